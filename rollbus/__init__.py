@@ -1,0 +1,13 @@
+"""rollbus (rollouts on a bus): train an LLM agent from its own production traffic.
+
+    episode events → trajectories → scores → groups → curriculum windows → batches → GRPO updates → metrics
+
+`rollbus.schemas` is the vocabulary; `producers`, `streams`, `consumers` and `trainer` meet only on Kafka topics.
+"""
+
+from pkgutil import extend_path
+
+# In a checkout this folder shadows the installed package, whose other folders stand beside it, not in it.
+__path__ = extend_path(__path__, __name__)
+
+__version__ = "0.1.0"

@@ -1,0 +1,64 @@
+"""The errors of rollbus: who failed, and whether trying again can help.
+
+    RollbusError
+    ├── ConfigurationError      the operator must change a setting; the process refuses to start
+    ├── RecordError             these bytes or this record are wrong: dead letter, go on
+    │   ├── UndecodableError    not a frame or schema that we know, or a body that does not fit its schema
+    │   ├── InvalidRecordError  decoded, but the record contradicts itself
+    │   └── RecordTooLargeError larger than a topic takes, even in chunks
+    ├── DataLossError           records that were promised are gone; stop and show which
+    ├── FencedError             another process took over; this one must stand back
+    └── ServiceError            an outside service failed
+        ├── UnavailableError    no answer, a time-out, a refusal that passes: retriable
+        └── RejectedError       it answered, and said no: trying again gives the same answer
+
+`retriable` is an attribute of the class, so that retry against dead letter is decided in one place.
+"""
+
+
+class RollbusError(Exception):
+    """Base of every error raised by rollbus itself."""
+
+    retriable = False
+
+
+class ConfigurationError(RollbusError):
+    """A setting is missing, wrong or contradicts another; the message names the setting and its remedy."""
+
+
+class RecordError(RollbusError):
+    """A record cannot be used; it becomes a dead letter with this error's class and message."""
+
+
+class UndecodableError(RecordError):
+    """Bytes that no known schema can read."""
+
+
+class InvalidRecordError(RecordError):
+    """A record that was read but breaks a rule of its type."""
+
+
+class RecordTooLargeError(RecordError):
+    """A record that does not fit into its topic."""
+
+
+class DataLossError(RollbusError):
+    """Records between two known positions no longer exist."""
+
+
+class FencedError(RollbusError):
+    """A newer owner of the same transactional id or model has taken over."""
+
+
+class ServiceError(RollbusError):
+    """A service outside this process failed."""
+
+
+class UnavailableError(ServiceError):
+    """The service did not answer, or said that it cannot at present."""
+
+    retriable = True
+
+
+class RejectedError(ServiceError):
+    """The service answered and refused the request."""

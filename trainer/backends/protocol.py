@@ -1,0 +1,229 @@
+"""What the trainer asks of a backend: a batch of scored token rows in, new weights and an account of them out.
+
+One batch is one optimizer step, named by its `batch_hash`. Submitting the same hash again never trains twice: it
+joins the running job or returns the recorded result, so a trainer that crashed simply submits again.
+
+Errors: `RejectedError` when asking again gives the same answer (wrong base version, unusable configuration, a step
+that failed for a reason in its data), `UnavailableError` when it may not (no answer, server restarting, disk full).
+"""
+
+from __future__ import annotations
+
+import sys
+from array import array
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Literal, Protocol, runtime_checkable
+
+JobState = Literal["pending", "running", "completed", "failed", "canceled"]
+"""As the values of the NeMo harness' `TrainingStatusEnum`."""
+
+TERMINAL_STATES: frozenset[JobState] = frozenset({"completed", "failed", "canceled"})
+
+
+def pack_token_ids(token_ids: Iterable[int]) -> bytes:
+    """Token ids as little-endian int32, the form in which records carry them."""
+    return _little_endian(array("i", token_ids))
+
+
+def unpack_token_ids(data: bytes) -> list[int]:
+    return _from_little_endian("i", data).tolist()
+
+
+def pack_logprobs(logprobs: Iterable[float]) -> bytes:
+    """Log-probs as little-endian float32, the form in which records carry them."""
+    return _little_endian(array("f", logprobs))
+
+
+def unpack_logprobs(data: bytes) -> list[float]:
+    return _from_little_endian("f", data).tolist()
+
+
+@dataclass(frozen=True, slots=True)
+class TurnTokens:
+    """One generation: the exact tokens the model was shown and those it sampled."""
+
+    prompt_token_ids: bytes
+    """Little-endian int32: the whole prompt of this turn, earlier turns included where it contained them."""
+    completion_token_ids: bytes
+    """Little-endian int32: what was sampled, the stop token included if it was."""
+    logprobs: bytes
+    """Little-endian float32, one per completion token: log-prob under the policy that sampled it."""
+    policy_version: int
+    history: int = 0
+    """Turns with the same number belong to one growing token sequence; another number starts a new one."""
+
+
+@dataclass(frozen=True, slots=True)
+class TrainTrajectory:
+    trajectory_id: str
+    group_id: str
+    advantage: float
+    """As computed by grouping; applied to every sampled token of the trajectory."""
+    reward: float
+    """For metrics, and for `advantages="art"`."""
+    turns: tuple[TurnTokens, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class TrainConfig:
+    learning_rate: float = 1e-5
+    loss: Literal["cispo", "ppo"] = "cispo"
+    advantages: Literal["given", "art"] = "given"
+    """`given` trains on `TrainTrajectory.advantage`; `art` lets ART compute, scale and normalise its own."""
+    ratio_min: float = 0.0
+    """cispo: lower bound of the detached importance ratio."""
+    ratio_max: float = 5.0
+    """cispo: upper bound of the detached importance ratio."""
+    epsilon: float = 0.2
+    """ppo: ratios below 1 − epsilon add no gradient for negative advantages."""
+    epsilon_high: float = 0.28
+    """ppo: ratios above 1 + epsilon_high add no gradient for positive advantages."""
+    dual_clip: float | None = 3.0
+    """ppo: bound on the loss of a negative advantage, in units of it; None for no bound."""
+    kl_coefficient: float = 0.0
+    kl_estimator: Literal["k1", "k3"] = "k1"
+    """`k1` is subtracted from the advantages, centred; `k3` is added to the loss."""
+    kl_reference_version: int = 0
+    aggregation: Literal["token_mean", "trajectory_mean"] = "token_mean"
+    off_policy_mask_threshold: float | None = None
+    """Drop sequences of negative advantage whose mean (behaviour − current) log-prob exceeds this."""
+    entropy_bonus: float = 0.0
+    max_grad_norm: float = 1.0
+    adam_beta1: float = 0.9
+    adam_beta2: float = 0.99
+    weight_decay: float = 0.0
+    seed: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class TrainRequest:
+    batch_hash: str
+    run_id: str
+    model: str
+    base_version: int
+    """Weights this batch is to be applied to; refused if the model has moved on."""
+    trajectories: tuple[TrainTrajectory, ...]
+    config: TrainConfig = field(default_factory=TrainConfig)
+
+
+@dataclass(frozen=True, slots=True)
+class TrainResult:
+    batch_hash: str
+    base_version: int
+    version: int
+    """New weights; equal to `base_version` when skipped."""
+    state: Literal["completed", "skipped"]
+    trained_ids: tuple[str, ...]
+    dropped: Mapping[str, str]
+    """Trajectory id → reason code, for each one of the request that was not trained."""
+    metrics: Mapping[str, float]
+    checkpoint: str
+    """Directory of the weights in Hugging Face layout, as the server names it; empty when skipped."""
+
+
+@dataclass(frozen=True, slots=True)
+class JobStatus:
+    batch_hash: str
+    state: JobState
+    progress: float = 0.0
+    """0 to 1."""
+    message: str = ""
+    retriable: bool = False
+    """Of a failed job: whether submitting it again can help."""
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """One directory of weights."""
+
+    version: int
+    parent: int | None
+    batch_hash: str | None
+    """The batch that made it; None for the base model."""
+    checkpoint: str
+    loaded: bool
+    """Answers requests for `name@version` now."""
+
+
+@dataclass(frozen=True, slots=True)
+class Versions:
+    head: int
+    """What the next batch must name as its base."""
+    serving: int
+    """What requests for the bare model name are answered with."""
+    known: tuple[Version, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Capabilities:
+    backend: str
+    """`memory`, `art-local`, `art-server`."""
+    model: str
+    max_sequence_tokens: int
+    """Longest prompt and completion together that can be trained or served."""
+    deterministic: bool
+    """The same base, batch and seed give the same weights, bit for bit."""
+    inference_url: str | None
+    """OpenAI-compatible endpoint, ending in /v1; None if it serves nothing."""
+    cancel_running: bool = False
+
+
+@runtime_checkable
+class Backend(Protocol):
+    """What every backend answers; one contract suite runs against all of them."""
+
+    async def is_healthy(self) -> bool:
+        """Whether a batch submitted now would be taken up. Never raises."""
+        ...
+
+    async def capabilities(self) -> Capabilities: ...
+
+    async def submit(self, request: TrainRequest) -> str:
+        """Queue the batch and return its job id, the batch hash. A hash already known is not trained again."""
+        ...
+
+    async def status(self, batch_hash: str) -> JobStatus:
+        """RejectedError for a hash that was never submitted."""
+        ...
+
+    async def wait(self, batch_hash: str, poll_interval_s: float = 0.5) -> TrainResult:
+        """The result when the job ends; of a failed or canceled one the error it ended with."""
+        ...
+
+    async def cancel(self, batch_hash: str) -> JobStatus:
+        """A pending job is canceled; a running one runs to its end (half an update is no update)."""
+        ...
+
+    async def journal(self, batch_hash: str) -> TrainResult | None:
+        """The durable result of this batch, whoever submitted it and whenever; None if it never finished."""
+        ...
+
+    async def versions(self) -> Versions: ...
+
+    async def current_version(self) -> int:
+        """`versions().head`."""
+        ...
+
+    async def promote(self, version: int, *, rollback: bool = False) -> None:
+        """Serve `version` to requests for the bare name. With `rollback` the next batch also starts from it."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+def _little_endian(values: array[int] | array[float]) -> bytes:
+    if sys.byteorder == "big":
+        values = values[:]
+        values.byteswap()
+    return values.tobytes()
+
+
+def _from_little_endian(typecode: Literal["i", "f"], data: bytes) -> array[int]:
+    if len(data) % 4:
+        raise ValueError(f"{len(data)} bytes are not a whole number of 4-byte values")
+    values: array[int] = array(typecode)
+    values.frombytes(data)
+    if sys.byteorder == "big":
+        values.byteswap()
+    return values

@@ -1,0 +1,75 @@
+"""Ports on loopback: is one free, which one is free, and who has it."""
+
+import os
+import socket
+from pathlib import Path
+
+from rollbus.local.processes import describe
+from rollbus.local.settings import HOST
+from rollbus.schemas.errors import ConfigurationError
+
+_LISTEN = "0A"
+"""State of a listening socket in /proc/net/tcp (include/net/tcp_states.h)."""
+
+
+def free_port() -> int:
+    """A port that nobody listens on at this moment."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def is_free(port: int) -> bool:
+    """Whether a server could listen on the port now; connections in TIME_WAIT do not count."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+            probe.listen(1)
+        except OSError:
+            return False
+        return True
+
+
+def require_free(port: int, *, service: str, setting: str) -> None:
+    """Raise ConfigurationError, naming who listens there if it can be read, unless the port is free."""
+    if is_free(port):
+        return
+    owner = listener_of(port)
+    by = f" by process {describe(owner)}" if owner is not None else " by another program"
+    raise ConfigurationError(
+        f"port {port} for {service} is already in use{by}; stop that program or set `{setting}` to a free port"
+    )
+
+
+def listener_of(port: int) -> int | None:
+    """Number of the process that listens on the port; None if nobody does or its owner may not be read."""
+    inodes = _listening_inodes(port)
+    if not inodes:
+        return None
+    wanted = {f"socket:[{inode}]" for inode in inodes}
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit():
+            continue
+        try:
+            for descriptor in os.scandir(f"/proc/{entry}/fd"):
+                if os.readlink(descriptor.path) in wanted:
+                    return int(entry)
+        except OSError:  # ended meanwhile, or not ours to read
+            continue
+    return None
+
+
+def _listening_inodes(port: int) -> set[str]:
+    inodes = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        try:
+            lines = Path(table).read_text(encoding="ascii").splitlines()[1:]
+        except OSError:
+            continue
+        for line in lines:
+            fields = line.split()
+            if fields[3] == _LISTEN and int(fields[1].rsplit(":", 1)[1], 16) == port:
+                inodes.add(fields[9])
+    return inodes

@@ -1,0 +1,59 @@
+"""The local broker: takes records of the sizes we promise, and keeps them over a restart."""
+
+from pathlib import Path
+
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+
+from rollbus.local.kafka import KafkaBroker
+from rollbus.local.ports import free_port
+
+pytestmark = pytest.mark.services
+
+
+async def create_topic(bootstrap_servers: str, name: str) -> None:
+    admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap_servers)
+    await admin.start()
+    try:
+        await admin.create_topics([NewTopic(name, num_partitions=1, replication_factor=1)])
+    finally:
+        await admin.close()
+
+
+async def send_in_transaction(bootstrap_servers: str, topic: str, value: bytes) -> None:
+    producer = AIOKafkaProducer(
+        bootstrap_servers=bootstrap_servers,
+        transactional_id=f"{topic}-writer",
+        max_request_size=1_572_864,
+    )
+    await producer.start()
+    try:
+        async with producer.transaction():
+            await (await producer.send(topic, value))
+    finally:
+        await producer.stop()
+
+
+async def read_committed(bootstrap_servers: str, topic: str) -> bytes:
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=bootstrap_servers,
+        isolation_level="read_committed",
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+    )
+    await consumer.start()
+    try:
+        consumer.assign([TopicPartition(topic, 0)])
+        record = await consumer.getone()
+        assert record.value is not None
+        return record.value
+    finally:
+        await consumer.stop()
+
+
+async def test_a_record_of_the_largest_size_passes_in_a_transaction(kafka: str, namespace: str) -> None:
+    topic, value = f"{namespace}large", bytes(900_000)
+    await create_topic(kafka, topic)
+    await send_in_transaction(kafka, topic, value)
+    assert await read_committed(kafka, topic) == value

@@ -1,0 +1,120 @@
+"""The rules, the openings, the opponents, and what reference players score against them."""
+
+import pytest
+
+from rollbus.demo.game import (
+    EMPTY,
+    Opening,
+    Position,
+    Result,
+    begin,
+    free_cells,
+    held_out_openings,
+    openings,
+    place,
+    play,
+    result_of,
+    training_openings,
+)
+from rollbus.demo.opponents import OpponentName, random_cells, seeded, win_or_block_cells
+from rollbus.demo.reference import Combine, fixed_order, optimum, takes_wins, uniform, value_on
+
+
+def reply_first_free(board: str) -> int:
+    return free_cells(board)[0]
+
+
+def test_a_board_shows_the_digits_of_its_free_cells() -> None:
+    board = place(place(EMPTY, 5, "X"), 1, "O")
+    assert board == "O234X6789"
+    assert free_cells(board) == (2, 3, 4, 6, 7, 8, 9)
+
+
+def test_placing_on_a_taken_cell_is_refused() -> None:
+    with pytest.raises(ValueError, match="cell 5 of board 1234X6789 is not free"):
+        place("1234X6789", 5, "O")
+
+
+@pytest.mark.parametrize(
+    ("board", "result"),
+    [
+        (EMPTY, None),
+        ("XXX4O6O89", Result.WIN),
+        ("OX3XO67XO", Result.LOSS),
+        ("XOXXOOOXX", Result.DRAW),
+        ("XOXXOO7XX", None),
+    ],
+)
+def test_the_result_is_read_off_the_board(board: str, result: Result | None) -> None:
+    assert result_of(board) == result
+
+
+def test_the_opponent_moves_first_where_the_opening_leaves_it_the_move() -> None:
+    assert begin(Opening("O", ()), reply_first_free) == Position("O23456789")
+    assert begin(Opening("X", (5,)), reply_first_free) == Position("O234X6789")
+    assert begin(Opening("O", (5,)), reply_first_free) == Position("1234O6789")
+
+
+def test_a_turn_is_the_models_move_and_the_opponents_answer() -> None:
+    assert play(Position("O234X6789"), 9, reply_first_free) == Position("OO34X678X")
+
+
+def test_a_line_of_the_model_wins_before_the_opponent_answers() -> None:
+    assert play(Position("OO34X67XX"), 7, reply_first_free) == Position("OO34X6XXX", Result.WIN)
+
+
+@pytest.mark.parametrize("cell", [None, 1, 5])
+def test_no_move_or_a_taken_cell_is_illegal_and_ends_the_game(cell: int | None) -> None:
+    assert play(Position("O234X6789"), cell, reply_first_free) == Position("O234X6789", Result.ILLEGAL)
+
+
+def test_there_are_164_openings_of_which_29_are_held_out() -> None:
+    assert len(openings()) == len({(o.board, o.to_move) for o in openings()}) == 164
+    assert len(held_out_openings()) == 29
+    assert {len(o.moves) for o in held_out_openings()} == {2}
+    assert sum(o.first == "X" for o in held_out_openings()) == 14
+    assert not {o.id for o in held_out_openings()} & {o.id for o in training_openings()}
+    assert len(training_openings()) == 135
+
+
+def test_an_opponent_gives_the_same_reply_for_the_same_seed_and_board() -> None:
+    boards = [o.board for o in openings()]
+    first, again, another = (seeded(OpponentName.RANDOM, seed) for seed in (1, 1, 2))
+    assert [first(board) for board in boards] == [again(board) for board in boards]
+    assert [first(board) for board in boards] != [another(board) for board in boards]
+    assert all(first(board) in free_cells(board) for board in boards)
+
+
+def test_win_or_block_wins_first_then_blocks() -> None:
+    assert win_or_block_cells("OO3XX6789") == (3,)
+    assert win_or_block_cells("O23XX6789") == (6,)
+    assert win_or_block_cells(EMPTY) == free_cells(EMPTY)
+
+
+def test_random_against_random_from_the_empty_board_scores_what_is_known() -> None:
+    value = value_on([Opening("X", ())], uniform, random_cells)
+    assert (value.win, value.draw, value.loss) == pytest.approx((0.5849, 0.1270, 0.2881), abs=5e-5)
+
+
+def test_perfect_play_never_loses_to_an_opponent_that_blocks_from_the_empty_board() -> None:
+    value = value_on([Opening("X", ())], optimum, win_or_block_cells)
+    assert value.loss == 0
+    assert value.win > 0.8
+
+
+@pytest.mark.parametrize(
+    ("player", "win", "draw", "loss"),
+    [
+        (uniform, 45.7, 13.3, 41.0),
+        (fixed_order, 64.1, 9.6, 26.2),
+        (takes_wins, 69.0, 7.4, 23.6),
+        (optimum, 92.7, 5.8, 1.4),
+    ],
+)
+def test_reference_players_on_the_held_out_openings(
+    player: Combine, win: float, draw: float, loss: float
+) -> None:
+    value = value_on(held_out_openings(), player, random_cells)
+    assert (100 * value.win, 100 * value.draw, 100 * value.loss) == pytest.approx(
+        (win, draw, loss), abs=0.051
+    )

@@ -1,0 +1,171 @@
+"""Derive a record's Avro schema, and its conversion to and from plain values, from its dataclass.
+
+The dataclass is the source; the `.avsc` files are the contract with other languages, and a test holds the two together.
+`python -m rollbus.schemas.avro_types` writes the files of new or changed records.
+"""
+
+import ast
+import dataclasses
+import inspect
+import itertools
+import json
+import textwrap
+import types
+import typing
+from collections.abc import Callable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Any, Literal, Union, get_args, get_origin
+
+from rollbus.schemas.registry import RECORDS
+
+AVRO_NAMESPACE = "rollbus"
+AVRO_FOLDER = Path(__file__).parent / "avro"
+_PRIMITIVES: dict[type, str] = {str: "string", int: "long", float: "double", bool: "boolean", bytes: "bytes"}
+
+Convert = Callable[[Any], Any]
+
+
+def avro_schema(record: type) -> dict[str, Any]:
+    """Return the Avro schema of a record; nested records are defined where they first appear."""
+    return _record_schema(record, set())
+
+
+def _record_schema(record: type, defined: set[str]) -> Any:
+    name = record.__name__
+    if name in defined:
+        return f"{AVRO_NAMESPACE}.{name}"
+    defined.add(name)
+    hints, docs = typing.get_type_hints(record), _field_docs(record)
+    fields = []
+    for field in dataclasses.fields(record):
+        entry: dict[str, Any] = {"name": field.name, "type": _type_schema(hints[field.name], defined)}
+        if field.name in docs:
+            entry["doc"] = docs[field.name]
+        if (default := _default(field)) is not dataclasses.MISSING:
+            entry["default"] = default
+        fields.append(entry)
+    doc = inspect.getdoc(record) or ""
+    return {"type": "record", "name": name, "namespace": AVRO_NAMESPACE, "doc": doc, "fields": fields}
+
+
+def _type_schema(hint: Any, defined: set[str]) -> Any:
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        (inner,) = (argument for argument in arguments if argument is not type(None))
+        return ["null", _type_schema(inner, defined)]
+    if origin is Literal:
+        return "string"
+    if origin is tuple:
+        return {"type": "array", "items": _type_schema(arguments[0], defined)}
+    if origin is Mapping or (isinstance(origin, type) and issubclass(origin, Mapping)):
+        return {"type": "map", "values": _type_schema(arguments[1], defined)}
+    if dataclasses.is_dataclass(hint):
+        return _record_schema(typing.cast(type, hint), defined)
+    return _PRIMITIVES[hint]
+
+
+def _default(field: dataclasses.Field[Any]) -> Any:
+    if field.default_factory is not dataclasses.MISSING:
+        return field.default_factory()
+    if field.default is dataclasses.MISSING:
+        return dataclasses.MISSING
+    return [] if field.default == () else field.default
+
+
+def _field_docs(record: type) -> dict[str, str]:
+    """Read the line under each field, own and inherited."""
+    docs: dict[str, str] = {}
+    for base in reversed(record.__mro__):
+        if not dataclasses.is_dataclass(base):
+            continue
+        (definition,) = ast.parse(textwrap.dedent(inspect.getsource(base))).body
+        body = typing.cast(ast.ClassDef, definition).body
+        for statement, following in itertools.pairwise(body):
+            if isinstance(statement, ast.AnnAssign) and isinstance(following, ast.Expr):
+                text = ast.literal_eval(following.value)
+                docs[typing.cast(ast.Name, statement.target).id] = inspect.cleandoc(text)
+    return docs
+
+
+@cache
+def to_plain(record: type) -> Convert:
+    """Return the function that turns such a record into what fastavro writes; maps sorted, so bytes are canonical."""
+    hints = typing.get_type_hints(record)
+    names = tuple(field.name for field in dataclasses.fields(record))
+    special = tuple((name, make) for name in names if (make := _converter(hints[name], to_plain, sort=True)))
+
+    def convert(value: Any) -> dict[str, Any]:
+        plain = {name: getattr(value, name) for name in names}
+        for name, make in special:
+            plain[name] = make(plain[name])
+        return plain
+
+    return convert
+
+
+@cache
+def from_plain(record: type) -> Convert:
+    """Return the function that turns what fastavro read into the record; raises InvalidRecordError as the record does."""
+    hints = typing.get_type_hints(record)
+    fields = dataclasses.fields(record)
+    special = tuple(
+        (field.name, make) for field in fields if (make := _converter(hints[field.name], from_plain, sort=False))
+    )
+
+    def convert(plain: dict[str, Any]) -> Any:
+        for name, make in special:
+            plain[name] = make(plain[name])
+        return record(**plain)
+
+    return convert
+
+
+def _converter(hint: Any, nested: Callable[[type], Convert], *, sort: bool) -> Convert | None:
+    """Return what must be done to a field's value; None where it passes as it is."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        (inner,) = (argument for argument in arguments if argument is not type(None))
+        make = _converter(inner, nested, sort=sort)
+        return None if make is None else lambda value: None if value is None else make(value)
+    if origin is tuple:
+        make = _converter(arguments[0], nested, sort=sort)
+        container: type = list if sort else tuple
+        return container if make is None else lambda value: container(map(make, value))
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return (lambda value: dict(sorted(value.items()))) if sort else None
+    return nested(hint) if dataclasses.is_dataclass(hint) else None
+
+
+def avsc_path(record: type, version: int) -> Path:
+    """Return where version `version` of a record's schema is kept."""
+    return AVRO_FOLDER / f"{record.__name__}.{version}.avsc"
+
+
+def avsc_text(schema: dict[str, Any]) -> str:
+    """Return a schema as its file holds it."""
+    return json.dumps(schema, indent=2, ensure_ascii=False) + "\n"
+
+
+def newest_version(record: type) -> int:
+    """Return the highest version of a record on disk; 0 without any."""
+    return max((int(path.suffixes[-2][1:]) for path in AVRO_FOLDER.glob(f"{record.__name__}.*.avsc")), default=0)
+
+
+def write_schemas() -> list[Path]:
+    """Write the next version of each record whose dataclass differs from its newest file; return what was written."""
+    written = []
+    AVRO_FOLDER.mkdir(exist_ok=True)
+    for record in RECORDS:
+        version, text = newest_version(record), avsc_text(avro_schema(record))
+        if version and avsc_path(record, version).read_text() == text:
+            continue
+        path = avsc_path(record, version + 1)
+        path.write_text(text)
+        written.append(path)
+    return written
+
+
+if __name__ == "__main__":
+    for path in write_schemas():
+        print(f"wrote {path.name}")

@@ -1,0 +1,100 @@
+"""What was not trained or not understood, and why: nothing disappears quietly."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from enum import StrEnum
+from typing import Literal
+
+DropUnit = Literal["event", "episode", "trajectory", "group"]
+
+
+class DropReason(StrEnum):
+    """Every reason code there is, so that SQL can count them."""
+
+    DUPLICATE_CONFLICT = "duplicate_conflict"
+    """An event with a known id and other content."""
+    LATE_EVENT = "late_event"
+    """It came after its episode had been assembled."""
+    ORPHANED_REWARD = "orphaned_reward"
+    """Its episode was never seen, or is past `late_horizon`."""
+    UNRESOLVED_ALIAS = "unresolved_alias"
+    MISSING_EVENTS = "missing_events"
+    """A writer's count or the start never became whole."""
+    MISSING_CHUNK = "missing_chunk"
+    NO_TURNS = "no_turns"
+    TOO_SHORT = "too_short"
+    """Below `min_episode_length`."""
+    NOT_TARGETED = "not_targeted"
+    """Outside `target_functions` or `target_model`, or the run's filter."""
+    UNTRAINABLE = "untrainable"
+    """No turn has tokens and log-probs; the detail names the turn's reason."""
+    EXCLUDED = "excluded"
+    SCORE_FAILED = "score_failed"
+    SCORE_MISSING = "score_missing"
+    OVERLONG = "overlong"
+    INCOMPLETE_GROUP = "incomplete_group"
+    GROUP_CLOSED = "group_closed"
+    """It came after its group had closed."""
+    GROUP_MISMATCH = "group_mismatch"
+    """Another prompt, tool schema or model than the group it names."""
+    NO_SIGNAL = "no_signal"
+    """All rewards of the group equal, within `min_reward_diff`."""
+    CURRICULUM = "curriculum"
+    """Outside the window's percentile, pool or subsample."""
+    SUPERSEDED = "superseded"
+    """Newer groups came before a batch had room for it."""
+    STALE = "stale"
+    """Older than `max_off_policy_steps`."""
+    OFF_LINEAGE = "off_lineage"
+    """Sampled by weights that are not ancestors of the base."""
+    PAYLOAD_LOST = "payload_lost"
+    """Its location no longer holds it."""
+    REJECTED_BY_BACKEND = "rejected_by_backend"
+    RUN_STOPPED = "run_stopped"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Drop:
+    """One unit that goes no further."""
+
+    unit: DropUnit
+    unit_id: str
+    """The Kafka key."""
+    reason: str
+    """A DropReason."""
+    stage: str
+    run_id: str | None = None
+    """None for the stages of the namespace."""
+    trajectory_ids: tuple[str, ...] = ()
+    """The trajectories whose fate this decides."""
+    detail: str = ""
+    dropped_at_ms: int
+    """Stream time; the trainer's clock where the trainer drops."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DeadLetter:
+    """Bytes that could not be processed, as they came."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp_ms: int
+    key: bytes | None = None
+    value: bytes | None = None
+    stage: str
+    error_class: str
+    message: str
+    attempt: int = 1
+    app_version: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerReport:
+    """A producer's own counters, so that its losses are known."""
+
+    producer: str
+    """The Kafka key."""
+    writer_id: str
+    counters: Mapping[str, int] = field(default_factory=dict)
+    reported_at_ms: int

@@ -1,0 +1,123 @@
+"""Groups, curriculum windows and training batches: the records of a run."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from rollbus.schemas.trajectories import Location
+
+GroupClosedBy = Literal["full", "window", "baseline"]
+StepState = Literal["completed", "skipped", "failed"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupMember:
+    """One trajectory of a group, with the advantage that is trained."""
+
+    trajectory_id: str
+    episode_id: str
+    location: Location
+    reward: float
+    advantage: float
+    components: Mapping[str, float] = field(default_factory=dict)
+    min_policy_version: int
+    max_policy_version: int
+    tokens: int = 0
+    sampled_tokens: int = 0
+    score_revision: int = 0
+    resampled: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Group:
+    """Trajectories of the same task, compared with one another."""
+
+    group_id: str
+    """Hash of (run, group key, member trajectory ids)."""
+    run_id: str
+    """The Kafka key."""
+    group_key: str
+    """What the members share: explicit group, example or prompt."""
+    model: str
+    task: str
+    example_id: str | None = None
+    strategy: str
+    """`by_example`, `by_prompt` or `baseline`."""
+    advantage_kind: str
+    """`mean`, `mean_std`, `leave_one_out` or `baseline`."""
+    members: tuple[GroupMember, ...]
+    """Sorted by trajectory id."""
+    reward_mean: float
+    reward_std: float
+    """Population standard deviation."""
+    reward_min: float
+    reward_max: float
+    has_signal: bool
+    """False where max − min is within the tolerance: no advantage, no gradient."""
+    closed_by: GroupClosedBy
+    closed_at_ms: int
+    """Stream time."""
+    reward_version: str = ""
+    config_hash: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CurriculumState:
+    """What the curriculum of a run remembers, after a window closed."""
+
+    run_id: str
+    window: int
+    """Index of the window just closed, from 0."""
+    mode: str
+    percentile: float
+    last_expansion_window: int
+    """−1 before the first expansion."""
+    total_groups: int | None = None
+    """Groups with signal in the first window that had any; None before it."""
+    seen_group_ids: tuple[str, ...] = ()
+    admitted_group_ids: tuple[str, ...] = ()
+    """In rank order."""
+    rejected_group_ids: tuple[str, ...] = ()
+    """Outside the percentile or the random subsample."""
+    reward_mean: float | None = None
+    """Mean reward of all groups of the window."""
+    closed_at_ms: int
+    """Stream time."""
+    mode_state: str = ""
+    """JSON of what other modes remember (difficulty per example)."""
+    config_hash: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrainingBatch:
+    """The ordered groups of one training step."""
+
+    batch_hash: str
+    """Hash of run, number, group ids, members and advantages."""
+    run_id: str
+    """The Kafka key."""
+    model: str
+    number: int
+    """Counts batches of the run from 0."""
+    window: int
+    """Curriculum window of the newest group."""
+    groups: tuple[Group, ...]
+    newest_policy_version: int
+    """Newest version that the curriculum knew of when it cut the batch."""
+    cut_at_ms: int
+    """Stream time."""
+    config_hash: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepOutcome:
+    """The trainer's answer to a batch, in the run's log, so that the curriculum can cut the next one."""
+
+    run_id: str
+    step: int
+    batch_hash: str
+    batch_number: int
+    state: StepState
+    base_version: int
+    policy_version: int
+    """New version; the base where nothing was trained."""

@@ -1,0 +1,66 @@
+"""Deterministic ids and hashes: the same facts give the same id on every machine and in every replay.
+
+Ids never include a location (topic, partition, offset), a clock or a random number.
+"""
+
+import hashlib
+import json
+import uuid
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+NAMESPACE = uuid.UUID("5f0c3a1e-6d0b-5c57-9a40-0f3a3a7d9f21")
+"""Root of every uuid5 that rollbus makes; changing it would change every id."""
+
+_SEPARATOR = "\x1f"
+_HASH_DIGITS = 32
+"""128 bits: no accidental collision at any volume that a log can hold."""
+
+
+def stable_id(kind: str, *parts: object) -> str:
+    """uuid5 of a kind and its parts, as text."""
+    return str(uuid.uuid5(NAMESPACE, _SEPARATOR.join((kind, *map(str, parts)))))
+
+
+def event_id(episode_id: str, writer_id: str, sequence: int) -> str:
+    """Id of the event that a writer sent as its `sequence`-th of an episode."""
+    return stable_id("event", episode_id, writer_id, sequence)
+
+
+def reward_event_id(target: str, name: str, key: str) -> str:
+    """Id of a reward reported under the caller's own key: reporting it again is the same event."""
+    return stable_id("reward", target, name, key)
+
+
+def trajectory_id(episode_id: str) -> str:
+    """Id of the one trajectory that an episode becomes."""
+    return stable_id("trajectory", episode_id)
+
+
+def content_hash(value: Any) -> str:
+    """SHA-256 (first 128 bits, hex) of a value's canonical JSON."""
+    return hash_bytes(canonical_json(value).encode())
+
+
+def hash_bytes(data: bytes) -> str:
+    """SHA-256 of bytes, first 128 bits as hex."""
+    return hashlib.sha256(data).hexdigest()[:_HASH_DIGITS]
+
+
+def canonical_json(value: Any) -> str:
+    """JSON with sorted keys, no spaces and no NaN: equal values give equal text."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+
+
+def messages_hash(messages: Iterable[Mapping[str, Any]]) -> str:
+    """Hash of a chat history; a producer and assembly compute it alike, which shows edited histories."""
+    return content_hash(list(messages))
+
+
+def group_hint(*, group_id: str | None, task: str, example_id: str | None, opening_hash: str) -> str:
+    """What brings possible members of a group to one partition: explicit group, else example, else opening."""
+    if group_id is not None:
+        return f"group:{group_id}"
+    if example_id is not None:
+        return f"example:{task}:{example_id}"
+    return f"opening:{task}:{opening_hash}"

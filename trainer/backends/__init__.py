@@ -1,1 +1,1 @@
-"""What turns a batch into new weights: `protocol` (the seam), `wire` (its JSON), and one module per backend."""
+"""What turns a batch into new weights: `protocol` (the seam), `wire` (its JSON), one module per backend."""

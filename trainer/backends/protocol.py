@@ -1,10 +1,11 @@
-"""What the trainer asks of a backend: a batch of scored token rows in, new weights and an account of them out.
+"""What the trainer asks of a backend: scored token rows in, new weights and an account of them out.
 
-One batch is one optimizer step, named by its `batch_hash`. Submitting the same hash again never trains twice: it
-joins the running job or returns the recorded result, so a trainer that crashed simply submits again.
+One batch is one optimizer step, named by its `batch_hash`. Submitting the same hash again never trains
+twice: it joins the running job or returns the recorded result, so a trainer that crashed just submits again.
 
-Errors: `RejectedError` when asking again gives the same answer (wrong base version, unusable configuration, a step
-that failed for a reason in its data), `UnavailableError` when it may not (no answer, server restarting, disk full).
+Errors: `RejectedError` when asking again gives the same answer (wrong base version, unusable configuration, a
+step that failed for a reason in its data), `UnavailableError` when it may not (no answer, server restarting,
+disk full).
 """
 
 from __future__ import annotations
@@ -180,7 +181,7 @@ class Backend(Protocol):
     async def capabilities(self) -> Capabilities: ...
 
     async def submit(self, request: TrainRequest) -> str:
-        """Queue the batch and return its job id, the batch hash. A hash already known is not trained again."""
+        """Queue the batch and return its job id, its hash. A hash already known is not trained again."""
         ...
 
     async def status(self, batch_hash: str) -> JobStatus:
@@ -206,7 +207,7 @@ class Backend(Protocol):
         ...
 
     async def promote(self, version: int, *, rollback: bool = False) -> None:
-        """Serve `version` to requests for the bare name. With `rollback` the next batch also starts from it."""
+        """Serve `version` to requests for the bare name; with `rollback` the next batch starts there."""
         ...
 
     async def close(self) -> None: ...

@@ -1,0 +1,296 @@
+"""Generate for many requests at once: prompts in, tokens with their log-probs and policy version out.
+
+One thread steps all rows together; requests join and leave between steps. A request is bound to one weight version
+when it is submitted and finishes on it, whatever is loaded meanwhile. A version stays loaded while a request uses
+it, while it is pinned (serving), and as long as it is among the newest few.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from rollbus.trainer.service.cache import CachePool
+from rollbus.trainer.service.model import ModelConfig, head, trunk
+from rollbus.trainer.service.sampling import SamplingParameters, choose
+from torch import Tensor, nn
+
+logger = logging.getLogger(__name__)
+
+PREFILL_TOKENS = 8192
+"""Padded prompt tokens read in one forward pass, so that a burst of long prompts does not exhaust memory."""
+
+FinishReason = Literal["stop", "length", "abort"]
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    token_ids: tuple[int, ...]
+    """The stop token included if it was sampled."""
+    logprobs: tuple[float, ...]
+    text: str
+    """Without the stop token, and cut before a stop string."""
+    finish_reason: FinishReason
+    version: int
+    top_logprobs: tuple[tuple[tuple[int, float], ...], ...] = ()
+
+
+@dataclass(slots=True)
+class _Row:
+    prompt: Sequence[int]
+    parameters: SamplingParameters
+    version: int
+    future: Future[Generation]
+    on_token: Callable[[int, float], None] | None
+    uniform: random.Random
+    row: int = -1
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    top: list[tuple[tuple[int, float], ...]] = field(default_factory=list)
+
+
+class UnknownVersionError(LookupError):
+    """The version is not loaded."""
+
+
+class Sampler:
+    """The thread, the key-value rows and the loaded versions of one model."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        tokenizer: Any,
+        *,
+        max_rows: int = 64,
+        keep_versions: int = 4,
+        threads: int = 1,
+        device: str = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        self.config = config
+        self.steps = 0
+        """Decoding and prompt passes made so far; with `tokens` it shows how well requests share steps."""
+        self.tokens = 0
+        self._tokenizer = tokenizer
+        self._eos = int(tokenizer.eos_token_id)
+        self._keep = keep_versions
+        self._threads = threads
+        self._device = torch.device(device)
+        self._pool = CachePool(config, max_rows, device=self._device, dtype=dtype)
+        self._models: dict[int, nn.Module] = {}
+        self._users: dict[int, int] = {}
+        self._pinned: set[int] = set()
+        self._waiting: deque[_Row] = deque()
+        self._active: list[_Row] = []
+        self._closed = False
+        self._wake = threading.Condition()
+        self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
+        self._thread.start()
+
+    def load(self, version: int, model: nn.Module) -> None:
+        """Serve `model` as `version` from now on. The module is taken over: do not train it."""
+        model.requires_grad_(False).eval().to(self._device)
+        self._pool.attach(model)
+        with self._wake:
+            self._models[version] = model
+            self._users.setdefault(version, 0)
+            self._retire()
+
+    def pin(self, versions: Iterable[int]) -> None:
+        """Keep these loaded whatever their age."""
+        with self._wake:
+            self._pinned = set(versions)
+            self._retire()
+
+    def loaded(self) -> tuple[int, ...]:
+        with self._wake:
+            return tuple(sorted(self._models))
+
+    def submit(
+        self,
+        prompt: Sequence[int],
+        parameters: SamplingParameters,
+        version: int,
+        on_token: Callable[[int, float], None] | None = None,
+    ) -> Future[Generation]:
+        """Queue one completion. The future's cancel() frees its row at the next step.
+
+        Raises UnknownVersionError; `on_token` is called in the sampler's thread.
+        """
+        longest = self.config.max_tokens
+        if not prompt or len(prompt) + parameters.max_tokens > longest or parameters.max_tokens < 1:
+            raise ValueError(
+                f"{len(prompt)} prompt tokens and {parameters.max_tokens} more do not fit 1 to {longest} tokens"
+            )
+        row = _Row(prompt, parameters, version, Future(), on_token, random.Random(parameters.seed))
+        with self._wake:
+            if self._closed:
+                raise RuntimeError("the sampler is closed")
+            if version not in self._models:
+                raise UnknownVersionError(version)
+            self._users[version] += 1
+            self._waiting.append(row)
+            self._wake.notify()
+        return row.future
+
+    def close(self) -> None:
+        with self._wake:
+            self._closed = True
+            self._wake.notify()
+        self._thread.join(timeout=30)
+
+    def _retire(self) -> None:
+        """Forget versions that are old, idle and not pinned. Called with the lock held."""
+        newest = set(sorted(self._models)[-self._keep :])
+        for version in [v for v in self._models if v not in newest and v not in self._pinned]:
+            if self._users[version] == 0:
+                del self._models[version], self._users[version]
+
+    def _run(self) -> None:
+        torch.set_num_threads(self._threads)
+        with torch.inference_mode():
+            while True:
+                with self._wake:
+                    while not (self._waiting or self._active or self._closed):
+                        self._wake.wait()
+                    if self._closed:
+                        break
+                    joined = [self._waiting.popleft() for _ in range(self._room())]
+                try:
+                    self._advance(joined)
+                except Exception as error:
+                    logger.exception("a decoding step failed; its requests are answered with the error")
+                    self._fail([*joined, *self._active], error)
+        self._fail([*self._waiting, *self._active], RuntimeError("the model service is shutting down"))
+
+    def _room(self) -> int:
+        return min(len(self._waiting), self._pool.free_rows)
+
+    def _advance(self, joined: list[_Row]) -> None:
+        """One step of every row: those already running decode one token, the new ones read their prompt."""
+        running = self._active
+        self._active = [*running, *joined]
+        for row in joined:
+            row.row = self._pool.take()
+        for version in sorted({row.version for row in self._active}):
+            model = self._models[version]
+            for batch in _prompt_batches([row for row in joined if row.version == version]):
+                self._sample(batch, self._read_prompts(model, batch))
+            if batch := [row for row in running if row.version == version]:
+                self._sample(batch, self._decode(model, batch))
+        self._active = [row for row in self._active if not self._finished(row)]
+
+    def _read_prompts(self, model: nn.Module, batch: list[_Row]) -> Tensor:
+        """Logits [B, V] after each prompt."""
+        longest = max(len(row.prompt) for row in batch)
+        padded = [[*row.prompt, *[0] * (longest - len(row.prompt))] for row in batch]
+        token_ids_B_T = torch.tensor(padded, device=self._device)
+        positions_1_T = torch.arange(longest, device=self._device)[None]
+        positions_B_T = positions_1_T.expand(len(batch), longest)
+        causal_1_T_T = positions_1_T[:, :, None] >= positions_1_T[:, None, :]
+        self._pool.aim(self._rows(batch), positions_B_T, length=0)
+        hidden_B_T_D = trunk(model, token_ids_B_T, positions_B_T=positions_B_T, mask_B_T_S=causal_1_T_T)
+        last_B = torch.tensor([len(row.prompt) - 1 for row in batch], device=self._device)
+        return head(model, hidden_B_T_D[torch.arange(len(batch)), last_B])
+
+    def _decode(self, model: nn.Module, batch: list[_Row]) -> Tensor:
+        """Logits [B, V] after each row's newest token."""
+        positions = [len(row.prompt) + len(row.token_ids) - 1 for row in batch]
+        positions_B_1 = torch.tensor(positions, device=self._device)[:, None]
+        token_ids_B_1 = torch.tensor([row.token_ids[-1:] for row in batch], device=self._device)
+        length = max(positions) + 1
+        mask_B_1_S = torch.arange(length, device=self._device)[None, None] <= positions_B_1[:, :, None]
+        self._pool.aim(self._rows(batch), positions_B_1, length=length)
+        hidden_B_1_D = trunk(model, token_ids_B_1, positions_B_T=positions_B_1, mask_B_T_S=mask_B_1_S)
+        return head(model, hidden_B_1_D[:, 0])
+
+    def _rows(self, batch: list[_Row]) -> Tensor:
+        return torch.tensor([row.row for row in batch], device=self._device)
+
+    def _sample(self, batch: list[_Row], logits_B_V: Tensor) -> None:
+        self.steps += 1
+        self.tokens += len(batch)
+        settings = [row.parameters for row in batch]
+        chosen = choose(
+            logits_B_V,
+            torch.tensor([one.temperature for one in settings], device=self._device),
+            torch.tensor([one.top_p for one in settings], device=self._device, dtype=torch.float64),
+            torch.tensor([row.uniform.random() for row in batch], device=self._device, dtype=torch.float64),
+            nucleus=any(one.top_p < 1 for one in settings),
+        )
+        most = max(one.top_logprobs for one in settings)
+        top = chosen.logprobs_B_V.topk(most, dim=-1) if most else None
+        token_ids, logprobs = chosen.token_ids_B.tolist(), chosen.logprobs_B.tolist()
+        for index, row in enumerate(batch):
+            row.token_ids.append(token_ids[index])
+            row.logprobs.append(logprobs[index])
+            if top is not None:
+                pairs = zip(top.indices[index].tolist(), top.values[index].tolist(), strict=True)
+                row.top.append(tuple(pairs)[: row.parameters.top_logprobs])
+            if row.on_token is not None:
+                row.on_token(token_ids[index], logprobs[index])
+
+    def _finished(self, row: _Row) -> bool:
+        """Answer and release the row if its newest token ended it."""
+        parameters = row.parameters
+        ended = row.token_ids[-1] == self._eos and not parameters.ignore_eos
+        text: str | None = None
+        if ended:
+            reason: FinishReason = "stop"
+        elif parameters.stop and (cut := _first_stop(text := self._text(row), parameters.stop)) is not None:
+            reason, text = "stop", text[:cut]
+        elif len(row.token_ids) >= parameters.max_tokens:
+            reason = "length"
+        elif row.future.cancelled():
+            reason = "abort"
+        else:
+            return False
+        if text is None:
+            text = self._text(row)
+        answer = Generation(tuple(row.token_ids), tuple(row.logprobs), text, reason, row.version, tuple(row.top))
+        self._release(row)
+        if row.future.set_running_or_notify_cancel():
+            row.future.set_result(answer)
+        return True
+
+    def _text(self, row: _Row) -> str:
+        decoded: str = self._tokenizer.decode(row.token_ids, skip_special_tokens=True)
+        return decoded
+
+    def _release(self, row: _Row) -> None:
+        if row.row >= 0:
+            self._pool.give_back(row.row)
+            row.row = -1
+        with self._wake:
+            self._users[row.version] -= 1
+            self._retire()
+
+    def _fail(self, rows: list[_Row], error: Exception) -> None:
+        for row in {id(row): row for row in rows}.values():
+            self._release(row)
+            if not row.future.done() and row.future.set_running_or_notify_cancel():
+                row.future.set_exception(error)
+        self._active = []
+
+
+def _prompt_batches(rows: list[_Row]) -> list[list[_Row]]:
+    """Prompts of similar length together, each batch within PREFILL_TOKENS of padded tokens."""
+    batches: list[list[_Row]] = []
+    for row in sorted(rows, key=lambda row: len(row.prompt)):
+        if batches and len(row.prompt) * (len(batches[-1]) + 1) <= PREFILL_TOKENS:
+            batches[-1].append(row)
+        else:
+            batches.append([row])
+    return batches
+
+
+def _first_stop(text: str, stops: tuple[str, ...]) -> int | None:
+    found = [text.find(stop) for stop in stops]
+    return min((at for at in found if at >= 0), default=None)

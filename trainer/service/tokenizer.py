@@ -1,0 +1,82 @@
+"""A small byte-level tokenizer with a ChatML template, for models that the project builds itself.
+
+Any text encodes (256 byte symbols), lower-case words merge, and everything else stays one symbol per byte, so
+that digits, capitals and newlines are tokens of their own: a board of a game reads cell by cell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+from rollbus.schemas.errors import ConfigurationError
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+IM_START = "<|im_start|>"
+IM_END = "<|im_end|>"
+END_OF_TEXT = "<|endoftext|>"
+WORD_OR_CHARACTER = r" ?[a-z]+|[\s\S]"
+
+CHAT_TEMPLATE = (
+    "{%- for message in messages -%}"
+    "{{- '<|im_start|>' + message['role'] + '\n' + (message['content'] or '') -}}"
+    "{%- for call in message['tool_calls'] or [] -%}"
+    "{{- '\n<tool_call>\n' + (call['function'] | tojson) + '\n</tool_call>' -}}"
+    "{%- endfor -%}"
+    "{{- '<|im_end|>\n' -}}"
+    "{%- endfor -%}"
+    "{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\n' -}}{%- endif -%}"
+)
+
+
+def build_tokenizer(texts: Iterable[str], *, vocabulary: int = 384) -> PreTrainedTokenizerFast:
+    """Learn merges from `texts`; the vocabulary is filled up to exactly `vocabulary` entries."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(WORD_OR_CHARACTER), behavior="isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    special = [END_OF_TEXT, IM_START, IM_END]
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocabulary,
+        special_tokens=special,
+        initial_alphabet=pre_tokenizers.ByteLevel.alphabet(),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    missing = vocabulary - tokenizer.get_vocab_size()
+    if missing < 0:
+        raise ConfigurationError(f"a byte-level vocabulary needs at least 259 entries, not {vocabulary}")
+    tokenizer.add_special_tokens([f"<|unused_{number}|>" for number in range(missing)])
+    return PreTrainedTokenizerFast(
+        tokenizer_object=tokenizer,
+        eos_token=IM_END,
+        pad_token=END_OF_TEXT,
+        additional_special_tokens=[IM_START],
+        chat_template=CHAT_TEMPLATE,
+        clean_up_tokenization_spaces=False,
+    )
+
+
+def load_tokenizer(directory: Path) -> Any:
+    """The tokenizer of a model directory; ConfigurationError if it has no chat template."""
+    tokenizer = AutoTokenizer.from_pretrained(str(directory), local_files_only=True)
+    if not tokenizer.chat_template:
+        raise ConfigurationError(
+            f"the tokenizer of {directory} has no chat template, so chat requests cannot be rendered; "
+            "add chat_template.jinja or use an instruct model"
+        )
+    return tokenizer
+
+
+def render_chat(tokenizer: Any, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None) -> list[int]:
+    """Token ids of a chat up to where the assistant's answer begins."""
+    rendered = tokenizer.apply_chat_template(
+        messages, tools=tools, add_generation_prompt=True, tokenize=True, return_dict=False
+    )
+    return [int(token_id) for token_id in rendered]

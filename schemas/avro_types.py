@@ -106,7 +106,7 @@ def to_plain(record: type) -> Convert:
 
 @cache
 def from_plain(record: type) -> Convert:
-    """Return the function that turns what fastavro read into the record; raises InvalidRecordError as the record does."""
+    """Return the function that makes a record of what fastavro read; it raises what the record itself raises."""
     hints = typing.get_type_hints(record)
     fields = dataclasses.fields(record)
     special = tuple(

@@ -1,6 +1,7 @@
 """Split a record that is too large for its topic, and put it together again.
 
-A chunk is a frame of its own: 0xC3 0x02, a 32-byte SHA-256 of the whole, index, count, then its part. All chunks of a record share its key.
+A chunk is a frame of its own: 0xC3 0x02, a 32-byte SHA-256 of the whole, index, count, then its part.
+All chunks of a record share its key.
 """
 
 import hashlib

@@ -1,6 +1,7 @@
 """Facts of an episode, as producers write them to `episode-events` and `aliases`.
 
-An event is immutable and ordered by (writer, sequence) within its episode. `occurred_at_ms` orders and reports; it closes nothing.
+An event is immutable and ordered by (writer, sequence) within its episode.
+`occurred_at_ms` orders and reports; it closes nothing.
 """
 
 import math

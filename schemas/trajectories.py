@@ -1,6 +1,7 @@
 """A finished episode assembled in order, and what it was worth.
 
-A trajectory's tokens stand in *histories*: token sequences in which every turn's prompt extends the tokens before it exactly.
+A trajectory's tokens stand in *histories*: token sequences in which every turn's prompt extends the
+tokens before it exactly.
 """
 
 from collections.abc import Mapping

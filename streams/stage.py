@@ -1,8 +1,8 @@
 """What a stream stage is: a pure step from a record and the partition's state to outputs.
 
-Faust's workers, the replay driver and the tests run the same stages. A step never reads a clock, a random generator or the
-network; whatever it needs stands in its one input topic. An effects stage first asks the outside world, and its step then
-only writes down the answers.
+Faust's workers, the replay driver and the tests run the same stages. A step never reads a clock, a random
+generator or the network; whatever it needs stands in its one input topic. An effects stage first asks the
+outside world, and its step then only writes down the answers.
 """
 
 from collections.abc import Iterable, Sequence

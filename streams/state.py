@@ -1,7 +1,8 @@
 """The rows that a stage remembers for one partition, and which of them a batch has touched.
 
-State is plain dictionaries, changed in place by the pure step. After a batch the runner drains the touched rows into the
-changelog, in the same transaction as the outputs; if that fails, it throws the state away and restores it.
+State is plain dictionaries, changed in place by the pure step. After a batch the runner drains the touched
+rows into the changelog, in the same transaction as the outputs; if that fails, it throws the state away and
+restores it.
 """
 
 from collections.abc import Callable, Iterator

@@ -1,0 +1,164 @@
+"""Records survive the wire, and broken bytes are refused by name."""
+
+import contextlib
+import dataclasses
+import typing
+from collections.abc import Mapping
+from types import UnionType
+from typing import Any, Literal, Union, get_args, get_origin
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from rollbus.schemas.codec import HEADER_BYTES, MARKER, decode, encode, record_name
+from rollbus.schemas.control import Tick
+from rollbus.schemas.errors import InvalidRecordError, RecordError, UndecodableError
+from rollbus.schemas.events import EpisodeStarted, Message, RewardReported, TurnRecorded
+from rollbus.schemas.registry import RECORDS
+from rollbus.schemas.tokens import encode_logprobs, encode_token_ids
+from rollbus.schemas.trajectories import History, Location, Score, Span, Trajectory
+
+TICK = Tick(number=7, stream_time_ms=7000, wall_clock_ms=1_700_000_000_000, interval_ms=1000)
+TEXT = st.text(max_size=8)
+LONG = st.integers(-(2**63), 2**63 - 1)
+DOUBLE = st.floats(allow_nan=False)
+HISTORY = History(
+    token_ids=encode_token_ids([1, 2, 3]),
+    logprobs=encode_logprobs([-0.5]),
+    spans=(Span(start=2, end=3, turn=0, policy_version=4),),
+)
+
+
+def values_of(hint: Any) -> st.SearchStrategy[Any]:
+    """Any value that the wire must carry for a field of this type."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (Union, UnionType):
+        (inner,) = (argument for argument in arguments if argument is not type(None))
+        return st.none() | values_of(inner)
+    if origin is Literal:
+        return st.sampled_from(arguments)
+    if origin is tuple:
+        return st.lists(values_of(arguments[0]), max_size=2).map(tuple)
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return st.dictionaries(TEXT, values_of(arguments[1]), max_size=2)
+    if dataclasses.is_dataclass(hint):
+        return records_of(typing.cast(type, hint))
+    return {str: TEXT, int: LONG, float: DOUBLE, bool: st.booleans(), bytes: st.binary(max_size=8)}[hint]
+
+
+def records_of(record: type) -> st.SearchStrategy[Any]:
+    """Any valid record of a type; those with rules between fields are given consistent ones."""
+    if record is History:
+        return st.just(HISTORY)
+    fixed: dict[str, Any] = {}
+    if record is TurnRecorded:
+        fixed = {"trainable": False, "untrainable_reason": "no_logprobs"}
+    if record is RewardReported:
+        fixed = {"value": 0.25, "alias": "order-123"}
+    hints = typing.get_type_hints(record)
+    return st.builds(
+        record,
+        **{
+            field.name: st.just(fixed[field.name]) if field.name in fixed else values_of(hints[field.name])
+            for field in dataclasses.fields(record)
+        },
+    )
+
+
+@pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.__name__)
+def test_every_record_survives_the_wire(record: type) -> None:
+    @given(records_of(record))
+    def check(value: Any) -> None:
+        data = encode(value)
+        assert decode(data) == value
+        assert record_name(data) == record.__name__
+
+    check()
+
+
+@given(st.permutations(["a", "b", "c"]))
+def test_equal_maps_give_equal_bytes(keys: list[str]) -> None:
+    def started(labels: dict[str, str]) -> bytes:
+        return encode(
+            EpisodeStarted(
+                event_id="e",
+                episode_id="p",
+                root_episode_id="p",
+                writer_id="w",
+                sequence=0,
+                occurred_at_ms=0,
+                episode_started_at_ms=0,
+                task="t",
+                labels=labels,
+            )
+        )
+
+    assert started(dict.fromkeys(keys, "x")) == started(dict.fromkeys(sorted(keys), "x"))
+
+
+@given(st.binary(max_size=64))
+def test_any_bytes_give_a_record_or_a_record_error(data: bytes) -> None:
+    for candidate in (data, MARKER + data, encode(TICK)[:HEADER_BYTES] + data):
+        with contextlib.suppress(RecordError):
+            decode(candidate)
+
+
+@given(st.integers(0, len(encode(TICK)) - 1))
+def test_a_truncated_record_is_undecodable(length: int) -> None:
+    with pytest.raises(UndecodableError):
+        decode(encode(TICK)[:length])
+
+
+def test_bytes_left_over_are_refused() -> None:
+    with pytest.raises(UndecodableError, match="1 bytes left over"):
+        decode(encode(TICK) + b"x")
+
+
+def test_null_is_undecodable() -> None:
+    with pytest.raises(UndecodableError, match="too short"):
+        decode(None)
+
+
+def test_an_unknown_schema_is_named_by_its_fingerprint() -> None:
+    with pytest.raises(UndecodableError, match="0102030405060708"):
+        decode(MARKER + bytes(range(1, 9)) + b"body")
+
+
+def test_a_field_of_the_wrong_type_is_refused_on_writing() -> None:
+    with pytest.raises(InvalidRecordError, match="Tick cannot be written"):
+        encode(dataclasses.replace(TICK, number="seven"))  # type: ignore[arg-type]
+
+
+def test_what_does_not_travel_cannot_be_encoded() -> None:
+    with pytest.raises(InvalidRecordError, match="not a record that travels"):
+        encode(Location(topic="t", partition=0, offset=0))
+
+
+def test_a_records_own_rules_hold_on_reading() -> None:
+    good = TurnRecorded(
+        event_id="e",
+        episode_id="p",
+        root_episode_id="p",
+        writer_id="w",
+        sequence=0,
+        occurred_at_ms=0,
+        episode_started_at_ms=0,
+        model="agent@3",
+        completion=Message(role="assistant", content="5"),
+        prompt_token_ids=encode_token_ids([1, 2]),
+        completion_token_ids=encode_token_ids([3, 4]),
+        logprobs=encode_logprobs([-0.1, -0.2]),
+        trainable=True,
+    )
+    data = encode(good)
+    shorter = data.replace(good.logprobs or b"", encode_logprobs([-0.1])).replace(
+        b"\x10" + encode_logprobs([-0.1]), b"\x08" + encode_logprobs([-0.1])
+    )
+    assert decode(data) == good
+    with pytest.raises(InvalidRecordError, match="2 sampled tokens and 1 log-probs"):
+        decode(shorter)
+
+
+def test_locations_are_part_of_scores_and_not_of_trajectories() -> None:
+    assert "location" in typing.get_type_hints(Score)
+    assert "location" not in typing.get_type_hints(Trajectory)

@@ -1,0 +1,25 @@
+"""Ids are facts of their content: the same on every machine, for ever."""
+
+from rollbus.schemas import ids
+
+
+def test_ids_never_change() -> None:
+    assert ids.event_id("episode", "writer", 3) == "e8ef0e86-1b2e-583b-b99d-69079f59a533"
+    assert ids.reward_event_id("episode", "thumbs", "k1") == "df222549-bdc8-5e1a-b58f-6b972033ebdd"
+    assert ids.trajectory_id("episode") == "0fe426a5-5cfb-5e05-8503-a5584e8d7cac"
+    assert ids.content_hash({"a": 1}) == "015abd7f5cc57a2dd94b7590f04ad808"
+
+
+def test_parts_cannot_run_into_each_other() -> None:
+    assert ids.stable_id("event", "ab", "c") != ids.stable_id("event", "a", "bc")
+
+
+def test_hash_does_not_depend_on_the_order_of_keys() -> None:
+    assert ids.content_hash({"a": 1, "b": 2}) == ids.content_hash({"b": 2, "a": 1})
+
+
+def test_explicit_group_wins_over_example_and_opening() -> None:
+    hint = ids.group_hint(group_id="g", task="t", example_id="e", opening_hash="o")
+    assert hint == "group:g"
+    assert ids.group_hint(group_id=None, task="t", example_id="e", opening_hash="o") == "example:t:e"
+    assert ids.group_hint(group_id=None, task="t", example_id=None, opening_hash="o") == "opening:t:o"

@@ -9,8 +9,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
-from rollbus.trainer.service.model import ModelConfig
 from torch import Tensor, nn
+
+from rollbus.trainer.service.model import ModelConfig
 
 
 class CachePool:

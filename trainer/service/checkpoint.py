@@ -14,6 +14,10 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file, save_file
+from torch import Tensor, nn
+
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
 from rollbus.trainer.service.model import (
     ModelConfig,
@@ -23,9 +27,6 @@ from rollbus.trainer.service.model import (
     read_config,
     to_hf_weights,
 )
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
-from torch import Tensor, nn
 
 WEIGHTS = "model.safetensors"
 OPTIMIZER = "optimizer.safetensors"

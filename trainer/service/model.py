@@ -12,10 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from rollbus.schemas.errors import ConfigurationError
 from torch import Tensor, nn
 from torchtune.models.qwen2 import qwen2
 from torchtune.models.qwen2._convert_weights import qwen2_hf_to_tune, qwen2_tune_to_hf
+
+from rollbus.schemas.errors import ConfigurationError
 
 INITIAL_DEVIATION = 0.02  # as Qwen2's initializer_range
 

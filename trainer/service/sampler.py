@@ -17,10 +17,11 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
+from torch import Tensor, nn
+
 from rollbus.trainer.service.cache import CachePool
 from rollbus.trainer.service.model import ModelConfig, head, trunk
 from rollbus.trainer.service.sampling import SamplingParameters, choose
-from torch import Tensor, nn
 
 logger = logging.getLogger(__name__)
 

@@ -10,9 +10,10 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from rollbus.schemas.errors import ConfigurationError
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
+
+from rollbus.schemas.errors import ConfigurationError
 
 IM_START = "<|im_start|>"
 IM_END = "<|im_end|>"

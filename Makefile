@@ -1,0 +1,51 @@
+# rollbus: every target does its own set-up. `make help` lists them.
+
+SHELL := /bin/bash
+PYTHON_BIN := .venv/bin
+FOLDERS := rollbus schemas producers streams consumers trainer
+export PYTHONUNBUFFERED := 1
+# One thread per process: the tests and the demo run several processes side by side.
+export OMP_NUM_THREADS ?= 1
+
+.DEFAULT_GOAL := help
+.PHONY: help setup kafka demo test test-fast test-312 test-311 check format lint types clean
+
+help: ## List the targets
+	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | column -t -s @
+
+setup: ## Fetch and install whatever is missing (about 3 GB the first time)
+	@scripts/setup
+
+kafka: setup ## Fetch Kafka's jars (part of setup)
+
+demo: setup ## Watch an agent get better from its own traffic (about 8 minutes)
+	@$(PYTHON_BIN)/rollbus demo
+
+test: test-312 test-311 ## Run every test, on real Kafka, ClickHouse's engine and ART
+
+test-312: setup
+	@$(PYTHON_BIN)/pytest
+
+test-311: setup ## Run the tests of the core, the producers and the streams on Python 3.11
+	@UV_PROJECT_ENVIRONMENT=.venv-311 VIRTUAL_ENV= $(PYTHON_BIN)/uv sync -q --frozen --python 3.11 --extra streams --no-editable --reinstall-package rollbus
+	@.venv-311/bin/python -m pytest -m "not services" tests/schemas tests/producers tests/streams
+
+test-fast: setup ## Run the tests that need no service
+	@$(PYTHON_BIN)/pytest -m "not services"
+
+check: setup lint types test-fast ## Format, lint, types and the fast tests
+
+format: setup ## Format the code
+	@$(PYTHON_BIN)/ruff format . && $(PYTHON_BIN)/ruff check --fix .
+
+lint: setup
+	@$(PYTHON_BIN)/ruff format --check . && $(PYTHON_BIN)/ruff check .
+
+# mypy sees one package tree: links to the folders, each where it is imported.
+types: setup
+	@rm -rf .make/types && mkdir -p .make/types/rollbus
+	@cd .make/types/rollbus && ln -s ../../../rollbus/* . && ln -s $(patsubst %,../../../%,$(filter-out rollbus,$(FOLDERS))) .
+	@MYPYPATH=.make/types $(PYTHON_BIN)/mypy -p rollbus -p tests
+
+clean: ## Remove what was built or fetched here (not the demo's data)
+	@rm -rf .venv .venv-311 .make build dist target *.egg-info .mypy_cache .pytest_cache .ruff_cache

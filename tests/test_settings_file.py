@@ -1,0 +1,99 @@
+"""Settings are parsed once, and every mistake is reported together with its place."""
+
+from pathlib import Path
+
+import pytest
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
+
+from rollbus.schemas.errors import ConfigurationError
+from rollbus.settings_file import load_settings
+
+
+class Broker(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    bootstrap_servers: str = "127.0.0.1:9092"
+    timeout_ms: int = Field(default=1000, gt=0)
+    password: SecretStr | None = None
+
+
+class Example(BaseModel):
+    model_config = ConfigDict(extra="forbid", frozen=True)
+    namespace: str = "rollbus."
+    kafka: Broker = Broker()
+    runs: tuple[Broker, ...] = ()
+
+
+def write(folder: Path, text: str) -> Path:
+    path = folder / "rollbus.yaml"
+    path.write_text(text)
+    return path
+
+
+def test_without_file_and_environment_the_defaults_hold() -> None:
+    assert load_settings(Example, None, {}) == Example()
+
+
+def test_every_mistake_is_reported_with_its_line(tmp_path: Path) -> None:
+    path = write(
+        tmp_path, "kafka:\n  timeout_ms: 0\n  bootstrap_server: b:1\nruns:\n  - timeout_ms: soon\nnamspace: x\n"
+    )
+    with pytest.raises(ConfigurationError) as caught:
+        load_settings(Example, path, {})
+    assert str(caught.value).splitlines()[1:] == [
+        "  line 2: kafka.timeout_ms: Input should be greater than 0 (got 0)",
+        "  line 3: kafka.bootstrap_server: is not a setting; did you mean 'bootstrap_servers'?",
+        "  line 5: runs[0].timeout_ms: Input should be a valid integer, unable to parse string as an integer"
+        " (got 'soon')",
+        "  line 6: namspace: is not a setting; did you mean 'namespace'?",
+    ]
+
+
+def test_variables_are_filled_in_and_keep_their_type(tmp_path: Path) -> None:
+    path = write(tmp_path, "kafka:\n  bootstrap_servers: ${HOST}:${PORT:-9092}\n  timeout_ms: ${TIMEOUT}\n")
+    settings = load_settings(Example, path, {"HOST": "broker", "TIMEOUT": "70"})
+    assert settings.kafka == Broker(bootstrap_servers="broker:9092", timeout_ms=70)
+
+
+def test_a_missing_variable_is_named_with_its_place(tmp_path: Path) -> None:
+    path = write(tmp_path, "kafka:\n  bootstrap_servers: ${NOWHERE}\n")
+    with pytest.raises(ConfigurationError, match=r"line 2: kafka\.bootstrap_servers: \$\{NOWHERE\} is not set"):
+        load_settings(Example, path, {})
+
+
+def test_the_environment_wins_over_the_file(tmp_path: Path) -> None:
+    path = write(tmp_path, "kafka:\n  timeout_ms: 5\n")
+    settings = load_settings(Example, path, {"ROLLBUS_KAFKA__TIMEOUT_MS": "9", "ROLLBUS_HOME": "/elsewhere"})
+    assert settings.kafka.timeout_ms == 9
+
+
+def test_a_mistake_in_the_environment_names_the_variable() -> None:
+    with pytest.raises(ConfigurationError, match=r"environment ROLLBUS_KAFKA__TIMEOUT_MS: kafka\.timeout_ms"):
+        load_settings(Example, None, {"ROLLBUS_KAFKA__TIMEOUT_MS": "never"})
+
+
+def test_a_secret_is_never_printed(tmp_path: Path) -> None:
+    path = write(tmp_path, "kafka:\n  password: [hunter2]\n")
+    with pytest.raises(ConfigurationError) as caught:
+        load_settings(Example, path, {})
+    assert "hunter2" not in str(caught.value)
+    good = load_settings(Example, write(tmp_path, "kafka:\n  password: hunter2\n"), {})
+    assert "hunter2" not in str(good)
+
+
+def test_a_key_given_twice_is_a_mistake(tmp_path: Path) -> None:
+    path = write(tmp_path, "namespace: a\nnamespace: b\n")
+    with pytest.raises(ConfigurationError, match="line 2: namespace is given twice"):
+        load_settings(Example, path, {})
+
+
+@pytest.mark.parametrize("text", ["- a\n", "just text"])
+def test_a_file_that_is_no_mapping_is_refused(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ConfigurationError, match="must be a mapping"):
+        load_settings(Example, write(tmp_path, text), {})
+
+
+def test_broken_yaml_and_missing_files_are_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="is not YAML"):
+        load_settings(Example, write(tmp_path, "a: [1,\n"), {})
+    with pytest.raises(ConfigurationError, match="cannot be read"):
+        load_settings(Example, tmp_path / "absent.yaml", {})

@@ -121,10 +121,7 @@ def held_out_openings() -> tuple[Opening, ...]:
 
     Moving first is worth about 20 points of wins, so the halves are kept even, as they are in all 144.
     """
-    by_first = {
-        first: [o for o in openings() if len(o.moves) == 2 and o.first == first]
-        for first in (OPPONENT, MODEL)
-    }
+    by_first = {first: [o for o in openings() if len(o.moves) == 2 and o.first == first] for first in (OPPONENT, MODEL)}
     by_hash = [sorted(rows, key=lambda o: _digest(o.id)) for rows in by_first.values()]
     in_turn = [opening for pair in zip(*by_hash, strict=True) for opening in pair]
     return tuple(sorted(in_turn[:HELD_OUT_COUNT], key=lambda o: o.id))

@@ -66,9 +66,7 @@ def wilson(successes: int, games: int) -> Interval:
     centre = (share + z2 / (2 * games)) / (1 + z2 / games)
     half = Z95 / (1 + z2 / games) * sqrt(share * (1 - share) / games + z2 / (4 * games**2))
     # At 0 and at 1 the bound is exact; rounding must not leave it a hair inside or outside.
-    return Interval(
-        max(0.0, centre - half) if successes else 0.0, share, centre + half if successes < games else 1.0
-    )
+    return Interval(max(0.0, centre - half) if successes else 0.0, share, centre + half if successes < games else 1.0)
 
 
 def difference(after: Interval, before: Interval) -> Interval:

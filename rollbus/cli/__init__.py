@@ -1,0 +1,14 @@
+"""The command line: `rollbus NOUN VERB`. Each noun is one module here, loaded only when it is used."""
+
+import sys
+
+
+def main() -> None:
+    """Run the command line; without its libraries, say which extra brings them."""
+    try:
+        from rollbus.cli.root import rollbus
+    except ModuleNotFoundError as error:
+        if error.name not in ("click", "rich", "yaml"):
+            raise
+        sys.exit("rollbus: the command line is not installed; run: pip install 'rollbus[cli]'")
+    rollbus()

@@ -1,0 +1,127 @@
+"""The root command: options that every command shares, the table of nouns, and how errors end the process."""
+
+import importlib
+import os
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import click
+
+from rollbus import __version__
+from rollbus.schemas.errors import RollbusError
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One row of the command table."""
+
+    module: str
+    attribute: str
+    help: str
+    extra: str
+    """The extra that brings what the command needs."""
+
+
+COMMANDS: dict[str, Entry] = {
+    "up": Entry("stack", "up", "Start Kafka, ClickHouse and the ART server on this machine.", "local"),
+    "status": Entry("stack", "status", "Show what runs, where it listens and whether it is healthy.", "local"),
+    "down": Entry("stack", "down", "Stop what `up` started; data stays.", "local"),
+    "demo": Entry("demo", "demo", "Watch an agent get better at tic-tac-toe from its own traffic.", "local"),
+    "topics": Entry("topics", "topics", "Create, check, list and draw the Kafka topics.", "streams"),
+    "worker": Entry("worker", "worker", "Stream stages: from episode events to training batches.", "streams"),
+    "trainer": Entry("trainer", "trainer", "From training batches to GRPO updates.", "trainer"),
+    "art-server": Entry("art_server", "art_server", "OpenPipe ART with its model endpoint.", "local"),
+    "sink": Entry("sink", "sink", "Every topic into ClickHouse.", "clickhouse"),
+    "sql": Entry("sql", "sql", "Ask ClickHouse: saved questions or your own.", "clickhouse"),
+}
+
+
+class Nouns(click.Group):
+    """A group that imports a command's module only when the command is asked for."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Return the nouns in the order of the table: the order in which a newcomer needs them."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """Import and return a command; a missing library names the extra that brings it."""
+        entry = COMMANDS.get(cmd_name)
+        if entry is None:
+            return None
+        try:
+            module = importlib.import_module(f"rollbus.cli.{entry.module}")
+        except ModuleNotFoundError as error:
+            if (error.name or "").startswith("rollbus"):
+                raise
+            raise click.ClickException(
+                f"`rollbus {cmd_name}` needs the package {error.name}; run: pip install 'rollbus[{entry.extra}]'"
+            ) from error
+        command: click.Command = getattr(module, entry.attribute)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Print the table without importing anything."""
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, entry.help) for name, entry in COMMANDS.items()])
+
+    def invoke(self, ctx: click.Context) -> Any:
+        """Run the command; an error of ours ends the process with its message and status 1, without a traceback."""
+        try:
+            return super().invoke(ctx)
+        except RollbusError as error:
+            if ctx.params.get("debug"):
+                raise
+            raise click.ClickException(str(error)) from error
+
+
+@click.group(cls=Nouns, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.option(
+    "-c",
+    "--config",
+    type=click.Path(path_type=Path, dir_okay=False),
+    envvar="ROLLBUS_CONFIG",
+    help="Settings file (YAML); ROLLBUS_… variables win over it.",
+)
+@click.option("--debug", is_flag=True, help="Show the traceback of an error.")
+@click.version_option(__version__, prog_name="rollbus")
+@click.pass_context
+def rollbus(ctx: click.Context, config: Path | None, debug: bool) -> None:
+    """Train an LLM agent from its own production traffic.
+
+    Episodes go over Kafka to trajectories, groups, curriculum windows and GRPO updates on OpenPipe ART;
+    every number lands in ClickHouse.
+    """
+    ctx.obj = SettingsFile(config)
+
+
+@dataclass(slots=True)
+class SettingsFile:
+    """Where the settings come from; read when a command first needs them."""
+
+    path: Path | None
+    _settings: Any = None
+
+    def load(self) -> Any:
+        """Return the parsed settings; raises ConfigurationError with every mistake."""
+        if self._settings is None:
+            from rollbus.settings import Settings
+            from rollbus.settings_file import load_settings
+
+            self._settings = load_settings(Settings, self.path, os.environ)
+        return self._settings
+
+
+def with_settings(command: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate a command to receive the parsed settings as its first argument."""
+
+    @click.pass_obj
+    def run(source: SettingsFile, **options: Any) -> Any:
+        return command(source.load(), **options)
+
+    run.__doc__ = command.__doc__
+    run.__name__ = command.__name__
+    if hasattr(command, "__click_params__"):
+        run.__click_params__ = command.__click_params__  # type: ignore[attr-defined]
+    return run

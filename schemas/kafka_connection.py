@@ -1,0 +1,63 @@
+"""How every process reaches the broker: addresses, TLS and SASL, once for producers, workers, sink and trainer.
+
+`client_options()` gives the keyword arguments that every aiokafka client and producer takes.
+"""
+
+import ssl
+from pathlib import Path
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, SecretStr, model_validator
+
+from rollbus.schemas.errors import ConfigurationError
+
+
+class KafkaConnection(BaseModel):
+    """Address and credentials of a Kafka cluster."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    bootstrap_servers: str = "127.0.0.1:9092"
+    """Comma-separated host:port."""
+    security_protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "SCRAM-SHA-512"
+    username: str | None = None
+    password: SecretStr | None = None
+    ssl_ca_file: Path | None = None
+    """Certificates to trust; the system's own without it."""
+    ssl_certificate_file: Path | None = None
+    """The client's certificate, where the broker asks for one."""
+    ssl_key_file: Path | None = None
+
+    @model_validator(mode="after")
+    def _credentials_are_whole(self) -> "KafkaConnection":
+        if self.security_protocol.startswith("SASL") and not (self.username and self.password):
+            raise ValueError(f"security_protocol {self.security_protocol} needs username and password")
+        if self.ssl_key_file and not self.ssl_certificate_file:
+            raise ValueError("ssl_key_file needs ssl_certificate_file")
+        return self
+
+    def client_options(self) -> dict[str, Any]:
+        """Return aiokafka's keyword arguments; raises ConfigurationError for certificates that cannot be loaded."""
+        options: dict[str, Any] = {
+            "bootstrap_servers": self.bootstrap_servers,
+            "security_protocol": self.security_protocol,
+        }
+        if self.security_protocol.startswith("SASL") and self.password:
+            options |= {
+                "sasl_mechanism": self.sasl_mechanism,
+                "sasl_plain_username": self.username,
+                "sasl_plain_password": self.password.get_secret_value(),
+            }
+        if self.security_protocol.endswith("SSL"):
+            options["ssl_context"] = self._ssl_context()
+        return options
+
+    def _ssl_context(self) -> ssl.SSLContext:
+        try:
+            context = ssl.create_default_context(cafile=self.ssl_ca_file)
+            if self.ssl_certificate_file:
+                context.load_cert_chain(self.ssl_certificate_file, self.ssl_key_file)
+        except (OSError, ssl.SSLError) as error:
+            raise ConfigurationError(f"TLS certificates for Kafka cannot be loaded: {error}") from error
+        return context

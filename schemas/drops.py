@@ -47,6 +47,8 @@ class DropReason(StrEnum):
     """Older than `max_off_policy_steps`."""
     OFF_LINEAGE = "off_lineage"
     """Sampled by weights that are not ancestors of the base."""
+    TEMPERATURE = "temperature"
+    """Sampled at another temperature than the log-probs are of, or than the backend trains at."""
     PAYLOAD_LOST = "payload_lost"
     """Its location no longer holds it."""
     REJECTED_BY_BACKEND = "rejected_by_backend"

@@ -8,6 +8,7 @@
     │   └── RecordTooLargeError larger than a topic takes, even in chunks
     ├── DataLossError           records that were promised are gone; stop and show which
     ├── FencedError             another process took over; this one must stand back
+    ├── RunStoppedError         a training run ended itself; the message says what to look at
     └── ServiceError            an outside service failed
         ├── UnavailableError    no answer, a time-out, a refusal that passes: retriable
         └── RejectedError       it answered, and said no: trying again gives the same answer
@@ -48,6 +49,10 @@ class DataLossError(RollbusError):
 
 class FencedError(RollbusError):
     """A newer owner of the same transactional id or model has taken over."""
+
+
+class RunStoppedError(RollbusError):
+    """A training run does not go on by itself; an operator must look first."""
 
 
 class ServiceError(RollbusError):

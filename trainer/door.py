@@ -1,0 +1,168 @@
+"""Decide which members of a batch are trained: recorded group members and their payload → `TrainTrajectory`, or a drop with its reason.
+
+Pure, and the last look before the backend: everything that would spoil the weights silently is refused here. A group that
+loses members keeps the advantages it was recorded with; computed again without them, they would favour whoever is left.
+"""
+
+import math
+from collections.abc import Container, Mapping
+from dataclasses import dataclass
+
+from rollbus.schemas.drops import DropReason
+from rollbus.schemas.groups import Group, GroupMember, TrainingBatch
+from rollbus.schemas.steps import DroppedMember
+from rollbus.schemas.tokens import BYTES_PER_TOKEN, decode_logprobs, decode_token_ids, token_count
+from rollbus.schemas.trajectories import History, Trajectory
+from rollbus.trainer.backends.protocol import TrainTrajectory, TurnTokens
+
+
+@dataclass(frozen=True, slots=True)
+class DoorRules:
+    """What a member must keep to."""
+
+    max_off_policy_steps: int
+    max_sequence_tokens: int | None = None
+    """Longest history that the backend takes; None where it does not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class DoorResult:
+    """Every member of the batch, once: admitted or dropped."""
+
+    admitted: tuple[TrainTrajectory, ...]
+    dropped: tuple[DroppedMember, ...]
+
+
+def check_batch(
+    batch: TrainingBatch,
+    payloads: Mapping[str, Trajectory],
+    *,
+    lags: Mapping[int, int],
+    excluded: Container[str],
+    rules: DoorRules,
+) -> DoorResult:
+    """Check every member; payloads are by trajectory id, `lags` by policy version from the base of the step."""
+    admitted: list[TrainTrajectory] = []
+    dropped: list[DroppedMember] = []
+    taken: set[str] = set()
+    for group in batch.groups:
+        kept, lost = _check_group(group, payloads, taken, lags=lags, excluded=excluded, rules=rules)
+        admitted.extend(kept)
+        dropped.extend(lost)
+    return DoorResult(tuple(admitted), tuple(dropped))
+
+
+def _check_group(
+    group: Group,
+    payloads: Mapping[str, Trajectory],
+    taken: set[str],
+    *,
+    lags: Mapping[int, int],
+    excluded: Container[str],
+    rules: DoorRules,
+) -> tuple[list[TrainTrajectory], list[DroppedMember]]:
+    kept: list[TrainTrajectory] = []
+    lost: list[DroppedMember] = []
+    for member in group.members:
+        if member.trajectory_id in taken:
+            continue  # a member named twice has one fate
+        taken.add(member.trajectory_id)
+        payload = payloads.get(member.trajectory_id)
+        reason = _refusal(member, payload, lags=lags, excluded=excluded, rules=rules)
+        if reason is None and payload is not None:
+            kept.append(_to_train(group.group_id, member, payload))
+        else:
+            lost.append(DroppedMember(trajectory_id=member.trajectory_id, group_id=group.group_id, reason=str(reason)))
+    if any(trajectory.advantage != 0 for trajectory in kept):
+        return kept, lost
+    without_signal = [
+        DroppedMember(trajectory_id=each.trajectory_id, group_id=group.group_id, reason=str(DropReason.NO_SIGNAL))
+        for each in kept
+    ]
+    return [], lost + without_signal
+
+
+def _refusal(
+    member: GroupMember,
+    payload: Trajectory | None,
+    *,
+    lags: Mapping[int, int],
+    excluded: Container[str],
+    rules: DoorRules,
+) -> DropReason | None:
+    """The first reason against a member, the cheap and final ones first; None admits it."""
+    if member.episode_id in excluded:
+        return DropReason.EXCLUDED
+    if payload is None:
+        return DropReason.PAYLOAD_LOST
+    if payload.root_episode_id in excluded:
+        return DropReason.EXCLUDED
+    if not payload.trainable or not any(history.spans for history in payload.histories):
+        return DropReason.UNTRAINABLE
+    if not (math.isfinite(member.advantage) and math.isfinite(member.reward)):
+        return DropReason.UNTRAINABLE
+    if not all(map(_numbers_hold, payload.histories)):
+        return DropReason.UNTRAINABLE
+    if not _temperature_holds(payload):
+        return DropReason.TEMPERATURE
+    longest = max(token_count(history.token_ids) for history in payload.histories)
+    if rules.max_sequence_tokens is not None and longest > rules.max_sequence_tokens:
+        return DropReason.OVERLONG
+    return _staleness(payload, lags, rules.max_off_policy_steps)
+
+
+def _staleness(payload: Trajectory, lags: Mapping[int, int], limit: int) -> DropReason | None:
+    versions = {span.policy_version for history in payload.histories for span in history.spans}
+    if not versions <= lags.keys():
+        return DropReason.OFF_LINEAGE
+    return DropReason.STALE if max(lags[version] for version in versions) > limit else None
+
+
+def _temperature_holds(payload: Trajectory) -> bool:
+    """A backend takes the log-probs as those of the policy at temperature 1.
+
+    At another temperature, raw ones are not of the distribution that was sampled from, and processed ones are not of the
+    distribution that is trained; turns that were not trained may have any.
+    """
+    trained = {span.turn for history in payload.histories for span in history.spans}
+    temperatures = (turn.temperature for index, turn in enumerate(payload.turns) if index in trained)
+    return all(temperature is None or temperature == 1 for temperature in temperatures)
+
+
+def _numbers_hold(history: History) -> bool:
+    """Say whether ids are not negative and log-probs finite and at most 0; sums and extremes, since histories are long."""
+    logprobs, token_ids = decode_logprobs(history.logprobs), decode_token_ids(history.token_ids)
+    if logprobs and not (math.isfinite(sum(logprobs)) and max(logprobs) <= 0):
+        return False
+    return not token_ids or min(token_ids) >= 0
+
+
+def _to_train(group_id: str, member: GroupMember, payload: Trajectory) -> TrainTrajectory:
+    turns = tuple(
+        turn for index, history in enumerate(payload.histories) for turn in _turns_of_history(index, history)
+    )
+    return TrainTrajectory(
+        trajectory_id=member.trajectory_id,
+        group_id=group_id,
+        advantage=member.advantage,
+        reward=member.reward,
+        turns=turns,
+    )
+
+
+def _turns_of_history(index: int, history: History) -> list[TurnTokens]:
+    """Cut a history at its spans: each turn's prompt is everything before it."""
+    turns, sampled = [], 0
+    for span in history.spans:
+        length = (span.end - span.start) * BYTES_PER_TOKEN
+        turns.append(
+            TurnTokens(
+                prompt_token_ids=history.token_ids[: span.start * BYTES_PER_TOKEN],
+                completion_token_ids=history.token_ids[span.start * BYTES_PER_TOKEN : span.end * BYTES_PER_TOKEN],
+                logprobs=history.logprobs[sampled : sampled + length],
+                policy_version=span.policy_version,
+                history=index,
+            )
+        )
+        sampled += length
+    return turns

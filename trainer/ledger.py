@@ -1,0 +1,110 @@
+"""Fold `training-steps` and `policy-versions` into what the trainer must know: which step is next, which is open, what is done.
+
+Pure. A step's closing record, its version and the offset of its batch are written in one transaction, so what is folded here
+never contradicts itself; where it does, records were lost or written by hand, and the trainer stops instead of guessing.
+"""
+
+from dataclasses import dataclass, field
+
+from rollbus.schemas.errors import DataLossError
+from rollbus.schemas.groups import TrainingBatch
+from rollbus.schemas.steps import PolicyVersion, StepCompleted, StepFailed, StepSkipped, StepStarted
+from rollbus.trainer.lineage import Lineage
+
+LedgerRecord = StepStarted | StepCompleted | StepSkipped | StepFailed | PolicyVersion
+
+
+@dataclass(frozen=True, slots=True)
+class OpenStep:
+    """A step that was started and has no outcome yet."""
+
+    step: int
+    attempt: int
+    batch_hash: str
+    base_version: int
+
+
+@dataclass(frozen=True, slots=True)
+class AlreadyDone:
+    """The batch has its step: only the offset is to be committed."""
+
+    step: int
+
+
+@dataclass(frozen=True, slots=True)
+class RunStep:
+    """Train the batch as this step, from these weights."""
+
+    step: int
+    attempt: int
+    base_version: int
+    ask_journal: bool
+    """True where an earlier attempt may have reached the backend: its result, if there is one, is what happened."""
+
+
+@dataclass(slots=True)
+class Ledger:
+    """One run's steps and its model's versions; changed by `apply` alone."""
+
+    run_id: str
+    model: str
+    closed_steps: int = 0
+    """Number of the last completed or skipped step; the next is one more."""
+    open_step: OpenStep | None = None
+    done: dict[str, int] = field(default_factory=dict)
+    """Batch hash → step."""
+    completed: int = 0
+    skipped_in_a_row: int = 0
+    lineage: Lineage = field(default_factory=Lineage)
+
+    def apply(self, record: LedgerRecord) -> None:
+        """Take in the next record of the log; other runs and models pass by."""
+        if isinstance(record, PolicyVersion):
+            if record.model == self.model:
+                self.lineage.apply(record)
+        elif record.run_id != self.run_id:
+            return
+        elif isinstance(record, StepStarted):
+            self._start(record)
+        elif isinstance(record, StepCompleted | StepSkipped):
+            self._close(record)
+
+    def decide(self, batch: TrainingBatch) -> AlreadyDone | RunStep:
+        """Say what to do with the batch; raises DataLossError where the ledger and the batch cannot both be right."""
+        if (step := self.done.get(batch.batch_hash)) is not None:
+            return AlreadyDone(step)
+        if (base := self.lineage.head) is None:
+            raise DataLossError(f"no policy version of model {self.model!r} is on record, so step 1 has no base")
+        opened = self.open_step
+        if opened is None:
+            return RunStep(self.closed_steps + 1, 1, base, ask_journal=False)
+        if opened.batch_hash != batch.batch_hash:
+            raise DataLossError(
+                f"step {opened.step} of run {self.run_id!r} was started with batch {opened.batch_hash}, but the next batch "
+                f"is {batch.number} ({batch.batch_hash}); the consumer offset was moved past an open step: move it back"
+            )
+        return RunStep(opened.step, opened.attempt + 1, base, ask_journal=True)
+
+    def _start(self, record: StepStarted) -> None:
+        self._check_number(record.step, "started")
+        self.open_step = OpenStep(record.step, record.attempt, record.batch_hash, record.base_version)
+
+    def _close(self, record: StepCompleted | StepSkipped) -> None:
+        if self.done.get(record.batch_hash) == record.step:
+            return
+        self._check_number(record.step, "closed")
+        self.closed_steps = record.step
+        self.done[record.batch_hash] = record.step
+        self.open_step = None
+        if isinstance(record, StepCompleted):
+            self.completed += 1
+            self.skipped_in_a_row = 0
+        else:
+            self.skipped_in_a_row += 1
+
+    def _check_number(self, step: int, what: str) -> None:
+        if step != self.closed_steps + 1:
+            raise DataLossError(
+                f"run {self.run_id!r}: step {step} was {what} after step {self.closed_steps}; records of the topic "
+                "training-steps are missing or were written by hand"
+            )

@@ -1,0 +1,55 @@
+"""Policy versions as a tree: which weights came of which, how far apart two are, and what the next step starts from.
+
+Lag counts completed steps along parents. A version that is no ancestor of the base has no lag: it is off the lineage,
+because an importance ratio against weights that were thrown away says nothing about the weights in training.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from rollbus.schemas.errors import DataLossError
+from rollbus.schemas.steps import PolicyState, PolicyVersion
+
+
+@dataclass(slots=True)
+class Lineage:
+    """The versions of one model, folded from its `PolicyVersion` records in the order of the log."""
+
+    parents: dict[int, int | None] = field(default_factory=dict)
+    states: dict[int, PolicyState] = field(default_factory=dict)
+    checkpoints: dict[int, str] = field(default_factory=dict)
+    serving: int | None = None
+    """What requests for the bare name are answered with, by the log."""
+    newest: int | None = None
+    """The version that was announced last for the first time."""
+
+    def apply(self, record: PolicyVersion) -> None:
+        """Take in a new version or a change of state; the same record again changes nothing."""
+        if record.version not in self.parents:
+            self.parents[record.version] = record.parent
+            self.newest = record.version
+        self.states[record.version] = record.state
+        self.checkpoints[record.version] = record.checkpoint or self.checkpoints.get(record.version, "")
+        if record.state == "serving":
+            self.serving = record.version
+        elif record.version == self.serving:
+            self.serving = None
+
+    @property
+    def head(self) -> int | None:
+        """What the next step starts from: the newest version, or its nearest ancestor that was not rolled back."""
+        version = self.newest
+        while version is not None and self.states.get(version) == "rolled_back":
+            version = self.parents[version]
+        return version
+
+    def lags(self, base: int) -> Mapping[int, int]:
+        """Return the lag of every version on the path from the base to the root; versions not in it are off the lineage."""
+        lags: dict[int, int] = {}
+        version: int | None = base
+        while version is not None and version in self.parents:
+            if version in lags:
+                raise DataLossError(f"policy version {version} is its own ancestor; look at the topic policy-versions")
+            lags[version] = len(lags)
+            version = self.parents[version]
+        return lags

@@ -127,14 +127,18 @@ def _converter(hint: Any, nested: Callable[[type], Convert], *, sort: bool) -> C
     if origin in (Union, types.UnionType):
         (inner,) = (argument for argument in arguments if argument is not type(None))
         make = _converter(inner, nested, sort=sort)
-        return None if make is None else lambda value: None if value is None else make(value)
+        return None if make is None else _optional(make)
     if origin is tuple:
         make = _converter(arguments[0], nested, sort=sort)
         container: type = list if sort else tuple
         return container if make is None else lambda value: container(map(make, value))
     if isinstance(origin, type) and issubclass(origin, Mapping):
         return (lambda value: dict(sorted(value.items()))) if sort else None
-    return nested(hint) if dataclasses.is_dataclass(hint) else None
+    return nested(typing.cast(type, hint)) if dataclasses.is_dataclass(hint) else None
+
+
+def _optional(make: Convert) -> Convert:
+    return lambda value: None if value is None else make(value)
 
 
 def avsc_path(record: type, version: int) -> Path:

@@ -38,7 +38,8 @@ class _Reader:
 
 def encode(record: Any) -> bytes:
     """Return the record's bytes; raises InvalidRecordError where a field has the wrong type."""
-    writer = _writer(type(record))
+    record_type: type = type(record)
+    writer = _writer(record_type)
     out = BytesIO()
     out.write(writer.header)
     try:

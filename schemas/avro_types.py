@@ -28,7 +28,7 @@ Convert = Callable[[Any], Any]
 
 def avro_schema(record: type) -> dict[str, Any]:
     """Return the Avro schema of a record; nested records are defined where they first appear."""
-    return _record_schema(record, set())
+    return typing.cast(dict[str, Any], _record_schema(record, set()))
 
 
 def _record_schema(record: type, defined: set[str]) -> Any:

@@ -64,7 +64,7 @@ def decode(data: bytes | None) -> Any:
         plain = schemaless_reader(body, reader.written_as, reader.read_as)
         if body.tell() != len(data):
             raise UndecodableError(f"{reader.name}: {len(data) - body.tell()} bytes left over after the record")
-        return reader.convert(plain)  # type: ignore[arg-type]
+        return reader.convert(plain)
     except RecordError:
         raise
     except Exception as error:  # fastavro raises many kinds on broken bytes

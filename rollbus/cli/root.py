@@ -117,7 +117,7 @@ def with_settings(command: Callable[..., Any]) -> Callable[..., Any]:
     """Decorate a command to receive the parsed settings as its first argument."""
 
     @click.pass_obj
-    def run(source: SettingsFile, **options: Any) -> Any:
+    def run(source: SettingsFile, /, **options: Any) -> Any:
         return command(source.load(), **options)
 
     run.__doc__ = command.__doc__

@@ -1,0 +1,95 @@
+"""The wheel installs into an empty environment, with the core alone, and imports without any extra."""
+
+import os
+import shutil
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FOLDERS = ("rollbus", "schemas", "producers", "streams", "consumers", "trainer")
+CORE_MODULES = "rollbus, rollbus.schemas.codec, rollbus.schemas.topics, rollbus.producers, rollbus.streams"
+
+
+def run(*command: object, cwd: Path, check: bool = True, **environment: str) -> subprocess.CompletedProcess[str]:
+    kept = {name: value for name, value in os.environ.items() if name not in ("PYTHONPATH", "VIRTUAL_ENV")}
+    result = subprocess.run(
+        list(map(str, command)), cwd=cwd, env=kept | environment, capture_output=True, text=True, timeout=300
+    )
+    assert not check or result.returncode == 0, f"{command} failed:\n{result.stdout}{result.stderr}"
+    return result
+
+
+@pytest.fixture(scope="module")
+def uv() -> Path:
+    path = Path(sys.prefix) / "bin" / "uv"
+    assert path.exists(), "uv is missing in the environment; run `make setup`"
+    return path
+
+
+@pytest.fixture(scope="module")
+def wheel(uv: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The wheel, built from a copy so that nothing left over in the checkout gets into it."""
+    source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
+    for folder in FOLDERS:
+        shutil.copytree(ROOT / folder, source / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
+        shutil.copy(ROOT / name, source)
+    run(uv, "build", "--wheel", "--out-dir", out, cwd=source)
+    (path,) = out.glob("*.whl")
+    return path
+
+
+@pytest.fixture(scope="module")
+def empty_environment(uv: Path, wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A Python that has the core and nothing else."""
+    folder = tmp_path_factory.mktemp("environment")
+    run(uv, "venv", "-q", "--python", sys.executable, folder / "venv", cwd=folder)
+    python = folder / "venv" / "bin" / "python"
+    run(uv, "pip", "install", "-q", "--python", python, wheel, cwd=folder)
+    return python
+
+
+def test_every_module_and_data_file_is_in_the_wheel(wheel: Path) -> None:
+    packed = set(zipfile.ZipFile(wheel).namelist())
+    for folder in FOLDERS:
+        for path in (ROOT / folder).rglob("*"):
+            if (
+                path.suffix in (".py", ".avsc", ".sql", ".yaml", ".sha256", ".typed")
+                and "__pycache__" not in path.parts
+            ):
+                inside = path.relative_to(ROOT) if folder == "rollbus" else "rollbus" / path.relative_to(ROOT)
+                assert str(inside) in packed
+
+
+def test_the_core_imports_without_any_extra(empty_environment: Path, tmp_path: Path) -> None:
+    run(empty_environment, "-W", "error", "-c", f"import {CORE_MODULES}", cwd=tmp_path)
+
+
+def test_a_record_travels_with_the_core_alone(empty_environment: Path, tmp_path: Path) -> None:
+    program = (
+        "from rollbus.schemas.codec import decode, encode; from rollbus.schemas.control import Tick; "
+        "tick = Tick(number=1, stream_time_ms=2, wall_clock_ms=3, interval_ms=4); assert decode(encode(tick)) == tick"
+    )
+    run(empty_environment, "-c", program, cwd=tmp_path)
+
+
+def test_folders_of_the_same_name_in_the_users_project_do_not_collide(empty_environment: Path, tmp_path: Path) -> None:
+    for name in ("schemas", "trainer"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("OWNER = 'user'\n")
+    program = f"import schemas, trainer, {CORE_MODULES}; assert schemas.OWNER == trainer.OWNER == 'user'"
+    run(empty_environment, "-c", program, cwd=tmp_path)
+
+
+def test_without_its_extra_the_command_line_says_what_to_install(empty_environment: Path, tmp_path: Path) -> None:
+    result = run(empty_environment, "-m", "rollbus", cwd=tmp_path, check=False)
+    assert result.returncode != 0
+    assert "pip install 'rollbus[cli]'" in result.stderr
+
+
+def test_the_command_line_runs_from_the_checkout() -> None:
+    assert "rollbus" in run(sys.executable, "-m", "rollbus", "--version", cwd=ROOT).stdout

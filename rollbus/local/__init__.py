@@ -2,7 +2,7 @@
 
 Enters: a `StackSettings` (data folder and ports). Leaves: running services that listen on loopback only.
 
-Reading order: `settings` → `processes` (start, know again and end a process) → `ports` →
-`kafka_jars`, `kafka_config`, `kafka` (the broker) → `clickhouse_endpoint` and the modules it names → `stack` (up, status, down)
-→ `supervisor` (services that end with their starter).
+Reading order: `settings` → `processes` (start, know again and end one) → `ports` → `service` (a row of the table) →
+`kafka_jars`, `kafka_config`, `kafka` → `clickhouse`, `clickhouse_endpoint` and the modules it names → `stack` (up,
+status, down) → `supervisor` (services that end with their starter).
 """

@@ -23,7 +23,8 @@ def find_java() -> str:
     java = shutil.which("java")
     if java is None:
         raise ConfigurationError(
-            "Kafka needs Java 17 or later, and there is no `java` on the path; on Debian: apt install openjdk-17-jre-headless"
+            "Kafka needs Java 17 or later, and there is no `java` on the path; "
+            "on Debian: apt install openjdk-17-jre-headless"
         )
     return java
 
@@ -35,7 +36,8 @@ def find_jars() -> Path:
     if not any(folder.glob("kafka_2.13-*.jar")):
         hint = "" if shutil.which("mvn") else " (it needs Maven; on Debian: apt install maven)"
         raise ConfigurationError(
-            f"no Kafka jars in {folder}; run `{MAKE_TARGET}` in the checkout{hint}, or set {JARS_VARIABLE} to their folder"
+            f"no Kafka jars in {folder}; run `{MAKE_TARGET}` in the checkout{hint}, "
+            f"or set {JARS_VARIABLE} to their folder"
         )
     verify_jars(folder)
     return folder

@@ -1,8 +1,8 @@
 """Start a process in a session of its own, know it again later, and end it with everything it started.
 
 A process is known by more than its number, because numbers are used again: `ProcessIdentity` adds the start time from
-`/proc/PID/stat` and the boot. Nothing here keeps a handle on the child, so a process may outlive its starter and be ended
-by another command. Linux only.
+`/proc/PID/stat` and the boot. Nothing here keeps a handle on the child, so a process may outlive its starter and be
+ended by another command. Linux only.
 """
 
 import os

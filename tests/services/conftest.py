@@ -1,29 +1,49 @@
-"""Real services for the tests of a whole session: started once, on free ports, with their data in temporary folders."""
+"""Real services for the tests of a whole session: started once, on free ports, data in temporary folders."""
 
 import uuid
 from collections.abc import Iterator
+from typing import TypeVar
 
 import pytest
 
-from rollbus.local.kafka import KafkaBroker
+from rollbus.local.clickhouse import clickhouse_service
+from rollbus.local.kafka import kafka_service
 from rollbus.local.ports import free_port
+from rollbus.local.service import ServiceProcess
+from rollbus.local.settings import HOST
+
+Address = TypeVar("Address")
 
 
 @pytest.fixture(scope="session")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Bootstrap servers of a broker that all tests share; keep apart by `namespace`."""
-    broker = KafkaBroker(
-        folder=tmp_path_factory.mktemp("kafka"), client_port=free_port(), controller_port=free_port()
-    )
-    try:
-        broker.start()
-        broker.wait_until_healthy()
-        yield broker.bootstrap_servers
-    finally:
-        broker.stop()
+    folder = tmp_path_factory.mktemp("kafka")
+    service = kafka_service(folder=folder, client_port=free_port(), controller_port=free_port())
+    with_log = ServiceProcess(service, log_path=folder / "kafka.log")
+    yield from _run(with_log, service.address)
+
+
+@pytest.fixture(scope="session")
+def clickhouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, int]]:
+    """Host and port of a ClickHouse endpoint that all tests share; keep apart by a database or `namespace`."""
+    folder = tmp_path_factory.mktemp("clickhouse")
+    port = free_port()
+    service = clickhouse_service(folder=folder / "data", port=port)
+    with_log = ServiceProcess(service, log_path=folder / "clickhouse.log")
+    yield from _run(with_log, (HOST, port))
 
 
 @pytest.fixture
 def namespace() -> str:
     """A prefix for topics, groups and transactional ids that no other test uses, such as 't-4f1c9a.'."""
     return f"t-{uuid.uuid4().hex[:6]}."
+
+
+def _run(process: ServiceProcess, address: Address) -> Iterator[Address]:
+    try:
+        process.start()
+        process.wait_until_healthy()
+        yield address
+    finally:
+        process.stop()

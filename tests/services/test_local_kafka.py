@@ -1,13 +1,15 @@
 """The local broker: takes records of the sizes we promise, and keeps them over a restart."""
 
+import asyncio
 from pathlib import Path
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
-from rollbus.local.kafka import KafkaBroker
+from rollbus.local.kafka import kafka_service
 from rollbus.local.ports import free_port
+from rollbus.local.service import ServiceProcess
 
 pytestmark = pytest.mark.services
 
@@ -57,3 +59,19 @@ async def test_a_record_of_the_largest_size_passes_in_a_transaction(kafka: str, 
     await create_topic(kafka, topic)
     await send_in_transaction(kafka, topic, value)
     assert await read_committed(kafka, topic) == value
+
+
+async def test_records_survive_a_restart_on_the_same_folder(tmp_path: Path) -> None:
+    service = kafka_service(folder=tmp_path, client_port=free_port(), controller_port=free_port())
+    broker = ServiceProcess(service, log_path=tmp_path / "kafka.log")
+    try:
+        broker.start()
+        await asyncio.to_thread(broker.wait_until_healthy)
+        await create_topic(service.address, "kept")
+        await send_in_transaction(service.address, "kept", b"before")
+        broker.stop()
+        broker.start()
+        await asyncio.to_thread(broker.wait_until_healthy)
+        assert await read_committed(service.address, "kept") == b"before"
+    finally:
+        broker.stop()

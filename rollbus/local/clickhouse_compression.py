@@ -1,0 +1,53 @@
+"""Bodies under Content-Encoding: bytes and the name of their encoding → plain bytes, and back for answers.
+
+clickhouse-connect compresses an insert block by block, so a body is **several concatenated frames**. A decoder that
+stops after the first frame loses rows without a sign; cramjam's read all of them, and a test holds them to it.
+"""
+
+from collections.abc import Callable
+
+import cramjam
+
+from rollbus.local.clickhouse_errors import CANNOT_DECOMPRESS, NOT_IMPLEMENTED, refusal
+
+_DECODERS: dict[str, Callable[[bytes], bytes]] = {
+    "lz4": lambda data: bytes(cramjam.lz4.decompress(data)),
+    "zstd": lambda data: bytes(cramjam.zstd.decompress(data)),
+    "gzip": lambda data: bytes(cramjam.gzip.decompress(data)),
+    "deflate": lambda data: bytes(cramjam.zlib.decompress(data)),
+    "br": lambda data: bytes(cramjam.brotli.decompress(data)),
+}
+_ENCODERS: dict[str, Callable[[bytes], bytes]] = {
+    "lz4": lambda data: bytes(cramjam.lz4.compress(data)),
+    "zstd": lambda data: bytes(cramjam.zstd.compress(data)),
+    "gzip": lambda data: bytes(cramjam.gzip.compress(data)),
+    "deflate": lambda data: bytes(cramjam.zlib.compress(data)),
+}
+"""In the order in which an answer prefers them."""
+
+
+def decompress(body: bytes, content_encoding: str | None) -> bytes:
+    """The plain body, whatever number of frames it was sent in."""
+    name = (content_encoding or "identity").strip().lower()
+    if name == "identity" or not body:
+        return body
+    decoder = _DECODERS.get(name)
+    if decoder is None:
+        raise refusal(NOT_IMPLEMENTED, f"Unknown Content-Encoding {name!r}; known: {', '.join(_DECODERS)}")
+    try:
+        return decoder(body)
+    except cramjam.DecompressionError as error:
+        raise refusal(CANNOT_DECOMPRESS, f"The body is not valid {name}: {error}") from error
+
+
+def compress(body: bytes, accept_encoding: str | None) -> tuple[bytes, str | None]:
+    """The body in the first encoding that the client accepts, with its name; unchanged if there is none."""
+    accepted = {
+        name.split(";", 1)[0].strip().lower()
+        for name in (accept_encoding or "").split(",")
+        if not name.replace(" ", "").lower().endswith(";q=0")
+    }
+    for name, encoder in _ENCODERS.items():
+        if name in accepted:
+            return encoder(body), name
+    return body, None

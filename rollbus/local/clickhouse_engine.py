@@ -1,0 +1,228 @@
+"""ClickHouse's engine (chDB) in this process: one `Request` → one `Answer`, or a ClickHouseError.
+
+One engine serves one data folder and one process; handles on it are cheap, and SET, USE and temporary tables belong
+to a handle. A request without a session has a fresh handle, so nothing of it can stick; a session has one handle, one
+request at a time. Statements are classified by the engine before they run, as it would run `SELECT 1; DROP TABLE t`
+as two.
+"""
+
+import re
+import threading
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import chdb
+
+from rollbus.local.clickhouse_errors import (
+    AUTHENTICATION_FAILED,
+    READONLY,
+    SYNTAX_ERROR,
+    from_engine,
+    refusal,
+)
+from rollbus.local.clickhouse_request import Request
+from rollbus.local.clickhouse_sessions import Sessions
+from rollbus.local.clickhouse_settings import SERVER_LIKE, applied, apply, execute, needs_own_handle, quote
+from rollbus.local.clickhouse_sql import (
+    InsertData,
+    answer_format,
+    has_second_statement,
+    refuse_unservable,
+    split_insert,
+)
+from rollbus.schemas.errors import ConfigurationError
+
+READONLY_USER = "readonly"
+READONLY_LIMITS = {
+    "max_execution_time": "30",
+    "max_result_rows": "1000000",
+    "max_rows_to_read": "1000000000",
+    "max_memory_usage": "2000000000",
+}
+"""A question gone wrong ends with an error before it takes the machine."""
+
+_PARAMETER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    body: bytes
+    query_id: str
+    format: str | None
+    """None when the statement has no result, such as DDL and inserts."""
+    summary: dict[str, str]
+    """X-ClickHouse-Summary: counts as decimal strings."""
+
+
+class Engine:
+    """The engine on one data folder. Thread-safe; `close` it before the process ends."""
+
+    def __init__(self, folder: Path) -> None:
+        folder.mkdir(parents=True, exist_ok=True)
+        self._path = str(folder.resolve())
+        try:
+            self._keeper = chdb.connect(self._path)
+        except Exception as error:
+            raise ConfigurationError(_cannot_open(folder, str(error))) from error
+        if not hasattr(self._keeper._conn, "classify_query"):
+            raise ConfigurationError("this chdb cannot classify statements; install chdb 4.4 or later")
+        self._classify: Callable[[bytes], dict[str, Any]] = self._keeper._conn.classify_query
+        self._classify_lock = threading.Lock()
+        self._sessions = Sessions(self._open, lambda handle: handle.close())
+        self.version, self.timezone = execute(self._keeper, "SELECT version(), timezone()").decode().split()
+
+    def run(self, request: Request) -> Answer:
+        """Check, run and count one statement."""
+        _authenticate(request)
+        insert = split_insert(request.sql)
+        statement = insert.statement if insert is not None else request.sql
+        kind = self._check(request, statement, is_insert=insert is not None)
+        with self._handle(request, alters=kind == "CONTROL") as handle:
+            if insert is not None:
+                return _insert(handle, request, insert)
+            return _query(handle, request, reads=kind == "READ_ONLY")
+
+    def ping(self) -> None:
+        """Raise unless the engine answers."""
+        handle = self._open(None)
+        try:
+            execute(handle, "SELECT 1")
+        finally:
+            handle.close()
+
+    def close(self) -> None:
+        """Close every handle, which closes the data folder."""
+        self._sessions.close()
+        self._keeper.close()
+
+    def _check(self, request: Request, statement: bytes, *, is_insert: bool) -> str:
+        """The class that the engine gives the statement; raises where it must not run."""
+        refuse_unservable(statement)
+        if is_insert:
+            kind = "MUTATING"
+            several = has_second_statement(statement)
+        else:
+            with self._classify_lock:
+                found = self._classify(statement)
+            kind, count = found["query_class"].name, found["statement_count"]
+            several = count > 1 or (count == 0 and has_second_statement(statement))
+        if several:
+            raise refusal(SYNTAX_ERROR, "Syntax error (Multi-statements are not allowed): send one statement a request")
+        may_only_read = not request.writes_allowed or request.user == READONLY_USER
+        # What the engine cannot parse passes: it answers with the place of the mistake.
+        if may_only_read and kind not in {"READ_ONLY", "UNKNOWN"}:
+            reason = "with GET" if not request.writes_allowed else f"as user {READONLY_USER!r}"
+            raise refusal(
+                READONLY, f"Cannot execute query in readonly mode: only statements that read are served {reason}"
+            )
+        return str(kind)
+
+    @contextmanager
+    def _handle(self, request: Request, *, alters: bool) -> Iterator[Any]:
+        """A handle with the settings and database of the request: the session's, or one of its own."""
+        if request.session_id is not None and not needs_own_handle(request.settings):
+            with self._sessions.checkout(
+                request.user,
+                request.session_id,
+                timeout_s=request.session_timeout_s,
+                must_exist=request.session_must_exist,
+            ) as session:
+                session.altered |= alters
+                with applied(session.handle, request.settings, request.database, altered=session.altered):
+                    yield session.handle
+            return
+        handle = self._open(request.user)
+        try:
+            with applied(handle, request.settings, request.database, altered=False):
+                yield handle
+        finally:
+            handle.close()
+
+    def _open(self, user: str | None) -> Any:
+        handle = chdb.connect(self._path)
+        try:
+            apply(handle, SERVER_LIKE)
+            if user == READONLY_USER:
+                apply(handle, READONLY_LIMITS)
+                apply(handle, {"readonly": "1"})
+        except BaseException:
+            handle.close()
+            raise
+        return handle
+
+
+def _query(handle: Any, request: Request, *, reads: bool) -> Answer:
+    try:
+        result = handle.query(request.sql, request.default_format, params=dict(request.parameters))
+        body: bytes = result.bytes() or b""
+    except Exception as error:
+        raise from_engine(error) from error
+    written = result.rows_written()
+    summary = {
+        "read_rows": str(result.storage_rows_read()),
+        "read_bytes": str(result.storage_bytes_read()),
+        "written_rows": str(written),
+        "written_bytes": str(result.bytes_written()),
+        "total_rows_to_read": str(result.storage_rows_read()),
+        "result_rows": str(written or result.rows_read()),
+        "result_bytes": str(len(body)),
+        "elapsed_ns": str(int(result.elapsed() * 1e9)),
+    }
+    named = (answer_format(request.sql) or request.default_format) if reads or body else None
+    return Answer(body, _query_id(request), named, summary)
+
+
+def _insert(handle: Any, request: Request, insert: InsertData) -> Answer:
+    """Push the data through the engine's insert stream, which takes any bytes; a query would end at a semicolon."""
+    for name, value in request.parameters.items():
+        if not _PARAMETER.match(name):
+            raise refusal(SYNTAX_ERROR, f"{name!r} is not the name of a parameter")
+        execute(handle, f"SET param_{name} = {quote(value)}")
+    try:
+        stream = handle.send_insert(insert.statement.decode(), insert.format)
+        try:
+            if insert.data:
+                stream.append(insert.data)
+            result = stream.finish()
+        finally:
+            stream.close()
+    except Exception as error:
+        raise from_engine(error) from error
+    summary = {
+        "read_rows": str(result.rows_written),
+        "read_bytes": str(result.bytes_written),
+        "written_rows": str(result.rows_written),
+        "written_bytes": str(result.bytes_written),
+        "total_rows_to_read": "0",
+        "result_rows": str(result.rows_written),
+        "result_bytes": str(result.bytes_written),
+        "elapsed_ns": str(int(result.elapsed * 1e9)),
+    }
+    return Answer(b"", _query_id(request), None, summary)
+
+
+def _query_id(request: Request) -> str:
+    return request.query_id or str(uuid.uuid4())
+
+
+def _authenticate(request: Request) -> None:
+    """Two users without a password, as nobody but this machine can connect."""
+    if request.user not in {"default", READONLY_USER} or request.password:
+        raise refusal(
+            AUTHENTICATION_FAILED,
+            f"{request.user}: Authentication failed: the local endpoint knows the users 'default' and "
+            f"'{READONLY_USER}', without a password",
+        )
+
+
+def _cannot_open(folder: Path, message: str) -> str:
+    if "Cannot lock file" in message:
+        return f"ClickHouse's data folder {folder} is in use by another process; stop it, or use another folder"
+    return (
+        f"ClickHouse's data folder {folder} cannot be opened: {message.strip()}; it may be half written: move it away "
+        "or remove it, and start again"
+    )

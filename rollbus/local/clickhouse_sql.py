@@ -1,0 +1,181 @@
+"""Read just enough SQL to serve it: where an insert's data begins, which format an answer has, what must be refused.
+
+The engine in this process does things a server would not: it runs several statements in one go, writes and reads files
+of the machine, looks into Python's objects, and is left with a data folder it cannot open again by a table engine it
+does not support. Those are refused here, by tokens and not by substrings, so that strings and comments never match.
+"""
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from rollbus.local.clickhouse_errors import (
+    INTO_OUTFILE_NOT_ALLOWED,
+    UNKNOWN_FUNCTION,
+    UNKNOWN_STORAGE,
+    UNKNOWN_TYPE_OF_QUERY,
+    refusal,
+)
+
+_TOKEN = re.compile(
+    rb"""
+      (?P<skip> \s+ | --[^\n]* | \#[ !][^\n]* | /\*.*?(?:\*/|\Z) )
+    | (?P<string> '(?:[^'\\]|\\.|'')*' )
+    | (?P<name> [A-Za-z_][A-Za-z0-9_$]* | `(?:[^`\\]|\\.|``)*` | "(?:[^"\\]|\\.|"")*" )
+    | (?P<other> \d[\w.]* | . )
+    """,
+    re.VERBOSE | re.DOTALL,
+)
+
+STORABLE_ENGINES = frozenset(
+    {
+        "memory", "log", "tinylog", "stripelog", "null", "set", "join", "buffer", "merge", "view",
+        "materializedview", "dictionary", "generaterandom", "url", "file", "atomic", "ordinary",
+    }
+)  # fmt: skip
+"""Besides the MergeTree family: engines that need nothing outside this process. Others fail after their metadata is
+written (Kafka's does), and then the data folder cannot be opened again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Token:
+    kind: str
+    """'name', 'string' or 'other' (one character or a number)."""
+    text: str
+    """As written; upper case for an unquoted name."""
+    depth: int
+    """Open parentheses before it."""
+    start: int
+    end: int
+
+
+@dataclass(frozen=True, slots=True)
+class InsertData:
+    """An INSERT whose rows follow the statement in the same text."""
+
+    statement: bytes
+    """Up to, not including, FORMAT."""
+    format: str
+    data: bytes
+
+
+def tokens(sql: bytes) -> Iterator[Token]:
+    """The tokens of SQL without white space and comments."""
+    depth = 0
+    for match in _TOKEN.finditer(sql):
+        kind = match.lastgroup or "other"
+        if kind == "skip":
+            continue
+        text = match.group().decode("utf-8", errors="replace")
+        if kind == "name" and text[0] not in '`"':
+            text = text.upper()
+        if text == ")":
+            depth = max(0, depth - 1)
+        yield Token(kind, text, depth, match.start(), match.end())
+        if text == "(":
+            depth += 1
+
+
+def split_insert(sql: bytes) -> InsertData | None:
+    """The parts of `INSERT … FORMAT name` and its data; None for every other statement, VALUES and SELECT included."""
+    previous: Token | None = None
+    for position, token in enumerate(tokens(sql)):
+        if position == 0 and token.text != "INSERT":
+            return None
+        if token.depth == 0 and token.kind == "name":
+            if previous is not None and previous.text == "FORMAT" and position > 2:
+                data = _after_format(sql, token.end)
+                return InsertData(sql[: previous.start], sql[token.start : token.end].decode(), data)
+            if token.text in {"SELECT", "VALUES", "WITH", "INFILE"}:
+                return None
+        previous = token
+    return None
+
+
+def answer_format(sql: bytes) -> str | None:
+    """The format that the statement itself names, or None."""
+    named = None
+    previous: Token | None = None
+    for token in tokens(sql):
+        if previous is not None and previous.text == "FORMAT" and previous.depth == token.depth == 0:
+            named = sql[token.start : token.end].decode() if token.kind == "name" else named
+        previous = token
+    return named
+
+
+def refuse_unservable(sql: bytes) -> None:
+    """Raise for what a ClickHouse server would refuse over HTTP, or what would harm this process."""
+    first: Token | None = None
+    previous: Token | None = None
+    before: Token | None = None
+    for token in tokens(sql):
+        first = first or token
+        if first.text == "INSERT" and token.text == "VALUES" and token.depth == 0:
+            return  # rows follow; they may be many
+        if previous is not None and previous.kind == "name":
+            _refuse_files(previous, token)
+            if token.text == "(" and previous.text.strip('`"').upper() == "PYTHON":
+                raise refusal(
+                    UNKNOWN_FUNCTION,
+                    "Table function Python is not served: it reads the objects of the serving process; insert the rows",
+                )
+        if first.text in {"CREATE", "ATTACH", "REPLACE", "ALTER"} and token.kind == "name" and token.depth == 0:
+            _refuse_engine(before, previous, sql[token.start : token.end].decode(errors="replace").strip('`"'))
+        before, previous = previous, token
+
+
+def has_second_statement(sql: bytes) -> bool:
+    """Whether anything but white space follows a semicolon."""
+    ended = False
+    for token in tokens(sql):
+        if ended and token.text != ";":
+            return True
+        ended = token.text == ";"
+    return False
+
+
+def _refuse_files(first: Token, second: Token) -> None:
+    if (first.text, second.text) == ("INTO", "OUTFILE"):
+        raise refusal(INTO_OUTFILE_NOT_ALLOWED, "INTO OUTFILE is not allowed: the file would lie on the server")
+    if (first.text, second.text) == ("FROM", "INFILE"):
+        raise refusal(
+            UNKNOWN_TYPE_OF_QUERY, "FROM INFILE is not allowed: the file would be the server's; send the data"
+        )
+
+
+def _refuse_engine(before: Token | None, previous: Token | None, name: str) -> None:
+    assigned = previous is not None and previous.text == "=" and before is not None and before.text == "ENGINE"
+    bare = previous is not None and previous.text == "ENGINE" and name.upper() not in _AFTER_A_COLUMN
+    if not (assigned or bare):
+        return
+    engine = name.lower()
+    if engine in STORABLE_ENGINES or (engine.endswith("mergetree") and not engine.startswith("replicated")):
+        return
+    raise refusal(
+        UNKNOWN_STORAGE,
+        f"Engine {name} is not available here; the local endpoint serves the MergeTree family and engines without "
+        "outside services. Read Kafka with `rollbus sink run`, or use a ClickHouse server",
+    )
+
+
+_AFTER_A_COLUMN = frozenset(
+    {"FROM", "AS", "AND", "OR", "IN", "LIKE", "ILIKE", "IS", "NOT", "BETWEEN", "ASC", "DESC", "LIMIT", "WHERE", "ORDER",
+     "GROUP", "HAVING", "UNION", "SETTINGS", "FORMAT", "THEN", "ELSE", "END", "WHEN", "GLOBAL", "NULLS", "COMMENT"}
+)  # fmt: skip
+"""What can follow a column that happens to be called engine, as in `CREATE VIEW v AS SELECT engine FROM …`."""
+
+
+def _after_format(sql: bytes, position: int) -> bytes:
+    """Data begin after blanks and one line end, as ClickHouse reads them; the line end belongs to the statement."""
+    end = position
+    while end < len(sql) and sql[end : end + 1] in b" \t\f":
+        end += 1
+    if sql[end : end + 1] == b";":
+        end += 1
+        while end < len(sql) and sql[end : end + 1] in b" \t\f":
+            end += 1
+    if sql[end : end + 1] == b"\r":
+        end += 1
+    if sql[end : end + 1] == b"\n":
+        end += 1
+    return sql[end:]

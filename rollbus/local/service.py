@@ -1,0 +1,85 @@
+"""One service as a row of a table: how it is started, when it is healthy, where it listens; and its process.
+
+`ServiceProcess` starts it, waits until it is healthy, and ends it with everything it started.
+"""
+
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from rollbus.local.ports import require_free
+from rollbus.local.processes import POLL_S, ProcessIdentity, end, is_running, spawn
+from rollbus.schemas.errors import UnavailableError
+
+START_TIMEOUT_S = 90.0
+"""Kafka and ClickHouse take three seconds on an idle machine; this is for one that is busy with a build."""
+LOG_LINES_SHOWN = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Service:
+    """A process to run. The functions are called when needed, not when the table is made."""
+
+    name: str
+    command: Callable[[], Sequence[str]]
+    """Prepares what the process needs on disk and returns its command line; errors say what to do."""
+    is_healthy: Callable[[], bool]
+    """Asks the service for something real; False while it does not answer."""
+    address: str = ""
+    """Where people and clients find it, for messages; empty if it does not listen."""
+    ports: Mapping[str, int] = field(default_factory=dict)
+    """Setting → port it listens on; each must be free before it starts."""
+    start_timeout_s: float = START_TIMEOUT_S
+    env: Mapping[str, str] | None = None
+    """Its whole environment; None for the starter's."""
+
+
+class ServiceProcess:
+    """A service that was started here: `start`, `wait_until_healthy`, `stop`, as often as wanted."""
+
+    def __init__(self, service: Service, *, log_path: Path) -> None:
+        self.service = service
+        self.log_path = log_path
+        self.identity: ProcessIdentity | None = None
+
+    def start(self) -> ProcessIdentity:
+        """Check its ports and start it; does not wait."""
+        for setting, port in self.service.ports.items():
+            require_free(port, service=self.service.name, setting=setting)
+        self.identity = spawn(self.service.command(), log_path=self.log_path, env=self.service.env)
+        return self.identity
+
+    def wait_until_healthy(self) -> None:
+        """Return once it answers; raise UnavailableError with the end of its log if it died or is too slow."""
+        deadline = time.monotonic() + self.service.start_timeout_s
+        while not self.service.is_healthy():
+            if self.identity is not None and not is_running(self.identity):
+                raise UnavailableError(f"{self.service.name} ended while starting; {log_tail(self.log_path)}")
+            if time.monotonic() >= deadline:
+                raise UnavailableError(
+                    f"{self.service.name} did not become healthy within {self.service.start_timeout_s:.0f} s; "
+                    f"{log_tail(self.log_path)}"
+                )
+            time.sleep(POLL_S)
+
+    def is_running(self) -> bool:
+        """Whether the process still runs, healthy or not."""
+        return self.identity is not None and is_running(self.identity)
+
+    def stop(self) -> None:
+        """SIGTERM, then SIGKILL; nothing if it is not running."""
+        if self.identity is not None:
+            end(self.identity)
+            self.identity = None
+
+
+def log_tail(path: Path) -> str:
+    """The end of a log file, for error messages."""
+    try:
+        lines = path.read_text(encoding="utf-8", errors="replace").splitlines()[-LOG_LINES_SHOWN:]
+    except OSError:
+        return f"it left no log in {path}"
+    if not lines:
+        return f"its log {path} is empty"
+    return f"the end of {path}:\n" + "\n".join(f"  {line}" for line in lines)

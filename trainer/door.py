@@ -1,7 +1,7 @@
-"""Decide which members of a batch are trained: recorded group members and their payload → `TrainTrajectory`, or a drop with its reason.
+"""Decide which members of a batch are trained: recorded member and payload → `TrainTrajectory`, or a drop with its reason.
 
-Pure, and the last look before the backend: everything that would spoil the weights silently is refused here. A group that
-loses members keeps the advantages it was recorded with; computed again without them, they would favour whoever is left.
+Pure, and the last look before the backend: everything that would spoil the weights silently is refused here. A group
+that loses members keeps the advantages it was recorded with; computed again without them, they would favour whoever is left.
 """
 
 import math
@@ -121,7 +121,7 @@ def _staleness(payload: Trajectory, lags: Mapping[int, int], limit: int) -> Drop
 def _temperature_holds(payload: Trajectory) -> bool:
     """A backend takes the log-probs as those of the policy at temperature 1.
 
-    At another temperature, raw ones are not of the distribution that was sampled from, and processed ones are not of the
+    At another temperature, raw ones are not of the distribution that was sampled from, and processed ones not of the
     distribution that is trained; turns that were not trained may have any.
     """
     trained = {span.turn for history in payload.histories for span in history.spans}
@@ -130,7 +130,7 @@ def _temperature_holds(payload: Trajectory) -> bool:
 
 
 def _numbers_hold(history: History) -> bool:
-    """Say whether ids are not negative and log-probs finite and at most 0; sums and extremes, since histories are long."""
+    """Whether no id is negative and each log-prob finite and at most 0; by sums and extremes, since histories are long."""
     logprobs, token_ids = decode_logprobs(history.logprobs), decode_token_ids(history.token_ids)
     if logprobs and not (math.isfinite(sum(logprobs)) and max(logprobs) <= 0):
         return False
@@ -138,9 +138,7 @@ def _numbers_hold(history: History) -> bool:
 
 
 def _to_train(group_id: str, member: GroupMember, payload: Trajectory) -> TrainTrajectory:
-    turns = tuple(
-        turn for index, history in enumerate(payload.histories) for turn in _turns_of_history(index, history)
-    )
+    turns = tuple(turn for index, history in enumerate(payload.histories) for turn in _turns_of_history(index, history))
     return TrainTrajectory(
         trajectory_id=member.trajectory_id,
         group_id=group_id,

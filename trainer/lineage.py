@@ -40,16 +40,16 @@ class Lineage:
         """What the next step starts from: the newest version, or its nearest ancestor that was not rolled back."""
         version = self.newest
         while version is not None and self.states.get(version) == "rolled_back":
-            version = self.parents[version]
+            version = self.parents.get(version)
         return version
 
     def lags(self, base: int) -> Mapping[int, int]:
-        """Return the lag of every version on the path from the base to the root; versions not in it are off the lineage."""
+        """Return the lag of every version from the base to the root; a version not in it is off the lineage."""
         lags: dict[int, int] = {}
         version: int | None = base
         while version is not None and version in self.parents:
             if version in lags:
                 raise DataLossError(f"policy version {version} is its own ancestor; look at the topic policy-versions")
             lags[version] = len(lags)
-            version = self.parents[version]
+            version = self.parents.get(version)
         return lags

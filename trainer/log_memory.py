@@ -1,0 +1,110 @@
+"""The log in memory: topics of encoded records, one committed offset per run, one epoch per transactional id.
+
+Simple, never different: what the broker promises the trainer (order, all or nothing, fencing) holds here too.
+"""
+
+import asyncio
+from collections import defaultdict
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rollbus.schemas.codec import decode, encode
+from rollbus.schemas.errors import FencedError, UnavailableError
+from rollbus.schemas.groups import TrainingBatch
+from rollbus.schemas.topics import BATCHES, POLICY_VERSIONS, SCORES, TRAINING_STEPS, Topic
+from rollbus.schemas.trajectories import Location, Score, Trajectory
+from rollbus.trainer.ledger import LedgerRecord
+from rollbus.trainer.log import NextBatch, Publication, names
+
+
+@dataclass(slots=True)
+class MemoryBroker:
+    """What outlives a trainer: records as bytes, offsets, and who may write."""
+
+    topics: dict[str, list[bytes | None]] = field(default_factory=lambda: defaultdict(list))
+    """One partition each; None where retention removed the record."""
+    offsets: dict[str, int] = field(default_factory=dict)
+    epochs: dict[str, int] = field(default_factory=dict)
+
+    def append(self, topic: Topic, record: Any) -> Location:
+        """Write a record as another process would."""
+        log = self.topics[topic.name]
+        log.append(encode(record))
+        return Location(topic=topic.name, partition=0, offset=len(log) - 1)
+
+    def expire(self, location: Location) -> None:
+        """Lose a record to retention."""
+        self.topics[location.topic][location.offset] = None
+
+    def records(self, topic: Topic) -> list[Any]:
+        """Every record still there, decoded."""
+        return [decode(data) for data in self.topics[topic.name] if data is not None]
+
+
+class MemoryLog:
+    """One trainer's view of a `MemoryBroker`."""
+
+    def __init__(self, broker: MemoryBroker, *, run_id: str, model: str) -> None:
+        self._broker = broker
+        self._run_id = run_id
+        self._model = model
+        self._epoch: int | None = None
+        self._position = 0
+
+    async def open(self) -> None:
+        """Fence the trainer before and go to the committed batch."""
+        self._epoch = self._broker.epochs.get(self._model, 0) + 1
+        self._broker.epochs[self._model] = self._epoch
+        self._position = self._broker.offsets.get(self._run_id, 0)
+
+    async def read_ledger(self) -> Sequence[LedgerRecord]:
+        """Return versions, then steps."""
+        return [*self._broker.records(POLICY_VERSIONS), *self._broker.records(TRAINING_STEPS)]
+
+    async def next_batch(self, timeout_s: float) -> NextBatch | None:
+        """Return the next batch of the run; waits only where there is none."""
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        while True:
+            batches = self._broker.topics[BATCHES.name]
+            while self._position < len(batches):
+                data = batches[self._position]
+                self._position += 1
+                record = decode(data) if data is not None else None
+                if isinstance(record, TrainingBatch) and record.run_id == self._run_id:
+                    return NextBatch(record, self._position)
+            if asyncio.get_running_loop().time() >= deadline:
+                return None
+            await asyncio.sleep(0.001)
+
+    async def publish(self, publications: Sequence[Publication], *, next_offset: int | None = None) -> None:
+        """Append everything, unless a newer trainer has opened the log."""
+        if self._epoch is None:
+            raise UnavailableError(f"the log is not open; cannot write {names(publications)}")
+        if self._epoch != self._broker.epochs[self._model]:
+            raise FencedError(f"a newer trainer of model {self._model!r} has taken over")
+        encoded = [(publication.topic, encode(publication.record)) for publication in publications]
+        for topic, data in encoded:
+            self._broker.topics[topic.name].append(data)
+        if next_offset is not None:
+            self._broker.offsets[self._run_id] = next_offset
+
+    async def fetch(self, locations: Collection[Location]) -> Mapping[Location, Trajectory]:
+        """Return what is still there."""
+        found = {}
+        for location in locations:
+            log = self._broker.topics.get(location.topic, [])
+            data = log[location.offset] if location.offset < len(log) else None
+            record = decode(data) if data is not None else None
+            if isinstance(record, Trajectory):
+                found[location] = record
+        return found
+
+    async def excluded_episodes(self) -> Collection[str]:
+        """Return the episodes whose newest score says so."""
+        scores = self._broker.records(SCORES)
+        return {score.episode_id for score in scores if isinstance(score, Score) and score.excluded}
+
+    async def close(self) -> None:
+        """Give up nothing but this view."""
+        self._epoch = None

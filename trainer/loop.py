@@ -1,0 +1,247 @@
+"""The batches of a run, in order, each become one training step; the loop that owns a run's training.
+
+log (log_kafka)     in: ledger and batches of the run; out: steps, versions, outcomes, drops with the offset
+ledger, lineage     which step is next, from which weights, and what was done before a crash
+step                one batch, from its members' payload to the transaction that closes it
+door, accounting    what is trained and what is dropped, and the records that say so
+backend             scored token rows → new weights; its journal says what happened while nobody listened
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from rollbus.schemas.errors import ConfigurationError, RunStoppedError, UnavailableError
+from rollbus.schemas.groups import TrainingBatch
+from rollbus.schemas.steps import PolicyVersion
+from rollbus.schemas.topics import POLICY_VERSIONS, RUN_LOG
+from rollbus.trainer.backends.protocol import Backend, TrainResult, Versions
+from rollbus.trainer.ledger import AlreadyDone, Ledger
+from rollbus.trainer.log import NextBatch, Publication, TrainerLog
+from rollbus.trainer.step import (
+    LoopSettings,
+    StepContext,
+    StepFailureError,
+    StoppedWaitingError,
+    record_failure,
+    skip_rejected,
+    train_batch,
+)
+
+logger = logging.getLogger(__name__)
+
+REOPEN_PAUSES_S = (1.0, 2.0, 5.0, 10.0, 30.0)
+"""Between attempts to reach a log or backend that is away; the last repeats, since a broker may be down for long."""
+
+T = TypeVar("T")
+
+
+class Trainer:
+    """The one trainer of a model, for one run; `run` until stopped."""
+
+    def __init__(
+        self,
+        log: TrainerLog,
+        backend: Backend,
+        settings: LoopSettings,
+        *,
+        clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._log = log
+        self._backend = backend
+        self._settings = settings
+        self._clock_ms = clock_ms
+        self._sleep = sleep
+        self._stop = asyncio.Event()
+        self._context = self._new_context(Ledger(settings.run_id, settings.model), None)
+
+    @property
+    def ledger(self) -> Ledger:
+        """What the trainer knows of the run now."""
+        return self._context.ledger
+
+    def stop(self) -> None:
+        """Ask the loop to end: between batches, or while it waits for a backend that goes on by itself."""
+        self._stop.set()
+
+    async def run(self, *, until_idle: bool = False) -> None:
+        """Train every batch as it comes; returns when stopped, or with `until_idle` when there is none.
+
+        Raises FencedError when another trainer took over, RunStoppedError when a step failed for good, DataLossError
+        where log and backend contradict each other.
+        """
+        failures = 0
+        while not self._stop.is_set():
+            try:
+                await self._open()
+                failures = 0
+                await self._train_batches(until_idle=until_idle)
+                return
+            except StoppedWaitingError:
+                return
+            except UnavailableError as error:
+                pause = REOPEN_PAUSES_S[min(failures, len(REOPEN_PAUSES_S) - 1)]
+                failures += 1
+                logger.warning("log or backend away, opening again in %.0f s: %s", pause, error)
+                await self._log.close()
+                await self._pause(pause)
+
+    async def _open(self) -> None:
+        """Take over, fold the ledger, and bring log and backend to agree.
+
+        First fence the trainer before, then read: nothing of its can be written after what was read.
+        """
+        await self._log.open()
+        ledger = await self._folded()
+        capabilities = await self._backend.capabilities()
+        if capabilities.model != self._settings.model:
+            raise ConfigurationError(
+                f"run {self._settings.run_id!r} trains model {self._settings.model!r}, but the {capabilities.backend} "
+                f"backend holds {capabilities.model!r}; set the trainer's model, or point it at another server"
+            )
+        self._context = self._new_context(ledger, capabilities.max_sequence_tokens)
+        versions = await self._backend.versions()
+        if ledger.closed_steps == 0 and ledger.open_step is None:
+            await self._announce(versions)
+        serving = ledger.lineage.serving
+        if ledger.open_step is None and serving is not None and serving != versions.serving:
+            await self._backend.promote(serving)
+        logger.info(
+            "trainer open run=%s model=%s steps=%d head=%s open_step=%s",
+            *(ledger.run_id, ledger.model, ledger.closed_steps, ledger.lineage.head, ledger.open_step),
+        )
+
+    async def _folded(self) -> Ledger:
+        ledger = Ledger(self._settings.run_id, self._settings.model)
+        for record in await self._log.read_ledger():
+            ledger.apply(record)
+        return ledger
+
+    def _new_context(self, ledger: Ledger, max_sequence_tokens: int | None) -> StepContext:
+        return StepContext(
+            log=self._log,
+            backend=self._backend,
+            settings=self._settings,
+            ledger=ledger,
+            clock_ms=self._clock_ms,
+            wait=self._wait,
+            max_sequence_tokens=max_sequence_tokens,
+        )
+
+    async def _train_batches(self, *, until_idle: bool) -> None:
+        while not self._stop.is_set():
+            following = await self._log.next_batch(self._settings.batch_wait_s)
+            if following is not None:
+                await self._handle(following)
+            elif until_idle:
+                return
+
+    async def _handle(self, following: NextBatch) -> None:
+        """Bring one batch to its outcome; a failed attempt is written down and tried again after a growing pause."""
+        batch, context = following.batch, self._context
+        if batch.model != self._settings.model:
+            raise ConfigurationError(
+                f"batch {batch.number} of run {batch.run_id!r} is for model {batch.model!r}, and this trainer holds "
+                f"{self._settings.model!r}; give the run and its trainer the same model"
+            )
+        await self._follow_operator()
+        pauses = iter(self._settings.retry_pauses_s)
+        while True:
+            decision = context.ledger.decide(batch)
+            if isinstance(decision, AlreadyDone):
+                logger.info("batch %s is step %d already", batch.batch_hash, decision.step)
+                await context.publish((), next_offset=following.next_offset)
+                return
+            try:
+                await train_batch(context, following, decision)
+                break
+            except StepFailureError as failure:
+                pause = next(pauses, None) if failure.retriable else None
+                await record_failure(context, batch, failure, final=pause is None)
+                if pause is not None:
+                    logger.warning("step %d failed, next try in %.0f s: %s", decision.step, pause, failure)
+                    await self._pause(pause)
+                elif self._settings.skip_rejected and not failure.retriable and context.ledger.open_step is not None:
+                    await skip_rejected(context, following, failure)
+                    break
+                else:
+                    raise RunStoppedError(_what_to_look_at(batch, decision.step, failure)) from failure.error
+        self._check_budget()
+
+    async def _follow_operator(self) -> None:
+        """Read the ledger again where the backend's head has moved without us: a rollback, say."""
+        ledger = self._context.ledger
+        if ledger.open_step is None:
+            try:
+                head = (await self._backend.versions()).head
+            except Exception:  # the step itself meets the same failure, and writes it down
+                return
+            if head != ledger.lineage.head:
+                self._context.ledger = await self._folded()
+
+    async def _announce(self, versions: Versions) -> None:
+        """Before a run's first step: say which versions there are, the head last, to those who do not know."""
+        known = sorted(versions.known, key=lambda each: (each.version == versions.head, each.version))
+        publications: list[Publication] = []
+        for each in known:
+            record = PolicyVersion(
+                model=self._settings.model,
+                version=each.version,
+                parent=each.parent,
+                batch_hash=each.batch_hash,
+                checkpoint=each.checkpoint,
+                state="serving" if each.version == versions.serving else "candidate",
+                reason="found in the backend before the first step",
+                changed_at_ms=self._clock_ms(),
+            )
+            if each.version not in self.ledger.lineage.parents:
+                publications.append(Publication(POLICY_VERSIONS, self._settings.model, record))
+            if each.version == versions.head:
+                publications.append(Publication(RUN_LOG, self._settings.run_id, record))
+        await self._context.publish(tuple(publications))
+
+    def _check_budget(self) -> None:
+        skipped = self.ledger.skipped_in_a_row
+        if skipped >= self._settings.max_skipped_in_a_row:
+            raise RunStoppedError(
+                f"run {self._settings.run_id!r}: the last {skipped} batches trained nothing; look at the reasons in "
+                "topic `drops` (stage trainer): `stale` asks for smaller windows or a larger max_off_policy_steps, "
+                "`payload_lost` for a longer retention of `trajectories`, `untrainable` for token ids and log-probs"
+            )
+
+    async def _wait(self, waiting: Awaitable[TrainResult]) -> TrainResult:
+        if self._settings.finish_on_stop:
+            return await waiting
+        return await self._unless_stopped(waiting)
+
+    async def _pause(self, seconds: float) -> None:
+        await self._unless_stopped(self._sleep(seconds))
+
+    async def _unless_stopped(self, awaitable: Awaitable[T]) -> T:
+        """Await, but give up when asked to stop."""
+        task, stopped = asyncio.ensure_future(awaitable), asyncio.ensure_future(self._stop.wait())
+        try:
+            await asyncio.wait({task, stopped}, return_when=asyncio.FIRST_COMPLETED)
+            if task.done():
+                return task.result()
+            raise StoppedWaitingError
+        finally:
+            for each in (task, stopped):
+                each.cancel()
+            await asyncio.gather(task, stopped, return_exceptions=True)
+
+
+def _what_to_look_at(batch: TrainingBatch, step: int, failure: StepFailureError) -> str:
+    remedy = (
+        "start the trainer again when the backend is back"
+        if failure.retriable
+        else "correct the cause and start the trainer again, or let it drop such batches with `on_rejected: skip`"
+    )
+    return (
+        f"step {step} of run {batch.run_id!r} (batch {batch.number}, {batch.batch_hash}) failed for good: "
+        f"{type(failure.error).__name__}: {failure.error}; look at the backend's log and at StepFailed in the "
+        f"topic training-steps; {remedy}"
+    )

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import os
 import shutil
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -66,10 +66,12 @@ def save_checkpoint(
     base: Path,
     provenance: Mapping[str, Any],
     optimizer: torch.optim.Optimizer | None = None,
+    before_publishing: Callable[[Path], None] = lambda partial: None,
 ) -> None:
     """Write the next version beside the others; config and tokenizer are copied from the base model.
 
-    Order: everything into `.tmp-NNNN`, sync each file and the directory, rename, sync the parent.
+    Order: everything into `.tmp-NNNN`, `before_publishing` with it (to load it), sync each file and the directory,
+    rename, sync the parent.
     """
     if directory.exists():
         raise ConfigurationError(f"refusing to replace checkpoint {directory}")
@@ -84,6 +86,7 @@ def save_checkpoint(
         if optimizer is not None:
             save_file(optimizer_tensors(model, optimizer), partial / OPTIMIZER)
         (partial / PROVENANCE).write_text(json.dumps(dict(provenance), indent=2) + "\n", encoding="utf-8")
+        before_publishing(partial)
         _publish(partial, directory)
     except (OSError, SafetensorError) as error:
         shutil.rmtree(partial, ignore_errors=True)

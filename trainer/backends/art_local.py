@@ -1,0 +1,379 @@
+"""ART inside this process: batches in, one optimizer step each, with a journal that survives the process.
+
+ART blocks the event loop it runs on (packing, tokenising), so it has a thread and a loop of its own; the methods of
+`ArtLocal` may be awaited from any loop. One worker takes the batches in the order they came, so two updates never meet.
+
+The order that makes a batch train exactly once: journal `started` → update → new weights loaded for serving →
+checkpoint renamed, naming its batch and holding its result → journal `done` → answer. What a crash leaves between two
+of these is settled by `recover` at the next start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+import time
+from collections.abc import Coroutine, Mapping
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import art
+
+from rollbus.schemas.errors import RejectedError, RollbusError, ServiceError, UnavailableError
+from rollbus.trainer.backends.art_packing import RollbusBackend, art_arguments, art_groups
+from rollbus.trainer.backends.guards import Admitted, Limits, admit
+from rollbus.trainer.backends.protocol import (
+    TERMINAL_STATES,
+    Capabilities,
+    JobStatus,
+    TrainRequest,
+    TrainResult,
+    Version,
+    Versions,
+)
+from rollbus.trainer.backends.wire import result_to_json
+from rollbus.trainer.service.art_service import GRADIENT_STEPS, ServiceSettings, StepPlan, TorchService
+from rollbus.trainer.service.checkpoint import read_provenance
+from rollbus.trainer.service.journal import Failure, Journal, recover
+
+logger = logging.getLogger(__name__)
+
+PROJECT = "rollbus"
+JOURNAL_NAME = "journal.jsonl"
+
+ResultT = TypeVar("ResultT")
+
+
+@dataclass(frozen=True, slots=True)
+class ArtLocalSettings:
+    model: str
+    base_model: Path
+    """Directory of the base model in Hugging Face layout."""
+    directory: Path
+    """ART's data: checkpoints, packed tensors, journal."""
+    model_host: str = "127.0.0.1"
+    model_port: int = 0
+    """Of the OpenAI-compatible endpoint; 0 takes a free one."""
+    api_key: str | None = None
+    max_tokens: int | None = None
+    """Longest sequence; None takes the base model's own."""
+    max_rows: int = 64
+    keep_versions: int = 4
+    sampler_threads: int = 1
+    trainer_threads: int = 1
+    device: str = "cpu"
+
+
+@dataclass(slots=True)
+class _Job:
+    request: TrainRequest
+    status: JobStatus
+    ended: threading.Event = field(default_factory=threading.Event)
+
+
+class ArtLocal:
+    """Fulfils `Backend` with ART's LocalBackend and our model service."""
+
+    def __init__(self, settings: ArtLocalSettings) -> None:
+        self.settings = settings
+        self._jobs: dict[str, _Job] = {}
+        self._guard = threading.Lock()
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="art", daemon=True)
+        self._thread.start()
+        self._started = False
+        self.model: art.TrainableModel[Any, Any]
+        self.art_backend: RollbusBackend
+        self.service: TorchService
+        self._journal: Journal
+        self._queue: asyncio.Queue[_Job]
+        self._worker: asyncio.Task[None]
+        self.one_update: asyncio.Lock
+        """Held by whoever trains; belongs to ART's loop."""
+
+    # The protocol.
+
+    async def start(self) -> None:
+        """Recover, load the weights, open the model endpoint. Call once, before anything else."""
+        await self.on_art(self._start())
+        self._started = True
+
+    async def is_healthy(self) -> bool:
+        return self._started and not self._worker.done()
+
+    async def capabilities(self) -> Capabilities:
+        return Capabilities(
+            backend="art-local",
+            model=self.settings.model,
+            max_sequence_tokens=self.service.config.max_tokens,
+            deterministic=True,
+            inference_url=self.service.base_url,
+        )
+
+    async def submit(self, request: TrainRequest) -> str:
+        if request.model != self.settings.model:
+            raise RejectedError(
+                f"batch {request.batch_hash} is for model {request.model!r}, but this backend trains "
+                f"{self.settings.model!r}"
+            )
+        with self._guard:
+            known = self._jobs.get(request.batch_hash)
+            if known is not None and known.status.state in ("pending", "running"):
+                return request.batch_hash
+            if self._recorded(request.batch_hash) is not None:
+                return request.batch_hash
+            job = _Job(request, JobStatus(request.batch_hash, "pending"))
+            self._jobs[request.batch_hash] = job
+        self._loop.call_soon_threadsafe(self._queue.put_nowait, job)
+        return request.batch_hash
+
+    async def status(self, batch_hash: str) -> JobStatus:
+        job = self._jobs.get(batch_hash)
+        if job is not None and job.status.state != "completed":
+            return job.status
+        if self._recorded(batch_hash) is not None:
+            return JobStatus(batch_hash, "completed", progress=1.0)
+        failure = self._journal.failure(batch_hash)
+        if failure is not None:
+            return JobStatus(batch_hash, "failed", message=failure.message, retriable=failure.retriable)
+        raise RejectedError(f"batch {batch_hash} was never submitted to this backend")
+
+    async def wait(self, batch_hash: str, poll_interval_s: float = 0.5) -> TrainResult:
+        while (status := await self.status(batch_hash)).state not in TERMINAL_STATES:
+            job = self._jobs[batch_hash]
+            await asyncio.to_thread(job.ended.wait, poll_interval_s)
+        result = self._recorded(batch_hash)
+        if status.state == "completed" and result is not None:
+            return result
+        raise job_error(status)
+
+    async def cancel(self, batch_hash: str) -> JobStatus:
+        with self._guard:
+            job = self._jobs.get(batch_hash)
+            if job is not None and job.status.state == "pending":
+                job.status = replace(job.status, state="canceled", message="canceled before it began")
+                job.ended.set()
+        return await self.status(batch_hash)
+
+    async def journal(self, batch_hash: str) -> TrainResult | None:
+        return self._recorded(batch_hash)
+
+    async def versions(self) -> Versions:
+        store, loaded = self.service.store, set(self.service.sampler.loaded())
+        known = []
+        for number in store.numbers():
+            provenance = read_provenance(store.path(number))
+            known.append(
+                Version(
+                    version=number,
+                    parent=provenance.get("parent"),
+                    batch_hash=provenance.get("batch_hash"),
+                    checkpoint=str(store.path(number)),
+                    loaded=number in loaded,
+                )
+            )
+        return Versions(head=self._head(), serving=self.service.served.serving, known=tuple(known))
+
+    async def current_version(self) -> int:
+        return self._head()
+
+    async def promote(self, version: int, *, rollback: bool = False) -> None:
+        await self.on_art(self._promote(version, rollback=rollback))
+
+    async def close(self) -> None:
+        """Let a running update end, then stop serving."""
+        if self._started:
+            self._started = False
+            await self.on_art(self._stop())
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            await asyncio.to_thread(self._thread.join)
+            self._loop.close()
+
+    # On ART's loop.
+
+    async def on_art(self, work: Coroutine[Any, Any, ResultT]) -> ResultT:
+        """Run `work` on ART's loop and await it here. Giving up waiting does not stop it."""
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        return await asyncio.shield(asyncio.wrap_future(future))
+
+    async def _start(self) -> None:
+        settings = self.settings
+        self.model = art.TrainableModel(
+            name=settings.model,
+            run_name=settings.model,
+            project=PROJECT,
+            base_model=str(settings.base_model),
+            _internal_config={"init_args": {"max_seq_length": settings.max_tokens}} if settings.max_tokens else None,
+        )
+        directory = settings.directory / PROJECT / "models" / settings.model
+        service_settings = ServiceSettings(
+            name=settings.model,
+            base_model=settings.base_model,
+            directory=directory,
+            host=settings.model_host,
+            port=settings.model_port,
+            api_key=settings.api_key,
+            max_tokens=settings.max_tokens,
+            max_rows=settings.max_rows,
+            keep_versions=settings.keep_versions,
+            sampler_threads=settings.sampler_threads,
+            trainer_threads=settings.trainer_threads,
+            device=settings.device,
+        )
+        self._journal = Journal(directory / JOURNAL_NAME)
+        store = TorchService.open_store(service_settings)
+        for note in recover(self._journal, store):
+            logger.warning("%s", note)
+        self.service = TorchService(service_settings)
+        if self._journal.serving is None:
+            self._journal.served(serving=self.service.served.serving, head=self._head())
+        self.service.serve(self._journal.serving or 0)
+        self.art_backend = RollbusBackend(str(settings.directory), self.service)
+        await self.model.register(self.art_backend)
+        self._queue, self.one_update = asyncio.Queue(), asyncio.Lock()
+        self._worker = asyncio.create_task(self._work())
+
+    async def _stop(self) -> None:
+        async with self.one_update:
+            self._worker.cancel()
+        await self.art_backend.close()
+        self._journal.close()
+
+    async def _work(self) -> None:
+        while True:
+            job = await self._queue.get()
+            with self._guard:
+                if job.status.state != "pending":
+                    continue
+                job.status = replace(job.status, state="running")
+            job.status = await self._outcome(job.request)
+            job.ended.set()
+
+    async def _outcome(self, request: TrainRequest) -> JobStatus:
+        try:
+            async with self.one_update:
+                await self._train(request)
+        except Exception as error:
+            logger.exception("batch %s was not trained", request.batch_hash)
+            failure = Failure(_describe(error), _is_retriable(error))
+            try:
+                self._journal.failed(request.batch_hash, failure)
+            except ServiceError:
+                logger.exception("the failure of batch %s could not be recorded", request.batch_hash)
+            return JobStatus(request.batch_hash, "failed", message=failure.message, retriable=failure.retriable)
+        return JobStatus(request.batch_hash, "completed", progress=1.0)
+
+    async def _train(self, request: TrainRequest) -> None:
+        base = self._head()
+        if request.base_version != base:
+            raise RejectedError(
+                f"batch {request.batch_hash} is for version {request.base_version} of {request.model}, but its head is "
+                f"{base}; another trainer may be training this model"
+            )
+        lineage = frozenset(self.service.store.lineage(base))
+        limits = Limits(self.service.config.max_tokens, self.service.config.vocabulary, lineage)
+        admitted = admit(request, limits)
+        if not admitted.trajectories:
+            self._journal.done(skipped(request, admitted))
+            return
+        self._journal.started(request.batch_hash, base)
+        self._journal.done(await self._update(request, admitted))
+
+    async def _update(self, request: TrainRequest, admitted: Admitted) -> TrainResult:
+        """One call of ART's `train`; the result is built inside, so that the checkpoint can hold it."""
+        results: list[TrainResult] = []
+        began = time.monotonic()
+
+        def provenance(version: int, metrics: Mapping[str, float]) -> dict[str, Any]:
+            seconds = {"update_seconds": time.monotonic() - began}
+            checkpoint = str(self.service.store.path(version))
+            results.append(completed(request, admitted, version, {**metrics, **seconds}, checkpoint))
+            return {
+                "version": version,
+                "parent": request.base_version,
+                "batch_hash": request.batch_hash,
+                "run_id": request.run_id,
+                "result": result_to_json(results[-1]),
+            }
+
+        backend, config = self.art_backend, request.config
+        self.service.plan = StepPlan(request.base_version, config, provenance)
+        if config.advantages == "given":
+            backend.given = {one.trajectory_id: one.advantage for one in admitted.trajectories}
+        backend.aggregation = config.aggregation
+        try:
+            trained = await backend.train(
+                self.model, art_groups(admitted.trajectories), save_checkpoint=False, **art_arguments(config)
+            )
+        finally:
+            self.service.plan, backend.given = None, None
+        if not results or not trained.metrics.get(GRADIENT_STEPS):
+            raise RejectedError(f"ART found nothing to train in batch {request.batch_hash}, although it was admitted")
+        return results[-1]
+
+    async def _promote(self, version: int, *, rollback: bool) -> None:
+        if version not in self.service.store.numbers():
+            raise RejectedError(f"version {version} of {self.settings.model} has no checkpoint")
+        async with self.one_update:
+            await asyncio.to_thread(self.service.serve, version)
+            self._journal.served(serving=version, head=version if rollback else self._head())
+
+    # What is known.
+
+    def _head(self) -> int:
+        newest = self.service.store.numbers()[-1]
+        return newest if self._journal.head is None else self._journal.head
+
+    def _recorded(self, batch_hash: str) -> TrainResult | None:
+        """The result, if the weights it made are still among the head's ancestors: a rolled back one trains again."""
+        result = self._journal.result(batch_hash)
+        if result is None or result.version not in self.service.store.lineage(self._head()):
+            return None
+        return result
+
+
+def completed(
+    request: TrainRequest, admitted: Admitted, version: int, metrics: Mapping[str, float], checkpoint: str
+) -> TrainResult:
+    return TrainResult(
+        batch_hash=request.batch_hash,
+        base_version=request.base_version,
+        version=version,
+        state="completed",
+        trained_ids=tuple(one.trajectory_id for one in admitted.trajectories),
+        dropped=admitted.dropped,
+        metrics={**metrics, "trajectories_trained": float(len(admitted.trajectories))},
+        checkpoint=checkpoint,
+    )
+
+
+def skipped(request: TrainRequest, admitted: Admitted) -> TrainResult:
+    return TrainResult(
+        batch_hash=request.batch_hash,
+        base_version=request.base_version,
+        version=request.base_version,
+        state="skipped",
+        trained_ids=(),
+        dropped=admitted.dropped,
+        metrics={},
+        checkpoint="",
+    )
+
+
+def job_error(status: JobStatus) -> RollbusError:
+    """The error that a failed or canceled job ended with."""
+    if status.state == "canceled":
+        return RejectedError(f"batch {status.batch_hash} was canceled: {status.message}")
+    kind = UnavailableError if status.retriable else RejectedError
+    return kind(f"batch {status.batch_hash} failed: {status.message}")
+
+
+def _describe(error: Exception) -> str:
+    return str(error) if isinstance(error, RollbusError) else f"{type(error).__name__}: {error}"
+
+
+def _is_retriable(error: Exception) -> bool:
+    return error.retriable if isinstance(error, RollbusError) else isinstance(error, OSError | MemoryError)

@@ -1,0 +1,104 @@
+"""The last look at a batch before it trains: which trajectories can be trained, and why the others cannot.
+
+Pure. The trainer's own door has refused most of this already; here it is refused for whoever else submits, because ART
+would train on it in silence, fail the whole call, or write weights full of NaN.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from rollbus.schemas.drops import DropReason
+from rollbus.trainer.backends.protocol import (
+    TrainRequest,
+    TrainTrajectory,
+    TurnTokens,
+    unpack_logprobs,
+    unpack_token_ids,
+)
+
+ROUNDING = 1e-9
+"""Rewards of a group that differ by no more than this share of their size are equal: what differs is rounding."""
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    max_tokens: int
+    vocabulary: int
+    lineage: frozenset[int] | None = None
+    """Versions the base descends from, itself included; None checks nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Admitted:
+    trajectories: tuple[TrainTrajectory, ...]
+    dropped: dict[str, str]
+    """Trajectory id → reason code."""
+
+
+def admit(request: TrainRequest, limits: Limits) -> Admitted:
+    """Split the batch. Groups are judged after their members: one whose rewards are all equal has nothing to say."""
+    dropped: dict[str, str] = {}
+    kept: list[TrainTrajectory] = []
+    for trajectory in request.trajectories:
+        if (reason := refusal(trajectory, limits)) is not None:
+            dropped[trajectory.trajectory_id] = reason
+        else:
+            kept.append(trajectory)
+    silent = {group for group, rewards in _rewards(kept).items() if _no_signal(rewards)}
+    for trajectory in kept:
+        if trajectory.group_id in silent:
+            dropped[trajectory.trajectory_id] = DropReason.NO_SIGNAL
+    return Admitted(tuple(one for one in kept if one.group_id not in silent), dropped)
+
+
+def refusal(trajectory: TrainTrajectory, limits: Limits) -> str | None:
+    """The reason code for which this trajectory cannot be trained, if there is one."""
+    if not trajectory.turns:
+        return DropReason.NO_TURNS
+    if not (math.isfinite(trajectory.reward) and math.isfinite(trajectory.advantage)):
+        return DropReason.REJECTED_BY_BACKEND
+    for turn in trajectory.turns:
+        if (reason := _turn_refusal(turn, limits)) is not None:
+            return reason
+    return None
+
+
+def _turn_refusal(turn: TurnTokens, limits: Limits) -> str | None:
+    if any(len(data) % 4 for data in (turn.prompt_token_ids, turn.completion_token_ids, turn.logprobs)):
+        return DropReason.UNTRAINABLE
+    prompt, completion = unpack_token_ids(turn.prompt_token_ids), unpack_token_ids(turn.completion_token_ids)
+    logprobs = unpack_logprobs(turn.logprobs)
+    if not prompt or not completion or len(completion) != len(logprobs):
+        return DropReason.UNTRAINABLE
+    if len(prompt) + len(completion) > limits.max_tokens:
+        return DropReason.OVERLONG
+    if not _ids_fit(prompt, limits.vocabulary) or not _ids_fit(completion, limits.vocabulary):
+        return DropReason.UNTRAINABLE
+    if not all(math.isfinite(value) and value <= 0 for value in logprobs):
+        return DropReason.UNTRAINABLE
+    if limits.lineage is not None and turn.policy_version not in limits.lineage:
+        return DropReason.OFF_LINEAGE
+    return None
+
+
+def _ids_fit(token_ids: Sequence[int], vocabulary: int) -> bool:
+    return min(token_ids) >= 0 and max(token_ids) < vocabulary
+
+
+def _rewards(trajectories: Iterable[TrainTrajectory]) -> dict[str, list[TrainTrajectory]]:
+    groups: dict[str, list[TrainTrajectory]] = {}
+    for trajectory in trajectories:
+        groups.setdefault(trajectory.group_id, []).append(trajectory)
+    return groups
+
+
+def _no_signal(group: list[TrainTrajectory]) -> bool:
+    """True if no member has an advantage, or several share one reward up to rounding."""
+    if all(member.advantage == 0 for member in group):
+        return True
+    rewards = [member.reward for member in group]
+    size = max(1.0, *(abs(reward) for reward in rewards))
+    return len(group) > 1 and max(rewards) - min(rewards) <= ROUNDING * size

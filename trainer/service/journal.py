@@ -1,0 +1,189 @@
+"""What became of each batch, on disk before anyone is told: an append-only file beside the checkpoints.
+
+    {"event": "started", batch_hash, base_version}      before the update begins
+    {"event": "done",    batch_hash, result}            after the checkpoint exists, or the batch was skipped
+    {"event": "failed",  batch_hash, message, ...}      the weights are those of before
+    {"event": "served",  serving, head}                 what the bare name is answered by; what the next batch builds on
+
+Each line is synced before the call returns. A crash can lose at most the line being written; `recover` settles what
+that leaves open by looking at the checkpoints, each of which names its batch.
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rollbus.schemas.errors import DataLossError, UnavailableError
+from rollbus.trainer.backends.protocol import TrainResult
+from rollbus.trainer.backends.wire import result_from_json, result_to_json
+from rollbus.trainer.service.checkpoint import PROVENANCE, TEMPORARY_PREFIX, is_complete, read_provenance
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Failure:
+    message: str
+    retriable: bool
+
+
+class Journal:
+    """The file and what it says."""
+
+    def __init__(self, path: Path) -> None:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        self._path = path
+        self._lock = threading.Lock()
+        self._results: dict[str, TrainResult] = {}
+        self._failures: dict[str, Failure] = {}
+        self._open: dict[str, int] = {}
+        self.serving: int | None = None
+        self.head: int | None = None
+        for entry in _read(path):
+            self._apply(entry)
+        self._file = path.open("ab")
+
+    def result(self, batch_hash: str) -> TrainResult | None:
+        return self._results.get(batch_hash)
+
+    def failure(self, batch_hash: str) -> Failure | None:
+        return self._failures.get(batch_hash)
+
+    def unfinished(self) -> Mapping[str, int]:
+        """Batches that were started and have no outcome, with their base versions."""
+        return dict(self._open)
+
+    def started(self, batch_hash: str, base_version: int) -> None:
+        self._append({"event": "started", "batch_hash": batch_hash, "base_version": base_version})
+
+    def done(self, result: TrainResult) -> None:
+        self._append({"event": "done", "batch_hash": result.batch_hash, "result": result_to_json(result)})
+
+    def failed(self, batch_hash: str, failure: Failure) -> None:
+        entry = {"message": failure.message, "retriable": failure.retriable}
+        self._append({"event": "failed", "batch_hash": batch_hash, **entry})
+
+    def served(self, *, serving: int, head: int) -> None:
+        self._append({"event": "served", "serving": serving, "head": head})
+
+    def close(self) -> None:
+        self._file.close()
+
+    def _append(self, entry: dict[str, Any]) -> None:
+        """Write, sync, then believe it."""
+        with self._lock:
+            try:
+                self._file.write(json.dumps(entry).encode() + b"\n")
+                self._file.flush()
+                os.fsync(self._file.fileno())
+            except OSError as error:
+                raise UnavailableError(
+                    f"journal {self._path} cannot be written: {error}; free space on its disk"
+                ) from error
+            self._apply(entry)
+
+    def _apply(self, entry: Mapping[str, Any]) -> None:
+        match entry["event"]:
+            case "started":
+                self._open[entry["batch_hash"]] = entry["base_version"]
+            case "done":
+                self._open.pop(entry["batch_hash"], None)
+                self._failures.pop(entry["batch_hash"], None)
+                result = result_from_json(entry["result"])
+                self._results[entry["batch_hash"]] = result
+                if result.state == "completed":
+                    self.head = result.version
+            case "failed":
+                self._open.pop(entry["batch_hash"], None)
+                self._failures[entry["batch_hash"]] = Failure(entry["message"], entry["retriable"])
+            case "served":
+                self.serving, self.head = entry["serving"], entry["head"]
+
+
+class VersionStore:
+    """The checkpoint directories of one model: `0000`, `0001`, … each with the batch and parent it came from."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory
+
+    def path(self, version: int) -> Path:
+        return self.directory / f"{version:04d}"
+
+    def numbers(self) -> list[int]:
+        if not self.directory.exists():
+            return []
+        return sorted(int(path.name) for path in self.directory.iterdir() if path.name.isdigit() and path.is_dir())
+
+    def next_number(self) -> int:
+        return max(self.numbers(), default=-1) + 1
+
+    def parent(self, version: int) -> int | None:
+        parent: int | None = read_provenance(self.path(version)).get("parent")
+        return parent
+
+    def lineage(self, version: int) -> list[int]:
+        """The version and its ancestors, newest first, as far as their directories exist."""
+        path = [version]
+        while (parent := self.parent(path[-1])) is not None and parent not in path:
+            path.append(parent)
+        return path
+
+    def clean(self) -> list[str]:
+        """Remove what a crash left half written; returns the names removed."""
+        removed = []
+        if self.directory.exists():
+            for path in sorted(self.directory.iterdir()):
+                torn = path.name.startswith(TEMPORARY_PREFIX) or (path.name.isdigit() and not is_complete(path))
+                if path.is_dir() and torn:
+                    shutil.rmtree(path)
+                    removed.append(path.name)
+        return removed
+
+
+def recover(journal: Journal, store: VersionStore) -> list[str]:
+    """Settle every batch that was started and has no outcome; returns lines for the log.
+
+    Its checkpoint exists: the result stands in it and is recorded now. It does not: what is half written is removed,
+    and the batch can be submitted again as if it had never been.
+    """
+    notes = [f"removed {name}, which a crash left half written" for name in store.clean()]
+    by_hash = {read_provenance(store.path(number)).get("batch_hash"): number for number in store.numbers()}
+    for batch_hash in journal.unfinished():
+        if (version := by_hash.get(batch_hash)) is not None:
+            stored = read_provenance(store.path(version))
+            if "result" not in stored:
+                raise DataLossError(f"checkpoint {version} names batch {batch_hash} but {PROVENANCE} has no result")
+            journal.done(result_from_json(stored["result"]))
+            notes.append(f"batch {batch_hash} had reached version {version}; recorded")
+        else:
+            journal.failed(batch_hash, Failure("the server stopped during the update", retriable=True))
+            notes.append(f"batch {batch_hash} was interrupted before its checkpoint; it can be submitted again")
+    return notes
+
+
+def _read(path: Path) -> list[dict[str, Any]]:
+    """The entries; a torn last line is cut off. DataLossError if the damage is anywhere else."""
+    if not path.exists():
+        return []
+    content = path.read_bytes()
+    whole = content[: content.rfind(b"\n") + 1]
+    if len(whole) < len(content):
+        with path.open("r+b") as file:
+            file.truncate(len(whole))
+    entries = []
+    for number, line in enumerate(whole.splitlines(), start=1):
+        try:
+            entries.append(json.loads(line))
+        except ValueError as error:
+            raise DataLossError(
+                f"journal {path} is damaged at line {number}: {error}; restore it from a backup"
+            ) from error
+    return entries

@@ -1,0 +1,170 @@
+"""Take ART's packed rows apart into the independent sequences they hold.
+
+ART packs many sequences into long rows: a position attends to earlier ones of its own group and of the groups above
+it. Groups without a common ancestor never see each other, so each tree of groups is a row of its own; most hold one
+sequence, need no mask, and batch with others of their length at a fraction of the cost of the packed row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from rollbus.schemas.errors import RejectedError
+
+PADDING_GROUP = -1
+
+
+@dataclass(frozen=True, slots=True)
+class Tree:
+    """One root segment of a packed row and all that branches off it, in packed order."""
+
+    token_ids_T: Tensor
+    positions_T: Tensor
+    sampled_T: Tensor
+    """True where the policy sampled the token; its log-prob is read at the position before."""
+    behaviour_T: Tensor
+    advantages_T: Tensor
+    weights_T: Tensor
+    groups_T: Tensor
+    """Number of the segment, from 0."""
+    mask_T_T: Tensor | None
+    """Who attends to whom; None for one plain causal sequence."""
+
+    def __len__(self) -> int:
+        return int(self.token_ids_T.shape[0])
+
+
+@dataclass(frozen=True, slots=True)
+class TreeBatch:
+    """Trees of similar length, padded on the right."""
+
+    token_ids_B_T: Tensor
+    positions_B_T: Tensor
+    mask_B_T_T: Tensor | None
+    rows_N: Tensor
+    """Axis N: the sampled tokens. Row, and position of the token before."""
+    columns_N: Tensor
+    targets_N: Tensor
+    behaviour_N: Tensor
+    advantages_N: Tensor
+    weights_N: Tensor
+    sequence_N: Tensor
+    """Counted over the whole step."""
+
+
+def unpack(packed: Mapping[str, Tensor]) -> list[Tree]:
+    """Trees of every packed row, shortest first; ties keep their order, so the step is reproducible."""
+    trees = [tree for row in range(packed["tokens"].shape[0]) for tree in _row_trees(packed, row)]
+    return sorted(trees, key=len)
+
+
+def batches(trees: Sequence[Tree], *, padded_tokens: int) -> list[TreeBatch]:
+    """Consecutive trees together as long as their padded size stays within `padded_tokens`."""
+    planned: list[list[Tree]] = []
+    for tree in trees:
+        fits = planned and len(tree) * (len(planned[-1]) + 1) <= padded_tokens
+        if fits and (planned[-1][0].mask_T_T is None) == (tree.mask_T_T is None):
+            planned[-1].append(tree)
+        else:
+            planned.append([tree])
+    built, first_sequence = [], 0
+    for plan in planned:
+        built.append(_batch(plan, first_sequence))
+        first_sequence += sum(int(tree.groups_T.max()) + 1 for tree in plan)
+    return built
+
+
+def _row_trees(packed: Mapping[str, Tensor], row: int) -> list[Tree]:
+    groups = packed["group_ids"][row].tolist()
+    parents = packed["parent_ids"][row].tolist()
+    parent_of = {group: parent for group, parent in zip(groups, parents, strict=True) if group != PADDING_GROUP}
+    ancestors = {group: _ancestors(group, parent_of) for group in parent_of}
+    positions_by_root: dict[int, list[int]] = {}
+    for position, group in enumerate(groups):
+        if group != PADDING_GROUP:
+            positions_by_root.setdefault(ancestors[group][-1], []).append(position)
+    return [_tree(packed, row, positions, groups, ancestors) for positions in positions_by_root.values()]
+
+
+def _ancestors(group: int, parent_of: Mapping[int, int]) -> list[int]:
+    """The group itself, its parent, and so on up to the root."""
+    path = [group]
+    while (parent := parent_of.get(path[-1], path[-1])) != path[-1] and parent != PADDING_GROUP:
+        if parent in path:
+            raise RejectedError(f"packed row is broken: group {group} is its own ancestor")
+        path.append(parent)
+    return path
+
+
+def _tree(
+    packed: Mapping[str, Tensor],
+    row: int,
+    positions: list[int],
+    groups: list[int],
+    ancestors: Mapping[int, list[int]],
+) -> Tree:
+    at = torch.tensor(positions)
+    members = list(dict.fromkeys(groups[position] for position in positions))
+    number = {group: index for index, group in enumerate(members)}
+    groups_T = torch.tensor([number[groups[position]] for position in positions])
+    sampled_T = packed["assistant_mask"][row][at].bool()
+    first_T = torch.ones_like(sampled_T)
+    first_T[1:] = groups_T[1:] != groups_T[:-1]
+    if bool((sampled_T & first_T).any()):
+        raise RejectedError("packed row is broken: a sampled token has no token before it in its own segment")
+    mask_T_T: Tensor | None = None
+    if len(members) > 1:
+        sees = torch.zeros(len(members), len(members), dtype=torch.bool)
+        for group in members:
+            for above in ancestors[group]:
+                sees[number[group], number[above]] = True
+        mask_T_T = sees[groups_T][:, groups_T] & torch.ones(len(at), len(at)).tril().bool()
+    return Tree(
+        token_ids_T=packed["tokens"][row][at].clone(),
+        positions_T=packed["input_pos"][row][at].clone(),
+        sampled_T=sampled_T,
+        behaviour_T=packed["logprobs"][row][at].clone(),
+        advantages_T=packed["advantages"][row][at].clone(),
+        weights_T=packed["weights"][row][at].clone(),
+        groups_T=groups_T,
+        mask_T_T=mask_T_T,
+    )
+
+
+def _batch(trees: list[Tree], first_sequence: int) -> TreeBatch:
+    longest = max(len(tree) for tree in trees)
+    token_ids_B_T = torch.zeros(len(trees), longest, dtype=torch.long)
+    positions_B_T = torch.arange(longest).expand(len(trees), longest).clone()
+    masked = any(tree.mask_T_T is not None for tree in trees)
+    mask_B_T_T = torch.eye(longest, dtype=torch.bool).repeat(len(trees), 1, 1) if masked else None
+    columns: dict[str, list[Tensor]] = {name: [] for name in ("row", "column", "sequence")}
+    for index, tree in enumerate(trees):
+        token_ids_B_T[index, : len(tree)] = tree.token_ids_T
+        positions_B_T[index, : len(tree)] = tree.positions_T
+        if mask_B_T_T is not None and tree.mask_T_T is not None:
+            mask_B_T_T[index, : len(tree), : len(tree)] = tree.mask_T_T
+        at_N = tree.sampled_T.nonzero()[:, 0]
+        columns["row"].append(torch.full_like(at_N, index))
+        columns["column"].append(at_N - 1)
+        columns["sequence"].append(tree.groups_T[at_N] + first_sequence)
+        first_sequence += int(tree.groups_T.max()) + 1
+
+    def sampled(name: str) -> Tensor:
+        return torch.cat([getattr(tree, name)[tree.sampled_T] for tree in trees])
+
+    return TreeBatch(
+        token_ids_B_T=token_ids_B_T,
+        positions_B_T=positions_B_T,
+        mask_B_T_T=mask_B_T_T,
+        rows_N=torch.cat(columns["row"]),
+        columns_N=torch.cat(columns["column"]),
+        targets_N=sampled("token_ids_T"),
+        behaviour_N=sampled("behaviour_T"),
+        advantages_N=sampled("advantages_T"),
+        weights_N=sampled("weights_T"),
+        sequence_N=torch.cat(columns["sequence"]),
+    )

@@ -1,0 +1,184 @@
+"""One optimizer step from packed rows: all rows of a call are accumulated, then AdamW moves the weights once.
+
+Deterministic: the same weights, optimizer state, rows and thread count give the same bits. A gradient that is not
+finite is refused before the optimizer sees it, so a bad batch leaves no trace.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from rollbus.schemas.errors import RejectedError
+from rollbus.trainer import grpo
+from rollbus.trainer.backends.protocol import TrainConfig
+from rollbus.trainer.service.checkpoint import load_model, load_optimizer, load_weights
+from rollbus.trainer.service.model import ModelConfig, build_model, head, trunk
+from rollbus.trainer.service.rows import Tree, TreeBatch, batches, unpack
+
+PADDED_TOKENS = 8192
+"""Per forward pass; activations of small models stay within a few hundred megabytes."""
+MASKED_TOKENS_SQUARED = 2**24
+"""Entries of attention masks per forward pass, where rows share prefixes."""
+HEAD_ROWS = 8192
+"""Positions projected to the vocabulary at once."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenScores:
+    """What the model says of sampled tokens."""
+
+    logprobs_N: Tensor
+    entropy_N: Tensor
+
+
+class Learner:
+    """The weights in training, their optimizer, and which version they are."""
+
+    def __init__(self, config: ModelConfig, *, device: str = "cpu") -> None:
+        self.config = config
+        self.model: nn.Module = build_model(config).to(device)
+        self.version: int | None = None
+        """None while the weights are no version: before the first load, and between a step and its checkpoint."""
+        self._device = torch.device(device)
+        self.optimizer = torch.optim.AdamW(self.model.parameters(), foreach=device != "cpu")
+
+    def start_from(self, version: int, checkpoint: Path) -> None:
+        """Hold the weights and optimizer state of `version`, reading them unless they are held already."""
+        if self.version == version:
+            return
+        self.version = None
+        load_weights(checkpoint, self.model, self.config)
+        self.optimizer.state.clear()
+        load_optimizer(checkpoint, self.model, self.optimizer)
+        self.version = version
+
+    def step(
+        self, packed: Mapping[str, Tensor], config: TrainConfig, *, reference: Path | None = None
+    ) -> dict[str, float]:
+        """Apply one batch and report it. RejectedError if its gradient is not finite: nothing has changed then."""
+        prepared = micro_batches(unpack(packed))
+        tokens = sum(len(batch.targets_N) for batch in prepared)
+        if tokens == 0:
+            raise RejectedError("the batch holds no sampled token to train on")
+        references = self._reference_logprobs(prepared, config, reference)
+        advantages = self._advantages(prepared, config, references)
+        settings = loss_settings(config)
+        self.model.train()
+        self.optimizer.zero_grad(set_to_none=True)
+        shares = []
+        for index, batch in enumerate(prepared):
+            scores = score(self.model, batch, device=self._device)
+            share = grpo.policy_loss(
+                self._tokens(batch, scores, advantages[index], references[index] if references else None),
+                settings,
+                global_tokens=float(tokens),
+            )
+            share.loss.backward()  # type: ignore[no-untyped-call]
+            shares.append(share)
+        norm = float(nn.utils.clip_grad_norm_(self.model.parameters(), config.max_grad_norm))
+        report = grpo.metrics(grpo.combine(shares))
+        if not math.isfinite(norm):
+            self.optimizer.zero_grad(set_to_none=True)
+            raise RejectedError(
+                f"the gradient of the batch is not finite (norm {norm}, largest ratio {report['ratio_max']:.3g}); "
+                "the weights are unchanged. Look at its advantages and log-probs"
+            )
+        self._apply(config)
+        return {**report, "grad_norm": norm, "learning_rate": config.learning_rate}
+
+    def _apply(self, config: TrainConfig) -> None:
+        for group in self.optimizer.param_groups:
+            group["lr"] = config.learning_rate
+            group["betas"] = (config.adam_beta1, config.adam_beta2)
+            group["weight_decay"] = config.weight_decay
+        self.version = None
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+
+    def _tokens(
+        self, batch: TreeBatch, scores: TokenScores, advantages_N: Tensor, reference_N: Tensor | None
+    ) -> grpo.TokenBatch:
+        behaviour_N = batch.behaviour_N.to(self._device)
+        return grpo.TokenBatch(
+            current_N=scores.logprobs_N,
+            behaviour_N=behaviour_N,
+            advantages_N=advantages_N,
+            weights_N=batch.weights_N.to(self._device),
+            sequence_N=batch.sequence_N.to(self._device),
+            mask_N=torch.isfinite(behaviour_N),
+            reference_N=reference_N,
+            entropy_N=scores.entropy_N,
+        )
+
+    def _reference_logprobs(
+        self, prepared: Sequence[TreeBatch], config: TrainConfig, reference: Path | None
+    ) -> list[Tensor] | None:
+        if not config.kl_coefficient or reference is None:
+            return None
+        frozen, _ = load_model(reference, max_tokens=self.config.max_tokens)
+        with torch.no_grad():
+            return [score(frozen.to(self._device), batch, device=self._device).logprobs_N for batch in prepared]
+
+    def _advantages(
+        self, prepared: Sequence[TreeBatch], config: TrainConfig, references: list[Tensor] | None
+    ) -> list[Tensor]:
+        """As given, or with the centred k1 penalty, whose mean is over the whole step."""
+        given = [batch.advantages_N.to(self._device) for batch in prepared]
+        if references is None or config.kl_estimator != "k1":
+            return given
+        with torch.no_grad():
+            current = [score(self.model, batch, device=self._device).logprobs_N for batch in prepared]
+        advantages_N = torch.cat(given)
+        penalised_N = grpo.penalised_advantages(
+            advantages_N,
+            torch.cat(current),
+            torch.cat(references),
+            torch.ones_like(advantages_N, dtype=torch.bool),
+            coefficient=config.kl_coefficient,
+        )
+        return list(penalised_N.split([len(one) for one in given]))
+
+
+def micro_batches(trees: list[Tree]) -> list[TreeBatch]:
+    masked = [len(tree) for tree in trees if tree.mask_T_T is not None]
+    limit = min(PADDED_TOKENS, MASKED_TOKENS_SQUARED // max(masked)) if masked else PADDED_TOKENS
+    return batches(trees, padded_tokens=limit)
+
+
+def score(model: nn.Module, batch: TreeBatch, *, device: torch.device | None = None) -> TokenScores:
+    """Log-prob and entropy of each sampled token; only their positions are projected to the vocabulary."""
+    mask = batch.mask_B_T_T
+    hidden_B_T_D = trunk(
+        model,
+        batch.token_ids_B_T.to(device),
+        positions_B_T=batch.positions_B_T.to(device),
+        mask_B_T_S=None if mask is None else mask.to(device),
+    )
+    hidden_N_D = hidden_B_T_D[batch.rows_N.to(device), batch.columns_N.to(device)]
+    logprobs, entropies = [], []
+    chunks = zip(hidden_N_D.split(HEAD_ROWS), batch.targets_N.to(device).split(HEAD_ROWS), strict=True)
+    for hidden_C_D, targets_C in chunks:
+        logprobs_C_V = torch.log_softmax(head(model, hidden_C_D), dim=-1)  # [C, V]
+        logprobs.append(logprobs_C_V.gather(1, targets_C[:, None])[:, 0])
+        entropies.append(-(logprobs_C_V.exp() * logprobs_C_V).sum(dim=-1))
+    return TokenScores(torch.cat(logprobs), torch.cat(entropies))
+
+
+def loss_settings(config: TrainConfig) -> grpo.LossSettings:
+    return grpo.LossSettings(
+        loss=config.loss,
+        ratio_min=config.ratio_min,
+        ratio_max=config.ratio_max,
+        epsilon=config.epsilon,
+        epsilon_high=config.epsilon_high,
+        dual_clip=config.dual_clip,
+        kl_coefficient=config.kl_coefficient if config.kl_estimator == "k3" else 0.0,
+        entropy_bonus=config.entropy_bonus,
+        off_policy_mask_threshold=config.off_policy_mask_threshold,
+    )

@@ -1,6 +1,16 @@
-"""The backend protocol's values as JSON, for the HTTP client and the server alike.
+"""The backend protocol over HTTP: paths and JSON, for the client and the server alike.
 
-Bytes travel as base64, so token ids and log-probs arrive bit for bit.
+    GET  CAPABILITIES                  → Capabilities
+    POST BATCHES          TrainRequest → {"batch_hash": …}, 202; the same hash again joins or finds the first
+    GET  BATCH            ?wait_s=     → JobStatus, as soon as it is final or after `wait_s` (at most 30)
+    POST CANCEL                        → JobStatus
+    GET  RESULT                        → {"result": TrainResult or null}
+    GET  VERSIONS                      → Versions
+    POST SERVING          {"version": 3, "rollback": false} → Versions
+    GET  HEALTH                        → 200, or 503 while it takes no batches
+
+Errors are {"error": {"message": …, "retriable": …}}: 4xx where asking again gives the same answer, 503 where it may
+not. Bytes travel as base64, so token ids and log-probs arrive bit for bit.
 """
 
 from __future__ import annotations
@@ -11,7 +21,7 @@ from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import Any
 
-from rollbus.schemas.errors import RejectedError
+from rollbus.schemas.errors import RejectedError, ServiceError, UnavailableError
 from rollbus.trainer.backends.protocol import (
     Capabilities,
     JobStatus,
@@ -25,6 +35,29 @@ from rollbus.trainer.backends.protocol import (
 )
 
 Json = dict[str, Any]
+
+PREFIX = "/rollbus/v1"
+CAPABILITIES = f"{PREFIX}/capabilities"
+BATCHES = f"{PREFIX}/batches"
+BATCH = f"{BATCHES}/{{batch_hash}}"
+CANCEL = f"{BATCH}/cancel"
+RESULT = f"{BATCH}/result"
+VERSIONS = f"{PREFIX}/versions"
+SERVING = f"{PREFIX}/serving"
+HEALTH = "/health"
+LONGEST_WAIT_S = 30.0
+
+
+def error_to_json(message: str, *, retriable: bool) -> Json:
+    return {"error": {"message": message, "retriable": retriable}}
+
+
+def error_from_json(body: Any, status: int) -> ServiceError:
+    """The error that the server meant; any 5xx without a body of ours is retriable."""
+    error = body.get("error", {}) if isinstance(body, Mapping) else {}
+    message = error.get("message", f"the server answered {status}")
+    retriable = error.get("retriable", status >= 500)
+    return UnavailableError(message) if retriable else RejectedError(message)
 
 
 def request_to_json(request: TrainRequest) -> Json:

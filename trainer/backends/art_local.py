@@ -15,6 +15,7 @@ import logging
 import threading
 import time
 from collections.abc import Coroutine, Mapping
+from concurrent.futures import Future
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -60,7 +61,7 @@ class ArtLocalSettings:
     max_tokens: int | None = None
     """Longest sequence; None takes the base model's own."""
     max_rows: int = 64
-    keep_versions: int = 4
+    keep_versions: int = 6
     sampler_threads: int = 1
     trainer_threads: int = 1
     device: str = "cpu"
@@ -70,7 +71,7 @@ class ArtLocalSettings:
 class _Job:
     request: TrainRequest
     status: JobStatus
-    ended: threading.Event = field(default_factory=threading.Event)
+    ended: Future[None] = field(default_factory=Future)
 
 
 class ArtLocal:
@@ -142,19 +143,23 @@ class ArtLocal:
 
     async def wait(self, batch_hash: str, poll_interval_s: float = 0.5) -> TrainResult:
         while (status := await self.status(batch_hash)).state not in TERMINAL_STATES:
-            job = self._jobs[batch_hash]
-            await asyncio.to_thread(job.ended.wait, poll_interval_s)
+            await self.wait_ended(batch_hash, poll_interval_s)
         result = self._recorded(batch_hash)
         if status.state == "completed" and result is not None:
             return result
         raise job_error(status)
+
+    async def wait_ended(self, batch_hash: str, timeout_s: float) -> None:
+        """Return when the job ends, or after the timeout."""
+        if (job := self._jobs.get(batch_hash)) is not None:
+            await asyncio.wait([asyncio.wrap_future(job.ended)], timeout=timeout_s)
 
     async def cancel(self, batch_hash: str) -> JobStatus:
         with self._guard:
             job = self._jobs.get(batch_hash)
             if job is not None and job.status.state == "pending":
                 job.status = replace(job.status, state="canceled", message="canceled before it began")
-                job.ended.set()
+                job.ended.set_result(None)
         return await self.status(batch_hash)
 
     async def journal(self, batch_hash: str) -> TrainResult | None:
@@ -250,7 +255,7 @@ class ArtLocal:
                     continue
                 job.status = replace(job.status, state="running")
             job.status = await self._outcome(job.request)
-            job.ended.set()
+            job.ended.set_result(None)
 
     async def _outcome(self, request: TrainRequest) -> JobStatus:
         try:

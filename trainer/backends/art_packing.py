@@ -47,6 +47,10 @@ class RollbusBackend(LocalBackend):
         self._services[self._model_storage_key(model)] = self._service  # type: ignore[assignment]
         return self._service
 
+    async def _advance_skipped_step(self, *args: Any, **kwargs: Any) -> dict[str, float]:
+        """ART would copy the weights to a new step and call it trained; a batch without signal makes no version."""
+        return {}
+
     def _get_packed_tensors(
         self, model: Any, trajectory_groups: list[TrajectoryGroup], *args: Any, **kwargs: Any
     ) -> PackedTensors | None:

@@ -34,8 +34,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 GRADIENT_STEPS = "data/step_num_gradient_steps"
-ONE_STEP = 2**31
-"""Rows per optimizer step: more than any call has, so that each call is one step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +47,7 @@ class ServiceSettings:
     api_key: str | None = None
     max_tokens: int | None = None
     max_rows: int = 64
-    keep_versions: int = 4
+    keep_versions: int = 6
     sampler_threads: int = 1
     trainer_threads: int = 1
     device: str = "cpu"
@@ -145,7 +143,8 @@ class TorchService:
         await asyncio.to_thread(self.load_version, step)
 
     async def resolve_global_grad_accumulation_sequences(self, config: types.TrainConfig) -> int:
-        return ONE_STEP
+        """For ART's estimates only: every call is one optimizer step, and says so."""
+        return 1
 
     async def train(
         self,

@@ -1,0 +1,293 @@
+"""`rollbus art-server`: ART, its model and its endpoint in a process of their own, driven over HTTP.
+
+Control routes on one port (those of `wire`, ART's old ones, both health routes), the OpenAI-compatible endpoint on
+another and, for clients that know only one address, under /v1 here too. An update belongs to the server and not to
+the connection that asked for it: a client that goes away changes nothing and finds the result when it comes back.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import contextlib
+import hmac
+import json
+import logging
+import signal
+import socket
+from collections.abc import Awaitable, Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from rollbus.schemas.errors import ConfigurationError, RollbusError
+from rollbus.trainer.backends import art_environment, wire
+from rollbus.trainer.backends.protocol import TERMINAL_STATES
+
+if TYPE_CHECKING:
+    import uvicorn
+    from starlette.applications import Starlette
+    from starlette.requests import Request
+    from starlette.responses import Response
+
+    from rollbus.trainer.backends.art_local import ArtLocal
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class ArtServerSettings:
+    model: str
+    """Name that requests and batches use."""
+    base_model: Path
+    """Directory of the base model in Hugging Face layout."""
+    directory: Path
+    """Checkpoints, journal and ART's files."""
+    host: str = "127.0.0.1"
+    control_port: int = 7623
+    model_port: int = 8000
+    token: str | None = None
+    """Bearer token of both ports; None asks for none."""
+    max_tokens: int | None = None
+    """Longest sequence; None takes the base model's own."""
+    max_rows: int = 64
+    """Completions generated at once."""
+    keep_versions: int = 6
+    """Newest versions held in memory; older ones are read again when asked for."""
+    sampler_threads: int = 1
+    trainer_threads: int = 1
+    device: str = "cpu"
+
+
+def serve(settings: ArtServerSettings) -> None:
+    """Run until SIGTERM or SIGINT. A running update ends first.
+
+    ConfigurationError if a port is taken or the base model cannot be used. Importing ART takes about 20 s, so the
+    control port is claimed before; it answers once everything else does.
+    """
+    check_base_model(settings.base_model)
+    listener = _claim(settings.host, settings.control_port)
+    art_environment.protect()
+    asyncio.run(_serve(settings, listener))
+
+
+def check_base_model(directory: Path) -> None:
+    """ConfigurationError early, before the slow imports."""
+    missing = [
+        name for name in ("config.json", "model.safetensors", "tokenizer.json") if not (directory / name).exists()
+    ]
+    if missing:
+        raise ConfigurationError(
+            f"base model {directory} lacks {', '.join(missing)}; give a directory in Hugging Face layout"
+        )
+
+
+async def _serve(settings: ArtServerSettings, listener: socket.socket) -> None:
+    import uvicorn
+
+    from rollbus.trainer.backends.art_local import ArtLocal, ArtLocalSettings
+
+    backend = ArtLocal(
+        ArtLocalSettings(
+            model=settings.model,
+            base_model=settings.base_model,
+            directory=settings.directory,
+            model_host=settings.host,
+            model_port=settings.model_port,
+            api_key=settings.token,
+            max_tokens=settings.max_tokens,
+            max_rows=settings.max_rows,
+            keep_versions=settings.keep_versions,
+            sampler_threads=settings.sampler_threads,
+            trainer_threads=settings.trainer_threads,
+            device=settings.device,
+        )
+    )
+    try:
+        await backend.start()
+        config = uvicorn.Config(
+            build_control_app(backend, token=settings.token),
+            log_level="warning",
+            access_log=False,
+            lifespan="off",
+            timeout_graceful_shutdown=5,
+        )
+        logger.info("control on %s:%s, model on %s", *listener.getsockname()[:2], backend.service.base_url)
+        await _until_told_to_stop(uvicorn.Server(config), listener)
+    finally:
+        await backend.close()
+
+
+async def _until_told_to_stop(server: uvicorn.Server, listener: socket.socket) -> None:
+    """Serve until SIGTERM or SIGINT; uvicorn's own handling would end the process before the backend is closed."""
+
+    def stop() -> None:
+        server.should_exit = True
+
+    loop = asyncio.get_running_loop()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stop)
+    server.capture_signals = contextlib.nullcontext  # type: ignore[method-assign,assignment]
+    await server.serve(sockets=[listener])
+
+
+def build_control_app(backend: ArtLocal, *, token: str | None = None) -> Starlette:
+    """The control routes around a started backend."""
+    from starlette.applications import Starlette
+    from starlette.routing import Mount, Route
+
+    from rollbus.trainer.backends import art_old_routes
+    from rollbus.trainer.service.endpoint import build_app
+
+    control = _Control(backend)
+    guarded: list[tuple[str, str, Handler]] = [
+        ("GET", wire.CAPABILITIES, control.capabilities),
+        ("POST", wire.BATCHES, control.submit),
+        ("GET", wire.BATCH, control.status),
+        ("POST", wire.CANCEL, control.cancel),
+        ("GET", wire.RESULT, control.result),
+        ("GET", wire.VERSIONS, control.versions),
+        ("POST", wire.SERVING, control.promote),
+        *art_old_routes.routes(backend),
+    ]
+    return Starlette(
+        routes=[
+            Route(wire.HEALTH, control.health),
+            Route("/healthcheck", control.health),
+            *(Route(path, _guarded(handler, token), methods=[method]) for method, path, handler in guarded),
+            Mount("/", build_app(backend.service.served, api_key=token)),
+        ]
+    )
+
+
+class _Control:
+    def __init__(self, backend: ArtLocal) -> None:
+        self._backend = backend
+
+    async def health(self, request: Request) -> Response:
+        healthy = await self._backend.is_healthy()
+        return _json({"status": "ok" if healthy else "not taking batches"}, 200 if healthy else 503)
+
+    async def capabilities(self, request: Request) -> Response:
+        return _json(wire.capabilities_to_json(await self._backend.capabilities()) | {"backend": "art-server"})
+
+    async def submit(self, request: Request) -> Response:
+        wanted = wire.request_from_json(await _body(request))
+        return _json({"batch_hash": await self._backend.submit(wanted)}, 202)
+
+    async def status(self, request: Request) -> Response:
+        batch_hash = request.path_params["batch_hash"]
+        wait_s = min(float(request.query_params.get("wait_s", 0)), wire.LONGEST_WAIT_S)
+        status = await self._backend.status(batch_hash)
+        if wait_s > 0 and status.state not in TERMINAL_STATES:
+            await self._backend.wait_ended(batch_hash, wait_s)
+            status = await self._backend.status(batch_hash)
+        return _json(wire.status_to_json(status))
+
+    async def cancel(self, request: Request) -> Response:
+        return _json(wire.status_to_json(await self._backend.cancel(request.path_params["batch_hash"])))
+
+    async def result(self, request: Request) -> Response:
+        result = await self._backend.journal(request.path_params["batch_hash"])
+        return _json({"result": None if result is None else wire.result_to_json(result)})
+
+    async def versions(self, request: Request) -> Response:
+        return _json(wire.versions_to_json(await self._backend.versions()))
+
+    async def promote(self, request: Request) -> Response:
+        body = await _body(request)
+        version, rollback = body.get("version"), body.get("rollback", False)
+        if not isinstance(version, int) or not isinstance(rollback, bool):
+            return _json(
+                wire.error_to_json("version must be an integer and rollback true or false", retriable=False), 400
+            )
+        await self._backend.promote(version, rollback=rollback)
+        return await self.versions(request)
+
+
+Handler = Callable[["Request"], Awaitable["Response"]]
+
+
+def _guarded(handler: Handler, token: str | None) -> Handler:
+    """Check the bearer token, and answer every failure as JSON that says whether trying again can help."""
+
+    async def answer(request: Request) -> Response:
+        given = request.headers.get("authorization", "").removeprefix("Bearer ")
+        if token is not None and not hmac.compare_digest(given.encode(), token.encode()):
+            return _json(wire.error_to_json("the bearer token is missing or wrong", retriable=False), 401)
+        try:
+            return await handler(request)
+        except RollbusError as error:
+            return _json(wire.error_to_json(str(error), retriable=error.retriable), 503 if error.retriable else 409)
+        except Exception as error:
+            logger.exception("%s %s failed", request.method, request.url.path)
+            return _json(wire.error_to_json(f"{type(error).__name__}: {error}", retriable=False), 500)
+
+    return answer
+
+
+async def _body(request: Request) -> dict[str, Any]:
+    from rollbus.schemas.errors import RejectedError
+
+    try:
+        body = json.loads(await request.body())
+    except ValueError as error:
+        raise RejectedError(f"the request body is not JSON: {error}") from error
+    if not isinstance(body, dict):
+        raise RejectedError("the request body must be a JSON object")
+    return body
+
+
+def _json(content: Any, status: int = 200) -> Response:
+    from starlette.responses import JSONResponse
+
+    return JSONResponse(content, status_code=status)
+
+
+def _claim(host: str, port: int) -> socket.socket:
+    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
+    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    try:
+        listener.bind((host, port))
+    except OSError as error:
+        listener.close()
+        raise ConfigurationError(
+            f"port {port} on {host} cannot be used ({error.strerror}); "
+            "choose another control port or stop what holds it"
+        ) from error
+    return listener
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    """`python -m rollbus.trainer.backends.art_server`."""
+    parser = argparse.ArgumentParser(prog="art_server", description="ART with its model endpoint, over HTTP.")
+    parser.add_argument("--model", default="agent", help="name that requests and batches use")
+    parser.add_argument("--base-model", type=Path, required=True, help="model directory in Hugging Face layout")
+    parser.add_argument("--directory", type=Path, required=True, help="where checkpoints and the journal live")
+    parser.add_argument("--host", default="127.0.0.1")
+    parser.add_argument("--control-port", type=int, default=7623)
+    parser.add_argument("--model-port", type=int, default=8000)
+    parser.add_argument("--token-file", type=Path, help="file that holds the bearer token of both ports")
+    parser.add_argument("--max-tokens", type=int, help="longest sequence; default: the base model's own")
+    parser.add_argument("--device", default="cpu")
+    given = parser.parse_args(arguments)
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    settings = ArtServerSettings(
+        model=given.model,
+        base_model=given.base_model,
+        directory=given.directory,
+        host=given.host,
+        control_port=given.control_port,
+        model_port=given.model_port,
+        token=given.token_file.read_text(encoding="utf-8").strip() if given.token_file else None,
+        max_tokens=given.max_tokens,
+        device=given.device,
+    )
+    try:
+        serve(settings)
+    except ConfigurationError as error:
+        parser.exit(2, f"art-server: {error}\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,47 @@
+"""Reward reports to the rewards that stand: superseded and retracted ones are gone.
+
+The order is that of event time, then id, whatever the order of arrival.
+"""
+
+from collections.abc import Iterable
+
+from rollbus.schemas.events import RewardReported
+from rollbus.schemas.trajectories import Reward
+
+
+def standing(reports: Iterable[RewardReported]) -> tuple[Reward, ...]:
+    """Return what stands of an episode's reports.
+
+    A report is gone once another names it in `supersedes`. A retraction that names none withdraws the earlier
+    reports of its name, turn and source.
+    """
+    ordered = sorted(reports, key=_order)
+    replaced = {report.supersedes for report in ordered if report.supersedes}
+    kept: list[RewardReported] = []
+    for report in ordered:
+        if report.event_id in replaced:
+            continue
+        if report.retracted:
+            if not report.supersedes:
+                kept = [earlier for earlier in kept if _subject(earlier) != _subject(report)]
+        else:
+            kept.append(report)
+    return tuple(_reward(report) for report in kept)
+
+
+def _order(report: RewardReported) -> tuple[int, str]:
+    return report.occurred_at_ms, report.event_id
+
+
+def _subject(report: RewardReported) -> tuple[str, str | None, str]:
+    return report.name, report.turn_event_id, report.source
+
+
+def _reward(report: RewardReported) -> Reward:
+    return Reward(
+        event_id=report.event_id,
+        name=report.name,
+        value=report.value if report.value is not None else 0.0,
+        turn_event_id=report.turn_event_id,
+        source=report.source,
+    )

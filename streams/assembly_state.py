@@ -1,0 +1,236 @@
+"""What assembly remembers: one row per event of an open episode, one stub per closed one.
+
+Event rows hold the event's own bytes, so each is written to the changelog once. Who has written what of an episode is
+an index over these rows.
+"""
+
+import zlib
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from rollbus.schemas.codec import decode
+from rollbus.schemas.config import AssemblyConfig
+from rollbus.schemas.events import (
+    EpisodeEnded,
+    EpisodeStarted,
+    Event,
+    Excluded,
+    RewardReported,
+    ToolCalled,
+    TurnRecorded,
+    WriterClosed,
+)
+from rollbus.streams.chunking import ChunkParts
+from rollbus.streams.deadlines import Deadlines
+from rollbus.streams.rows import json_codec
+from rollbus.streams.stage_state import Applied, StageState
+from rollbus.streams.state import RowCodec, Table
+
+SEPARATOR = "\x1f"
+Kind = Literal["s", "t", "o", "r", "e", "w", "x", "!"]
+KINDS: dict[type, Kind] = {
+    EpisodeStarted: "s",
+    TurnRecorded: "t",
+    ToolCalled: "o",
+    RewardReported: "r",
+    EpisodeEnded: "e",
+    WriterClosed: "w",
+    Excluded: "x",
+}
+REFUSED: Kind = "!"
+"""An event that was refused (late, or known with other content): only its checksum is kept."""
+_FROM_OUTSIDE = ("r", "x")
+"""Kinds that people and services send who take no part in the episode: they keep no episode open."""
+
+
+@dataclass(slots=True)
+class EventRow:
+    """One event of an episode."""
+
+    kind: Kind
+    arrived_ms: int
+    data: bytes
+    """The event's own bytes; four bytes of checksum for a refused one."""
+    record: Any = None
+
+
+def _encode_event(row: EventRow) -> bytes:
+    return row.kind.encode() + row.arrived_ms.to_bytes(8, "big") + row.data
+
+
+def _decode_event(data: bytes) -> EventRow:
+    kind: Any = chr(data[0])
+    return EventRow(kind, int.from_bytes(data[1:9], "big"), data[9:])
+
+
+EVENTS: RowCodec[EventRow] = RowCodec(1, _encode_event, {1: _decode_event})
+
+
+@dataclass(frozen=True, slots=True)
+class Stub:
+    """What stays of a closed episode for the late horizon."""
+
+    closed_ms: int
+    trajectory_id: str | None
+    """None where no trajectory went out."""
+    group_hint: str = ""
+    revision: int = 0
+    excluded: bool = False
+    rewards: tuple[tuple[str, float], ...] = ()
+    """Event ids and values that stood when last told."""
+    seen: dict[str, int] = field(default_factory=dict)
+    """Checksums of the events it was made of, by their key within the episode."""
+
+
+STUBS: RowCodec[Stub] = json_codec(
+    lambda row: [
+        row.closed_ms,
+        row.trajectory_id,
+        row.group_hint,
+        row.revision,
+        row.excluded,
+        row.rewards,
+        row.seen,
+    ],
+    lambda plain: Stub(*plain[:5], tuple((name, value) for name, value in plain[5]), plain[6]),
+)
+
+
+@dataclass(slots=True)
+class Writer:
+    """What has come of one writer of an open episode."""
+
+    sequences: set[int] = field(default_factory=set)
+    count: int | None = None
+    """How many it sent, once it has closed."""
+    takes_part: bool = False
+    """False while only rewards and exclusions came of it: such writers need not close."""
+
+    def missing(self) -> int:
+        """Return how many of its events are known to be missing."""
+        total = max(self.sequences, default=-1) + 1 if self.count is None else self.count
+        return sum(1 for sequence in range(total) if sequence not in self.sequences)
+
+
+@dataclass(slots=True)
+class OpenEpisode:
+    """Index over the rows of one open episode."""
+
+    keys: list[str] = field(default_factory=list)
+    writers: dict[str, Writer] = field(default_factory=dict)
+    ended_by: tuple[str, ...] | None = None
+    """Writers named by EpisodeEnded, once it is in."""
+    ended_ms: int = 0
+    first_ms: int = 0
+    last_ms: int = 0
+    lives: bool = False
+    """True once anything but rewards and exclusions came."""
+
+    def add(self, key: str, row: EventRow, writer_id: str, sequence: int, record: Event | None) -> None:
+        """Take in one row; `record` is needed of the kinds `e` and `w` only."""
+        self.first_ms = min(self.first_ms, row.arrived_ms) if self.keys else row.arrived_ms
+        self.last_ms = max(self.last_ms, row.arrived_ms)
+        self.keys.append(key)
+        if row.kind == REFUSED:
+            return
+        if sequence >= 0:
+            writer = self.writers.setdefault(writer_id, Writer())
+            writer.sequences.add(sequence)
+            writer.takes_part |= row.kind not in _FROM_OUTSIDE
+            if isinstance(record, WriterClosed):
+                writer.count = record.count
+        self.lives |= row.kind not in _FROM_OUTSIDE
+        if isinstance(record, EpisodeEnded):
+            self.ended_by, self.ended_ms = record.writer_ids, row.arrived_ms
+
+    def holes(self) -> dict[str, int]:
+        """Return how many events are missing, by writer; −1 where nothing says how many."""
+        found: dict[str, int] = {}
+        for writer_id, writer in self.writers.items():
+            if missing := writer.missing():
+                found[writer_id] = missing
+            elif self.ended_by is not None and writer.count is None and writer.takes_part:
+                found[writer_id] = -1
+        for writer_id in self.ended_by or ():
+            writer = self.writers.get(writer_id, Writer())
+            if writer.count is None:
+                found.setdefault(writer_id, -1)
+        return dict(sorted(found.items()))
+
+    def complete(self) -> bool:
+        """Say whether it has ended and every event of every writer is in."""
+        return self.ended_by is not None and not self.holes()
+
+
+class AssemblyState(StageState):
+    """Open episodes, stubs, and parts of records that came in chunks."""
+
+    def __init__(self, config: AssemblyConfig) -> None:
+        self.config = Applied(config)
+        self.events: Table[EventRow] = Table("e", EVENTS)
+        self.stubs: Table[Stub] = Table("stub", STUBS)
+        self.chunks = ChunkParts()
+        super().__init__(self.config.table, self.events, self.stubs, self.chunks.table)
+        self.open: dict[str, OpenEpisode] = {}
+        self.late: dict[str, list[str]] = {}
+        """Keys of the rows kept beside a stub: its rewards and what was refused."""
+        self.due = Deadlines(self._deadline)
+
+    def rebuild(self) -> None:
+        """Derive open episodes and what is kept beside stubs from the rows."""
+        self.open, self.late = {}, {}
+        for key, row in self.events.rows.items():
+            self.index(key, row)
+        self.due.rebuild([*self.open, *self.stubs.rows])
+        self.chunks.rebuild()
+
+    def index(self, key: str, row: EventRow) -> None:
+        """Take a row into the index of its episode."""
+        episode_id, writer_id, sequence = split_key(key)
+        if episode_id in self.stubs.rows:
+            self.late.setdefault(episode_id, []).append(key)
+            return
+        record = event_of(row) if row.kind in "ew" else None
+        self.open.setdefault(episode_id, OpenEpisode()).add(key, row, writer_id, sequence, record)
+
+    def put(self, key: str, row: EventRow) -> None:
+        """Keep a row and index it."""
+        self.events.put(key, row)
+        self.index(key, row)
+
+    def _deadline(self, episode_id: str) -> int | None:
+        config = self.config.value
+        if stub := self.stubs.get(episode_id):
+            return self.clock.since(stub.closed_ms) + config.late_horizon_ms
+        episode = self.open.get(episode_id)
+        if episode is None:
+            return None
+        if not episode.lives:
+            return self.clock.since(episode.first_ms) + config.late_horizon_ms
+        deadline = self.clock.since(episode.last_ms) + config.inactivity_ms
+        if episode.ended_by is not None:
+            deadline = min(deadline, self.clock.since(episode.ended_ms) + config.gap_grace_ms)
+        return deadline
+
+
+def key_within(event: Event) -> str:
+    """Return the key of an event within its episode: writer and sequence, or its id where the caller's key made it."""
+    return f"{event.writer_id}{SEPARATOR}{event.sequence}" if event.sequence >= 0 else event.event_id
+
+
+def split_key(key: str) -> tuple[str, str, int]:
+    """Return episode, writer and sequence of a row's key; sequence −1 where it has none."""
+    episode_id, first, *rest = key.split(SEPARATOR)
+    return episode_id, first if rest else "", int(rest[0]) if rest else -1
+
+
+def event_of(row: EventRow) -> Any:
+    """Return the row's event, decoded at most once."""
+    if row.record is None:
+        row.record = decode(row.data)
+    return row.record
+
+
+def checksum(data: bytes) -> int:
+    """Return what tells an event from another with the same key."""
+    return zlib.crc32(data)

@@ -1,0 +1,73 @@
+"""Turns to histories: a turn whose prompt extends a history's tokens exactly is appended, otherwise it starts one.
+
+Tokens are compared as the bytes that were recorded, never re-tokenised. What a prompt adds has sample mask 0 (no
+span); what the policy sampled has a span and log-probs.
+"""
+
+import math
+from collections.abc import Iterable
+from dataclasses import dataclass
+
+from rollbus.schemas.errors import InvalidRecordError
+from rollbus.schemas.events import TurnRecorded
+from rollbus.schemas.tokens import decode_logprobs, decode_token_ids, token_count
+from rollbus.schemas.trajectories import History, Span
+
+NOT_IN_TOP_LIST = -9999.0
+"""What OpenAI and vLLM report instead of a log-prob that is not in the list; never a real one."""
+
+
+def token_problem(turn: TurnRecorded) -> str | None:
+    """Say why a turn's tokens cannot be trained; None where they can."""
+    if not turn.trainable:
+        return turn.untrainable_reason
+    if turn.policy_version is None:
+        return "no_policy_version"
+    prompt, completion, logprobs = turn.prompt_token_ids, turn.completion_token_ids, turn.logprobs
+    if not (prompt and completion and logprobs):
+        return "no_token_ids"
+    try:
+        if min(decode_token_ids(prompt)) < 0 or min(decode_token_ids(completion)) < 0:
+            return "invalid_token_ids"
+        values = decode_logprobs(logprobs)
+    except InvalidRecordError:
+        return "invalid_token_ids"
+    if not math.isfinite(sum(values)) or max(values) > 0 or min(values) <= NOT_IN_TOP_LIST:
+        return "invalid_logprobs"
+    return None
+
+
+@dataclass(slots=True)
+class _Growing:
+    tokens: bytes
+    logprobs: bytes
+    spans: list[Span]
+
+
+def merge(turns: Iterable[tuple[int, TurnRecorded]]) -> tuple[History, ...]:
+    """Return the histories of the turns to be trained, each given with its index in the trajectory.
+
+    Where several histories are a prefix of a prompt the longest is extended: it repeats the fewest tokens.
+    """
+    growing: list[_Growing] = []
+    for index, turn in turns:
+        prompt, completion = turn.prompt_token_ids or b"", turn.completion_token_ids or b""
+        history = max(
+            (candidate for candidate in growing if prompt.startswith(candidate.tokens)),
+            key=lambda candidate: len(candidate.tokens),
+            default=None,
+        )
+        if history is None:
+            history = _Growing(b"", b"", [])
+            growing.append(history)
+        start = token_count(prompt)
+        history.spans.append(_span(index, turn, start, start + token_count(completion)))
+        history.tokens = prompt + completion
+        history.logprobs += turn.logprobs or b""
+    return tuple(
+        History(token_ids=history.tokens, logprobs=history.logprobs, spans=tuple(history.spans)) for history in growing
+    )
+
+
+def _span(index: int, turn: TurnRecorded, start: int, end: int) -> Span:
+    return Span(start=start, end=end, turn=index, policy_version=turn.policy_version or 0)

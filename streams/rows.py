@@ -1,0 +1,61 @@
+"""How small rows become bytes: the codecs that the stages' tables share.
+
+Rows stay small and are written whole when touched, so a stage keeps one row per event, score or group and never a
+growing one; what can be derived from rows is an index in memory, rebuilt after a restore.
+"""
+
+import json
+import struct
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+from rollbus.schemas.codec import decode
+from rollbus.streams.state import RowCodec
+
+V = TypeVar("V")
+_INT = struct.Struct(">q")
+_STAMP = struct.Struct(">qq")
+
+TEXT: RowCodec[str] = RowCodec(1, str.encode, {1: bytes.decode})
+INT: RowCodec[int] = RowCodec(1, _INT.pack, {1: lambda data: int(_INT.unpack(data)[0])})
+
+
+def json_codec(to_plain: Callable[[V], Any], from_plain: Callable[[Any], V]) -> RowCodec[V]:
+    """Rows as compact JSON of a plain value."""
+
+    def encode(row: V) -> bytes:
+        return json.dumps(to_plain(row), separators=(",", ":"), ensure_ascii=False).encode()
+
+    return RowCodec(1, encode, {1: lambda data: from_plain(json.loads(data))})
+
+
+@dataclass(slots=True)
+class Kept(Generic[V]):
+    """A record that a stage keeps: its bytes as they came, when they came, and their place among the kept."""
+
+    data: bytes
+    arrived_ms: int
+    """Stream time; 0 before the first tick."""
+    order: int = 0
+    """Grows with arrival; only the order among living rows is meant."""
+    record: V | None = None
+    """The decoded record, where it has been needed."""
+
+    def get(self) -> V:
+        """Return the record, decoded at most once."""
+        if self.record is None:
+            self.record = decode(self.data)
+        return self.record
+
+
+def _encode_kept(row: Kept[Any]) -> bytes:
+    return _STAMP.pack(row.arrived_ms, row.order) + row.data
+
+
+def _decode_kept(data: bytes) -> Kept[Any]:
+    arrived_ms, order = _STAMP.unpack_from(data)
+    return Kept(data[_STAMP.size :], arrived_ms, order)
+
+
+KEPT: RowCodec[Kept[Any]] = RowCodec(1, _encode_kept, {1: _decode_kept})

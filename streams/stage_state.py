@@ -1,0 +1,81 @@
+"""What the state of every stage has: the clock, the configuration in force, and indexes derived from the rows."""
+
+from typing import Any, Generic, TypeVar
+
+from pydantic import ValidationError
+
+from rollbus.schemas.config import Config
+from rollbus.schemas.control import ConfigApplied
+from rollbus.schemas.errors import InvalidRecordError
+from rollbus.streams.clock import Clock
+from rollbus.streams.rows import TEXT
+from rollbus.streams.state import PartitionState, Table
+
+C = TypeVar("C", bound=Config)
+_KEY = "applied"
+
+
+class Applied(Generic[C]):
+    """The configuration in force: the one last applied by a record, else the one the stage was built with."""
+
+    def __init__(self, initial: C) -> None:
+        self.table: Table[str] = Table("config", TEXT)
+        self._type = type(initial)
+        self._parsed: tuple[str | None, C, str] = (None, initial, initial.config_hash())
+        self._initial = self._parsed
+
+    @property
+    def value(self) -> C:
+        """The configuration."""
+        return self._current()[1]
+
+    @property
+    def hash(self) -> str:
+        """Its hash, which outputs name."""
+        return self._current()[2]
+
+    def apply(self, record: ConfigApplied) -> None:
+        """Switch to the record's configuration; raises InvalidRecordError where it is none, and changes nothing."""
+        parse(self._type, record)
+        self.table.put(_KEY, record.content)
+
+    def _current(self) -> tuple[str | None, C, str]:
+        content = self.table.get(_KEY)
+        if content != self._parsed[0]:
+            if content is None:
+                self._parsed = self._initial
+            else:
+                config = self._type.model_validate_json(content)
+                self._parsed = (content, config, config.config_hash())
+        return self._parsed
+
+
+def parse(kind: type[C], record: ConfigApplied) -> C:
+    """Return the configuration that a ConfigApplied carries; raises InvalidRecordError."""
+    try:
+        return kind.model_validate_json(record.content)
+    except ValidationError as error:
+        raise InvalidRecordError(f"ConfigApplied for {record.stage}: {error}") from error
+
+
+class StageState(PartitionState):
+    """Tables with a clock; after a restore, `fresh` rebuilds what is derived from them."""
+
+    def __init__(self, *tables: Table[Any]) -> None:
+        self.clock = Clock()
+        super().__init__(self.clock.table, *tables)
+        self._restored = False
+
+    def restore(self, key: bytes, value: bytes | None) -> None:
+        """Apply one changelog row."""
+        super().restore(key, value)
+        self._restored = True
+
+    def fresh(self) -> None:
+        """Rebuild the indexes if rows were restored; every step begins with it."""
+        if self._restored:
+            self._restored = False
+            self.rebuild()
+
+    def rebuild(self) -> None:
+        """Derive the indexes from the rows; nothing to do where there are none."""

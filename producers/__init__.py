@@ -1,1 +1,42 @@
-"""rollbus.producers"""
+"""The SDK that agents import: what they do becomes events on Kafka, and nothing that breaks here reaches them.
+
+    rb = rollbus.init(bootstrap_servers="kafka:9092", producer="shop-agent")
+    client = rb.wrap(OpenAI())
+    with rb.episode(task="refund", example_id="case-17") as episode:
+        ...                                      # every call of the client is a turn
+    rb.feedback(episode.id, reward=1.0, key="thumbs")
+
+In reading order: start (init), recorder (the wiring), scope, context, episode, openai_client, capture, answer,
+openai_stream, turn_record, verdict, prompt_log, redaction, sampling, delivery, sink, kafka_sink, process_hooks,
+guard, counters.
+"""
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rollbus.producers.episode import Episode
+    from rollbus.producers.recorder import Recorder
+    from rollbus.producers.sink import EventSink, MemorySink, Outbound
+    from rollbus.producers.start import init
+
+__all__ = ["Episode", "EventSink", "MemorySink", "Outbound", "Recorder", "init"]
+
+_HOMES = {
+    "Episode": "episode",
+    "EventSink": "sink",
+    "MemorySink": "sink",
+    "Outbound": "sink",
+    "Recorder": "recorder",
+    "init": "start",
+}
+
+
+def __getattr__(name: str) -> Any:
+    """Import a public name when it is first used, so that importing the package costs nothing."""
+    if name not in _HOMES:
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from importlib import import_module
+
+    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
+    globals()[name] = value
+    return value

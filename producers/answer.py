@@ -1,0 +1,159 @@
+"""A model's answer, from the objects of the OpenAI client to one neutral form.
+
+Reads attributes of whatever object the client returned and copes with what is missing: servers and client versions
+differ in what they fill.
+"""
+
+import json
+from array import array
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+TOKEN_ID_PREFIX = "token_id:"
+"""vLLM's `--return-tokens-as-token-ids` writes each token as this and its id; survives wherever log-probs do."""
+REASONING_FIELDS = ("reasoning_content", "reasoning")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Choice:
+    """One of the answers asked for by `n`."""
+
+    index: int = 0
+    role: str = "assistant"
+    content: str | None = None
+    refusal: str | None = None
+    reasoning: str | None = None
+    tool_calls: tuple[Mapping[str, Any], ...] = ()
+    """In the OpenAI form."""
+    finish_reason: str | None = None
+    tokens: tuple[str, ...] = ()
+    """Token strings beside the log-probs; only their `token_id:N` form is used."""
+    logprobs: tuple[float | None, ...] = ()
+    token_ids: tuple[int, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Answer:
+    """What the server said to one request."""
+
+    model: str = ""
+    response_id: str | None = None
+    prompt_token_ids: tuple[int, ...] | None = None
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    choices: tuple[Choice, ...] = ()
+    complete: bool = True
+    """False where a stream was not read to its end."""
+
+
+def answer_of(response: Any) -> Answer:
+    """Return the neutral form of a chat completion."""
+    usage = getattr(response, "usage", None)
+    raw_choices = getattr(response, "choices", None) or ()
+    prompt_ids = getattr(response, "prompt_token_ids", None)
+    if prompt_ids is None and raw_choices:
+        prompt_ids = getattr(raw_choices[0], "prompt_token_ids", None)
+    return Answer(
+        model=text_of(getattr(response, "model", None)) or "",
+        response_id=text_of(getattr(response, "id", None)),
+        prompt_token_ids=ids_of(prompt_ids),
+        prompt_tokens=count_of(getattr(usage, "prompt_tokens", None)),
+        completion_tokens=count_of(getattr(usage, "completion_tokens", None)),
+        choices=tuple(_choice_of(choice) for choice in raw_choices),
+    )
+
+
+def _choice_of(choice: Any) -> Choice:
+    message = getattr(choice, "message", None)
+    tokens, logprobs = logprobs_of(getattr(choice, "logprobs", None))
+    return Choice(
+        index=count_of(getattr(choice, "index", None)) or 0,
+        role=text_of(getattr(message, "role", None)) or "assistant",
+        content=text_of(getattr(message, "content", None)),
+        refusal=text_of(getattr(message, "refusal", None)),
+        reasoning=reasoning_of(message),
+        tool_calls=tuple(tool_call_of(call) for call in getattr(message, "tool_calls", None) or ()),
+        finish_reason=text_of(getattr(choice, "finish_reason", None)),
+        tokens=tokens,
+        logprobs=logprobs,
+        token_ids=ids_of(getattr(choice, "token_ids", None)),
+    )
+
+
+def reasoning_of(message: Any) -> str | None:
+    """Return the reasoning text of a message or a delta, under whichever name the server gives it."""
+    for name in REASONING_FIELDS:
+        if (text := text_of(getattr(message, name, None))) is not None:
+            return text
+    return None
+
+
+def logprobs_of(logprobs: Any) -> tuple[tuple[str, ...], tuple[float | None, ...]]:
+    """Return token strings and log-probs; those of a refusal follow those of the content."""
+    entries = [*(getattr(logprobs, "content", None) or ()), *(getattr(logprobs, "refusal", None) or ())]
+    tokens = tuple(text_of(getattr(entry, "token", None)) or "" for entry in entries)
+    return tokens, tuple(number_of(getattr(entry, "logprob", None)) for entry in entries)
+
+
+def token_ids_of(choice: Choice) -> tuple[int, ...] | None:
+    """Return the sampled ids: as the server gave them, else out of `token_id:N` strings; None where neither is
+    whole.
+    """
+    if choice.token_ids:
+        return choice.token_ids
+    if not choice.tokens or not all(token.startswith(TOKEN_ID_PREFIX) for token in choice.tokens):
+        return None
+    numbers = [token[len(TOKEN_ID_PREFIX) :] for token in choice.tokens]
+    return tuple(map(int, numbers)) if all(map(str.isdecimal, numbers)) else None
+
+
+def tool_call_of(call: Any) -> Mapping[str, Any]:
+    """Return a tool call as plain values, without the fields that are not set."""
+    return dict(plain(call)) if isinstance(plain(call), Mapping) else {"value": plain(call)}
+
+
+def plain(value: Any) -> Any:
+    """Return JSON-like values of whatever the host or the client put into a request or an answer; raises TypeError."""
+    if value is None or isinstance(value, str | int | float | bool):
+        return value
+    if isinstance(value, Mapping):
+        return {str(key): plain(item) for key, item in value.items()}
+    if hasattr(value, "model_dump"):
+        return plain(value.model_dump(mode="json", exclude_unset=True))
+    if isinstance(value, Iterable) and not isinstance(value, bytes):
+        return [plain(item) for item in value]
+    raise TypeError(f"{type(value).__name__} has no JSON form")
+
+
+def text_of(value: Any) -> str | None:
+    """Return a string that UTF-8 can carry; None for anything else."""
+    if not isinstance(value, str):
+        return None
+    return value if value.isascii() else value.encode("utf-8", "replace").decode()
+
+
+def number_of(value: Any) -> float | None:
+    """Return a number as float; None for anything else."""
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
+
+
+def count_of(value: Any) -> int | None:
+    """Return a whole number; None for anything else."""
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
+def ids_of(value: Any) -> tuple[int, ...] | None:
+    """Return a list of token ids (whole numbers from 0, below 2³¹); None for anything else."""
+    if not isinstance(value, Sequence) or isinstance(value, str | bytes):
+        return None
+    try:
+        checked = array("i", value)  # far faster than looking at each
+    except (TypeError, OverflowError):
+        return None
+    return None if checked and min(checked) < 0 else tuple(value)
+
+
+def canonical(value: Any) -> str:
+    """Return JSON with sorted keys; what JSON does not know is written as its text."""
+    return json.dumps(plain(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False)

@@ -1,0 +1,261 @@
+"""One call of a chat-completions client, from the request as the application made it to the recorded turns.
+
+Before: asks the server for log-probs and token ids besides. After: records, and hides what the application did not
+ask for. Every step is guarded; where one fails the application's own request goes out and its own answer comes back.
+"""
+
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any
+
+from rollbus.producers import context
+from rollbus.producers.answer import answer_of
+from rollbus.producers.episode import Episode
+from rollbus.producers.openai_stream import StreamAccumulator
+from rollbus.producers.turn_record import Exchange
+
+if TYPE_CHECKING:
+    from rollbus.producers.recorder import Recorder
+
+LOGPROBS_REFUSED = "logprobs_refused"
+REFUSAL_STATUSES = (400, 422)
+REFUSAL_WORDS = (
+    "logprob",
+    "token_id",
+    "stream_options",
+    "unrecognized",
+    "unknown",
+    "unexpected",
+    "extra",
+    "unsupported",
+)
+"""A refusal that names none of these has another cause, and is not tried again."""
+MAX_REFUSING = 1000
+"""Kinds of request remembered as refused."""
+
+
+@dataclass(slots=True)
+class Capture:
+    """What the calls of one wrapped client share."""
+
+    recorder: "Recorder"
+    episode: Episode | None
+    function: str | None
+    mode: str
+    hide_injected: bool
+    server: str
+    refusing: set[tuple[object, ...]] = field(default_factory=set)
+    """Kinds of request for which the server has refused log-probs."""
+
+    def begin(self, request: Mapping[str, Any]) -> "Call | None":
+        """Return the call to observe; None where it belongs to no recorded episode."""
+        return self.recorder.guard.call("begin", self._begin, request, default=None)
+
+    def _begin(self, request: Mapping[str, Any]) -> "Call | None":
+        episode = self.episode or self.recorder.current_episode()
+        if episode is None:
+            self.recorder.counts.add("calls_outside_episode")
+        if episode is None or not episode.recording:
+            return None
+        return Call(self, episode, self.function or context.current_function(), request)
+
+
+class Call:
+    """One request and what became of it."""
+
+    def __init__(self, capture: Capture, episode: Episode, function: str, request: Mapping[str, Any]) -> None:
+        """Copy the request, which the application may change while it runs."""
+        self._capture, self._episode, self._function = capture, episode, function
+        self._guard = capture.recorder.guard
+        self._started = time.perf_counter()
+        # An iterator of messages can be read only once, so the server gets our copy.
+        messages = list(request.get("messages") or ())
+        self.original = {**request, "messages": messages} if "messages" in request else dict(request)
+        self._request = {**request, "messages": [dict(m) if isinstance(m, dict) else m for m in messages]}
+        self._streamed = request.get("stream") is True
+        self._kind = (capture.server, str(request.get("model")), self._streamed, bool(request.get("tools")))
+        self._withheld = LOGPROBS_REFUSED if self._kind in capture.refusing else None
+        self.asks_logprobs = request.get("logprobs") is True
+        extra = request.get("extra_body")
+        self.asks_ids = isinstance(extra, Mapping) and bool(extra.get("return_token_ids"))
+        options = request.get("stream_options")
+        self.asks_usage = isinstance(options, Mapping) and bool(options.get("include_usage"))
+        self.kwargs = self._with_injections()
+        self._done = False
+
+    def _with_injections(self) -> dict[str, Any]:
+        """Return the arguments to call with."""
+        request = self.original
+        if self._capture.mode == "passive" or self._withheld:
+            return request
+        asked: dict[str, Any] = {}
+        if self._capture.mode == "force" or not isinstance(request.get("logprobs"), bool):
+            asked["logprobs"] = True
+        if request.get("extra_body") is None or isinstance(request["extra_body"], Mapping):
+            asked["extra_body"] = {"return_token_ids": True, **(request.get("extra_body") or {})}
+        if self._streamed and not self.asks_usage:
+            options = request.get("stream_options")
+            asked["stream_options"] = {**(options if isinstance(options, Mapping) else {}), "include_usage": True}
+        return {**request, **asked}
+
+    def retry(self, error: BaseException) -> bool:
+        """Say whether to call again with the application's own arguments, because the server refuses what we added."""
+        return self._guard.call("refused", self._retry, error, default=False)
+
+    def _retry(self, error: BaseException) -> bool:
+        if self.kwargs is self.original or getattr(error, "status_code", None) not in REFUSAL_STATUSES:
+            return False
+        text = f"{error} {getattr(error, 'body', '')}".lower()
+        if not any(word in text for word in REFUSAL_WORDS):
+            return False
+        if len(self._capture.refusing) < MAX_REFUSING:
+            self._capture.refusing.add(self._kind)
+        self._capture.recorder.counts.add("logprobs_refused")
+        self._withheld, self.kwargs = LOGPROBS_REFUSED, self.original
+        return True
+
+    def failed(self) -> None:
+        """Count a call that gave no answer."""
+        self._capture.recorder.counts.add("calls_failed")
+
+    def finished(self, response: Any) -> None:
+        """Record an unstreamed answer and hide what was not asked for."""
+        self._guard.call("finished", self._finished, response, default=None)
+        if self._hides:
+            self._guard.call("hide", self._hide, response, default=None)
+
+    def _finished(self, response: Any) -> None:
+        if self._done:
+            return
+        self._done = True
+        try:
+            answer = answer_of(response)
+        except Exception as error:  # a shape nobody has seen yet
+            self._guard.failed("answer", error)
+            answer = answer_of(None)
+        self._record(answer, streamed=False)
+
+    def streaming(self, stream: Any) -> Any:
+        """Watch a stream while the application reads it; returns the same object."""
+        return self._guard.call("stream", self._streaming, stream, default=stream)
+
+    def _streaming(self, stream: Any) -> Any:
+        iterator = getattr(stream, "_iterator", None)
+        if iterator is None:
+            self._capture.recorder.counts.add("calls_unobserved")
+            return stream
+        watch = _Watch(self)
+        self._episode.opened(watch)
+        if hasattr(iterator, "__anext__"):
+            stream._iterator, stream.close = watch.read_async(iterator), watch.closing_async(stream.close)
+        else:
+            stream._iterator, stream.close = watch.read(iterator), watch.closing(stream.close)
+        return stream
+
+    def _record(self, answer: Any, *, streamed: bool) -> None:
+        withheld = self._withheld
+        if withheld and any(choice.logprobs for choice in answer.choices):
+            withheld = None  # the application asked by itself, and got them
+        exchange = Exchange(
+            request=self._request,
+            answer=answer,
+            streamed=streamed,
+            latency_ms=int((time.perf_counter() - self._started) * 1000),
+            withheld=withheld,
+            logprob_mode=self._capture.recorder.settings.logprob_mode,
+        )
+        self._episode.record(exchange, self._function)
+
+    @property
+    def _hides(self) -> bool:
+        return self._capture.hide_injected and self.kwargs is not self.original
+
+    def _hide(self, response: Any) -> None:
+        """Take out of an answer or a chunk what the application did not ask for."""
+        if not self.asks_ids:
+            _forget(response, "prompt_token_ids")
+        for choice in getattr(response, "choices", None) or ():
+            if not self.asks_logprobs and getattr(choice, "logprobs", None) is not None:
+                choice.logprobs = None
+            if not self.asks_ids:
+                _forget(choice, "token_ids")
+
+    def shown(self, chunk: Any) -> bool:
+        """Hide what was not asked for in a chunk; False where the chunk itself was not asked for (usage)."""
+        if not self._hides:
+            return True
+        self._guard.call("hide", self._hide, chunk, default=None)
+        return self.asks_usage or bool(getattr(chunk, "choices", True)) or getattr(chunk, "usage", None) is None
+
+
+class _Watch:
+    """A stream being read."""
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+        self._accumulator = StreamAccumulator()
+        self._broken = False
+
+    def read(self, chunks: Iterator[Any]) -> Iterator[Any]:
+        try:
+            for chunk in chunks:
+                self._add(chunk)
+                if self._call.shown(chunk):
+                    yield chunk
+            self.finish(complete=True)
+        finally:
+            self.finish(complete=False)
+
+    async def read_async(self, chunks: AsyncIterator[Any]) -> AsyncIterator[Any]:
+        try:
+            async for chunk in chunks:
+                self._add(chunk)
+                if self._call.shown(chunk):
+                    yield chunk
+            self.finish(complete=True)
+        finally:
+            self.finish(complete=False)
+
+    def closing(self, close: Callable[[], Any]) -> Callable[[], Any]:
+        def closed() -> Any:
+            self.finish(complete=False)
+            return close()
+
+        return closed
+
+    def closing_async(self, close: Callable[[], Any]) -> Callable[[], Any]:
+        async def closed() -> Any:
+            self.finish(complete=False)
+            return await close()
+
+        return closed
+
+    def abandon(self) -> None:
+        """Record it as far as it came."""
+        self.finish(complete=False)
+
+    def _add(self, chunk: Any) -> None:
+        try:
+            self._accumulator.add(chunk)
+        except Exception as error:  # a shape nobody has seen yet
+            self._broken = True
+            self._call._guard.failed("chunk", error)
+
+    def finish(self, *, complete: bool) -> None:
+        """Record once, however often the stream ends."""
+        self._call._guard.call("finish_stream", self._finish, complete, default=None)
+
+    def _finish(self, complete: bool) -> None:
+        call = self._call
+        if call._done:
+            return
+        call._done = True
+        call._episode.finished(self)
+        call._record(self._accumulator.answer(complete=complete and not self._broken), streamed=True)
+
+
+def _forget(value: Any, name: str) -> None:
+    extra = getattr(value, "model_extra", None)
+    if extra:
+        extra.pop(name, None)

@@ -1,0 +1,66 @@
+"""Which episode and which function of the agent the running code belongs to.
+
+Context variables follow tasks and `asyncio.to_thread` by themselves; threads and executors need `bind`.
+"""
+
+import functools
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, suppress
+from contextvars import ContextVar, Token, copy_context
+from typing import TYPE_CHECKING, ParamSpec, TypeVar
+
+if TYPE_CHECKING:
+    from rollbus.producers.episode import Episode
+
+P = ParamSpec("P")
+R = TypeVar("R")
+
+_episode: ContextVar["Episode | None"] = ContextVar("rollbus_episode", default=None)
+_function: ContextVar[str] = ContextVar("rollbus_function", default="")
+
+
+def current_episode() -> "Episode | None":
+    """Return the innermost episode of the running code."""
+    return _episode.get()
+
+
+def current_function() -> str:
+    """Return the name given by the innermost `function` block; empty outside."""
+    return _function.get()
+
+
+def enter(episode: "Episode") -> Token["Episode | None"]:
+    """Make an episode the current one."""
+    return _episode.set(episode)
+
+
+def leave(token: Token["Episode | None"]) -> None:
+    """Undo `enter`; does nothing where the block is left in another context than it was entered in."""
+    try:
+        _episode.reset(token)
+    except ValueError:  # an async generator that was closed by another task
+        return
+
+
+@contextmanager
+def function(name: str) -> Iterator[None]:
+    """Mark the calls inside as made by this part of the agent, for `target_functions`."""
+    token = _function.set(name)
+    try:
+        yield
+    finally:
+        with suppress(ValueError):  # left in another context, as in `leave`
+            _function.reset(token)
+
+
+def bind(call: Callable[P, R]) -> Callable[P, R]:
+    """Return the function bound to the current episode, to hand to a thread or an executor; may be called many times
+    at once.
+    """
+    context = copy_context()
+
+    @functools.wraps(call)
+    def bound(*args: P.args, **kwargs: P.kwargs) -> R:
+        return context.copy().run(call, *args, **kwargs)
+
+    return bound

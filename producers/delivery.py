@@ -1,0 +1,279 @@
+"""Events from any thread to a sink, in order: a queue bounded by bytes and by count, and one thread with its own loop.
+
+`offer` never blocks: where the queue is full it says no, and the caller drops the whole episode (`purge`). A record
+leaves the queue's books only when the sink has it for good, so what is in flight counts against the bounds too.
+"""
+
+import asyncio
+import contextlib
+import logging
+import threading
+import time
+from collections import Counter, deque
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from rollbus.producers.counters import Counters
+from rollbus.producers.sink import EventSink, Outbound
+
+logger = logging.getLogger(__name__)
+
+MAX_BATCH_EVENTS = 500
+MAX_BATCH_BYTES = 4 * 1024 * 1024
+RESERVE_EVENTS = 1000
+RESERVE_BYTES = 1024 * 1024
+"""Room kept for what must be said when the queue is full: that an episode was dropped."""
+RETRY_FIRST_S, RETRY_MOST_S = 0.1, 5.0
+CLOSE_SINK_S = 2.0
+
+
+@dataclass(frozen=True, slots=True)
+class Item:
+    """One event, in the one or more frames that its topic takes."""
+
+    episode_id: str
+    """Empty where it belongs to no episode that can be dropped with it."""
+    frames: tuple[Outbound, ...]
+    size: int
+    """Bytes of keys and values."""
+
+
+class Delivery:
+    """The queue and its thread; the thread starts with the first event."""
+
+    def __init__(
+        self,
+        make_sink: Callable[[], EventSink],
+        counters: Counters,
+        *,
+        max_events: int,
+        max_bytes: int,
+        report: Callable[[], Item | None] = lambda: None,
+        report_interval_s: float = 30.0,
+    ) -> None:
+        """Deliver to the sink that `make_sink` makes, in the thread; every so often also what `report` returns."""
+        self._make_sink, self._report, self._report_interval_s = make_sink, report, report_interval_s
+        self.counters = counters
+        self.max_events, self.max_bytes = max_events, max_bytes
+        self._reset()
+
+    def _reset(self) -> None:
+        # Re-entrant: the garbage collector may finish an abandoned stream, which emits, in the middle of `offer`.
+        self._lock = threading.RLock()
+        self._idle = threading.Condition(self._lock)
+        self._queue: deque[Item] = deque()
+        self._in_flight: list[Item] = []
+        self._queued_of: Counter[str] = Counter()
+        self._events = self._bytes = 0
+        self._thread: threading.Thread | None = None
+        self._loop: asyncio.AbstractEventLoop | None = None
+        self._task: asyncio.Task[None] | None = None
+        self._wake: asyncio.Event | None = None
+        self._asleep = False
+        self._stopping = False
+        self._abandon = False
+        self._next_report = time.monotonic() + self._report_interval_s
+        self.healthy: bool | None = None
+        """Whether the last attempt at the sink worked; None before the first."""
+
+    def offer(self, item: Item, *, urgent: bool = False) -> bool:
+        """Queue an event, and say whether there was room; `urgent` ones may use the reserve."""
+        with self._lock:
+            if self._stopping:
+                return False
+            max_events = self.max_events + (RESERVE_EVENTS if urgent else 0)
+            max_bytes = self.max_bytes + (RESERVE_BYTES if urgent else 0)
+            if self._events + 1 > max_events or self._bytes + item.size > max_bytes:
+                return False
+            self._queue.append(item)
+            self._events += 1
+            self._bytes += item.size
+            self._queued_of[item.episode_id] += 1
+            self._ensure_thread()
+            wake = self._asleep
+            self._asleep = False
+        if wake and self._wake is not None:
+            self._call(self._wake.set)
+        return True
+
+    def purge(self, episode_id: str) -> int:
+        """Take an episode's events out of the queue, and return how many; those in flight stay."""
+        with self._lock:
+            if not self._queued_of.get(episode_id):
+                return 0
+            kept: deque[Item] = deque()
+            removed = 0
+            for item in self._queue:
+                if item.episode_id == episode_id:
+                    removed += 1
+                    self._forget(item)
+                else:
+                    kept.append(item)
+            self._queue = kept
+            return removed
+
+    @property
+    def pending_events(self) -> int:
+        """Events queued or in flight."""
+        return self._events
+
+    @property
+    def pending_bytes(self) -> int:
+        """Their bytes."""
+        return self._bytes
+
+    def flush(self, timeout_s: float) -> bool:
+        """Wait until all that was offered is with the sink; False where time ran out."""
+        with self._idle:
+            return self._idle.wait_for(lambda: self._events == 0, timeout=max(0.0, timeout_s))
+
+    def close(self, timeout_s: float) -> bool:
+        """Flush, then end the thread; what is left then counts as dropped. Returns whether nothing was left."""
+        deadline = time.monotonic() + timeout_s
+        flushed = self.flush(timeout_s)
+        with self._lock:
+            already, self._stopping = self._stopping, True
+            thread, self._abandon = self._thread, not flushed
+            if self._abandon and self._task is not None:
+                self._call(self._task.cancel)
+            elif self._wake is not None:
+                self._call(self._wake.set)
+        if thread is not None and thread is not threading.current_thread():
+            thread.join(max(0.0, deadline - time.monotonic()) + 2 * CLOSE_SINK_S)
+        with self._lock:
+            if not already and self._events:
+                self.counters.add("events_dropped.undelivered_at_close", self._events)
+            for item in (*self._queue, *self._in_flight):
+                self._forget(item)
+            self._queue.clear()
+            self._in_flight = []
+        return flushed
+
+    def after_fork(self) -> None:
+        """Start over in a child process: the parent delivers what it had queued, and its thread is not here."""
+        self._reset()
+
+    def _forget(self, item: Item) -> None:
+        self._events -= 1
+        self._bytes -= item.size
+        self._queued_of[item.episode_id] -= 1
+        if self._queued_of[item.episode_id] <= 0:
+            del self._queued_of[item.episode_id]
+        if self._events == 0:
+            self._idle.notify_all()
+
+    def _ensure_thread(self) -> None:
+        if self._thread is None or not self._thread.is_alive():
+            self._thread = threading.Thread(target=self._run, name="rollbus-delivery", daemon=True)
+            self._thread.start()
+
+    def _call(self, function: Callable[[], object] | None) -> None:
+        loop = self._loop
+        if loop is None or function is None:
+            return
+        try:
+            loop.call_soon_threadsafe(function)
+        except RuntimeError:  # the loop has just ended
+            return
+
+    def _run(self) -> None:
+        try:
+            asyncio.run(self._main())
+        except asyncio.CancelledError:  # close() ran out of time
+            return
+        except Exception:  # the thread is ours alone: what it raises ends here
+            logger.exception("rollbus: the delivery thread ended")
+
+    async def _main(self) -> None:
+        with self._lock:
+            self._wake = asyncio.Event()
+            self._task = asyncio.current_task()
+            self._loop = asyncio.get_running_loop()
+        sink: EventSink | None = None
+        retry_s = RETRY_FIRST_S
+        try:
+            while batch := await self._next():
+                try:
+                    if sink is None:
+                        sink = self._make_sink()
+                        await sink.start()
+                    await self._deliver(sink, batch)
+                    self.healthy, retry_s = True, RETRY_FIRST_S
+                except Exception as error:  # a sink of the host's may raise anything; it is asked again
+                    self._unavailable(error)
+                    sink = await self._close(sink)
+                    await asyncio.sleep(retry_s)
+                    retry_s = min(retry_s * 2, RETRY_MOST_S)
+        finally:
+            await self._close(sink)
+
+    async def _next(self) -> list[Item]:
+        """Return what to send next, as soon as there is something; nothing where the thread should end."""
+        while True:
+            self._report_if_due()
+            if batch := self._take():
+                return [] if self._abandon else batch
+            with self._lock:
+                if self._queue:
+                    continue
+                if self._stopping:
+                    return []
+                assert self._wake is not None
+                self._wake.clear()
+                self._asleep = True
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._wake.wait(), max(0.01, self._next_report - time.monotonic()))
+            self._asleep = False
+
+    async def _deliver(self, sink: EventSink, batch: list[Item]) -> None:
+        frames = [frame for item in batch for frame in item.frames]
+        refused = await sink.send(frames)
+        delivered = rejected = position = 0
+        for item in batch:
+            span = range(position, position + len(item.frames))
+            position += len(item.frames)
+            if refused and not refused.isdisjoint(span):
+                rejected += 1
+            else:
+                delivered += 1
+        with self._lock:
+            if self._in_flight is not batch:
+                return  # close() ran out of time and has counted these as dropped
+            self.counters.add("events_delivered", delivered)
+            if rejected:
+                self.counters.add("events_dropped.refused_by_sink", rejected)
+            self._in_flight = []
+            for item in batch:
+                self._forget(item)
+
+    def _take(self) -> list[Item]:
+        """Return what an attempt left over, else the head of the queue."""
+        with self._lock:
+            if self._in_flight:
+                return self._in_flight
+            size = 0
+            while self._queue and len(self._in_flight) < MAX_BATCH_EVENTS and size < MAX_BATCH_BYTES:
+                item = self._queue.popleft()
+                size += item.size
+                self._in_flight.append(item)
+            return self._in_flight
+
+    def _report_if_due(self) -> None:
+        if time.monotonic() >= self._next_report:
+            self._next_report = time.monotonic() + self._report_interval_s
+            if (item := self._report()) is not None and self.offer(item, urgent=True):
+                self.counters.add("events_emitted")
+
+    async def _close(self, sink: EventSink | None) -> None:
+        if sink is None:
+            return
+        try:
+            await asyncio.wait_for(sink.close(), CLOSE_SINK_S)
+        except Exception as error:
+            logger.debug("rollbus: closing the sink failed: %r", error)
+
+    def _unavailable(self, error: Exception) -> None:
+        if self.healthy is not False:
+            logger.warning("rollbus: events wait in memory, their sink is unavailable: %r", error)
+        self.healthy = False
+        self.counters.add("delivery_retries")

@@ -1,0 +1,299 @@
+"""One episode as this process sees it: turns, tools and rewards to events with ids and sequence numbers.
+
+Every public method is safe to call at any time from any thread; what fails is counted. Where an event finds no room,
+the whole episode is dropped: its queued events go, and if some were sent already, one Excluded event says that the
+rest will not follow.
+"""
+
+import threading
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any, Protocol
+
+from rollbus.producers.answer import canonical, text_of
+from rollbus.producers.prompt_log import PromptLog
+from rollbus.producers.redaction import Redactor
+from rollbus.producers.turn_record import Draft, Exchange, drafts_of
+from rollbus.schemas import ids
+from rollbus.schemas.events import (
+    AliasDeclared,
+    EpisodeEnded,
+    EpisodeStarted,
+    Event,
+    Excluded,
+    Message,
+    RewardReported,
+    StopReason,
+    ToolCalled,
+    TurnRecorded,
+    WriterClosed,
+)
+from rollbus.schemas.topics import ALIASES, EPISODE_EVENTS
+
+if TYPE_CHECKING:
+    from rollbus.producers.recorder import Recorder
+
+CHILD_SEPARATOR = "/"
+KEYED = -1
+"""The sequence of an event whose id comes from the caller's key."""
+
+
+class Abandonable(Protocol):
+    """A stream that is still being read."""
+
+    def abandon(self) -> None:
+        """Record it as far as it came."""
+
+
+def root_of(episode_id: str) -> str:
+    """Return the outermost parent's id: a child's id starts with it, so that feedback finds its partition by the id
+    alone.
+    """
+    return episode_id.partition(CHILD_SEPARATOR)[0]
+
+
+class Episode:
+    """A handle; made by `Recorder.episode`, `start` or `attach`."""
+
+    def __init__(
+        self,
+        recorder: "Recorder",
+        episode_id: str,
+        *,
+        task: str = "",
+        writer_id: str,
+        started_at_ms: int,
+        sampled: bool = True,
+        owner: bool = True,
+        parent: "Episode | None" = None,
+    ) -> None:
+        """Say nothing yet; `begin` does."""
+        self.id, self.root_id, self.task, self.parent = episode_id, root_of(episode_id), task, parent
+        self.started_at_ms, self.sampled = started_at_ms, sampled
+        self.dropped = False
+        """True once it found no room: nothing more of it is sent."""
+        self.ended = False
+        self._recorder, self._owner = recorder, owner
+        self._writer_id, self._sequence = writer_id, 0
+        self._other_writers: set[str] = set()
+        self._prompts = PromptLog()
+        self._tools_sent: set[str] = set()
+        self._streams: set[Abandonable] = set()
+        self._lock = threading.RLock()
+
+    @property
+    def recording(self) -> bool:
+        """Whether events of it are still taken."""
+        return self.sampled and not self.dropped and not self.ended
+
+    def reward(
+        self,
+        value: float | None,
+        *,
+        name: str = "reward",
+        key: str | None = None,
+        turn: str | None = None,
+        source: str = "agent",
+        supersedes: str | None = None,
+        retracted: bool = False,
+        comment: str | None = None,
+    ) -> str | None:
+        """Report what the episode, or one turn of it, is worth; return the event's id.
+
+        The same `key` again is the same report. After the episode's end this is `Recorder.feedback`.
+        """
+        fields = {
+            "name": name,
+            "value": value,
+            "turn_event_id": turn,
+            "source": source,
+            "supersedes": supersedes,
+            "retracted": retracted,
+        }
+        return self._recorder.guard.call("reward", self._reward, fields, key, comment, default=None)
+
+    def tool(
+        self,
+        name: str,
+        *,
+        arguments: Any = "",
+        result: Any = None,
+        error: str | None = None,
+        tool_call_id: str | None = None,
+        latency_ms: int | None = None,
+    ) -> str | None:
+        """Record a tool call; return the event's id. Values that are not text are written as JSON."""
+        fields = {"name": name, "tool_call_id": tool_call_id, "latency_ms": latency_ms}
+        return self._recorder.guard.call("tool", self._tool, fields, arguments, result, error, default=None)
+
+    def alias(self, alias: str) -> None:
+        """Let feedback find this episode by another name, such as an order number."""
+        self._recorder.guard.call("alias", self._alias, alias, default=None)
+
+    def exclude(self, reason: str = "") -> None:
+        """Keep this episode out of training."""
+        self._recorder.guard.call("exclude", self.emit, Excluded, {"reason": reason}, default=None)
+
+    def headers(self) -> dict[str, str]:
+        """Return what to send along to another process, for its `attach`."""
+        return {"rollbus-episode": self.id, "rollbus-started": str(self.started_at_ms)}
+
+    def end(self, stop_reason: StopReason = "completed", error: str | None = None) -> None:
+        """Say that the agent's run is over; streams still open are recorded as abandoned. Rewards may follow."""
+        self._recorder.guard.call("end", self._end, stop_reason, error, default=None)
+
+    def begin(self, fields: Mapping[str, Any]) -> None:
+        """Write the start; for the recorder."""
+        redactor = Redactor(self._recorder.redact)
+        labels = {str(key): redactor.text(str(value)) or "" for key, value in (fields.get("labels") or {}).items()}
+        parent_id = self.parent.id if self.parent else None
+        self.emit(EpisodeStarted, {**fields, "task": self.task, "labels": labels, "parent_episode_id": parent_id})
+
+    def record(self, exchange: Exchange, function: str) -> None:
+        """Write the turns of one answer; a turn that cannot be made says so in its reason instead of missing."""
+        if not self.recording:
+            self._recorder.counts.add("turns_suppressed")
+            return None
+        try:
+            drafts = drafts_of(exchange, self._recorder.redact)
+        except Exception as error:  # a shape nobody has seen yet
+            self._recorder.guard.failed("capture", error)
+            return self._record_failure(exchange, function, "capture_failed")
+        for draft in drafts:
+            if draft.redaction_error is not None:
+                self._recorder.guard.failed("redact", draft.redaction_error)
+            try:
+                self._record_draft(draft, function)
+            except Exception as error:
+                self._recorder.guard.failed("record", error)
+                self._record_failure(exchange, function, "capture_failed")
+        return None
+
+    def _record_draft(self, draft: Draft, function: str) -> None:
+        with self._lock:
+            split = self._prompts.send(draft.prompt, draft.completion)
+            fields = {**draft.fields, "prefix_count": split.prefix_count, "prefix_hash": split.prefix_hash}
+            if fields["tools_hash"] in self._tools_sent:
+                fields["tools"] = None
+            fields |= {"added_messages": split.added, "completion": draft.completion, "function": function}
+            self._count_turn(fields["untrainable_reason"])
+            self.emit(TurnRecorded, fields)
+            self._tools_sent.add(fields["tools_hash"])
+
+    def _record_failure(self, exchange: Exchange, function: str, reason: str) -> None:
+        self._count_turn(reason)
+        model = text_of(exchange.answer.model) or text_of(exchange.request.get("model")) or ""
+        fields = {"model": model, "completion": Message(role="assistant"), "trainable": False}
+        self.emit(TurnRecorded, {**fields, "untrainable_reason": reason, "function": function})
+
+    def _count_turn(self, reason: str | None) -> None:
+        self._recorder.counts.add("turns_trainable" if reason is None else f"turns_untrainable.{reason}")
+
+    def _reward(self, fields: dict[str, Any], key: str | None, comment: str | None) -> str | None:
+        fields = {**fields, "comment": Redactor(self._recorder.redact).text(comment)}
+        if self.sampled and (key is not None or self.ended):
+            return self._recorder.send_reward(self.id, None, fields, key, self.started_at_ms)
+        return self.emit(RewardReported, fields)
+
+    def _tool(self, fields: dict[str, Any], arguments: Any, result: Any, error: str | None) -> str | None:
+        redactor = Redactor(self._recorder.redact)
+        texts = {
+            "arguments": redactor.text(_as_text(arguments)) or "",
+            "result": redactor.text(_as_text(result)),
+            "error": redactor.text(_as_text(error)),
+        }
+        if redactor.error is not None:
+            self._recorder.guard.failed("redact", redactor.error)
+        return self.emit(ToolCalled, {**fields, **texts})
+
+    def _alias(self, alias: str) -> None:
+        if not self.sampled or self.dropped:
+            return
+        fields = self._envelope(ids.stable_id("alias", alias, self.id), KEYED)
+        self._recorder.submit(ALIASES, alias, AliasDeclared(**fields, alias=alias), episode_id="")
+
+    def _end(self, stop_reason: StopReason, error: str | None) -> None:
+        for stream in tuple(self._streams):
+            stream.abandon()
+        with self._lock:
+            if not self.recording:
+                return
+            if self._owner:
+                text = Redactor(self._recorder.redact).text(text_of(error))
+                writers = tuple(sorted({self._writer_id, *self._other_writers}))
+                self.emit(EpisodeEnded, {"stop_reason": stop_reason, "error": text, "writer_ids": writers})
+            self.close_writer()
+
+    def close_writer(self) -> None:
+        """Say how many events this process wrote; nothing of it may follow."""
+        with self._lock:
+            if self.recording and self._sequence:
+                self.emit(WriterClosed, {"count": self._sequence})
+            self.ended = True
+
+    def emit(self, record: type[Event], fields: Mapping[str, Any]) -> str | None:
+        """Write the next event of this writer and return its id; None where the episode is not recorded (any more)."""
+        with self._lock:
+            if not self.recording:
+                self._recorder.counts.add("events_suppressed")
+                return None
+            event_id = ids.event_id(self.id, self._writer_id, self._sequence)
+            event = record(**self._envelope(event_id, self._sequence), **fields)
+            if not self._recorder.submit(EPISODE_EVENTS, self.root_id, event, episode_id=self.id):
+                self._drop()
+                return None
+            self._sequence += 1
+            return event_id
+
+    def _drop(self) -> None:
+        purged = self._recorder.purge(self.id)
+        self._recorder.counts.add("episodes_dropped.queue_full")
+        if self._sequence > purged:
+            event_id = ids.event_id(self.id, self._writer_id, self._sequence)
+            excluded = Excluded(**self._envelope(event_id, self._sequence), reason="producer_queue_full")
+            self._recorder.submit(EPISODE_EVENTS, self.root_id, excluded, episode_id="", urgent=True)
+        self.dropped = True
+
+    def _envelope(self, event_id: str, sequence: int) -> dict[str, Any]:
+        return self._recorder.envelope(
+            event_id=event_id,
+            episode_id=self.id,
+            writer_id=self._writer_id,
+            sequence=sequence,
+            started_at_ms=self.started_at_ms,
+        )
+
+    def opened(self, stream: Abandonable) -> None:
+        """Remember a stream, to record it at the episode's end if nobody has read it to its own."""
+        self._streams.add(stream)
+
+    def finished(self, stream: Abandonable) -> None:
+        """Forget a stream."""
+        self._streams.discard(stream)
+
+    def joined_by(self, writer_id: str) -> None:
+        """Remember another writer of this process, for the episode's end to name."""
+        self._other_writers.add(writer_id)
+
+    def after_fork(self, writer_id: str) -> None:
+        """Go on in a child process under another writer; the parent ends the episode."""
+        self._lock = threading.RLock()
+        self._writer_id, self._sequence, self._owner = writer_id, 0, False
+        self._streams = set()
+
+    @property
+    def owner(self) -> bool:
+        """Whether this process started the episode."""
+        return self._owner
+
+    def __repr__(self) -> str:
+        """Name the episode, nothing of its content."""
+        return f"<Episode {self.id} task={self.task!r}>"
+
+
+def _as_text(value: Any) -> str | None:
+    if value is None or isinstance(value, str):
+        return text_of(value)
+    try:
+        return text_of(canonical(value))
+    except (TypeError, ValueError):
+        return text_of(str(value))

@@ -1,0 +1,186 @@
+"""Wrap an OpenAI client object: the same type on the same connections, with `chat.completions` recorded.
+
+Works on the object, never on the transport, and imports nothing of the client's package, so its version does not
+matter here. The wrapped client is an instance of a subclass made for it; `create` and `parse` of its completions are
+replaced, through which `stream`, `with_raw_response`, `with_streaming_response` and `with_options` go by themselves.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, TypeVar
+
+from rollbus.producers.capture import Call, Capture
+from rollbus.producers.episode import Episode
+
+if TYPE_CHECKING:
+    from rollbus.producers.recorder import Recorder
+
+Client = TypeVar("Client")
+RAW_HEADER = "x-stainless-raw-response"
+"""How the client asks itself for a raw response: `true`, or `stream` for one whose body is not read yet."""
+_METHODS = ("create", "parse")
+
+
+def wrap_client(
+    client: Client,
+    recorder: "Recorder",
+    episode: Episode | None,
+    function: str | None,
+    mode: str,
+    hide_injected: bool,
+) -> Client:
+    """Return a recorded twin of the client; raises where the object has no `chat.completions.create`."""
+    capture = Capture(recorder, episode, function, mode, hide_injected, str(getattr(client, "base_url", "")))
+    twin = object.__new__(_recorded_class(type(client), capture))
+    twin.__dict__.update(
+        {name: value for name, value in vars(client).items() if getattr(value, "_client", None) is not client}
+    )
+    twin.__dict__["chat"] = _recorded_chat(client.chat, twin, capture)  # type: ignore[attr-defined]
+    return twin
+
+
+def _recorded_class(original: type[Client], capture: Capture) -> type[Client]:
+    """Return a subclass whose copies are recorded too, and whose `beta.chat` is."""
+
+    def copy(self: Any, *args: Any, **kwargs: Any) -> Any:
+        # The copy is made by the original class: our subclass has no constructor of its own.
+        plain = object.__new__(original)
+        plain.__dict__.update(vars(self))
+        copied = original.copy(plain, *args, **kwargs)  # type: ignore[attr-defined]
+        options = (capture.episode, capture.function, capture.mode, capture.hide_injected)
+        return capture.recorder.guard.call("wrap", wrap_client, copied, capture.recorder, *options, default=copied)
+
+    names: dict[str, Any] = {"__module__": original.__module__, "__qualname__": original.__qualname__}
+    if hasattr(original, "copy"):
+        names |= {"copy": copy, "with_options": copy}
+    if hasattr(original, "beta"):
+        names["beta"] = functools.cached_property(lambda self: _recorded_beta(original, self, capture))
+        names["beta"].__set_name__(None, "beta")
+    return type(original.__name__, (original,), names)
+
+
+def _recorded_beta(original: Any, twin: Any, capture: Capture) -> Any:
+    beta = inspect.getattr_static(original, "beta").func(twin)
+    chat = getattr(beta, "chat", None)
+    if chat is not None:
+        capture.recorder.guard.call("wrap", _record_methods, chat.completions, capture, default=None)
+    return beta
+
+
+def _recorded_chat(chat: Any, twin: Any, capture: Capture) -> Any:
+    try:
+        own = type(chat)(twin)
+    except TypeError:  # not a resource of the OpenAI package: a fake of the host's
+        own = object.__new__(type(chat))
+        own.__dict__.update(vars(chat))
+    completions = own.completions
+    if completions is getattr(chat, "completions", None):
+        completions = object.__new__(type(completions))
+        completions.__dict__.update(vars(chat.completions))
+        own.completions = completions
+    _record_methods(completions, capture)
+    return own
+
+
+def _record_methods(completions: Any, capture: Capture) -> None:
+    for name in _METHODS:
+        method = getattr(completions, name, None)
+        if method is not None:
+            setattr(completions, name, _recorded(method, capture))
+    if not hasattr(completions, "create"):
+        raise TypeError(f"{type(completions).__name__} has no method create")
+
+
+def _recorded(method: Callable[..., Any], capture: Capture) -> Callable[..., Any]:
+    if inspect.iscoroutinefunction(inspect.unwrap(method)):
+
+        @functools.wraps(method)
+        async def call_async(*args: Any, **kwargs: Any) -> Any:
+            call = capture.begin(kwargs)
+            if call is None:
+                return await method(*args, **kwargs)
+            try:
+                try:
+                    result = await method(*args, **call.kwargs)
+                except Exception as error:
+                    if not call.retry(error):
+                        raise
+                    result = await method(*args, **call.kwargs)
+            except BaseException:
+                call.failed()
+                raise
+            if _raw_mode(kwargs) is not None and inspect.iscoroutinefunction(getattr(result, "parse", None)):
+                return _observe_parse_async(call, result)
+            return _observe(call, result, kwargs)
+
+        return call_async
+
+    @functools.wraps(method)
+    def call_sync(*args: Any, **kwargs: Any) -> Any:
+        call = capture.begin(kwargs)
+        if call is None:
+            return method(*args, **kwargs)
+        try:
+            try:
+                result = method(*args, **call.kwargs)
+            except Exception as error:
+                if not call.retry(error):
+                    raise
+                result = method(*args, **call.kwargs)
+        except BaseException:
+            call.failed()
+            raise
+        return _observe(call, result, kwargs)
+
+    return call_sync
+
+
+def _observe(call: Call, result: Any, kwargs: dict[str, Any]) -> Any:
+    """Record what a call returned, and return the same object."""
+    raw = _raw_mode(kwargs)
+    if raw is None:
+        return _observe_value(call, result, kwargs)
+    if raw == "stream" or kwargs.get("stream") is True:
+        _observe_parse(call, result, kwargs)
+    else:
+        # Parsed once and kept by the response itself: the application's own `parse()` returns this very object.
+        call._guard.call("raw_response", lambda: call.finished(result.parse()), default=None)
+    return result
+
+
+def _observe_value(call: Call, value: Any, kwargs: dict[str, Any]) -> Any:
+    if kwargs.get("stream") is True:
+        return call.streaming(value)
+    call.finished(value)
+    return value
+
+
+def _observe_parse(call: Call, response: Any, kwargs: dict[str, Any]) -> None:
+    """Record when the application parses the response: reading its body is not ours to do."""
+    parse = response.parse
+
+    @functools.wraps(parse)
+    def parsed(*args: Any, **options: Any) -> Any:
+        return _observe_value(call, parse(*args, **options), kwargs)
+
+    response.parse = parsed
+
+
+def _observe_parse_async(call: Call, response: Any) -> Any:
+    parse = response.parse
+
+    @functools.wraps(parse)
+    async def parsed(*args: Any, **options: Any) -> Any:
+        return _observe_value(call, await parse(*args, **options), call.original)
+
+    response.parse = parsed
+    return response
+
+
+def _raw_mode(kwargs: dict[str, Any]) -> str | None:
+    headers = kwargs.get("extra_headers") or {}
+    for name, value in headers.items():
+        if str(name).lower() == RAW_HEADER:
+            return str(value)
+    return None

@@ -1,0 +1,104 @@
+"""`with`, `async with` and decorator forms of an episode.
+
+The episode is the current one inside; an exception that leaves the block ends it with its reason and goes on its way.
+"""
+
+import functools
+import inspect
+from collections.abc import Callable
+from contextvars import Token
+from types import TracebackType
+from typing import Any, TypeVar
+
+from rollbus.producers import context
+from rollbus.producers.episode import Episode
+from rollbus.schemas.events import StopReason
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+MAX_ERROR_CHARACTERS = 500
+
+
+class EpisodeScope:
+    """Opens an episode on entering, ends it on leaving; as a decorator, one episode per call."""
+
+    def __init__(self, open_episode: Callable[[str | None], Episode]) -> None:
+        """`open_episode` is given the decorated function's name, which is the task where none was given."""
+        self._open = open_episode
+        self._entered: list[tuple[Episode, Token[Episode | None]]] = []
+
+    def __enter__(self) -> Episode:
+        """Open the episode and make it the current one."""
+        return self._enter(None)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """End the episode."""
+        self._leave(error)
+
+    async def __aenter__(self) -> Episode:
+        """Open the episode and make it the current one."""
+        return self._enter(None)
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """End the episode."""
+        self._leave(error)
+
+    def __call__(self, function: Function) -> Function:
+        """Run each call of the function as an episode."""
+        name = getattr(function, "__name__", None)
+
+        if inspect.iscoroutinefunction(function):
+
+            @functools.wraps(function)
+            async def run_async(*args: Any, **kwargs: Any) -> Any:
+                scope = EpisodeScope(self._open)
+                scope._enter(name)
+                try:
+                    result = await function(*args, **kwargs)
+                except BaseException as error:
+                    scope._leave(error)
+                    raise
+                scope._leave(None)
+                return result
+
+            return run_async  # type: ignore[return-value]
+
+        @functools.wraps(function)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            scope = EpisodeScope(self._open)
+            scope._enter(name)
+            try:
+                result = function(*args, **kwargs)
+            except BaseException as error:
+                scope._leave(error)
+                raise
+            scope._leave(None)
+            return result
+
+        return run  # type: ignore[return-value]
+
+    def _enter(self, name: str | None) -> Episode:
+        episode = self._open(name)
+        self._entered.append((episode, context.enter(episode)))
+        return episode
+
+    def _leave(self, error: BaseException | None) -> None:
+        if not self._entered:
+            return
+        episode, token = self._entered.pop()
+        context.leave(token)
+        if not episode.ended:
+            episode.end(*_reason(error))
+
+
+def _reason(error: BaseException | None) -> tuple[StopReason, str | None]:
+    if error is None or isinstance(error, GeneratorExit):
+        return "completed", None
+    try:
+        text = f"{type(error).__name__}: {error}"[:MAX_ERROR_CHARACTERS]
+    except Exception:  # an exception whose text raises
+        text = type(error).__name__
+    return ("timeout" if isinstance(error, TimeoutError) else "error"), text

@@ -1,0 +1,62 @@
+"""`init`: settings and addresses to a running recorder. Kafka is imported when the first event is sent."""
+
+from collections.abc import Callable
+
+from rollbus.producers.recorder import Recorder
+from rollbus.producers.settings import CaptureMode, RecorderSettings
+from rollbus.producers.sink import EventSink
+from rollbus.schemas.events import LogprobMode
+from rollbus.schemas.kafka_connection import KafkaConnection
+from rollbus.schemas.topics import DEFAULT_NAMESPACE
+
+
+def init(
+    *,
+    bootstrap_servers: str | None = None,
+    security: KafkaConnection | None = None,
+    sink: EventSink | None = None,
+    namespace: str = DEFAULT_NAMESPACE,
+    producer: str = "",
+    environment: str = "",
+    agent: str = "",
+    enabled: bool = True,
+    sample_rate: float = 1.0,
+    redact: Callable[[str], str] | None = None,
+    logprobs: CaptureMode = "force",
+    logprob_mode: LogprobMode = "unknown",
+    max_queue_events: int = 10_000,
+    max_queue_bytes: int = 64 * 1024 * 1024,
+    report_interval_s: float = 30.0,
+) -> Recorder:
+    """Return a recorder that sends to a Kafka cluster, or to `sink`; raises ConfigurationError.
+
+    `security` is the whole connection with its credentials; `bootstrap_servers` alone means plain text. A broker
+    that does not answer is no error: events wait in memory, within the queue's bounds.
+    """
+    settings = RecorderSettings(
+        namespace=namespace,
+        producer=producer,
+        environment=environment,
+        agent=agent,
+        enabled=enabled,
+        sample_rate=sample_rate,
+        redact=redact,
+        logprobs=logprobs,
+        logprob_mode=logprob_mode,
+        max_queue_events=max_queue_events,
+        max_queue_bytes=max_queue_bytes,
+        report_interval_s=report_interval_s,
+    )
+    if sink is not None:
+        given = sink
+        return Recorder(settings, lambda: given)
+    connection = security or KafkaConnection()
+    if bootstrap_servers is not None:
+        connection = connection.model_copy(update={"bootstrap_servers": bootstrap_servers})
+
+    def make_sink() -> EventSink:
+        from rollbus.producers.kafka_sink import KafkaSink
+
+        return KafkaSink(connection, client_id=f"rollbus-{producer or 'producer'}")
+
+    return Recorder(settings, make_sink)

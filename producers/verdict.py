@@ -1,0 +1,92 @@
+"""Say whether a turn's tokens can be trained on, and if not, why.
+
+Ids, log-probs and the server's own count of completion tokens must agree; nothing is guessed, repaired or tokenised
+again.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+MISSING_LOGPROB = -9999.0
+"""Servers write this (or NaN) where they have no value."""
+ROUNDING = 1e-4
+"""A log-prob this little above 0 is the rounding of a certain token."""
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """Whether a turn can be trained on."""
+
+    trainable: bool
+    reason: str | None = None
+
+
+def clean_logprobs(values: Sequence[float | None]) -> list[float] | None:
+    """Return the log-probs; None where one is missing (absent, NaN, infinite, −9999 or lower) or not a log-prob."""
+    cleaned = []
+    for value in values:
+        if value is None or not math.isfinite(value) or value <= MISSING_LOGPROB or value > ROUNDING:
+            return None
+        cleaned.append(min(value, 0.0))
+    return cleaned
+
+
+def judge(
+    *,
+    prompt_token_ids: Sequence[int] | None,
+    token_ids: Sequence[int] | None,
+    logprobs: Sequence[float | None] | None,
+    sampled_tokens: int | None,
+    completion_tokens: int | None,
+    complete: bool,
+    withheld: str | None = None,
+) -> Verdict:
+    """Return the verdict on one choice.
+
+    `sampled_tokens` and `completion_tokens` are of the whole answer, all choices together: what was captured, and
+    the server's count. `withheld` is a reason from outside: masked text, or a server that refuses to give log-probs.
+    """
+    return Verdict(
+        (
+            reason := withheld
+            or _incomplete(complete)
+            or _missing(prompt_token_ids, token_ids, logprobs)
+            or _disagreement(token_ids or (), logprobs or (), sampled_tokens, completion_tokens)
+        )
+        is None,
+        reason,
+    )
+
+
+def _incomplete(complete: bool) -> str | None:
+    return None if complete else "truncated_stream"
+
+
+def _missing(
+    prompt_token_ids: Sequence[int] | None,
+    token_ids: Sequence[int] | None,
+    logprobs: Sequence[float | None] | None,
+) -> str | None:
+    if not logprobs:
+        return "no_logprobs"
+    if clean_logprobs(logprobs) is None:
+        return "missing_logprobs"
+    if not token_ids:
+        return "no_token_ids"
+    if not prompt_token_ids:
+        return "no_prompt_token_ids"
+    return None
+
+
+def _disagreement(
+    token_ids: Sequence[int],
+    logprobs: Sequence[float | None],
+    sampled_tokens: int | None,
+    completion_tokens: int | None,
+) -> str | None:
+    if len(token_ids) != len(logprobs):
+        return "length_mismatch"
+    if completion_tokens is None:
+        return "no_usage"
+    return None if sampled_tokens == completion_tokens else "length_mismatch"

@@ -24,7 +24,7 @@ from rollbus.local.clickhouse_errors import (
     from_engine,
     refusal,
 )
-from rollbus.local.clickhouse_request import Request
+from rollbus.local.clickhouse_request import READONLY_LIMITS, READONLY_USER, Request
 from rollbus.local.clickhouse_sessions import Sessions
 from rollbus.local.clickhouse_settings import SERVER_LIKE, applied, apply, execute, needs_own_handle, quote
 from rollbus.local.clickhouse_sql import (
@@ -35,15 +35,6 @@ from rollbus.local.clickhouse_sql import (
     split_insert,
 )
 from rollbus.schemas.errors import ConfigurationError
-
-READONLY_USER = "readonly"
-READONLY_LIMITS = {
-    "max_execution_time": "30",
-    "max_result_rows": "1000000",
-    "max_rows_to_read": "1000000000",
-    "max_memory_usage": "2000000000",
-}
-"""A question gone wrong ends with an error before it takes the machine."""
 
 _PARAMETER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 

@@ -16,6 +16,15 @@ DEFAULT_SESSION_TIMEOUT_S = 60.0
 MAX_SESSION_TIMEOUT_S = 3600.0
 """As a server's default_session_timeout and max_session_timeout."""
 
+READONLY_USER = "readonly"
+READONLY_LIMITS = {
+    "max_execution_time": "30",
+    "max_result_rows": "1000000",
+    "max_rows_to_read": "1000000000",
+    "max_memory_usage": "2000000000",
+}
+"""A question gone wrong ends with an error before it takes the machine."""
+
 _PROTOCOL = frozenset(
     {"query", "query_id", "database", "default_format", "session_id", "session_timeout", "session_check", "user",
      "password", "quota_key", "stacktrace", "role", "compress", "decompress", "buffer_size", "wait_end_of_query",

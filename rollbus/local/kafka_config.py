@@ -13,9 +13,9 @@ MAX_RECORD_BYTES = 1_572_864
 BROKER_SETTINGS: dict[str, str] = {
     "process.roles": "broker,controller",
     "node.id": "1",
-    "controller.listener.names": "CONTROLLER",
-    "inter.broker.listener.name": "CLIENT",
     "listener.security.protocol.map": "CLIENT:PLAINTEXT,CONTROLLER:PLAINTEXT",
+    "inter.broker.listener.name": "CLIENT",
+    "controller.listener.names": "CONTROLLER",
     # Topics are made by `rollbus topics create` with their own partitions and retention, never by accident.
     "auto.create.topics.enable": "false",
     "num.partitions": "1",

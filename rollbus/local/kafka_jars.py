@@ -8,7 +8,7 @@ from pathlib import Path
 from rollbus.schemas.errors import ConfigurationError
 
 JARS_VARIABLE = "ROLLBUS_KAFKA_JARS"
-CHECKSUMS = Path(__file__).with_name("kafka_jars.sha256")
+CHECKSUMS = Path(__file__).resolve().with_name("kafka_jars.sha256")
 CHECKOUT_JARS = Path(__file__).resolve().parents[2] / "target" / "kafka"
 """Where `mvn package` in a checkout copies them."""
 MAKE_TARGET = "make kafka"

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rollbus.local.ports import require_free
-from rollbus.local.processes import POLL_S, ProcessIdentity, end, is_running, spawn
+from rollbus.local.processes import POLL_S, TERMINATE_GRACE_S, ProcessIdentity, end, is_running, spawn
 from rollbus.schemas.errors import UnavailableError
 
 START_TIMEOUT_S = 90.0
@@ -38,16 +38,27 @@ class Service:
 class ServiceProcess:
     """A service that was started here: `start`, `wait_until_healthy`, `stop`, as often as wanted."""
 
-    def __init__(self, service: Service, *, log_path: Path) -> None:
+    def __init__(
+        self,
+        service: Service,
+        *,
+        log_path: Path,
+        identity: ProcessIdentity | None = None,
+        prefix: Sequence[str] = (),
+    ) -> None:
+        """`identity` if it already runs; `prefix` is a command that runs the service's command."""
         self.service = service
         self.log_path = log_path
-        self.identity: ProcessIdentity | None = None
+        self.identity = identity
+        self._prefix = prefix
 
     def start(self) -> ProcessIdentity:
         """Check its ports and start it; does not wait."""
         for setting, port in self.service.ports.items():
             require_free(port, service=self.service.name, setting=setting)
-        self.identity = spawn(self.service.command(), log_path=self.log_path, env=self.service.env)
+        command = [*self._prefix, *self.service.command()]
+        _set_aside(self.log_path)
+        self.identity = spawn(command, log_path=self.log_path, env=self.service.env)
         return self.identity
 
     def wait_until_healthy(self) -> None:
@@ -67,11 +78,17 @@ class ServiceProcess:
         """Whether the process still runs, healthy or not."""
         return self.identity is not None and is_running(self.identity)
 
-    def stop(self) -> None:
-        """SIGTERM, then SIGKILL; nothing if it is not running."""
+    def stop(self, *, grace_s: float = TERMINATE_GRACE_S) -> None:
+        """SIGTERM, then SIGKILL after `grace_s`; nothing if it is not running."""
         if self.identity is not None:
-            end(self.identity)
+            end(self.identity, grace_s=grace_s)
             self.identity = None
+
+
+def _set_aside(log_path: Path) -> None:
+    """Keep one earlier log, so that the log tells of this start alone and does not grow for ever."""
+    if log_path.exists():
+        log_path.replace(log_path.with_name(log_path.name + ".previous"))
 
 
 def log_tail(path: Path) -> str:

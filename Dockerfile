@@ -1,0 +1,32 @@
+# One image for every process of rollbus; EXTRAS says which packages it carries.
+#   docker build --build-arg EXTRAS="--extra local" -t rollbus .
+FROM python:3.12-slim
+
+ARG UV_VERSION=0.13.8
+RUN pip install --no-cache-dir --disable-pip-version-check "uv==${UV_VERSION}"
+
+WORKDIR /app
+ENV UV_LINK_MODE=copy \
+    UV_COMPILE_BYTECODE=1 \
+    UV_PYTHON_DOWNLOADS=never \
+    PYTHONUNBUFFERED=1 \
+    PATH=/app/.venv/bin:$PATH
+
+# The locked packages first: they change far less often than the code.
+ARG EXTRAS="--extra streams --extra clickhouse --extra trainer"
+COPY pyproject.toml uv.lock setup.py README.md LICENSE ./
+RUN uv sync --frozen --no-dev --no-cache --no-install-project ${EXTRAS}
+
+COPY schemas schemas
+COPY producers producers
+COPY streams streams
+COPY consumers consumers
+COPY trainer trainer
+COPY rollbus rollbus
+RUN uv sync --frozen --no-dev --no-cache --no-editable ${EXTRAS}
+
+# Not root, and from a folder without sources, so that only what was installed is imported.
+RUN useradd --create-home rollbus && mkdir .rollbus && chown rollbus .rollbus \
+    && rm -rf schemas producers streams consumers trainer rollbus build
+USER rollbus
+ENTRYPOINT ["rollbus"]

@@ -1,0 +1,201 @@
+"""`up`, `status` and `down` of the local stack: a table of services → running processes, and back.
+
+`up` starts what is missing and leaves what runs; `down` ends only what `up` started, known by pid and start time; data
+stay. All raise ConfigurationError or UnavailableError with what to do; none prints.
+"""
+
+import http.client
+import shutil
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from rollbus.local import state
+from rollbus.local.clickhouse import clickhouse_service
+from rollbus.local.kafka import kafka_service
+from rollbus.local.ports import is_free, listener_of, require_free
+from rollbus.local.processes import describe, end, is_running
+from rollbus.local.service import Service, ServiceProcess
+from rollbus.local.settings import HOST, StackSettings
+from rollbus.schemas.errors import ConfigurationError, UnavailableError
+
+FREE_BYTES_NEEDED = 1 << 30
+"""Kafka's segments and ClickHouse's parts of some demos; both stop for good when the disk fills up under them."""
+ART_START_TIMEOUT_S = 240.0
+"""It imports ART and torch first, which alone takes 20 s on an idle machine."""
+
+State = Literal["running", "started", "unhealthy", "stopped", "crashed", "port in use"]
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceStatus:
+    """What is known of one service, for people."""
+
+    name: str
+    state: State
+    """'running' answers; 'started' means by this call, and answers; 'unhealthy' has a process that does not answer;
+    'crashed' was started and is gone without `down`; 'port in use' has somebody else on its port."""
+    address: str
+    pid: int | None = None
+    detail: str = ""
+
+
+def stack_services(settings: StackSettings, *, art_command: Sequence[str] | None = None) -> tuple[Service, ...]:
+    """The services of the stack in the order in which they start; art-server only if its command is given."""
+    kafka = kafka_service(
+        folder=settings.kafka_dir,
+        client_port=settings.kafka_port,
+        controller_port=settings.kafka_controller_port,
+    )
+    clickhouse = clickhouse_service(folder=settings.clickhouse_dir, port=settings.clickhouse_port)
+    if art_command is None:
+        return kafka, clickhouse
+    return kafka, clickhouse, art_service(settings, art_command)
+
+
+def art_service(settings: StackSettings, command: Sequence[str]) -> Service:
+    """art-server under the command line that runs it with these settings."""
+    return Service(
+        name="art-server",
+        command=lambda: list(command),
+        is_healthy=lambda: answers_http(settings.art_port, "/health"),
+        address=settings.art_url,
+        ports={"art_port": settings.art_port, "model_port": settings.model_port},
+        start_timeout_s=ART_START_TIMEOUT_S,
+    )
+
+
+def up(
+    settings: StackSettings,
+    services: Sequence[Service],
+    *,
+    report: Callable[[ServiceStatus], None] = lambda status: None,
+    free_bytes: Callable[[Path], int] = lambda path: shutil.disk_usage(path).free,
+) -> tuple[ServiceStatus, ...]:
+    """Start what is missing, all at once, and return when all of it answers; `report` hears of each as it does."""
+    _make_folders(settings)
+    _require_space(settings.data_dir, free_bytes(settings.data_dir))
+    with state.locked(settings.run_dir):
+        for service in services:
+            _require_startable(settings, service)
+        processes = [(service, *_ensure_started(settings, service)) for service in services]
+        statuses = []
+        for service, process, started_now in processes:
+            _wait(settings, process)
+            pid = process.identity.pid if process.identity else None
+            statuses.append(ServiceStatus(service.name, "started" if started_now else "running", service.address, pid))
+            report(statuses[-1])
+    return tuple(statuses)
+
+
+def status(settings: StackSettings, services: Sequence[Service]) -> tuple[ServiceStatus, ...]:
+    """How each service is now; changes nothing."""
+    return tuple(_look(settings, service) for service in services)
+
+
+def down(
+    settings: StackSettings, *, report: Callable[[ServiceStatus], None] = lambda status: None
+) -> tuple[ServiceStatus, ...]:
+    """End what `up` started, the last one first. Empty if there was nothing."""
+    if not settings.run_dir.is_dir():
+        return ()
+    statuses = []
+    with state.locked(settings.run_dir):
+        for started in reversed(state.read_all(settings.run_dir)):
+            was_running = end(started.identity)
+            state.remove(settings.run_dir, started.name)
+            detail = "" if was_running else f"process {started.identity.pid} had already ended"
+            statuses.append(ServiceStatus(started.name, "stopped", started.address, started.identity.pid, detail))
+            report(statuses[-1])
+    return tuple(statuses)
+
+
+def answers_http(port: int, path: str, *, timeout_s: float = 5.0) -> bool:
+    """Whether a GET on loopback is answered with 200."""
+    connection = http.client.HTTPConnection(HOST, port, timeout=timeout_s)
+    try:
+        connection.request("GET", path)
+        return connection.getresponse().status == 200
+    except (OSError, http.client.HTTPException):
+        return False
+    finally:
+        connection.close()
+
+
+def log_path(settings: StackSettings, name: str) -> Path:
+    return settings.log_dir / f"{name}.log"
+
+
+def _require_startable(settings: StackSettings, service: Service) -> None:
+    """Refuse before anything is started if a port is taken; end what a crashed one has left behind."""
+    recorded = state.read(settings.run_dir, service.name)
+    if recorded is not None and is_running(recorded.identity):
+        return
+    if recorded is not None:
+        end(recorded.identity)
+        state.remove(settings.run_dir, service.name)
+    for setting, port in service.ports.items():
+        require_free(port, service=service.name, setting=setting)
+
+
+def _ensure_started(settings: StackSettings, service: Service) -> tuple[ServiceProcess, bool]:
+    """Its process, and whether it was started just now."""
+    log = log_path(settings, service.name)
+    recorded = state.read(settings.run_dir, service.name)
+    if recorded is not None:
+        return ServiceProcess(service, log_path=log, identity=recorded.identity), False
+    process = ServiceProcess(service, log_path=log)
+    identity = process.start()
+    started_at_ms = time.time_ns() // 1_000_000
+    state.write(settings.run_dir, state.StartedService(service.name, identity, service.address, started_at_ms))
+    return process, True
+
+
+def _wait(settings: StackSettings, process: ServiceProcess) -> None:
+    """Wait for health; what does not get there is ended, and what else was started stays for `down`."""
+    try:
+        process.wait_until_healthy()
+    except UnavailableError:
+        process.stop()
+        state.remove(settings.run_dir, process.service.name)
+        raise
+
+
+def _look(settings: StackSettings, service: Service) -> ServiceStatus:
+    recorded = state.read(settings.run_dir, service.name)
+    log = log_path(settings, service.name)
+    if recorded is not None and is_running(recorded.identity):
+        pid = recorded.identity.pid
+        if service.is_healthy():
+            return ServiceStatus(service.name, "running", service.address, pid)
+        return ServiceStatus(service.name, "unhealthy", service.address, pid, f"does not answer; see {log}")
+    for port in service.ports.values():
+        if not is_free(port):
+            owner = listener_of(port)
+            by = f"process {describe(owner)}" if owner is not None else "another program"
+            detail = f"port {port} is used by {by}, which `up` did not start here"
+            return ServiceStatus(service.name, "port in use", service.address, owner, detail)
+    if recorded is not None:
+        detail = f"process {recorded.identity.pid} ended without `down`; see {log}"
+        return ServiceStatus(service.name, "crashed", service.address, None, detail)
+    return ServiceStatus(service.name, "stopped", service.address)
+
+
+def _make_folders(settings: StackSettings) -> None:
+    try:
+        for folder in (settings.run_dir, settings.log_dir):
+            folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise ConfigurationError(
+            f"the data folder {settings.data_dir} cannot be written: {error.strerror}; set `data_dir` to another one"
+        ) from error
+
+
+def _require_space(folder: Path, free: int) -> None:
+    if free < FREE_BYTES_NEEDED:
+        raise ConfigurationError(
+            f"only {free / 2**30:.2f} GiB free where {folder} lies, and the local stack needs "
+            f"{FREE_BYTES_NEEDED / 2**30:.0f} GiB; free some, or set `data_dir` to another disk"
+        )

@@ -1,0 +1,104 @@
+"""docker-compose.yml against the local stack: same ports, same broker settings, commands that exist."""
+
+import xml.etree.ElementTree as ET
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rollbus.local.clickhouse_request import READONLY_LIMITS
+from rollbus.local.kafka_config import BROKER_SETTINGS, server_properties
+from rollbus.local.settings import HOST, StackSettings
+
+ROOT = Path(__file__).parents[2]
+OURS = ("topics", "worker", "sink", "trainer", "art-server", "art-server-gpu")
+
+
+@pytest.fixture(scope="module")
+def compose() -> dict[str, Any]:
+    parsed: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
+    return parsed
+
+
+def environment_name(setting: str) -> str:
+    """The variable that the image turns into a broker setting."""
+    return "KAFKA_" + setting.upper().replace(".", "_")
+
+
+def test_the_broker_has_the_settings_of_the_local_one(compose: dict[str, Any]) -> None:
+    environment = compose["services"]["kafka"]["environment"]
+    assert {environment_name(name): value for name, value in BROKER_SETTINGS.items()}.items() <= environment.items()
+
+
+def test_the_broker_says_nothing_that_the_local_one_does_not(compose: dict[str, Any]) -> None:
+    local = server_properties(client_port=9092, controller_port=9093, log_dir=Path("/data"))
+    known = {environment_name(line.partition("=")[0]) for line in local.splitlines()}
+    environment = compose["services"]["kafka"]["environment"]
+    assert set(environment) - known == {"CLUSTER_ID", "KAFKA_HEAP_OPTS"}
+    assert environment["KAFKA_ADVERTISED_LISTENERS"] in local
+
+
+def test_ports_are_those_of_the_local_stack_and_on_loopback(compose: dict[str, Any]) -> None:
+    settings = StackSettings()
+    published = {name: service["ports"] for name, service in compose["services"].items() if "ports" in service}
+    assert published == {
+        "kafka": [f"{HOST}:{settings.kafka_port}:{settings.kafka_port}"],
+        "clickhouse": [f"{HOST}:{settings.clickhouse_port}:{settings.clickhouse_port}"],
+    }
+    health = compose["services"]["art-server"]["healthcheck"]["test"]
+    assert f"{settings.art_url}/health" in health[-1]
+
+
+def test_the_images_are_the_pinned_versions(compose: dict[str, Any]) -> None:
+    pom = ET.parse(ROOT / "pom.xml")
+    version = pom.findtext(".//{http://maven.apache.org/POM/4.0.0}kafka.version")
+    assert compose["services"]["kafka"]["image"] == f"apache/kafka:{version}"
+    assert ":" in compose["services"]["clickhouse"]["image"]
+
+
+def test_every_volume_and_config_is_declared(compose: dict[str, Any]) -> None:
+    for service in compose["services"].values():
+        for volume in service.get("volumes", []):
+            assert volume.split(":")[0] in compose["volumes"]
+        for config in service.get("configs", []):
+            assert config["source"] in compose["configs"]
+
+
+def test_the_readonly_user_has_the_limits_of_the_local_endpoint(compose: dict[str, Any]) -> None:
+    users = ET.fromstring(compose["configs"]["clickhouse-readonly"]["content"])
+    profile = users.find("profiles/rollbus_readonly")
+    assert profile is not None
+    assert {limit.tag: limit.text for limit in profile} == {**READONLY_LIMITS, "readonly": "1"}
+    assert users.findtext("users/readonly/profile") == "rollbus_readonly"
+
+
+def test_the_servers_logs_about_itself_are_capped(compose: dict[str, Any]) -> None:
+    logs = ET.fromstring(compose["configs"]["clickhouse-logs"]["content"])
+    for log in logs:
+        assert log.get("remove") == "1" or "INTERVAL" in (log.findtext("ttl") or ""), log.tag
+
+
+def test_our_containers_see_the_hosts_loopback_and_run_our_commands(compose: dict[str, Any]) -> None:
+    for name in OURS:
+        service = compose["services"][name]
+        assert service["network_mode"] == "host"
+        assert service["build"]["context"] == "."
+        noun = name.removesuffix("-gpu")
+        assert service["command"] == [noun, "create" if noun == "topics" else "run"]
+
+
+def test_gpus_are_reserved_only_under_their_profile(compose: dict[str, Any]) -> None:
+    reserved = {
+        name: service["deploy"]["resources"]["reservations"]["devices"][0]["capabilities"]
+        for name, service in compose["services"].items()
+        if "deploy" in service
+    }
+    assert reserved == {"art-server-gpu": ["gpu"]}
+    assert compose["services"]["art-server-gpu"]["profiles"] == ["gpu"]
+
+
+def test_the_dockerfile_installs_with_the_uv_of_the_setup() -> None:
+    dockerfile, setup = (ROOT / "Dockerfile").read_text(), (ROOT / "scripts" / "setup").read_text()
+    pinned = next(line for line in dockerfile.splitlines() if line.startswith("ARG UV_VERSION="))
+    assert pinned.removeprefix("ARG ") in setup

@@ -1,7 +1,8 @@
-"""Decide which members of a batch are trained: recorded member and payload → `TrainTrajectory`, or a drop with its reason.
+"""Decide which members of a batch are trained: recorded member and payload → `TrainTrajectory`, or a drop and why.
 
 Pure, and the last look before the backend: everything that would spoil the weights silently is refused here. A group
-that loses members keeps the advantages it was recorded with; computed again without them, they would favour whoever is left.
+that loses members keeps the advantages it was recorded with; computed again without them, they would favour
+whoever is left.
 """
 
 import math
@@ -130,7 +131,7 @@ def _temperature_holds(payload: Trajectory) -> bool:
 
 
 def _numbers_hold(history: History) -> bool:
-    """Whether no id is negative and each log-prob finite and at most 0; by sums and extremes, since histories are long."""
+    """No id negative, each log-prob finite and at most 0; by sums and extremes, since histories are long."""
     logprobs, token_ids = decode_logprobs(history.logprobs), decode_token_ids(history.token_ids)
     if logprobs and not (math.isfinite(sum(logprobs)) and max(logprobs) <= 0):
         return False

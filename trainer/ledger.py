@@ -1,4 +1,4 @@
-"""Fold `training-steps` and `policy-versions` into what the trainer must know: the next step, the open one, what is done.
+"""Fold `training-steps` and `policy-versions` into what the trainer must know: the next step, the open one, the done.
 
 Pure. A step's closing record, its version and the offset of its batch are written in one transaction, so what is folded
 here never contradicts itself; where it does, records were lost or written by hand, and the trainer stops.
@@ -81,7 +81,7 @@ class Ledger:
         if opened.batch_hash != batch.batch_hash:
             raise DataLossError(
                 f"step {opened.step} of run {self.run_id!r} was started with batch {opened.batch_hash}, but next is "
-                f"batch {batch.number} ({batch.batch_hash}); the consumer offset was moved past an open step: move it back"
+                f"batch {batch.number} ({batch.batch_hash}); the offset was moved past an open step: move it back"
             )
         return RunStep(opened.step, opened.attempt + 1, base, ask_journal=True)
 

@@ -35,7 +35,7 @@ class MemoryBroker:
 
     def expire(self, location: Location) -> None:
         """Lose a record to retention."""
-        self.topics[location.topic][location.offset] = None
+        self.topics[location.topic.rpartition(".")[2]][location.offset] = None
 
     def records(self, topic: Topic) -> list[Any]:
         """Every record still there, decoded."""
@@ -93,7 +93,7 @@ class MemoryLog:
         """Return what is still there."""
         found = {}
         for location in locations:
-            log = self._broker.topics.get(location.topic, [])
+            log = self._broker.topics.get(location.topic.rpartition(".")[2], [])
             data = log[location.offset] if location.offset < len(log) else None
             record = decode(data) if data is not None else None
             if isinstance(record, Trajectory):

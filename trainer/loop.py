@@ -25,6 +25,7 @@ from rollbus.trainer.step import (
     StepContext,
     StepFailureError,
     StoppedWaitingError,
+    heads_differ,
     record_failure,
     skip_rejected,
     train_batch,
@@ -106,6 +107,8 @@ class Trainer:
         versions = await self._backend.versions()
         if ledger.closed_steps == 0 and ledger.open_step is None:
             await self._announce(versions)
+        if ledger.open_step is None and ledger.lineage.head != versions.head:
+            raise heads_differ(ledger, versions.head)
         serving = ledger.lineage.serving
         if ledger.open_step is None and serving is not None and serving != versions.serving:
             await self._backend.promote(serving)

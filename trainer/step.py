@@ -103,6 +103,13 @@ async def train_batch(context: StepContext, following: NextBatch, decision: RunS
             await context.backend.submit(_request(context, batch, base, door))
             waiting = context.backend.wait(batch.batch_hash, context.settings.poll_interval_s)
             result = await context.wait(waiting)
+    if result is not None and result.base_version != base:
+        raise DataLossError(
+            f"the backend trained batch {batch.batch_hash} before, from version {result.base_version} to "
+            f"{result.version}, and the log of run {batch.run_id!r} does not know of it (it starts from {base}); "
+            "give the run another id, or the backend an empty folder"
+        )
+    async with _backend_failures(door):
         if result is not None and result.state == "completed" and context.settings.serve_at_once:
             await context.backend.promote(result.version)
     seconds_outside = prepared - began
@@ -169,9 +176,14 @@ async def _recorded_result(context: StepContext, batch: TrainingBatch, decision:
             return None
         if decision.ask_journal and (late := await context.backend.journal(batch.batch_hash)) is not None:
             return late  # the running update ended between the two questions
-    raise DataLossError(
-        f"step {decision.step} of run {batch.run_id!r} starts from version {decision.base_version} by the log, but "
-        f"the backend stands at version {versions.head}; if its folder was replaced or another trainer used it, roll "
+    raise heads_differ(context.ledger, versions.head)
+
+
+def heads_differ(ledger: Ledger, backend_head: int) -> DataLossError:
+    """Return the error for a backend that stands elsewhere than the log says."""
+    return DataLossError(
+        f"step {ledger.closed_steps + 1} of run {ledger.run_id!r} starts from version {ledger.lineage.head} by the log, "
+        f"but the backend stands at version {backend_head}; if its folder was replaced or another trainer used it, roll "
         "one of them back with `rollbus policy rollback`"
     )
 

@@ -1,7 +1,8 @@
 """A backend without a model: batches in, "weights" out that are a hash of everything they were trained on.
 
 It ships with the package, so that a pipeline can be tried and tested without ART. Two runs that trained the same
-batches in the same order on the same bases have the same weights, and only those. With a folder it keeps a journal over restarts.
+batches in the same order on the same bases have the same weights, and only those. With a folder it keeps a
+journal over restarts.
 """
 
 import asyncio
@@ -164,6 +165,13 @@ class MemoryBackend:
             if job.task is not None:
                 await asyncio.wait([job.task])
 
+    def kill(self) -> None:
+        """End as a killed process would: what was in progress is gone, only the journal remains."""
+        for job in self._jobs.values():
+            if job.task is not None:
+                job.task.cancel()
+        self._fault = _refuse_to_go_on
+
     def _is_open(self, batch_hash: str) -> bool:
         job = self._jobs.get(batch_hash)
         return job is not None and job.state in ("pending", "running")
@@ -212,6 +220,10 @@ class MemoryBackend:
                     weights.digests[result.version] = digest
                     weights.versions[result.version] = (result.base_version, result.batch_hash)
                     weights.head = result.version
+
+
+def _refuse_to_go_on(point: str, request: TrainRequest) -> None:
+    raise UnavailableError(f"the backend was killed before batch {request.batch_hash} was {point}")
 
 
 def _train(request: TrainRequest, weights: _Weights) -> tuple[TrainResult, str]:

@@ -1,0 +1,120 @@
+"""A run with batches to train: trajectories stand in the log, and each batch's members point at them."""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from rollbus.schemas.groups import Group, TrainingBatch
+from rollbus.schemas.ids import content_hash
+from rollbus.schemas.steps import StepCompleted, StepSkipped
+from rollbus.schemas.tokens import encode_logprobs, encode_token_ids
+from rollbus.schemas.topics import BATCHES, DROPS, TRAINING_STEPS, TRAJECTORIES
+from rollbus.schemas.trajectories import History, Location, Span, Trajectory
+from rollbus.trainer.backends.memory import MemoryBackend
+from rollbus.trainer.log_memory import MemoryBroker, MemoryLog
+from rollbus.trainer.loop import Trainer
+from rollbus.trainer.step import LoopSettings
+from tests.builders import START_MS, make_group, make_member, make_trajectory
+
+SETTINGS = LoopSettings(run_id="main", model="agent", batch_wait_s=0.0, poll_interval_s=0.0, retry_pauses_s=(0.0,) * 3)
+
+
+def make_batch(number: int, groups: Sequence[Group], **fields: Any) -> TrainingBatch:
+    """Batch `number` of run `main`."""
+    members = [[member.trajectory_id for member in group.members] for group in groups]
+    fields = {
+        "batch_hash": content_hash([number, members]),
+        "run_id": "main",
+        "model": "agent",
+        "number": number,
+        "window": 0,
+        "groups": tuple(groups),
+        "newest_policy_version": 0,
+        "cut_at_ms": START_MS,
+    } | fields
+    return TrainingBatch(**fields)
+
+
+def make_payload(trajectory_id: str, *, version: int = 0, seed: int = 1, **fields: Any) -> Trajectory:
+    """A trajectory of two turns of one version, in one history."""
+    history = History(
+        token_ids=encode_token_ids([1, 2, 3, seed, seed + 1, 7, seed + 2]),
+        logprobs=encode_logprobs([-0.5, -0.25, -0.125]),
+        spans=(
+            Span(start=3, end=5, turn=0, policy_version=version),
+            Span(start=6, end=7, turn=0, policy_version=version),
+        ),
+    )
+    fields = {"trajectory_id": trajectory_id, "histories": (history,)} | fields
+    return make_trajectory(f"e-{trajectory_id}", **fields)
+
+
+def stored_group(append: Callable[[Trajectory], Location], name: str, rewards: Sequence[float]) -> Group:
+    """A group whose members' payload stands in the log."""
+    mean = sum(rewards) / len(rewards)
+    members = []
+    for index, reward in enumerate(rewards):
+        trajectory_id = f"{name}-{index}"
+        location = append(make_payload(trajectory_id, seed=10 + index))
+        members.append(make_member(trajectory_id, reward, advantage=reward - mean, location=location, sampled_tokens=3))
+    return make_group(name, rewards, members=tuple(members))
+
+
+@dataclass
+class World:
+    """Everything that outlives a trainer, and a way to start one on it."""
+
+    broker: MemoryBroker = field(default_factory=MemoryBroker)
+    backend: MemoryBackend = field(default_factory=MemoryBackend)
+    settings: LoopSettings = SETTINGS
+    pauses: list[float] = field(default_factory=list)
+
+    def add_batches(self, count: int, *, rewards: Sequence[float] = (0.0, 1.0, 1.0), name: str = "b") -> list[TrainingBatch]:
+        """Write `count` batches of two groups; the second group of each has no signal."""
+        start = len(self.broker.topics[BATCHES.name])
+        batches = []
+        for number in range(start, start + count):
+            groups = [self.stored(f"{name}{number}g0", rewards), self.stored(f"{name}{number}g1", [1.0, 1.0])]
+            batches.append(make_batch(number, groups))
+            self.broker.append(BATCHES, batches[-1])
+        return batches
+
+    def stored(self, name: str, rewards: Sequence[float]) -> Group:
+        """A group with its payload in this log."""
+        return stored_group(lambda each: self.broker.append(TRAJECTORIES, each), name, rewards)
+
+    def trainer(self, *, log: Any = None, backend: Any = None, **settings: Any) -> Trainer:
+        """A trainer process's worth of state, on this world."""
+
+        async def sleep(seconds: float) -> None:
+            self.pauses.append(seconds)
+            await asyncio.sleep(0)
+
+        return Trainer(
+            log or MemoryLog(self.broker, run_id="main", model="agent"),
+            backend or self.backend,
+            replace(self.settings, **settings),
+            clock_ms=lambda: START_MS,
+            sleep=sleep,
+        )
+
+    def steps(self) -> list[StepCompleted | StepSkipped]:
+        """The closed steps, in the order of the log."""
+        return [each for each in self.records(TRAINING_STEPS) if isinstance(each, StepCompleted | StepSkipped)]
+
+    def records(self, topic: Any) -> list[Any]:
+        """Every record of a topic."""
+        return self.broker.records(topic)
+
+
+def check_exactly_once(world: World, batches: Sequence[TrainingBatch]) -> None:
+    """Every member trained in one step or dropped once; steps contiguous; each drop also in the topic `drops`."""
+    steps = world.steps()
+    assert [step.step for step in steps] == list(range(1, len(batches) + 1))
+    assert [step.batch_hash for step in steps] == [batch.batch_hash for batch in batches]
+    trained = [each.trajectory_id for step in steps if isinstance(step, StepCompleted) for each in step.trained]
+    dropped = [each.trajectory_id for step in steps for each in step.dropped]
+    members = [member.trajectory_id for batch in batches for group in batch.groups for member in group.members]
+    assert sorted(trained + dropped) == sorted(members)
+    assert sorted(drop.unit_id for drop in world.records(DROPS)) == sorted(dropped)

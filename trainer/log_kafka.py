@@ -1,0 +1,199 @@
+"""The trainer's log on a real broker: a transactional producer per model, batches by committed offset, payload by seek.
+
+The transactional id names the model, so the broker itself lets only the newest trainer of a model write.
+"""
+
+import asyncio
+import logging
+from collections.abc import Collection, Mapping, Sequence
+from typing import TypeVar
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.errors import KafkaError
+
+from rollbus.schemas.chunks import split
+from rollbus.schemas.codec import decode, encode
+from rollbus.schemas.drops import DeadLetter
+from rollbus.schemas.errors import RecordError, UnavailableError
+from rollbus.schemas.groups import TrainingBatch
+from rollbus.schemas.topics import (
+    BATCHES,
+    DEAD_LETTERS,
+    DROPS,
+    EVALUATIONS,
+    MAX_MESSAGE_BYTES,
+    POLICY_VERSIONS,
+    RUN_LOG,
+    SCORES,
+    TRAINING_STEPS,
+    TRAJECTORIES,
+    Topic,
+)
+from rollbus.schemas.trajectories import Location, Trajectory
+from rollbus.trainer.connection_kafka import KafkaConnection, kafka_errors, partition_counts
+from rollbus.trainer.joining import Joiner
+from rollbus.trainer.ledger import LedgerRecord
+from rollbus.trainer.log import NextBatch, Publication, names
+from rollbus.trainer.payload_kafka import KafkaPayload
+from rollbus.trainer.reading_kafka import ExclusionReader, read_all
+
+T = TypeVar("T")
+logger = logging.getLogger(__name__)
+
+STAGE = "trainer"
+TRANSACTION_TIMEOUT_MS = 10_000
+"""An open transaction holds back every reader of committed records; ours take well under a second."""
+STOP_TIMEOUT_S = 5.0
+_TOPICS: tuple[Topic, ...] = (
+    *(BATCHES, TRAINING_STEPS, POLICY_VERSIONS, RUN_LOG, DROPS, DEAD_LETTERS, SCORES, TRAJECTORIES, EVALUATIONS),
+)
+
+
+class KafkaLog:
+    """Fulfils `TrainerLog`."""
+
+    def __init__(self, connection: KafkaConnection, *, namespace: str, run_id: str, model: str) -> None:
+        self._connection = connection
+        self._namespace = namespace
+        self._run_id = run_id
+        self._group = f"{namespace}{STAGE}.{run_id}"
+        self._transactional_id = f"{namespace}{STAGE}.{model}"
+        self._batches = TopicPartition(BATCHES.full_name(namespace), 0)
+        self._joiner = Joiner()
+        self._payload = KafkaPayload(connection, namespace)
+        self._exclusions: ExclusionReader | None = None
+        self._producer: AIOKafkaProducer | None = None
+        self._consumer: AIOKafkaConsumer | None = None
+
+    async def open(self) -> None:
+        """Fence the trainer before (InitProducerId), only then read the committed offset, then go there."""
+        await self.close()
+        counts = await partition_counts(self._connection, [topic.full_name(self._namespace) for topic in _TOPICS])
+        scores = SCORES.full_name(self._namespace)
+        self._exclusions = ExclusionReader(self._connection, scores, counts[scores])
+        with kafka_errors("opening the trainer's log"):
+            self._producer = AIOKafkaProducer(
+                **self._connection.client_options(),
+                transactional_id=self._transactional_id,
+                transaction_timeout_ms=TRANSACTION_TIMEOUT_MS,
+                max_request_size=MAX_MESSAGE_BYTES,
+                compression_type="zstd",
+            )
+            await self._producer.start()
+            self._consumer = AIOKafkaConsumer(**self._connection.reader_options(), group_id=self._group)
+            await self._consumer.start()
+            self._consumer.assign([self._batches])
+            committed = await self._consumer.committed(self._batches)
+            if committed is None:
+                await self._consumer.seek_to_beginning(self._batches)
+            else:
+                self._consumer.seek(self._batches, committed)
+        self._joiner = Joiner()
+
+    async def read_ledger(self) -> Sequence[LedgerRecord]:
+        """Read both topics to their committed end; a record that cannot be read stops the trainer."""
+        records: list[LedgerRecord] = []
+        for topic in (POLICY_VERSIONS, TRAINING_STEPS):
+            frames = await read_all(self._connection, topic.full_name(self._namespace))
+            records.extend(decode(frame.value) for frame in frames)
+        return records
+
+    async def next_batch(self, timeout_s: float) -> NextBatch | None:
+        """Return the next batch; bytes under this run's key that are no batch go to the dead letters."""
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        while True:
+            remaining_ms = max(0, int((deadline - asyncio.get_running_loop().time()) * 1000))
+            with kafka_errors(f"reading {self._batches.topic}"):
+                polled = await _opened(self._consumer).getmany(self._batches, timeout_ms=remaining_ms, max_records=1)
+            records = polled.get(self._batches, [])
+            if not records and remaining_ms == 0:
+                return None
+            for record in records:
+                if record.key != self._run_id.encode() or record.value is None:
+                    continue
+                try:
+                    whole = self._joiner.add(record.value)
+                    batch = None if whole is None else decode(whole)
+                    if isinstance(batch, TrainingBatch):
+                        return NextBatch(batch, record.offset + 1)
+                except RecordError as error:
+                    await self._dead_letter(record.offset, record.timestamp, record.key, record.value, error)
+
+    async def publish(self, publications: Sequence[Publication], *, next_offset: int | None = None) -> None:
+        """One transaction: send everything, await every acknowledgement, add the offset, commit.
+
+        After an error the producer is thrown away: whether the commit arrived is not known; the next `open` finds out.
+        """
+        producer = _opened(self._producer)
+        what = f"publishing {names(publications) or 'an offset'}"
+        try:
+            with kafka_errors(what):
+                await producer.begin_transaction()
+                await self._send_all(producer, publications)
+                if next_offset is not None:
+                    await producer.send_offsets_to_transaction({self._batches: next_offset}, self._group)
+                await producer.commit_transaction()
+        except BaseException:
+            self._producer = None
+            await _stop_quietly(producer)
+            raise
+
+    async def fetch(self, locations: Collection[Location]) -> Mapping[Location, Trajectory]:
+        """Read payload by location."""
+        return await self._payload.fetch(locations)
+
+    async def excluded_episodes(self) -> Collection[str]:
+        """Read on in `scores`."""
+        return await self._exclusions.excluded_episodes() if self._exclusions is not None else ()
+
+    async def close(self) -> None:
+        """Let every connection go; an open transaction is aborted by the broker or the next trainer."""
+        producer, consumer = self._producer, self._consumer
+        self._producer = self._consumer = None
+        for client in (producer, consumer):
+            if client is not None:
+                await _stop_quietly(client)
+        for reader in (self._payload, self._exclusions):
+            if reader is not None:
+                await _stop_quietly(reader)
+
+    async def _send_all(self, producer: AIOKafkaProducer, publications: Sequence[Publication]) -> None:
+        waiting = []
+        for publication in publications:
+            topic = publication.topic.full_name(self._namespace)
+            frames = split(encode(publication.record))
+            waiting.extend([await producer.send(topic, frame, key=publication.key.encode()) for frame in frames])
+        await asyncio.gather(*waiting)
+
+    async def _dead_letter(
+        self, offset: int, timestamp_ms: int, key: bytes | None, value: bytes, error: RecordError
+    ) -> None:
+        logger.error("batch at offset %d of %s cannot be read: %s", offset, self._batches.topic, error)
+        letter = DeadLetter(
+            topic=self._batches.topic,
+            partition=self._batches.partition,
+            offset=offset,
+            timestamp_ms=timestamp_ms,
+            key=key,
+            value=value,
+            stage=STAGE,
+            error_class=type(error).__name__,
+            message=str(error),
+        )
+        await self.publish((Publication(DEAD_LETTERS, self._run_id, letter),), next_offset=offset + 1)
+
+
+def _opened(client: T | None) -> T:
+    if client is None:
+        raise UnavailableError("the trainer's log is not open")
+    return client
+
+
+async def _stop_quietly(client: AIOKafkaProducer | AIOKafkaConsumer | KafkaPayload | ExclusionReader) -> None:
+    """Stop a client that may be broken: what it still wants to say is not waited for long."""
+    stop = client.close if isinstance(client, KafkaPayload | ExclusionReader) else client.stop
+    try:
+        async with asyncio.timeout(STOP_TIMEOUT_S):
+            await stop()
+    except (KafkaError, OSError, TimeoutError) as error:
+        logger.debug("while stopping a client: %r", error)

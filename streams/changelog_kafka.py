@@ -1,0 +1,75 @@
+"""A partition's changelog back to the state it describes, and the proof that it is that state.
+
+Each transaction writes, beside the rows it touched, one row with the input position after it. Restored state is
+right exactly if that row equals the committed offset: both came from the same transaction.
+"""
+
+import struct
+from collections.abc import AsyncIterator, Callable
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
+from rollbus.schemas.errors import DataLossError
+from rollbus.streams.processing import OWN_ROWS
+from rollbus.streams.settings import StreamSettings
+
+POSITION_KEY = OWN_ROWS + b"position"
+_POSITION = struct.Struct(">Bq")
+_VERSION = 1
+_POLL_MS = 500
+
+
+def position_row(position: int) -> tuple[bytes, bytes]:
+    """Return the row that names the input position after a transaction."""
+    return POSITION_KEY, _POSITION.pack(_VERSION, position)
+
+
+async def read_partition(
+    settings: StreamSettings, topic: str, partition: int
+) -> AsyncIterator[tuple[bytes, bytes | None]]:
+    """Yield each committed row (key, value) of a changelog partition from its beginning to its present end."""
+    place = TopicPartition(topic, partition)
+    consumer = AIOKafkaConsumer(
+        **settings.kafka.client_options(),
+        isolation_level="read_committed",
+        enable_auto_commit=False,
+        auto_offset_reset="earliest",
+        max_partition_fetch_bytes=settings.max_partition_fetch_bytes,
+        fetch_max_wait_ms=50,
+    )
+    await consumer.start()
+    try:
+        consumer.assign([place])
+        await consumer.seek_to_beginning(place)
+        end = (await consumer.end_offsets([place]))[place]
+        while await consumer.position(place) < end:
+            for record in (await consumer.getmany(place, timeout_ms=_POLL_MS)).get(place, ()):
+                if record.key is not None:
+                    yield record.key, record.value
+    finally:
+        await consumer.stop()
+
+
+async def restore(
+    settings: StreamSettings, topic: str, partition: int, apply: Callable[[bytes, bytes | None], None]
+) -> tuple[int | None, int]:
+    """Apply every row; return the input position that the changelog describes (None if empty) and the rows read."""
+    position, rows = None, 0
+    async for key, value in read_partition(settings, topic, partition):
+        if key == POSITION_KEY and value is not None:
+            position = int(_POSITION.unpack(value)[1])
+        else:
+            apply(key, value)
+            rows += 1
+    return position, rows
+
+
+def check_position(described: int | None, committed: int | None, *, topic: str, partition: int, group: str) -> None:
+    """Raise DataLossError unless changelog and committed offset come from the same transaction."""
+    if described == committed:
+        return
+    raise DataLossError(
+        f"{topic}[{partition}] describes the state at input position {described}, but group {group} has committed "
+        f"{committed}; offsets or changelog were changed by hand or lost: restore both from the same moment, or "
+        "delete both to start again from the input's beginning"
+    )

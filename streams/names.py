@@ -1,0 +1,26 @@
+"""The names that a stage has on the broker, all from the namespace and the stage's own name."""
+
+from rollbus.schemas.topics import Topic
+
+CHANGELOG_SUFFIX = ".changelog"
+TICKER = "ticker"
+
+
+def group_id(namespace: str, stage: str) -> str:
+    """Return the consumer group of a stage; a run's stage carries the run: `rollbus.grouping.main`."""
+    return f"{namespace}{stage}"
+
+
+def transactional_id(namespace: str, stage: str, topic: Topic, partition: int) -> str:
+    """Return the id that fences the one owner of an input partition."""
+    return f"{group_id(namespace, stage)}.{topic.name}.{partition}"
+
+
+def changelog_topic(namespace: str, stage: str) -> str:
+    """Return the compacted topic that holds a stage's rows, partition by partition as its input."""
+    return f"{namespace}{stage}{CHANGELOG_SUFFIX}"
+
+
+def ticker_id(namespace: str) -> str:
+    """Return the transactional id that fences the one ticker of a namespace."""
+    return f"{namespace}{TICKER}"

@@ -1,0 +1,153 @@
+"""Create, check and describe the namespace's topics on the broker."""
+
+import logging
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
+
+from rollbus.schemas.errors import ConfigurationError, RejectedError, UnavailableError
+from rollbus.streams.settings import StreamSettings
+from rollbus.streams.topics import TopicSpec, mismatches, topic_specs
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    """One topic as it is."""
+
+    name: str
+    partitions: int
+    retention: str
+    """`time`, `forever` or `compact`, as it should be."""
+    retention_ms: int | None
+    """As the broker has it; None where it keeps for ever or compacts."""
+    first_offsets: tuple[int, ...]
+    """By partition: the oldest record that still exists."""
+    end_offsets: tuple[int, ...]
+    oldest_timestamp_ms: int | None
+    """When the oldest record that still exists was written; None in an empty topic."""
+
+    @property
+    def records(self) -> int:
+        """Offsets in use: records, and the few control records of transactions."""
+        return sum(self.end_offsets) - sum(self.first_offsets)
+
+
+async def ensure_topics(settings: StreamSettings, stages: Iterable[Any] = ()) -> list[str]:
+    """Create what is missing and return its names; raises ConfigurationError where something there is wrong."""
+    async with _admin(settings) as admin:
+        specs = topic_specs(settings, stages)
+        there = await _partitions(admin)
+        missing = [spec for spec in specs if spec.name not in there]
+        if missing:
+            await _create(admin, missing, settings.replication_factor)
+        wrong = await _wrong(admin, specs, {**there, **{spec.name: spec.partitions for spec in missing}})
+    _refuse(wrong)
+    return [spec.name for spec in missing]
+
+
+async def check_topics(settings: StreamSettings, stages: Iterable[Any] = ()) -> list[str]:
+    """Return what is wrong with the namespace's topics, a line each; empty where all is right."""
+    async with _admin(settings) as admin:
+        return await _wrong(admin, topic_specs(settings, stages), await _partitions(admin))
+
+
+async def require_topics(settings: StreamSettings, stages: Iterable[Any] = ()) -> None:
+    """Raise ConfigurationError, naming each mistake, unless all topics are right."""
+    _refuse(await check_topics(settings, stages))
+
+
+async def describe_topics(settings: StreamSettings, stages: Iterable[Any] = ()) -> list[TopicDescription]:
+    """Return what there is of the namespace's topics, in the order of the table."""
+    specs = topic_specs(settings, stages)
+    async with _admin(settings) as admin:
+        there = await _partitions(admin)
+        configs = await _configs(admin, [spec.name for spec in specs if spec.name in there])
+    consumer = AIOKafkaConsumer(**settings.kafka.client_options(), enable_auto_commit=False)
+    await consumer.start()
+    try:
+        return [
+            await _describe(consumer, spec, there[spec.name], configs[spec.name])
+            for spec in specs
+            if spec.name in there
+        ]
+    finally:
+        await consumer.stop()
+
+
+async def _describe(
+    consumer: AIOKafkaConsumer, spec: TopicSpec, partitions: int, config: dict[str, str]
+) -> TopicDescription:
+    places = [TopicPartition(spec.name, n) for n in range(partitions)]
+    first, end = await consumer.beginning_offsets(places), await consumer.end_offsets(places)
+    found = await consumer.offsets_for_times(dict.fromkeys(places, 0))
+    times = [entry.timestamp for entry in found.values() if entry is not None]
+    kept = int(config.get("retention.ms", "-1"))
+    return TopicDescription(
+        name=spec.name,
+        partitions=partitions,
+        retention=spec.retention,
+        retention_ms=None if kept < 0 or spec.retention == "compact" else kept,
+        first_offsets=tuple(first[place] for place in places),
+        end_offsets=tuple(end[place] for place in places),
+        oldest_timestamp_ms=min(times, default=None),
+    )
+
+
+async def _create(admin: AIOKafkaAdminClient, specs: list[TopicSpec], replication: int) -> None:
+    topics = [NewTopic(spec.name, spec.partitions, replication, topic_configs=dict(spec.config)) for spec in specs]
+    response = await admin.create_topics(topics)
+    for name, code, *message in response.topic_errors:
+        error = for_code(code)
+        if code and error is not TopicAlreadyExistsError:
+            raise RejectedError(f"topic {name} could not be created: {error.__name__} {message[0] if message else ''}")
+    logger.info("created %d topics", len(specs))
+
+
+async def _partitions(admin: AIOKafkaAdminClient) -> dict[str, int]:
+    return {topic["topic"]: len(topic["partitions"]) for topic in await admin.describe_topics()}
+
+
+async def _configs(admin: AIOKafkaAdminClient, topics: list[str]) -> dict[str, dict[str, str]]:
+    if not topics:
+        return {}
+    responses = await admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, name) for name in topics])
+    return {
+        resource[3]: {entry[0]: entry[1] for entry in resource[4]}
+        for response in responses
+        for resource in response.resources
+    }
+
+
+async def _wrong(admin: AIOKafkaAdminClient, specs: list[TopicSpec], there: dict[str, int]) -> list[str]:
+    configs = await _configs(admin, [spec.name for spec in specs if spec.name in there])
+    return [
+        line
+        for spec in specs
+        for line in mismatches(spec, partitions=there.get(spec.name), config=configs.get(spec.name, {}))
+    ]
+
+
+def _refuse(wrong: list[str]) -> None:
+    if wrong:
+        raise ConfigurationError("\n".join([f"{len(wrong)} mistake(s) in the Kafka topics:", *wrong]))
+
+
+@asynccontextmanager
+async def _admin(settings: StreamSettings) -> AsyncIterator[AIOKafkaAdminClient]:
+    admin = AIOKafkaAdminClient(**settings.kafka.client_options())
+    try:
+        await admin.start()
+        yield admin
+    except (KafkaError, OSError) as error:
+        where = settings.kafka.bootstrap_servers
+        raise UnavailableError(f"Kafka at {where}: {error!r}; does it run (`rollbus status`)?") from error
+    finally:
+        await admin.close()

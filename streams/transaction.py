@@ -1,0 +1,328 @@
+"""One input partition: batches in, one Kafka transaction each, exactly once.
+
+The order that makes it safe:
+  open    start the producer (this fences older owners and settles what they left open), then read the committed
+          offset, then restore the state and check that it is of that offset, then seek there.
+  batch   step, begin, send outputs and changelog, wait until all are confirmed, offset, commit.
+  error   throw away producer and state, wait, open again: nothing is ever retried in place.
+A batch is taken only where it continues the position, so lost, stale or doubled deliveries heal themselves.
+"""
+
+import asyncio
+import logging
+import time
+from collections import deque
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import Any, Protocol
+
+from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka.errors import InvalidProducerEpoch, KafkaError, ProducerFenced
+
+from rollbus.schemas.errors import ConfigurationError, DataLossError, RollbusError, RunStoppedError, UndecodableError
+from rollbus.schemas.topics import topic_of
+from rollbus.streams import changelog_kafka, names
+from rollbus.streams.batch import Batch, Partition
+from rollbus.streams.metrics import PartitionMetrics
+from rollbus.streams.output_kafka import Row, new_producer, partition_count, partition_of, write
+from rollbus.streams.processing import Encoded, StagePartition
+from rollbus.streams.settings import StreamSettings
+from rollbus.streams.stage import EffectsStage, PureAsEffects
+
+logger = logging.getLogger(__name__)
+
+BATCHES_AHEAD = 3
+"""Fetched batches that wait for their transaction before the partition is paused: a bound in bytes."""
+FULL_RECORDS, FULL_BYTES = 2_000, 1_048_576
+"""A batch of this size does not wait for more."""
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 5.0
+CLOSE_S = 2.0
+"""How long a closing runner waits for its running transaction, and then for its producer."""
+FATAL = (ConfigurationError, DataLossError)
+
+
+class Host(Protocol):
+    """What a runner needs of whoever fetches for it."""
+
+    async def committed(self, partition: Partition) -> int | None:
+        """Return the group's committed offset, asked of the broker now."""
+        ...
+
+    async def bounds(self, partition: Partition) -> tuple[int, int]:
+        """Return the first offset that still exists and the one after the last."""
+        ...
+
+    async def seek(self, partition: Partition, offset: int) -> None:
+        """Fetch from this offset on; batches handed over from now on start there."""
+        ...
+
+    def pause(self, partition: Partition) -> None:
+        """Hand over nothing more of this partition for now."""
+        ...
+
+    def resume(self, partition: Partition) -> None:
+        """Hand over batches of this partition."""
+        ...
+
+
+class Runner:
+    """Owns one input partition of one stage while it is assigned to this process."""
+
+    def __init__(
+        self,
+        stage: Any,
+        partition: int,
+        *,
+        settings: StreamSettings,
+        host: Host,
+        on_fatal: Callable[[BaseException], None],
+        app_version: str = "",
+    ) -> None:
+        self._stage: EffectsStage[Any, Any] = stage if hasattr(stage, "answer") else PureAsEffects(stage)
+        self._slice = settings.effects_batch_records if hasattr(stage, "answer") else FULL_RECORDS * 4
+        self._settings, self._host, self._on_fatal = settings, host, on_fatal
+        self._app_version = app_version
+        namespace = settings.namespace
+        self.partition = Partition(stage.input.full_name(namespace), partition)
+        self._group = names.group_id(namespace, stage.name)
+        self._id = names.transactional_id(namespace, stage.name, stage.input, partition)
+        self._changelog = names.changelog_topic(namespace, stage.name)
+        self.metrics = PartitionMetrics(stage.name, partition)
+        self._queue: deque[Batch] = deque()
+        self._arrived = asyncio.Event()
+        self._ready = False
+        self._writing = False
+        self._position = 0
+        self._failures: tuple[str, int, int] = ("", -1, 0)
+        """Error, position and how often in a row."""
+        self._task: asyncio.Task[None] | None = None
+        self._producer: AIOKafkaProducer | None = None
+        self._work: StagePartition | None = None
+        self._counts: dict[str, int] = {}
+
+    @property
+    def ready(self) -> bool:
+        """Whether the partition is open: batches are wanted."""
+        return self._ready
+
+    @property
+    def waiting(self) -> bool:
+        """Whether there is something to do that is not done: an opening, a batch."""
+        return not self._ready or self._writing or bool(self._queue)
+
+    def start(self) -> None:
+        """Open the partition in a task of its own; returns at once."""
+        self._task = asyncio.create_task(self._main(), name=f"runner {self._id}")
+
+    def offer(self, batch: Batch) -> None:
+        """Take a batch for later; never waits. What is not wanted is dropped and fetched again."""
+        if not self._ready:
+            return
+        self._queue.append(batch)
+        self._arrived.set()
+        if len(self._queue) >= BATCHES_AHEAD:
+            self._host.pause(self.partition)
+
+    async def close(self) -> None:
+        """Let the running transaction end, briefly; then stop. Nothing is lost if it does not end."""
+        self._ready = False
+        task = self._task
+        if task is None:
+            return
+        if self._writing:
+            await asyncio.wait([task], timeout=CLOSE_S)
+        task.cancel()
+        await asyncio.wait([task], timeout=CLOSE_S)
+
+    async def _main(self) -> None:
+        pause = FIRST_PAUSE_S
+        try:
+            while True:
+                try:
+                    await self._open()
+                    pause = FIRST_PAUSE_S
+                    while self._ready:
+                        await self._take(await self._next())
+                    return
+                except FATAL as error:
+                    self._on_fatal(error)
+                    return
+                except (ProducerFenced, InvalidProducerEpoch):
+                    # A newer owner, or our own transaction timed out: let the group say which, then open again.
+                    logger.warning("fenced id=%s position=%d", self._id, self._position)
+                    wait = self._settings.session_timeout_s
+                except Exception as error:
+                    if self._is_hopeless(error):
+                        self._on_fatal(self._hopeless(error))
+                        return
+                    wait, pause = pause, min(pause * 2, LONGEST_PAUSE_S)
+                    logger.warning("transaction failed id=%s position=%d", self._id, self._position, exc_info=error)
+                self.metrics.failures += 1
+                await self._discard()
+                await asyncio.sleep(wait)
+        finally:
+            await self._discard()
+
+    async def _open(self) -> None:
+        started = time.monotonic()
+        self._producer = new_producer(self._settings, self._id)
+        await self._producer.start()
+        self._counts = {}
+        committed = await self._host.committed(self.partition)
+        position = await self._start_position(committed)
+        self._work = StagePartition(self._stage, self.partition, app_version=self._app_version)
+        described, rows = await changelog_kafka.restore(
+            self._settings, self._changelog, self.partition.partition, self._work.restore
+        )
+        changelog_kafka.check_position(
+            described, committed, topic=self._changelog, partition=self.partition.partition, group=self._group
+        )
+        self._queue.clear()
+        self._position = self.metrics.position = position
+        await self._host.seek(self.partition, position)
+        self._ready = True
+        self._host.resume(self.partition)
+        self.metrics.restored_rows, self.metrics.open_s = rows, time.monotonic() - started
+        logger.info("open id=%s position=%d rows=%d s=%.2f", self._id, position, rows, self.metrics.open_s)
+
+    async def _start_position(self, committed: int | None) -> int:
+        first, end = await self._host.bounds(self.partition)
+        where = f"{self.partition.topic}[{self.partition.partition}]"
+        if committed is None:
+            if first > 0:
+                logger.warning("group %s starts %s at %d; older records are gone", self._group, where, first)
+            return first
+        if first > committed:
+            raise DataLossError(
+                f"{where}: records {committed} … {first - 1} were deleted by retention before group {self._group} "
+                f"read them; raise `retention_hours`, and reset the group to {first} if their loss is accepted"
+            )
+        if end < committed:
+            raise DataLossError(
+                f"{where} ends at {end}, but group {self._group} has committed {committed}: the topic was truncated "
+                "or made anew; use a new namespace, or delete the group's offsets and the changelog"
+            )
+        return committed
+
+    async def _next(self) -> Batch:
+        """Return the batch that continues the position, joined with those that wait behind it."""
+        batch = await self._first()
+        deadline = time.monotonic() + self._settings.linger_ms / 1000
+        while not _is_full(batch):
+            if not self._queue:
+                remaining = deadline - time.monotonic()
+                if remaining <= 0:
+                    break
+                self._arrived.clear()
+                with suppress(TimeoutError):
+                    await asyncio.wait_for(self._arrived.wait(), remaining)
+                continue
+            if self._queue[0].start != batch.end:
+                break
+            batch = batch.joined(self._queue.popleft())
+        if len(self._queue) < BATCHES_AHEAD:
+            self._host.resume(self.partition)
+        return batch
+
+    async def _first(self) -> Batch:
+        while True:
+            while not self._queue:
+                self._arrived.clear()
+                await self._arrived.wait()
+            batch = self._queue.popleft()
+            if batch.start is None or batch.start > self._position:
+                self._queue.clear()
+                await self._host.seek(self.partition, self._position)
+                self._host.resume(self.partition)
+            elif batch.end > self._position:
+                return batch if batch.start == self._position else batch.after(self._position)
+
+    async def _take(self, batch: Batch) -> None:
+        for part in batch.slices(self._slice):
+            if not self._ready:
+                return
+            await self._run(part)
+
+    async def _run(self, batch: Batch) -> None:
+        """Make one batch one transaction."""
+        assert self._producer is not None
+        assert self._work is not None
+        started = time.monotonic()
+        processed = await self._work.process(batch.records)
+        rows = [Row(self._changelog, self.partition.partition, *row) for row in processed.changelog]
+        rows.append(Row(self._changelog, self.partition.partition, *changelog_kafka.position_row(batch.end)))
+        rows.extend([await self._row(output) for output in processed.outputs])
+        stepped = time.monotonic()
+        self._writing = True
+        try:
+            async with asyncio.timeout(self._settings.transaction_timeout_s):
+                await self._producer.begin_transaction()
+                await write(self._producer, rows)
+                offsets = {TopicPartition(*self.partition): batch.end}
+                await self._producer.send_offsets_to_transaction(offsets, self._group)
+                await self._producer.commit_transaction()
+        finally:
+            self._writing = False
+        self._position = batch.end
+        self.metrics.committed(batch, processed, step_s=stepped - started, commit_s=time.monotonic() - stepped)
+
+    async def _row(self, output: Encoded) -> Row:
+        topic = self._settings.namespace + output.topic
+        count = self._counts.get(topic)
+        if count is None:
+            assert self._producer is not None
+            count = self._counts[topic] = await partition_count(self._producer, topic)
+            expected = 1 if topic_of(output.topic).partitions == "one" else self._settings.event_partitions
+            if count != expected:
+                raise ConfigurationError(
+                    f"topic {topic} has {count} partitions, not {expected}; keys would move: see `rollbus topics check`"
+                )
+        return Row(topic, partition_of(output.key, count) if output.key else 0, output.key, output.value)
+
+    async def _discard(self) -> None:
+        self._ready = False
+        self._host.pause(self.partition)
+        self._queue.clear()
+        self._work = None
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            await _stop(producer)
+
+    def _is_hopeless(self, error: Exception) -> bool:
+        """Say whether the same error came too often at the same position; trouble with the broker never counts."""
+        if isinstance(error, TimeoutError | OSError) or (isinstance(error, KafkaError) and error.retriable):
+            return False
+        if isinstance(error, UndecodableError) and self._work is not None and not self._ready:
+            return True  # the changelog was written by a newer release
+        described, position, times = self._failures
+        same = described == repr(error) and position == self._position
+        self._failures = (repr(error), self._position, times + 1 if same else 1)
+        return self._failures[2] >= self._settings.equal_failures
+
+    def _hopeless(self, error: Exception) -> RollbusError:
+        stopped = RunStoppedError(
+            f"stage {self._stage.name} fails on {self.partition.topic}[{self.partition.partition}] from offset "
+            f"{self._position} on, the same way each time: {error!r}"
+        )
+        stopped.__cause__ = error
+        return stopped
+
+
+def _is_full(batch: Batch) -> bool:
+    if len(batch.records) >= FULL_RECORDS:
+        return True
+    return sum(len(record.value or b"") for record in batch.records) >= FULL_BYTES
+
+
+async def _stop(producer: AIOKafkaProducer) -> None:
+    """Stop a producer; one that cannot flush is cut off. What it left open is settled by its successor."""
+    try:
+        await asyncio.wait_for(producer.stop(), CLOSE_S)
+    except (TimeoutError, KafkaError, OSError):
+        with suppress(Exception):
+            await producer.client.close()
+
+
+def stuck(runners: Sequence[Runner]) -> list[Runner]:
+    """Return the runners with something left to do."""
+    return [runner for runner in runners if runner.waiting]

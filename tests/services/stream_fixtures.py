@@ -1,0 +1,115 @@
+"""A small stage with state and outputs, and what the stream tests on a real broker share."""
+
+import struct
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+
+from rollbus.schemas.codec import decode, encode
+from rollbus.schemas.control import Tick
+from rollbus.schemas.drops import Drop
+from rollbus.schemas.events import ToolCalled
+from rollbus.schemas.kafka_connection import KafkaConnection
+from rollbus.schemas.topics import DROPS, EPISODE_EVENTS
+from rollbus.streams.settings import StreamSettings
+from rollbus.streams.stage import Incoming, Outgoing
+from rollbus.streams.state import PartitionState, RowCodec, Table
+
+COUNT: RowCodec[int] = RowCodec(1, struct.Struct(">q").pack, {1: lambda data: int(struct.unpack(">q", data)[0])})
+
+
+class CountState(PartitionState):
+    """How many events each key has had."""
+
+    def __init__(self) -> None:
+        self.counts: Table[int] = Table("counts", COUNT)
+        super().__init__(self.counts)
+
+
+class CountStage:
+    """Emits one record per event: which event it was, and the how manyth of its key."""
+
+    name = "counter"
+    input = EPISODE_EVENTS
+
+    def new_state(self) -> CountState:
+        return CountState()
+
+    def step(self, state: CountState, incoming: Incoming) -> Iterable[Outgoing]:
+        record = incoming.record
+        if isinstance(record, Tick):
+            return
+        count = (state.counts.get(incoming.key) or 0) + 1
+        state.counts.put(incoming.key, count)
+        detail = f"{incoming.key}:{count}"
+        drop = Drop(
+            unit="event", unit_id=record.event_id, reason="counted", stage=self.name, detail=detail, dropped_at_ms=0
+        )
+        yield Outgoing(DROPS, record.event_id, drop)
+
+
+def stream_settings(bootstrap_servers: str, namespace: str, **changes: Any) -> StreamSettings:
+    """Settings for tests: two partitions, no waiting."""
+    values = {"event_partitions": 2, "linger_ms": 0, "tick_interval_ms": 200, **changes}
+    return StreamSettings(kafka=KafkaConnection(bootstrap_servers=bootstrap_servers), namespace=namespace, **values)
+
+
+def tool_event(key: str, number: int) -> ToolCalled:
+    """An event with an id that names its key and number."""
+    return ToolCalled(
+        event_id=f"{key}/{number}",
+        episode_id=key,
+        root_episode_id=key,
+        writer_id="w",
+        sequence=number,
+        occurred_at_ms=number,
+        episode_started_at_ms=0,
+        name="look",
+    )
+
+
+async def send(settings: StreamSettings, topic: str, items: Sequence[tuple[bytes | None, bytes | None]]) -> None:
+    """Send (key, value) pairs to a topic of the namespace and wait for all."""
+    producer = AIOKafkaProducer(**settings.kafka.client_options(), enable_idempotence=True, linger_ms=5)
+    await producer.start()
+    try:
+        for future in [await producer.send(settings.namespace + topic, value, key=key) for key, value in items]:
+            await future
+    finally:
+        await producer.stop()
+
+
+async def send_events(settings: StreamSettings, keys: Sequence[str], numbers: Iterable[int]) -> int:
+    """Send one event per key and number, in order of the numbers; return how many."""
+    items = [(key.encode(), encode(tool_event(key, number))) for number in numbers for key in keys]
+    await send(settings, EPISODE_EVENTS.name, items)
+    return len(items)
+
+
+async def read_topic(settings: StreamSettings, topic: str, partitions: int | None = None) -> list[Any]:
+    """Return every committed record of a topic of the namespace, decoded, partition by partition."""
+    consumer = AIOKafkaConsumer(
+        **settings.kafka.client_options(),
+        isolation_level="read_committed",
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+    )
+    await consumer.start()
+    try:
+        count = settings.event_partitions if partitions is None else partitions
+        places = [TopicPartition(settings.namespace + topic, n) for n in range(count)]
+        consumer.assign(places)
+        ends = await consumer.end_offsets(places)
+        found: dict[TopicPartition, list[Any]] = {place: [] for place in places}
+        while any([await consumer.position(place) < ends[place] for place in places]):
+            for place, records in (await consumer.getmany(timeout_ms=200)).items():
+                found[place].extend(decode(record.value) for record in records)
+        return [record for place in places for record in found[place]]
+    finally:
+        await consumer.stop()
+
+
+async def read_drops(settings: StreamSettings) -> list[Drop]:
+    """Return what the counting stage has emitted."""
+    return await read_topic(settings, DROPS.name)

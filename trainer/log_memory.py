@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rollbus.schemas.codec import decode, encode
-from rollbus.schemas.errors import FencedError, UnavailableError
+from rollbus.schemas.errors import FencedError, RecordError, UnavailableError
 from rollbus.schemas.groups import TrainingBatch
 from rollbus.schemas.topics import BATCHES, POLICY_VERSIONS, SCORES, TRAINING_STEPS, Topic
 from rollbus.schemas.trajectories import Location, Score, Trajectory
@@ -29,8 +29,12 @@ class MemoryBroker:
 
     def append(self, topic: Topic, record: Any) -> Location:
         """Write a record as another process would."""
+        return self.append_bytes(topic, encode(record))
+
+    def append_bytes(self, topic: Topic, data: bytes) -> Location:
+        """Write bytes that may be no record."""
         log = self.topics[topic.name]
-        log.append(encode(record))
+        log.append(data)
         return Location(topic=topic.name, partition=0, offset=len(log) - 1)
 
     def expire(self, location: Location) -> None:
@@ -70,7 +74,7 @@ class MemoryLog:
             while self._position < len(batches):
                 data = batches[self._position]
                 self._position += 1
-                record = decode(data) if data is not None else None
+                record = _decoded(data)
                 if isinstance(record, TrainingBatch) and record.run_id == self._run_id:
                     return NextBatch(record, self._position)
             if asyncio.get_running_loop().time() >= deadline:
@@ -95,7 +99,7 @@ class MemoryLog:
         for location in locations:
             log = self._broker.topics.get(location.topic.rpartition(".")[2], [])
             data = log[location.offset] if location.offset < len(log) else None
-            record = decode(data) if data is not None else None
+            record = _decoded(data)
             if isinstance(record, Trajectory):
                 found[location] = record
         return found
@@ -108,3 +112,10 @@ class MemoryLog:
     async def close(self) -> None:
         """Give up nothing but this view."""
         self._epoch = None
+
+
+def _decoded(data: bytes | None) -> Any:
+    try:
+        return decode(data)
+    except RecordError:
+        return None

@@ -1,0 +1,174 @@
+"""What every `TrainerLog` keeps to; run on the shipped in-memory log and on a real broker."""
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+import pytest
+
+from rollbus.schemas.codec import encode
+from rollbus.schemas.errors import FencedError, UnavailableError
+from rollbus.schemas.steps import StepStarted
+from rollbus.schemas.topics import BATCHES, POLICY_VERSIONS, RUN_LOG, SCORES, TRAINING_STEPS, TRAJECTORIES, Topic
+from rollbus.schemas.trajectories import Location
+from rollbus.trainer.log import Publication, TrainerLog
+from tests.builders import START_MS, make_score, make_version
+from tests.trainer.scenario import make_batch, make_payload
+
+WAIT_S = 10.0
+"""Long enough for a busy broker; only reached where a record is missing."""
+
+
+class LogWorld(Protocol):
+    """One namespace of a log, as the other processes see it."""
+
+    def log(self) -> TrainerLog:
+        """A new trainer's view of run `main` and model `agent`."""
+        ...
+
+    async def append(self, topic: Topic, key: str, *records: Any) -> Sequence[Location]:
+        """Write records as another process would, in one committed transaction."""
+        ...
+
+    async def expire(self, location: Location) -> None:
+        """Lose this record, and those before it, to retention."""
+        ...
+
+    async def records(self, topic: Topic) -> Sequence[Any]:
+        """Every committed record of a topic with one partition."""
+        ...
+
+
+def started(step: int = 1) -> Publication:
+    """A StepStarted on its way."""
+    record = StepStarted(
+        run_id="main",
+        model="agent",
+        step=step,
+        attempt=1,
+        batch_hash=f"hash-{step}",
+        batch_number=step - 1,
+        base_version=0,
+        started_at_ms=START_MS,
+    )
+    return Publication(TRAINING_STEPS, "main", record)
+
+
+class TrainerLogContract:
+    """The tests; a subclass gives the `world` fixture."""
+
+    async def test_batches_come_in_order_and_those_of_other_runs_do_not(self, world: LogWorld) -> None:
+        own = [make_batch(number, []) for number in range(3)]
+        await world.append(BATCHES, "other", make_batch(0, [], run_id="other"))
+        await world.append(BATCHES, "main", *own)
+        log = world.log()
+        await log.open()
+        seen = [await log.next_batch(WAIT_S) for _ in own]
+        assert [each.batch for each in seen if each is not None] == own
+        assert await log.next_batch(0.0) is None
+        await log.close()
+
+    async def test_only_a_committed_offset_moves_the_next_trainer_on(self, world: LogWorld) -> None:
+        await world.append(BATCHES, "main", *(make_batch(number, []) for number in range(2)))
+        log = world.log()
+        await log.open()
+        first = await log.next_batch(WAIT_S)
+        await log.next_batch(WAIT_S)
+        assert first is not None
+        await log.publish((started(),), next_offset=first.next_offset)
+        await log.close()
+        successor = world.log()
+        await successor.open()
+        second = await successor.next_batch(WAIT_S)
+        assert second is not None
+        assert second.batch.number == 1
+        await successor.close()
+
+    async def test_what_was_published_is_in_the_ledger_of_the_next_trainer(self, world: LogWorld) -> None:
+        log = world.log()
+        await log.open()
+        assert list(await log.read_ledger()) == []
+        version = Publication(POLICY_VERSIONS, "agent", make_version(0))
+        await log.publish((started(), version, Publication(RUN_LOG, "main", version.record)))
+        await log.close()
+        successor = world.log()
+        await successor.open()
+        assert list(await successor.read_ledger()) == [version.record, started().record]
+        assert list(await world.records(RUN_LOG)) == [version.record]
+        await successor.close()
+
+    async def test_a_newer_trainer_of_the_model_fences_the_older_whole(self, world: LogWorld) -> None:
+        await world.append(BATCHES, "main", make_batch(0, []))
+        older, newer = world.log(), world.log()
+        await older.open()
+        following = await older.next_batch(WAIT_S)
+        assert following is not None
+        await newer.open()
+        with pytest.raises(FencedError):
+            await older.publish((started(),), next_offset=following.next_offset)
+        assert list(await newer.read_ledger()) == []
+        assert await newer.next_batch(WAIT_S) is not None
+        await newer.publish((started(),))
+        await older.close()
+        await newer.close()
+
+    async def test_a_closed_log_is_unavailable_and_can_be_opened_again(self, world: LogWorld) -> None:
+        log = world.log()
+        with pytest.raises(UnavailableError):
+            await log.publish((started(),))
+        await log.open()
+        await log.close()
+        with pytest.raises(UnavailableError):
+            await log.publish((started(),))
+        await log.open()
+        await log.publish((started(),))
+        await log.close()
+
+    async def test_payload_is_found_by_location_and_what_is_not_there_is_missing(self, world: LogWorld) -> None:
+        payloads = [make_payload(f"t{number}", seed=number) for number in range(600)]
+        locations = await world.append(TRAJECTORIES, "hint", *payloads)
+        beyond = Location(topic=locations[0].topic, partition=locations[0].partition, offset=100_000)
+        wanted = [*(locations[index] for index in (599, 3, 300, 4)), beyond]
+        log = world.log()
+        await log.open()
+        found = await log.fetch(wanted)
+        assert {found[location].trajectory_id for location in found} == {"t599", "t3", "t300", "t4"}
+        assert found[locations[300]] == payloads[300]
+        assert beyond not in found
+        await log.close()
+
+    async def test_payload_that_retention_removed_is_missing_and_the_rest_is_found(self, world: LogWorld) -> None:
+        locations = await world.append(TRAJECTORIES, "hint", *(make_payload(f"t{number}") for number in range(3)))
+        await world.expire(locations[0])
+        log = world.log()
+        await log.open()
+        assert {each.trajectory_id for each in (await log.fetch(locations)).values()} == {"t1", "t2"}
+        await log.close()
+
+    async def test_no_locations_are_no_payload(self, world: LogWorld) -> None:
+        log = world.log()
+        await log.open()
+        assert dict(await log.fetch([])) == {}
+        await log.close()
+
+    async def test_an_exclusion_is_seen_at_the_next_look(self, world: LogWorld) -> None:
+        log = world.log()
+        await log.open()
+        await world.append(SCORES, "hint", make_score("t1"))
+        assert set(await log.excluded_episodes()) == set()
+        await world.append(SCORES, "hint", make_score("t2", excluded=True))
+        assert set(await log.excluded_episodes()) == {"e-t2"}
+        await log.close()
+
+    async def test_bytes_that_are_no_batch_do_not_stop_the_batches_after_them(self, world: LogWorld) -> None:
+        await world.append(BATCHES, "main", b"\x00 not ours", make_batch(0, []))
+        log = world.log()
+        await log.open()
+        following = await log.next_batch(WAIT_S)
+        assert following is not None
+        assert following.batch.number == 0
+        await log.close()
+
+
+def as_bytes(record: Any) -> bytes:
+    """Raw bytes as they are, records encoded."""
+    return record if isinstance(record, bytes) else encode(record)

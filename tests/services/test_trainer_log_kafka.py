@@ -1,0 +1,54 @@
+"""The trainer's log on a real broker keeps to the same contract as the one in memory."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from rollbus.schemas.drops import DeadLetter
+from rollbus.schemas.errors import ConfigurationError
+from rollbus.schemas.topics import BATCHES, DEAD_LETTERS, TRAJECTORIES
+from rollbus.trainer.log_kafka import KafkaLog
+from tests.contracts.trainer_log import WAIT_S, TrainerLogContract
+from tests.services.trainer_kafka import KafkaWorld
+from tests.trainer.scenario import make_batch, make_payload
+
+pytestmark = pytest.mark.services
+
+
+class TestKafkaLog(TrainerLogContract):
+    """The contract on `KafkaLog`, and what only a broker has."""
+
+    @pytest.fixture
+    async def world(self, kafka: str, namespace: str) -> AsyncIterator[KafkaWorld]:
+        world = KafkaWorld(kafka, namespace)
+        await world.open()
+        yield world
+        await world.close()
+
+    async def test_a_trajectory_in_chunks_is_joined(self, world: KafkaWorld) -> None:
+        large = make_payload("large", labels={"text": "x" * 2_000_000})
+        small = [make_payload(f"t{number}") for number in range(3)]
+        locations = await world.append(TRAJECTORIES, "hint", small[0], large, *small[1:])
+        first = locations[1].offset - 2
+        log = world.log()
+        await log.open()
+        found = await log.fetch(locations)
+        assert [found[location] for location in locations] == [small[0], large, *small[1:]]
+        by_first_chunk = type(locations[1])(topic=locations[1].topic, partition=locations[1].partition, offset=first)
+        assert (await log.fetch([by_first_chunk]))[by_first_chunk] == large
+        await log.close()
+
+    async def test_bytes_that_are_no_batch_become_a_dead_letter(self, world: KafkaWorld) -> None:
+        await world.append(BATCHES, "main", b"\x00 not ours", make_batch(0, []))
+        log = world.log()
+        await log.open()
+        assert await log.next_batch(WAIT_S) is not None
+        (letter,) = await world.records(DEAD_LETTERS)
+        assert isinstance(letter, DeadLetter)
+        assert (letter.offset, letter.value, letter.stage) == (0, b"\x00 not ours", "trainer")
+        await log.close()
+
+    async def test_missing_topics_are_named(self, world: KafkaWorld) -> None:
+        log = KafkaLog(world.connection, namespace="nowhere.", run_id="main", model="agent")
+        with pytest.raises(ConfigurationError, match=r"nowhere\.batches.*rollbus topics create"):
+            await log.open()

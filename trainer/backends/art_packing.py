@@ -18,13 +18,8 @@ from openai.types.chat import ChatCompletionMessage
 from openai.types.chat.chat_completion import Choice
 
 from rollbus.schemas.errors import RejectedError
-from rollbus.trainer.backends.protocol import (
-    TrainConfig,
-    TrainTrajectory,
-    TurnTokens,
-    unpack_logprobs,
-    unpack_token_ids,
-)
+from rollbus.schemas.tokens import decode_logprobs, decode_token_ids
+from rollbus.trainer.backends.protocol import TrainConfig, TrainTrajectory, TurnTokens
 from rollbus.trainer.service.art_service import TorchService
 
 TRAJECTORY_ID = "rollbus_trajectory_id"
@@ -43,7 +38,7 @@ class RollbusBackend(LocalBackend):
         """Advantage by trajectory id for the next call of `train`."""
         self.aggregation: str = "token_mean"
 
-    async def _get_service(self, model: art.TrainableModel) -> Any:
+    async def _get_service(self, model: art.TrainableModel[Any, Any]) -> Any:
         self._services[self._model_storage_key(model)] = self._service  # type: ignore[assignment]
         return self._service
 
@@ -156,9 +151,9 @@ def _choice(turn: TurnTokens) -> Choice:
             "index": 0,
             "finish_reason": "stop",
             "message": ChatCompletionMessage(role="assistant", content=""),
-            "prompt_token_ids": unpack_token_ids(turn.prompt_token_ids),
-            "token_ids": unpack_token_ids(turn.completion_token_ids),
-            "art_completion_logprobs": unpack_logprobs(turn.logprobs),
+            "prompt_token_ids": decode_token_ids(turn.prompt_token_ids).tolist(),
+            "token_ids": decode_token_ids(turn.completion_token_ids).tolist(),
+            "art_completion_logprobs": decode_logprobs(turn.logprobs).tolist(),
         }
     )
 

@@ -11,13 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from rollbus.schemas.drops import DropReason
-from rollbus.trainer.backends.protocol import (
-    TrainRequest,
-    TrainTrajectory,
-    TurnTokens,
-    unpack_logprobs,
-    unpack_token_ids,
-)
+from rollbus.schemas.tokens import decode_logprobs, decode_token_ids
+from rollbus.trainer.backends.protocol import TrainRequest, TrainTrajectory, TurnTokens
 
 ROUNDING = 1e-9
 """Rewards of a group that differ by no more than this share of their size are equal: what differs is rounding."""
@@ -69,8 +64,8 @@ def refusal(trajectory: TrainTrajectory, limits: Limits) -> str | None:
 def _turn_refusal(turn: TurnTokens, limits: Limits) -> str | None:
     if any(len(data) % 4 for data in (turn.prompt_token_ids, turn.completion_token_ids, turn.logprobs)):
         return DropReason.UNTRAINABLE
-    prompt, completion = unpack_token_ids(turn.prompt_token_ids), unpack_token_ids(turn.completion_token_ids)
-    logprobs = unpack_logprobs(turn.logprobs)
+    prompt, completion = decode_token_ids(turn.prompt_token_ids), decode_token_ids(turn.completion_token_ids)
+    logprobs = decode_logprobs(turn.logprobs)
     if not prompt or not completion or len(completion) != len(logprobs):
         return DropReason.UNTRAINABLE
     if len(prompt) + len(completion) > limits.max_tokens:

@@ -10,9 +10,7 @@ disk full).
 
 from __future__ import annotations
 
-import sys
-from array import array
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
 
@@ -22,27 +20,9 @@ JobState = Literal["pending", "running", "completed", "failed", "canceled"]
 TERMINAL_STATES: frozenset[JobState] = frozenset({"completed", "failed", "canceled"})
 
 
-def pack_token_ids(token_ids: Iterable[int]) -> bytes:
-    """Token ids as little-endian int32, the form in which records carry them."""
-    return _little_endian(array("i", token_ids))
-
-
-def unpack_token_ids(data: bytes) -> list[int]:
-    return _from_little_endian("i", data).tolist()
-
-
-def pack_logprobs(logprobs: Iterable[float]) -> bytes:
-    """Log-probs as little-endian float32, the form in which records carry them."""
-    return _little_endian(array("f", logprobs))
-
-
-def unpack_logprobs(data: bytes) -> list[float]:
-    return _from_little_endian("f", data).tolist()
-
-
 @dataclass(frozen=True, slots=True)
 class TurnTokens:
-    """One generation: the exact tokens the model was shown and those it sampled."""
+    """One generation: the exact tokens the model was shown and those it sampled, packed as by `schemas.tokens`."""
 
     prompt_token_ids: bytes
     """Little-endian int32: the whole prompt of this turn, earlier turns included where it contained them."""
@@ -211,20 +191,3 @@ class Backend(Protocol):
         ...
 
     async def close(self) -> None: ...
-
-
-def _little_endian(values: array[int] | array[float]) -> bytes:
-    if sys.byteorder == "big":
-        values = values[:]
-        values.byteswap()
-    return values.tobytes()
-
-
-def _from_little_endian(typecode: Literal["i", "f"], data: bytes) -> array[int]:
-    if len(data) % 4:
-        raise ValueError(f"{len(data)} bytes are not a whole number of 4-byte values")
-    values: array[int] = array(typecode)
-    values.frombytes(data)
-    if sys.byteorder == "big":
-        values.byteswap()
-    return values

@@ -13,8 +13,8 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torchtune.models.qwen2 import qwen2
-from torchtune.models.qwen2._convert_weights import qwen2_hf_to_tune, qwen2_tune_to_hf
+from torchtune.models.qwen2 import qwen2  # type: ignore[import-untyped]
+from torchtune.models.qwen2._convert_weights import qwen2_hf_to_tune, qwen2_tune_to_hf  # type: ignore[import-untyped]
 
 from rollbus.schemas.errors import ConfigurationError
 

@@ -241,20 +241,22 @@ class Sampler:
     def _finished(self, row: _Row) -> bool:
         """Answer and release the row if its newest token ended it."""
         parameters = row.parameters
-        ended = row.token_ids[-1] == self._eos and not parameters.ignore_eos
+        reason: FinishReason
         text: str | None = None
-        if ended:
-            reason: FinishReason = "stop"
-        elif parameters.stop and (cut := _first_stop(text := self._text(row), parameters.stop)) is not None:
-            reason, text = "stop", text[:cut]
+        cut: int | None = None
+        ended = row.token_ids[-1] == self._eos and not parameters.ignore_eos
+        if parameters.stop and not ended:
+            text = self._text(row)
+            cut = _first_stop(text, parameters.stop)
+        if ended or cut is not None:
+            reason = "stop"
         elif len(row.token_ids) >= parameters.max_tokens:
             reason = "length"
         elif row.future.cancelled():
             reason = "abort"
         else:
             return False
-        if text is None:
-            text = self._text(row)
+        text = (self._text(row) if text is None else text)[:cut]
         answer = Generation(tuple(row.token_ids), tuple(row.logprobs), text, reason, row.version, tuple(row.top))
         self._release(row)
         if row.future.set_running_or_notify_cancel():

@@ -10,7 +10,14 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
+from tokenizers import (  # type: ignore[import-untyped]
+    Regex,
+    Tokenizer,
+    decoders,
+    models,
+    pre_tokenizers,
+    trainers,
+)
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from rollbus.schemas.errors import ConfigurationError
@@ -54,7 +61,7 @@ def build_tokenizer(texts: Iterable[str], *, vocabulary: int = 384) -> PreTraine
     if missing < 0:
         raise ConfigurationError(f"a byte-level vocabulary needs at least 259 entries, not {vocabulary}")
     tokenizer.add_special_tokens([f"<|unused_{number}|>" for number in range(missing)])
-    return PreTrainedTokenizerFast(
+    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
         tokenizer_object=tokenizer,
         eos_token=IM_END,
         pad_token=END_OF_TEXT,

@@ -142,7 +142,7 @@ class Learner:
             torch.ones_like(advantages_N, dtype=torch.bool),
             coefficient=config.kl_coefficient,
         )
-        return list(penalised_N.split([len(one) for one in given]))
+        return list(torch.split(penalised_N, [len(one) for one in given]))
 
 
 def micro_batches(trees: list[Tree]) -> list[TreeBatch]:
@@ -162,7 +162,7 @@ def score(model: nn.Module, batch: TreeBatch, *, device: torch.device | None = N
     )
     hidden_N_D = hidden_B_T_D[batch.rows_N.to(device), batch.columns_N.to(device)]
     logprobs, entropies = [], []
-    chunks = zip(hidden_N_D.split(HEAD_ROWS), batch.targets_N.to(device).split(HEAD_ROWS), strict=True)
+    chunks = zip(torch.split(hidden_N_D, HEAD_ROWS), torch.split(batch.targets_N.to(device), HEAD_ROWS), strict=True)
     for hidden_C_D, targets_C in chunks:
         logprobs_C_V = torch.log_softmax(head(model, hidden_C_D), dim=-1)  # [C, V]
         logprobs.append(logprobs_C_V.gather(1, targets_C[:, None])[:, 0])

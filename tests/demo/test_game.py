@@ -111,10 +111,6 @@ def test_perfect_play_never_loses_to_an_opponent_that_blocks_from_the_empty_boar
         (optimum, 92.7, 5.8, 1.4),
     ],
 )
-def test_reference_players_on_the_held_out_openings(
-    player: Combine, win: float, draw: float, loss: float
-) -> None:
+def test_reference_players_on_the_held_out_openings(player: Combine, win: float, draw: float, loss: float) -> None:
     value = value_on(held_out_openings(), player, random_cells)
-    assert (100 * value.win, 100 * value.draw, 100 * value.loss) == pytest.approx(
-        (win, draw, loss), abs=0.051
-    )
+    assert (100 * value.win, 100 * value.draw, 100 * value.loss) == pytest.approx((win, draw, loss), abs=0.051)

@@ -1,0 +1,119 @@
+"""The agents' traffic: groups of whole games, recorded with tokens, through the ordinary OpenAI client."""
+
+import json
+from itertools import islice
+
+import httpx
+from openai import AsyncOpenAI
+
+import rollbus.producers
+from rollbus.demo.agents import Agents, AgentSettings, attempts
+from rollbus.demo.evaluation import Comparison, evaluate, schedule
+from rollbus.demo.game import EMPTY, free_cells, held_out_openings
+from rollbus.demo.prompt import messages
+from rollbus.producers import MemorySink
+from rollbus.schemas.events import EpisodeEnded, EpisodeStarted, RewardReported, TurnRecorded
+
+SETTINGS = AgentSettings(
+    model_url="http://model/v1",
+    bootstrap_servers="unused:9092",
+    namespace="t.",
+    episodes=6,
+    group_size=3,
+    episodes_per_s=1e6,
+)
+
+
+class FirstFreeCell:
+    """A model that takes the first free cell; counts what it was asked."""
+
+    def __init__(self) -> None:
+        self.requests: list[dict[str, object]] = []
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        asked = json.loads(request.content)
+        self.requests.append(asked)
+        board = asked["messages"][-1]["content"].replace("\n", "")
+        cell = free_cells(board)[0]
+        entries = [{"token": f"token_id:{t}", "logprob": -0.5, "bytes": None, "top_logprobs": []} for t in (cell, 99)]
+        choice = {
+            "index": 0,
+            "message": {"role": "assistant", "content": str(cell)},
+            "finish_reason": "stop",
+            "logprobs": {"content": entries, "refusal": None},
+            "token_ids": [cell, 99],
+        }
+        answer = {
+            "id": f"c-{len(self.requests)}",
+            "object": "chat.completion",
+            "created": 1,
+            "model": "agent@3",
+            "choices": [choice],
+            "prompt_token_ids": [1, 2, 3],
+            "usage": {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5},
+        }
+        return httpx.Response(200, json=answer)
+
+
+def make_client(model: httpx.MockTransport) -> AsyncOpenAI:
+    return AsyncOpenAI(base_url="http://model/v1", api_key="none", http_client=httpx.AsyncClient(transport=model))
+
+
+async def test_groups_are_whole_games_at_one_opening_with_one_reward_each() -> None:
+    sink = MemorySink()
+    recorder = rollbus.producers.init(sink=sink, namespace="t.", logprob_mode="raw")
+    async with make_client(httpx.MockTransport(FirstFreeCell())) as client:
+        agents = Agents(SETTINGS, recorder, client)
+        await agents.run()
+    assert recorder.close()
+    events = sink.records("episode-events")
+    started = [event for event in events if isinstance(event, EpisodeStarted)]
+    assert agents.played == len(started) == 6
+    assert {(event.group_size, event.task) for event in started} == {(3, "tictactoe")}
+    assert len({(event.group_id, event.example_id) for event in started}) == 2
+    assert sum(isinstance(event, EpisodeEnded) for event in events) == 6
+    assert sum(isinstance(event, RewardReported) for event in events) == 6
+    turns = [event for event in events if isinstance(event, TurnRecorded)]
+    assert all(turn.trainable and turn.policy_version == 3 for turn in turns)
+
+
+async def test_every_turn_is_recorded_as_a_prompt_of_its_own() -> None:
+    sink, model = MemorySink(), FirstFreeCell()
+    recorder = rollbus.producers.init(sink=sink, namespace="t.", logprob_mode="raw")
+    async with make_client(httpx.MockTransport(model)) as client:
+        await Agents(SETTINGS, recorder, client).run()
+    assert recorder.close()
+    turns = [event for event in sink.records("episode-events") if isinstance(event, TurnRecorded)]
+    assert len(turns) == len(model.requests)
+    assert all(len(request["messages"]) == len(messages(EMPTY)) for request in model.requests)  # type: ignore[arg-type]
+
+
+async def test_stopped_agents_finish_the_games_they_have_begun() -> None:
+    sink = MemorySink()
+    recorder = rollbus.producers.init(sink=sink, namespace="t.", logprob_mode="raw")
+    async with make_client(httpx.MockTransport(FirstFreeCell())) as client:
+        agents = Agents(SETTINGS, recorder, client)
+        agents.stop()
+        await agents.run()
+    assert recorder.close()
+    assert agents.played == 0
+
+
+def test_the_same_seed_gives_the_same_groups_and_none_starts_from_a_held_out_opening() -> None:
+    first, again, other = (list(islice(attempts(seed), 300)) for seed in (1, 1, 2))
+    assert first == again
+    assert first != other
+    assert len({group.group_id for group in first}) == 300
+    assert not {group.opening.id for group in first} & {opening.id for opening in held_out_openings()}
+
+
+async def test_an_evaluation_names_the_version_and_is_the_same_each_time() -> None:
+    model = FirstFreeCell()
+    async with make_client(httpx.MockTransport(model)) as client:
+        before = await evaluate(client, "agent", 3, schedule(0, games=29))
+        after = await evaluate(client, "agent", 3, schedule(0, games=29))
+    assert {request["model"] for request in model.requests} == {"agent@3"}
+    assert before.tally == after.tally
+    assert before.tally.games == 29
+    assert not Comparison(before, after).is_real
+    assert all("seed" in request for request in model.requests)

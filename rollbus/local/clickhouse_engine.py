@@ -6,6 +6,7 @@ request at a time. Statements are classified by the engine before they run, as i
 as two.
 """
 
+import fcntl
 import re
 import threading
 import uuid
@@ -54,11 +55,15 @@ class Engine:
 
     def __init__(self, folder: Path) -> None:
         folder.mkdir(parents=True, exist_ok=True)
+        _require_unlocked(folder)
         self._path = str(folder.resolve())
         try:
             self._keeper = chdb.connect(self._path)
         except Exception as error:
-            raise ConfigurationError(_cannot_open(folder, str(error))) from error
+            raise ConfigurationError(
+                f"ClickHouse's data folder {folder} cannot be opened (the engine wrote above why); "
+                "if it is half written, move it away or remove it, and start again"
+            ) from error
         if not hasattr(self._keeper._conn, "classify_query"):
             raise ConfigurationError("this chdb cannot classify statements; install chdb 4.4 or later")
         self._classify: Callable[[bytes], dict[str, Any]] = self._keeper._conn.classify_query
@@ -210,10 +215,14 @@ def _authenticate(request: Request) -> None:
         )
 
 
-def _cannot_open(folder: Path, message: str) -> str:
-    if "Cannot lock file" in message:
-        return f"ClickHouse's data folder {folder} is in use by another process; stop it, or use another folder"
-    return (
-        f"ClickHouse's data folder {folder} cannot be opened: {message.strip()}; it may be half written: move it away "
-        "or remove it, and start again"
-    )
+def _require_unlocked(folder: Path) -> None:
+    """The engine locks its status file, and reports a lock held by another only on stderr."""
+    try:
+        with (folder / "status").open("rb") as file:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except FileNotFoundError:
+        return
+    except BlockingIOError:
+        raise ConfigurationError(
+            f"ClickHouse's data folder {folder} is in use by another process; stop it, or use another folder"
+        ) from None

@@ -2,6 +2,8 @@
 
 import os
 import socket
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
 
 from rollbus.local.processes import describe
@@ -52,13 +54,17 @@ def listener_of(port: int) -> int | None:
     for entry in os.listdir("/proc"):
         if not entry.isdigit():
             continue
-        try:
-            for descriptor in os.scandir(f"/proc/{entry}/fd"):
-                if os.readlink(descriptor.path) in wanted:
-                    return int(entry)
-        except OSError:  # ended meanwhile, or not ours to read
-            continue
+        if not wanted.isdisjoint(_open_files(Path(f"/proc/{entry}/fd"))):
+            return int(entry)
     return None
+
+
+def _open_files(descriptors: Path) -> Iterator[str]:
+    """What the descriptors of a process point to; nothing if it has ended or is not ours to read."""
+    with suppress(OSError):
+        for name in os.listdir(descriptors):
+            with suppress(OSError):  # closed meanwhile
+                yield os.readlink(descriptors / name)
 
 
 def _listening_inodes(port: int) -> set[str]:

@@ -1,0 +1,80 @@
+"""What the broker is given on disk: jars that are the pinned ones, its configuration, a data folder in one piece."""
+
+import hashlib
+from pathlib import Path
+
+import pytest
+
+from rollbus.local import kafka_jars
+from rollbus.local.kafka import is_formatted
+from rollbus.local.kafka_config import server_properties
+from rollbus.local.kafka_jars import CHECKSUMS, find_jars, find_java, read_checksums, verify_jars
+from rollbus.schemas.errors import ConfigurationError
+
+
+def properties(log_dir: Path) -> dict[str, str]:
+    text = server_properties(client_port=19092, controller_port=19093, log_dir=log_dir)
+    assert text.isascii()
+    return dict(line.split("=", 1) for line in text.splitlines())
+
+
+def test_the_broker_listens_on_loopback_only(tmp_path: Path) -> None:
+    written = properties(tmp_path)
+    assert written["listeners"] == "CLIENT://127.0.0.1:19092,CONTROLLER://127.0.0.1:19093"
+    assert written["advertised.listeners"] == "CLIENT://127.0.0.1:19092"
+    assert written["controller.quorum.voters"] == "1@127.0.0.1:19093"
+
+
+def test_a_record_of_900_kb_fits_with_room_for_its_headers(tmp_path: Path) -> None:
+    assert int(properties(tmp_path)["message.max.bytes"]) > 1.5 * 900_000
+
+
+def test_a_folder_with_odd_characters_is_escaped_for_java() -> None:
+    assert properties(Path("/data/möwe\\x"))["log.dirs"] == "/data/m\\u00f6we\\\\x"
+
+
+def test_missing_jars_name_the_target_that_fetches_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(kafka_jars.JARS_VARIABLE, str(tmp_path))
+    with pytest.raises(ConfigurationError, match="make kafka"):
+        find_jars()
+
+
+def test_a_missing_java_names_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.delenv("JAVA_HOME", raising=False)
+    with pytest.raises(ConfigurationError, match="openjdk-17-jre-headless"):
+        find_java()
+
+
+def test_jars_that_are_not_the_pinned_ones_are_refused(tmp_path: Path) -> None:
+    pinned = read_checksums(CHECKSUMS)
+    assert any(name.startswith("kafka_2.13-4.1.0") for name in pinned)
+    for name in pinned:
+        (tmp_path / name).write_bytes(b"not the jar")
+    with pytest.raises(ConfigurationError, match="SHA-256"):
+        verify_jars(tmp_path)
+    next(tmp_path.iterdir()).unlink()
+    (tmp_path / "extra.jar").write_bytes(b"")
+    with pytest.raises(ConfigurationError, match=r"unknown: extra\.jar"):
+        verify_jars(tmp_path)
+
+
+def test_checksums_are_read_as_sha256sum_writes_them(tmp_path: Path) -> None:
+    digest = hashlib.sha256(b"").hexdigest()
+    (tmp_path / "sums").write_text(f"{digest}  a.jar\n")
+    assert read_checksums(tmp_path / "sums") == {"a.jar": digest}
+
+
+def test_an_empty_data_folder_is_new_and_a_whole_one_is_kept(tmp_path: Path) -> None:
+    assert not is_formatted(tmp_path)
+    (tmp_path / "meta.properties").write_text("#\nnode.id=1\nversion=1\ncluster.id=abc\n")
+    assert is_formatted(tmp_path)
+
+
+@pytest.mark.parametrize("meta", [None, "", "version=1\nnode.i"])
+def test_a_half_written_data_folder_is_refused(tmp_path: Path, meta: str | None) -> None:
+    (tmp_path / "bootstrap.checkpoint").write_bytes(b"")
+    if meta is not None:
+        (tmp_path / "meta.properties").write_text(meta)
+    with pytest.raises(ConfigurationError, match=r"half written.*remove it"):
+        is_formatted(tmp_path)

@@ -1,0 +1,37 @@
+"""A port that is taken is named with the process that has it and the setting that moves it."""
+
+import os
+import socket
+from collections.abc import Iterator
+
+import pytest
+
+from rollbus.local.ports import free_port, is_free, listener_of, require_free
+from rollbus.local.settings import HOST
+from rollbus.schemas.errors import ConfigurationError
+
+
+@pytest.fixture
+def taken() -> Iterator[int]:
+    with socket.create_server((HOST, 0)) as server:
+        yield server.getsockname()[1]
+
+
+def test_a_taken_port_is_refused_with_its_owner_and_remedy(taken: int) -> None:
+    with pytest.raises(ConfigurationError) as caught:
+        require_free(taken, service="kafka", setting="kafka_port")
+    message = str(caught.value)
+    assert f"port {taken} for kafka is already in use" in message
+    assert f"process {os.getpid()} (" in message
+    assert "`kafka_port`" in message
+
+
+def test_the_listener_is_found(taken: int) -> None:
+    assert not is_free(taken)
+    assert listener_of(taken) == os.getpid()
+
+
+def test_a_free_port_passes_and_belongs_to_nobody() -> None:
+    port = free_port()
+    require_free(port, service="kafka", setting="kafka_port")
+    assert listener_of(port) is None

@@ -1,0 +1,108 @@
+"""A process is known again, ended with all it started, and never mistaken for one that got its number."""
+
+import os
+import sys
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rollbus.local.processes import (
+    ProcessIdentity,
+    anything_left,
+    describe,
+    end,
+    identify,
+    is_running,
+    session_members,
+    spawn,
+)
+from rollbus.schemas.errors import ConfigurationError
+
+SLEEP = [sys.executable, "-c", "import time; time.sleep(60)"]
+STUBBORN_WITH_CHILD = [
+    sys.executable,
+    "-c",
+    "import signal, subprocess, sys, time\n"
+    "signal.signal(signal.SIGTERM, signal.SIG_IGN)\n"
+    "subprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])\n"
+    "print('ready', flush=True)\n"
+    "time.sleep(60)",
+]
+DYING_WITH_CHILD = [
+    sys.executable,
+    "-c",
+    "import subprocess, sys\nsubprocess.Popen([sys.executable, '-c', 'import time; time.sleep(60)'])",
+]
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    return tmp_path / "logs" / "child.log"
+
+
+@pytest.fixture
+def sleeper(log: Path) -> Iterator[ProcessIdentity]:
+    identity = spawn(SLEEP, log_path=log)
+    yield identity
+    end(identity, grace_s=5)
+
+
+def until(condition: object, timeout_s: float = 20.0) -> None:
+    assert callable(condition)
+    deadline = time.monotonic() + timeout_s
+    while not condition():
+        assert time.monotonic() < deadline, "condition never came true"
+        time.sleep(0.02)
+
+
+def test_a_started_process_runs_until_it_is_ended(sleeper: ProcessIdentity) -> None:
+    assert is_running(sleeper)
+    assert identify(sleeper.pid) == sleeper
+    assert os.getsid(sleeper.pid) == sleeper.pid
+    assert end(sleeper)
+    assert not is_running(sleeper)
+    assert not end(sleeper)
+
+
+def test_another_process_with_the_same_number_is_left_alone(sleeper: ProcessIdentity) -> None:
+    earlier = replace(sleeper, start_ticks=sleeper.start_ticks - 1)
+    before_the_reboot = replace(sleeper, boot_id="another boot")
+    for stranger in (earlier, before_the_reboot):
+        assert not is_running(stranger)
+        assert not end(stranger)
+    assert is_running(sleeper)
+
+
+def test_what_ignores_sigterm_is_killed_with_its_children(log: Path) -> None:
+    identity = spawn(STUBBORN_WITH_CHILD, log_path=log)
+    until(lambda: "ready" in log.read_text())
+    assert len(session_members(identity.pid)) == 2
+    assert end(identity, grace_s=0.1)
+    assert session_members(identity.pid) == ()
+
+
+def test_children_that_outlive_their_parent_are_ended_too(log: Path) -> None:
+    identity = spawn(DYING_WITH_CHILD, log_path=log)
+    until(lambda: not is_running(identity))
+    assert anything_left(identity)
+    assert end(identity)
+    assert session_members(identity.pid) == ()
+
+
+def test_output_goes_to_the_log(log: Path) -> None:
+    identity = spawn([sys.executable, "-c", "import sys; print('out'); print('err', file=sys.stderr)"], log_path=log)
+    until(lambda: not is_running(identity))
+    assert sorted(log.read_text().split()) == ["err", "out"]
+
+
+def test_a_missing_program_is_named(log: Path) -> None:
+    with pytest.raises(ConfigurationError, match="no-such-program"):
+        spawn(["no-such-program"], log_path=log)
+
+
+def test_a_process_is_described_by_its_command_line(sleeper: ProcessIdentity) -> None:
+    until(lambda: "time.sleep" in describe(sleeper.pid))
+    assert describe(sleeper.pid).startswith(f"{sleeper.pid} (")

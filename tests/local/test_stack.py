@@ -1,0 +1,198 @@
+"""up, status and down over small services of the test's own: what is started, found again, refused, ended."""
+
+import http.server
+import os
+import sys
+import threading
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from rollbus.local import state
+from rollbus.local.ports import free_port
+from rollbus.local.processes import end, identify, is_running, session_members, spawn
+from rollbus.local.service import Service
+from rollbus.local.settings import HOST, StackSettings
+from rollbus.local.stack import answers_http, down, log_path, stack_services, status, up
+from rollbus.schemas.errors import ConfigurationError, UnavailableError
+
+
+def web_service(name: str, port: int, *, setting: str = "some_port") -> Service:
+    """A service that serves an empty folder."""
+    return Service(
+        name=name,
+        command=lambda: [sys.executable, "-m", "http.server", "-b", HOST, "-d", str(Path(__file__).parent), str(port)],
+        is_healthy=lambda: answers_http(port, "/"),
+        address=f"http://{HOST}:{port}",
+        ports={setting: port},
+        start_timeout_s=30,
+    )
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> Iterator[StackSettings]:
+    settings = StackSettings(data_dir=tmp_path / "data")
+    yield settings
+    down(settings)
+
+
+def test_what_up_started_is_kept_by_a_second_up_and_ended_by_down(settings: StackSettings) -> None:
+    services = (web_service("a", free_port()), web_service("b", free_port()))
+    assert [s.state for s in status(settings, services)] == ["stopped", "stopped"]
+    heard: list[str] = []
+    first = up(settings, services, report=lambda s: heard.append(s.name))
+    assert [s.state for s in first] == ["started", "started"]
+    assert heard == ["a", "b"]
+    second = up(settings, services)
+    assert [(s.state, s.pid) for s in second] == [("running", s.pid) for s in first]
+    assert [s.state for s in status(settings, services)] == ["running", "running"]
+    assert [s.name for s in down(settings)] == ["b", "a"]
+    assert [s.state for s in status(settings, services)] == ["stopped", "stopped"]
+    assert down(settings) == ()
+
+
+def test_only_the_missing_service_is_started(settings: StackSettings) -> None:
+    services = (web_service("a", free_port()), web_service("b", free_port()))
+    first = up(settings, services[:1])
+    both = up(settings, services)
+    assert [s.state for s in both] == ["running", "started"]
+    assert both[0].pid == first[0].pid
+
+
+def test_a_crashed_service_is_seen_and_started_again(settings: StackSettings) -> None:
+    services = (web_service("a", free_port()),)
+    (first,) = up(settings, services)
+    assert first.pid is not None
+    identity = identify(first.pid)
+    assert identity is not None
+    end(identity)
+    (seen,) = status(settings, services)
+    assert seen.state == "crashed"
+    assert str(first.pid) in seen.detail
+    (again,) = up(settings, services)
+    assert (again.state, again.pid == first.pid) == ("started", False)
+
+
+def test_a_stale_record_whose_number_another_program_has_harms_nobody(settings: StackSettings, tmp_path: Path) -> None:
+    services = (web_service("a", free_port()),)
+    stranger = spawn([sys.executable, "-c", "import time; time.sleep(60)"], log_path=tmp_path / "stranger.log")
+    try:
+        settings.run_dir.mkdir(parents=True)
+        reused = replace(stranger, start_ticks=stranger.start_ticks - 100)
+        state.write(settings.run_dir, state.StartedService("a", reused, "", 0))
+        assert status(settings, services)[0].state == "crashed"
+        (started,) = up(settings, services)
+        assert started.state == "started"
+        assert started.pid != stranger.pid
+        state.write(settings.run_dir, state.StartedService("old", reused, "", 0))
+        assert {s.name: s.detail for s in down(settings)}["old"].endswith("had already ended")
+        assert is_running(stranger)
+    finally:
+        end(stranger)
+
+
+def test_a_port_in_use_is_refused_before_anything_is_started(settings: StackSettings) -> None:
+    with http.server.ThreadingHTTPServer((HOST, 0), http.server.BaseHTTPRequestHandler) as server:
+        services = (web_service("a", free_port()), web_service("b", server.server_port, setting="b_port"))
+        with pytest.raises(ConfigurationError) as caught:
+            up(settings, services)
+        assert f"port {server.server_port} for b is already in use by process {os.getpid()}" in str(caught.value)
+        assert "`b_port`" in str(caught.value)
+        assert [s.state for s in status(settings, services)] == ["stopped", "port in use"]
+        assert down(settings) == ()
+
+
+def test_a_service_that_dies_while_starting_shows_the_end_of_its_log(settings: StackSettings) -> None:
+    service = Service(
+        name="broken",
+        command=lambda: [sys.executable, "-c", "import sys; sys.exit('the data folder is spoilt')"],
+        is_healthy=lambda: False,
+    )
+    with pytest.raises(UnavailableError, match=r"(?s)broken ended while starting.*the data folder is spoilt"):
+        up(settings, (service,))
+    assert status(settings, (service,))[0].state == "stopped"
+
+
+def test_a_service_that_never_answers_is_given_up_and_ended(settings: StackSettings) -> None:
+    service = Service(
+        name="mute",
+        command=lambda: [sys.executable, "-c", "import time; time.sleep(60)"],
+        is_healthy=lambda: False,
+        start_timeout_s=0.2,
+    )
+    heard: list[int] = []
+    with pytest.raises(UnavailableError, match="mute did not become healthy"):
+        up(settings, (replace(service, is_healthy=lambda: bool(heard.append(_pid_of(settings, "mute")))),))
+    assert not session_members(heard[0])
+    assert down(settings) == ()
+
+
+def _pid_of(settings: StackSettings, name: str) -> int:
+    started = state.read(settings.run_dir, name)
+    assert started is not None
+    return started.identity.pid
+
+
+def test_an_up_that_was_cut_off_leaves_what_it_started_to_down(settings: StackSettings) -> None:
+    class CutOffError(BaseException):
+        """Stands for the end of the process while it waits."""
+
+    def cut_off() -> bool:
+        raise CutOffError
+
+    service = replace(web_service("a", free_port()), is_healthy=cut_off)
+    with pytest.raises(CutOffError):
+        up(settings, (service,))
+    pid = _pid_of(settings, "a")
+    assert session_members(pid) == (pid,)
+    assert [s.name for s in down(settings)] == ["a"]
+    assert session_members(pid) == ()
+
+
+def test_a_full_disk_is_refused_up_front(settings: StackSettings) -> None:
+    with pytest.raises(ConfigurationError, match=r"only 0\.50 GiB free.*needs 1 GiB"):
+        up(settings, (web_service("a", free_port()),), free_bytes=lambda path: 1 << 29)
+    assert not log_path(settings, "a").exists()
+
+
+def test_a_data_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ConfigurationError, match=r"cannot be written: Not a directory.*`data_dir`"):
+        up(StackSettings(data_dir=tmp_path / "file" / "data"), ())
+
+
+def test_two_at_once_are_refused(settings: StackSettings) -> None:
+    settings.run_dir.mkdir(parents=True)
+    refused: list[str] = []
+
+    def second() -> None:
+        for command in (lambda: up(settings, ()), lambda: down(settings)):
+            try:
+                command()
+            except ConfigurationError as error:
+                refused.append(str(error))
+
+    with state.locked(settings.run_dir):
+        thread = threading.Thread(target=second)
+        thread.start()
+        thread.join()
+    assert len(refused) == 2
+    assert all(f"being started or stopped by {os.getpid()} (" in message for message in refused)
+
+
+def test_a_record_that_is_not_one_is_named(settings: StackSettings) -> None:
+    settings.run_dir.mkdir(parents=True)
+    (settings.run_dir / "a.json").write_text('{"name": "a"}')
+    with pytest.raises(ConfigurationError, match=r"a\.json is not a record"):
+        down(settings)
+    (settings.run_dir / "a.json").unlink()
+
+
+def test_the_table_names_every_service_once_with_ports_that_differ() -> None:
+    services = stack_services(StackSettings(), art_command=["rollbus", "art-server", "run"])
+    assert [s.name for s in services] == ["kafka", "clickhouse", "art-server"]
+    ports = [port for service in services for port in service.ports.values()]
+    assert sorted(ports) == [7623, 8000, 8123, 9092, 9093]
+    assert [s.name for s in stack_services(StackSettings())] == ["kafka", "clickhouse"]

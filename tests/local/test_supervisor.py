@@ -1,0 +1,92 @@
+"""Services end with the block that started them, however the block ends."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from rollbus.local.processes import ProcessIdentity, identify, is_running
+from rollbus.local.service import Service
+from rollbus.local.supervisor import Supervisor
+from rollbus.schemas.errors import ConfigurationError, UnavailableError
+
+PROGRAM = """
+import sys, time
+from pathlib import Path
+from rollbus.local.service import Service
+from rollbus.local.supervisor import Supervisor
+
+def sleeper(name):
+    return Service(name=name, command=lambda: [sys.executable, "-c", "import time; time.sleep(60)"], is_healthy=bool)
+
+with Supervisor(log_dir=Path(sys.argv[1])) as supervisor:
+    pids = [supervisor.start(sleeper(name)).identity.pid for name in ("a", "b")]
+    print(*pids, flush=True)
+    time.sleep(60)
+"""
+
+
+def sleeper(name: str, seconds: float = 60) -> Service:
+    return Service(
+        name=name,
+        command=lambda: [sys.executable, "-c", f"import time; time.sleep({seconds}); raise SystemExit('done for')"],
+        is_healthy=lambda: True,
+    )
+
+
+def until_gone(identity: ProcessIdentity, timeout_s: float = 20.0) -> None:
+    deadline = time.monotonic() + timeout_s
+    while is_running(identity):
+        assert time.monotonic() < deadline, f"{identity} still runs"
+        time.sleep(0.02)
+
+
+def test_all_services_end_with_the_block(tmp_path: Path) -> None:
+    with Supervisor(log_dir=tmp_path) as supervisor:
+        identities = [supervisor.start(sleeper(name)).identity for name in ("a", "b")]
+        supervisor.wait()
+        supervisor.check()
+        assert all(identity is not None and is_running(identity) for identity in identities)
+    assert not any(identity is not None and is_running(identity) for identity in identities)
+
+
+def test_a_service_that_ends_is_noticed_with_its_last_words(tmp_path: Path) -> None:
+    with Supervisor(log_dir=tmp_path) as supervisor:
+        process = supervisor.start(sleeper("short", 0))
+        assert process.identity is not None
+        until_gone(process.identity)
+        assert supervisor.has_ended("short")
+        with pytest.raises(UnavailableError, match=r"(?s)short has ended.*done for"):
+            supervisor.check()
+        supervisor.start(sleeper("short"))
+        supervisor.check()
+
+
+def test_a_stopped_service_can_be_started_again(tmp_path: Path) -> None:
+    with Supervisor(log_dir=tmp_path) as supervisor:
+        first = supervisor.start(sleeper("a")).identity
+        with pytest.raises(ConfigurationError, match="'a' is running already"):
+            supervisor.start(sleeper("a"))
+        supervisor.stop("a")
+        assert first is not None
+        assert not is_running(first)
+        supervisor.check()
+        assert supervisor.start(sleeper("a")).identity != first
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGKILL])
+def test_no_signal_leaves_a_service_behind(tmp_path: Path, number: signal.Signals) -> None:
+    with subprocess.Popen(
+        [sys.executable, "-c", PROGRAM, str(tmp_path)], stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True
+    ) as program:
+        assert program.stdout is not None
+        identities = [identify(int(pid)) for pid in program.stdout.readline().split()]
+        assert len(identities) == 2
+        os.kill(program.pid, number)
+    for identity in identities:
+        assert identity is not None
+        until_gone(identity)

@@ -1,0 +1,81 @@
+"""`up`, `status` and `down` with the real Kafka and ClickHouse, on free ports."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import clickhouse_connect
+import pytest
+
+from rollbus.local import state
+from rollbus.local.clickhouse import clickhouse_service
+from rollbus.local.ports import free_port
+from rollbus.local.processes import end, is_running
+from rollbus.local.service import ServiceProcess
+from rollbus.local.settings import HOST, StackSettings
+from rollbus.local.stack import down, stack_services, status, up
+from rollbus.schemas.errors import ConfigurationError, UnavailableError
+
+pytestmark = pytest.mark.services
+
+
+@pytest.fixture
+def settings(tmp_path: Path) -> StackSettings:
+    return StackSettings(
+        data_dir=tmp_path / "data",
+        kafka_port=free_port(),
+        kafka_controller_port=free_port(),
+        clickhouse_port=free_port(),
+    )
+
+
+def test_the_stack_comes_up_keeps_its_data_over_a_crash_and_goes_down(settings: StackSettings) -> None:
+    services = stack_services(settings)
+    try:
+        assert [s.state for s in up(settings, services)] == ["started", "started"]
+        assert [s.state for s in status(settings, services)] == ["running", "running"]
+        with clickhouse_connect.get_client(host=HOST, port=settings.clickhouse_port) as client:
+            client.command("CREATE TABLE kept (a UInt8) ENGINE = MergeTree ORDER BY a")
+            client.insert("kept", [[1]], column_names=["a"])
+
+        clickhouse = state.read(settings.run_dir, "clickhouse")
+        assert clickhouse is not None
+        end(clickhouse.identity, grace_s=0)
+        assert [s.state for s in status(settings, services)] == ["running", "crashed"]
+        assert [s.state for s in up(settings, services)] == ["running", "started"]
+        with clickhouse_connect.get_client(host=HOST, port=settings.clickhouse_port) as client:
+            assert client.command("SELECT count() FROM kept") == 1
+
+        another = replace(settings, data_dir=settings.data_dir.with_name("other"))
+        with pytest.raises(ConfigurationError, match=rf"port {settings.kafka_port} for kafka is already in use"):
+            up(another, stack_services(another))
+        started = state.read_all(settings.run_dir)
+    finally:
+        ended = down(settings)
+    assert [s.name for s in ended] == ["clickhouse", "kafka"]
+    assert not any(is_running(record.identity) for record in started)
+    assert [s.state for s in status(settings, services)] == ["stopped", "stopped"]
+
+
+def test_a_clickhouse_folder_in_use_or_spoilt_is_named(tmp_path: Path) -> None:
+    folder = tmp_path / "data"
+    first = ServiceProcess(clickhouse_service(folder=folder, port=free_port()), log_path=tmp_path / "first.log")
+    second = ServiceProcess(clickhouse_service(folder=folder, port=free_port()), log_path=tmp_path / "second.log")
+    try:
+        first.start()
+        first.wait_until_healthy()
+        with clickhouse_connect.get_client(dsn=first.service.address) as client:
+            client.command("CREATE TABLE half (a UInt8) ENGINE = MergeTree ORDER BY a")
+        second.start()
+        with pytest.raises(UnavailableError, match="in use by another process"):
+            second.wait_until_healthy()
+    finally:
+        first.stop()
+        second.stop()
+    (metadata,) = folder.rglob("half.sql")
+    metadata.write_text(metadata.read_text()[:20])
+    try:
+        second.start()
+        with pytest.raises(UnavailableError, match="cannot be opened"):
+            second.wait_until_healthy()
+    finally:
+        second.stop()

@@ -70,6 +70,13 @@ class ChunkParts:
         self._note(key)
         return self._whole(digest, incoming, now_ms)
 
+    def fork(self) -> "ChunkParts":
+        """Return a copy to try things on; rows themselves are never changed."""
+        copy = ChunkParts()
+        copy.table.rows.update(self.table.rows)
+        copy.rebuild()
+        return copy
+
     def expire(self, before_ms: int) -> Iterable[str]:
         """Forget what began before a time; return the digests of records that never became whole, sorted."""
         missing = []

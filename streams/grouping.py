@@ -1,0 +1,276 @@
+"""Scores to groups, per run: attempts at the same problem, compared with one another.
+
+Every score of a task that expects feedback waits the same grace, then joins; a group closes when full or when its
+window is over. What cannot be compared leaves before the mean, with a reason. Members share prompt tokens, tools and
+model: without an explicit group, others make groups of their own; in one, they are mismatches.
+"""
+
+from collections.abc import Iterator
+from typing import Any
+
+from rollbus.schemas.config import RunConfig
+from rollbus.schemas.control import ConfigApplied, Tick
+from rollbus.schemas.drops import Drop, DropReason
+from rollbus.schemas.groups import Group, GroupClosedBy
+from rollbus.schemas.topics import DROPS, RUN_LOG, SCORES
+from rollbus.schemas.trajectories import Score
+from rollbus.streams.grouping_maths import GroupFrame, group_id, make_group, make_single
+from rollbus.streams.grouping_state import (
+    SEPARATOR,
+    Baseline,
+    GroupingState,
+    Mark,
+    OpenGroup,
+    ScoreRow,
+    fingerprint,
+    group_key,
+)
+from rollbus.streams.stage import Incoming, Outgoing
+
+_OWN_CODES = {
+    DropReason.MISSING_EVENTS,
+    DropReason.NO_TURNS,
+    DropReason.TOO_SHORT,
+    DropReason.NOT_TARGETED,
+    DropReason.EXCLUDED,
+}
+"""Reasons of assembly that are drop codes themselves; any other is a detail of `untrainable`."""
+
+
+class GroupingStage:
+    """Groups the scores of one run; one instance serves all partitions."""
+
+    input = SCORES
+
+    def __init__(self, config: RunConfig) -> None:
+        self.name = f"grouping.{config.run_id}"
+        self._config, self._run_id = config, config.run_id
+
+    def new_state(self) -> GroupingState:
+        """Return the empty state of a partition."""
+        return GroupingState(self._config)
+
+    def step(self, state: GroupingState, incoming: Incoming) -> Iterator[Outgoing]:
+        """Take in one score, tick or configuration."""
+        state.fresh()
+        record = incoming.record
+        if isinstance(record, Score):
+            yield from self._admit(state, record, incoming.data)
+        elif isinstance(record, Tick):
+            if state.clock.observe(record):
+                yield from self._pass_time(state)
+        elif isinstance(record, ConfigApplied) and record.stage == "grouping" and record.run_id == self._run_id:
+            state.config.apply(record)
+            state.rebuild()
+
+    def _admit(self, state: GroupingState, score: Score, data: bytes) -> Iterator[Outgoing]:
+        mark, row = state.marks.get(score.trajectory_id), state.scores.get(score.trajectory_id)
+        if mark is not None:
+            yield from self._too_late(state, score, mark)
+        elif row is not None:
+            yield from self._replace(state, row, score, data)
+        elif score.revision:
+            yield self._event(state, score, DropReason.ORPHANED_REWARD, "its first score was not seen or is forgotten")
+        elif refusal := _refusal(score, state.config.value):
+            yield self._decide(state, score, *refusal)
+        else:
+            row = ScoreRow(data, state.clock.now_ms, state.order, record=score)
+            state.order += 1
+            state.scores.put(score.trajectory_id, row)
+            grouping = state.config.value.grouping
+            if score.task in grouping.feedback_tasks and grouping.reward_grace_ms:
+                state.due.watch("w" + score.trajectory_id)
+            else:
+                yield from self._join(state, score.trajectory_id, row)
+
+    def _too_late(self, state: GroupingState, score: Score, mark: Mark) -> Iterator[Outgoing]:
+        if score.revision <= mark.revision:
+            return
+        state.marks.put(score.trajectory_id, Mark(mark.decided_ms, score.revision))
+        reason = DropReason.EXCLUDED if score.excluded else DropReason.GROUP_CLOSED
+        yield self._event(state, score, reason, "revised after its group had closed")
+
+    def _replace(self, state: GroupingState, row: ScoreRow, score: Score, data: bytes) -> Iterator[Outgoing]:
+        """Take the newer revision of a score that has no fate yet."""
+        if score.revision <= row.score().revision:
+            return
+        row.data, row.record = data, score
+        state.scores.put(score.trajectory_id, row)
+        if score.excluded:
+            yield self._decide(state, score, DropReason.EXCLUDED, "")
+        elif row.joined and score.value is None:
+            yield self._decide(state, score, *_without_value(score))
+
+    def _join(self, state: GroupingState, trajectory_id: str, row: ScoreRow) -> Iterator[Outgoing]:
+        score, config = row.score(), state.config.value.grouping
+        if score.value is None:
+            yield self._decide(state, score, *_without_value(score))
+            return
+        if config.strategy == "baseline":
+            yield self._alone(state, score, score.value)
+            return
+        key = state.key_of(score)
+        if refusal := _explicit_refusal(state, key, score):
+            yield self._decide(state, score, *refusal)
+            return
+        row.joined_ms, row.joined = state.clock.now_ms, True
+        state.scores.put(trajectory_id, row)
+        group = state.groups.setdefault(key, OpenGroup())
+        group.add(trajectory_id, row)
+        if len(group.members) >= self._size(state, group):
+            yield self._close(state, key, "full")
+        elif len(group.members) == 1:
+            state.due.watch("g" + key)
+
+    def _pass_time(self, state: GroupingState) -> Iterator[Outgoing]:
+        now_ms = state.clock.now_ms
+        for key in state.due.due(now_ms):
+            deadline, name = state.deadline(key), key[1:]
+            if deadline is None or deadline > now_ms:
+                state.due.watch(key)
+            elif key[0] == "w":
+                yield from self._join(state, name, state.scores.rows[name])
+            elif key[0] == "g":
+                yield from self._window_over(state, name)
+            elif key[0] == "m":
+                state.marks.delete(name)
+            else:
+                state.closed.delete(name)
+
+    def _window_over(self, state: GroupingState, key: str) -> Iterator[Outgoing]:
+        group, config = state.groups[key], state.config.value.grouping
+        size = self._size(state, group)
+        if len(group.members) >= min(config.min_group_size, size):
+            yield self._close(state, key, "window")
+            return
+        scores = self._take(state, key)
+        ids = tuple(sorted(score.trajectory_id for score in scores))
+        shared = key.partition(SEPARATOR)[0]
+        detail = f"{shared} had {len(ids)} of {size} members after {config.window_ms} ms"
+        yield self._drop(state, "group", group_id(self._run_id, shared, ids), DropReason.INCOMPLETE_GROUP, ids, detail)
+
+    def _close(self, state: GroupingState, key: str, closed_by: GroupClosedBy) -> Outgoing:
+        scores = self._take(state, key)
+        group = make_group(self._frame(state, group_key(scores[0], self._strategy(state)), closed_by), scores)
+        return self._emit(group)
+
+    def _alone(self, state: GroupingState, score: Score, reward: float) -> Outgoing:
+        """Hold a score against the running baseline of its example, or of its task without one."""
+        shared = f"example:{score.task}:{score.example_id}" if score.example_id is not None else f"task:{score.task}"
+        baseline = state.baselines.get(shared) or Baseline()
+        state.baselines.put(shared, baseline.add(reward, state.config.value.grouping.baseline_decay))
+        self._settle(state, score)
+        return self._emit(make_single(self._frame(state, shared, "baseline"), score, baseline.mean()))
+
+    def _emit(self, group: Group) -> Outgoing:
+        return Outgoing(RUN_LOG, self._run_id, group)
+
+    def _take(self, state: GroupingState, key: str) -> list[Score]:
+        """Remove a group with its members, whose fate this decides; return their scores."""
+        scores = [state.scores.rows[member].score() for member in state.groups.pop(key).members]
+        for score in scores:
+            self._settle(state, score)
+        if scores[0].group_id is not None:
+            state.closed.put(key, state.clock.now_ms)
+            state.due.watch("c" + key)
+        return sorted(scores, key=lambda score: score.trajectory_id)
+
+    def _settle(self, state: GroupingState, score: Score) -> None:
+        state.scores.delete(score.trajectory_id)
+        state.marks.put(score.trajectory_id, Mark(state.clock.now_ms, score.revision))
+        state.due.watch("m" + score.trajectory_id)
+
+    def _decide(self, state: GroupingState, score: Score, reason: DropReason, detail: str) -> Outgoing:
+        """Drop a trajectory; it leaves its open group if it had joined one."""
+        row = state.scores.get(score.trajectory_id)
+        self._settle(state, score)
+        if row is not None and row.joined:
+            state.remove(score.trajectory_id, state.key_of(score))
+        return self._drop(state, "trajectory", score.trajectory_id, reason, (score.trajectory_id,), detail)
+
+    def _event(self, state: GroupingState, score: Score, reason: DropReason, detail: str) -> Outgoing:
+        """Count a revision that changes nothing any more; the trajectory's fate is another matter."""
+        unit_id = f"{score.trajectory_id}#{score.revision}"
+        return self._drop(state, "event", unit_id, reason, (), detail)
+
+    def _drop(
+        self, state: GroupingState, unit: Any, unit_id: str, reason: DropReason, ids: tuple[str, ...], detail: str
+    ) -> Outgoing:
+        drop = Drop(
+            unit=unit,
+            unit_id=unit_id,
+            reason=reason.value,
+            stage="grouping",
+            run_id=self._run_id,
+            trajectory_ids=ids,
+            detail=detail,
+            dropped_at_ms=state.clock.now_ms,
+        )
+        return Outgoing(DROPS, unit_id, drop)
+
+    def _frame(self, state: GroupingState, shared: str, closed_by: GroupClosedBy) -> GroupFrame:
+        config = state.config.value.grouping
+        return GroupFrame(
+            run_id=self._run_id,
+            group_key=shared,
+            strategy=config.strategy,
+            advantage_kind="baseline" if closed_by == "baseline" else config.advantage,
+            tolerance=config.signal_tolerance,
+            closed_by=closed_by,
+            closed_at_ms=state.clock.now_ms,
+            config_hash=state.config.hash,
+        )
+
+    def _strategy(self, state: GroupingState) -> str:
+        return state.config.value.grouping.strategy
+
+    def _size(self, state: GroupingState, group: OpenGroup) -> int:
+        first = state.scores.rows[group.first_member].score()
+        declared = first.group_size if first.group_id is not None else None
+        return declared or state.config.value.grouping.group_size
+
+
+def _refusal(score: Score, config: RunConfig) -> tuple[DropReason, str] | None:
+    """Say why a score can join no group of the run; None where it can."""
+    chosen = config.filter
+    outside = (
+        (chosen.tasks and score.task not in chosen.tasks and f"task {score.task!r}")
+        or (chosen.agents and score.agent not in chosen.agents and f"agent {score.agent!r}")
+        or (score.model and score.model not in (chosen.models or (config.model,)) and f"model {score.model!r}")
+        or next(
+            (f"label {name!r}" for name, value in sorted(chosen.labels.items()) if score.labels.get(name) != value),
+            None,
+        )
+    )
+    if outside:
+        return DropReason.NOT_TARGETED, f"{outside} is not of this run"
+    if score.excluded:
+        return DropReason.EXCLUDED, ""
+    if not score.trainable or score.min_policy_version is None:
+        reason = score.untrainable_reason or "no_policy_version"
+        return (DropReason(reason) if reason in _OWN_CODES else DropReason.UNTRAINABLE), reason
+    limit = config.grouping.max_history_tokens
+    if limit is not None and score.longest_history_tokens > limit:
+        return DropReason.OVERLONG, f"{score.longest_history_tokens} tokens, {limit} are allowed"
+    return None
+
+
+def _without_value(score: Score) -> tuple[DropReason, str]:
+    if score.outcome == "failed":
+        return DropReason.SCORE_FAILED, score.error or ""
+    return DropReason.SCORE_MISSING, "no reward came in time"
+
+
+def _explicit_refusal(state: GroupingState, key: str, score: Score) -> tuple[DropReason, str] | None:
+    """Say why an explicit group does not take a score."""
+    if score.group_id is None:
+        return None
+    if state.closed.get(key) is not None:
+        return DropReason.GROUP_CLOSED, key
+    group = state.groups.get(key)
+    if group is None:
+        return None
+    first = state.scores.rows[group.first_member].score()
+    if fingerprint(first) != fingerprint(score):
+        return DropReason.GROUP_MISMATCH, f"{key} began with another prompt, tools or model"
+    return None

@@ -1,0 +1,184 @@
+"""What grouping remembers: one row per score that has no fate yet, and a small mark per one that has.
+
+Open groups are an index over the scores' rows. Marks stay for two days, longer than revisions may come.
+"""
+
+import struct
+from dataclasses import dataclass, field
+
+from rollbus.schemas.codec import decode
+from rollbus.schemas.config import RunConfig
+from rollbus.schemas.ids import content_hash
+from rollbus.schemas.trajectories import Score
+from rollbus.streams.deadlines import Deadlines
+from rollbus.streams.rows import INT, json_codec
+from rollbus.streams.stage_state import Applied, StageState
+from rollbus.streams.state import RowCodec, Table
+
+REMEMBER_MS = 48 * 60 * 60_000
+"""Twice the default late horizon: no revision comes later."""
+WAITING = 0
+SEPARATOR = "\x1f"
+_HEAD = struct.Struct(">qqq")
+_MARK = struct.Struct(">qi")
+
+
+@dataclass(slots=True)
+class ScoreRow:
+    """A score on its way into a group."""
+
+    data: bytes
+    """Its newest revision."""
+    arrived_ms: int
+    """Stream time of its first revision."""
+    order: int
+    """Grows with arrival."""
+    joined_ms: int = WAITING
+    """Stream time when it joined its group; WAITING while its rewards are waited for."""
+    joined: bool = False
+    record: Score | None = None
+
+    def score(self) -> Score:
+        """Return the score, decoded at most once."""
+        if self.record is None:
+            self.record = decode(self.data)
+        return self.record
+
+
+def _encode(row: ScoreRow) -> bytes:
+    return _HEAD.pack(row.arrived_ms, row.order, row.joined_ms if row.joined else -1) + row.data
+
+
+def _decode(data: bytes) -> ScoreRow:
+    arrived_ms, order, joined_ms = _HEAD.unpack_from(data)
+    return ScoreRow(data[_HEAD.size :], arrived_ms, order, max(joined_ms, WAITING), joined_ms >= 0)
+
+
+_SCORES: RowCodec[ScoreRow] = RowCodec(1, _encode, {1: _decode})
+
+
+@dataclass(frozen=True, slots=True)
+class Mark:
+    """This trajectory's fate in this stage is decided."""
+
+    decided_ms: int
+    revision: int
+    """Newest revision seen."""
+
+
+_MARKS: RowCodec[Mark] = RowCodec(
+    1, lambda row: _MARK.pack(row.decided_ms, row.revision), {1: lambda data: Mark(*_MARK.unpack(data))}
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Baseline:
+    """A decaying mean of rewards, corrected for its start: the mean is total / weight."""
+
+    total: float = 0.0
+    weight: float = 0.0
+
+    def mean(self) -> float | None:
+        """Return the mean; None before the first reward."""
+        return self.total / self.weight if self.weight else None
+
+    def add(self, reward: float, decay: float) -> "Baseline":
+        """Return the baseline after one more reward."""
+        return Baseline(decay * self.total + (1 - decay) * reward, decay * self.weight + (1 - decay))
+
+
+_BASELINES: RowCodec[Baseline] = json_codec(lambda row: [row.total, row.weight], lambda plain: Baseline(*plain))
+
+
+@dataclass(slots=True)
+class OpenGroup:
+    """Index over the rows of one group's members."""
+
+    members: set[str] = field(default_factory=set)
+    first_ms: int = 0
+    first_order: int = -1
+    first_member: str = ""
+    """The member by which the others are measured."""
+
+    def add(self, trajectory_id: str, row: ScoreRow) -> None:
+        """Take in a member."""
+        if not self.members or (row.joined_ms, row.order) < (self.first_ms, self.first_order):
+            self.first_ms, self.first_order, self.first_member = row.joined_ms, row.order, trajectory_id
+        self.members.add(trajectory_id)
+
+
+class GroupingState(StageState):
+    """Scores without a fate, open groups over them, marks of those decided, baselines."""
+
+    def __init__(self, config: RunConfig) -> None:
+        self.config = Applied(config)
+        self.scores: Table[ScoreRow] = Table("score", _SCORES)
+        self.marks: Table[Mark] = Table("mark", _MARKS)
+        self.closed: Table[int] = Table("closed", INT)
+        """Explicit groups that have closed, and when."""
+        self.baselines: Table[Baseline] = Table("baseline", _BASELINES)
+        super().__init__(self.config.table, self.scores, self.marks, self.closed, self.baselines)
+        self.groups: dict[str, OpenGroup] = {}
+        self.order = 0
+        self.due = Deadlines(self.deadline)
+
+    def rebuild(self) -> None:
+        """Derive the open groups from the scores' rows."""
+        self.groups = {}
+        for trajectory_id, row in self.scores.rows.items():
+            if row.joined:
+                self.groups.setdefault(self.key_of(row.score()), OpenGroup()).add(trajectory_id, row)
+        self.order = 1 + max((row.order for row in self.scores.rows.values()), default=0)
+        self.watch_all()
+
+    def remove(self, trajectory_id: str, key: str) -> None:
+        """Take a member out of its open group; the group goes with its last one."""
+        group = self.groups[key]
+        group.members.discard(trajectory_id)
+        if not group.members:
+            del self.groups[key]
+        elif trajectory_id == group.first_member:
+            left = self.groups[key] = OpenGroup()
+            for member in group.members:
+                left.add(member, self.scores.rows[member])
+
+    def watch_all(self) -> None:
+        """Look at every deadline anew, after a restore or with another configuration."""
+        self.due.rebuild(
+            [*("w" + key for key in self.scores.rows), *("g" + key for key in self.groups)]
+            + [*("m" + key for key in self.marks.rows), *("c" + key for key in self.closed.rows)]
+        )
+
+    def key_of(self, score: Score) -> str:
+        """Return the key of the group that a score belongs to, with what its members must share."""
+        base = group_key(score, self.config.value.grouping.strategy)
+        return base if score.group_id is not None else f"{base}{SEPARATOR}{fingerprint(score)}"
+
+    def deadline(self, key: str) -> int | None:
+        """Return when something is due: a waiting score, a group's window, a mark or a closed group's memory."""
+        config, name, since = self.config.value.grouping, key[1:], self.clock.since
+        if key[0] == "w":
+            row = self.scores.get(name)
+            return since(row.arrived_ms) + config.reward_grace_ms if row and not row.joined else None
+        if key[0] == "g":
+            group = self.groups.get(name)
+            return since(group.first_ms) + config.window_ms if group else None
+        if key[0] == "m":
+            mark = self.marks.get(name)
+            return since(mark.decided_ms) + REMEMBER_MS if mark else None
+        closed_ms = self.closed.get(name)
+        return None if closed_ms is None else since(closed_ms) + REMEMBER_MS
+
+
+def group_key(score: Score, strategy: str) -> str:
+    """Return what the members share, in words: explicit group, else example, else prompt."""
+    if score.group_id is not None:
+        return f"group:{score.group_id}"
+    if strategy == "by_example" and score.example_id is not None:
+        return f"example:{score.task}:{score.example_id}"
+    return f"prompt:{score.task}:{score.prompt_hash}"
+
+
+def fingerprint(score: Score) -> str:
+    """Return the hash of what makes two attempts comparable: prompt tokens, tools and model."""
+    return content_hash([score.prompt_hash, score.tools_hash, score.model])

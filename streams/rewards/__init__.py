@@ -1,0 +1,8 @@
+"""Reward functions by name: a trajectory enters, a number leaves, or None where there is nothing to say yet.
+
+contract        what a reward function is
+registry        the table of names, and the users' own by entry point
+feedback        rewards that were reported
+exact_match, regex, json_valid, length      what the text itself shows
+judge           what another model says
+"""

@@ -1,0 +1,47 @@
+"""What a reward function is, and what it is given.
+
+It may be sync or async. It returns a number, or None where it cannot say yet: None is not 0. It may raise, hang or
+return nonsense: that harms the score of its trajectory and nothing else.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from rollbus.schemas.trajectories import Trajectory
+
+Option = str | int | float | bool | None
+Ask = Callable[[Sequence[Mapping[str, str]], Mapping[str, Option]], Awaitable[str]]
+"""Chat messages and options to the text that a model answers."""
+
+
+@dataclass(frozen=True, slots=True)
+class RewardContext:
+    """What a reward function may use besides the trajectory."""
+
+    name: str
+    """Of the component."""
+    options: Mapping[str, Option] = field(default_factory=dict)
+    ask: Ask | None = None
+    """A model to ask, where the worker was given one."""
+
+
+Call = Callable[[Trajectory, RewardContext], float | Awaitable[float | None] | None]
+
+
+@dataclass(frozen=True, slots=True)
+class RewardFunction:
+    """One row of the registry."""
+
+    call: Call
+    version: str = "1"
+    """Part of the reward version: raise it when the meaning changes."""
+    quick: bool = False
+    """True where it neither waits nor computes for long: called in place, without a thread and a timeout."""
+    reads_feedback: bool = False
+    """True where it looks at reported rewards only: it is asked again when they change, with a trajectory that has
+    no turns."""
+
+
+def last_text(trajectory: Trajectory) -> str:
+    """Return the text of the last completion; empty without one."""
+    return (trajectory.turns[-1].completion.content or "") if trajectory.turns else ""

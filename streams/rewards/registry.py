@@ -1,0 +1,67 @@
+"""The table of reward functions, and the users' own from the entry-point group `rollbus.rewards`.
+
+An entry point names a RewardFunction, or a plain function, which becomes one that runs in a thread with a timeout.
+"""
+
+from collections.abc import Mapping
+from importlib.metadata import entry_points
+
+from rollbus.schemas.config import RewardConfig, ScoringConfig
+from rollbus.schemas.errors import ConfigurationError
+from rollbus.schemas.ids import content_hash
+from rollbus.streams.rewards.contract import RewardFunction
+from rollbus.streams.rewards.exact_match import exact_match
+from rollbus.streams.rewards.feedback import feedback
+from rollbus.streams.rewards.json_valid import json_valid
+from rollbus.streams.rewards.judge import judge
+from rollbus.streams.rewards.length import length
+from rollbus.streams.rewards.regex import regex
+
+ENTRY_POINTS = "rollbus.rewards"
+Registry = Mapping[str, RewardFunction]
+
+BUILT_IN: Registry = {
+    "exact_match": RewardFunction(exact_match, quick=True),
+    "feedback": RewardFunction(feedback, quick=True, reads_feedback=True),
+    "json_valid": RewardFunction(json_valid, quick=True),
+    "judge": RewardFunction(judge),
+    "length": RewardFunction(length, quick=True),
+    "regex": RewardFunction(regex, quick=True),
+}
+
+
+def installed() -> Registry:
+    """Return the built-in functions and those of installed packages; raises ConfigurationError for a broken one."""
+    found = dict(BUILT_IN)
+    for entry in entry_points(group=ENTRY_POINTS):
+        if entry.name in BUILT_IN:
+            raise ConfigurationError(f"entry point {entry.value} must not take the built-in name {entry.name!r}")
+        try:
+            loaded = entry.load()
+        except Exception as error:
+            raise ConfigurationError(f"reward {entry.name!r}: {entry.value} cannot be loaded: {error!r}") from error
+        found[entry.name] = loaded if isinstance(loaded, RewardFunction) else RewardFunction(loaded)
+    return found
+
+
+def function_of(registry: Registry, reward: RewardConfig) -> RewardFunction:
+    """Return the function of a component; raises ConfigurationError for a name that nobody registered."""
+    try:
+        return registry[reward.type]
+    except KeyError:
+        known = ", ".join(sorted(registry))
+        raise ConfigurationError(
+            f"reward {reward.name!r}: no function {reward.type!r}; there are {known}; "
+            f"your own come from the entry-point group {ENTRY_POINTS}"
+        ) from None
+
+
+def reward_version(registry: Registry, config: ScoringConfig) -> str:
+    """Return the hash of everything a score's value depends on besides the trajectory."""
+    return content_hash(
+        [
+            [function_of(registry, reward).version, reward.type, reward.name, reward.weight, reward.options]
+            for reward in config.rewards
+        ]
+        + [config.clip_low, config.clip_high]
+    )

@@ -1,0 +1,264 @@
+"""Trajectories to scores: an effects stage, whose answers are written down once.
+
+The score is also the trajectory's header: everything that is decided later stands in it, and the payload is fetched by
+location. When rewards are revised only the components that read feedback are asked again; the others stand.
+"""
+
+import asyncio
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rollbus.schemas.chunks import Chunk
+from rollbus.schemas.codec import encode
+from rollbus.schemas.config import RewardConfig, ScoringConfig
+from rollbus.schemas.control import ConfigApplied, Tick
+from rollbus.schemas.drops import Drop, DropReason, DropUnit
+from rollbus.schemas.errors import RecordError
+from rollbus.schemas.tokens import token_count
+from rollbus.schemas.topics import DROPS, SCORES, TRAJECTORIES
+from rollbus.schemas.trajectories import Location, Reward, RewardRevised, Score, Trajectory
+from rollbus.streams.chunking import ChunkParts
+from rollbus.streams.deadlines import Deadlines
+from rollbus.streams.rewards.contract import Ask
+from rollbus.streams.rewards.registry import BUILT_IN, Registry, function_of, reward_version
+from rollbus.streams.rows import KEPT, Kept
+from rollbus.streams.scoring_answers import Answer, Asker, combined
+from rollbus.streams.stage import Incoming, Outgoing
+from rollbus.streams.stage_state import Applied, StageState, parse
+from rollbus.streams.state import Table
+
+Answers = Mapping[str, Answer]
+PARTS_GRACE_MS = 10 * 60_000
+"""How long parts of a large trajectory are waited for; assembly writes them in one transaction."""
+
+
+class ScoringState(StageState):
+    """The last score of each trajectory whose rewards may still be revised."""
+
+    def __init__(self, config: ScoringConfig, keep_ms: int) -> None:
+        self.config = Applied(config)
+        self.scores: Table[Kept[Score]] = Table("score", KEPT)
+        self.chunks = ChunkParts()
+        self._keep_ms = keep_ms
+        super().__init__(self.config.table, self.scores, self.chunks.table)
+        self.due = Deadlines(self._deadline)
+
+    def rebuild(self) -> None:
+        """Derive what expires when."""
+        self.due.rebuild(self.scores.rows)
+        self.chunks.rebuild()
+
+    def _deadline(self, trajectory_id: str) -> int | None:
+        row = self.scores.get(trajectory_id)
+        return None if row is None else self.clock.since(row.arrived_ms) + self._keep_ms
+
+
+@dataclass(slots=True)
+class _Known:
+    """What a batch's questions depend on: the state, and what earlier records of the batch make of it."""
+
+    state: ScoringState
+    config: ScoringConfig
+    chunks: ChunkParts | None
+    headers: dict[str, Score]
+
+    def header(self, trajectory_id: str) -> Score | None:
+        if header := self.headers.get(trajectory_id):
+            return header
+        row = self.state.scores.get(trajectory_id)
+        return row.get() if row else None
+
+
+class ScoringStage:
+    """Scores trajectories; one instance serves all partitions."""
+
+    name = "scoring"
+    input = TRAJECTORIES
+
+    def __init__(
+        self,
+        config: ScoringConfig,
+        *,
+        keep_ms: int,
+        registry: Registry = BUILT_IN,
+        ask: Ask | None = None,
+    ) -> None:
+        """Raise ConfigurationError for a reward that nobody registered; `keep_ms` is assembly's late horizon."""
+        for reward in config.rewards:
+            function_of(registry, reward)
+        self._config, self._keep_ms, self._registry = config, keep_ms, registry
+        self._asker = Asker(registry, ask)
+
+    def new_state(self) -> ScoringState:
+        """Return the empty state of a partition."""
+        return ScoringState(self._config, self._keep_ms)
+
+    async def answer(self, state: ScoringState, incoming: Sequence[Incoming]) -> Sequence[Answers]:
+        """Ask the reward functions about each trajectory of the batch that is not yet scored."""
+        state.fresh()
+        forked = state.chunks.fork() if any(isinstance(each.record, Chunk) for each in incoming) else None
+        known = _Known(state, state.config.value, forked, {})
+        slots = asyncio.Semaphore(known.config.concurrency)
+        questions = [self._question(known, each) for each in incoming]
+        return await asyncio.gather(*(self._asked(question, slots) for question in questions))
+
+    def step(self, state: ScoringState, incoming: Incoming, answer: Answers) -> Iterator[Outgoing]:
+        """Write down a score and its answers."""
+        state.fresh()
+        record = incoming.record
+        if isinstance(record, Chunk):
+            whole = state.chunks.collect(incoming, state.clock.now_ms)
+            if whole is not None:
+                yield from self.step(state, whole, answer)
+        elif isinstance(record, Tick):
+            if state.clock.observe(record):
+                yield from _pass_time(state)
+        elif isinstance(record, ConfigApplied):
+            if record.stage == self.name and record.run_id is None:
+                reward_version(self._registry, parse(ScoringConfig, record))
+                state.config.apply(record)
+        elif isinstance(record, Trajectory):
+            if state.scores.get(record.trajectory_id) is None:
+                score = header(record, incoming.location)
+                yield from self._score(state, score, answer, state.config.value.rewards)
+        elif isinstance(record, RewardRevised):
+            yield from self._rescore(state, record, answer)
+
+    def _rescore(self, state: ScoringState, record: RewardRevised, answer: Answers) -> Iterator[Outgoing]:
+        row = state.scores.get(record.trajectory_id)
+        if row is None:
+            detail = f"revision {record.revision} of a trajectory that is no longer remembered"
+            yield _drop(state, "event", record.trajectory_id, DropReason.ORPHANED_REWARD, detail)
+            return
+        old = row.get()
+        if record.revision <= old.revision:
+            return
+        answers = {**_standing(old, state.config.value.rewards), **answer}
+        score = replace(old, revision=record.revision, excluded=record.excluded or old.excluded)
+        yield from self._score(state, score, answers, state.config.value.rewards)
+
+    def _score(
+        self, state: ScoringState, score: Score, answers: Answers, rewards: tuple[RewardConfig, ...]
+    ) -> Iterator[Outgoing]:
+        config = state.config.value
+        value, error = combined(answers, rewards, config.clip_low, config.clip_high)
+        score = replace(
+            score,
+            outcome="failed" if error else "missing" if value is None else "scored",
+            value=value,
+            error=error,
+            components={name: each.value for name, each in answers.items() if each.value is not None},
+            reward_version=reward_version(self._registry, config),
+            config_hash=state.config.hash,
+        )
+        state.scores.put(score.trajectory_id, Kept(encode(score), state.clock.now_ms, 0, score))
+        state.due.watch(score.trajectory_id)
+        yield Outgoing(SCORES, score.group_hint, score)
+        if error:
+            yield _drop(state, "trajectory", score.trajectory_id, DropReason.SCORE_FAILED, error)
+
+    async def _asked(
+        self, question: tuple[Trajectory, tuple[RewardConfig, ...]] | None, slots: asyncio.Semaphore
+    ) -> Answers:
+        return await self._asker.ask_all(*question, slots) if question else {}
+
+    def _question(self, known: _Known, incoming: Incoming) -> tuple[Trajectory, tuple[RewardConfig, ...]] | None:
+        record = incoming.record
+        try:
+            if isinstance(record, Chunk) and known.chunks is not None:
+                whole = known.chunks.collect(incoming, known.state.clock.now_ms)
+                record = whole.record if whole else None
+            if isinstance(record, ConfigApplied) and record.stage == self.name:
+                known.config = parse(ScoringConfig, record)
+        except RecordError:
+            return None  # the step meets it again and names it
+        if isinstance(record, Trajectory):
+            if known.header(record.trajectory_id) is not None:
+                return None
+            known.headers[record.trajectory_id] = header(record, incoming.location)
+            return record, known.config.rewards
+        if isinstance(record, RewardRevised) and (old := known.header(record.trajectory_id)):
+            reading = tuple(each for each in known.config.rewards if self._reads_feedback(each))
+            return _without_turns(old, record.rewards), reading
+        return None
+
+    def _reads_feedback(self, reward: RewardConfig) -> bool:
+        return reward.type in self._registry and self._registry[reward.type].reads_feedback
+
+
+def header(trajectory: Trajectory, location: Location) -> Score:
+    """Return what later stages decide on, without a value."""
+    spans = [span for history in trajectory.histories for span in history.spans]
+    lengths = [token_count(history.token_ids) for history in trajectory.histories]
+    trained = next((turn for turn in trajectory.turns if turn.trainable), None)
+    model = (trained or trajectory.turns[0]).model if trajectory.turns else ""
+    return Score(
+        trajectory_id=trajectory.trajectory_id,
+        episode_id=trajectory.episode_id,
+        location=location,
+        task=trajectory.task,
+        example_id=trajectory.example_id,
+        group_id=trajectory.group_id,
+        group_size=trajectory.group_size,
+        group_hint=trajectory.group_hint,
+        agent=trajectory.agent,
+        labels=trajectory.labels,
+        resampled=trajectory.resampled,
+        model=model.partition("@")[0],
+        prompt_hash=trajectory.prompt_hash,
+        tools_hash=trajectory.tools_hash,
+        opening_hash=trajectory.opening_hash,
+        tokens=sum(lengths),
+        sampled_tokens=sum(span.end - span.start for span in spans),
+        longest_history_tokens=max(lengths, default=0),
+        min_policy_version=min((span.policy_version for span in spans), default=None),
+        max_policy_version=max((span.policy_version for span in spans), default=None),
+        stop_reason=trajectory.stop_reason,
+        trainable=trajectory.trainable,
+        untrainable_reason=trajectory.untrainable_reason,
+        outcome="missing",
+    )
+
+
+def _without_turns(old: Score, rewards: tuple[Reward, ...]) -> Trajectory:
+    """What a function that reads feedback sees when rewards are revised."""
+    return Trajectory(
+        trajectory_id=old.trajectory_id,
+        episode_id=old.episode_id,
+        root_episode_id=old.episode_id,
+        task=old.task,
+        example_id=old.example_id,
+        group_hint=old.group_hint,
+        agent=old.agent,
+        labels=old.labels,
+        started_at_ms=0,
+        ended_at_ms=0,
+        assembled_at_ms=0,
+        closed_by="ended",
+        rewards=rewards,
+        trainable=old.trainable,
+        untrainable_reason=old.untrainable_reason,
+    )
+
+
+def _standing(old: Score, rewards: tuple[RewardConfig, ...]) -> dict[str, Answer]:
+    """The answers of a score, as far as they are known from it."""
+    error = old.error or "the component failed before" if old.outcome == "failed" else None
+    return {
+        reward.name: Answer(old.components[reward.name]) if reward.name in old.components else Answer(error=error)
+        for reward in rewards
+    }
+
+
+def _pass_time(state: ScoringState) -> Iterator[Outgoing]:
+    now_ms = state.clock.now_ms
+    for trajectory_id in state.due.due(now_ms):
+        state.scores.delete(trajectory_id)
+    for digest in state.chunks.expire(now_ms - PARTS_GRACE_MS):
+        yield _drop(state, "event", digest, DropReason.MISSING_CHUNK, "parts of a large trajectory never came")
+
+
+def _drop(state: ScoringState, unit: DropUnit, unit_id: str, reason: DropReason, detail: str) -> Outgoing:
+    fields: dict[str, Any] = {"unit": unit, "unit_id": unit_id, "reason": reason.value, "detail": detail}
+    return Outgoing(DROPS, unit_id, Drop(**fields, stage=ScoringStage.name, dropped_at_ms=state.clock.now_ms))

@@ -11,6 +11,7 @@ import threading
 import time
 from collections import Counter, deque
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 
 from rollbus.producers.counters import Counters
@@ -164,7 +165,11 @@ class Delivery:
 
     def _ensure_thread(self) -> None:
         if self._thread is None or not self._thread.is_alive():
-            self._thread = threading.Thread(target=self._run, name="rollbus-delivery", daemon=True)
+            # Host names are resolved in this executor. Its one thread must be running already: while the interpreter
+            # ends, and a last flush goes out, no thread can be started any more.
+            executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rollbus-resolver")
+            executor.submit(int)
+            self._thread = threading.Thread(target=self._run, args=(executor,), name="rollbus-delivery", daemon=True)
             self._thread.start()
 
     def _call(self, function: Callable[[], object] | None) -> None:
@@ -176,13 +181,19 @@ class Delivery:
         except RuntimeError:  # the loop has just ended
             return
 
-    def _run(self) -> None:
+    def _run(self, executor: ThreadPoolExecutor) -> None:
+        # Not asyncio.run: it starts a thread to shut the executor down, which a process that ends cannot.
+        loop = asyncio.new_event_loop()
+        loop.set_default_executor(executor)
         try:
-            asyncio.run(self._main())
+            loop.run_until_complete(self._main())
         except asyncio.CancelledError:  # close() ran out of time
             return
         except Exception:  # the thread is ours alone: what it raises ends here
             logger.exception("rollbus: the delivery thread ended")
+        finally:
+            loop.run_until_complete(_cancel_others())
+            loop.close()
 
     async def _main(self) -> None:
         with self._lock:
@@ -198,7 +209,7 @@ class Delivery:
                         sink = self._make_sink()
                         await sink.start()
                     await self._deliver(sink, batch)
-                    self.healthy, retry_s = True, RETRY_FIRST_S
+                    retry_s = RETRY_FIRST_S
                 except Exception as error:  # a sink of the host's may raise anything; it is asked again
                     self._unavailable(error)
                     sink = await self._close(sink)
@@ -243,6 +254,7 @@ class Delivery:
             if rejected:
                 self.counters.add("events_dropped.refused_by_sink", rejected)
             self._in_flight = []
+            self.healthy = True
             for item in batch:
                 self._forget(item)
 
@@ -277,3 +289,11 @@ class Delivery:
             logger.warning("rollbus: events wait in memory, their sink is unavailable: %r", error)
         self.healthy = False
         self.counters.add("delivery_retries")
+
+
+async def _cancel_others() -> None:
+    """End what a sink may have left running."""
+    left = asyncio.all_tasks() - {asyncio.current_task()}
+    for task in left:
+        task.cancel()
+    await asyncio.gather(*left, return_exceptions=True)

@@ -52,7 +52,7 @@ class KafkaSink:
             raise UnavailableError(
                 f"no Kafka broker answers at {self._connection.bootstrap_servers}: {error}"
             ) from error
-        except asyncio.CancelledError:
+        except BaseException:
             await _stop(producer)
             raise
         self._producer = producer

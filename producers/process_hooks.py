@@ -5,6 +5,7 @@ interpreter shuts its executors down, because connecting to a broker needs one.
 """
 
 import atexit
+import concurrent.futures.thread  # noqa: F401 - registers its own exit hook on import; ours must run before it
 import os
 import threading
 import time

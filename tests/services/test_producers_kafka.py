@@ -1,0 +1,225 @@
+"""Recorded events on a real broker: they arrive in order, wait for a broker that is late, and survive fork and exit."""
+
+import asyncio
+import os
+import subprocess
+import sys
+import textwrap
+from collections.abc import AsyncIterator, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaConsumer
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+
+import rollbus.producers
+from rollbus.local.kafka import kafka_service
+from rollbus.local.ports import free_port
+from rollbus.local.service import ServiceProcess
+from rollbus.schemas import codec
+from rollbus.schemas.chunks import is_chunk, join, parse
+from rollbus.schemas.events import ToolCalled, WriterClosed
+from rollbus.schemas.topics import ALIASES, EPISODE_EVENTS, MAX_MESSAGE_BYTES, PRODUCER_REPORTS
+
+pytestmark = pytest.mark.services
+PARTITIONS = 4
+
+
+@pytest.fixture
+async def topics(kafka: str, namespace: str) -> AsyncIterator[str]:
+    """The namespace, with the topics that producers write."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=kafka)
+    await admin.start()
+    try:
+        configs = {"max.message.bytes": str(MAX_MESSAGE_BYTES)}
+        await admin.create_topics(
+            [
+                NewTopic(topic.full_name(namespace), PARTITIONS, 1, topic_configs=configs)
+                for topic in (EPISODE_EVENTS, ALIASES, PRODUCER_REPORTS)
+            ]
+        )
+        yield namespace
+    finally:
+        await admin.close()
+
+
+async def read(kafka: str, topic: str, *, at_least: int) -> list[Any]:
+    """Decoded records of a topic, by partition in order; fails where fewer come within some seconds."""
+    consumer = AIOKafkaConsumer(topic, bootstrap_servers=kafka, auto_offset_reset="earliest")
+    await consumer.start()
+    records, parts = [], {}
+    try:
+        for _ in range(100):
+            batches = await consumer.getmany(timeout_ms=200)
+            for messages in batches.values():
+                for message in messages:
+                    assert message.value is not None
+                    value = message.value
+                    if is_chunk(value):
+                        chunk = parse(value)
+                        parts.setdefault((message.partition, chunk.digest), {})[chunk.index] = chunk.part
+                        if len(parts[message.partition, chunk.digest]) < chunk.count:
+                            continue
+                        value = join(parts[message.partition, chunk.digest], chunk.digest)
+                    record = codec.decode(value)
+                    if topic.endswith(EPISODE_EVENTS.name):
+                        assert message.key == record.root_episode_id.encode()
+                    records.append(record)
+            if len(records) >= at_least and not batches:
+                break
+    finally:
+        await consumer.stop()
+    assert len(records) >= at_least, f"{len(records)} of {at_least} records came"
+    return records
+
+
+async def test_events_arrive_in_order_under_the_root_key(kafka: str, topics: str) -> None:
+    recorder = rollbus.producers.init(bootstrap_servers=kafka, namespace=topics, producer="test")
+    with recorder.episode(task="t") as episode:
+        for number in range(50):
+            episode.tool(f"tool-{number}")
+        with recorder.episode(task="child") as child:
+            child.tool("inner")
+        recorder.alias(episode, "order-1")
+    assert recorder.flush(20)
+    assert recorder.healthy
+    assert recorder.close(10)
+
+    events = await read(kafka, EPISODE_EVENTS.full_name(topics), at_least=57)
+    own = [event for event in events if event.episode_id == episode.id]
+    assert [event.sequence for event in own] == list(range(53))
+    assert own[-1].count == 52
+    assert {event.root_episode_id for event in events} == {episode.id}
+    (alias,) = await read(kafka, ALIASES.full_name(topics), at_least=1)
+    assert alias.alias == "order-1"
+    assert recorder.counters["events_delivered"] == recorder.counters["events_emitted"]
+    (report,) = await read(kafka, PRODUCER_REPORTS.full_name(topics), at_least=1)
+    assert report.producer == "test"
+
+
+async def test_an_oversized_event_arrives_in_chunks(kafka: str, topics: str) -> None:
+    recorder = rollbus.producers.init(bootstrap_servers=kafka, namespace=topics)
+    result = os.urandom(1_500_000).hex()
+    with recorder.episode(task="t") as episode:
+        episode.tool("dump", result=result)
+    assert recorder.close(20)
+    events = await read(kafka, EPISODE_EVENTS.full_name(topics), at_least=4)
+    (tool,) = [event for event in events if isinstance(event, ToolCalled)]
+    assert tool.result == result
+
+
+@pytest.fixture
+def own_broker(tmp_path: Path) -> Iterator[ServiceProcess]:
+    """A broker that the test starts and stops itself."""
+    service = kafka_service(folder=tmp_path / "kafka", client_port=free_port(), controller_port=free_port())
+    broker = ServiceProcess(service, log_path=tmp_path / "kafka.log")
+    try:
+        yield broker
+    finally:
+        broker.stop()
+
+
+async def test_events_wait_for_a_broker_that_starts_late_and_goes_away(
+    own_broker: ServiceProcess, namespace: str
+) -> None:
+    address = own_broker.service.address
+    recorder = rollbus.producers.init(bootstrap_servers=address, namespace=namespace)
+    with recorder.episode(task="t") as episode:
+        episode.tool("before any broker")
+        assert not recorder.flush(0.5)
+        assert recorder.healthy is False
+
+        own_broker.start()
+        await asyncio.to_thread(own_broker.wait_until_healthy)
+        admin = AIOKafkaAdminClient(bootstrap_servers=address)
+        await admin.start()
+        names = [topic.full_name(namespace) for topic in (EPISODE_EVENTS, PRODUCER_REPORTS)]
+        await admin.create_topics([NewTopic(name, 1, 1) for name in names])
+        await admin.close()
+        assert recorder.flush(60)
+
+        own_broker.stop()
+        for number in range(20):
+            episode.tool(f"without broker {number}")
+        assert not recorder.flush(0.2)
+        own_broker.start()
+        await asyncio.to_thread(own_broker.wait_until_healthy)
+    assert recorder.flush(60)
+    events = await read(address, names[0], at_least=24)
+    assert sorted({event.sequence for event in events}) == list(range(24))
+    assert isinstance(events[-1], WriterClosed)
+    assert recorder.close(10)
+
+
+def run(program: str, *arguments: str) -> None:
+    """Run a program of its own that records; its stderr must stay empty."""
+    done = subprocess.run(
+        [sys.executable, "-W", "error", "-c", textwrap.dedent(program), *arguments],
+        capture_output=True,
+        text=True,
+        timeout=60,
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr == ""
+
+
+async def test_a_script_that_simply_ends_has_sent_everything(kafka: str, topics: str) -> None:
+    run(
+        """
+        import sys
+        from rollbus.producers import init
+        recorder = init(bootstrap_servers=sys.argv[1].replace("127.0.0.1", "localhost"), namespace=sys.argv[2])
+        with recorder.episode(task="t") as episode:
+            episode.tool("x")
+        """,
+        kafka,
+        topics,
+    )
+    events = await read(kafka, EPISODE_EVENTS.full_name(topics), at_least=4)
+    assert isinstance(events[-1], WriterClosed)
+
+
+async def test_a_script_ends_although_the_broker_is_gone(namespace: str) -> None:
+    run(
+        """
+        import logging, sys, time
+        from rollbus.producers import init, process_hooks
+        logging.disable()
+        process_hooks.EXIT_DEADLINE_S = 0.5
+        recorder = init(bootstrap_servers="127.0.0.1:9", namespace=sys.argv[1])
+        with recorder.episode(task="t") as episode:
+            episode.tool("x")
+        """,
+        namespace,
+    )
+
+
+async def test_a_forked_child_writes_as_a_writer_of_its_own(kafka: str, topics: str) -> None:
+    run(
+        """
+        import os, sys, warnings
+        warnings.simplefilter("ignore", DeprecationWarning)
+        from rollbus.producers import init
+        recorder = init(bootstrap_servers=sys.argv[1], namespace=sys.argv[2])
+        with recorder.episode(task="t") as episode:
+            episode.tool("before")
+            recorder.flush(20)
+            pid = os.fork()
+            if pid == 0:
+                episode.tool("in the child")
+                recorder.close(20)
+                os._exit(0)
+            os.waitpid(pid, 0)
+            episode.tool("after")
+        """,
+        kafka,
+        topics,
+    )
+    events = await read(kafka, EPISODE_EVENTS.full_name(topics), at_least=7)
+    child = [event for event in events if getattr(event, "name", "") == "in the child"]
+    assert len(child) == 1
+    parent = [event for event in events if event.writer_id != child[0].writer_id]
+    assert [event.sequence for event in parent] == [0, 1, 2, 3, 4]
+    (closed,) = [event for event in events if isinstance(event, WriterClosed) and event.count == 1]
+    assert closed.writer_id == child[0].writer_id

@@ -8,9 +8,11 @@ import asyncio
 import functools
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from typing import Any, NamedTuple
 
 from aiokafka import AIOKafkaProducer
+from aiokafka.errors import KafkaError
 from aiokafka.partitioner import murmur2
 
 from rollbus.schemas.topics import MAX_MESSAGE_BYTES
@@ -19,6 +21,7 @@ from rollbus.streams.settings import StreamSettings
 BATCH_BYTES = 1_048_576
 """Uncompressed; below the topics' limit even if nothing compresses. A single larger record is a batch of its own."""
 REQUEST_TIMEOUT_MS = 20_000
+STOP_S = 2.0
 
 
 class Row(NamedTuple):
@@ -90,3 +93,12 @@ def _layers(batches: dict[tuple[str, int], list[Any]]) -> Iterable[Sequence[tupl
 def _mark_retrieved(future: asyncio.Future[Any]) -> None:
     if not future.cancelled():
         future.exception()
+
+
+async def stop_producer(producer: AIOKafkaProducer) -> None:
+    """Stop a producer; one that cannot flush is cut off. What it left open is settled by its successor."""
+    try:
+        await asyncio.wait_for(producer.stop(), STOP_S)
+    except (TimeoutError, KafkaError, OSError):
+        with suppress(Exception):
+            await producer.client.close()

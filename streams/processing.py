@@ -1,7 +1,7 @@
 """Records of one partition to what one transaction writes: outputs, changelog rows, dead letters. No Kafka here.
 
-Bytes that cannot be read become dead letters and the rest goes on. Any other error is left to the caller, who
-throws this object away and restores the state: after an error it may be half changed.
+What cannot be read, or that the stage refuses with a RecordError, becomes a dead letter, and the rest goes on. Any
+other error is left to the caller, who throws this object away and restores the state: it may be half changed.
 """
 
 import logging
@@ -12,7 +12,7 @@ from typing import Any
 from rollbus.schemas import chunks
 from rollbus.schemas.codec import decode, encode
 from rollbus.schemas.drops import DeadLetter
-from rollbus.schemas.errors import RecordError, RecordTooLargeError, UndecodableError
+from rollbus.schemas.errors import RecordError, UndecodableError
 from rollbus.schemas.topics import DEAD_LETTERS
 from rollbus.schemas.trajectories import Location
 from rollbus.streams.batch import Partition, RawRecord
@@ -59,62 +59,55 @@ class StagePartition:
         self.state.restore(key, value)
 
     async def process(self, records: Sequence[RawRecord]) -> Processed:
-        """Decode, ask, step and encode; raises whatever the stage raises."""
+        """Decode, ask, step and encode; raises whatever the stage raises except RecordError."""
         result = Processed()
-        incoming = [item for raw in records if (item := self._read(raw, result)) is not None]
-        answers = await self._stage.answer(self.state, incoming)
-        for item, answer in zip(incoming, answers, strict=True):
-            for outgoing in self._stage.step(self.state, item, answer):
-                self._write(outgoing, item, result)
+        read = [(raw, incoming) for raw in records if (incoming := self._read(raw, result)) is not None]
+        answers = await self._stage.answer(self.state, [incoming for _, incoming in read])
+        for (raw, incoming), answer in zip(read, answers, strict=True):
+            try:
+                for outgoing in self._stage.step(self.state, incoming, answer):
+                    self._write(outgoing, result)
+            except RecordError as error:
+                self._dead_letter(raw, error, result)
         result.changelog = self.state.drain()
         return result
 
     def _read(self, raw: RawRecord, result: Processed) -> Incoming | None:
-        location = Location(topic=self._partition.topic, partition=self._partition.partition, offset=raw.offset)
         try:
             if raw.value is None:
                 raise UndecodableError("the record has no value; events are never deleted by key")
+            record = chunks.parse(raw.value) if chunks.is_chunk(raw.value) else decode(raw.value)
             key = raw.key.decode() if raw.key is not None else ""
-            return Incoming(decode(raw.value), key, location, raw.value)
         except UnicodeDecodeError as error:
-            self._dead_letter(raw.offset, raw.timestamp, raw.key, raw.value, UndecodableError(f"key: {error}"), result)
+            self._dead_letter(raw, UndecodableError(f"the key is not UTF-8: {error}"), result)
         except RecordError as error:
-            self._dead_letter(raw.offset, raw.timestamp, raw.key, raw.value, error, result)
+            self._dead_letter(raw, error, result)
+        else:
+            topic, partition = self._partition
+            return Incoming(record, key, Location(topic=topic, partition=partition, offset=raw.offset), raw.value)
         return None
 
-    def _write(self, outgoing: Outgoing, cause: Incoming, result: Processed) -> None:
+    def _write(self, outgoing: Outgoing, result: Processed) -> None:
+        key, topic = outgoing.key.encode(), outgoing.topic.name
+        frames = chunks.split(encode(outgoing.record))
         result.outgoing += 1
-        key = outgoing.key.encode()
-        try:
-            frames = chunks.split(encode(outgoing.record))
-        except RecordTooLargeError as error:
-            described = RecordTooLargeError(f"{type(outgoing.record).__name__} for {outgoing.topic.name}: {error}")
-            self._dead_letter(cause.location.offset, 0, key, None, described, result)
-            return
-        topic = outgoing.topic.name
         result.outputs.extend(Encoded(topic, key, frame) for frame in frames)
 
-    def _dead_letter(
-        self, offset: int, timestamp: int, key: bytes | None, value: bytes | None, error: RecordError, result: Processed
-    ) -> None:
+    def _dead_letter(self, raw: RawRecord, error: RecordError, result: Processed) -> None:
+        topic, partition = self._partition
         letter = DeadLetter(
-            topic=self._partition.topic,
-            partition=self._partition.partition,
-            offset=offset,
-            timestamp_ms=timestamp,
-            key=key,
-            value=value,
+            topic=topic,
+            partition=partition,
+            offset=raw.offset,
+            timestamp_ms=raw.timestamp,
+            key=raw.key,
+            value=raw.value,
             stage=self._stage.name,
             error_class=type(error).__name__,
             message=str(error)[:MAX_ERROR_CHARACTERS],
             app_version=self._app_version,
         )
-        logger.warning(
-            "dead letter topic=%s partition=%d offset=%d stage=%s error=%s",
-            *self._partition,
-            offset,
-            self._stage.name,
-            letter.error_class,
-        )
+        place = (self._stage.name, topic, partition, raw.offset, letter.error_class)
+        logger.warning("dead letter stage=%s topic=%s partition=%d offset=%d error=%s", *place)
         result.dead_letters += 1
-        result.outputs.extend(Encoded(DEAD_LETTERS.name, key, frame) for frame in chunks.split(encode(letter)))
+        result.outputs.extend(Encoded(DEAD_LETTERS.name, raw.key, frame) for frame in chunks.split(encode(letter)))

@@ -33,7 +33,7 @@ class StreamSettings(BaseModel):
     tick_interval_ms: int = Field(default=1_000, ge=10)
     equal_failures: int = Field(default=5, ge=1)
     """The same failure on the same batch so often in a row ends the process."""
-    stalled_s: float = Field(default=120.0, gt=0)
+    stalled_s: float = Field(default=300.0, gt=0)
     """Lag with a position that does not move for so long ends the process."""
     metrics_host: str = "127.0.0.1"
     metrics_port: int | None = Field(default=None, ge=0, le=65_535)

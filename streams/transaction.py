@@ -12,7 +12,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -24,7 +24,7 @@ from rollbus.schemas.topics import topic_of
 from rollbus.streams import changelog_kafka, names
 from rollbus.streams.batch import Batch, Partition
 from rollbus.streams.metrics import PartitionMetrics
-from rollbus.streams.output_kafka import Row, new_producer, partition_count, partition_of, write
+from rollbus.streams.output_kafka import Row, new_producer, partition_count, partition_of, stop_producer, write
 from rollbus.streams.processing import Encoded, StagePartition
 from rollbus.streams.settings import StreamSettings
 from rollbus.streams.stage import EffectsStage, PureAsEffects
@@ -93,6 +93,7 @@ class Runner:
         self._ready = False
         self._writing = False
         self._position = 0
+        self._pause_s = FIRST_PAUSE_S
         self._failures: tuple[str, int, int] = ("", -1, 0)
         """Error, position and how often in a row."""
         self._task: asyncio.Task[None] | None = None
@@ -135,12 +136,10 @@ class Runner:
         await asyncio.wait([task], timeout=CLOSE_S)
 
     async def _main(self) -> None:
-        pause = FIRST_PAUSE_S
         try:
             while True:
                 try:
                     await self._open()
-                    pause = FIRST_PAUSE_S
                     while self._ready:
                         await self._take(await self._next())
                     return
@@ -155,7 +154,7 @@ class Runner:
                     if self._is_hopeless(error):
                         self._on_fatal(self._hopeless(error))
                         return
-                    wait, pause = pause, min(pause * 2, LONGEST_PAUSE_S)
+                    wait, self._pause_s = self._pause_s, min(self._pause_s * 2, LONGEST_PAUSE_S)
                     logger.warning("transaction failed id=%s position=%d", self._id, self._position, exc_info=error)
                 self.metrics.failures += 1
                 await self._discard()
@@ -263,7 +262,7 @@ class Runner:
                 await self._producer.commit_transaction()
         finally:
             self._writing = False
-        self._position = batch.end
+        self._position, self._pause_s = batch.end, FIRST_PAUSE_S
         self.metrics.committed(batch, processed, step_s=stepped - started, commit_s=time.monotonic() - stepped)
 
     async def _row(self, output: Encoded) -> Row:
@@ -286,7 +285,7 @@ class Runner:
         self._work = None
         producer, self._producer = self._producer, None
         if producer is not None:
-            await _stop(producer)
+            await stop_producer(producer)
 
     def _is_hopeless(self, error: Exception) -> bool:
         """Say whether the same error came too often at the same position; trouble with the broker never counts."""
@@ -312,17 +311,3 @@ def _is_full(batch: Batch) -> bool:
     if len(batch.records) >= FULL_RECORDS:
         return True
     return sum(len(record.value or b"") for record in batch.records) >= FULL_BYTES
-
-
-async def _stop(producer: AIOKafkaProducer) -> None:
-    """Stop a producer; one that cannot flush is cut off. What it left open is settled by its successor."""
-    try:
-        await asyncio.wait_for(producer.stop(), CLOSE_S)
-    except (TimeoutError, KafkaError, OSError):
-        with suppress(Exception):
-            await producer.client.close()
-
-
-def stuck(runners: Sequence[Runner]) -> list[Runner]:
-    """Return the runners with something left to do."""
-    return [runner for runner in runners if runner.waiting]

@@ -67,7 +67,7 @@ class BatchThread(driver.AIOKafkaConsumerThread):
         self,
         consumer: AIOKafkaConsumer,
         active_partitions: set[TP],
-        timeout: float | None = None,
+        timeout: float | None = None,  # noqa: ASYNC109 - Faust's signature
         max_records: int | None = None,
     ) -> Mapping[TP, Any]:
         active = set(active_partitions)  # changes in the main thread meanwhile
@@ -135,7 +135,7 @@ class BatchConsumer(driver.Consumer):
         """Resume what is open; the others follow when their runner is."""
         super().resume_partitions({TP(*tp) for tp in tps if self.is_open(TP(*tp))})
 
-    async def _wait_next_records(self, timeout: float) -> tuple[Any, Any]:
+    async def _wait_next_records(self, timeout: float) -> tuple[Any, Any]:  # noqa: ASYNC109 - as above
         if not self.flow_active:
             await self.wait(self.can_resume_flow)
         active = set(self._get_active_partitions())

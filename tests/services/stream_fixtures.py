@@ -1,13 +1,13 @@
 """A small stage with state and outputs, and what the stream tests on a real broker share."""
 
 import struct
+import time
 from collections.abc import Iterable, Sequence
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from rollbus.schemas.codec import decode, encode
-from rollbus.schemas.control import Tick
 from rollbus.schemas.drops import Drop
 from rollbus.schemas.events import ToolCalled
 from rollbus.schemas.kafka_connection import KafkaConnection
@@ -30,15 +30,18 @@ class CountState(PartitionState):
 class CountStage:
     """Emits one record per event: which event it was, and the how manyth of its key."""
 
-    name = "counter"
     input = EPISODE_EVENTS
+
+    def __init__(self, name: str = "counter", *, pause_s: float = 0.0) -> None:
+        self.name, self.pause_s = name, pause_s
 
     def new_state(self) -> CountState:
         return CountState()
 
     def step(self, state: CountState, incoming: Incoming) -> Iterable[Outgoing]:
         record = incoming.record
-        if isinstance(record, Tick):
+        time.sleep(self.pause_s)
+        if not isinstance(record, ToolCalled):
             return
         count = (state.counts.get(incoming.key) or 0) + 1
         state.counts.put(incoming.key, count)

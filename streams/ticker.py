@@ -1,0 +1,51 @@
+"""The clock that is written into the log: the last tick and the wall clock to the next tick. Pure.
+
+Stream time follows the wall clock, at between half and twice its speed and never backwards: after an outage it
+catches up slowly enough to time nobody out, and a wall clock that was set back makes it slow, not stand.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from rollbus.schemas.control import ConfigApplied, Tick
+from rollbus.schemas.errors import ConfigurationError
+from rollbus.schemas.topics import STAGE_INPUTS, Topic
+
+MOST, LEAST = 2.0, 0.5
+"""How many intervals stream time advances per tick."""
+
+
+def next_tick(last: Tick | None, *, wall_clock_ms: int, interval_ms: int) -> Tick:
+    """Return the tick to write now; the first one of a namespace takes the wall clock as it is."""
+    if last is None:
+        return Tick(number=0, stream_time_ms=wall_clock_ms, wall_clock_ms=wall_clock_ms, interval_ms=interval_ms)
+    behind = wall_clock_ms - last.stream_time_ms
+    advance = int(max(LEAST * interval_ms, min(behind, MOST * interval_ms)))
+    return Tick(
+        number=last.number + 1,
+        stream_time_ms=last.stream_time_ms + advance,
+        wall_clock_ms=wall_clock_ms,
+        interval_ms=interval_ms,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigChange:
+    """A configuration that its stage does not know yet."""
+
+    place: str
+    """Under which the ticker remembers what was last applied."""
+    topic: Topic
+    record: ConfigApplied
+
+
+def config_changes(wanted: Iterable[ConfigApplied], applied: Mapping[str, str]) -> Iterator[ConfigChange]:
+    """Yield what differs from the hashes last applied; raises ConfigurationError for a stage without configuration."""
+    for record in wanted:
+        topic = STAGE_INPUTS.get(record.stage)
+        if topic is None or ConfigApplied not in topic.records:
+            takes = sorted(name for name, topic in STAGE_INPUTS.items() if ConfigApplied in topic.records)
+            raise ConfigurationError(f"stage {record.stage!r} takes no configuration; those that do: {takes}")
+        place = f"{record.stage}.{record.run_id}" if record.run_id else record.stage
+        if applied.get(place) != record.config_hash:
+            yield ConfigChange(place, topic, record)

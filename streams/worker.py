@@ -1,0 +1,186 @@
+"""A worker process: any number of stages, the ticker, the watchdog and the metrics, until told to stop.
+
+SIGTERM and SIGINT end it cleanly with status 0; an error that an operator must look at is raised.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rollbus.schemas.control import ConfigApplied
+from rollbus.schemas.errors import RunStoppedError
+from rollbus.streams.app import StageApp
+from rollbus.streams.ends_kafka import EndOffsets
+from rollbus.streams.metrics import prometheus_text
+from rollbus.streams.metrics_server import MetricsServer
+from rollbus.streams.settings import StreamSettings
+from rollbus.streams.ticker_kafka import Ticker
+from rollbus.streams.topics_kafka import require_topics
+from rollbus.streams.watchdog import Progress, Watchdog
+
+logger = logging.getLogger(__name__)
+
+TICKING_STAGE = "assembly"
+"""The ticker runs in the worker that owns this stage's partition 0."""
+CHECK_S = 1.0
+STOP_S = 2.5
+"""A stop that takes longer is ended hard, which loses nothing."""
+QUIET_LOGGERS = ("faust", "mode", "aiokafka", "rollbus.streams.transport")
+
+
+def run_worker(
+    settings: StreamSettings, stages: Sequence[Any], configs: Sequence[ConfigApplied] = (), *, app_version: str = ""
+) -> None:
+    """Run the stages until SIGTERM or SIGINT; raises what an operator must look at."""
+    quiet_libraries()
+    asyncio.run(_until_signal(settings, stages, configs, app_version))
+
+
+def quiet_libraries() -> None:
+    """Let Faust and aiokafka speak of trouble only."""
+    for name in QUIET_LOGGERS:
+        logging.getLogger(name).setLevel(logging.WARNING)
+
+
+async def _until_signal(
+    settings: StreamSettings, stages: Sequence[Any], configs: Sequence[ConfigApplied], app_version: str
+) -> None:
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def ask_to_stop() -> None:
+        if not stop.is_set():
+            loop.call_later(STOP_S, os._exit, 0)
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, ask_to_stop)
+    await serve(settings, stages, configs, stop=stop, app_version=app_version)
+
+
+async def serve(
+    settings: StreamSettings,
+    stages: Sequence[Any],
+    configs: Sequence[ConfigApplied] = (),
+    *,
+    stop: asyncio.Event,
+    app_version: str = "",
+    on_ready: Callable[["Worker"], None] = lambda worker: None,
+) -> None:
+    """Run the stages until `stop` is set; raises the error that ended one of them."""
+    await require_topics(settings, stages)
+    worker = Worker(settings, stages, configs, app_version=app_version)
+    try:
+        await worker.start()
+        on_ready(worker)
+        await worker.wait(stop)
+    finally:
+        await worker.stop()
+
+
+class Worker:
+    """The parts of a worker process, started and stopped together."""
+
+    def __init__(
+        self,
+        settings: StreamSettings,
+        stages: Sequence[Any],
+        configs: Sequence[ConfigApplied] = (),
+        *,
+        app_version: str = "",
+    ) -> None:
+        self._settings = settings
+        self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.ticker = Ticker(settings, configs)
+        self.apps = [
+            StageApp(
+                stage,
+                settings,
+                on_fatal=self._fail,
+                on_partitions=self._follow if stage.name == TICKING_STAGE else lambda partitions: None,
+                app_version=app_version,
+            )
+            for stage in stages
+        ]
+        self._ends = EndOffsets(settings)
+        self._progress = Progress(settings.stalled_s)
+        self._watchdog = Watchdog(settings.stalled_s)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._stalled: list[str] = []
+        self.metrics_port: int | None = None
+        self._server: MetricsServer | None = None
+
+    async def start(self) -> None:
+        """Join the groups; partitions open in the background."""
+        settings = self._settings
+        if settings.metrics_port is not None:
+            self._server = MetricsServer(
+                settings.metrics_host, settings.metrics_port, metrics=self.metrics_text, live=self._problem
+            )
+            self.metrics_port = await self._server.start()
+        await self._ends.start()
+        await asyncio.gather(*(app.start() for app in self.apps))
+        self._watchdog.start()
+        self._tasks.append(asyncio.create_task(self._check_for_ever(), name="watchdog"))
+        logger.info("worker runs stages %s", [app.stage.name for app in self.apps])
+
+    async def wait(self, stop: asyncio.Event) -> None:
+        """Return when told to stop; raise what ended a stage."""
+        stopping = asyncio.create_task(stop.wait())
+        try:
+            await asyncio.wait([stopping, self._failed], return_when=asyncio.FIRST_COMPLETED)
+            if self._failed.done():
+                self._failed.result()
+        finally:
+            stopping.cancel()
+
+    async def stop(self) -> None:
+        """Finish running transactions, leave the groups, end."""
+        self._watchdog.stop()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(self.ticker.stop(), *(app.stop() for app in self.apps))
+        await self._ends.stop()
+        if self._server is not None:
+            await self._server.stop()
+
+    def metrics_text(self) -> str:
+        """Return every partition's counters for Prometheus."""
+        return prometheus_text(runner.metrics for app in self.apps for runner in app.runners.values())
+
+    def _problem(self) -> str | None:
+        return "; ".join(self._stalled) or None
+
+    def _fail(self, error: BaseException) -> None:
+        if not self._failed.done():
+            self._failed.set_exception(error)
+
+    def _follow(self, partitions: frozenset[int]) -> None:
+        self.ticker.want(0 in partitions)
+
+    async def _check_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(CHECK_S)
+            self._watchdog.beat()
+            for app in self.apps:
+                if app.crashed is not None:
+                    self._fail(RunStoppedError(f"Faust ended stage {app.stage.name}: {app.crashed!r}"))
+            self._stalled = self._progress.observe(await self._places(), now_s=time.monotonic())
+            self._watchdog.judge(self._stalled)
+
+    async def _places(self) -> list[tuple[str, int, bool]]:
+        runners = [runner for app in self.apps for runner in app.runners.values()]
+        ends = await self._ends.of([runner.partition for runner in runners])
+        places = []
+        for runner in runners:
+            end = ends.get(runner.partition)
+            if end is not None:
+                runner.metrics.lag = max(0, end - runner.metrics.position)
+            behind = runner.waiting or runner.metrics.lag > 0
+            places.append(
+                (f"stage {runner.metrics.stage}[{runner.metrics.partition}]", runner.metrics.position, behind)
+            )
+        return places

@@ -7,16 +7,25 @@ they need; logits are always float32. torchtune's own decoder loop is bypassed f
 from __future__ import annotations
 
 import json
+import logging
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torchtune.models.qwen2 import qwen2  # type: ignore[import-untyped]
-from torchtune.models.qwen2._convert_weights import qwen2_hf_to_tune, qwen2_tune_to_hf  # type: ignore[import-untyped]
 
 from rollbus.schemas.errors import ConfigurationError
+
+with warnings.catch_warnings():  # torchtune imports torchao, which warns and logs about parts that nobody uses here
+    warnings.simplefilter("ignore")
+    logging.getLogger("torchao").setLevel(logging.ERROR)
+    from torchtune.models.qwen2 import qwen2  # type: ignore[import-untyped]
+    from torchtune.models.qwen2._convert_weights import (  # type: ignore[import-untyped]
+        qwen2_hf_to_tune,
+        qwen2_tune_to_hf,
+    )
 
 INITIAL_DEVIATION = 0.02  # as Qwen2's initializer_range
 

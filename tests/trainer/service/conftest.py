@@ -1,0 +1,36 @@
+"""A model small enough that a test trains it in a second."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from rollbus.trainer.service.checkpoint import create_model, load_model
+from rollbus.trainer.service.model import ModelConfig
+from rollbus.trainer.service.tokenizer import build_tokenizer
+
+TEXTS = ["system user assistant", "choose a letter of the word and say it again"]
+SMALL = ModelConfig(layers=2, width=64, heads=4, kv_heads=2, feed_forward=128, max_tokens=128)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _one_thread() -> None:
+    torch.set_num_threads(1)
+
+
+@pytest.fixture(scope="session")
+def tokenizer() -> Any:
+    return build_tokenizer(TEXTS)
+
+
+@pytest.fixture(scope="session")
+def base_model(tmp_path_factory: pytest.TempPathFactory, tokenizer: Any) -> Path:
+    """Directory of a base model with random weights."""
+    return create_model(tmp_path_factory.mktemp("models") / "base", SMALL, tokenizer, seed=7)
+
+
+@pytest.fixture
+def model(base_model: Path) -> nn.Module:
+    return load_model(base_model)[0]

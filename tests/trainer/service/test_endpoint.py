@@ -1,0 +1,198 @@
+"""The endpoint over HTTP in this process, without ART."""
+
+import asyncio
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from rollbus.trainer.service.checkpoint import create_model, load_model
+from rollbus.trainer.service.endpoint import EndpointServer, ServedModel, build_app
+from rollbus.trainer.service.sampler import Sampler
+
+MESSAGES: list[Any] = [{"role": "user", "content": "choose a letter"}]
+
+
+@pytest.fixture(scope="module")
+def served(base_model: Path, tokenizer: Any, tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServedModel]:
+    model, config = load_model(base_model)
+    sampler = Sampler(config, tokenizer, max_rows=16)
+    other = create_model(tmp_path_factory.mktemp("other") / "one", config, tokenizer, seed=8)
+    sampler.load(0, model)
+    sampler.load(1, load_model(other)[0])
+    yield ServedModel("agent", sampler, tokenizer, serving=1)
+    sampler.close()
+
+
+@pytest.fixture(scope="module")
+def url(served: ServedModel) -> Iterator[str]:
+    server = EndpointServer(build_app(served, api_key="secret"), host="127.0.0.1", port=0)
+    server.start()
+    yield f"http://{server.host}:{server.port}"
+    server.stop()
+
+
+@pytest.fixture
+async def client(url: str) -> Any:
+    async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="secret", max_retries=0) as one:
+        yield one
+
+
+async def test_an_answer_names_the_version_that_made_it(client: openai.AsyncOpenAI) -> None:
+    serving = await client.chat.completions.create(model="agent", messages=MESSAGES, max_tokens=3)
+    older = await client.chat.completions.create(model="agent@0", messages=MESSAGES, max_tokens=3)
+    assert (serving.model, older.model) == ("agent@1", "agent@0")
+    extra: Any = older.model_extra
+    assert extra["rollbus"]["policy_version"] == 0
+    assert extra["rollbus"]["logprobs_mode"] == "raw"
+
+
+async def test_ids_and_logprobs_come_with_the_answer(client: openai.AsyncOpenAI, served: ServedModel) -> None:
+    answer = await client.chat.completions.create(
+        model="agent", messages=MESSAGES, max_tokens=5, logprobs=True, top_logprobs=2, seed=4
+    )
+    choice: Any = answer.choices[0]
+    body: Any = answer
+    assert served.tokenizer.decode(body.prompt_token_ids).endswith("<|im_start|>assistant\n")
+    assert [entry.token for entry in choice.logprobs.content] == [f"token_id:{one}" for one in choice.token_ids]
+    assert all(entry.logprob <= 0 and len(entry.top_logprobs) == 2 for entry in choice.logprobs.content)
+    assert answer.usage is not None
+    assert answer.usage.completion_tokens == len(choice.token_ids)
+    assert answer.usage.prompt_tokens == len(body.prompt_token_ids)
+
+
+async def test_ids_come_when_asked_for_without_logprobs(client: openai.AsyncOpenAI) -> None:
+    answer: Any = await client.chat.completions.create(
+        model="agent", messages=MESSAGES, max_tokens=2, extra_body={"return_token_ids": True}
+    )
+    assert answer.prompt_token_ids
+    assert answer.choices[0].token_ids
+    assert answer.choices[0].logprobs is None
+
+
+async def test_n_choices_differ_and_repeat_with_the_seed(client: openai.AsyncOpenAI) -> None:
+    async def texts(n: int) -> list[str | None]:
+        answer = await client.chat.completions.create(model="agent", messages=MESSAGES, max_tokens=8, n=n, seed=9)
+        return [choice.message.content for choice in answer.choices]
+
+    three = await texts(3)
+    assert len(set(three)) == 3
+    assert await texts(3) == three
+    assert await texts(1) == three[:1]
+
+
+async def test_concurrent_requests_are_batched(client: openai.AsyncOpenAI, served: ServedModel) -> None:
+    before = served.sampler.steps
+    extra = {"ignore_eos": True}
+    await asyncio.gather(
+        *(
+            client.chat.completions.create(model="agent", messages=MESSAGES, max_tokens=30, extra_body=extra)
+            for _ in range(12)
+        )
+    )
+    assert served.sampler.steps - before < 12 * 30 / 2
+
+
+async def test_streamed_text_is_the_answer(client: openai.AsyncOpenAI) -> None:
+    asked: dict[str, Any] = {"model": "agent", "messages": MESSAGES, "max_tokens": 20, "seed": 2}
+    whole = await client.chat.completions.create(**asked)
+    chunks = [
+        chunk
+        async for chunk in await client.chat.completions.create(
+            **asked, stream=True, logprobs=True, stream_options={"include_usage": True}
+        )
+    ]
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks if chunk.choices)
+    token_ids = [
+        one for chunk in chunks for choice in chunk.choices for one in (choice.model_extra or {}).get("token_ids", [])
+    ]
+    assert text == whole.choices[0].message.content
+    assert chunks[-1].usage == whole.usage
+    assert whole.usage is not None
+    assert len(token_ids) == whole.usage.completion_tokens
+    assert {chunk.model for chunk in chunks} == {"agent@1"}
+
+
+async def test_streaming_holds_back_a_stop_string(client: openai.AsyncOpenAI) -> None:
+    asked: dict[str, Any] = {"model": "agent", "messages": MESSAGES, "max_tokens": 30, "seed": 2}
+    whole = (await client.chat.completions.create(**asked)).choices[0].message.content or ""
+    stop = whole[4:6]
+    chunks = [chunk async for chunk in await client.chat.completions.create(**asked, stop=stop, stream=True)]
+    text = "".join(chunk.choices[0].delta.content or "" for chunk in chunks)
+    assert text == whole[: whole.find(stop)]
+    assert chunks[-1].choices[0].finish_reason == "stop"
+
+
+async def test_plain_completions_take_text_or_ids(client: openai.AsyncOpenAI, served: ServedModel) -> None:
+    text = "choose a letter"
+    by_text = await client.completions.create(model="agent", prompt=text, max_tokens=4, seed=1, logprobs=1)
+    by_ids = await client.completions.create(model="agent", prompt=served.tokenizer.encode(text), max_tokens=4, seed=1)
+    assert by_text.choices[0].text == by_ids.choices[0].text
+    assert by_text.choices[0].logprobs is not None
+
+
+@pytest.mark.parametrize(
+    ("changed", "status", "param"),
+    [
+        ({"model": "other"}, 404, "model"),
+        ({"model": "agent@77"}, 404, "model"),
+        ({"model": "agent@x"}, 404, "model"),
+        ({"temperature": 3}, 400, "temperature"),
+        ({"top_p": 0}, 400, "top_p"),
+        ({"n": 0}, 400, "n"),
+        ({"max_tokens": 0}, 400, "max_tokens"),
+        ({"max_tokens": 500}, 400, "messages"),
+        ({"presence_penalty": 1}, 400, "presence_penalty"),
+        ({"logit_bias": {"5": 1}}, 400, "logit_bias"),
+        ({"response_format": {"type": "json_object"}}, 400, "response_format"),
+        ({"messages": []}, 400, "messages"),
+        ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, "messages"),
+        ({"messages": [{"role": "user", "content": "choose " * 200}]}, 400, "messages"),
+    ],
+)
+async def test_what_cannot_be_answered_is_refused_by_name(
+    url: str, changed: dict[str, Any], status: int, param: str
+) -> None:
+    body = {"model": "agent", "messages": MESSAGES, "max_tokens": 2} | changed
+    async with httpx.AsyncClient(headers={"Authorization": "Bearer secret"}) as http:
+        answer = await http.post(f"{url}/v1/chat/completions", json=body)
+    assert (answer.status_code, answer.json()["error"]["param"]) == (status, param)
+
+
+async def test_a_wrong_key_and_broken_json_are_refused(url: str) -> None:
+    async with httpx.AsyncClient() as http:
+        assert (await http.get(f"{url}/v1/models")).status_code == 401
+        broken = await http.post(f"{url}/v1/chat/completions", content=b"{", headers={"Authorization": "Bearer secret"})
+        assert broken.status_code == 400
+        assert "JSON" in broken.json()["error"]["message"]
+        assert (await http.get(f"{url}/health")).json()["status"] == "ok"
+
+
+async def test_models_lists_every_loaded_version(client: openai.AsyncOpenAI) -> None:
+    assert [model.id async for model in client.models.list()] == ["agent", "agent@0", "agent@1"]
+
+
+async def test_metrics_count_requests(url: str) -> None:
+    async with httpx.AsyncClient() as http:
+        text = (await http.get(f"{url}/metrics")).text
+    values = dict(line.split() for line in text.splitlines())
+    assert int(values["rollbus_service_requests_total"]) > 0
+    assert values["rollbus_service_serving_version"] == "1"
+
+
+async def test_a_client_that_hangs_up_stops_its_stream(url: str, served: ServedModel) -> None:
+    body = {"model": "agent", "messages": MESSAGES, "max_tokens": 100, "stream": True, "ignore_eos": True}
+    headers = {"Authorization": "Bearer secret"}
+    async with (
+        httpx.AsyncClient(headers=headers) as http,
+        http.stream("POST", f"{url}/v1/chat/completions", content=json.dumps(body)) as stream,
+    ):
+        async for _ in stream.aiter_lines():
+            break
+    async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="secret") as client:
+        answer = await client.chat.completions.create(model="agent", messages=MESSAGES, max_tokens=2)
+    assert answer.choices

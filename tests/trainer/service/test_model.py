@@ -1,0 +1,132 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import nn
+
+from rollbus.schemas.errors import ConfigurationError
+from rollbus.trainer.service.checkpoint import (
+    create_model,
+    is_complete,
+    load_model,
+    load_optimizer,
+    read_provenance,
+    save_checkpoint,
+)
+from rollbus.trainer.service.model import ModelConfig, build_model, head, initialize, trunk
+from rollbus.trainer.service.tokenizer import load_tokenizer, render_chat
+
+SMALL = ModelConfig(layers=2, width=64, heads=4, kv_heads=2, feed_forward=128, max_tokens=128)
+
+
+def logits(model: nn.Module, token_ids: torch.Tensor) -> torch.Tensor:
+    with torch.no_grad():
+        return head(model, trunk(model, token_ids))
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_config_survives_hugging_face_json(tied: bool) -> None:
+    config = ModelConfig(tied=tied, rope_theta=12345.0)
+    assert ModelConfig.from_hf(config.to_hf()) == config
+
+
+def test_a_base_model_is_what_transformers_loads(base_model: Path) -> None:
+    transformers = pytest.importorskip("transformers")
+    transformers.logging.disable_progress_bar()
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(str(base_model), local_files_only=True)
+    token_ids = torch.randint(0, 384, (2, 40), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        expected = theirs(token_ids).logits
+    assert torch.allclose(logits(load_model(base_model)[0], token_ids), expected, atol=1e-5)
+
+
+def test_untied_model_keeps_its_own_output_matrix(tmp_path: Path, tokenizer: Any) -> None:
+    config = ModelConfig(layers=1, width=32, heads=2, kv_heads=1, feed_forward=32, max_tokens=64, tied=False)
+    path = create_model(tmp_path / "untied", config, tokenizer, seed=1)
+    model, loaded = load_model(path)
+    assert loaded == config
+    assert "output.weight" in model.state_dict()
+
+
+def test_the_same_seed_gives_the_same_weights() -> None:
+    first, second, other = build_model(SMALL), build_model(SMALL), build_model(SMALL)
+    initialize(first, 3)
+    initialize(second, 3)
+    initialize(other, 4)
+    pairs = zip(first.parameters(), second.parameters(), strict=True)
+    assert all(torch.equal(one, two) for one, two in pairs)
+    assert not torch.equal(next(first.parameters()), next(other.parameters()))
+
+
+@pytest.mark.parametrize(
+    ("config", "says"),
+    [
+        ({"model_type": "llama"}, "Qwen2 shapes only"),
+        ({"model_type": "qwen2", "use_sliding_window": True}, "sliding-window"),
+        ({"model_type": "qwen2", "max_position_embeddings": 64}, "vocab_size"),
+    ],
+)
+def test_another_kind_of_model_is_refused_by_name(config: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigurationError, match=says):
+        ModelConfig.from_hf(config)
+
+
+def test_weights_of_another_shape_are_refused(base_model: Path, tmp_path: Path, tokenizer: Any) -> None:
+    path = create_model(tmp_path / "odd", SMALL, tokenizer, seed=1)
+    (path / "config.json").write_text(
+        (path / "config.json").read_text().replace('"hidden_size": 64', '"hidden_size": 32')
+    )
+    with pytest.raises(ConfigurationError, match="do not fit"):
+        load_model(path)
+
+
+def test_checkpoint_restores_weights_and_optimizer_bit_for_bit(base_model: Path, tmp_path: Path) -> None:
+    model, config = load_model(base_model)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
+    head(model, trunk(model, torch.arange(20)[None])).square().mean().backward()
+    optimizer.step()
+    path = tmp_path / "0001"
+    save_checkpoint(path, model, config, base=base_model, provenance={"version": 1}, optimizer=optimizer)
+    again, _ = load_model(path)
+    restored = torch.optim.AdamW(again.parameters(), lr=1e-2)
+    assert load_optimizer(path, again, restored)
+    for one, two in zip(model.parameters(), again.parameters(), strict=True):
+        assert torch.equal(one, two)
+        assert all(torch.equal(optimizer.state[one][key], restored.state[two][key]) for key in optimizer.state[one])
+    assert is_complete(path)
+    assert read_provenance(path) == {"version": 1}
+
+
+def test_a_checkpoint_that_fails_leaves_nothing_behind(base_model: Path, tmp_path: Path) -> None:
+    model, config = load_model(base_model)
+
+    def full_disk(partial: Path) -> None:
+        raise OSError(28, "No space left on device")
+
+    with pytest.raises(Exception, match="free space"):
+        save_checkpoint(tmp_path / "0001", model, config, base=base_model, provenance={}, before_publishing=full_disk)
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_board_symbols_are_tokens_of_their_own(tokenizer: Any) -> None:
+    assert [tokenizer.decode(one) for one in tokenizer.encode("1OX\n7 8")] == ["1", "O", "X", "\n", "7", " ", "8"]
+    assert len(tokenizer) == 384
+
+
+def test_any_text_survives_the_tokenizer(tokenizer: Any) -> None:
+    text = "Größe 9 → \t<|x|>\n日本語 choose"
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+def test_chat_ends_where_the_answer_begins(base_model: Path) -> None:
+    tokenizer = load_tokenizer(base_model)
+    prompt = render_chat(tokenizer, [{"role": "user", "content": "1"}], None)
+    assert tokenizer.decode(prompt) == "<|im_start|>user\n1<|im_end|>\n<|im_start|>assistant\n"
+
+
+def test_a_tokenizer_without_chat_template_is_refused(base_model: Path, tmp_path: Path, tokenizer: Any) -> None:
+    path = create_model(tmp_path / "bare", SMALL, tokenizer, seed=1)
+    (path / "chat_template.jinja").unlink()
+    with pytest.raises(ConfigurationError, match="no chat template"):
+        load_tokenizer(path)

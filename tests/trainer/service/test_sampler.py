@@ -1,0 +1,165 @@
+import math
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rollbus.trainer.service.checkpoint import create_model, load_model
+from rollbus.trainer.service.model import head, trunk
+from rollbus.trainer.service.sampler import Sampler, UnknownVersionError
+from rollbus.trainer.service.sampling import SamplingParameters, choose
+
+PROMPT = [5, 60, 70, 80, 90]
+
+
+@pytest.fixture
+def sampler(base_model: Path, tokenizer: Any) -> Iterator[Sampler]:
+    model, config = load_model(base_model)
+    one = Sampler(config, tokenizer, max_rows=8, keep_versions=2)
+    one.load(0, model)
+    yield one
+    one.close()
+
+
+def ask(sampler: Sampler, prompt: list[int] = PROMPT, version: int = 0, **changed: Any) -> Any:
+    parameters = SamplingParameters(**{"max_tokens": 12, "ignore_eos": True, **changed})
+    return sampler.submit(prompt, parameters, version).result(timeout=30)
+
+
+def recomputed(path: Path, prompt: list[int], token_ids: tuple[int, ...]) -> torch.Tensor:
+    model, _ = load_model(path)
+    with torch.no_grad():
+        logits = head(model, trunk(model, torch.tensor([[*prompt, *token_ids]])))
+    logprobs = torch.log_softmax(logits, dim=-1)[0, len(prompt) - 1 : -1]
+    return logprobs.gather(1, torch.tensor(token_ids)[:, None])[:, 0]
+
+
+def test_reported_logprobs_are_those_of_a_full_pass(sampler: Sampler, base_model: Path) -> None:
+    answer = ask(sampler, temperature=0.7, top_p=0.9, seed=3)
+    expected = recomputed(base_model, PROMPT, answer.token_ids)
+    assert torch.allclose(torch.tensor(answer.logprobs), expected, atol=1e-5)
+
+
+def test_an_answer_does_not_depend_on_what_else_is_in_the_batch(sampler: Sampler) -> None:
+    alone = ask(sampler, seed=11)
+    crowd = [
+        sampler.submit([9] * (3 + 2 * i), SamplingParameters(max_tokens=3 + i, seed=i, ignore_eos=True), 0)
+        for i in range(20)
+    ]
+    among_others = ask(sampler, seed=11)
+    assert [len(one.result(timeout=30).token_ids) for one in crowd] == [3 + i for i in range(20)]
+    assert among_others.token_ids == alone.token_ids
+    assert among_others.logprobs == pytest.approx(alone.logprobs, abs=1e-5)
+
+
+def test_requests_that_arrive_together_share_their_steps(sampler: Sampler) -> None:
+    before = sampler.steps
+    futures = [sampler.submit(PROMPT, SamplingParameters(max_tokens=20, seed=i, ignore_eos=True), 0) for i in range(8)]
+    for future in futures:
+        future.result(timeout=30)
+    assert sampler.steps - before < 8 * 20 / 2
+
+
+def test_seed_and_temperature_decide_the_tokens(sampler: Sampler) -> None:
+    assert ask(sampler, seed=1).token_ids == ask(sampler, seed=1).token_ids
+    assert ask(sampler, seed=1).token_ids != ask(sampler, seed=2).token_ids
+    assert ask(sampler, seed=1, temperature=0).token_ids == ask(sampler, seed=2, temperature=0).token_ids
+
+
+def test_generation_stops_at_a_stop_string_and_cuts_it_off(sampler: Sampler) -> None:
+    whole = ask(sampler, seed=5, max_tokens=20)
+    stop = whole.text[3:5]
+    answer = ask(sampler, seed=5, max_tokens=20, stop=(stop,))
+    assert answer.finish_reason == "stop"
+    assert stop not in answer.text
+    assert whole.text.startswith(answer.text)
+    assert answer.token_ids == whole.token_ids[: len(answer.token_ids)]
+
+
+def test_generation_stops_at_max_tokens(sampler: Sampler) -> None:
+    answer = ask(sampler, max_tokens=4)
+    assert (len(answer.token_ids), answer.finish_reason) == (4, "length")
+
+
+def test_top_logprobs_are_sorted_and_hold_the_most_probable(sampler: Sampler) -> None:
+    answer = ask(sampler, temperature=0, top_logprobs=3)
+    for token_id, logprob, top in zip(answer.token_ids, answer.logprobs, answer.top_logprobs, strict=True):
+        assert top[0] == (token_id, pytest.approx(logprob))
+        assert [value for _, value in top] == sorted((value for _, value in top), reverse=True)
+
+
+def test_a_request_too_long_is_refused_at_once(sampler: Sampler) -> None:
+    with pytest.raises(ValueError, match="do not fit"):
+        sampler.submit([1] * 120, SamplingParameters(max_tokens=9), 0)
+
+
+def test_a_request_finishes_on_the_version_it_began_with(
+    sampler: Sampler, base_model: Path, tmp_path: Path, tokenizer: Any
+) -> None:
+    other = create_model(tmp_path / "other", sampler.config, tokenizer, seed=99)
+    started = threading.Event()
+    running = sampler.submit(
+        PROMPT, SamplingParameters(max_tokens=100, seed=1, ignore_eos=True), 0, lambda token, logprob: started.set()
+    )
+    assert started.wait(timeout=30)
+    sampler.load(1, load_model(other)[0])
+    later = ask(sampler, version=1, seed=1)
+    first = running.result(timeout=30)
+    assert (first.version, later.version) == (0, 1)
+    assert torch.allclose(torch.tensor(first.logprobs), recomputed(base_model, PROMPT, first.token_ids), atol=1e-4)
+    assert torch.allclose(torch.tensor(later.logprobs), recomputed(other, PROMPT, later.token_ids), atol=1e-4)
+
+
+def test_old_versions_are_forgotten_but_not_the_pinned_one(sampler: Sampler, base_model: Path) -> None:
+    sampler.pin([0])
+    for version in (1, 2, 3):
+        sampler.load(version, load_model(base_model)[0])
+    assert sampler.loaded() == (0, 2, 3)
+    with pytest.raises(UnknownVersionError):
+        ask(sampler, version=1)
+
+
+def test_a_canceled_request_frees_its_row(sampler: Sampler) -> None:
+    started = threading.Event()
+    long = [
+        sampler.submit(
+            PROMPT, SamplingParameters(max_tokens=120, ignore_eos=True), 0, lambda token, logprob: started.set()
+        )
+        for _ in range(8)
+    ]
+    assert started.wait(timeout=30)
+    for future in long:
+        future.cancel()
+    assert len(ask(sampler, max_tokens=2).token_ids) == 2
+
+
+def test_closing_answers_what_is_waiting(base_model: Path, tokenizer: Any) -> None:
+    model, config = load_model(base_model)
+    sampler = Sampler(config, tokenizer, max_rows=1)
+    sampler.load(0, model)
+    futures = [sampler.submit(PROMPT, SamplingParameters(max_tokens=100, ignore_eos=True), 0) for _ in range(3)]
+    sampler.close()
+    for future in futures:
+        assert future.exception(timeout=30) is None or "shutting down" in str(future.exception())
+
+
+def test_nucleus_keeps_the_smallest_set_that_reaches_top_p() -> None:
+    probabilities = torch.tensor([[0.5, 0.3, 0.15, 0.05]])
+    uniforms = torch.linspace(0, 0.999, 200, dtype=torch.float64)
+    seen = set()
+    for uniform in uniforms:
+        chosen = choose(probabilities.log(), torch.ones(1), torch.tensor([0.6]).double(), uniform[None], nucleus=True)
+        seen.add(int(chosen.token_ids_B))
+    assert seen == {0, 1}
+
+
+def test_sampling_follows_the_distribution_at_its_temperature() -> None:
+    logits = torch.tensor([[0.0, 1.0, 2.0]]).expand(4000, 3)
+    uniforms = (torch.arange(4000, dtype=torch.float64) + 0.5) / 4000
+    chosen = choose(logits, torch.full((4000,), 2.0), torch.ones(4000).double(), uniforms, nucleus=False)
+    shares = torch.bincount(chosen.token_ids_B, minlength=3) / 4000
+    assert shares.tolist() == pytest.approx(torch.softmax(logits[0] / 2, dim=-1).tolist(), abs=1e-3)
+    assert float(chosen.logprobs_B[-1]) == pytest.approx(2 - math.log(1 + math.e + math.e**2), abs=1e-6)

@@ -182,9 +182,9 @@ async def _recorded_result(context: StepContext, batch: TrainingBatch, decision:
 def heads_differ(ledger: Ledger, backend_head: int) -> DataLossError:
     """Return the error for a backend that stands elsewhere than the log says."""
     return DataLossError(
-        f"step {ledger.closed_steps + 1} of run {ledger.run_id!r} starts from version {ledger.lineage.head} by the log, "
-        f"but the backend stands at version {backend_head}; if its folder was replaced or another trainer used it, roll "
-        "one of them back with `rollbus policy rollback`"
+        f"step {ledger.closed_steps + 1} of run {ledger.run_id!r} starts from version {ledger.lineage.head} by the "
+        f"log, but the backend stands at version {backend_head}; if its folder was replaced or another trainer used "
+        "it, roll one of them back with `rollbus policy rollback`"
     )
 
 

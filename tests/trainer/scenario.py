@@ -70,7 +70,9 @@ class World:
     settings: LoopSettings = SETTINGS
     pauses: list[float] = field(default_factory=list)
 
-    def add_batches(self, count: int, *, rewards: Sequence[float] = (0.0, 1.0, 1.0), name: str = "b") -> list[TrainingBatch]:
+    def add_batches(
+        self, count: int, *, rewards: Sequence[float] = (0.0, 1.0, 1.0), name: str = "b"
+    ) -> list[TrainingBatch]:
         """Write `count` batches of two groups; the second group of each has no signal."""
         start = len(self.broker.topics[BATCHES.name])
         batches = []

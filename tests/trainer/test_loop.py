@@ -20,7 +20,12 @@ async def test_each_batch_becomes_one_step_with_its_version_and_outcome() -> Non
     await world.trainer().run(until_idle=True)
     check_exactly_once(world, batches)
     assert [type(each) for each in world.records(TRAINING_STEPS)] == [StepStarted, StepCompleted] * 3
-    assert [(each.version, each.parent) for each in world.records(POLICY_VERSIONS)] == [(0, None), (1, 0), (2, 1), (3, 2)]
+    assert [(each.version, each.parent) for each in world.records(POLICY_VERSIONS)] == [
+        (0, None),
+        (1, 0),
+        (2, 1),
+        (3, 2),
+    ]
     outcomes = [each for each in world.records(RUN_LOG) if isinstance(each, StepOutcome)]
     assert [(each.batch_number, each.policy_version) for each in outcomes] == [(0, 1), (1, 2), (2, 3)]
     assert (await world.backend.versions()).serving == 3
@@ -107,7 +112,7 @@ async def test_a_failed_step_is_tried_again_three_times_with_pauses_and_then_sto
 
     world = World(backend=MemoryBackend(fault=out_of_memory))
     world.add_batches(1)
-    with pytest.raises(RunStoppedError, match="step 1 of run 'main' .*no room"):
+    with pytest.raises(RunStoppedError, match=r"step 1 of run 'main' .*no room"):
         await world.trainer(retry_pauses_s=(1.0, 5.0, 25.0)).run(until_idle=True)
     failed = [each for each in world.records(TRAINING_STEPS) if isinstance(each, StepFailed)]
     assert [(each.step, each.attempt, each.final) for each in failed] == [
@@ -218,7 +223,7 @@ async def test_a_batch_that_the_backend_trained_for_a_log_that_is_gone_is_not_re
     await before.trainer().run(until_idle=True)
     world.backend = before.backend
     world.add_batches(1)
-    with pytest.raises(DataLossError, match="trained batch .* before"):
+    with pytest.raises(DataLossError, match=r"trained batch .* before"):
         await world.trainer().run(until_idle=True)
     assert not world.steps()
 
@@ -243,8 +248,7 @@ async def test_a_stop_while_the_backend_works_leaves_the_step_to_the_journal() -
     batches = world.add_batches(2)
     trainer = world.trainer()
     running = asyncio.create_task(trainer.run())
-    while not any(isinstance(each, StepStarted) for each in world.records(TRAINING_STEPS)):
-        await asyncio.sleep(0.001)
+    await asyncio.sleep(0.02)
     trainer.stop()
     await running
     assert not world.steps()

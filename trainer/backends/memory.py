@@ -92,7 +92,7 @@ class MemoryBackend:
 
     async def submit(self, request: TrainRequest) -> str:
         """Queue the batch unless its hash is known; a failed or canceled one is taken up again."""
-        if request.batch_hash in self._weights.results or self._is_open(request.batch_hash):
+        if self._recorded(request.batch_hash) is not None or self._is_open(request.batch_hash):
             return request.batch_hash
         if request.model != self._model:
             raise RejectedError(f"batch {request.batch_hash} is for model {request.model!r}; this is {self._model!r}")
@@ -111,7 +111,7 @@ class MemoryBackend:
 
     async def status(self, batch_hash: str) -> JobStatus:
         """Return the job's state; RejectedError for an unknown hash."""
-        if batch_hash in self._weights.results:
+        if self._recorded(batch_hash) is not None:
             return JobStatus(batch_hash, "completed", 1.0)
         if (job := self._jobs.get(batch_hash)) is None:
             raise RejectedError(f"batch {batch_hash} was never submitted")
@@ -124,7 +124,7 @@ class MemoryBackend:
         job = self._jobs.get(batch_hash)
         if job is not None and job.task is not None:
             await asyncio.wait([job.task])
-        if (result := self._weights.results.get(batch_hash)) is not None:
+        if (result := self._recorded(batch_hash)) is not None:
             return result
         if job is None or job.error is None:
             raise RejectedError(f"batch {batch_hash} was canceled")
@@ -139,7 +139,7 @@ class MemoryBackend:
 
     async def journal(self, batch_hash: str) -> TrainResult | None:
         """Return the recorded result, whoever submitted it."""
-        return self._weights.results.get(batch_hash)
+        return self._recorded(batch_hash)
 
     async def versions(self) -> Versions:
         """Return every version since the base."""
@@ -171,6 +171,16 @@ class MemoryBackend:
             if job.task is not None:
                 job.task.cancel()
         self._fault = _refuse_to_go_on
+
+    def _recorded(self, batch_hash: str) -> TrainResult | None:
+        """The result, if its weights are still among the head's ancestors: a batch rolled back trains again."""
+        result = self._weights.results.get(batch_hash)
+        version: int | None = self._weights.head
+        while result is not None and version is not None:
+            if version == result.version:
+                return result
+            version = self._weights.versions[version][0]
+        return None
 
     def _is_open(self, batch_hash: str) -> bool:
         job = self._jobs.get(batch_hash)

@@ -1,0 +1,158 @@
+"""What every `Backend` keeps to; run on the shipped memory backend and on the real art-server.
+
+A backend may be shared and stand at any version when a test begins, so every test counts from the head that it finds.
+"""
+
+import uuid
+from collections.abc import Sequence
+
+import pytest
+
+from rollbus.schemas.errors import RejectedError
+from rollbus.schemas.tokens import encode_logprobs, encode_token_ids
+from rollbus.trainer.backends.protocol import Backend, TrainConfig, TrainRequest, TrainTrajectory, TurnTokens
+
+MODEL = "agent"
+
+
+def make_turn_tokens(version: int, *, completion: Sequence[int] = (6, 7), history: int = 0) -> TurnTokens:
+    """A short turn with plausible numbers."""
+    return TurnTokens(
+        prompt_token_ids=encode_token_ids([3, 4, 5]),
+        completion_token_ids=encode_token_ids(completion),
+        logprobs=encode_logprobs([-1.5] * len(completion)),
+        policy_version=version,
+        history=history,
+    )
+
+
+def make_request(
+    base: int, *, batch_hash: str | None = None, rewards: Sequence[float] = (0.0, 1.0), model: str = MODEL
+) -> TrainRequest:
+    """One group with such rewards, of which each member sampled something else."""
+    mean = sum(rewards) / len(rewards)
+    trajectories = tuple(
+        TrainTrajectory(
+            trajectory_id=f"t{index}",
+            group_id="g",
+            advantage=reward - mean,
+            reward=reward,
+            turns=(make_turn_tokens(base, completion=(6 + index, 7)),),
+        )
+        for index, reward in enumerate(rewards)
+    )
+    return TrainRequest(
+        batch_hash=batch_hash or uuid.uuid4().hex,
+        run_id="main",
+        model=model,
+        base_version=base,
+        trajectories=trajectories,
+        config=TrainConfig(learning_rate=1e-4),
+    )
+
+
+class BackendContract:
+    """The tests; a subclass gives the `backend` fixture."""
+
+    async def test_it_is_healthy_and_says_what_it_is(self, backend: Backend) -> None:
+        assert isinstance(backend, Backend)
+        assert await backend.is_healthy()
+        capabilities = await backend.capabilities()
+        assert capabilities.model == MODEL
+        assert capabilities.max_sequence_tokens > 8
+
+    async def test_a_batch_becomes_a_new_version_whose_parent_is_its_base(self, backend: Backend) -> None:
+        base = await backend.current_version()
+        request = make_request(base)
+        assert await backend.submit(request) == request.batch_hash
+        result = await backend.wait(request.batch_hash, 0.05)
+        assert (result.state, result.base_version) == ("completed", base)
+        assert result.version > base
+        assert sorted(result.trained_ids) == ["t0", "t1"]
+        assert result.dropped == {}
+        versions = await backend.versions()
+        assert versions.head == result.version == await backend.current_version()
+        (version,) = [each for each in versions.known if each.version == result.version]
+        assert (version.parent, version.batch_hash, version.checkpoint) == (base, request.batch_hash, result.checkpoint)
+
+    async def test_submitting_a_hash_again_never_trains_twice(self, backend: Backend) -> None:
+        request = make_request(await backend.current_version())
+        await backend.submit(request)
+        await backend.submit(request)
+        result = await backend.wait(request.batch_hash, 0.05)
+        await backend.submit(request)
+        assert await backend.wait(request.batch_hash, 0.05) == result
+        assert await backend.current_version() == result.version
+
+    async def test_the_journal_tells_what_was_done_and_nothing_of_what_was_not(self, backend: Backend) -> None:
+        request = make_request(await backend.current_version())
+        assert await backend.journal(request.batch_hash) is None
+        await backend.submit(request)
+        result = await backend.wait(request.batch_hash, 0.05)
+        assert await backend.journal(request.batch_hash) == result
+        status = await backend.status(request.batch_hash)
+        assert (status.state, status.progress) == ("completed", 1.0)
+
+    async def test_a_batch_never_submitted_is_refused_by_status_and_wait(self, backend: Backend) -> None:
+        with pytest.raises(RejectedError, match="never"):
+            await backend.status("unknown")
+        with pytest.raises(RejectedError, match="never"):
+            await backend.wait("unknown", 0.05)
+
+    async def test_a_batch_without_signal_is_skipped_and_leaves_the_weights(self, backend: Backend) -> None:
+        base = await backend.current_version()
+        request = make_request(base, rewards=(1.0, 1.0))
+        await backend.submit(request)
+        result = await backend.wait(request.batch_hash, 0.05)
+        assert (result.state, result.version, result.trained_ids) == ("skipped", base, ())
+        assert dict(result.dropped) == {"t0": "no_signal", "t1": "no_signal"}
+        assert await backend.current_version() == base
+
+    async def test_a_batch_for_another_base_is_refused_and_trains_nothing(self, backend: Backend) -> None:
+        base = await backend.current_version()
+        request = make_request(base + 1000)
+        with pytest.raises(RejectedError, match=str(base + 1000)):
+            await submit_and_wait(backend, request)
+        assert await backend.journal(request.batch_hash) is None
+        assert await backend.current_version() == base
+
+    async def test_a_batch_for_another_model_is_refused(self, backend: Backend) -> None:
+        with pytest.raises(RejectedError, match="another"):
+            await submit_and_wait(backend, make_request(await backend.current_version(), model="another"))
+
+    async def test_promoting_serves_a_version_and_leaves_the_head(self, backend: Backend) -> None:
+        base = await backend.current_version()
+        result = await submit_and_wait(backend, make_request(base))
+        await backend.promote(base)
+        assert (await backend.versions()).serving == base
+        await backend.promote(result)
+        versions = await backend.versions()
+        assert (versions.serving, versions.head) == (result, result)
+        assert all(each.loaded for each in versions.known if each.version == result)
+
+    async def test_after_a_rollback_the_next_version_grows_from_there_with_a_new_number(self, backend: Backend) -> None:
+        base = await backend.current_version()
+        abandoned = make_request(base)
+        undone = await submit_and_wait(backend, abandoned)
+        await backend.promote(base, rollback=True)
+        assert await backend.current_version() == base
+        assert await backend.journal(abandoned.batch_hash) is None
+        again = await submit_and_wait(backend, make_request(base))
+        assert again > undone
+        parents = {each.version: each.parent for each in (await backend.versions()).known}
+        assert parents[again] == base
+
+    async def test_promoting_what_does_not_exist_is_refused(self, backend: Backend) -> None:
+        with pytest.raises(RejectedError, match="100000"):
+            await backend.promote(100_000)
+
+    async def test_canceling_what_has_ended_changes_nothing(self, backend: Backend) -> None:
+        request = make_request(await backend.current_version())
+        await submit_and_wait(backend, request)
+        assert (await backend.cancel(request.batch_hash)).state == "completed"
+
+
+async def submit_and_wait(backend: Backend, request: TrainRequest) -> int:
+    """Return the version that a batch made."""
+    await backend.submit(request)
+    return (await backend.wait(request.batch_hash, 0.05)).version

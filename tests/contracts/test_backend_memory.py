@@ -1,0 +1,53 @@
+"""The shipped memory backend keeps to the backend contract, with and without a journal on disk."""
+
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from rollbus.schemas.errors import RejectedError, UnavailableError
+from rollbus.trainer.backends.memory import MemoryBackend
+from tests.contracts.backend import BackendContract, make_request, submit_and_wait
+
+
+class TestMemoryBackend(BackendContract):
+    """The contract, and what only this backend can show."""
+
+    @pytest.fixture(params=["forgets", "keeps a journal"])
+    async def backend(self, request: pytest.FixtureRequest, tmp_path: Path) -> AsyncIterator[MemoryBackend]:
+        backend = MemoryBackend(folder=tmp_path if request.param == "keeps a journal" else None)
+        yield backend
+        await backend.close()
+
+    async def test_the_same_batches_on_the_same_base_give_the_same_weights_and_others_do_not(self) -> None:
+        one, same, other = MemoryBackend(), MemoryBackend(), MemoryBackend()
+        for backend, rewards in ((one, (0.0, 1.0)), (same, (0.0, 1.0)), (other, (0.0, 2.0))):
+            await submit_and_wait(backend, make_request(0, batch_hash="b", rewards=rewards))
+        assert one.weights(1) == same.weights(1) != other.weights(1)
+
+    async def test_a_pending_batch_can_be_canceled_and_submitted_again(self) -> None:
+        backend = MemoryBackend(step_s=0.02)
+        first, second = make_request(0), make_request(0)
+        await backend.submit(first)
+        await backend.submit(second)
+        assert (await backend.cancel(second.batch_hash)).state == "canceled"
+        with pytest.raises(RejectedError, match="canceled"):
+            await backend.wait(second.batch_hash)
+        await backend.wait(first.batch_hash)
+        assert await backend.current_version() == 1
+        await backend.close()
+
+    async def test_a_failed_batch_says_so_and_can_be_tried_again(self) -> None:
+        failures = [OSError("disk full")]
+
+        def fault(point: str, request: object) -> None:
+            if failures:
+                raise failures.pop()
+
+        backend, request = MemoryBackend(fault=fault), make_request(0)
+        await backend.submit(request)
+        with pytest.raises(UnavailableError, match="disk full"):
+            await backend.wait(request.batch_hash)
+        status = await backend.status(request.batch_hash)
+        assert (status.state, status.retriable) == ("failed", True)
+        assert await submit_and_wait(backend, request) == 1

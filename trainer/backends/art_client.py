@@ -1,0 +1,144 @@
+"""The HTTP client of `rollbus art-server`: the `Backend` protocol over the routes of `wire`.
+
+Nothing here knows ART. A request that got no answer is sent again, since every route may be asked twice: a batch is
+known by its hash. Waiting is long polling, so a result is seen as soon as it is there.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import httpx
+
+from rollbus.schemas.errors import RejectedError, UnavailableError
+from rollbus.trainer.backends import wire
+from rollbus.trainer.backends.protocol import (
+    TERMINAL_STATES,
+    Capabilities,
+    JobStatus,
+    TrainRequest,
+    TrainResult,
+    Versions,
+)
+
+CONNECT_TIMEOUT_S = 5.0
+ANSWER_TIMEOUT_S = 60.0
+"""Above the longest wait that the server grants, and enough for a large batch to be sent."""
+SHORTEST_WAIT_S = 0.05
+RETRY_PAUSES_S = (0.2, 1.0, 3.0)
+"""Before a request without an answer becomes an error: a blip, not a restart of the server."""
+
+
+class ArtClient:
+    """Fulfils `Backend` with a server elsewhere."""
+
+    def __init__(
+        self,
+        url: str,
+        *,
+        token: str | None = None,
+        transport: httpx.AsyncBaseTransport | None = None,
+        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+    ) -> None:
+        self._url = url
+        self._sleep = sleep
+        self._http = httpx.AsyncClient(
+            base_url=url,
+            headers={"authorization": f"Bearer {token}"} if token else {},
+            timeout=httpx.Timeout(ANSWER_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
+            transport=transport,
+        )
+
+    async def is_healthy(self) -> bool:
+        """Ask once, without retries; False for any answer but 200."""
+        try:
+            return (await self._http.get(wire.HEALTH, timeout=CONNECT_TIMEOUT_S)).status_code == 200
+        except httpx.HTTPError:
+            return False
+
+    async def capabilities(self) -> Capabilities:
+        """Return what the server says of itself."""
+        return wire.capabilities_from_json(await self._ask("GET", wire.CAPABILITIES))
+
+    async def submit(self, request: TrainRequest) -> str:
+        """Send the batch; the server takes a hash that it knows for the first one."""
+        answer = await self._ask("POST", wire.BATCHES, json=wire.request_to_json(request))
+        return str(answer["batch_hash"])
+
+    async def status(self, batch_hash: str) -> JobStatus:
+        """Return the job's state."""
+        return await self._status(batch_hash, wait_s=0.0)
+
+    async def wait(self, batch_hash: str, poll_interval_s: float = 0.5) -> TrainResult:
+        """Poll until the job ends; UnavailableError where a restarted server has forgotten the job: submit it again."""
+        await self.status(batch_hash)
+        wait_s = min(max(poll_interval_s, SHORTEST_WAIT_S), wire.LONGEST_WAIT_S)
+        while True:
+            try:
+                status = await self._status(batch_hash, wait_s=wait_s)
+            except RejectedError as error:
+                raise UnavailableError(
+                    f"{self._url} no longer knows batch {batch_hash}: it was restarted meanwhile; submit it again"
+                ) from error
+            if status.state in TERMINAL_STATES:
+                break
+        if status.state == "completed" and (result := await self.journal(batch_hash)) is not None:
+            return result
+        if status.state == "canceled":
+            raise RejectedError(f"batch {batch_hash} was canceled: {status.message}")
+        kind = UnavailableError if status.retriable else RejectedError
+        raise kind(f"batch {batch_hash} failed on {self._url}: {status.message}")
+
+    async def cancel(self, batch_hash: str) -> JobStatus:
+        """Cancel it while it is pending."""
+        return wire.status_from_json(await self._ask("POST", wire.CANCEL.format(batch_hash=batch_hash)))
+
+    async def journal(self, batch_hash: str) -> TrainResult | None:
+        """Return the durable result."""
+        answer = await self._ask("GET", wire.RESULT.format(batch_hash=batch_hash))
+        return None if answer["result"] is None else wire.result_from_json(answer["result"])
+
+    async def versions(self) -> Versions:
+        """Return every version that the server keeps."""
+        return wire.versions_from_json(await self._ask("GET", wire.VERSIONS))
+
+    async def current_version(self) -> int:
+        """Return the head."""
+        return (await self.versions()).head
+
+    async def promote(self, version: int, *, rollback: bool = False) -> None:
+        """Serve a version; it is loaded when this returns."""
+        await self._ask("POST", wire.SERVING, json={"version": version, "rollback": rollback})
+
+    async def close(self) -> None:
+        """Close the connections; the server goes on."""
+        await self._http.aclose()
+
+    async def _status(self, batch_hash: str, *, wait_s: float) -> JobStatus:
+        path = wire.BATCH.format(batch_hash=batch_hash)
+        return wire.status_from_json(await self._ask("GET", path, params={"wait_s": wait_s}))
+
+    async def _ask(self, method: str, path: str, **options: Any) -> Any:
+        """One request, sent again while nothing answers; an answer that is an error is raised at once."""
+        pauses = iter(RETRY_PAUSES_S)
+        while True:
+            try:
+                response = await self._http.request(method, path, **options)
+                break
+            except httpx.HTTPError as error:
+                pause = next(pauses, None)
+                if pause is None:
+                    raise UnavailableError(
+                        f"{method} {self._url}{path}: no answer from the art-server ({type(error).__name__}: {error}); "
+                        "see that `rollbus art-server` runs and that `backend: url` is right"
+                    ) from error
+                await self._sleep(pause)
+        try:
+            body = response.json()
+        except ValueError:
+            body = None
+        if response.status_code >= 400:
+            raise wire.error_from_json(body, response.status_code)
+        if not isinstance(body, dict):
+            raise UnavailableError(f"{method} {self._url}{path} answered {response.status_code} with no JSON object")
+        return body

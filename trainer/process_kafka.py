@@ -1,0 +1,104 @@
+"""The trainer as a process: settings → log, backend and loop, until a signal, an error or another trainer ends it.
+
+SIGTERM and SIGINT end it between batches. While an art-server works they end it at once: the server goes on, and the
+next start finds the result in its journal. A backend inside this process is waited for.
+"""
+
+import asyncio
+import logging
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+from rollbus.schemas.errors import RollbusError
+from rollbus.trainer.backends.protocol import Backend
+from rollbus.trainer.connection_kafka import KafkaConnection
+from rollbus.trainer.log_kafka import KafkaLog
+from rollbus.trainer.loop import Trainer
+from rollbus.trainer.settings import ArtLocalBackend, ArtServerBackend, TrainerSettings
+
+logger = logging.getLogger(__name__)
+
+
+def run_trainer(settings: TrainerSettings) -> None:
+    """Train until SIGTERM or SIGINT; raises RunStoppedError, FencedError or DataLossError where it cannot go on."""
+    asyncio.run(_run(settings))
+
+
+def connection_of(settings: TrainerSettings) -> KafkaConnection:
+    """Return how the settings reach the broker."""
+    security = settings.security
+    return KafkaConnection(
+        settings.bootstrap_servers,
+        security_protocol=security.protocol,
+        sasl_mechanism=security.sasl_mechanism,
+        sasl_username=security.username,
+        sasl_password=security.password.get_secret_value() if security.password else None,
+        ssl_cafile=str(security.ca_file) if security.ca_file else None,
+    )
+
+
+def log_of(settings: TrainerSettings) -> KafkaLog:
+    """Return the log of the settings' run, not yet open."""
+    return KafkaLog(connection_of(settings), namespace=settings.namespace, run_id=settings.run_id, model=settings.model)
+
+
+@asynccontextmanager
+async def backend_of(settings: TrainerSettings) -> AsyncIterator[Backend]:
+    """Make the backend and close it; its libraries are imported only where it is chosen."""
+    chosen = settings.backend
+    backend: Backend
+    if isinstance(chosen, ArtServerBackend):
+        from rollbus.trainer.backends.art_client import ArtClient
+
+        token = chosen.token.get_secret_value() if chosen.token else None
+        backend = ArtClient(chosen.url, token=token)
+    elif isinstance(chosen, ArtLocalBackend):
+        backend = await _art_local(settings.model, chosen)
+    else:
+        from rollbus.trainer.backends.memory import MemoryBackend
+
+        backend = MemoryBackend(model=settings.model, folder=chosen.folder, step_s=chosen.step_s)
+    try:
+        yield backend
+    finally:
+        await backend.close()
+
+
+async def _run(settings: TrainerSettings) -> None:
+    log = log_of(settings)
+    async with backend_of(settings) as backend:
+        trainer = Trainer(log, backend, settings.loop_settings())
+        loop = asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, trainer.stop)
+        try:
+            await trainer.run()
+        except RollbusError as error:
+            logger.error("trainer of run %s ends: %s", settings.run_id, error)
+            raise
+        finally:
+            await log.close()
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
+
+
+async def _art_local(model: str, chosen: ArtLocalBackend) -> Backend:
+    from rollbus.trainer.backends import art_environment
+
+    art_environment.protect()
+    from rollbus.trainer.backends.art_local import ArtLocal, ArtLocalSettings
+
+    backend = ArtLocal(
+        ArtLocalSettings(
+            model=model,
+            base_model=chosen.base_model,
+            directory=chosen.directory,
+            model_host=chosen.model_host,
+            model_port=chosen.model_port,
+            max_tokens=chosen.max_tokens,
+            device=chosen.device,
+        )
+    )
+    await backend.start()
+    return backend

@@ -1,0 +1,128 @@
+"""The trainer's settings, parsed once at the edge: which run of which model, on which log, with which backend."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
+
+from rollbus.schemas.topics import DEFAULT_NAMESPACE
+from rollbus.trainer.backends.protocol import TrainConfig
+from rollbus.trainer.step import LoopSettings
+
+
+class _Settings(BaseModel):
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+
+class SecuritySettings(_Settings):
+    """How to reach a broker that wants to know who we are."""
+
+    protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
+    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "PLAIN"
+    username: str | None = None
+    password: SecretStr | None = None
+    ca_file: Path | None = None
+
+    @model_validator(mode="after")
+    def _sasl_has_credentials(self) -> "SecuritySettings":
+        if self.protocol.startswith("SASL") and (self.username is None or self.password is None):
+            raise ValueError(f"{self.protocol} needs username and password")
+        return self
+
+
+class ArtServerBackend(_Settings):
+    """`rollbus art-server`, here or elsewhere."""
+
+    type: Literal["art-server"] = "art-server"
+    url: str = "http://127.0.0.1:7623"
+    token: SecretStr | None = None
+
+
+class ArtLocalBackend(_Settings):
+    """ART in the trainer's own process: for one machine with one GPU."""
+
+    type: Literal["art-local"]
+    base_model: Path
+    """Directory in Hugging Face layout."""
+    directory: Path
+    """Checkpoints and journal."""
+    model_host: str = "127.0.0.1"
+    model_port: int = 8000
+    max_tokens: int | None = Field(default=None, gt=0)
+    device: str = "cpu"
+
+
+class MemoryBackendSettings(_Settings):
+    """No model at all: to try a pipeline."""
+
+    type: Literal["memory"]
+    folder: Path | None = None
+    """Where its journal stands; None forgets everything at the end."""
+    step_s: float = Field(default=0.0, ge=0)
+    """How long a step pretends to take."""
+
+
+BackendSettings = Annotated[ArtServerBackend | ArtLocalBackend | MemoryBackendSettings, Field(discriminator="type")]
+
+
+class TrainSettings(_Settings):
+    """What one GRPO update does; the same fields and defaults as `backends.protocol.TrainConfig`."""
+
+    learning_rate: float = Field(default=1e-5, gt=0)
+    loss: Literal["cispo", "ppo"] = "cispo"
+    advantages: Literal["given", "art"] = "given"
+    ratio_min: float = Field(default=0.0, ge=0)
+    ratio_max: float = Field(default=5.0, gt=0)
+    epsilon: float = Field(default=0.2, gt=0, le=1)
+    epsilon_high: float = Field(default=0.28, gt=0)
+    dual_clip: float | None = Field(default=3.0, gt=1)
+    kl_coefficient: float = Field(default=0.0, ge=0)
+    kl_estimator: Literal["k1", "k3"] = "k1"
+    kl_reference_version: int = Field(default=0, ge=0)
+    aggregation: Literal["token_mean", "trajectory_mean"] = "token_mean"
+    off_policy_mask_threshold: float | None = None
+    entropy_bonus: float = 0.0
+    max_grad_norm: float = Field(default=1.0, gt=0)
+    adam_beta1: float = Field(default=0.9, ge=0, lt=1)
+    adam_beta2: float = Field(default=0.99, ge=0, lt=1)
+    weight_decay: float = Field(default=0.0, ge=0)
+    seed: int = 0
+
+    def train_config(self) -> TrainConfig:
+        """Return them as the backends take them."""
+        return TrainConfig(**self.model_dump())
+
+
+class TrainerSettings(_Settings):
+    """One trainer process."""
+
+    bootstrap_servers: str = "127.0.0.1:9092"
+    security: SecuritySettings = SecuritySettings()
+    namespace: str = DEFAULT_NAMESPACE
+    run_id: str = Field(default="main", pattern=r"^[a-z0-9][a-z0-9-]*$")
+    model: str = "agent"
+    backend: BackendSettings = ArtServerBackend()
+    train: TrainSettings = TrainSettings()
+    max_off_policy_steps: int = Field(default=4, ge=0)
+    serve: Literal["at_once", "after_evaluation"] = "at_once"
+    """`after_evaluation` announces a candidate, and an operator promotes it."""
+    on_rejected: Literal["stop", "skip"] = "stop"
+    """What becomes of a batch that the backend refuses for good."""
+    retry_pauses_s: tuple[float, ...] = (2.0, 15.0, 60.0)
+    max_skipped_in_a_row: int = Field(default=10, ge=1)
+    poll_interval_s: float = Field(default=0.5, gt=0)
+
+    def loop_settings(self) -> LoopSettings:
+        """Return what the loop takes."""
+        return LoopSettings(
+            run_id=self.run_id,
+            model=self.model,
+            train=self.train.train_config(),
+            max_off_policy_steps=self.max_off_policy_steps,
+            serve_at_once=self.serve == "at_once",
+            retry_pauses_s=self.retry_pauses_s,
+            skip_rejected=self.on_rejected == "skip",
+            max_skipped_in_a_row=self.max_skipped_in_a_row,
+            poll_interval_s=self.poll_interval_s,
+            finish_on_stop=self.backend.type != "art-server",
+        )

@@ -9,6 +9,7 @@ import logging
 import subprocess
 import uuid
 from base64 import urlsafe_b64encode
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from aiokafka.admin import AIOKafkaAdminClient
@@ -71,8 +72,9 @@ def is_formatted(data: Path) -> bool:
 
 
 def is_healthy(bootstrap_servers: str, *, timeout_s: float = 5.0) -> bool:
-    """Whether a client gets metadata from the broker. Not for use inside a running event loop."""
-    return asyncio.run(_answers(bootstrap_servers, timeout_s))
+    """Whether a client gets metadata from the broker. In a thread, as the caller may be inside an event loop."""
+    with ThreadPoolExecutor(1) as thread:
+        return thread.submit(lambda: asyncio.run(_answers(bootstrap_servers, timeout_s))).result()
 
 
 def _format(base: list[str], properties: Path) -> None:

@@ -11,9 +11,7 @@ ends them too, through the kernel (`tether`). Use it in the main thread.
 """
 
 import logging
-import os
 import signal
-import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -21,8 +19,8 @@ from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Self
 
-from rollbus.local import tether
 from rollbus.local.service import Service, ServiceProcess, log_tail
+from rollbus.local.tether import tethered
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
 
 logger = logging.getLogger(__name__)
@@ -60,9 +58,8 @@ class Supervisor:
         known = self._processes.get(service.name)
         if known is not None and known.is_running():
             raise ConfigurationError(f"service {service.name!r} is running already")
-        prefix = [sys.executable, "-I", "-S", tether.__file__, str(os.getpid())]
         log_path = self._log_dir / f"{service.name}.log"
-        process = ServiceProcess(service, log_path=log_path, prefix=prefix)
+        process = ServiceProcess(service, log_path=log_path, prefix=tethered())
         self._processes.pop(service.name, None)
         self._processes[service.name] = process
         process.start()

@@ -1,7 +1,7 @@
 """Run a command that ends when its starter dies, even by kill -9: `python tether.py PARENT COMMAND…` becomes COMMAND.
 
 The kernel sends SIGTERM when the thread that started this process ends, so start it from the main thread. It is run as
-a file and imports nothing of rollbus, to cost milliseconds.
+a file and imports nothing of rollbus, to cost milliseconds; `tethered()` is its command line.
 """
 
 import ctypes
@@ -11,6 +11,11 @@ import sys
 
 PR_SET_PDEATHSIG = 1
 """linux/prctl.h"""
+
+
+def tethered() -> list[str]:
+    """The beginning of a command line that ties the rest of it to this process."""
+    return [sys.executable, "-I", "-S", __file__, str(os.getpid())]
 
 
 def main(arguments: list[str]) -> None:

@@ -113,6 +113,7 @@ def test_words_in_strings_comments_and_names_are_no_reason(sql: bytes) -> None:
         (b"SELECT 1; SELECT 2", True),
         (b"SELECT 1;;", False),
         (b"SELECT ';' -- ; x", False),
+        (b"SELECT $$;'$$, $a$ $$ ; $a$", False),
         (b"SELECT 1 /* ; */ ; /* end */ ", False),
         (b"DROP TABLE t; not sql", True),
     ],

@@ -122,10 +122,15 @@ def test_a_service_that_never_answers_is_given_up_and_ended(settings: StackSetti
         is_healthy=lambda: False,
         start_timeout_s=0.2,
     )
-    heard: list[int] = []
+    asked: list[int] = []
+
+    def never() -> bool:
+        asked.append(_pid_of(settings, "mute"))
+        return False
+
     with pytest.raises(UnavailableError, match="mute did not become healthy"):
-        up(settings, (replace(service, is_healthy=lambda: bool(heard.append(_pid_of(settings, "mute")))),))
-    assert not session_members(heard[0])
+        up(settings, (replace(service, is_healthy=never),))
+    assert not session_members(asked[0])
     assert down(settings) == ()
 
 
@@ -168,11 +173,12 @@ def test_two_at_once_are_refused(settings: StackSettings) -> None:
     refused: list[str] = []
 
     def second() -> None:
-        for command in (lambda: up(settings, ()), lambda: down(settings)):
-            try:
-                command()
-            except ConfigurationError as error:
-                refused.append(str(error))
+        with pytest.raises(ConfigurationError) as caught:
+            up(settings, ())
+        refused.append(str(caught.value))
+        with pytest.raises(ConfigurationError) as caught:
+            down(settings)
+        refused.append(str(caught.value))
 
     with state.locked(settings.run_dir):
         thread = threading.Thread(target=second)

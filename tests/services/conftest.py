@@ -2,6 +2,7 @@
 
 import uuid
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TypeVar
 
 import pytest
@@ -9,8 +10,9 @@ import pytest
 from rollbus.local.clickhouse import clickhouse_service
 from rollbus.local.kafka import kafka_service
 from rollbus.local.ports import free_port
-from rollbus.local.service import ServiceProcess
+from rollbus.local.service import Service, ServiceProcess
 from rollbus.local.settings import HOST
+from rollbus.local.tether import tethered
 
 Address = TypeVar("Address")
 
@@ -20,8 +22,7 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Bootstrap servers of a broker that all tests share; keep apart by `namespace`."""
     folder = tmp_path_factory.mktemp("kafka")
     service = kafka_service(folder=folder, client_port=free_port(), controller_port=free_port())
-    with_log = ServiceProcess(service, log_path=folder / "kafka.log")
-    yield from _run(with_log, service.address)
+    yield from _run(service, folder, service.address)
 
 
 @pytest.fixture(scope="session")
@@ -29,9 +30,7 @@ def clickhouse(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[str, 
     """Host and port of a ClickHouse endpoint that all tests share; keep apart by a database or `namespace`."""
     folder = tmp_path_factory.mktemp("clickhouse")
     port = free_port()
-    service = clickhouse_service(folder=folder / "data", port=port)
-    with_log = ServiceProcess(service, log_path=folder / "clickhouse.log")
-    yield from _run(with_log, (HOST, port))
+    yield from _run(clickhouse_service(folder=folder / "data", port=port), folder, (HOST, port))
 
 
 @pytest.fixture
@@ -40,7 +39,9 @@ def namespace() -> str:
     return f"t-{uuid.uuid4().hex[:6]}."
 
 
-def _run(process: ServiceProcess, address: Address) -> Iterator[Address]:
+def _run(service: Service, folder: Path, address: Address) -> Iterator[Address]:
+    """The service while the tests run; it ends even if they are killed."""
+    process = ServiceProcess(service, log_path=folder / "service.log", prefix=tethered())
     try:
         process.start()
         process.wait_until_healthy()

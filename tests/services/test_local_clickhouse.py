@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import urllib.error
 import urllib.request
 from collections.abc import AsyncIterator, Iterator
 
@@ -51,7 +52,7 @@ def count(client: Client) -> tuple[int, int]:
 def test_every_row_of_a_large_insert_arrives_whatever_its_compression(
     clickhouse: Address, client: Client, database: str, compress: str | bool
 ) -> None:
-    columns = [list(range(ROWS)), [str(i) for i in range(ROWS)]]
+    columns: list[list[int] | list[str]] = [list(range(ROWS)), [str(i) for i in range(ROWS)]]
     with clickhouse_connect.get_client(
         host=clickhouse[0], port=clickhouse[1], database=database, compress=compress
     ) as writer:
@@ -187,6 +188,8 @@ def test_the_readonly_user_reads_and_nothing_else(clickhouse: Address, client: C
             "KILL QUERY WHERE 1",
             "SELECT * FROM file('/etc/hostname', 'LineAsString')",
             "SELECT * FROM url('http://127.0.0.1/', 'LineAsString')",
+            "SELECT * FROM `\\x50ython`(x)",
+            "SELECT ‘'’, * FROM Python(x) -- '",
         ):
             with pytest.raises(DatabaseError) as caught:
                 reader.command(statement)
@@ -219,3 +222,20 @@ async def test_the_async_client_inserts_reads_and_fails_alike(client: Client, as
     assert {found.result_rows[0][0] for found in counts} == {1000}
     long = await async_client.query("SELECT length({text:String})", parameters={"text": "y" * 50_000})
     assert long.result_rows == [(50_000,)]
+
+
+@pytest.mark.parametrize("headers", [{"Origin": "https://elsewhere.example"}, {"Host": "rebound.example"}])
+def test_a_web_page_of_elsewhere_is_not_served(clickhouse: Address, headers: dict[str, str]) -> None:
+    request = urllib.request.Request(f"http://{clickhouse[0]}:{clickhouse[1]}/", b"SELECT 1", headers)
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        urllib.request.urlopen(request)
+    with caught.value as answer:
+        assert (answer.code, answer.headers["X-ClickHouse-Exception-Code"]) == (403, "516")
+
+
+def test_a_get_request_must_not_write(clickhouse: Address, client: Client, database: str) -> None:
+    with pytest.raises(urllib.error.HTTPError) as caught:
+        urllib.request.urlopen(f"http://{clickhouse[0]}:{clickhouse[1]}/?query=DROP+TABLE+{database}.numbers")
+    with caught.value as answer:
+        assert answer.headers["X-ClickHouse-Exception-Code"] == "164"
+    assert count(client) == (0, 0)

@@ -10,6 +10,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from rollbus.local.kafka import kafka_service
 from rollbus.local.ports import free_port
 from rollbus.local.service import ServiceProcess
+from rollbus.local.tether import tethered
 
 pytestmark = pytest.mark.services
 
@@ -48,8 +49,8 @@ async def read_committed(bootstrap_servers: str, topic: str) -> bytes:
     try:
         consumer.assign([TopicPartition(topic, 0)])
         record = await consumer.getone()
-        assert record.value is not None
-        return record.value
+        value: bytes = record.value
+        return value
     finally:
         await consumer.stop()
 
@@ -61,17 +62,21 @@ async def test_a_record_of_the_largest_size_passes_in_a_transaction(kafka: str, 
     assert await read_committed(kafka, topic) == value
 
 
-async def test_records_survive_a_restart_on_the_same_folder(tmp_path: Path) -> None:
-    service = kafka_service(folder=tmp_path, client_port=free_port(), controller_port=free_port())
-    broker = ServiceProcess(service, log_path=tmp_path / "kafka.log")
+async def test_records_survive_a_restart_on_other_ports(tmp_path: Path) -> None:
+    def broker_on_free_ports() -> ServiceProcess:
+        service = kafka_service(folder=tmp_path, client_port=free_port(), controller_port=free_port())
+        return ServiceProcess(service, log_path=tmp_path / "kafka.log", prefix=tethered())
+
+    broker = broker_on_free_ports()
     try:
         broker.start()
         await asyncio.to_thread(broker.wait_until_healthy)
-        await create_topic(service.address, "kept")
-        await send_in_transaction(service.address, "kept", b"before")
+        await create_topic(broker.service.address, "kept")
+        await send_in_transaction(broker.service.address, "kept", b"before")
         broker.stop()
+        broker = broker_on_free_ports()
         broker.start()
         await asyncio.to_thread(broker.wait_until_healthy)
-        assert await read_committed(service.address, "kept") == b"before"
+        assert await read_committed(broker.service.address, "kept") == b"before"
     finally:
         broker.stop()

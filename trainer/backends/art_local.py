@@ -245,7 +245,6 @@ class ArtLocal:
         async with self.one_update:
             self._worker.cancel()
         await self.art_backend.close()
-        self._journal.close()
 
     async def _work(self) -> None:
         while True:

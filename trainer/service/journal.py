@@ -49,7 +49,6 @@ class Journal:
         self.head: int | None = None
         for entry in _read(path):
             self._apply(entry)
-        self._file = path.open("ab")
 
     def result(self, batch_hash: str) -> TrainResult | None:
         return self._results.get(batch_hash)
@@ -74,16 +73,14 @@ class Journal:
     def served(self, *, serving: int, head: int) -> None:
         self._append({"event": "served", "serving": serving, "head": head})
 
-    def close(self) -> None:
-        self._file.close()
-
     def _append(self, entry: dict[str, Any]) -> None:
         """Write, sync, then believe it."""
         with self._lock:
             try:
-                self._file.write(json.dumps(entry).encode() + b"\n")
-                self._file.flush()
-                os.fsync(self._file.fileno())
+                with self._path.open("ab") as file:
+                    file.write(json.dumps(entry).encode() + b"\n")
+                    file.flush()
+                    os.fsync(file.fileno())
             except OSError as error:
                 raise UnavailableError(
                     f"journal {self._path} cannot be written: {error}; free space on its disk"

@@ -1,0 +1,96 @@
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rollbus.schemas.errors import DataLossError
+from rollbus.trainer.backends.protocol import TrainResult
+from rollbus.trainer.backends.wire import result_to_json
+from rollbus.trainer.service.checkpoint import load_model, save_checkpoint
+from rollbus.trainer.service.journal import Failure, Journal, VersionStore, recover
+
+
+def result(batch_hash: str, base: int, version: int) -> TrainResult:
+    return TrainResult(batch_hash, base, version, "completed", ("t-1",), {"t-2": "overlong"}, {"loss": 0.5}, "x")
+
+
+def checkpoint(store: VersionStore, base_model: Path, version: int, provenance: dict[str, Any]) -> None:
+    model, config = load_model(base_model)
+    store.directory.mkdir(parents=True, exist_ok=True)
+    save_checkpoint(store.path(version), model, config, base=base_model, provenance=provenance)
+
+
+def test_what_was_written_is_read_back(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.jsonl")
+    journal.started("h1", 0)
+    journal.done(result("h1", 0, 1))
+    journal.started("h2", 1)
+    journal.failed("h2", Failure("no", retriable=True))
+    journal.started("h3", 1)
+    journal.served(serving=0, head=1)
+    again = Journal(tmp_path / "journal.jsonl")
+    assert again.result("h1") == result("h1", 0, 1)
+    assert again.failure("h2") == Failure("no", retriable=True)
+    assert again.unfinished() == {"h3": 1}
+    assert (again.serving, again.head) == (0, 1)
+
+
+def test_a_completed_batch_moves_the_head(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.jsonl")
+    journal.served(serving=0, head=0)
+    journal.done(result("h1", 0, 1))
+    assert (journal.serving, journal.head) == (0, 1)
+
+
+def test_a_torn_last_line_is_cut_off_and_writing_goes_on(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    journal = Journal(path)
+    journal.done(result("h1", 0, 1))
+    path.write_bytes(path.read_bytes() + b'{"event": "done", "batch_ha')
+    again = Journal(path)
+    again.started("h2", 1)
+    assert Journal(path).unfinished() == {"h2": 1}
+    assert Journal(path).result("h1") is not None
+
+
+def test_damage_in_the_middle_stops_the_start(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    path.write_text('{"event": "started", "batch_hash": "h1", "base_version": 0}\n{"eve\n{"event"}\n')
+    with pytest.raises(DataLossError, match="line 2"):
+        Journal(path)
+
+
+def test_a_batch_whose_checkpoint_exists_is_recorded_at_the_next_start(base_model: Path, tmp_path: Path) -> None:
+    store, journal = VersionStore(tmp_path / "checkpoints"), Journal(tmp_path / "journal.jsonl")
+    checkpoint(store, base_model, 0, {"version": 0, "parent": None})
+    journal.started("h1", 0)
+    done = result("h1", 0, 1)
+    checkpoint(store, base_model, 1, {"version": 1, "parent": 0, "batch_hash": "h1", "result": result_to_json(done)})
+    (note,) = recover(journal, store)
+    assert "reached version 1" in note
+    assert journal.result("h1") == done
+    assert not journal.unfinished()
+
+
+def test_a_half_written_checkpoint_is_removed_and_its_batch_may_run_again(base_model: Path, tmp_path: Path) -> None:
+    store, journal = VersionStore(tmp_path / "checkpoints"), Journal(tmp_path / "journal.jsonl")
+    checkpoint(store, base_model, 0, {"version": 0, "parent": None})
+    journal.started("h1", 0)
+    torn = store.directory / ".tmp-0001"
+    torn.mkdir()
+    (torn / "model.safetensors").write_bytes(b"\x00")
+    notes = recover(journal, store)
+    assert [path.name for path in store.directory.iterdir()] == ["0000"]
+    assert any(".tmp-0001" in note for note in notes)
+    failure = journal.failure("h1")
+    assert failure is not None
+    assert failure.retriable
+
+
+def test_lineage_follows_parents_over_a_rollback(base_model: Path, tmp_path: Path) -> None:
+    store = VersionStore(tmp_path / "checkpoints")
+    for version, parent in ((0, None), (1, 0), (2, 1), (3, 1)):
+        checkpoint(store, base_model, version, {"version": version, "parent": parent})
+    assert store.lineage(3) == [3, 1, 0]
+    assert store.lineage(2) == [2, 1, 0]
+    assert store.next_number() == 4

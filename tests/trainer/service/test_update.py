@@ -1,0 +1,212 @@
+"""Packed rows to an optimizer step: packing changes nothing, the same input gives the same bits, and it learns."""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from rollbus.schemas.errors import RejectedError
+from rollbus.trainer.backends.protocol import TrainConfig
+from rollbus.trainer.service.checkpoint import load_model, save_checkpoint
+from rollbus.trainer.service.model import read_config
+from rollbus.trainer.service.rows import unpack
+from rollbus.trainer.service.sampler import Sampler
+from rollbus.trainer.service.sampling import SamplingParameters
+from rollbus.trainer.service.update import Learner, micro_batches, score
+
+CONFIG = TrainConfig(learning_rate=1e-3)
+Row = list[tuple[int, int, list[int], int, int]]
+"""Segments of a packed row: group, parent, token ids, position of the first, tokens sampled at the end."""
+
+
+def packed_row(segments: Row, length: int, *, seed: int = 0) -> dict[str, Tensor]:
+    generator = torch.Generator().manual_seed(seed)
+    row = {
+        "tokens": torch.zeros(1, length, dtype=torch.long),
+        "group_ids": torch.full((1, length), -1),
+        "parent_ids": torch.full((1, length), -1),
+        "input_pos": torch.zeros(1, length, dtype=torch.long),
+        "assistant_mask": torch.zeros(1, length, dtype=torch.bool),
+        "logprobs": torch.full((1, length), torch.nan),
+        "advantages": torch.zeros(1, length),
+        "weights": torch.zeros(1, length),
+    }
+    at = 0
+    for group, parent, token_ids, first, sampled in segments:
+        end = at + len(token_ids)
+        row["tokens"][0, at:end] = torch.tensor(token_ids)
+        row["group_ids"][0, at:end], row["parent_ids"][0, at:end] = group, parent
+        row["input_pos"][0, at:end] = torch.arange(first, first + len(token_ids))
+        if sampled:
+            row["assistant_mask"][0, end - sampled : end] = True
+            row["logprobs"][0, end - sampled : end] = -5 - torch.rand(sampled, generator=generator)
+            row["advantages"][0, end - sampled : end] = 1.0 if group % 2 else -1.0
+            row["weights"][0, end - sampled : end] = 1.0
+        at = end
+    return row
+
+
+PROMPT, LEFT, RIGHT, DEEPER = [5, 60, 61, 62], [63, 70, 71, 72], [63, 80, 81], [64, 90, 91]
+SHARED: Row = [(0, 0, PROMPT, 0, 0), (1, 0, LEFT, 4, 3), (2, 0, RIGHT, 4, 2), (3, 2, DEEPER, 7, 2)]
+SEPARATE: Row = [
+    (1, 1, PROMPT + LEFT, 0, 3),
+    (2, 2, PROMPT + RIGHT, 0, 2),
+    (3, 3, PROMPT + RIGHT + DEEPER, 0, 2),
+]
+
+
+def logprobs_by_token(path: Path, row: dict[str, Tensor]) -> dict[int, float]:
+    """Log-prob of each sampled token, by its id: the ids of these rows are distinct where sampled."""
+    model, _ = load_model(path)
+    found: dict[int, float] = {}
+    for batch in micro_batches(unpack(row)):
+        with torch.no_grad():
+            scores = score(model, batch)
+        found.update(zip(batch.targets_N.tolist(), scores.logprobs_N.tolist(), strict=True))
+    return found
+
+
+def test_shared_prefixes_and_separate_rows_give_the_same_logprobs(base_model: Path) -> None:
+    shared = logprobs_by_token(base_model, packed_row(SHARED, 32))
+    separate = logprobs_by_token(base_model, packed_row(SEPARATE, 64))
+    assert shared.keys() == separate.keys()
+    assert shared == pytest.approx(separate, abs=1e-5)
+
+
+def test_unrelated_sequences_in_one_row_do_not_see_each_other(base_model: Path) -> None:
+    together = logprobs_by_token(base_model, packed_row(SEPARATE, 64))
+    alone: dict[int, float] = {}
+    for segment in SEPARATE:
+        alone.update(logprobs_by_token(base_model, packed_row([segment], 64)))
+    assert together == pytest.approx(alone, abs=1e-5)
+
+
+def test_a_row_without_shared_prefixes_needs_no_mask() -> None:
+    trees = unpack(packed_row(SEPARATE, 64))
+    assert [len(tree) for tree in trees] == [7, 8, 10]
+    assert all(tree.mask_T_T is None for tree in trees)
+    (tree,) = unpack(packed_row(SHARED, 32))
+    assert tree.mask_T_T is not None
+    assert tree.mask_T_T[11].tolist() == [True] * 4 + [False] * 4 + [True] * 3 + [True] + [False] * 2
+
+
+def learner(base_model: Path) -> Learner:
+    one = Learner(read_config(base_model))
+    one.start_from(0, base_model)
+    return one
+
+
+def weights(one: Learner) -> list[Tensor]:
+    return [parameter.detach().clone() for parameter in one.model.parameters()]
+
+
+def same(first: list[Tensor], second: list[Tensor]) -> bool:
+    return all(torch.equal(one, two) for one, two in zip(first, second, strict=True))
+
+
+def test_the_same_batch_gives_the_same_bits(base_model: Path) -> None:
+    first, second = learner(base_model), learner(base_model)
+    reports = [one.step(packed_row(SHARED, 32), CONFIG) for one in (first, second)]
+    assert reports[0] == reports[1]
+    assert same(weights(first), weights(second))
+    assert not same(weights(first), weights(learner(base_model)))
+
+
+def test_going_on_from_a_checkpoint_equals_never_having_stopped(base_model: Path, tmp_path: Path) -> None:
+    through, stopped = learner(base_model), learner(base_model)
+    for one in (through, stopped):
+        one.step(packed_row(SHARED, 32), CONFIG)
+    saved = tmp_path / "0001"
+    save_checkpoint(saved, stopped.model, stopped.config, base=base_model, provenance={}, optimizer=stopped.optimizer)
+    resumed = Learner(read_config(base_model))
+    resumed.start_from(1, saved)
+    for one in (through, resumed):
+        one.step(packed_row(SEPARATE, 64), CONFIG)
+    assert same(weights(through), weights(resumed))
+
+
+def test_a_gradient_that_is_not_finite_changes_nothing(base_model: Path) -> None:
+    one = learner(base_model)
+    before = weights(one)
+    row = packed_row(SHARED, 32)
+    row["advantages"][row["assistant_mask"]] = float("inf")
+    with pytest.raises(RejectedError, match="not finite"):
+        one.step(row, CONFIG)
+    assert same(before, weights(one))
+    assert one.version == 0
+    one.step(packed_row(SHARED, 32), CONFIG)
+
+
+def test_positive_advantages_raise_and_negative_ones_lower_log_probs(base_model: Path, tmp_path: Path) -> None:
+    one, row = learner(base_model), packed_row(SEPARATE, 64)
+    before = logprobs_by_token(base_model, row)
+    one.step(row, CONFIG)
+    save_checkpoint(tmp_path / "0001", one.model, one.config, base=base_model, provenance={})
+    after = logprobs_by_token(tmp_path / "0001", row)
+    assert all(after[token] > before[token] for token in (70, 71, 72, 90, 91))
+    assert all(after[token] < before[token] for token in (80, 81))
+
+
+@pytest.mark.parametrize(
+    "changed",
+    [
+        {"loss": "ppo"},
+        {"kl_coefficient": 0.1},
+        {"kl_coefficient": 0.1, "kl_estimator": "k3"},
+        {"entropy_bonus": 0.05},
+        {"off_policy_mask_threshold": 0.5},
+    ],
+)
+def test_every_option_reaches_the_update(base_model: Path, changed: dict[str, Any]) -> None:
+    plain, other = learner(base_model), learner(base_model)
+    row = packed_row(SEPARATE, 64)
+    row["logprobs"] += 4.0
+    for _ in range(2):  # the reference equals the current weights at the first step
+        plain.step(row, CONFIG)
+        report = other.step(row, replace(CONFIG, **changed), reference=base_model)
+    assert not same(weights(plain), weights(other))
+    assert report["grad_norm"] > 0
+
+
+def test_a_broken_row_is_refused() -> None:
+    with pytest.raises(RejectedError, match="no token before it"):
+        unpack(packed_row([(0, 0, [5, 6], 0, 2)], 8))
+
+
+def test_a_two_answer_bandit_is_solved_within_a_hundred_steps(base_model: Path, tokenizer: Any) -> None:
+    """Sampler and trainer together: the answer `good` pays 1, every other 0."""
+    one = learner(base_model)
+    good, prompt = tokenizer.encode("7")[0], tokenizer.encode("choose")
+    sampler = Sampler(one.config, tokenizer, max_rows=32, keep_versions=1)
+    share = 0.0
+    try:
+        for step in range(100):
+            serving, _ = load_model(base_model)
+            serving.load_state_dict(one.model.state_dict())
+            sampler.load(step, serving)
+            futures = [
+                sampler.submit(prompt, SamplingParameters(max_tokens=1, seed=step * 64 + i, temperature=1.0), step)
+                for i in range(64)
+            ]
+            answers = [future.result(timeout=30) for future in futures]
+            rewards = [float(answer.token_ids[0] == good) for answer in answers]
+            share = sum(rewards) / len(rewards)
+            if share > 0.9:
+                break
+            one.step(bandit_rows(prompt, answers, rewards, share), TrainConfig(learning_rate=1e-2))
+    finally:
+        sampler.close()
+    assert share > 0.9
+
+
+def bandit_rows(prompt: list[int], answers: list[Any], rewards: list[float], mean: float) -> dict[str, Tensor]:
+    rows = []
+    for answer, reward in zip(answers, rewards, strict=True):
+        row = packed_row([(0, 0, [*prompt, *answer.token_ids], 0, 1)], len(prompt) + 1)
+        row["logprobs"][0, -1] = answer.logprobs[0]
+        row["advantages"][0, -1] = reward - mean if mean else 0.001
+        rows.append(row)
+    return {name: torch.cat([row[name] for row in rows]) for name in rows[0]}

@@ -1,0 +1,46 @@
+"""A trainer process for the tests: `python -m tests.services.trainer_process SETTINGS_JSON [DIE_AT]`.
+
+DIE_AT names the record whose publication the process does not survive: it kills itself as `kill -9` would, either before the
+transaction (`before StepCompleted`) or after it (`after StepCompleted`). `slow` only slows the backend down.
+"""
+
+import logging
+import os
+import signal
+import sys
+from collections.abc import Sequence
+
+from rollbus.trainer import process_kafka
+from rollbus.trainer.log import Publication
+from rollbus.trainer.log_kafka import KafkaLog
+from rollbus.trainer.settings import TrainerSettings
+
+
+class DyingLog(KafkaLog):
+    """A Kafka log at which the process dies."""
+
+    die_at = ""
+
+    async def publish(self, publications: Sequence[Publication], *, next_offset: int | None = None) -> None:
+        names = {type(publication.record).__name__ for publication in publications}
+        if any(self.die_at == f"before {name}" for name in names):
+            os.kill(os.getpid(), signal.SIGKILL)
+        await super().publish(publications, next_offset=next_offset)
+        if any(self.die_at == f"after {name}" for name in names):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+    async def _send_all(self, producer: object, publications: Sequence[Publication]) -> None:
+        await super()._send_all(producer, publications)  # type: ignore[arg-type]
+        if any(self.die_at == f"inside {type(publication.record).__name__}" for publication in publications):
+            os.kill(os.getpid(), signal.SIGKILL)
+
+
+def main(settings_json: str, die_at: str = "") -> None:
+    logging.basicConfig(level=logging.INFO)
+    DyingLog.die_at = die_at
+    process_kafka.KafkaLog = DyingLog  # type: ignore[misc]
+    process_kafka.run_trainer(TrainerSettings.model_validate_json(settings_json))
+
+
+if __name__ == "__main__":
+    main(*sys.argv[1:])

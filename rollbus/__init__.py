@@ -6,8 +6,22 @@
 """
 
 from pkgutil import extend_path
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rollbus.producers import Episode, Recorder, init
 
 # In a checkout this folder shadows the installed package, whose other folders stand beside it, not in it.
 __path__ = extend_path(__path__, __name__)
 
 __version__ = "0.1.0"
+__all__ = ["Episode", "Recorder", "__version__", "init"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import the producers' public names when they are first used."""
+    if name not in ("Episode", "Recorder", "init"):
+        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
+    from rollbus import producers
+
+    return getattr(producers, name)

@@ -1,0 +1,90 @@
+"""`rollbus up`, `status` and `down`: the local stack, printed for people."""
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from rollbus.cli.root import with_settings
+
+if TYPE_CHECKING:
+    from rollbus.local.service import Service
+    from rollbus.local.stack import ServiceStatus
+    from rollbus.settings import Settings
+
+STYLES = {"running": "green", "started": "green", "stopped": "dim", "unhealthy": "yellow"}
+"""Every other state is red: somebody has to look."""
+
+
+@click.command()
+@click.option("--art/--no-art", default=True, help="Start the ART server too (the slowest part).")
+@with_settings
+def up(settings: "Settings", art: bool) -> None:
+    """Start what is missing of Kafka, ClickHouse and the ART server, wait until it is healthy, say where it listens.
+
+    Data stays in `stack: data_dir:` (.rollbus) over restarts.
+    """
+    from rollbus.local import stack
+
+    console = Console()
+    services = _services(settings, console, art=art)
+    with console.status("starting " + ", ".join(service.name for service in services)):
+        stack.up(settings.stack.as_stack_settings(), services, report=_printer(console))
+
+
+@click.command()
+@with_settings
+def status(settings: "Settings") -> None:
+    """Show what runs, where it listens and whether it is healthy; exit code 1 if something is not."""
+    from rollbus.local import stack
+
+    local = settings.stack.as_stack_settings()
+    statuses = stack.status(local, stack.stack_services(local, art_command=["art-server"]))
+    table = Table("service", "state", "address", "pid", "")
+    for row in statuses:
+        table.add_row(row.name, _styled(row.state), row.address, str(row.pid or ""), row.detail)
+    Console().print(table)
+    sys.exit(any(row.state not in ("running", "stopped") for row in statuses))
+
+
+@click.command()
+@with_settings
+def down(settings: "Settings") -> None:
+    """Stop what `up` started, and nothing else; data stays."""
+    from rollbus.local import stack
+
+    console = Console()
+    if not stack.down(settings.stack.as_stack_settings(), report=_printer(console)):
+        console.print("nothing to stop: `rollbus up` started nothing here")
+
+
+def _services(settings: "Settings", console: Console, *, art: bool) -> "tuple[Service, ...]":
+    from rollbus.cli.art_server import base_model_of
+    from rollbus.local import stack
+
+    command = None
+    if art:
+        base_model = base_model_of(settings, console)
+        command = [sys.executable, "-m", "rollbus", *_config_option(), "art-server", "run"]
+        command += ["--base-model", str(base_model)]
+    return stack.stack_services(settings.stack.as_stack_settings(), art_command=command)
+
+
+def _config_option() -> list[str]:
+    path: Any = click.get_current_context().obj.path
+    return ["--config", str(path)] if path else []
+
+
+def _printer(console: Console) -> "Callable[[ServiceStatus], None]":
+    def report(row: "ServiceStatus") -> None:
+        console.print(f"{row.name:12} {_styled(row.state)}  {row.address}  {row.detail}".rstrip(), highlight=False)
+
+    return report
+
+
+def _styled(state: str) -> str:
+    style = STYLES.get(state, "red")
+    return f"[{style}]{state}[/{style}]"

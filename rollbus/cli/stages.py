@@ -1,0 +1,45 @@
+"""Settings → the stages that a worker hosts, and the configuration that the ticker writes into their inputs."""
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from rollbus.schemas.control import ConfigApplied
+from rollbus.schemas.errors import ConfigurationError
+from rollbus.schemas.ids import canonical_json
+
+if TYPE_CHECKING:
+    from rollbus.schemas.config import Config
+    from rollbus.settings import Settings
+
+
+def all_stages(settings: "Settings") -> list[Any]:
+    """Return every stage: the namespace's, then each run's."""
+    from rollbus.streams.stages import namespace_stages, run_stages
+
+    stages = list(namespace_stages(settings.assembly, settings.scoring))
+    for run in settings.runs:
+        stages += run_stages(run)
+    return stages
+
+
+def chosen_stages(settings: "Settings", names: Sequence[str]) -> list[Any]:
+    """Return the stages of these names (`assembly`, `grouping.main`), all without a name; raises ConfigurationError."""
+    stages = all_stages(settings)
+    unknown = sorted(set(names) - {stage.name for stage in stages})
+    if unknown:
+        known = ", ".join(stage.name for stage in stages)
+        raise ConfigurationError(f"no stage {', '.join(unknown)}; there are: {known}")
+    return [stage for stage in stages if not names or stage.name in names]
+
+
+def configurations(settings: "Settings") -> list[ConfigApplied]:
+    """Return the configuration of every stage as the record that puts it into effect."""
+    applied = [_applied("assembly", None, settings.assembly), _applied("scoring", None, settings.scoring)]
+    for run in settings.runs:
+        applied += [_applied(stage, run.run_id, run) for stage in ("grouping", "curriculum")]
+    return applied
+
+
+def _applied(stage: str, run_id: str | None, config: "Config") -> ConfigApplied:
+    content = canonical_json(config.model_dump(mode="json"))
+    return ConfigApplied(stage=stage, run_id=run_id, config_hash=config.config_hash(), content=content)

@@ -1,0 +1,66 @@
+"""`rollbus topics`: the namespace's topics on the broker."""
+
+import asyncio
+import sys
+from typing import TYPE_CHECKING
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from rollbus.cli.root import with_settings
+from rollbus.cli.stages import all_stages
+
+if TYPE_CHECKING:
+    from rollbus.settings import Settings
+
+
+@click.group()
+def topics() -> None:
+    """Create, check, list and draw the Kafka topics."""
+
+
+@topics.command()
+@with_settings
+def create(settings: "Settings") -> None:
+    """Create every topic that is missing, with its partitions, retention and limits."""
+    from rollbus.streams.topics_kafka import ensure_topics
+
+    created = asyncio.run(ensure_topics(settings.stream_settings(), all_stages(settings)))
+    for name in created:
+        click.echo(f"created {name}")
+    if not created:
+        click.echo("every topic is there and as it should be")
+
+
+@topics.command()
+@with_settings
+def check(settings: "Settings") -> None:
+    """Say what is wrong with the topics; exit code 1 if something is."""
+    from rollbus.streams.topics_kafka import check_topics
+
+    wrong = asyncio.run(check_topics(settings.stream_settings(), all_stages(settings)))
+    for line in wrong or ["every topic is there and as it should be"]:
+        click.echo(line)
+    sys.exit(bool(wrong))
+
+
+@topics.command("list")
+@with_settings
+def list_(settings: "Settings") -> None:
+    """List the topics: partitions, retention, records, the oldest offset that can still be read."""
+    from rollbus.streams.topics_kafka import describe_topics
+
+    table = Table("topic", "partitions", "retention", "offsets")
+    for topic in asyncio.run(describe_topics(settings.stream_settings(), all_stages(settings))):
+        offsets = " ".join(f"{first}–{last}" for first, last in topic.offsets)
+        table.add_row(topic.name, str(topic.partitions), topic.retention, offsets)
+    Console().print(table)
+
+
+@topics.command()
+def graph() -> None:
+    """Print the topology as a mermaid flowchart."""
+    from rollbus.streams.topics import topology_mermaid
+
+    click.echo(topology_mermaid())

@@ -1,0 +1,85 @@
+"""`rollbus trainer`: the process that trains, and what its ledger says."""
+
+import dataclasses
+import logging
+from typing import TYPE_CHECKING
+
+import click
+from rich.console import Console
+from rich.table import Table
+
+from rollbus.cli.root import with_settings
+
+if TYPE_CHECKING:
+    from rollbus.settings import Settings
+
+run_option = click.option("--run", "run_id", help="Which run, where the settings have several.")
+
+
+@click.group()
+def trainer() -> None:
+    """From training batches to GRPO updates."""
+
+
+@trainer.command()
+@run_option
+@with_settings
+def run(settings: "Settings", run_id: str | None) -> None:
+    """Train a run's batches in order until SIGTERM or Ctrl-C; a second trainer of the same model fences the first."""
+    from rollbus.trainer.process_kafka import run_trainer
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    run_trainer(settings.trainer_settings(run_id))
+
+
+@trainer.command()
+@run_option
+@with_settings
+def status(settings: "Settings", run_id: str | None) -> None:
+    """Show where a run stands: its steps, the open one, the served version, whether the backend takes batches."""
+    from rollbus.trainer.report_kafka import trainer_status
+
+    found = trainer_status(settings.trainer_settings(run_id))
+    table = Table(show_header=False)
+    for field in dataclasses.fields(found):
+        value = getattr(found, field.name)
+        table.add_row(field.name.replace("_", " "), "–" if value is None else str(value))
+    Console().print(table)
+
+
+@trainer.command()
+@run_option
+@click.option("--last", type=click.IntRange(min=1), default=20, show_default=True, help="How many.")
+@with_settings
+def steps(settings: "Settings", run_id: str | None, last: int) -> None:
+    """List the newest closed steps of a run."""
+    from rollbus.schemas.steps import StepCompleted
+    from rollbus.trainer.report_kafka import list_steps
+
+    table = Table("step", "state", "base", "version", "trained", "dropped", "reward", "lag", "seconds")
+    for step in list_steps(settings.trainer_settings(run_id), last=last):
+        seconds = f"{(step.completed_at_ms - step.started_at_ms) / 1000:.1f}"
+        if isinstance(step, StepCompleted):
+            measured = [step.metrics.get(name) for name in ("reward_mean", "lag_mean")]
+            shown = ["–" if value is None else f"{value:.3f}" for value in measured]
+            counts = [str(len(step.trained)), str(len(step.dropped))]
+            table.add_row(str(step.step), "completed", str(step.base_version), str(step.policy_version),
+                          *counts, *shown, seconds)  # fmt: skip
+        else:
+            table.add_row(str(step.step), f"skipped: {step.reason}", str(step.base_version), "–", "0",
+                          str(len(step.dropped)), "–", "–", seconds)  # fmt: skip
+    Console().print(table)
+
+
+@trainer.command()
+@run_option
+@click.argument("step", type=int)
+@with_settings
+def show(settings: "Settings", run_id: str | None, step: int) -> None:
+    """Show every record of one step."""
+    from rich.pretty import pprint
+
+    from rollbus.trainer.report_kafka import show_step
+
+    for record in show_step(settings.trainer_settings(run_id), step):
+        pprint(record, max_length=12)

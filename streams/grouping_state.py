@@ -144,10 +144,8 @@ class GroupingState(StageState):
 
     def watch_all(self) -> None:
         """Look at every deadline anew, after a restore or with another configuration."""
-        self.due.rebuild(
-            [*("w" + key for key in self.scores.rows), *("g" + key for key in self.groups)]
-            + [*("m" + key for key in self.marks.rows), *("c" + key for key in self.closed.rows)]
-        )
+        tables = {"w": self.scores.rows, "g": self.groups, "m": self.marks.rows, "c": self.closed.rows}
+        self.due.rebuild(kind + key for kind, rows in tables.items() for key in rows)
 
     def key_of(self, score: Score) -> str:
         """Return the key of the group that a score belongs to, with what its members must share."""

@@ -1,0 +1,308 @@
+"""Groups to curriculum windows to training batches, per run, decided on the run's log alone.
+
+A window closes by count, by span of stream time or by command; its mode says which groups are admitted. Admitted
+groups wait for a batch, oldest first; a batch is cut when there is room, and the trainer's StepOutcome makes room.
+Beyond `max_waiting_groups` the oldest are superseded: overload shows as drops, not as stale batches.
+"""
+
+from collections.abc import Iterator
+from dataclasses import replace
+from math import fsum
+
+from rollbus.schemas.codec import encode
+from rollbus.schemas.config import RunConfig
+from rollbus.schemas.control import ConfigApplied, RunCommand, Tick
+from rollbus.schemas.drops import Drop, DropReason
+from rollbus.schemas.groups import CurriculumState, Group, StepOutcome
+from rollbus.schemas.steps import PolicyVersion
+from rollbus.schemas.topics import BATCHES, CURRICULUM, DROPS, RUN_LOG
+from rollbus.streams.batching import make_batch, sweep
+from rollbus.streams.curriculum_harness import harness
+from rollbus.streams.curriculum_modes import Decision, Mode, Window
+from rollbus.streams.curriculum_state import CurriculumStateRows, GroupRow
+from rollbus.streams.grouping_maths import with_members
+from rollbus.streams.lineage import NO_PARENT
+from rollbus.streams.stage import Incoming, Outgoing
+
+MODES: dict[str, Mode] = {"harness": harness}
+"""By name; `off` decides on arrival and has no module."""
+
+
+class CurriculumStage:
+    """Windows and batches of one run."""
+
+    input = RUN_LOG
+
+    def __init__(self, config: RunConfig) -> None:
+        self.name = f"curriculum.{config.run_id}"
+        self._config, self._run_id = config, config.run_id
+
+    def new_state(self) -> CurriculumStateRows:
+        """Return the empty state of a partition."""
+        return CurriculumStateRows(self._config)
+
+    def step(self, state: CurriculumStateRows, incoming: Incoming) -> Iterator[Outgoing]:
+        """Take in one record of the run's log; records of other runs change nothing."""
+        state.fresh()
+        record = incoming.record
+        if isinstance(record, Tick):
+            if state.clock.observe(record):
+                yield from self._pass_time(state)
+        elif isinstance(record, PolicyVersion):
+            if record.model == state.config.value.model:
+                yield from self._version(state, record)
+        elif getattr(record, "run_id", None) != self._run_id:
+            return
+        elif isinstance(record, Group):
+            if state.first_time(record.group_id):
+                yield from self._group(state, record, incoming.data)
+        elif isinstance(record, StepOutcome):
+            yield from self._outcome(state, record)
+        elif isinstance(record, RunCommand):
+            if state.first_time(f"command {record.command_id}"):
+                yield from self._command(state, record)
+        elif isinstance(record, ConfigApplied) and record.stage == "curriculum":
+            state.config.apply(record)
+            yield from self._cut(state)
+
+    # Windows
+
+    def _group(self, state: CurriculumStateRows, group: Group, data: bytes) -> Iterator[Outgoing]:
+        if state.head.stopped:
+            yield self._dropped(state, group, DropReason.RUN_STOPPED)
+            return
+        now_ms, config = state.clock.now_ms, state.config.value.curriculum
+        if state.head.opened_ms < 0:
+            state.head = replace(state.head, opened_ms=now_ms)
+        row = GroupRow(
+            data, state.next_order(), now_ms, state.head.window, len(group.members), group.reward_mean, record=group
+        )
+        if config.mode == "off":
+            row.data, row.record, row.admitted = b"", None, group.has_signal
+            state.in_window.put(group.group_id, row)
+            yield from self._wait(state, group, data)
+            yield from self._cut(state)
+        else:
+            state.in_window.put(group.group_id, row)
+        if len(state.in_window.rows) >= config.groups_per_window:
+            yield from self._close_window(state)
+
+    def _close_window(self, state: CurriculumStateRows) -> Iterator[Outgoing]:
+        rows = state.ordered(state.in_window)
+        pending = {group_id: row for group_id, row in rows if row.data}
+        decision = self._decide(state, pending)
+        yield self._report(state, rows, decision)
+        for group_id, _ in rows:
+            state.in_window.delete(group_id)
+        memory = decision.memory
+        state.head = replace(
+            state.head,
+            window=state.head.window + 1,
+            opened_ms=-1,
+            percentile=memory.percentile,
+            last_expansion=memory.last_expansion,
+            total_groups=memory.total_groups,
+            mode_state=memory.mode_state,
+        )
+        for group_id in decision.no_signal:
+            yield self._dropped(state, pending[group_id].group(), DropReason.NO_SIGNAL)
+        for group_id in decision.rejected:
+            yield self._dropped(state, pending[group_id].group(), DropReason.CURRICULUM)
+        for group_id in decision.admitted:
+            row = pending[group_id]
+            left_out = decision.left_out.get(group_id, ())
+            if left_out:
+                yield self._left_out(state, group_id, left_out)
+                members = [member for member in row.group().members if member.trajectory_id not in left_out]
+                group = with_members(row.group(), members)
+                yield from self._wait(state, group, encode(group), row.window)
+            else:
+                yield from self._wait(state, row.group(), row.data, row.window)
+        yield from self._cut(state)
+
+    def _decide(self, state: CurriculumStateRows, pending: dict[str, GroupRow]) -> Decision:
+        config = state.config.value.curriculum
+        if not pending:
+            return Decision(state.memory)
+        groups = [row.group() for row in pending.values()]
+        if config.mode == "off":  # switched off while these waited in the window
+            return Decision(state.memory, admitted=tuple(group.group_id for group in groups))
+        return MODES[config.mode](Window(self._run_id, state.head.window, groups), state.memory, config)
+
+    def _report(self, state: CurriculumStateRows, rows: list[tuple[str, GroupRow]], decision: Decision) -> Outgoing:
+        count = sum(row.size for _, row in rows)
+        report = CurriculumState(
+            run_id=self._run_id,
+            window=state.head.window,
+            mode=state.config.value.curriculum.mode,
+            percentile=decision.memory.percentile,
+            last_expansion_window=decision.memory.last_expansion,
+            total_groups=decision.memory.total_groups,
+            seen_group_ids=tuple(group_id for group_id, _ in rows),
+            admitted_group_ids=tuple(group_id for group_id, row in rows if row.admitted) + decision.admitted,
+            rejected_group_ids=decision.rejected,
+            reward_mean=fsum(row.reward_mean * row.size for _, row in rows) / count if count else None,
+            closed_at_ms=state.clock.now_ms,
+            mode_state=decision.memory.mode_state,
+            config_hash=state.config.hash,
+        )
+        return Outgoing(CURRICULUM, self._run_id, report)
+
+    # Batches
+
+    def _wait(
+        self, state: CurriculumStateRows, group: Group, data: bytes, window: int | None = None
+    ) -> Iterator[Outgoing]:
+        """Put an admitted group in line; one without signal has nothing to teach."""
+        if not group.has_signal:
+            yield self._dropped(state, group, DropReason.NO_SIGNAL)
+            return
+        place = state.head.window if window is None else window
+        row = GroupRow(
+            data, state.next_order(), state.clock.now_ms, place, len(group.members), group.reward_mean, True, group
+        )
+        state.waiting.put(group.group_id, row)
+
+    def _cut(self, state: CurriculumStateRows) -> Iterator[Outgoing]:
+        """Cut as many batches as there is room for, then drop what is beyond the line's end."""
+        config = state.config.value.batching
+        while not state.head.paused and len(state.batches.rows) < config.batches_ahead:
+            if not self._enough(state):
+                break
+            yield from self._sweep(state)
+            if not self._enough(state):
+                break
+            yield from self._cut_one(state)
+        room = max(config.max_waiting_groups, config.groups_per_step)
+        for group_id, row in state.ordered(state.waiting)[: max(0, len(state.waiting.rows) - room)]:
+            state.waiting.delete(group_id)
+            yield self._dropped(state, row.group(), DropReason.SUPERSEDED)
+
+    def _enough(self, state: CurriculumStateRows) -> bool:
+        config, rows = state.config.value.batching, state.waiting.rows.values()
+        if len(rows) >= config.groups_per_step:
+            return True
+        if config.flush_ms is None or not rows:
+            return False
+        oldest_ms = min(row.at_ms for row in rows)
+        return state.clock.now_ms >= state.clock.since(oldest_ms) + config.flush_ms
+
+    def _sweep(self, state: CurriculumStateRows) -> Iterator[Outgoing]:
+        """Drop what has become too stale, as far as whole groups go; the rest is trimmed when a batch is cut."""
+        limit = state.config.value.batching.max_off_policy_steps
+        for group_id, row in state.ordered(state.waiting):
+            swept = sweep(row.group(), state.lineage, limit)
+            if swept.group is None:
+                state.waiting.delete(group_id)
+                yield from self._swept(state, group_id, swept.dropped)
+
+    def _cut_one(self, state: CurriculumStateRows) -> Iterator[Outgoing]:
+        config, head = state.config.value, state.head
+        groups, window = [], 0
+        for group_id, row in state.ordered(state.waiting)[: config.batching.groups_per_step]:
+            swept = sweep(row.group(), state.lineage, config.batching.max_off_policy_steps)
+            yield from self._swept(state, group_id, swept.dropped)
+            state.waiting.delete(group_id)
+            if swept.group is not None:
+                groups.append(swept.group)
+                window = max(window, row.window)
+        batch = make_batch(
+            run_id=self._run_id,
+            model=config.model,
+            number=head.next_batch,
+            window=window,
+            groups=groups,
+            newest=state.lineage.newest,
+            now_ms=state.clock.now_ms,
+            config_hash=state.config.hash,
+        )
+        state.batches.put(batch.batch_hash, batch.number)
+        state.head = replace(head, next_batch=head.next_batch + 1)
+        yield Outgoing(BATCHES, self._run_id, batch)
+
+    # What the log tells
+
+    def _outcome(self, state: CurriculumStateRows, record: StepOutcome) -> Iterator[Outgoing]:
+        if state.batches.get(record.batch_hash) is None:
+            return
+        state.batches.delete(record.batch_hash)
+        if record.state == "completed":
+            self._relate(state, record.policy_version, record.base_version)
+            state.head = replace(state.head, newest=record.policy_version)
+            state.relate()
+            yield from self._sweep(state)
+        yield from self._cut(state)
+
+    def _version(self, state: CurriculumStateRows, record: PolicyVersion) -> Iterator[Outgoing]:
+        self._relate(state, record.version, record.parent)
+        if record.state != "rolled_back":
+            state.head = replace(state.head, newest=record.version)
+        elif state.head.newest == record.version:
+            state.head = replace(state.head, newest=record.parent)
+        state.relate()
+        yield from self._sweep(state)
+        yield from self._cut(state)
+
+    def _relate(self, state: CurriculumStateRows, version: int, parent: int | None) -> None:
+        if parent is not None or state.parents.get(str(version)) is None:
+            state.parents.put(str(version), NO_PARENT if parent is None else parent)
+
+    def _command(self, state: CurriculumStateRows, record: RunCommand) -> Iterator[Outgoing]:
+        if record.command == "pause":
+            state.head = replace(state.head, paused=True)
+        elif record.command == "resume":
+            state.head = replace(state.head, paused=False, stopped=False)
+            yield from self._cut(state)
+        elif record.command == "end_window":
+            yield from self._close_window(state)
+        elif record.command == "stop":
+            yield from self._stop(state)
+
+    def _stop(self, state: CurriculumStateRows) -> Iterator[Outgoing]:
+        """Drop all that is not in a batch; the open window ends without a report."""
+        for table in (state.in_window, state.waiting):
+            for group_id, row in state.ordered(table):
+                table.delete(group_id)
+                if row.data:
+                    yield self._dropped(state, row.group(), DropReason.RUN_STOPPED)
+        state.head = replace(state.head, stopped=True, opened_ms=-1)
+
+    def _pass_time(self, state: CurriculumStateRows) -> Iterator[Outgoing]:
+        now_ms, config = state.clock.now_ms, state.config.value.curriculum
+        for key in state.due.due(now_ms):
+            state.seen.delete(key)
+        opened_ms = state.head.opened_ms
+        if config.window_span_ms is not None and opened_ms >= 0:  # noqa: SIM102
+            if now_ms >= state.clock.since(opened_ms) + config.window_span_ms:
+                yield from self._close_window(state)
+        yield from self._cut(state)
+
+    # Fates
+
+    def _dropped(self, state: CurriculumStateRows, group: Group, reason: DropReason) -> Outgoing:
+        ids = tuple(member.trajectory_id for member in group.members)
+        return self._drop(state, "group", group.group_id, reason, ids, group.group_key)
+
+    def _left_out(self, state: CurriculumStateRows, group_id: str, ids: tuple[str, ...]) -> Outgoing:
+        return self._drop(state, "trajectory", ids[0], DropReason.CURRICULUM, ids, f"left out of group {group_id}")
+
+    def _swept(
+        self, state: CurriculumStateRows, group_id: str, dropped: tuple[tuple[DropReason, tuple[str, ...], str], ...]
+    ) -> Iterator[Outgoing]:
+        for reason, ids, detail in dropped:
+            yield self._drop(state, "trajectory", ids[0], reason, ids, f"group {group_id}: {detail}")
+
+    def _drop(
+        self, state: CurriculumStateRows, unit: str, unit_id: str, reason: DropReason, ids: tuple[str, ...], detail: str
+    ) -> Outgoing:
+        drop = Drop(
+            unit="group" if unit == "group" else "trajectory",
+            unit_id=unit_id,
+            reason=reason.value,
+            stage="curriculum",
+            run_id=self._run_id,
+            trajectory_ids=ids,
+            detail=detail,
+            dropped_at_ms=state.clock.now_ms,
+        )
+        return Outgoing(DROPS, unit_id, drop)

@@ -1,0 +1,151 @@
+"""What the curriculum of a run remembers: one row per group in its window or waiting, and one small row of counters."""
+
+import struct
+from dataclasses import asdict, dataclass
+
+from rollbus.schemas.codec import decode
+from rollbus.schemas.config import RunConfig
+from rollbus.schemas.groups import Group
+from rollbus.streams.curriculum_modes import Memory
+from rollbus.streams.deadlines import Deadlines
+from rollbus.streams.lineage import Lineage
+from rollbus.streams.rows import INT, json_codec
+from rollbus.streams.stage_state import Applied, StageState
+from rollbus.streams.state import RowCodec, Table
+
+REMEMBER_MS = 48 * 60 * 60_000
+"""How long group and command ids are remembered, so that repeated ones are no-ops."""
+_HEAD = struct.Struct(">qqqqd")
+_KEY = "head"
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """Counters and switches of a run."""
+
+    window: int = 0
+    """Index of the open window."""
+    opened_ms: int = -1
+    """Stream time of the open window's first group; −1 while it has none."""
+    next_batch: int = 0
+    paused: bool = False
+    stopped: bool = False
+    newest: int | None = None
+    """Newest policy version."""
+    percentile: float | None = None
+    """None before the first window has closed."""
+    last_expansion: int = -1
+    total_groups: int | None = None
+    mode_state: str = ""
+
+
+@dataclass(slots=True)
+class GroupRow:
+    """A group in the open window or waiting for a batch."""
+
+    data: bytes
+    """Empty in the window where the group was decided on arrival."""
+    order: int
+    """Arrival in the window; order of admission among the waiting."""
+    at_ms: int
+    """Stream time of arrival or admission."""
+    window: int
+    size: int
+    reward_mean: float
+    admitted: bool = False
+    record: Group | None = None
+
+    def group(self) -> Group:
+        """Return the group, decoded at most once."""
+        if self.record is None:
+            self.record = decode(self.data)
+        return self.record
+
+
+def _encode(row: GroupRow) -> bytes:
+    return (
+        _HEAD.pack(row.order, row.at_ms, row.window, row.size, row.reward_mean)
+        + (b"\x01" if row.admitted else b"\x00")
+        + row.data
+    )
+
+
+def _decode(data: bytes) -> GroupRow:
+    order, at_ms, window, size, mean = _HEAD.unpack_from(data)
+    return GroupRow(data[_HEAD.size + 1 :], order, at_ms, window, size, mean, bool(data[_HEAD.size]))
+
+
+_GROUPS: RowCodec[GroupRow] = RowCodec(1, _encode, {1: _decode})
+_HEADS: RowCodec[Head] = json_codec(asdict, lambda plain: Head(**plain))
+
+
+class CurriculumStateRows(StageState):
+    """The open window, the groups that wait, open batches, versions, and ids seen."""
+
+    def __init__(self, config: RunConfig) -> None:
+        self.config = Applied(config)
+        self.heads: Table[Head] = Table("head", _HEADS)
+        self.in_window: Table[GroupRow] = Table("window", _GROUPS)
+        self.waiting: Table[GroupRow] = Table("wait", _GROUPS)
+        self.batches: Table[int] = Table("batch", INT)
+        """Open batches: number by hash."""
+        self.parents: Table[int] = Table("parent", INT)
+        """Parent by version."""
+        self.seen: Table[int] = Table("seen", INT)
+        super().__init__(
+            self.config.table, self.heads, self.in_window, self.waiting, self.batches, self.parents, self.seen
+        )
+        self.order = 0
+        self.lineage = Lineage({}, None)
+        self.due = Deadlines(self._deadline)
+
+    @property
+    def head(self) -> Head:
+        """The counters."""
+        return self.heads.get(_KEY) or Head()
+
+    @head.setter
+    def head(self, head: Head) -> None:
+        if head != self.head:
+            self.heads.put(_KEY, head)
+
+    @property
+    def memory(self) -> Memory:
+        """What the mode remembers; its percentile starts as configured."""
+        head, config = self.head, self.config.value.curriculum
+        initial = 1.0 if config.mode == "off" else config.initial_percentile
+        percentile = initial if head.percentile is None else head.percentile
+        return Memory(percentile, head.last_expansion, head.total_groups, head.mode_state)
+
+    def rebuild(self) -> None:
+        """Derive order, lineage and expiry from the rows."""
+        rows = [*self.in_window.rows.values(), *self.waiting.rows.values()]
+        self.order = 1 + max((row.order for row in rows), default=0)
+        self.relate()
+        self.due.rebuild(self.seen.rows)
+
+    def relate(self) -> None:
+        """Derive the lineage of the newest version."""
+        parents = {int(version): parent for version, parent in self.parents.rows.items()}
+        self.lineage = Lineage(parents, self.head.newest)
+
+    def next_order(self) -> int:
+        """Return the next place in line."""
+        self.order += 1
+        return self.order
+
+    def ordered(self, table: Table[GroupRow]) -> list[tuple[str, GroupRow]]:
+        """Return a table's groups in their order."""
+        return sorted(table.rows.items(), key=lambda item: item[1].order)
+
+    def first_time(self, key: str) -> bool:
+        """Say whether an id is new, and remember it."""
+        if self.seen.get(key) is not None:
+            return False
+        self.seen.put(key, self.clock.now_ms)
+        self.due.watch(key)
+        return True
+
+    def _deadline(self, key: str) -> int | None:
+        seen_ms = self.seen.get(key)
+        return None if seen_ms is None else self.clock.since(seen_ms) + REMEMBER_MS

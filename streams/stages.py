@@ -1,0 +1,30 @@
+"""The stages that a worker runs: those of the namespace, and those of each run."""
+
+from typing import Any
+
+from rollbus.schemas.config import AssemblyConfig, RunConfig, ScoringConfig
+from rollbus.streams.alias import AliasStage
+from rollbus.streams.assembly import AssemblyStage
+from rollbus.streams.curriculum import CurriculumStage
+from rollbus.streams.grouping import GroupingStage
+from rollbus.streams.rewards.contract import Ask
+from rollbus.streams.rewards.registry import BUILT_IN, Registry
+from rollbus.streams.scoring import ScoringStage
+from rollbus.streams.stage import EffectsStage, PureAsEffects, Stage
+
+AnyStage = EffectsStage[Any, Any]
+
+
+def namespace_stages(
+    assembly: AssemblyConfig, scoring: ScoringConfig, *, registry: Registry = BUILT_IN, ask: Ask | None = None
+) -> list[AnyStage]:
+    """Return alias, assembly and scoring; raises ConfigurationError for a reward that nobody registered."""
+    pure: list[Stage[Any]] = [AliasStage(assembly), AssemblyStage(assembly)]
+    scores = ScoringStage(scoring, keep_ms=assembly.late_horizon_ms, registry=registry, ask=ask)
+    return [*map(PureAsEffects, pure), scores]
+
+
+def run_stages(run: RunConfig) -> list[AnyStage]:
+    """Return grouping and curriculum of a run."""
+    pure: list[Stage[Any]] = [GroupingStage(run), CurriculumStage(run)]
+    return list(map(PureAsEffects, pure))

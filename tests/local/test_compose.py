@@ -4,12 +4,16 @@ import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
 
+import click
 import pytest
 import yaml
 
+from rollbus.cli.root import rollbus
 from rollbus.local.clickhouse_request import READONLY_LIMITS
 from rollbus.local.kafka_config import BROKER_SETTINGS, server_properties
 from rollbus.local.settings import HOST, StackSettings
+from rollbus.settings import Settings
+from rollbus.settings_file import load_settings
 
 ROOT = Path(__file__).parents[2]
 OURS = ("topics", "worker", "sink", "trainer", "art-server", "art-server-gpu")
@@ -86,6 +90,18 @@ def test_our_containers_see_the_hosts_loopback_and_run_our_commands(compose: dic
         assert service["build"]["context"] == "."
         noun = name.removesuffix("-gpu")
         assert service["command"] == [noun, "create" if noun == "topics" else "run"]
+
+
+def test_every_command_and_setting_of_our_containers_exists(compose: dict[str, Any]) -> None:
+    for name in OURS:
+        service = compose["services"][name]
+        noun, verb = service["command"]
+        group = rollbus.get_command(click.Context(rollbus), noun)
+        assert isinstance(group, click.Group)
+        assert verb in group.commands
+        environment = service.get("environment", {})
+        settings = load_settings(Settings, None, environment)
+        assert len(environment) == len(settings.model_fields_set)
 
 
 def test_gpus_are_reserved_only_under_their_profile(compose: dict[str, Any]) -> None:

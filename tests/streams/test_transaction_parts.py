@@ -1,0 +1,145 @@
+"""What a transaction is made of, without a broker: batches, processing, partitions, positions."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rollbus.schemas import chunks
+from rollbus.schemas.codec import decode, encode
+from rollbus.schemas.drops import DeadLetter, Drop
+from rollbus.schemas.errors import DataLossError, InvalidRecordError
+from rollbus.schemas.topics import DEAD_LETTERS, DROPS, EPISODE_EVENTS
+from rollbus.streams.batch import Batch, Partition
+from rollbus.streams.changelog_kafka import check_position
+from rollbus.streams.output_kafka import partition_of
+from rollbus.streams.processing import Processed, StagePartition
+from rollbus.streams.stage import Incoming, Outgoing, PureAsEffects
+from rollbus.streams.state import PartitionState, RowCodec, Table
+from tests.builders import make_tick
+
+PLACE = Partition("t.episode-events", 3)
+TEXT: RowCodec[str] = RowCodec(1, str.encode, {1: bytes.decode})
+
+
+@dataclass
+class Raw:
+    offset: int
+    value: bytes | None
+    key: bytes | None = b"k"
+    timestamp: int = 7
+
+
+class KeepState(PartitionState):
+    def __init__(self) -> None:
+        self.seen: Table[str] = Table("seen", TEXT)
+        super().__init__(self.seen)
+
+
+class KeepStage:
+    """Remembers the last number of each key and emits a drop of as many bytes as asked."""
+
+    name = "keep"
+    input = EPISODE_EVENTS
+
+    def __init__(self, detail_bytes: int = 1) -> None:
+        self.detail_bytes = detail_bytes
+
+    def new_state(self) -> KeepState:
+        return KeepState()
+
+    def step(self, state: KeepState, incoming: Incoming) -> Iterable[Outgoing]:
+        if isinstance(incoming.record, chunks.Chunk):
+            raise InvalidRecordError("this stage takes no chunks")
+        state.seen.put(incoming.key, str(incoming.record.number))
+        drop = Drop(
+            unit="event", unit_id="u", reason="x", stage="keep", detail="d" * self.detail_bytes, dropped_at_ms=0
+        )
+        yield Outgoing(DROPS, "out", drop)
+
+
+async def process(raws: Sequence[Any], stage: KeepStage | None = None) -> Processed:
+    return await StagePartition(PureAsEffects(stage or KeepStage()), PLACE, app_version="1").process(raws)
+
+
+def letters(processed: Processed) -> list[DeadLetter]:
+    return [decode(output.value) for output in processed.outputs if output.topic == DEAD_LETTERS.name]
+
+
+async def test_outputs_and_touched_rows_of_a_batch_come_out_together() -> None:
+    result = await process([Raw(0, encode(make_tick(1))), Raw(1, encode(make_tick(2)))])
+    assert [output.key for output in result.outputs] == [b"out", b"out"]
+    assert [key for key, _ in result.changelog] == [b"seen\x1fk"]
+
+
+@pytest.mark.parametrize(
+    ("value", "key", "error"),
+    [
+        (b"\xc3\x01short", b"k", "UndecodableError"),
+        (None, b"k", "UndecodableError"),
+        (b"not ours at all", b"k", "UndecodableError"),
+        (encode(make_tick(1))[:-1], b"k", "UndecodableError"),
+        (encode(make_tick(1)), b"\xff\xfe", "UndecodableError"),
+    ],
+)
+async def test_unreadable_bytes_become_a_dead_letter_and_the_batch_goes_on(
+    value: bytes | None, key: bytes, error: str
+) -> None:
+    result = await process([Raw(10, value, key), Raw(11, encode(make_tick(5)))])
+    (letter,) = letters(result)
+    assert (letter.topic, letter.partition, letter.offset, letter.stage) == (*PLACE, 10, "keep")
+    assert (letter.value, letter.key, letter.error_class) == (value, key, error)
+    assert result.dead_letters == 1
+    assert result.outgoing == 1
+
+
+async def test_a_record_that_the_stage_refuses_is_a_dead_letter_too() -> None:
+    frame = chunks.split(bytes(2_000), limit=1_000)[0]
+    result = await process([Raw(10, frame), Raw(11, encode(make_tick(5)))])
+    assert [letter.message for letter in letters(result)] == ["this stage takes no chunks"]
+
+
+async def test_an_output_too_large_for_its_topic_travels_in_chunks() -> None:
+    result = await process([Raw(0, encode(make_tick(1)))], KeepStage(2_000_000))
+    parts = [chunks.parse(output.value) for output in result.outputs]
+    whole = chunks.join({part.index: part.part for part in parts}, parts[0].digest)
+    assert len(decode(whole).detail) == 2_000_000
+    assert {output.key for output in result.outputs} == {b"out"}
+
+
+@given(st.lists(st.integers(0, 5), max_size=30), st.integers(1, 8))
+def test_slices_tile_the_batch(gaps: list[int], limit: int) -> None:
+    offsets: list[int] = []
+    for gap in gaps:
+        offsets.append((offsets[-1] + 1 if offsets else 100) + gap)
+    end = (offsets[-1] if offsets else 100) + 3
+    batch = Batch(PLACE, 100, end, [Raw(offset, b"") for offset in offsets])
+    parts = batch.slices(limit)
+    assert parts[0].start == 100
+    assert parts[-1].end == end
+    assert all(left.end == right.start for left, right in zip(parts, parts[1:], strict=False))
+    assert [record.offset for part in parts for record in part.records] == offsets
+    assert all(len(part.records) <= limit for part in parts)
+
+
+@given(st.lists(st.integers(0, 50), unique=True).map(sorted), st.integers(0, 50))
+def test_what_follows_a_position_keeps_every_later_record(offsets: list[int], position: int) -> None:
+    batch = Batch(PLACE, 0, 51, [Raw(offset, b"") for offset in offsets])
+    rest = batch.after(position)
+    assert (rest.start, rest.end) == (position, 51)
+    assert [record.offset for record in rest.records] == [offset for offset in offsets if offset >= position]
+
+
+def test_keys_go_where_every_kafka_client_sends_them() -> None:
+    # From the Java client's own test of its default partitioner hash: murmur2("foobar") = -790332482.
+    assert partition_of(b"foobar", 1_000) == (-790332482 & 0x7FFFFFFF) % 1_000
+
+
+def test_a_changelog_of_another_moment_than_the_offset_is_refused_with_both_positions() -> None:
+    check_position(5, 5, topic="c", partition=0, group="g")
+    check_position(None, None, topic="c", partition=0, group="g")
+    with pytest.raises(DataLossError, match=r"position 4.*committed 5"):
+        check_position(4, 5, topic="c", partition=0, group="g")

@@ -1,0 +1,43 @@
+"""A worker that is behind and does not move is found; one that moves or has nothing to do is left alone."""
+
+import threading
+
+from rollbus.streams.watchdog import Progress, Watchdog
+
+
+def test_lag_without_movement_is_found_after_the_limit_and_named() -> None:
+    progress = Progress(10.0)
+    assert progress.observe([("grouping[2]", 7, True)], now_s=100.0) == []
+    assert progress.observe([("grouping[2]", 7, True)], now_s=109.0) == []
+    (words,) = progress.observe([("grouping[2]", 7, True)], now_s=110.0)
+    assert "grouping[2] stands at 7 for 10 s" in words
+
+
+def test_movement_and_idleness_begin_the_count_anew() -> None:
+    progress = Progress(10.0)
+    progress.observe([("a", 7, True)], now_s=0.0)
+    progress.observe([("a", 8, True)], now_s=9.0)
+    assert progress.observe([("a", 8, True)], now_s=18.0) == []
+    progress.observe([("a", 8, False)], now_s=18.5)
+    assert progress.observe([("a", 8, True)], now_s=28.0) == []
+
+
+def test_a_partition_that_was_given_away_is_forgotten() -> None:
+    progress = Progress(10.0)
+    progress.observe([("a", 7, True)], now_s=0.0)
+    progress.observe([], now_s=5.0)
+    assert progress.observe([("a", 7, True)], now_s=10.0) == []
+
+
+def test_a_loop_that_does_not_answer_is_ended() -> None:
+    ended, reasons = threading.Event(), []
+
+    def end(reason: str) -> None:
+        reasons.append(reason)
+        ended.set()
+
+    watchdog = Watchdog(0.0, end=end)
+    watchdog.start()
+    assert ended.wait(10)
+    watchdog.stop()
+    assert "has not answered" in reasons[0]

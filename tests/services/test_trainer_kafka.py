@@ -67,7 +67,7 @@ class TrainerWorld(KafkaWorld):
 
     async def wait_for_steps(self, count: int) -> None:
         async with asyncio.timeout(PATIENCE_S):
-            while len(await self.steps()) < count:
+            while len(await self.steps()) < count:  # noqa: ASYNC110 - another process writes them
                 await asyncio.sleep(0.1)
 
     async def check(self) -> None:

@@ -1,7 +1,7 @@
 """A trainer process for the tests: `python -m tests.services.trainer_process SETTINGS_JSON [DIE_AT]`.
 
-DIE_AT names the record whose publication the process does not survive: it kills itself as `kill -9` would, either before the
-transaction (`before StepCompleted`) or after it (`after StepCompleted`). `slow` only slows the backend down.
+DIE_AT names the record whose publication the process does not survive. It kills itself as `kill -9` would: before the
+transaction (`before StepCompleted`), in it with everything sent and nothing committed (`inside …`), or after it.
 """
 
 import logging

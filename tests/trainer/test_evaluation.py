@@ -1,0 +1,42 @@
+"""Evaluation records: what was measured, with its interval."""
+
+import pytest
+
+from rollbus.schemas.codec import decode, encode
+from rollbus.schemas.errors import InvalidRecordError
+from rollbus.trainer.evaluation import evaluation_key, evaluation_of, mean_interval, share_interval
+
+
+def test_a_share_has_wilsons_interval() -> None:
+    low, share, high = share_interval([1.0] * 8 + [0.0] * 2)
+    assert share == 0.8
+    assert (round(low, 4), round(high, 4)) == (0.4902, 0.9433)
+
+
+def test_a_share_of_all_or_nothing_still_has_a_width() -> None:
+    low, share, high = share_interval([1.0] * 20)
+    assert (share, high) == (1.0, 1.0)
+    assert 0.8 < low < 0.9
+
+
+def test_a_mean_has_the_interval_of_its_standard_error() -> None:
+    low, mean, high = mean_interval([1.0, 2.0, 3.0, 4.0])
+    assert mean == 2.5
+    assert high - mean == pytest.approx(mean - low) == pytest.approx(1.96 * (5 / 3) ** 0.5 / 2, abs=1e-3)
+
+
+def test_the_record_names_each_metric_and_its_interval_and_is_the_same_when_measured_again() -> None:
+    samples = {"win_rate": [1.0, 0.0, 1.0], "turns": [3.0, 4.0, 5.0]}
+    one = evaluation_of(samples, model="agent", policy_version=3, name="held-out", now_ms=1, run_id="main", seed=7)
+    again = evaluation_of(samples, model="agent", policy_version=3, name="held-out", now_ms=2, run_id="main", seed=7)
+    assert one.evaluation_id == again.evaluation_id
+    assert one.episodes == 3
+    assert set(one.metrics) == {"win_rate", "win_rate_low", "win_rate_high", "turns", "turns_low", "turns_high"}
+    assert evaluation_key(one) == "main"
+    assert decode(encode(one)) == one
+
+
+@pytest.mark.parametrize("samples", [{}, {"a": []}, {"a": [1.0], "b": [1.0, 2.0]}])
+def test_metrics_of_different_length_are_refused(samples: dict[str, list[float]]) -> None:
+    with pytest.raises(InvalidRecordError, match="one value per episode"):
+        evaluation_of(samples, model="agent", policy_version=3, name="held-out", now_ms=1)

@@ -1,0 +1,69 @@
+"""A policy version measured on held-out tasks → an `Evaluation` record.
+
+Pure: who plays the tasks brings the results. The id names what was measured, so measuring again replaces it.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from statistics import NormalDist, fmean, stdev
+
+from rollbus.schemas.errors import InvalidRecordError
+from rollbus.schemas.ids import stable_id
+from rollbus.schemas.steps import Evaluation
+
+Z_95 = NormalDist().inv_cdf(0.975)
+"""Half the width of a 95 % interval, in standard errors."""
+
+
+def evaluation_of(
+    samples: Mapping[str, Sequence[float]],
+    *,
+    model: str,
+    policy_version: int,
+    name: str,
+    now_ms: int,
+    run_id: str | None = None,
+    seed: int | None = None,
+) -> Evaluation:
+    """Return the record of samples by metric, one value per episode; values 0 and 1 are shares (Wilson)."""
+    lengths = {len(values) for values in samples.values()}
+    if len(lengths) != 1 or 0 in lengths:
+        raise InvalidRecordError(
+            f"evaluation {name!r} of {model}@{policy_version}: every metric needs one value per episode, got "
+            f"{ {metric: len(values) for metric, values in samples.items()} }"
+        )
+    metrics: dict[str, float] = {}
+    for metric, values in samples.items():
+        low, middle, high = share_interval(values) if set(values) <= {0, 1} else mean_interval(values)
+        metrics |= {metric: middle, f"{metric}_low": low, f"{metric}_high": high}
+    return Evaluation(
+        evaluation_id=stable_id("evaluation", model, policy_version, run_id or "", name, seed),
+        model=model,
+        policy_version=policy_version,
+        run_id=run_id,
+        name=name,
+        episodes=lengths.pop(),
+        metrics=metrics,
+        seed=seed,
+        evaluated_at_ms=now_ms,
+    )
+
+
+def evaluation_key(evaluation: Evaluation) -> str:
+    """Return the record's Kafka key."""
+    return evaluation.run_id or evaluation.model
+
+
+def share_interval(values: Sequence[float]) -> tuple[float, float, float]:
+    """Return low, share and high by Wilson's score interval (95 %), which holds near 0 and 1 too."""
+    n, share = len(values), fmean(values)
+    centre = (share + Z_95**2 / (2 * n)) / (1 + Z_95**2 / n)
+    half = Z_95 / (1 + Z_95**2 / n) * math.sqrt(share * (1 - share) / n + Z_95**2 / (4 * n * n))
+    return max(0.0, centre - half), share, min(1.0, centre + half)
+
+
+def mean_interval(values: Sequence[float]) -> tuple[float, float, float]:
+    """Return low, mean and high by the normal approximation (95 %); one value alone has no width."""
+    mean = fmean(values)
+    half = Z_95 * stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
+    return mean - half, mean, mean + half

@@ -212,7 +212,8 @@ class Delivery:
                     retry_s = RETRY_FIRST_S
                 except Exception as error:  # a sink of the host's may raise anything; it is asked again
                     self._unavailable(error)
-                    sink = await self._close(sink)
+                    await self._close(sink)
+                    sink = None
                     await asyncio.sleep(retry_s)
                     retry_s = min(retry_s * 2, RETRY_MOST_S)
         finally:

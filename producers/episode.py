@@ -144,7 +144,7 @@ class Episode:
     def begin(self, fields: Mapping[str, Any]) -> None:
         """Write the start; for the recorder."""
         redactor = Redactor(self._recorder.redact)
-        labels = {str(key): redactor.text(str(value)) or "" for key, value in (fields.get("labels") or {}).items()}
+        labels = {str(key): redactor.text(_as_text(value)) or "" for key, value in (fields.get("labels") or {}).items()}
         parent_id = self.parent.id if self.parent else None
         self.emit(EpisodeStarted, {**fields, "task": self.task, "labels": labels, "parent_episode_id": parent_id})
 
@@ -189,7 +189,7 @@ class Episode:
         self._recorder.counts.add("turns_trainable" if reason is None else f"turns_untrainable.{reason}")
 
     def _reward(self, fields: dict[str, Any], key: str | None, comment: str | None) -> str | None:
-        fields = {**fields, "comment": Redactor(self._recorder.redact).text(comment)}
+        fields = {**fields, "value": number(fields["value"]), "comment": Redactor(self._recorder.redact).text(comment)}
         if self.sampled and (key is not None or self.ended):
             return self._recorder.send_reward(self.id, None, fields, key, self.started_at_ms)
         return self.emit(RewardReported, fields)
@@ -290,10 +290,18 @@ class Episode:
         return f"<Episode {self.id} task={self.task!r}>"
 
 
+def number(value: Any) -> float | None:
+    """Return a reward as float; raises where it is no number."""
+    return None if value is None else float(value)
+
+
 def _as_text(value: Any) -> str | None:
+    """Return text as it is, other values as JSON, and of what has no readable form its type."""
     if value is None or isinstance(value, str):
         return text_of(value)
-    try:
-        return text_of(canonical(value))
-    except (TypeError, ValueError):
-        return text_of(str(value))
+    for form in (canonical, str):
+        try:
+            return text_of(form(value))
+        except Exception:  # the host's own objects may raise anything
+            continue
+    return f"<{type(value).__name__}>"

@@ -19,7 +19,7 @@ from typing import Any, TypeVar, overload
 from rollbus.producers import context, process_hooks
 from rollbus.producers.counters import Counters
 from rollbus.producers.delivery import Delivery, Item
-from rollbus.producers.episode import CHILD_SEPARATOR, KEYED, Episode, root_of
+from rollbus.producers.episode import CHILD_SEPARATOR, KEYED, Episode, number, root_of
 from rollbus.producers.guard import Guard
 from rollbus.producers.redaction import Redactor
 from rollbus.producers.sampling import is_sampled
@@ -387,7 +387,7 @@ class Recorder:
             alias = target
         if not self.settings.enabled or episode_id in self._unsampled:
             return None
-        fields["comment"] = Redactor(self.redact).text(comment)
+        fields |= {"value": number(fields["value"]), "comment": Redactor(self.redact).text(comment)}
         return self.send_reward(episode_id, alias, fields, key, started_at_ms)
 
     def _remember_unsampled(self, episode_id: str) -> None:

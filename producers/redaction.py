@@ -6,6 +6,7 @@ give the text away.
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 from rollbus.schemas.events import Message
 
@@ -42,7 +43,8 @@ class Redactor:
         """Return the message with every text redacted."""
         if self._redact is None:
             return message
-        return replace(message, **{name: self.text(getattr(message, name)) for name in _TEXT_FIELDS})
+        masked: dict[str, Any] = {name: self.text(getattr(message, name)) for name in _TEXT_FIELDS}
+        return replace(message, **masked)
 
     @property
     def reason(self) -> str | None:

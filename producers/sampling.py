@@ -13,4 +13,4 @@ def is_sampled(unit: str, rate: float) -> bool:
     if rate >= 1:
         return True
     digest = hashlib.blake2b(unit.encode("utf-8", "surrogatepass"), digest_size=_DIGEST_BYTES).digest()
-    return int.from_bytes(digest, "big") < rate * 2 ** (8 * _DIGEST_BYTES)
+    return int.from_bytes(digest, "big") / float(1 << 8 * _DIGEST_BYTES) < rate

@@ -117,7 +117,7 @@ class Server:
         if isinstance(answer, httpx.Response):
             return answer
         if isinstance(answer, Mapping):
-            return httpx.Response(200, json=answer)
+            return httpx.Response(200, content=json.dumps(answer), headers={"content-type": "application/json"})
         return sse(answer)
 
 

@@ -1,0 +1,210 @@
+"""Episodes, their context, rewards, aliases and what crosses threads and processes."""
+
+import asyncio
+import threading
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from rollbus.producers import MemorySink, Recorder, init
+from rollbus.producers.episode import Episode
+from rollbus.schemas import ids
+from rollbus.schemas.errors import ConfigurationError
+from rollbus.schemas.events import (
+    AliasDeclared,
+    EpisodeEnded,
+    EpisodeStarted,
+    Excluded,
+    RewardReported,
+    ToolCalled,
+    WriterClosed,
+)
+
+
+def events(recorder: Recorder, sink: MemorySink) -> list[Any]:
+    """What has arrived, except the producer's reports."""
+    assert recorder.flush(5)
+    return sink.records("episode-events")
+
+
+def test_an_episode_is_started_ended_and_counted(recorder: Recorder, sink: MemorySink) -> None:
+    with recorder.episode(task="t", example_id="7", group_id="g", group_size=8, labels={"user": "u1"}) as episode:
+        episode.tool("search", arguments={"q": "x"}, result=["a"], tool_call_id="c1")
+        episode.reward(0.5, name="speed")
+    started, tool, reward, ended, closed = events(recorder, sink)
+    assert isinstance(started, EpisodeStarted)
+    assert (started.task, started.example_id, started.group_id, started.group_size) == ("t", "7", "g", 8)
+    assert started.labels == {"user": "u1"}
+    assert (tool.name, tool.arguments, tool.result) == ("search", '{"q":"x"}', '["a"]')
+    assert (reward.name, reward.value) == ("speed", 0.5)
+    assert isinstance(ended, EpisodeEnded)
+    assert ended.writer_ids == (recorder.writer_id,)
+    assert isinstance(closed, WriterClosed)
+    assert closed.count == closed.sequence == 4
+    for sequence, event in enumerate((started, tool, reward, ended, closed)):
+        assert event.sequence == sequence
+        assert event.event_id == ids.event_id(episode.id, recorder.writer_id, sequence)
+        assert (event.producer, event.environment) == ("test-agent", "test")
+
+
+@pytest.mark.parametrize(("error", "reason"), [(TimeoutError("slow"), "timeout"), (KeyError("k"), "error")])
+def test_an_exception_ends_the_episode_and_goes_on(
+    recorder: Recorder, sink: MemorySink, error: Exception, reason: str
+) -> None:
+    with pytest.raises(type(error)), recorder.episode(task="t"):
+        raise error
+    ended = events(recorder, sink)[1]
+    assert (ended.stop_reason, ended.error) == (reason, f"{type(error).__name__}: {error}")
+
+
+async def test_decorators_make_an_episode_of_each_call(recorder: Recorder, sink: MemorySink) -> None:
+    @recorder.episode(task="sum")
+    def add(left: int, right: int) -> int:
+        recorder.tool("plus")
+        return left + right
+
+    @recorder.episode
+    async def think() -> str:
+        await asyncio.sleep(0)
+        recorder.tool("ponder")
+        return "done"
+
+    assert add(1, right=2) == 3
+    assert add(2, 3) == 5
+    assert await asyncio.gather(think(), think()) == ["done", "done"]
+    started = [event for event in events(recorder, sink) if isinstance(event, EpisodeStarted)]
+    assert sorted(event.task for event in started) == ["sum", "sum", "think", "think"]
+    assert len({event.episode_id for event in started}) == 4
+
+
+def test_a_nested_episode_is_a_child_on_its_roots_partition(recorder: Recorder, sink: MemorySink) -> None:
+    with recorder.episode(task="plan") as root, recorder.episode(task="step") as child:
+        with recorder.episode(task="detail") as grandchild:
+            pass
+        recorder.feedback(grandchild.id, reward=1.0, key="k")
+    started = {event.episode_id: event for event in events(recorder, sink) if isinstance(event, EpisodeStarted)}
+    assert started[child.id].parent_episode_id == root.id
+    assert started[grandchild.id].parent_episode_id == child.id
+    assert {event.root_episode_id for event in started.values()} == {root.id}
+    assert {record.key for record in sink.sent} == {root.id.encode()}
+
+
+def test_bind_carries_the_episode_into_threads(recorder: Recorder, sink: MemorySink) -> None:
+    with recorder.episode(task="t") as episode, ThreadPoolExecutor(4) as pool:
+        list(pool.map(recorder.bind(lambda number: recorder.tool(f"bound-{number}")), range(20)))
+        thread = threading.Thread(target=lambda: recorder.tool("unbound"))
+        thread.start()
+        thread.join()
+    tools = [event for event in events(recorder, sink) if isinstance(event, ToolCalled)]
+    assert {event.name for event in tools} == {f"bound-{number}" for number in range(20)}
+    assert {event.episode_id for event in tools} == {episode.id}
+    assert sorted(event.sequence for event in tools) == list(range(1, 21))
+    assert recorder.counters["calls_outside_episode"] == 1
+
+
+def test_feedback_under_a_key_is_the_same_event_again(recorder: Recorder, sink: MemorySink) -> None:
+    with recorder.episode(task="t") as episode:
+        pass
+    elsewhere = init(sink=sink, namespace="t.")
+    one = recorder.feedback(episode.id, reward=1.0, key="thumbs")
+    again = elsewhere.feedback(episode.id, reward=1.0, key="thumbs")
+    fresh = elsewhere.feedback(episode, reward=0.0)
+    assert one == again == ids.reward_event_id(episode.id, "reward", "thumbs")
+    assert fresh not in (None, one)
+    elsewhere.feedback(episode.id, retracted=True, supersedes=one)
+    assert elsewhere.close(5)
+    rewards = [event for event in events(recorder, sink) if isinstance(event, RewardReported)]
+    assert [event.sequence for event in rewards] == [-1] * 4
+    assert rewards[-1].retracted
+    assert rewards[-1].supersedes == one
+
+
+def test_a_reward_after_the_end_is_feedback(recorder: Recorder, sink: MemorySink) -> None:
+    with recorder.episode(task="t") as episode:
+        pass
+    assert episode.reward(1.0) is not None
+    assert episode.tool("too late") is None
+    last = events(recorder, sink)[-1]
+    assert (last.value, last.sequence) == (1.0, -1)
+
+
+def test_feedback_by_alias_waits_for_no_episode(recorder: Recorder, sink: MemorySink) -> None:
+    recorder.feedback("order-123", reward=0.25, key="refund")
+    with recorder.episode(task="t") as episode:
+        recorder.alias(episode, "order-123")
+    recorder.feedback(alias="order-123", reward=0.5)
+    assert recorder.flush(5)
+    first, declared, second = sink.records("aliases")
+    assert (first.alias, first.episode_id, first.value) == ("order-123", "", 0.25)
+    assert isinstance(declared, AliasDeclared)
+    assert (declared.alias, declared.episode_id) == ("order-123", episode.id)
+    assert second.value == 0.5
+    assert {record.key for record in sink.sent if record.topic == "t.aliases"} == {b"order-123"}
+
+
+def test_another_process_goes_on_with_an_episode_as_its_own_writer(recorder: Recorder, sink: MemorySink) -> None:
+    other = init(sink=sink, namespace="t.")
+    with recorder.episode(task="t") as episode:
+        with other.attach({name.title(): value for name, value in recorder.headers().items()}) as attached:
+            other.tool("remote")
+        assert attached.id == episode.id
+    assert other.close(5)
+    remote = [event for event in events(recorder, sink) if event.writer_id != recorder.writer_id]
+    assert [type(event) for event in remote] == [ToolCalled, WriterClosed]
+    assert {event.episode_started_at_ms for event in remote} == {episode.started_at_ms}
+    assert remote[-1].count == 1
+    with other.attach({}) as nothing:
+        assert not nothing.recording
+
+
+def test_whole_groups_are_sampled_and_their_feedback_with_them(sink: MemorySink) -> None:
+    recorder = init(sink=sink, namespace="t.", sample_rate=0.5)
+    members: dict[str, list[Episode]] = {}
+    for group in range(40):
+        for _ in range(3):
+            with recorder.episode(task="t", group_id=f"g{group}") as episode, recorder.episode(task="c") as child:
+                members.setdefault(f"g{group}", []).append(episode)
+                assert child.sampled == episode.sampled
+            recorder.feedback(episode.id, reward=1.0)
+    assert recorder.close(5)
+    assert {len({episode.sampled for episode in group}) for group in members.values()} == {1}
+    recorded = {event.root_episode_id for event in sink.records("episode-events")}
+    assert recorded == {episode.id for group in members.values() for episode in group if episode.sampled}
+    assert 5 < sum(group[0].sampled for group in members.values()) < 35
+
+
+def test_a_disabled_recorder_records_and_wraps_nothing(sink: MemorySink) -> None:
+    recorder = init(sink=sink, enabled=False)
+    client = object()
+    assert recorder.wrap(client) is client
+    with recorder.episode(task="t") as episode:
+        episode.reward(1.0)
+    recorder.feedback("order-1", reward=1.0)
+    assert recorder.close(5)
+    assert sink.sent == []
+
+
+def test_an_excluded_episode_says_so(recorder: Recorder, sink: MemorySink) -> None:
+    with recorder.episode(task="t") as episode:
+        episode.exclude("test traffic")
+    (excluded,) = [event for event in events(recorder, sink) if isinstance(event, Excluded)]
+    assert excluded.reason == "test traffic"
+
+
+def test_wrong_settings_are_reported_together_at_the_start(sink: MemorySink) -> None:
+    wrong: Any = {"sample_rate": 2, "logprobs": "maybe", "max_queue_events": 0}
+    with pytest.raises(ConfigurationError, match=r"sample_rate is 2.*logprobs is 'maybe'.*max_queue_events is 0"):
+        init(sink=sink, **wrong)
+
+
+async def test_an_async_generator_closed_elsewhere_harms_nobody(recorder: Recorder, sink: MemorySink) -> None:
+    async def numbers() -> Any:
+        with recorder.episode(task="generator"):
+            yield 1
+            yield 2
+
+    generator = numbers()
+    assert await anext(generator) == 1
+    await asyncio.create_task(generator.aclose())
+    assert [type(event) for event in events(recorder, sink)] == [EpisodeStarted, EpisodeEnded, WriterClosed]

@@ -1,0 +1,243 @@
+"""Whatever breaks, the host's calls go through, memory stays bounded, and the counters add up."""
+
+import logging
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from rollbus.producers import MemorySink, Outbound, Recorder, init
+from rollbus.schemas.events import Excluded, TurnRecorded
+from tests.producers.openai_server import Server, completion
+
+HELLO: Any = [{"role": "user", "content": "my number is 4711"}]
+
+
+@pytest.fixture(autouse=True)
+def _quiet(caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.CRITICAL, logger="rollbus")
+
+
+def assert_adds_up(recorder: Recorder) -> None:
+    """Every event is delivered, dropped for a reason, or still queued."""
+    counters = recorder.counters
+    dropped = recorder.counts.total("events_dropped")
+    assert counters["events_emitted"] == counters.get("events_delivered", 0) + dropped + counters["events_queued"]
+
+
+def run_episodes(recorder: Recorder, server: Server, count: int = 1) -> None:
+    """What an agent does."""
+    client = recorder.wrap(server.client())
+    for _ in range(count):
+        with recorder.episode(task="t", labels={"mail": "4711"}) as episode:
+            answer = client.chat.completions.create(model="agent", messages=HELLO)
+            assert answer.choices[0].message.content == "Hello there"
+            chunks = list(client.chat.completions.create(model="agent", messages=HELLO, stream=True))
+            assert len(chunks) in (3, 4)  # the server's usage chunk shows where the episode was dropped
+            episode.tool("look", arguments="4711", result="4711")
+            episode.reward(1.0, comment="4711")
+
+
+def turns(sink: MemorySink) -> list[TurnRecorded]:
+    return [event for event in sink.records("episode-events") if isinstance(event, TurnRecorded)]
+
+
+def test_masked_text_leaves_without_its_tokens(sink: MemorySink, server: Server) -> None:
+    recorder = init(sink=sink, redact=lambda text: text.replace("4711", "#"))
+    run_episodes(recorder, server)
+    assert recorder.close(5)
+    assert b"4711" not in b"".join(record.value for record in sink.sent)
+    for turn in turns(sink):
+        assert turn.untrainable_reason == "masked_text"
+        assert turn.prompt_token_ids is turn.completion_token_ids is turn.logprobs is None
+    assert_adds_up(recorder)
+
+
+def test_a_redaction_that_changes_nothing_costs_nothing(sink: MemorySink, server: Server) -> None:
+    recorder = init(sink=sink, redact=lambda text: text)
+    run_episodes(recorder, server)
+    assert recorder.close(5)
+    assert all(turn.trainable for turn in turns(sink))
+
+
+@pytest.mark.parametrize("redact", [lambda text: 1 / 0, lambda text: None, lambda text: text.encode()])
+def test_a_failing_redaction_lets_nothing_out(sink: MemorySink, server: Server, redact: Any) -> None:
+    recorder = init(sink=sink, redact=redact)
+    run_episodes(recorder, server)
+    assert recorder.close(5)
+    sent = b"".join(record.value for record in sink.sent)
+    assert b"4711" not in sent
+    assert b"Hello" not in sent
+    assert [turn.untrainable_reason for turn in turns(sink)] == ["redaction_failed"] * 2
+    assert recorder.counters["hook_errors.redact"] >= 2
+    assert_adds_up(recorder)
+
+
+class BrokenSink(MemorySink):
+    """Raises what no sink should, a few times."""
+
+    def __init__(self, failures: int) -> None:
+        super().__init__()
+        self.failures = failures
+
+    async def send(self, records: Sequence[Outbound]) -> frozenset[int]:
+        if self.failures:
+            self.failures -= 1
+            raise ZeroDivisionError("broken sink")
+        return await super().send(records)
+
+
+def test_a_sink_that_raises_is_asked_again(server: Server) -> None:
+    sink = BrokenSink(failures=2)
+    recorder = init(sink=sink)
+    run_episodes(recorder, server)
+    assert recorder.close(10)
+    assert len(turns(sink)) == 2
+    assert recorder.counters["delivery_retries"] == 2
+    assert_adds_up(recorder)
+
+
+def test_a_sink_that_never_works_costs_bounded_memory_and_no_exception(server: Server) -> None:
+    recorder = init(sink=BrokenSink(failures=10**9), max_queue_events=50, max_queue_bytes=40_000)
+    run_episodes(recorder, server, count=40)
+    assert recorder._delivery.pending_events <= 50 + 1000
+    assert_adds_up(recorder)
+    assert not recorder.flush(0.1)
+    assert not recorder.close(0.1)
+    assert recorder.counters["events_queued"] == 0
+    assert recorder.counters["episodes_dropped.queue_full"] > 0
+    assert_adds_up(recorder)
+
+
+def test_a_full_queue_drops_whole_episodes(server: Server) -> None:
+    sink = MemorySink()
+    sink.available = False
+    recorder = init(sink=sink, max_queue_events=10)
+    first = recorder.start(task="first")
+    run_episodes(recorder, server, count=5)
+    sink.available = True
+    first.end()
+    assert recorder.close(10)
+    by_episode: dict[str, list[Any]] = {}
+    for event in sink.records("episode-events"):
+        by_episode.setdefault(event.episode_id, []).append(event)
+    whole = [own for own in by_episode.values() if not isinstance(own[-1], Excluded)]
+    assert all(own[-1].count == len(own) - 1 for own in whole), "an episode went out with a gap"
+    assert 1 <= len(whole) < 6
+    assert recorder.counters["episodes_dropped.queue_full"] == 6 - len(whole)
+    assert_adds_up(recorder)
+
+
+def test_an_episode_dropped_half_sent_is_excluded(server: Server) -> None:
+    sink = MemorySink()
+    recorder = init(sink=sink, max_queue_events=3)
+    episode = recorder.start(task="t")
+    episode.tool("sent")
+    assert recorder.flush(5)
+    sink.available = False
+    for number in range(10):
+        episode.tool(f"unsent-{number}")
+    assert episode.dropped
+    episode.end()
+    sink.available = True
+    assert recorder.close(10)
+    last = sink.records("episode-events")[-1]
+    assert isinstance(last, Excluded)
+    assert last.reason == "producer_queue_full"
+    assert_adds_up(recorder)
+
+
+def test_a_record_that_the_sink_refuses_is_counted(sink: MemorySink) -> None:
+    sink.largest_bytes = 1000
+    recorder = init(sink=sink)
+    with recorder.episode(task="t") as episode:
+        episode.tool("large", result="x" * 5000)
+    assert recorder.close(5)
+    assert recorder.counters["events_dropped.refused_by_sink"] == 1
+    assert_adds_up(recorder)
+
+
+BROKEN: list[dict[str, Any]] = [
+    {"choices": []},
+    {"choices": None},
+    {"usage": None},
+    {"usage": {"completion_tokens": "many"}},
+    {"prompt_token_ids": "abc"},
+    {"prompt_token_ids": [1, -5]},
+    {"prompt_token_ids": [1, 2**40]},
+    {"prompt_token_ids": [1.5]},
+    {"choices": [{"index": "x", "message": None}]},
+    {"choices": [{"index": 0, "message": {"role": 5, "content": ["a"], "tool_calls": [None, 3]}}]},
+    {"choices": [{"index": 0, "message": {"content": "\ud800"}, "logprobs": {"content": [{"logprob": "x"}]}}]},
+    {"choices": [{"index": 0, "message": {"content": "x"}, "logprobs": [1, 2]}]},
+    {"choices": [{"index": 0, "message": {"content": "x"}, "token_ids": {"a": 1}}]},
+]
+
+
+@pytest.mark.parametrize("broken", BROKEN, ids=str)
+@pytest.mark.parametrize("stream", [False, True])
+def test_an_answer_of_any_shape_reaches_the_host_and_becomes_an_untrainable_turn(
+    sink: MemorySink, server: Server, broken: dict[str, Any], stream: bool
+) -> None:
+    body = {**completion(), **broken}
+    server.script = lambda request: [body] if stream else body
+    recorder = init(sink=sink)
+    client = recorder.wrap(server.client())
+    with recorder.episode(task="t"):
+        answer = client.chat.completions.create(model="agent", messages=HELLO, stream=stream)
+        if stream:
+            list(answer)
+    assert recorder.close(5)
+    (turn,) = turns(sink)
+    assert not turn.trainable
+    assert_adds_up(recorder)
+
+
+@pytest.mark.parametrize(
+    "messages", [[object()], [{"role": "user", "content": object()}], [{"content": "\ud800"}], [[]]]
+)
+def test_a_request_of_any_shape_gives_what_it_gives_without_us(sink: MemorySink, server: Server, messages: Any) -> None:
+    def outcome(client: Any) -> str:
+        try:
+            return str(client.chat.completions.create(model="agent", messages=messages).choices[0].message.content)
+        except Exception as error:
+            return type(error).__name__
+
+    recorder = init(sink=sink)
+    with recorder.episode(task="t"):
+        assert outcome(recorder.wrap(server.client())) == outcome(server.client())
+    assert recorder.close(5)
+    assert_adds_up(recorder)
+
+
+def test_values_that_raise_when_looked_at_stay_the_hosts(sink: MemorySink) -> None:
+    class Hostile:
+        def __str__(self) -> str:
+            raise RuntimeError("do not look")
+
+        __repr__ = __str__
+
+    recorder = init(sink=sink)
+    hostile: Any = Hostile()
+    with recorder.episode(task="t", labels={"a": hostile}) as episode:
+        assert episode.tool("x", result=hostile) is not None
+        assert episode.reward(hostile) is None
+        assert recorder.feedback(hostile, reward=1.0) is None
+        recorder.alias(episode, hostile)
+        recorder.wrap(hostile)
+        with recorder.attach(hostile):
+            pass
+    assert recorder.close(5)
+    assert recorder.counts.total("hook_errors") >= 4
+    assert_adds_up(recorder)
+
+
+def test_nothing_is_sent_after_close(sink: MemorySink, server: Server) -> None:
+    recorder = init(sink=sink)
+    run_episodes(recorder, server)
+    assert recorder.close(5)
+    sent = len(sink.sent)
+    run_episodes(recorder, server)
+    assert len(sink.sent) == sent
+    assert recorder.close(5)
+    assert_adds_up(recorder)

@@ -1,0 +1,33 @@
+"""Every topic into typed ClickHouse tables, and saved questions over them.
+
+In reading order: `rows` (a record to rows; one file per family), `ranges` (records of a partition to offset ranges),
+`chunk_joiner`, `kafka_source` and `client_clickhouse` (the two services), `sink` (the order that makes delivery safe),
+`migrate`, `kafka_status`, `saved` and `output` (questions and how answers look).
+"""
+
+from rollbus.consumers.clickhouse.kafka_status import PartitionLag, sink_status
+from rollbus.consumers.clickhouse.migrate import migrate
+from rollbus.consumers.clickhouse.output import as_csv, as_json, as_table
+from rollbus.consumers.clickhouse.saved import Answer, SavedQuery, ask, list_queries, load_query, run_query
+from rollbus.consumers.clickhouse.settings import ClickHouseSettings, SinkSettings
+from rollbus.consumers.clickhouse.sink import Sink, run_sink, run_sink_async
+
+__all__ = [
+    "Answer",
+    "ClickHouseSettings",
+    "PartitionLag",
+    "SavedQuery",
+    "Sink",
+    "SinkSettings",
+    "as_csv",
+    "as_json",
+    "as_table",
+    "ask",
+    "list_queries",
+    "load_query",
+    "migrate",
+    "run_query",
+    "run_sink",
+    "run_sink_async",
+    "sink_status",
+]

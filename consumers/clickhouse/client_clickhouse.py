@@ -1,0 +1,139 @@
+"""ClickHouse over HTTP: commands, inserts by column and queries, with our errors instead of the driver's.
+
+UnavailableError is worth another try (no answer, too busy, too many parts); RejectedError is not. Blocking, without
+state on the server (no session), for one thread at a time; the sink calls it in a thread.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+import clickhouse_connect
+from clickhouse_connect.datatypes.base import ClickHouseType
+from clickhouse_connect.datatypes.registry import get_from_name
+from clickhouse_connect.driver.client import Client
+from clickhouse_connect.driver.exceptions import ClickHouseError, OperationalError
+from urllib3.exceptions import HTTPError
+
+from rollbus.consumers.clickhouse.origin import Row
+from rollbus.consumers.clickhouse.settings import ClickHouseSettings
+from rollbus.schemas.errors import RejectedError, ServiceError, UnavailableError
+
+PASSING_CODES = frozenset(
+    {
+        3,  # UNEXPECTED_END_OF_FILE
+        159,  # TIMEOUT_EXCEEDED
+        202,  # TOO_MANY_SIMULTANEOUS_QUERIES
+        209,  # SOCKET_TIMEOUT
+        210,  # NETWORK_ERROR
+        236,  # ABORTED
+        241,  # MEMORY_LIMIT_EXCEEDED
+        242,  # TABLE_IS_READ_ONLY
+        243,  # NOT_ENOUGH_SPACE
+        252,  # TOO_MANY_PARTS
+        394,  # QUERY_WAS_CANCELLED
+        439,  # CANNOT_SCHEDULE_TASK
+    }
+)
+"""Answers that may be different later (src/Common/ErrorCodes.cpp of ClickHouse)."""
+
+INSERT_SETTINGS = {
+    "async_insert": 0,  # the answer means: written
+    "throw_on_max_partitions_per_insert_block": 0,  # a producer's clock may spread a block over many months
+}
+
+
+class ClickHouse:
+    """One connection; connects at the first use, and anew after a failure."""
+
+    def __init__(self, settings: ClickHouseSettings, *, database: str | None = None) -> None:
+        """Use the settings' database, or another (`default` before it exists)."""
+        self._settings = settings
+        self._database = database or settings.database
+        self._client: Client | None = None
+        self._column_types: dict[str, dict[str, ClickHouseType]] = {}
+
+    def command(self, sql: str) -> None:
+        """Run one statement without result."""
+        with self._translated(f"statement {sql.split(chr(10))[0][:80]!r}"):
+            self._connected().command(sql)
+
+    def query(
+        self, sql: str, parameters: Mapping[str, Any] | None = None, settings: Mapping[str, Any] | None = None
+    ) -> tuple[list[str], list[tuple[Any, ...]]]:
+        """Return column names and rows."""
+        with self._translated("query"):
+            result = self._connected().query(sql, parameters=dict(parameters or {}), settings=dict(settings or {}))
+            return list(result.column_names), [tuple(row) for row in result.result_rows]
+
+    def insert(self, table: str, rows: Sequence[Row], *, token: str | None = None) -> None:
+        """Insert rows that all have the same columns; returns once they are written."""
+        if not rows:
+            return
+        settings: dict[str, Any] = dict(INSERT_SETTINGS)
+        if token is not None:
+            settings["insert_deduplication_token"] = token
+        names = list(rows[0])
+        columns = [[row[name] for row in rows] for name in names]
+        with self._translated(f"insert of {len(rows)} rows into {table}"):
+            client = self._connected()
+            types = self._types(client, table)
+            client.insert(
+                table,
+                columns,
+                column_names=names,
+                column_types=[types[name] for name in names],
+                column_oriented=True,
+                settings=settings,
+            )
+
+    def close(self) -> None:
+        """Close the connection; the next use opens another."""
+        client, self._client = self._client, None
+        self._column_types.clear()
+        if client is not None:
+            client.close()
+
+    def _connected(self) -> Client:
+        if self._client is None:
+            self._client = clickhouse_connect.get_client(
+                host=self._settings.host,
+                port=self._settings.port,
+                username=self._settings.user,
+                password=self._settings.password.get_secret_value(),
+                database=self._database,
+                secure=self._settings.secure,
+                send_receive_timeout=self._settings.timeout_s,
+                autogenerate_session_id=False,
+                query_retries=0,
+            )
+        return self._client
+
+    def _types(self, client: Client, table: str) -> dict[str, ClickHouseType]:
+        if table not in self._column_types:
+            sql = "SELECT name, type FROM system.columns WHERE database = {database:String} AND table = {table:String}"
+            found = client.query(sql, parameters={"database": self._database, "table": table}).result_rows
+            if not found:
+                raise RejectedError(
+                    f"table {self._database}.{table} does not exist; was the database migrated by an older version?"
+                )
+            self._column_types[table] = {name: get_from_name(type_name) for name, type_name in found}
+        return self._column_types[table]
+
+    @contextmanager
+    def _translated(self, what: str) -> Iterator[None]:
+        try:
+            yield
+        except (ClickHouseError, HTTPError, OSError) as error:
+            self.close()
+            raise self._our_error(what, error) from error
+
+    def _our_error(self, what: str, error: Exception) -> ServiceError:
+        where = f"ClickHouse at {self._settings.host}:{self._settings.port}, database {self._database}"
+        message = f"{where}: {what}: {error}"
+        code = getattr(error, "code", None)
+        if isinstance(error, (HTTPError, OSError)) or (isinstance(error, OperationalError) and code is None):
+            return UnavailableError(message)
+        if code in PASSING_CODES:
+            return UnavailableError(message)
+        return RejectedError(message)

@@ -1,0 +1,122 @@
+"""Numbered SQL files → the tables of a database, with a row in `schema_migrations` for each file applied.
+
+Every statement can run again without harm, so two runners that race do not hurt each other. A database that knows
+migrations which this version does not have is refused.
+"""
+
+import hashlib
+import logging
+import re
+import time
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from rollbus.consumers.clickhouse.client_clickhouse import ClickHouse
+from rollbus.consumers.clickhouse.settings import ClickHouseSettings
+from rollbus.schemas.errors import ConfigurationError
+
+logger = logging.getLogger(__name__)
+
+FOLDER = Path(__file__).parent / "migrations"
+_NAME = re.compile(r"(\d{4})_([a-z0-9_]+)\.sql")
+
+RECORD_TABLE = """\
+CREATE TABLE IF NOT EXISTS schema_migrations
+(
+    id UInt32,
+    name String,
+    checksum String,
+    duration_ms Int64,
+    applied_at DateTime64(3, 'UTC') DEFAULT now64(3)
+)
+ENGINE = ReplacingMergeTree(applied_at)
+ORDER BY id"""
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """One file."""
+
+    id: int
+    name: str
+    statements: tuple[str, ...]
+    checksum: str
+    """Of the statements without comments: a remark may be changed later, a statement may not."""
+
+
+def migrate(settings: ClickHouseSettings) -> list[Migration]:
+    """Bring the database up to date and return what was applied; raises ConfigurationError, ServiceError."""
+    outside = ClickHouse(settings, database="default")
+    outside.command(f"CREATE DATABASE IF NOT EXISTS {settings.database}")
+    outside.close()
+    client = ClickHouse(settings)
+    try:
+        client.command(RECORD_TABLE)
+        pending = find_pending(load_migrations(), applied(client), settings.database)
+        for migration in pending:
+            _apply(client, migration)
+        return pending
+    finally:
+        client.close()
+
+
+def applied(client: ClickHouse) -> dict[int, str]:
+    """Return the checksum of each migration that the database has."""
+    _, rows = client.query("SELECT id, checksum FROM schema_migrations FINAL ORDER BY id")
+    return {int(number): str(checksum) for number, checksum in rows}
+
+
+def find_pending(known: tuple[Migration, ...], done: dict[int, str], database: str) -> list[Migration]:
+    """Return what is to be applied; raises ConfigurationError for a database that this code does not fit."""
+    newest = max((migration.id for migration in known), default=0)
+    if done and max(done) > newest:
+        raise ConfigurationError(
+            f"database {database} has migration {max(done)}, this rollbus knows up to {newest}; "
+            "install the newer rollbus, or name another database"
+        )
+    for migration in known:
+        if done.get(migration.id, migration.checksum) != migration.checksum:
+            raise ConfigurationError(
+                f"migration {migration.id} ({migration.name}) was applied to database {database} with other "
+                "statements; a file that was released must not change: add a new one"
+            )
+    return [migration for migration in known if migration.id not in done]
+
+
+def _apply(client: ClickHouse, migration: Migration) -> None:
+    started = time.monotonic()
+    for statement in migration.statements:
+        client.command(statement)
+    duration_ms = int((time.monotonic() - started) * 1000)
+    row = {
+        "id": migration.id,
+        "name": migration.name,
+        "checksum": migration.checksum,
+        "duration_ms": duration_ms,
+    }
+    client.insert("schema_migrations", [row])
+    logger.info("migration applied id=%d name=%s duration_ms=%d", migration.id, migration.name, duration_ms)
+
+
+@cache
+def load_migrations(folder: Path = FOLDER) -> tuple[Migration, ...]:
+    """Return the files in order; raises ConfigurationError where their numbers have a gap."""
+    found = []
+    for path in sorted(folder.glob("*.sql")):
+        match = _NAME.fullmatch(path.name)
+        if match is None:
+            raise ConfigurationError(f"{path.name} is not named like 0001_what_it_does.sql")
+        statements = split_statements(path.read_text())
+        checksum = hashlib.sha256("\n".join(statements).encode()).hexdigest()[:16]
+        found.append(Migration(int(match[1]), match[2], statements, checksum))
+    if [migration.id for migration in found] != list(range(1, len(found) + 1)):
+        raise ConfigurationError(f"migrations in {folder} are not numbered 0001, 0002, … without gap")
+    return tuple(found)
+
+
+def split_statements(text: str) -> tuple[str, ...]:
+    """Return the statements without comment lines; each ends with a semicolon at the end of a line."""
+    lines = [line for line in text.splitlines() if not line.lstrip().startswith("--")]
+    parts = re.split(r";[ \t]*(?:\n|\Z)", "\n".join(lines))
+    return tuple(part.strip() for part in parts if part.strip())

@@ -1,0 +1,202 @@
+-- What producers wrote: one row per event, and one typed table per kind that carries more than the envelope.
+-- first_wins: of two rows with one id, the one that came first in its partition stays, as in the stages.
+
+CREATE TABLE IF NOT EXISTS events
+(
+    namespace LowCardinality(String),
+    event_id String,
+    kind LowCardinality(String),
+    episode_id String,
+    root_episode_id String,
+    writer_id String,
+    sequence Int64 CODEC(Delta, ZSTD(1)),
+    occurred_at DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
+    episode_started_at DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
+    producer LowCardinality(String),
+    environment LowCardinality(String),
+    detail String CODEC(ZSTD(3)) COMMENT 'JSON of what has no typed table: WriterClosed, Excluded, AliasDeclared',
+    kafka_topic LowCardinality(String),
+    kafka_partition Int32,
+    kafka_offset Int64 CODEC(Delta, ZSTD(1)),
+    kafka_timestamp DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
+    ingested_at DateTime64(3, 'UTC') DEFAULT now64(3),
+    first_wins Int64 MATERIALIZED -kafka_offset
+)
+ENGINE = ReplacingMergeTree(first_wins)
+PARTITION BY toYYYYMM(episode_started_at)
+ORDER BY (namespace, episode_id, writer_id, sequence, event_id)
+SETTINGS non_replicated_deduplication_window = 2000;
+
+CREATE TABLE IF NOT EXISTS episodes
+(
+    namespace LowCardinality(String),
+    episode_id String,
+    event_id String,
+    root_episode_id String,
+    parent_episode_id Nullable(String),
+    task LowCardinality(String),
+    agent LowCardinality(String),
+    example_id Nullable(String),
+    group_id Nullable(String),
+    group_size Nullable(Int64),
+    labels Map(LowCardinality(String), String),
+    resampled Bool,
+    producer LowCardinality(String),
+    environment LowCardinality(String),
+    started_at DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
+    kafka_topic LowCardinality(String),
+    kafka_partition Int32,
+    kafka_offset Int64 CODEC(Delta, ZSTD(1)),
+    kafka_timestamp DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
+    ingested_at DateTime64(3, 'UTC') DEFAULT now64(3),
+    first_wins Int64 MATERIALIZED -kafka_offset
+)
+ENGINE = ReplacingMergeTree(first_wins)
+PARTITION BY toYYYYMM(started_at)
+ORDER BY (namespace, episode_id)
+SETTINGS non_replicated_deduplication_window = 2000;
+
+CREATE TABLE IF NOT EXISTS episode_ends
+(
+    namespace LowCardinality(String),
+    episode_id String,
+    event_id String,
+    stop_reason LowCardinality(String),
+    error Nullable(String),
+    writer_ids Array(String),
+    episode_started_at DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
+    ended_at DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
+    kafka_topic LowCardinality(String),
+    kafka_partition Int32,
+    kafka_offset Int64 CODEC(Delta, ZSTD(1)),
+    kafka_timestamp DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
+    ingested_at DateTime64(3, 'UTC') DEFAULT now64(3),
+    first_wins Int64 MATERIALIZED -kafka_offset
+)
+ENGINE = ReplacingMergeTree(first_wins)
+PARTITION BY toYYYYMM(episode_started_at)
+ORDER BY (namespace, episode_id, event_id)
+SETTINGS non_replicated_deduplication_window = 2000;
+
+CREATE TABLE IF NOT EXISTS turns
+(
+    namespace LowCardinality(String),
+    episode_id String,
+    event_id String,
+    writer_id String,
+    sequence Int64,
+    function LowCardinality(String),
+    model LowCardinality(String),
+    policy_version Nullable(Int64),
+    response_id Nullable(String),
+    choice Int64,
+    prefix_count Int64,
+    prefix_hash String,
+    added_messages String CODEC(ZSTD(3)) COMMENT 'JSON list',
+    completion String CODEC(ZSTD(3)) COMMENT 'JSON',
+    completion_text Nullable(String) CODEC(ZSTD(3)),
+    logprob_mode LowCardinality(String),
+    temperature Nullable(Float64),
+    top_p Nullable(Float64),
+    frequency_penalty Nullable(Float64),
+    presence_penalty Nullable(Float64),
+    seed Nullable(Int64),
+    max_tokens Nullable(Int64),
+    finish_reason LowCardinality(Nullable(String)),
+    tools_hash String,
+    tools Nullable(String) CODEC(ZSTD(3)),
+    prompt_tokens Nullable(Int64),
+    completion_tokens Nullable(Int64),
+    latency_ms Nullable(Int64),
+    streamed Bool,
+    trainable Bool,
+    untrainable_reason LowCardinality(Nullable(String)),
+    episode_started_at DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
+    occurred_at DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
+    kafka_topic LowCardinality(String),
+    kafka_partition Int32,
+    kafka_offset Int64 CODEC(Delta, ZSTD(1)),
+    kafka_timestamp DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
+    ingested_at DateTime64(3, 'UTC') DEFAULT now64(3),
+    first_wins Int64 MATERIALIZED -kafka_offset
+)
+ENGINE = ReplacingMergeTree(first_wins)
+PARTITION BY toYYYYMM(episode_started_at)
+ORDER BY (namespace, episode_id, writer_id, sequence, event_id)
+SETTINGS non_replicated_deduplication_window = 2000;
+
+CREATE TABLE IF NOT EXISTS turn_tokens
+(
+    namespace LowCardinality(String),
+    episode_id String,
+    event_id String,
+    prompt_token_ids Array(Int32) CODEC(T64, ZSTD(3)),
+    completion_token_ids Array(Int32) CODEC(T64, ZSTD(3)),
+    logprobs Array(Float32) CODEC(ZSTD(3)),
+    episode_started_at DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
+    kafka_topic LowCardinality(String),
+    kafka_partition Int32,
+    kafka_offset Int64 CODEC(Delta, ZSTD(1)),
+    kafka_timestamp DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
+    ingested_at DateTime64(3, 'UTC') DEFAULT now64(3),
+    first_wins Int64 MATERIALIZED -kafka_offset
+)
+ENGINE = ReplacingMergeTree(first_wins)
+PARTITION BY toYYYYMM(episode_started_at)
+ORDER BY (namespace, episode_id, event_id)
+SETTINGS non_replicated_deduplication_window = 2000;
+
+CREATE TABLE IF NOT EXISTS tool_calls
+(
+    namespace LowCardinality(String),
+    episode_id String,
+    event_id String,
+    writer_id String,
+    sequence Int64,
+    name LowCardinality(String),
+    tool_call_id Nullable(String),
+    arguments String CODEC(ZSTD(3)),
+    result Nullable(String) CODEC(ZSTD(3)),
+    error Nullable(String),
+    latency_ms Nullable(Int64),
+    episode_started_at DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
+    occurred_at DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
+    kafka_topic LowCardinality(String),
+    kafka_partition Int32,
+    kafka_offset Int64 CODEC(Delta, ZSTD(1)),
+    kafka_timestamp DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
+    ingested_at DateTime64(3, 'UTC') DEFAULT now64(3),
+    first_wins Int64 MATERIALIZED -kafka_offset
+)
+ENGINE = ReplacingMergeTree(first_wins)
+PARTITION BY toYYYYMM(episode_started_at)
+ORDER BY (namespace, episode_id, writer_id, sequence, event_id)
+SETTINGS non_replicated_deduplication_window = 2000;
+
+-- A reward reported by alias is here twice under one event id: without its episode (topic aliases), and with it.
+CREATE TABLE IF NOT EXISTS rewards
+(
+    namespace LowCardinality(String),
+    episode_id String,
+    event_id String,
+    name LowCardinality(String),
+    value Nullable(Float64),
+    alias Nullable(String),
+    turn_event_id Nullable(String),
+    source LowCardinality(String),
+    supersedes Nullable(String),
+    retracted Bool,
+    comment Nullable(String) CODEC(ZSTD(3)),
+    episode_started_at DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
+    occurred_at DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
+    kafka_topic LowCardinality(String),
+    kafka_partition Int32,
+    kafka_offset Int64 CODEC(Delta, ZSTD(1)),
+    kafka_timestamp DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
+    ingested_at DateTime64(3, 'UTC') DEFAULT now64(3),
+    first_wins Int64 MATERIALIZED -kafka_offset
+)
+ENGINE = ReplacingMergeTree(first_wins)
+PARTITION BY toYYYYMM(episode_started_at)
+ORDER BY (namespace, episode_id, event_id)
+SETTINGS non_replicated_deduplication_window = 2000;

@@ -1,0 +1,203 @@
+-- Finished episodes, what they were worth, and the tokens that can be trained.
+
+CREATE TABLE IF NOT EXISTS trajectories
+(
+    namespace LowCardinality(String),
+    trajectory_id String,
+    episode_id String,
+    root_episode_id String,
+    parent_episode_id Nullable(String),
+    task LowCardinality(String),
+    example_id Nullable(String),
+    group_id Nullable(String),
+    group_size Nullable(Int64),
+    group_hint String,
+    agent LowCardinality(String),
+    producer LowCardinality(String),
+    environment LowCardinality(String),
+    labels Map(LowCardinality(String), String),
+    resampled Bool,
+    started_at DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
+    ended_at DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
+    assembled_at DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
+    closed_by LowCardinality(String),
+    stop_reason LowCardinality(Nullable(String)),
+    turns Int64,
+    tools Int64,
+    rewards Int64,
+    histories Int64,
+    tokens Int64,
+    sampled_tokens Int64,
+    min_policy_version Nullable(Int64),
+    max_policy_version Nullable(Int64),
+    opening_hash String,
+    prompt_hash String,
+    tools_hash String,
+    trainable Bool,
+    untrainable_reason LowCardinality(Nullable(String)),
+    config_hash String,
+    kafka_topic LowCardinality(String),
+    kafka_partition Int32,
+    kafka_offset Int64 CODEC(Delta, ZSTD(1)),
+    kafka_timestamp DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
+    ingested_at DateTime64(3, 'UTC') DEFAULT now64(3),
+    first_wins Int64 MATERIALIZED -kafka_offset
+)
+ENGINE = ReplacingMergeTree(first_wins)
+PARTITION BY toYYYYMM(started_at)
+ORDER BY (namespace, trajectory_id)
+SETTINGS non_replicated_deduplication_window = 2000;
+
+-- turn counts from 0; the conversation itself is in turns, under event_id. started_at is the trajectory's.
+CREATE TABLE IF NOT EXISTS trajectory_turns
+(
+    namespace LowCardinality(String),
+    trajectory_id String,
+    episode_id String,
+    turn Int64,
+    event_id String,
+    function LowCardinality(String),
+    model LowCardinality(String),
+    policy_version Nullable(Int64),
+    temperature Nullable(Float64),
+    finish_reason LowCardinality(Nullable(String)),
+    logprob_mode LowCardinality(String),
+    prompt_tokens Nullable(Int64),
+    completion_tokens Nullable(Int64),
+    latency_ms Nullable(Int64),
+    trainable Bool,
+    untrainable_reason LowCardinality(Nullable(String)),
+    started_at DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
+    occurred_at DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
+    kafka_topic LowCardinality(String),
+    kafka_partition Int32,
+    kafka_offset Int64 CODEC(Delta, ZSTD(1)),
+    kafka_timestamp DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
+    ingested_at DateTime64(3, 'UTC') DEFAULT now64(3),
+    first_wins Int64 MATERIALIZED -kafka_offset
+)
+ENGINE = ReplacingMergeTree(first_wins)
+PARTITION BY toYYYYMM(started_at)
+ORDER BY (namespace, trajectory_id, turn)
+SETTINGS non_replicated_deduplication_window = 2000;
+
+-- The reports that stood: revision 0 at assembly, later ones after RewardRevised.
+CREATE TABLE IF NOT EXISTS trajectory_rewards
+(
+    namespace LowCardinality(String),
+    trajectory_id String,
+    episode_id String,
+    revision Int64,
+    event_id String,
+    name LowCardinality(String),
+    value Float64,
+    turn_event_id Nullable(String),
+    source LowCardinality(String),
+    revised_at DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
+    kafka_topic LowCardinality(String),
+    kafka_partition Int32,
+    kafka_offset Int64 CODEC(Delta, ZSTD(1)),
+    kafka_timestamp DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
+    ingested_at DateTime64(3, 'UTC') DEFAULT now64(3),
+    first_wins Int64 MATERIALIZED -kafka_offset
+)
+ENGINE = ReplacingMergeTree(first_wins)
+PARTITION BY toYYYYMM(revised_at)
+ORDER BY (namespace, trajectory_id, revision, event_id)
+SETTINGS non_replicated_deduplication_window = 2000;
+
+-- Token sequences to train on; span i is tokens span_starts[i] … span_ends[i] - 1 (from 0), log-probs are those of the spans.
+CREATE TABLE IF NOT EXISTS histories
+(
+    namespace LowCardinality(String),
+    trajectory_id String,
+    episode_id String,
+    history Int64,
+    token_ids Array(Int32) CODEC(T64, ZSTD(3)),
+    logprobs Array(Float32) CODEC(ZSTD(3)),
+    span_starts Array(Int64) CODEC(ZSTD(3)),
+    span_ends Array(Int64) CODEC(ZSTD(3)),
+    span_turns Array(Int64) CODEC(ZSTD(3)),
+    span_policy_versions Array(Int64) CODEC(ZSTD(3)),
+    started_at DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
+    kafka_topic LowCardinality(String),
+    kafka_partition Int32,
+    kafka_offset Int64 CODEC(Delta, ZSTD(1)),
+    kafka_timestamp DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
+    ingested_at DateTime64(3, 'UTC') DEFAULT now64(3),
+    first_wins Int64 MATERIALIZED -kafka_offset
+)
+ENGINE = ReplacingMergeTree(first_wins)
+PARTITION BY toYYYYMM(started_at)
+ORDER BY (namespace, trajectory_id, history)
+SETTINGS non_replicated_deduplication_window = 2000;
+
+CREATE TABLE IF NOT EXISTS reward_revisions
+(
+    namespace LowCardinality(String),
+    trajectory_id String,
+    episode_id String,
+    group_hint String,
+    revision Int64,
+    rewards Int64,
+    excluded Bool,
+    revised_at DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
+    kafka_topic LowCardinality(String),
+    kafka_partition Int32,
+    kafka_offset Int64 CODEC(Delta, ZSTD(1)),
+    kafka_timestamp DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
+    ingested_at DateTime64(3, 'UTC') DEFAULT now64(3),
+    first_wins Int64 MATERIALIZED -kafka_offset
+)
+ENGINE = ReplacingMergeTree(first_wins)
+PARTITION BY toYYYYMM(revised_at)
+ORDER BY (namespace, trajectory_id, revision)
+SETTINGS non_replicated_deduplication_window = 2000;
+
+-- Without partitions: a score carries no time of its own that stays the same when it is written again.
+CREATE TABLE IF NOT EXISTS scores
+(
+    namespace LowCardinality(String),
+    trajectory_id String,
+    episode_id String,
+    revision Int64,
+    location_topic LowCardinality(String),
+    location_partition Int64,
+    location_offset Int64,
+    task LowCardinality(String),
+    example_id Nullable(String),
+    group_id Nullable(String),
+    group_size Nullable(Int64),
+    group_hint String,
+    agent LowCardinality(String),
+    labels Map(LowCardinality(String), String),
+    resampled Bool,
+    model LowCardinality(String),
+    prompt_hash String,
+    tools_hash String,
+    opening_hash String,
+    tokens Int64,
+    sampled_tokens Int64,
+    longest_history_tokens Int64,
+    min_policy_version Nullable(Int64),
+    max_policy_version Nullable(Int64),
+    stop_reason LowCardinality(Nullable(String)),
+    trainable Bool,
+    untrainable_reason LowCardinality(Nullable(String)),
+    outcome LowCardinality(String),
+    value Nullable(Float64),
+    components Map(LowCardinality(String), Float64),
+    reward_version LowCardinality(String),
+    error Nullable(String) CODEC(ZSTD(3)),
+    excluded Bool,
+    config_hash String,
+    kafka_topic LowCardinality(String),
+    kafka_partition Int32,
+    kafka_offset Int64 CODEC(Delta, ZSTD(1)),
+    kafka_timestamp DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
+    ingested_at DateTime64(3, 'UTC') DEFAULT now64(3),
+    first_wins Int64 MATERIALIZED -kafka_offset
+)
+ENGINE = ReplacingMergeTree(first_wins)
+ORDER BY (namespace, trajectory_id, revision)
+SETTINGS non_replicated_deduplication_window = 2000;

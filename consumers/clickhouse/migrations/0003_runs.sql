@@ -1,0 +1,281 @@
+-- What each run decided and trained. Small, kept for ever, without partitions.
+
+CREATE TABLE IF NOT EXISTS groups
+(
+    namespace LowCardinality(String),
+    run_id LowCardinality(String),
+    group_id String,
+    group_key String,
+    model LowCardinality(String),
+    task LowCardinality(String),
+    example_id Nullable(String),
+    strategy LowCardinality(String),
+    advantage_kind LowCardinality(String),
+    size Int64,
+    reward_mean Float64,
+    reward_std Float64,
+    reward_min Float64,
+    reward_max Float64,
+    has_signal Bool,
+    closed_by LowCardinality(String),
+    closed_at DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
+    reward_version LowCardinality(String),
+    config_hash String,
+    kafka_topic LowCardinality(String),
+    kafka_partition Int32,
+    kafka_offset Int64 CODEC(Delta, ZSTD(1)),
+    kafka_timestamp DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
+    ingested_at DateTime64(3, 'UTC') DEFAULT now64(3),
+    first_wins Int64 MATERIALIZED -kafka_offset
+)
+ENGINE = ReplacingMergeTree(first_wins)
+ORDER BY (namespace, run_id, group_id)
+SETTINGS non_replicated_deduplication_window = 2000;
+
+CREATE TABLE IF NOT EXISTS group_members
+(
+    namespace LowCardinality(String),
+    run_id LowCardinality(String),
+    group_id String,
+    trajectory_id String,
+    episode_id String,
+    location_topic LowCardinality(String),
+    location_partition Int64,
+    location_offset Int64,
+    reward Float64,
+    advantage Float64,
+    components Map(LowCardinality(String), Float64),
+    min_policy_version Int64,
+    max_policy_version Int64,
+    tokens Int64,
+    sampled_tokens Int64,
+    score_revision Int64,
+    resampled Bool,
+    closed_at DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
+    kafka_topic LowCardinality(String),
+    kafka_partition Int32,
+    kafka_offset Int64 CODEC(Delta, ZSTD(1)),
+    kafka_timestamp DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
+    ingested_at DateTime64(3, 'UTC') DEFAULT now64(3),
+    first_wins Int64 MATERIALIZED -kafka_offset
+)
+ENGINE = ReplacingMergeTree(first_wins)
+ORDER BY (namespace, run_id, group_id, trajectory_id)
+SETTINGS non_replicated_deduplication_window = 2000;
+
+CREATE TABLE IF NOT EXISTS curriculum_states
+(
+    namespace LowCardinality(String),
+    run_id LowCardinality(String),
+    window Int64,
+    mode LowCardinality(String),
+    percentile Float64,
+    last_expansion_window Int64,
+    total_groups Nullable(Int64),
+    seen_group_ids Array(String),
+    admitted_group_ids Array(String),
+    rejected_group_ids Array(String),
+    reward_mean Nullable(Float64),
+    closed_at DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
+    mode_state String CODEC(ZSTD(3)),
+    config_hash String,
+    kafka_topic LowCardinality(String),
+    kafka_partition Int32,
+    kafka_offset Int64 CODEC(Delta, ZSTD(1)),
+    kafka_timestamp DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
+    ingested_at DateTime64(3, 'UTC') DEFAULT now64(3),
+    first_wins Int64 MATERIALIZED -kafka_offset
+)
+ENGINE = ReplacingMergeTree(first_wins)
+ORDER BY (namespace, run_id, window)
+SETTINGS non_replicated_deduplication_window = 2000;
+
+CREATE TABLE IF NOT EXISTS batches
+(
+    namespace LowCardinality(String),
+    run_id LowCardinality(String),
+    batch_hash String,
+    model LowCardinality(String),
+    number Int64,
+    window Int64,
+    groups Int64,
+    trajectories Int64,
+    newest_policy_version Int64,
+    cut_at DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
+    config_hash String,
+    kafka_topic LowCardinality(String),
+    kafka_partition Int32,
+    kafka_offset Int64 CODEC(Delta, ZSTD(1)),
+    kafka_timestamp DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
+    ingested_at DateTime64(3, 'UTC') DEFAULT now64(3),
+    first_wins Int64 MATERIALIZED -kafka_offset
+)
+ENGINE = ReplacingMergeTree(first_wins)
+ORDER BY (namespace, run_id, batch_hash)
+SETTINGS non_replicated_deduplication_window = 2000;
+
+CREATE TABLE IF NOT EXISTS batch_groups
+(
+    namespace LowCardinality(String),
+    run_id LowCardinality(String),
+    batch_hash String,
+    number Int64,
+    position Int64,
+    group_id String,
+    kafka_topic LowCardinality(String),
+    kafka_partition Int32,
+    kafka_offset Int64 CODEC(Delta, ZSTD(1)),
+    kafka_timestamp DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
+    ingested_at DateTime64(3, 'UTC') DEFAULT now64(3),
+    first_wins Int64 MATERIALIZED -kafka_offset
+)
+ENGINE = ReplacingMergeTree(first_wins)
+ORDER BY (namespace, run_id, batch_hash, position)
+SETTINGS non_replicated_deduplication_window = 2000;
+
+-- One row per ledger record: state is started, completed, skipped or failed. attempt is 0 where the record has none.
+CREATE TABLE IF NOT EXISTS steps
+(
+    namespace LowCardinality(String),
+    run_id LowCardinality(String),
+    step Int64,
+    state LowCardinality(String),
+    attempt Int64,
+    model LowCardinality(String),
+    batch_hash String,
+    batch_number Int64,
+    base_version Int64,
+    policy_version Nullable(Int64),
+    trained Int64,
+    dropped Int64,
+    metrics Map(LowCardinality(String), Float64),
+    reason LowCardinality(Nullable(String)),
+    error_class LowCardinality(Nullable(String)),
+    message Nullable(String) CODEC(ZSTD(3)),
+    final Bool,
+    started_at Nullable(DateTime64(3, 'UTC')),
+    ended_at Nullable(DateTime64(3, 'UTC')),
+    kafka_topic LowCardinality(String),
+    kafka_partition Int32,
+    kafka_offset Int64 CODEC(Delta, ZSTD(1)),
+    kafka_timestamp DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
+    ingested_at DateTime64(3, 'UTC') DEFAULT now64(3),
+    first_wins Int64 MATERIALIZED -kafka_offset
+)
+ENGINE = ReplacingMergeTree(first_wins)
+ORDER BY (namespace, run_id, step, state, attempt)
+SETTINGS non_replicated_deduplication_window = 2000;
+
+-- Every trajectory of a completed or skipped step: trained with its lag, or dropped with its reason.
+CREATE TABLE IF NOT EXISTS step_members
+(
+    namespace LowCardinality(String),
+    run_id LowCardinality(String),
+    step Int64,
+    batch_hash String,
+    group_id String,
+    trajectory_id String,
+    fate LowCardinality(String),
+    reason LowCardinality(Nullable(String)),
+    lag Nullable(Int64),
+    advantage Nullable(Float64),
+    sampled_tokens Nullable(Int64),
+    policy_version Nullable(Int64),
+    ended_at DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
+    kafka_topic LowCardinality(String),
+    kafka_partition Int32,
+    kafka_offset Int64 CODEC(Delta, ZSTD(1)),
+    kafka_timestamp DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
+    ingested_at DateTime64(3, 'UTC') DEFAULT now64(3),
+    first_wins Int64 MATERIALIZED -kafka_offset
+)
+ENGINE = ReplacingMergeTree(first_wins)
+ORDER BY (namespace, run_id, step, group_id, trajectory_id)
+SETTINGS non_replicated_deduplication_window = 2000;
+
+CREATE TABLE IF NOT EXISTS step_outcomes
+(
+    namespace LowCardinality(String),
+    run_id LowCardinality(String),
+    step Int64,
+    batch_hash String,
+    batch_number Int64,
+    state LowCardinality(String),
+    base_version Int64,
+    policy_version Int64,
+    kafka_topic LowCardinality(String),
+    kafka_partition Int32,
+    kafka_offset Int64 CODEC(Delta, ZSTD(1)),
+    kafka_timestamp DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
+    ingested_at DateTime64(3, 'UTC') DEFAULT now64(3),
+    first_wins Int64 MATERIALIZED -kafka_offset
+)
+ENGINE = ReplacingMergeTree(first_wins)
+ORDER BY (namespace, run_id, step, state)
+SETTINGS non_replicated_deduplication_window = 2000;
+
+-- One row per change of state; the newest changed_at is the state of a version.
+CREATE TABLE IF NOT EXISTS policy_versions
+(
+    namespace LowCardinality(String),
+    model LowCardinality(String),
+    version Int64,
+    parent Nullable(Int64),
+    run_id LowCardinality(Nullable(String)),
+    step Nullable(Int64),
+    batch_hash Nullable(String),
+    checkpoint String,
+    state LowCardinality(String),
+    reason Nullable(String),
+    changed_at DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
+    kafka_topic LowCardinality(String),
+    kafka_partition Int32,
+    kafka_offset Int64 CODEC(Delta, ZSTD(1)),
+    kafka_timestamp DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
+    ingested_at DateTime64(3, 'UTC') DEFAULT now64(3),
+    first_wins Int64 MATERIALIZED -kafka_offset
+)
+ENGINE = ReplacingMergeTree(first_wins)
+ORDER BY (namespace, model, version, changed_at, state)
+SETTINGS non_replicated_deduplication_window = 2000;
+
+CREATE TABLE IF NOT EXISTS evaluations
+(
+    namespace LowCardinality(String),
+    evaluation_id String,
+    model LowCardinality(String),
+    policy_version Int64,
+    run_id LowCardinality(Nullable(String)),
+    name LowCardinality(String),
+    episodes Int64,
+    metrics Map(LowCardinality(String), Float64),
+    seed Nullable(Int64),
+    evaluated_at DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
+    kafka_topic LowCardinality(String),
+    kafka_partition Int32,
+    kafka_offset Int64 CODEC(Delta, ZSTD(1)),
+    kafka_timestamp DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
+    ingested_at DateTime64(3, 'UTC') DEFAULT now64(3),
+    first_wins Int64 MATERIALIZED -kafka_offset
+)
+ENGINE = ReplacingMergeTree(first_wins)
+ORDER BY (namespace, evaluation_id)
+SETTINGS non_replicated_deduplication_window = 2000;
+
+CREATE TABLE IF NOT EXISTS run_commands
+(
+    namespace LowCardinality(String),
+    run_id LowCardinality(String),
+    command LowCardinality(String),
+    command_id String,
+    comment Nullable(String),
+    kafka_topic LowCardinality(String),
+    kafka_partition Int32,
+    kafka_offset Int64 CODEC(Delta, ZSTD(1)),
+    kafka_timestamp DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
+    ingested_at DateTime64(3, 'UTC') DEFAULT now64(3),
+    first_wins Int64 MATERIALIZED -kafka_offset
+)
+ENGINE = ReplacingMergeTree(first_wins)
+ORDER BY (namespace, run_id, command_id)
+SETTINGS non_replicated_deduplication_window = 2000;

@@ -1,0 +1,132 @@
+-- What was dropped, not understood or reported, and what the sink itself read.
+
+-- run_id is empty for the stages of the namespace.
+CREATE TABLE IF NOT EXISTS drops
+(
+    namespace LowCardinality(String),
+    run_id LowCardinality(String),
+    unit LowCardinality(String),
+    unit_id String,
+    reason LowCardinality(String),
+    stage LowCardinality(String),
+    trajectories Int64,
+    detail String CODEC(ZSTD(3)),
+    dropped_at DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
+    kafka_topic LowCardinality(String),
+    kafka_partition Int32,
+    kafka_offset Int64 CODEC(Delta, ZSTD(1)),
+    kafka_timestamp DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
+    ingested_at DateTime64(3, 'UTC') DEFAULT now64(3),
+    first_wins Int64 MATERIALIZED -kafka_offset
+)
+ENGINE = ReplacingMergeTree(first_wins)
+ORDER BY (namespace, run_id, unit, unit_id, reason, stage)
+SETTINGS non_replicated_deduplication_window = 2000;
+
+-- One row per trajectory whose fate a drop decides.
+CREATE TABLE IF NOT EXISTS drop_trajectories
+(
+    namespace LowCardinality(String),
+    run_id LowCardinality(String),
+    trajectory_id String,
+    reason LowCardinality(String),
+    stage LowCardinality(String),
+    unit LowCardinality(String),
+    unit_id String,
+    dropped_at DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
+    kafka_topic LowCardinality(String),
+    kafka_partition Int32,
+    kafka_offset Int64 CODEC(Delta, ZSTD(1)),
+    kafka_timestamp DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
+    ingested_at DateTime64(3, 'UTC') DEFAULT now64(3),
+    first_wins Int64 MATERIALIZED -kafka_offset
+)
+ENGINE = ReplacingMergeTree(first_wins)
+ORDER BY (namespace, run_id, trajectory_id, reason, stage, unit_id)
+SETTINGS non_replicated_deduplication_window = 2000;
+
+-- Bytes as they came, with their origin. stage sink: what the sink itself could not read.
+CREATE TABLE IF NOT EXISTS dead_letters
+(
+    namespace LowCardinality(String),
+    stage LowCardinality(String),
+    topic LowCardinality(String),
+    partition Int64,
+    offset Int64,
+    timestamp DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
+    key Nullable(String) CODEC(ZSTD(3)),
+    value Nullable(String) CODEC(ZSTD(3)),
+    error_class LowCardinality(String),
+    message String CODEC(ZSTD(3)),
+    attempt Int64,
+    app_version LowCardinality(String),
+    kafka_topic LowCardinality(String),
+    kafka_partition Int32,
+    kafka_offset Int64 CODEC(Delta, ZSTD(1)),
+    kafka_timestamp DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
+    ingested_at DateTime64(3, 'UTC') DEFAULT now64(3),
+    first_wins Int64 MATERIALIZED -kafka_offset
+)
+ENGINE = ReplacingMergeTree(first_wins)
+PARTITION BY toYYYYMM(timestamp)
+ORDER BY (namespace, stage, topic, partition, offset)
+SETTINGS non_replicated_deduplication_window = 2000;
+
+CREATE TABLE IF NOT EXISTS producer_reports
+(
+    namespace LowCardinality(String),
+    producer LowCardinality(String),
+    writer_id String,
+    counters Map(LowCardinality(String), Int64),
+    reported_at DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
+    kafka_topic LowCardinality(String),
+    kafka_partition Int32,
+    kafka_offset Int64 CODEC(Delta, ZSTD(1)),
+    kafka_timestamp DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
+    ingested_at DateTime64(3, 'UTC') DEFAULT now64(3),
+    first_wins Int64 MATERIALIZED -kafka_offset
+)
+ENGINE = ReplacingMergeTree(first_wins)
+PARTITION BY toYYYYMM(reported_at)
+ORDER BY (namespace, producer, writer_id, reported_at)
+SETTINGS non_replicated_deduplication_window = 2000;
+
+-- One row per partition and time at which it took effect.
+CREATE TABLE IF NOT EXISTS config_applied
+(
+    namespace LowCardinality(String),
+    stage LowCardinality(String),
+    run_id LowCardinality(String),
+    config_hash String,
+    content String CODEC(ZSTD(3)),
+    kafka_topic LowCardinality(String),
+    kafka_partition Int32,
+    kafka_offset Int64 CODEC(Delta, ZSTD(1)),
+    kafka_timestamp DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
+    ingested_at DateTime64(3, 'UTC') DEFAULT now64(3),
+    first_wins Int64 MATERIALIZED -kafka_offset
+)
+ENGINE = ReplacingMergeTree(first_wins)
+ORDER BY (namespace, stage, run_id, config_hash, kafka_topic, kafka_partition, kafka_offset)
+SETTINGS non_replicated_deduplication_window = 2000;
+
+CREATE TABLE IF NOT EXISTS sink_ranges
+(
+    namespace LowCardinality(String),
+    kafka_topic LowCardinality(String),
+    kafka_partition Int32,
+    from_offset Int64 COMMENT 'where the range before it ended',
+    last_offset Int64 COMMENT 'of its last record',
+    next_offset Int64 COMMENT 'what is committed once all its rows are in',
+    end_offset Int64 COMMENT 'end of the partition when the range was cut',
+    records Int64 COMMENT 'everything read, chunks and ticks too',
+    stored Int64 COMMENT 'records that have rows',
+    rows Int64,
+    dead_letters Int64,
+    bytes Int64,
+    digest String COMMENT 'hash of the bytes of its records, in order',
+    ingested_at DateTime64(6, 'UTC') DEFAULT now64(6)
+)
+ENGINE = ReplacingMergeTree(ingested_at)
+ORDER BY (namespace, kafka_topic, kafka_partition, from_offset)
+COMMENT 'What the sink read, range by range; written before the rows of the range, so that a restart rebuilds the same one';

@@ -1,0 +1,41 @@
+"""Where a row comes from: the Kafka coordinates that every row carries."""
+
+from dataclasses import dataclass
+from typing import Any
+
+Row = dict[str, Any]
+"""Column name to value; times are whole milliseconds since 1970, UTC."""
+Rows = list[tuple[str, Row]]
+"""(table, row)."""
+
+MAX_TIME_MS = 4_102_444_800_000
+"""2100-01-01. A producer's clock may say anything, a DateTime64 column may not: values are held to 1970 … 2100."""
+
+
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """One record's place in the log. A record in chunks has the place of its first chunk."""
+
+    namespace: str
+    topic: str
+    """Without the namespace."""
+    partition: int
+    offset: int
+    timestamp_ms: int
+    """Of the Kafka record."""
+
+    def row(self, **columns: Any) -> Row:
+        """Return a row with these columns and the coordinates."""
+        return {
+            "namespace": self.namespace,
+            **columns,
+            "kafka_topic": self.topic,
+            "kafka_partition": self.partition,
+            "kafka_offset": self.offset,
+            "kafka_timestamp": time_ms(self.timestamp_ms),
+        }
+
+
+def time_ms(value: int) -> int:
+    """Return a time that a DateTime64 column can hold."""
+    return min(max(value, 0), MAX_TIME_MS)

@@ -1,0 +1,93 @@
+"""Answers as a table for the terminal, as CSV or as JSON lines. Pure: values in, text or a renderable out."""
+
+import csv
+import io
+import json
+import math
+from collections.abc import Sequence
+from datetime import date, datetime
+from typing import Any
+
+from rich.table import Table
+from rich.text import Text
+
+MAX_LIST_ITEMS = 8
+"""Of a list or map in a table cell; CSV and JSON hold all."""
+
+
+def as_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, title: str | None = None) -> Table:
+    """Return a rich table; numbers stand right."""
+    table = Table(title=title, title_justify="left")
+    for position, name in enumerate(columns):
+        numeric = any(_is_number(row[position]) for row in rows)
+        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell(value)) for value in row))
+    return table
+
+
+def as_csv(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """Return CSV with a header; an empty field is NULL, lists and maps are JSON."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(columns)
+    for row in rows:
+        writer.writerow(
+            ["" if value is None else _json(value) if isinstance(value, (list, tuple, dict)) else _plain(value)
+             for value in row]
+        )  # fmt: skip
+    return out.getvalue()
+
+
+def as_json(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """Return one JSON object per line; times are ISO 8601, NaN and infinity are null."""
+    return "".join(_json(dict(zip(columns, row, strict=True))) + "\n" for row in rows)
+
+
+def cell(value: Any) -> str:
+    """Return a value as a table shows it."""
+    if value is None:
+        return "–"
+    if isinstance(value, float):
+        return f"{value:.4g}" if math.isfinite(value) else str(value)
+    if isinstance(value, dict):
+        items = [f"{key}={cell(item)}" for key, item in value.items()]
+        return ", ".join(_shortened(items))
+    if isinstance(value, (list, tuple)):
+        return ", ".join(_shortened([cell(item) for item in value]))
+    return str(_plain(value))
+
+
+def _shortened(items: list[str]) -> list[str]:
+    more = len(items) - MAX_LIST_ITEMS
+    return items if more <= 0 else [*items[:MAX_LIST_ITEMS], f"… {more} more"]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (datetime, date)):
+        return value.isoformat()
+    if isinstance(value, bytes):
+        return value.hex()
+    return value
+
+
+def _json(value: Any) -> str:
+    return json.dumps(_finite(value), ensure_ascii=False, default=_text)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {str(key): _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return value
+
+
+def _text(value: Any) -> str:
+    return str(_plain(value))

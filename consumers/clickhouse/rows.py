@@ -1,0 +1,50 @@
+"""A record and its place in the log → the rows that keep it: one function per record type, in one table.
+
+Pure. A record type is in `MAKERS`, or in `NOT_STORED` with the reason; a test holds the two to the registry.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from rollbus.consumers.clickhouse import rows_events, rows_operations, rows_runs, rows_steps, rows_trajectories
+from rollbus.consumers.clickhouse.origin import Origin, Rows
+from rollbus.schemas import control, drops, events, groups, steps, trajectories
+
+MAKERS: dict[type, Callable[[Any, Origin], Rows]] = {
+    events.EpisodeStarted: rows_events.episode_started,
+    events.TurnRecorded: rows_events.turn_recorded,
+    events.ToolCalled: rows_events.tool_called,
+    events.RewardReported: rows_events.reward_reported,
+    events.EpisodeEnded: rows_events.episode_ended,
+    events.WriterClosed: rows_events.writer_closed,
+    events.Excluded: rows_events.excluded,
+    events.AliasDeclared: rows_events.alias_declared,
+    trajectories.Trajectory: rows_trajectories.trajectory,
+    trajectories.RewardRevised: rows_trajectories.reward_revised,
+    trajectories.Score: rows_trajectories.score,
+    groups.Group: rows_runs.group,
+    groups.CurriculumState: rows_runs.curriculum_state,
+    groups.TrainingBatch: rows_runs.training_batch,
+    groups.StepOutcome: rows_steps.step_outcome,
+    steps.StepStarted: rows_steps.step_started,
+    steps.StepCompleted: rows_steps.step_completed,
+    steps.StepSkipped: rows_steps.step_skipped,
+    steps.StepFailed: rows_steps.step_failed,
+    steps.PolicyVersion: rows_steps.policy_version,
+    steps.Evaluation: rows_steps.evaluation,
+    control.ConfigApplied: rows_operations.config_applied,
+    control.RunCommand: rows_operations.run_command,
+    drops.Drop: rows_operations.drop,
+    drops.DeadLetter: rows_operations.dead_letter,
+    drops.ProducerReport: rows_operations.producer_report,
+}
+
+NOT_STORED: dict[type, str] = {
+    control.Tick: "one per second and partition; it carries nothing but the time, which every other row has",
+}
+
+
+def rows_of(record: Any, origin: Origin) -> Rows:
+    """Return the rows of a record; none for those that are not stored."""
+    record_type = type(record)
+    return [] if record_type in NOT_STORED else MAKERS[record_type](record, origin)

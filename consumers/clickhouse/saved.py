@@ -1,0 +1,135 @@
+"""Saved questions: SQL files with a header that says what they answer and what they ask for.
+
+A header is the comment lines at the top:
+
+    -- name: reward_by_policy_version
+    -- Mean reward of each policy version.
+    -- param namespace String = 'rollbus.' : which log
+    -- param run String = 'main' : which run
+
+The SQL uses ClickHouse's own parameters, `{run:String}`, so a value is never part of the statement.
+"""
+
+import ast
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from rollbus.consumers.clickhouse.client_clickhouse import ClickHouse
+from rollbus.consumers.clickhouse.settings import ClickHouseSettings
+from rollbus.schemas.errors import ConfigurationError
+
+FOLDER = Path(__file__).parent / "queries"
+LIMITS = {"max_execution_time": 60, "max_result_rows": 1_000_000, "result_overflow_mode": "throw"}
+"""A question that would take longer or return more is asked wrongly."""
+
+_PARAM = re.compile(r"param (\w+) ([\w()]+) = (.+?) : (.+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One value that a question asks for."""
+
+    name: str
+    type: str
+    """ClickHouse's."""
+    default: str | int | float
+    description: str
+
+
+@dataclass(frozen=True, slots=True)
+class SavedQuery:
+    """One file."""
+
+    name: str
+    description: str
+    parameters: tuple[Parameter, ...]
+    sql: str
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Columns and rows."""
+
+    columns: list[str] = field(default_factory=list)
+    rows: list[tuple[Any, ...]] = field(default_factory=list)
+
+
+@cache
+def list_queries() -> tuple[SavedQuery, ...]:
+    """Return every saved question, by name."""
+    return tuple(parse_query(path.stem, path.read_text()) for path in sorted(FOLDER.glob("*.sql")))
+
+
+def load_query(name: str) -> SavedQuery:
+    """Return the question; raises ConfigurationError that lists the names there are."""
+    for query in list_queries():
+        if query.name == name:
+            return query
+    names = ", ".join(query.name for query in list_queries())
+    raise ConfigurationError(f"no saved question {name!r}; there are {names}")
+
+
+def run_query(settings: ClickHouseSettings, name: str, values: Mapping[str, Any] | None = None) -> Answer:
+    """Answer a saved question; values left out have their defaults. Raises ConfigurationError, ServiceError."""
+    query = load_query(name)
+    return ask(settings, query.sql, bind(query, values or {}))
+
+
+def ask(settings: ClickHouseSettings, sql: str, values: Mapping[str, Any] | None = None) -> Answer:
+    """Answer any one statement, with limits on time and size."""
+    client = ClickHouse(settings)
+    try:
+        columns, rows = client.query(sql, values, LIMITS)
+    finally:
+        client.close()
+    return Answer(columns, rows)
+
+
+def bind(query: SavedQuery, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a value for each parameter, numbers from text where a number is asked for."""
+    known = {parameter.name: parameter for parameter in query.parameters}
+    if unknown := sorted(set(values) - set(known)):
+        raise ConfigurationError(
+            f"{query.name} has no parameter {', '.join(unknown)}; it has {', '.join(known) or 'none'}"
+        )
+    return {name: _value(query, parameter, values.get(name, parameter.default)) for name, parameter in known.items()}
+
+
+def _value(query: SavedQuery, parameter: Parameter, value: Any) -> Any:
+    number: type | None = None
+    if "Int" in parameter.type:
+        number = int
+    elif "Float" in parameter.type:
+        number = float
+    if number is None:
+        return str(value)
+    try:
+        return number(value)
+    except (TypeError, ValueError):
+        raise ConfigurationError(f"{query.name}: {parameter.name} must be {parameter.type}, got {value!r}") from None
+
+
+def parse_query(stem: str, text: str) -> SavedQuery:
+    """Return the question in a file's text; raises ConfigurationError for a header that is not whole."""
+    header = []
+    lines = text.splitlines()
+    while lines and lines[0].startswith("--"):
+        header.append(lines.pop(0)[2:].strip())
+    if not header or header[0] != f"name: {stem}":
+        raise ConfigurationError(f"{stem}.sql must begin with '-- name: {stem}'")
+    parameters = tuple(_parameter(stem, line) for line in header[1:] if line.startswith("param "))
+    description = " ".join(line for line in header[1:] if not line.startswith("param "))
+    sql = "\n".join(lines).strip().removesuffix(";")
+    return SavedQuery(stem, description, parameters, sql)
+
+
+def _parameter(stem: str, line: str) -> Parameter:
+    match = _PARAM.fullmatch(line)
+    if match is None:
+        raise ConfigurationError(f"{stem}.sql: '{line}' is not like 'param run String = 'main' : which run'")
+    name, type_name, default, description = match.groups()
+    return Parameter(name, type_name, ast.literal_eval(default), description)

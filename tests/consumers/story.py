@@ -1,0 +1,242 @@
+"""A small log with known answers: nine episodes, three groups, one batch, one step.
+
+e1–e4 and e5, e6, e9 reach groups g1, g2, g3; g2 has no signal; e7 cannot be trained; e8 still waits for its group.
+The step trains e1, e2 (lag 0) and e5, e6 (lag 1), and drops e9 as stale.
+"""
+
+from typing import Any
+
+from rollbus.schemas.control import ConfigApplied
+from rollbus.schemas.drops import DeadLetter, Drop, ProducerReport
+from rollbus.schemas.groups import CurriculumState, Group, StepOutcome, TrainingBatch
+from rollbus.schemas.ids import event_id, trajectory_id
+from rollbus.schemas.steps import (
+    DroppedMember,
+    Evaluation,
+    StepCompleted,
+    StepFailed,
+    StepSkipped,
+    StepStarted,
+    TrainedMember,
+)
+from rollbus.schemas.trajectories import Reward, RewardRevised
+from tests.builders import (
+    MINUTE_MS,
+    START_MS,
+    make_alias,
+    make_alias_reward,
+    make_command,
+    make_episode,
+    make_excluded,
+    make_group,
+    make_member,
+    make_outcome,
+    make_score,
+    make_tick,
+    make_tool,
+    make_trajectory,
+    make_version,
+)
+
+EPISODES = tuple(f"e{number}" for number in range(1, 10))
+REWARDS = {"e1": 0.0, "e2": 1.0, "e3": 1.0, "e4": 1.0, "e5": 0.0, "e6": 1.0, "e7": 0.5, "e8": 1.0, "e9": 1.0}
+VERSIONS = {"e5": 0, "e6": 0, "e9": 0}
+"""The other episodes were sampled by version 1."""
+GROUPS = {"g1": ("e1", "e2"), "g2": ("e3", "e4"), "g3": ("e5", "e6", "e9")}
+
+Record = tuple[str, str, Any]
+"""Topic, key, record."""
+
+
+def version_of(episode: str) -> int:
+    return VERSIONS.get(episode, 1)
+
+
+def story() -> list[Record]:
+    """Return every record of the log, each type of the registry at least once, in the order of the flow."""
+    return [*_events(), *_trajectories(), *_run(), *_ledger(), *_operations()]
+
+
+def _events() -> list[Record]:
+    records: list[Record] = [("episode-events", "", make_tick(1))]
+    for episode in EPISODES:
+        events = make_episode(episode, reward=REWARDS[episode], turns=2, version=version_of(episode))
+        records += [("episode-events", episode, event) for event in events]
+    records.append(("episode-events", "e7", make_tool("e7", 9)))
+    records.append(("episode-events", "e7", make_excluded("e7")))
+    records.append(("aliases", "ticket-1", make_alias("ticket-1", "e1")))
+    records.append(("aliases", "ticket-1", make_alias_reward("ticket-1", 1.0)))
+    return records
+
+
+def _trajectories() -> list[Record]:
+    records: list[Record] = []
+    for episode in EPISODES:
+        trainable = episode != "e7"
+        trajectory = make_trajectory(
+            episode,
+            reward=REWARDS[episode],
+            trainable=trainable,
+            untrainable_reason=None if trainable else "no_logprobs",
+        )
+        records.append(("trajectories", "example:play:x1", trajectory))
+        if trainable:
+            score = make_score(
+                trajectory_id(episode), REWARDS[episode], version=version_of(episode), episode_id=episode
+            )
+            records.append(("scores", "example:play:x1", score))
+    revised = RewardRevised(
+        trajectory_id=trajectory_id("e8"),
+        episode_id="e8",
+        group_hint="example:play:x1",
+        revision=1,
+        rewards=(Reward(event_id="r-e8-late", name="reward", value=0.25),),
+        revised_at_ms=START_MS + MINUTE_MS,
+    )
+    return [*records, ("trajectories", "example:play:x1", revised)]
+
+
+def groups() -> list[Group]:
+    made = []
+    for name, episodes in GROUPS.items():
+        rewards = [REWARDS[episode] for episode in episodes]
+        members = tuple(
+            make_member(trajectory_id(episode), REWARDS[episode], version=version_of(episode), episode_id=episode)
+            for episode in episodes
+        )
+        made.append(make_group(name, rewards, members=members))
+    return made
+
+
+def batch() -> TrainingBatch:
+    first, _, third = groups()
+    return TrainingBatch(
+        batch_hash="b0",
+        run_id="main",
+        model="agent",
+        number=0,
+        window=0,
+        groups=(first, third),
+        newest_policy_version=1,
+        cut_at_ms=START_MS + 2 * MINUTE_MS,
+    )
+
+
+def _run() -> list[Record]:
+    window = CurriculumState(
+        run_id="main",
+        window=0,
+        mode="harness",
+        percentile=0.5,
+        last_expansion_window=-1,
+        total_groups=2,
+        seen_group_ids=("g1", "g2", "g3"),
+        admitted_group_ids=("g1", "g3"),
+        reward_mean=0.75,
+        closed_at_ms=START_MS + MINUTE_MS,
+    )
+    config = ConfigApplied(stage="grouping", run_id="main", config_hash="c1", content="{}")
+    return [
+        ("run-log", "main", config),
+        ("run-log", "main", make_command("pause")),
+        *(("run-log", "main", group) for group in groups()),
+        ("curriculum", "main", window),
+        ("batches", "main", batch()),
+    ]
+
+
+def _ledger() -> list[Record]:
+    same: dict[str, Any] = {"run_id": "main", "model": "agent", "step": 1, "batch_hash": "b0", "batch_number": 0}
+    trained = tuple(
+        TrainedMember(
+            trajectory_id=trajectory_id(episode),
+            group_id=group,
+            lag=1 - version_of(episode),
+            advantage=0.5,
+            sampled_tokens=2,
+        )
+        for group, episode in (("g1", "e1"), ("g1", "e2"), ("g3", "e5"), ("g3", "e6"))
+    )
+    started = StepStarted(**same, attempt=1, base_version=1, started_at_ms=START_MS + 3 * MINUTE_MS)
+    failed = StepFailed(
+        **same,
+        attempt=1,
+        base_version=1,
+        error_class="UnavailableError",
+        message="no answer",
+        final=False,
+        failed_at_ms=START_MS + 3 * MINUTE_MS + 1,
+    )
+    completed = StepCompleted(
+        **same,
+        base_version=1,
+        policy_version=2,
+        trained=trained,
+        dropped=(DroppedMember(trajectory_id=trajectory_id("e9"), group_id="g3", reason="stale"),),
+        metrics={"loss": 0.25, "entropy": 1.5},
+        started_at_ms=START_MS + 3 * MINUTE_MS,
+        completed_at_ms=START_MS + 4 * MINUTE_MS,
+    )
+    skipped = StepSkipped(
+        **(same | {"step": 2, "batch_hash": "b1", "batch_number": 1}),
+        base_version=2,
+        reason="nothing_to_train",
+        started_at_ms=START_MS + 5 * MINUTE_MS,
+        completed_at_ms=START_MS + 5 * MINUTE_MS,
+    )
+    outcome: StepOutcome = make_outcome(batch(), base=1)
+    serving = make_version(2, 1, step=1, batch_hash="b0", changed_at_ms=START_MS + 4 * MINUTE_MS)
+    evaluation = Evaluation(
+        evaluation_id="ev1",
+        model="agent",
+        policy_version=2,
+        run_id="main",
+        name="held-out",
+        episodes=800,
+        metrics={"win": 0.55, "win_low": 0.5, "win_high": 0.6},
+        evaluated_at_ms=START_MS + 6 * MINUTE_MS,
+    )
+    return [
+        *(("training-steps", "main", record) for record in (started, failed, completed, skipped)),
+        ("run-log", "main", outcome),
+        ("run-log", "main", make_version(1, 0, state="serving")),
+        ("run-log", "main", serving),
+        ("policy-versions", "agent", serving),
+        ("evaluations", "main", evaluation),
+    ]
+
+
+def _operations() -> list[Record]:
+    def drop(unit: Any, unit_id: str, reason: str, stage: str, run_id: str | None, *episodes: str) -> Record:
+        record = Drop(
+            unit=unit,
+            unit_id=unit_id,
+            reason=reason,
+            stage=stage,
+            run_id=run_id,
+            trajectory_ids=tuple(trajectory_id(episode) for episode in episodes),
+            detail=f"{reason} at {stage}",
+            dropped_at_ms=START_MS + 2 * MINUTE_MS,
+        )
+        return "drops", unit_id, record
+
+    letter = DeadLetter(
+        topic="rollbus.scores",
+        partition=0,
+        offset=7,
+        timestamp_ms=START_MS,
+        key=b"k\xff",
+        value=b"\x00\xff\xfe",
+        stage="grouping",
+        error_class="UndecodableError",
+        message="not a record",
+    )
+    report = ProducerReport(producer="web", writer_id="w1", counters={"sent": 40}, reported_at_ms=START_MS)
+    return [
+        drop("group", "g2", "no_signal", "curriculum", "main", "e3", "e4"),
+        drop("trajectory", trajectory_id("e7"), "untrainable", "scoring", None, "e7"),
+        drop("trajectory", trajectory_id("e9"), "stale", "trainer", "main", "e9"),
+        drop("event", event_id("e1", "w1", 77), "late_event", "assembly", None),
+        ("dead-letters", "k", letter),
+        ("producer-reports", "web", report),
+    ]

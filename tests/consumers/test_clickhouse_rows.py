@@ -1,0 +1,74 @@
+"""Every record has rows, and every row says where it came from."""
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from rollbus.consumers.clickhouse.migrate import load_migrations
+from rollbus.consumers.clickhouse.origin import MAX_TIME_MS, Origin
+from rollbus.consumers.clickhouse.rows import MAKERS, NOT_STORED, rows_of
+from rollbus.schemas.registry import RECORDS
+from tests.builders import make_started, make_trajectory, make_turn
+from tests.consumers.story import story
+
+ORIGIN = Origin("t.", "episode-events", 3, 41, 1_700_000_000_000)
+TABLES = " ".join(statement for migration in load_migrations() for statement in migration.statements)
+
+
+def row(record: Any, table: str) -> dict[str, Any]:
+    (found,) = [found for name, found in rows_of(record, ORIGIN) if name == table]
+    return found
+
+
+def test_every_record_type_has_rows_or_a_reason_why_not() -> None:
+    assert set(MAKERS) | set(NOT_STORED) == set(RECORDS)
+    assert not set(MAKERS) & set(NOT_STORED)
+
+
+def test_the_story_holds_every_record_type() -> None:
+    assert {type(record) for _, _, record in story()} == set(RECORDS)
+
+
+@pytest.mark.parametrize("record", [record for _, _, record in story()], ids=lambda record: type(record).__name__)
+def test_every_row_carries_namespace_and_kafka_coordinates(record: Any) -> None:
+    rows = rows_of(record, ORIGIN)
+    assert bool(rows) is (type(record) not in NOT_STORED)
+    for table, columns in rows:
+        assert f"CREATE TABLE IF NOT EXISTS {table}\n" in TABLES
+        assert columns["namespace"] == "t."
+        assert (columns["kafka_topic"], columns["kafka_partition"], columns["kafka_offset"]) == (
+            "episode-events",
+            3,
+            41,
+        )
+
+
+def test_rows_of_one_table_all_have_the_same_columns() -> None:
+    columns: dict[str, list[str]] = {}
+    for _, _, record in story():
+        for table, found in rows_of(record, ORIGIN):
+            assert columns.setdefault(table, list(found)) == list(found)
+
+
+def test_tokens_and_logprobs_are_lists_of_their_own_table() -> None:
+    tokens = row(make_turn(prompt=(1, 2), completion=(3,), logprobs=(-0.5,)), "turn_tokens")
+    assert (list(tokens["prompt_token_ids"]), list(tokens["completion_token_ids"]), list(tokens["logprobs"])) == (
+        [1, 2],
+        [3],
+        [-0.5],
+    )
+    assert "turn_tokens" not in {name for name, _ in rows_of(make_turn(untrainable="no_token_ids"), ORIGIN)}
+
+
+def test_a_trajectory_names_the_versions_that_sampled_it_and_its_sampled_tokens() -> None:
+    found = row(make_trajectory(), "trajectories")
+    assert (found["tokens"], found["sampled_tokens"]) == (5, 2)
+    assert (found["min_policy_version"], found["max_policy_version"]) == (0, 0)
+    assert row(make_trajectory(histories=()), "trajectories")["min_policy_version"] is None
+
+
+@pytest.mark.parametrize(("said", "kept"), [(10**17, MAX_TIME_MS), (-5, 0)])
+def test_a_clock_that_is_far_off_is_held_to_what_a_column_can_hold(said: int, kept: int) -> None:
+    event = dataclasses.replace(make_started(), episode_started_at_ms=said)
+    assert row(event, "episodes")["started_at"] == kept

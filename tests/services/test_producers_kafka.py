@@ -17,10 +17,13 @@ import rollbus.producers
 from rollbus.local.kafka import kafka_service
 from rollbus.local.ports import free_port
 from rollbus.local.service import ServiceProcess
+from rollbus.producers.kafka_sink import KafkaSink
 from rollbus.schemas import codec
 from rollbus.schemas.chunks import is_chunk, join, parse
 from rollbus.schemas.events import ToolCalled, WriterClosed
+from rollbus.schemas.kafka_connection import KafkaConnection
 from rollbus.schemas.topics import ALIASES, EPISODE_EVENTS, MAX_MESSAGE_BYTES, PRODUCER_REPORTS
+from tests.producers.sink_contract import SinkContract
 
 pytestmark = pytest.mark.services
 PARTITIONS = 4
@@ -223,3 +226,33 @@ async def test_a_forked_child_writes_as_a_writer_of_its_own(kafka: str, topics: 
     assert [event.sequence for event in parent] == [0, 1, 2, 3, 4]
     (closed,) = [event for event in events if isinstance(event, WriterClosed) and event.count == 1]
     assert closed.writer_id == child[0].writer_id
+
+
+class TestKafkaSink(SinkContract):
+    """The Kafka sink keeps the promises that the in-memory one keeps."""
+
+    @pytest.fixture(autouse=True)
+    def _broker(self, kafka: str, topics: str) -> None:
+        self.address, self.namespace = kafka, topics
+
+    async def make(self) -> KafkaSink:
+        """Return a sink that is not started."""
+        return KafkaSink(KafkaConnection(bootstrap_servers=self.address))
+
+    async def received(self, sink: KafkaSink, count: int) -> list[tuple[bytes, bytes, int]]:
+        """Key, value and timestamp of what arrived."""
+        consumer = AIOKafkaConsumer(self.topic(), bootstrap_servers=self.address, auto_offset_reset="earliest")
+        await consumer.start()
+        try:
+            messages = [await consumer.getone() for _ in range(count)]
+        finally:
+            await consumer.stop()
+        return [(message.key or b"", message.value or b"", message.timestamp) for message in messages]
+
+    def topic(self) -> str:
+        """Where the contract's records go."""
+        return EPISODE_EVENTS.full_name(self.namespace)
+
+    def limit(self, sink: KafkaSink) -> int:
+        """Return the size of a value that the sink refuses."""
+        return 2_000_000

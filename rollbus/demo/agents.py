@@ -167,7 +167,7 @@ async def play(settings: AgentSettings) -> None:
             await agents.run()
         finally:
             delivered = await asyncio.to_thread(recorder.close, FLUSH_S)
-            logger.info("delivered=%s counters=%s", delivered, dict(recorder.counters()))
+            logger.info("delivered=%s counters=%s", delivered, dict(recorder.counters))
 
 
 if __name__ == "__main__":

@@ -3,6 +3,8 @@
 Hundreds of times cheaper to decode than Avro arrays, and exact: a float32 log-prob survives unchanged.
 """
 
+from __future__ import annotations  # array[int] cannot be evaluated before Python 3.12
+
 import math
 import sys
 from array import array

@@ -9,6 +9,7 @@ import os
 import signal
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -33,6 +34,10 @@ class ProcessIdentity:
     start_ticks: int
     """Clock ticks from boot to the start of the process."""
     boot_id: str
+
+
+_exit_codes: dict[ProcessIdentity, int] = {}
+"""Of the children that were reaped here; the kernel tells only once."""
 
 
 def spawn(
@@ -77,14 +82,19 @@ def identify(pid: int) -> ProcessIdentity | None:
 
 def is_running(identity: ProcessIdentity) -> bool:
     """Whether exactly this process still runs; a zombie does not, and ours is reaped on the way."""
-    _reap(identity.pid)
     fields = _stat_fields(identity.pid)
-    return (
-        fields is not None
-        and int(fields[_START_TIME]) == identity.start_ticks
-        and _boot_id() == identity.boot_id
-        and fields[_STATE] not in "ZX"
-    )
+    if fields is None or int(fields[_START_TIME]) != identity.start_ticks or _boot_id() != identity.boot_id:
+        return False
+    if fields[_STATE] in "ZX":
+        _reap(identity)
+        return False
+    return True
+
+
+def exit_code(identity: ProcessIdentity) -> int | None:
+    """How a process that this one started has ended: its exit code, or minus the signal that ended it; else None."""
+    is_running(identity)
+    return _exit_codes.get(identity)
 
 
 def anything_left(identity: ProcessIdentity) -> bool:
@@ -153,12 +163,12 @@ def _signal_session(session_id: int, signum: signal.Signals) -> None:
             continue
 
 
-def _reap(pid: int) -> None:
+def _reap(identity: ProcessIdentity) -> None:
     """Collect the exit status if it is our child; otherwise its own parent does."""
-    try:
-        os.waitpid(pid, os.WNOHANG)
-    except ChildProcessError:
-        return
+    with suppress(ChildProcessError):
+        pid, status = os.waitpid(identity.pid, os.WNOHANG)
+        if pid == identity.pid:
+            _exit_codes[identity] = os.waitstatus_to_exitcode(status)
 
 
 def _stat_fields(pid: int) -> list[str] | None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from rollbus.local.ports import require_free
-from rollbus.local.processes import POLL_S, TERMINATE_GRACE_S, ProcessIdentity, end, is_running, spawn
+from rollbus.local.processes import POLL_S, TERMINATE_GRACE_S, ProcessIdentity, end, exit_code, is_running, spawn
 from rollbus.schemas.errors import UnavailableError
 
 START_TIMEOUT_S = 90.0
@@ -31,6 +31,8 @@ class Service:
     ports: Mapping[str, int] = field(default_factory=dict)
     """Setting → port it listens on; each must be free before it starts."""
     start_timeout_s: float = START_TIMEOUT_S
+    may_end: bool = False
+    """Whether it ends by itself when its work is done, as an agent does after its games."""
     env: Mapping[str, str] | None = None
     """Its whole environment; None for the starter's."""
 
@@ -77,6 +79,10 @@ class ServiceProcess:
     def is_running(self) -> bool:
         """Whether the process still runs, healthy or not."""
         return self.identity is not None and is_running(self.identity)
+
+    def exit_code(self) -> int | None:
+        """How it ended, if it has: its exit code, or minus the signal; None while it runs and after `stop`."""
+        return None if self.identity is None else exit_code(self.identity)
 
     def stop(self, *, grace_s: float = TERMINATE_GRACE_S) -> None:
         """SIGTERM, then SIGKILL after `grace_s`; nothing if it is not running."""

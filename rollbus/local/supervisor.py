@@ -71,14 +71,30 @@ class Supervisor:
             process.wait_until_healthy()
 
     def check(self) -> None:
-        """Raise UnavailableError, with the end of its log, if a service has ended that nobody stopped."""
+        """Raise UnavailableError, with the end of its log, if a service has ended that nobody stopped.
+
+        One that may end by itself with exit code 0 (`Service.may_end`) raises only if it ended otherwise.
+        """
         for process in self._processes.values():
-            if process.identity is not None and not process.is_running():
-                raise UnavailableError(f"{process.service.name} has ended; {log_tail(process.log_path)}")
+            if process.identity is None or process.is_running():
+                continue
+            code = process.exit_code()
+            if code != 0 or not process.service.may_end:
+                name = process.service.name
+                raise UnavailableError(f"{name} has ended with exit code {code}; {log_tail(process.log_path)}")
 
     def has_ended(self, name: str) -> bool:
-        """Whether a service that is meant to end by itself, such as an agent with a number of games, has done so."""
-        return not self._processes[name].is_running()
+        """Whether a service that is meant to end by itself, such as an agent with a number of games, has done so.
+
+        Raises UnavailableError, with the end of its log, if it ended with an error.
+        """
+        process = self._processes[name]
+        if process.is_running():
+            return False
+        code = process.exit_code()
+        if code:
+            raise UnavailableError(f"{name} ended with exit code {code}; {log_tail(process.log_path)}")
+        return True
 
     def stop(self, name: str) -> None:
         """End one service and forget it."""

@@ -1,6 +1,7 @@
 """A process is known again, ended with all it started, and never mistaken for one that got its number."""
 
 import os
+import signal
 import sys
 import time
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from rollbus.local.processes import (
     anything_left,
     describe,
     end,
+    exit_code,
     identify,
     is_running,
     session_members,
@@ -90,6 +92,16 @@ def test_children_that_outlive_their_parent_are_ended_too(log: Path) -> None:
     assert anything_left(identity)
     assert end(identity)
     assert session_members(identity.pid) == ()
+
+
+def test_how_a_process_ended_is_known_after_it_was_reaped(log: Path) -> None:
+    failed = spawn([sys.executable, "-c", "raise SystemExit(3)"], log_path=log)
+    until(lambda: not is_running(failed))
+    assert (exit_code(failed), exit_code(failed)) == (3, 3)
+    killed = spawn(SLEEP, log_path=log)
+    assert exit_code(killed) is None
+    end(killed, grace_s=0)
+    assert exit_code(killed) in {-signal.SIGTERM, -signal.SIGKILL}
 
 
 def test_output_goes_to_the_log(log: Path) -> None:

@@ -5,6 +5,7 @@ import signal
 import subprocess
 import sys
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -59,11 +60,27 @@ def test_a_service_that_ends_is_noticed_with_its_last_words(tmp_path: Path) -> N
         process = supervisor.start(sleeper("short", 0))
         assert process.identity is not None
         until_gone(process.identity)
-        assert supervisor.has_ended("short")
-        with pytest.raises(UnavailableError, match=r"(?s)short has ended.*done for"):
+        with pytest.raises(UnavailableError, match=r"(?s)short ended with exit code 1.*done for"):
+            supervisor.has_ended("short")
+        with pytest.raises(UnavailableError, match=r"(?s)short has ended with exit code 1.*done for"):
             supervisor.check()
         supervisor.start(sleeper("short"))
         supervisor.check()
+
+
+def test_a_service_may_end_by_itself_when_its_work_is_done(tmp_path: Path) -> None:
+    agent = Service(name="agent", command=lambda: [sys.executable, "-c", ""], is_healthy=lambda: True, may_end=True)
+    with Supervisor(log_dir=tmp_path) as supervisor:
+        process = supervisor.start(agent)
+        assert process.identity is not None
+        until_gone(process.identity)
+        assert supervisor.has_ended("agent")
+        supervisor.check()
+        worker = supervisor.start(replace(agent, name="worker", may_end=False))
+        assert worker.identity is not None
+        until_gone(worker.identity)
+        with pytest.raises(UnavailableError, match="worker has ended with exit code 0"):
+            supervisor.check()
 
 
 def test_a_stopped_service_can_be_started_again(tmp_path: Path) -> None:

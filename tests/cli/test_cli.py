@@ -1,0 +1,85 @@
+"""The command line reads well, loads only what it needs, and ends with a message instead of a traceback."""
+
+from pathlib import Path
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from rollbus.cli.root import COMMANDS, rollbus
+
+
+def invoke(*arguments: str, expect: int = 0, **environment: str) -> str:
+    result = CliRunner().invoke(rollbus, arguments, env=environment)
+    assert result.exit_code == expect, result.output
+    return result.output
+
+
+def verbs(command: click.Command, path: tuple[str, ...]) -> list[tuple[str, ...]]:
+    if not isinstance(command, click.Group):
+        return [path]
+    return [path] + [found for name, verb in command.commands.items() for found in verbs(verb, (*path, name))]
+
+
+def every_command() -> list[tuple[str, ...]]:
+    context = click.Context(rollbus)
+    return [
+        found for noun in COMMANDS for found in verbs(rollbus.get_command(context, noun) or pytest.fail(noun), (noun,))
+    ]
+
+
+def test_help_lists_every_noun_with_one_line() -> None:
+    text = invoke("--help")
+    for noun, entry in COMMANDS.items():
+        assert noun in text
+        assert entry.help in text
+
+
+@pytest.mark.parametrize("command", every_command(), ids=" ".join)
+def test_every_command_explains_itself(command: tuple[str, ...]) -> None:
+    text = invoke(*command, "--help")
+    assert text.startswith("Usage:")
+    assert len(text.splitlines()) > 4
+
+
+def test_every_mistake_in_the_settings_is_shown_with_its_line(tmp_path: Path) -> None:
+    path = tmp_path / "rollbus.yaml"
+    path.write_text("kafka:\n  bootstrap_server: b:1\nruns:\n  - run_id: 'Main!'\n")
+    text = invoke("--config", str(path), "topics", "check", expect=1)
+    assert "line 2: kafka.bootstrap_server: is not a setting; did you mean 'bootstrap_servers'?" in text
+    assert "line 4: runs[0].run_id" in text
+    assert "Traceback" not in text
+
+
+def test_what_is_shared_is_set_once(tmp_path: Path) -> None:
+    path = tmp_path / "rollbus.yaml"
+    path.write_text("worker:\n  namespace: other.\n")
+    assert "worker: namespace: set this at the top" in invoke("--config", str(path), "topics", "check", expect=1)
+
+
+def test_several_runs_must_be_told_apart(tmp_path: Path) -> None:
+    path = tmp_path / "rollbus.yaml"
+    path.write_text("runs: [{run_id: a}, {run_id: b}]\n")
+    assert "say which with --run" in invoke("--config", str(path), "trainer", "status", expect=1)
+    unknown = invoke("--config", str(path), "trainer", "status", "--run", "c", expect=1)
+    assert "no run 'c' in the settings; there are: a, b" in unknown
+
+
+def test_an_unknown_stage_is_answered_with_the_known_ones() -> None:
+    text = invoke("worker", "run", "--stage", "assembley", expect=1)
+    assert "no stage assembley" in text
+    assert "curriculum.main" in text
+
+
+def test_a_broker_that_is_not_there_is_named() -> None:
+    text = invoke("topics", "check", expect=1, ROLLBUS_KAFKA__BOOTSTRAP_SERVERS="127.0.0.1:1")
+    assert "127.0.0.1:1" in text
+    assert "Traceback" not in text
+
+
+def test_the_topology_is_a_mermaid_flowchart() -> None:
+    assert invoke("topics", "graph").startswith("flowchart LR")
+
+
+def test_saved_questions_are_listed() -> None:
+    assert "fate_of_every_trajectory" in invoke("sql", "list", COLUMNS="200")

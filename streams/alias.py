@@ -58,7 +58,7 @@ class AliasState(StageState):
         for key in self.waiting.rows:
             self.by_alias[key.partition(_SEPARATOR)[0]].add(key)
         self.order = 1 + max((row.order for row in self.waiting.rows.values()), default=0)
-        tables = {"a": self.targets.rows, "w": self.waiting.rows, "s": self.seen.rows}
+        tables: dict[str, dict[str, Any]] = {"a": self.targets.rows, "w": self.waiting.rows, "s": self.seen.rows}
         self.due.rebuild(kind + key for kind, rows in tables.items() for key in rows)
 
     def _deadline(self, key: str) -> int | None:

@@ -82,6 +82,12 @@ class Stub:
     """Checksums of the events it was made of, by their key within the episode."""
 
 
+def _decode_stub(plain: Any) -> Stub:
+    closed_ms, trajectory_id, hint, revision, excluded, rewards, seen = plain
+    standing = tuple((event_id, value) for event_id, value in rewards)
+    return Stub(closed_ms, trajectory_id, hint, revision, excluded, standing, seen)
+
+
 STUBS: RowCodec[Stub] = json_codec(
     lambda row: [
         row.closed_ms,
@@ -92,7 +98,7 @@ STUBS: RowCodec[Stub] = json_codec(
         row.rewards,
         row.seen,
     ],
-    lambda plain: Stub(*plain[:5], tuple((name, value) for name, value in plain[5]), plain[6]),
+    _decode_stub,
 )
 
 

@@ -35,7 +35,8 @@ def _encode(row: PartRow) -> bytes:
 
 
 def _decode(data: bytes) -> PartRow:
-    return PartRow(*_HEAD.unpack_from(data), data[_HEAD.size :])
+    arrived_ms, partition, offset, count = _HEAD.unpack_from(data)
+    return PartRow(arrived_ms, partition, offset, count, data[_HEAD.size :])
 
 
 _CODEC: RowCodec[PartRow] = RowCodec(1, _encode, {1: _decode})

@@ -232,17 +232,7 @@ class GroupingStage:
 
 def _refusal(score: Score, config: RunConfig) -> tuple[DropReason, str] | None:
     """Say why a score can join no group of the run; None where it can."""
-    chosen = config.filter
-    outside = (
-        (chosen.tasks and score.task not in chosen.tasks and f"task {score.task!r}")
-        or (chosen.agents and score.agent not in chosen.agents and f"agent {score.agent!r}")
-        or (score.model and score.model not in (chosen.models or (config.model,)) and f"model {score.model!r}")
-        or next(
-            (f"label {name!r}" for name, value in sorted(chosen.labels.items()) if score.labels.get(name) != value),
-            None,
-        )
-    )
-    if outside:
+    if outside := _outside(score, config):
         return DropReason.NOT_TARGETED, f"{outside} is not of this run"
     if score.excluded:
         return DropReason.EXCLUDED, ""
@@ -253,6 +243,19 @@ def _refusal(score: Score, config: RunConfig) -> tuple[DropReason, str] | None:
     if limit is not None and score.longest_history_tokens > limit:
         return DropReason.OVERLONG, f"{score.longest_history_tokens} tokens, {limit} are allowed"
     return None
+
+
+def _outside(score: Score, config: RunConfig) -> str | None:
+    """Name what keeps a score out of the run's filter; the model is the run's own unless the filter names others."""
+    chosen = config.filter
+    if chosen.tasks and score.task not in chosen.tasks:
+        return f"task {score.task!r}"
+    if chosen.agents and score.agent not in chosen.agents:
+        return f"agent {score.agent!r}"
+    if score.model and score.model not in (chosen.models or (config.model,)):
+        return f"model {score.model!r}"
+    other = [name for name, value in sorted(chosen.labels.items()) if score.labels.get(name) != value]
+    return f"label {other[0]!r}" if other else None
 
 
 def _without_value(score: Score) -> tuple[DropReason, str]:

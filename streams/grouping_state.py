@@ -5,6 +5,7 @@ Open groups are an index over the scores' rows. Marks stay for two days, longer 
 
 import struct
 from dataclasses import dataclass, field
+from typing import Any
 
 from rollbus.schemas.codec import decode
 from rollbus.schemas.config import RunConfig
@@ -144,7 +145,12 @@ class GroupingState(StageState):
 
     def watch_all(self) -> None:
         """Look at every deadline anew, after a restore or with another configuration."""
-        tables = {"w": self.scores.rows, "g": self.groups, "m": self.marks.rows, "c": self.closed.rows}
+        tables: dict[str, dict[str, Any]] = {
+            "w": self.scores.rows,
+            "g": self.groups,
+            "m": self.marks.rows,
+            "c": self.closed.rows,
+        }
         self.due.rebuild(kind + key for kind, rows in tables.items() for key in rows)
 
     def key_of(self, score: Score) -> str:

@@ -1,0 +1,202 @@
+"""Trajectories get scores; a function that misbehaves harms its own trajectory only, and None is not 0."""
+
+import asyncio
+import math
+import threading
+from typing import Any
+
+import pytest
+
+from rollbus.schemas.config import RewardConfig, ScoringConfig
+from rollbus.schemas.errors import ConfigurationError
+from rollbus.schemas.topics import SCORES
+from rollbus.schemas.trajectories import Reward, RewardRevised, Score, Trajectory
+from rollbus.streams.rewards.contract import RewardContext, RewardFunction
+from rollbus.streams.rewards.registry import BUILT_IN
+from rollbus.streams.scoring import ScoringStage
+from tests.builders import START_MS, make_config, make_trajectory
+from tests.stepping import Stepper, of_topic, reasons
+
+
+async def _hang(trajectory: Trajectory, context: RewardContext) -> float:
+    await asyncio.Event().wait()
+    return 1.0
+
+
+def _hang_in_thread(trajectory: Trajectory, context: RewardContext) -> float:
+    threading.Event().wait(2)
+    return 1.0
+
+
+def _raise(trajectory: Trajectory, context: RewardContext) -> float:
+    raise RuntimeError("user code")
+
+
+async def _half(trajectory: Trajectory, context: RewardContext) -> float:
+    return 0.5
+
+
+REGISTRY = {
+    **BUILT_IN,
+    "hang": RewardFunction(_hang),
+    "hang_in_thread": RewardFunction(_hang_in_thread),
+    "raise": RewardFunction(_raise),
+    "nan": RewardFunction(lambda trajectory, context: math.nan),
+    "text": RewardFunction(lambda trajectory, context: "good"),  # type: ignore[arg-type,return-value]
+    "none": RewardFunction(lambda trajectory, context: None),
+    "half": RewardFunction(_half),
+    "turns": RewardFunction(lambda trajectory, context: len(trajectory.turns)),
+}
+
+
+def scoring(*rewards: RewardConfig, **config: Any) -> Stepper:
+    stage = ScoringStage(
+        ScoringConfig(rewards=rewards or (RewardConfig(),), **config), keep_ms=100_000, registry=REGISTRY
+    )
+    stepper = Stepper(stage)
+    stepper.tick()
+    return stepper
+
+
+def component(kind: str, **fields: Any) -> RewardConfig:
+    return RewardConfig(**{"type": kind, "name": kind, "timeout_s": 0.05, "attempts": 1} | fields)
+
+
+def revised(episode: str, *values: float, revision: int = 1, **fields: Any) -> RewardRevised:
+    rewards = tuple(Reward(event_id=f"r{index}", name="reward", value=value) for index, value in enumerate(values))
+    return RewardRevised(
+        trajectory_id=make_trajectory(episode).trajectory_id,
+        episode_id=episode,
+        group_hint="example:play:x1",
+        revision=revision,
+        rewards=rewards,
+        revised_at_ms=START_MS,
+        **fields,
+    )
+
+
+def test_a_score_is_the_header_of_its_trajectory() -> None:
+    (score,) = scoring().feed(make_trajectory(reward=0.75))
+    assert (score.value, score.outcome, score.components) == (0.75, "scored", {"reward": 0.75})
+    assert (score.tokens, score.sampled_tokens, score.longest_history_tokens) == (5, 2, 5)
+    assert (score.model, score.min_policy_version, score.max_policy_version) == ("agent", 0, 0)
+    assert score.location.offset == 1
+
+
+def test_components_are_weighted_summed_and_clipped() -> None:
+    rewards = (RewardConfig(weight=2.0), component("half", weight=-1.0))
+    (score,) = scoring(*rewards).feed(make_trajectory(reward=1.0))
+    assert (score.value, score.components) == (1.5, {"reward": 1.0, "half": 0.5})
+    (clipped,) = scoring(*rewards, clip_high=1.0).feed(make_trajectory(reward=1.0))
+    assert clipped.value == 1.0
+
+
+def test_a_missing_reward_is_missing_and_not_zero() -> None:
+    (score,) = scoring().feed(make_trajectory(reward=None))
+    assert (score.outcome, score.value) == ("missing", None)
+
+
+@pytest.mark.parametrize("kind", ["hang", "hang_in_thread", "raise", "nan", "text"])
+def test_a_function_that_misbehaves_fails_its_own_trajectory_only(kind: str) -> None:
+    stepper = scoring(RewardConfig(), component(kind))
+    found = stepper.feed(make_trajectory("e1"))
+    assert isinstance(found[0], Score)
+    assert (found[0].outcome, found[0].value) == ("failed", None)
+    assert reasons(found) == ["score_failed"]
+
+
+def test_a_function_is_tried_again_as_often_as_configured() -> None:
+    calls: list[str] = []
+
+    def flaky(trajectory: Trajectory, context: RewardContext) -> float:
+        calls.append(trajectory.episode_id)
+        if len(calls) < 3:
+            raise ConnectionError("later")
+        return 1.0
+
+    reward = RewardConfig(type="flaky", attempts=3)
+    stage = ScoringStage(
+        ScoringConfig(rewards=(reward,)), keep_ms=1, registry=BUILT_IN | {"flaky": RewardFunction(flaky)}
+    )
+    assert Stepper(stage).feed(make_trajectory())[0].value == 1.0
+
+
+def test_calls_in_flight_are_bounded() -> None:
+    running, most = 0, 0
+
+    async def watched(trajectory: Trajectory, context: RewardContext) -> float:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0)
+        running -= 1
+        return 1.0
+
+    config = ScoringConfig(rewards=(RewardConfig(type="watched"),), concurrency=3)
+    stage = ScoringStage(config, keep_ms=1, registry=BUILT_IN | {"watched": RewardFunction(watched)})
+    found = Stepper(stage).outputs([make_trajectory(f"e{index}") for index in range(20)])
+    assert (len(of_topic(found, SCORES)), most) == (20, 3)
+
+
+def test_a_repeated_trajectory_is_scored_once_even_in_one_batch() -> None:
+    stepper = scoring()
+    trajectory = make_trajectory()
+    assert len(stepper.outputs([trajectory, trajectory])) == 1
+    stepper.restore()
+    assert stepper.feed(trajectory) == []
+
+
+def test_a_revision_asks_feedback_again_and_keeps_the_other_components() -> None:
+    stepper = scoring(RewardConfig(), component("turns"))
+    stepper.feed(make_trajectory("e1", reward=0.0))
+    stepper.restore()
+    (score,) = stepper.feed(revised("e1", 1.0), revised("e1", 1.0))
+    assert (score.revision, score.value, score.components) == (1, 2.0, {"reward": 1.0, "turns": 1.0})
+
+
+def test_a_revision_in_the_batch_of_its_trajectory_gives_the_same_score() -> None:
+    batch = [make_trajectory("e1", reward=None), revised("e1", 1.0)]
+    together = scoring(RewardConfig(), component("turns")).outputs(batch)
+    apart = scoring(RewardConfig(), component("turns")).feed(*batch)
+    assert [out.record for out in together] == apart
+    assert [score.outcome for score in apart] == ["missing", "scored"]
+
+
+def test_a_retracted_reward_makes_the_score_missing_again() -> None:
+    stepper = scoring()
+    stepper.feed(make_trajectory("e1", reward=1.0))
+    (score,) = stepper.feed(revised("e1"))
+    assert (score.outcome, score.value) == ("missing", None)
+
+
+def test_a_failed_component_stays_failed_when_rewards_are_revised() -> None:
+    stepper = scoring(RewardConfig(), component("raise"))
+    stepper.feed(make_trajectory("e1", reward=None))
+    assert stepper.feed(revised("e1", 1.0))[0].outcome == "failed"
+
+
+def test_an_exclusion_travels_on() -> None:
+    stepper = scoring()
+    stepper.feed(make_trajectory("e1"))
+    assert stepper.feed(revised("e1", 1.0, excluded=True))[0].excluded
+
+
+def test_a_revision_of_a_forgotten_trajectory_is_counted() -> None:
+    stepper = scoring()
+    stepper.feed(make_trajectory("e1"))
+    stepper.tick(100)
+    assert [key for key in stepper.changelog if key.startswith(b"score")] == []
+    assert reasons(stepper.feed(revised("e1", 1.0))) == ["orphaned_reward"]
+
+
+def test_a_configuration_holds_from_its_record_on_within_a_batch() -> None:
+    stepper = scoring()
+    new = ScoringConfig(rewards=(component("half"),))
+    found = stepper.outputs([make_trajectory("e1"), make_config("scoring", new), make_trajectory("e2")])
+    assert [out.record.components for out in found] == [{"reward": 1.0}, {"half": 0.5}]
+    assert found[0].record.reward_version != found[1].record.reward_version
+
+
+def test_a_reward_that_nobody_registered_is_refused_at_the_start() -> None:
+    with pytest.raises(ConfigurationError, match="no function 'nobody'; there are exact_match, feedback"):
+        ScoringStage(ScoringConfig(rewards=(RewardConfig(type="nobody"),)), keep_ms=1)

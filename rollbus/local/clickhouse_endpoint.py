@@ -45,6 +45,8 @@ THREADS = 16
 KEEP_ALIVE_S = 30
 """As a server's keep_alive_timeout: longer than clients keep an idle connection between two statements."""
 SHUTDOWN_S = 10
+MAX_HEAD_BYTES = 1_114_112
+"""As a server's http_max_uri_size (1 MiB) with room for headers: inserts carry their statement in the address."""
 _LOCAL_NAMES = frozenset({"127.0.0.1", "localhost", "::1", None})
 _CONTENT_TYPES = {
     "TabSeparated": "text/tab-separated-values; charset=UTF-8",
@@ -113,6 +115,8 @@ def main(arguments: list[str] | None = None) -> int:
         port=options.port,
         log_level="warning",
         access_log=False,
+        http="h11",
+        h11_max_incomplete_event_size=MAX_HEAD_BYTES,
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=SHUTDOWN_S,
     )

@@ -79,6 +79,18 @@ def test_values_bind_on_the_server(client: Client) -> None:
     assert rows == [(42, "it's\ta \\ {x}", ["a", "b'c"])]
 
 
+def test_a_long_statement_travels_in_the_address(client: Client) -> None:
+    comment = "x" * 200_000
+    client.command(f"INSERT INTO numbers (id) /* {comment} */ FORMAT CSV", data="1\n2\n")
+    assert count(client) == (2, 3)
+
+
+def test_many_rows_of_values_are_not_part_of_the_statement(client: Client) -> None:
+    values = ", ".join(f"({i}, 'row; {i}')" for i in range(50_000))
+    client.command(f"INSERT INTO numbers VALUES {values}")
+    assert count(client) == (50_000, 50_000 * 49_999 // 2)
+
+
 def test_a_long_bound_value_travels_as_a_form(client: Client) -> None:
     text = "x" * 100_000
     assert client.query("SELECT length({text:String})", parameters={"text": text}).result_rows == [(len(text),)]

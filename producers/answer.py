@@ -92,8 +92,11 @@ def reasoning_of(message: Any) -> str | None:
 def logprobs_of(logprobs: Any) -> tuple[tuple[str, ...], tuple[float | None, ...]]:
     """Return token strings and log-probs; those of a refusal follow those of the content."""
     entries = [*(getattr(logprobs, "content", None) or ()), *(getattr(logprobs, "refusal", None) or ())]
-    tokens = tuple(text_of(getattr(entry, "token", None)) or "" for entry in entries)
-    return tokens, tuple(number_of(getattr(entry, "logprob", None)) for entry in entries)
+    try:
+        return tuple([entry.token for entry in entries]), tuple([entry.logprob for entry in entries])
+    except AttributeError:  # a server that leaves fields out
+        tokens = tuple(text_of(getattr(entry, "token", None)) or "" for entry in entries)
+        return tokens, tuple(number_of(getattr(entry, "logprob", None)) for entry in entries)
 
 
 def token_ids_of(choice: Choice) -> tuple[int, ...] | None:
@@ -102,7 +105,7 @@ def token_ids_of(choice: Choice) -> tuple[int, ...] | None:
     """
     if choice.token_ids:
         return choice.token_ids
-    if not choice.tokens or not all(token.startswith(TOKEN_ID_PREFIX) for token in choice.tokens):
+    if not choice.tokens or not all(str(token).startswith(TOKEN_ID_PREFIX) for token in choice.tokens):
         return None
     numbers = [token[len(TOKEN_ID_PREFIX) :] for token in choice.tokens]
     return tuple(map(int, numbers)) if all(map(str.isdecimal, numbers)) else None
@@ -148,10 +151,11 @@ def ids_of(value: Any) -> tuple[int, ...] | None:
     if not isinstance(value, Sequence) or isinstance(value, str | bytes):
         return None
     try:
-        checked = array("i", value)  # far faster than looking at each
+        array("I", value)  # refuses what is negative or no whole number, far faster than looking at each
+        array("i", value)  # refuses what is too large
     except (TypeError, OverflowError):
         return None
-    return None if checked and min(checked) < 0 else tuple(value)
+    return tuple(value)
 
 
 def canonical(value: Any) -> str:

@@ -104,10 +104,11 @@ def _tokens(
     withheld: str | None,
 ) -> dict[str, Any]:
     answer = exchange.answer
+    logprobs = clean_logprobs(choice.logprobs)
     verdict = judge(
         prompt_token_ids=answer.prompt_token_ids,
         token_ids=token_ids,
-        logprobs=choice.logprobs,
+        logprobs=logprobs if logprobs is not None else choice.logprobs,
         sampled_tokens=sampled_tokens,
         completion_tokens=answer.completion_tokens,
         complete=answer.complete,
@@ -116,7 +117,6 @@ def _tokens(
     fields: dict[str, Any] = {"trainable": verdict.trainable, "untrainable_reason": verdict.reason}
     if withheld in ("masked_text", "redaction_failed"):
         return fields  # the ids would spell out what was masked
-    logprobs = clean_logprobs(choice.logprobs)
     return {
         **fields,
         "prompt_token_ids": encode_token_ids(answer.prompt_token_ids) if answer.prompt_token_ids else None,

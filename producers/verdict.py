@@ -5,6 +5,7 @@ again.
 """
 
 import math
+from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -22,14 +23,18 @@ class Verdict:
     reason: str | None = None
 
 
-def clean_logprobs(values: Sequence[float | None]) -> list[float] | None:
+def clean_logprobs(values: Sequence[float | None]) -> Sequence[float] | None:
     """Return the log-probs; None where one is missing (absent, NaN, infinite, −9999 or lower) or not a log-prob."""
-    cleaned = []
-    for value in values:
-        if value is None or not math.isfinite(value) or value <= MISSING_LOGPROB or value > ROUNDING:
-            return None
-        cleaned.append(min(value, 0.0))
-    return cleaned
+    try:
+        cleaned = array("d", values)  # type: ignore[arg-type]  # looks at every value, many times faster than a loop
+    except TypeError:
+        return None
+    if not cleaned or not math.isfinite(sum(cleaned)) or min(cleaned) <= MISSING_LOGPROB:
+        return None
+    greatest = max(cleaned)
+    if greatest > ROUNDING:
+        return None
+    return [min(value, 0.0) for value in cleaned] if greatest > 0 else cleaned
 
 
 def judge(

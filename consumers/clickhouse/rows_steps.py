@@ -72,7 +72,7 @@ def step_failed(record: StepFailed, origin: Origin) -> Rows:
 
 
 def _step(record: AnyStep, state: str, origin: Origin, **columns: Any) -> tuple[str, Row]:
-    absent = {
+    absent: Row = {
         "attempt": 0,
         "policy_version": None,
         "trained": 0,

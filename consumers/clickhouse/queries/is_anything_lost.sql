@@ -1,0 +1,85 @@
+-- name: is_anything_lost
+-- Per topic: what the sink read against what is in the tables. A hole is a range that does not begin where one before it
+-- ended; what was read and is in no table was a repeat of a known id (absorbed); both should be explainable, holes never.
+-- param namespace String = 'rollbus.' : prefix of the log's topics
+WITH
+    ranges AS
+    (
+        SELECT
+            *,
+            max(next_offset) OVER (
+                PARTITION BY kafka_topic, kafka_partition ORDER BY from_offset, next_offset
+                ROWS BETWEEN UNBOUNDED PRECEDING AND 1 PRECEDING
+            ) AS read_before,
+            row_number() OVER (PARTITION BY kafka_topic, kafka_partition ORDER BY from_offset, next_offset) AS number
+        FROM (SELECT * FROM sink_ranges FINAL WHERE namespace = {namespace:String})
+    ),
+    partitions AS
+    (
+        SELECT
+            kafka_topic,
+            kafka_partition,
+            count() AS ranges,
+            sum(records) AS records,
+            sum(stored) AS stored,
+            sum(dead_letters) AS dead_letters,
+            countIf(number > 1 AND from_offset > read_before) AS holes,
+            max(next_offset) AS read_to,
+            greatest(max(end_offset), read_to) - read_to AS behind
+        FROM ranges
+        GROUP BY kafka_topic, kafka_partition
+    ),
+    places AS
+    (
+        SELECT kafka_topic, uniqExact(kafka_partition, kafka_offset) AS in_tables
+        FROM
+        (
+    SELECT kafka_topic, kafka_partition, kafka_offset FROM events FINAL WHERE namespace = {namespace:String}
+    UNION ALL
+    SELECT kafka_topic, kafka_partition, kafka_offset FROM trajectories FINAL WHERE namespace = {namespace:String}
+    UNION ALL
+    SELECT kafka_topic, kafka_partition, kafka_offset FROM reward_revisions FINAL WHERE namespace = {namespace:String}
+    UNION ALL
+    SELECT kafka_topic, kafka_partition, kafka_offset FROM scores FINAL WHERE namespace = {namespace:String}
+    UNION ALL
+    SELECT kafka_topic, kafka_partition, kafka_offset FROM groups FINAL WHERE namespace = {namespace:String}
+    UNION ALL
+    SELECT kafka_topic, kafka_partition, kafka_offset FROM curriculum_states FINAL WHERE namespace = {namespace:String}
+    UNION ALL
+    SELECT kafka_topic, kafka_partition, kafka_offset FROM batches FINAL WHERE namespace = {namespace:String}
+    UNION ALL
+    SELECT kafka_topic, kafka_partition, kafka_offset FROM steps FINAL WHERE namespace = {namespace:String}
+    UNION ALL
+    SELECT kafka_topic, kafka_partition, kafka_offset FROM step_outcomes FINAL WHERE namespace = {namespace:String}
+    UNION ALL
+    SELECT kafka_topic, kafka_partition, kafka_offset FROM policy_versions FINAL WHERE namespace = {namespace:String}
+    UNION ALL
+    SELECT kafka_topic, kafka_partition, kafka_offset FROM evaluations FINAL WHERE namespace = {namespace:String}
+    UNION ALL
+    SELECT kafka_topic, kafka_partition, kafka_offset FROM run_commands FINAL WHERE namespace = {namespace:String}
+    UNION ALL
+    SELECT kafka_topic, kafka_partition, kafka_offset FROM drops FINAL WHERE namespace = {namespace:String}
+    UNION ALL
+    SELECT kafka_topic, kafka_partition, kafka_offset FROM dead_letters FINAL WHERE namespace = {namespace:String}
+    UNION ALL
+    SELECT kafka_topic, kafka_partition, kafka_offset FROM producer_reports FINAL WHERE namespace = {namespace:String}
+    UNION ALL
+    SELECT kafka_topic, kafka_partition, kafka_offset FROM config_applied FINAL WHERE namespace = {namespace:String}
+        )
+        GROUP BY kafka_topic
+    )
+SELECT
+    partitions.kafka_topic AS topic,
+    count() AS partitions,
+    sum(partitions.ranges) AS ranges,
+    sum(partitions.records) AS records,
+    sum(partitions.stored) AS stored,
+    any(places.in_tables) AS in_tables,
+    toInt64(stored) - toInt64(in_tables) AS absorbed,
+    sum(partitions.dead_letters) AS dead_letters,
+    sum(partitions.holes) AS holes,
+    sum(partitions.behind) AS behind
+FROM partitions
+LEFT JOIN places ON places.kafka_topic = partitions.kafka_topic
+GROUP BY topic
+ORDER BY topic

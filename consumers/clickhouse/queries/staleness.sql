@@ -1,0 +1,28 @@
+-- name: staleness
+-- How many steps old trained trajectories were, with their mean reward and absolute advantage; drops for age at the end.
+-- param namespace String = 'rollbus.' : prefix of the log's topics
+-- param run String = 'main' : run id
+WITH members AS
+(
+    SELECT trajectory_id, group_id, fate, reason, lag, advantage, sampled_tokens
+    FROM step_members FINAL
+    WHERE namespace = {namespace:String} AND run_id = {run:String}
+)
+SELECT
+    if(members.fate = 'trained', toString(members.lag), assumeNotNull(members.reason)) AS lag,
+    count() AS trajectories,
+    count() / (SELECT count() FROM members) AS share,
+    sum(members.sampled_tokens) AS sampled_tokens,
+    avg(group_members.reward) AS reward_mean,
+    avg(abs(members.advantage)) AS advantage_size
+FROM members
+LEFT JOIN
+(
+    SELECT group_id, trajectory_id, reward
+    FROM group_members FINAL
+    WHERE namespace = {namespace:String} AND run_id = {run:String}
+) AS group_members
+    ON group_members.group_id = members.group_id AND group_members.trajectory_id = members.trajectory_id
+WHERE members.fate = 'trained' OR members.reason IN ('stale', 'off_lineage')
+GROUP BY lag
+ORDER BY toInt64OrNull(lag) NULLS LAST, lag

@@ -1,0 +1,60 @@
+-- name: why_not_trained
+-- Everything that was decided about one trajectory, episode or group: its scores, groups, drops and steps, in order.
+-- param namespace String = 'rollbus.' : prefix of the log's topics
+-- param run String = 'main' : run id
+-- param id String = '' : trajectory, episode or group id
+WITH ids AS
+(
+    SELECT trajectory_id FROM trajectories
+    WHERE namespace = {namespace:String} AND {id:String} IN (trajectory_id, episode_id)
+    UNION DISTINCT
+    SELECT trajectory_id FROM group_members
+    WHERE namespace = {namespace:String} AND run_id = {run:String} AND group_id = {id:String}
+    UNION DISTINCT
+    SELECT trajectory_id FROM drop_trajectories
+    WHERE namespace = {namespace:String} AND run_id IN ('', {run:String}) AND {id:String} IN (trajectory_id, unit_id)
+)
+SELECT trajectory_id, at, stage, what, detail, kafka_topic, kafka_partition, kafka_offset
+FROM
+(
+    SELECT 1 AS rank, trajectory_id, assembled_at AS at, 'assembly' AS stage,
+        if(trainable, 'assembled', 'assembled, not trainable') AS what, ifNull(untrainable_reason, '') AS detail,
+        kafka_topic, kafka_partition, kafka_offset
+    FROM trajectories FINAL
+    WHERE namespace = {namespace:String} AND trajectory_id IN (SELECT trajectory_id FROM ids)
+    UNION ALL
+    SELECT 2, trajectory_id, kafka_timestamp, 'scoring', outcome,
+        concat('reward ', ifNull(toString(value), 'none'), ', revision ', toString(revision),
+            if(excluded, ', excluded', ''), if(error IS NULL, '', concat(', ', assumeNotNull(error)))),
+        kafka_topic, kafka_partition, kafka_offset
+    FROM scores FINAL
+    WHERE namespace = {namespace:String} AND trajectory_id IN (SELECT trajectory_id FROM ids)
+    UNION ALL
+    SELECT 3, trajectory_id, closed_at, 'grouping', concat('in group ', group_id),
+        concat('reward ', toString(reward), ', advantage ', toString(advantage)),
+        kafka_topic, kafka_partition, kafka_offset
+    FROM group_members FINAL
+    WHERE namespace = {namespace:String} AND run_id = {run:String}
+        AND trajectory_id IN (SELECT trajectory_id FROM ids)
+    UNION ALL
+    SELECT 4, fates.trajectory_id, fates.dropped_at, fates.stage, concat('dropped: ', fates.reason), drops.detail,
+        fates.kafka_topic, fates.kafka_partition, fates.kafka_offset
+    FROM
+    (
+        SELECT *
+        FROM drop_trajectories FINAL
+        WHERE namespace = {namespace:String} AND run_id IN ('', {run:String})
+            AND trajectory_id IN (SELECT trajectory_id FROM ids)
+    ) AS fates
+    LEFT JOIN (SELECT * FROM drops FINAL WHERE namespace = {namespace:String}) AS drops
+        ON drops.run_id = fates.run_id AND drops.unit_id = fates.unit_id
+        AND drops.reason = fates.reason AND drops.stage = fates.stage
+    UNION ALL
+    SELECT 5, trajectory_id, ended_at, 'trainer', concat(fate, ' in step ', toString(step)),
+        if(fate = 'trained', concat('lag ', toString(ifNull(lag, 0))), ifNull(reason, '')),
+        kafka_topic, kafka_partition, kafka_offset
+    FROM step_members FINAL
+    WHERE namespace = {namespace:String} AND run_id = {run:String}
+        AND trajectory_id IN (SELECT trajectory_id FROM ids)
+)
+ORDER BY trajectory_id, rank, at

@@ -3,7 +3,7 @@
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, replace
 from pathlib import Path
 
@@ -21,9 +21,10 @@ def stack_rows(stack: StackSettings, settings_file: Path) -> tuple[Service, ...]
     return tuple(replace(service, env=_environment()) for service in services)
 
 
-def stage_rows(settings_file: Path) -> tuple[Service, ...]:
-    """Worker, sink and trainer."""
-    return tuple(_row(name, _rollbus(settings_file, name)) for name in STAGES)
+def stage_rows(settings_file: Path, *, has_tables: Callable[[], bool]) -> tuple[Service, ...]:
+    """Worker, sink and trainer; the sink is ready once it has made the tables."""
+    rows = {name: _row(name, _rollbus(settings_file, name)) for name in STAGES}
+    return tuple({**rows, "sink": replace(rows["sink"], is_healthy=has_tables)}.values())
 
 
 def agents_row(settings: AgentSettings) -> Service:

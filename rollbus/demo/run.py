@@ -34,7 +34,7 @@ from rollbus.local.ports import free_port
 from rollbus.local.service import log_tail
 from rollbus.local.settings import StackSettings
 from rollbus.local.supervisor import Supervisor
-from rollbus.schemas.errors import ConfigurationError, UnavailableError
+from rollbus.schemas.errors import ConfigurationError, ServiceError, UnavailableError
 from rollbus.settings import Settings
 
 POLL_S = 1.0
@@ -92,12 +92,13 @@ class Demo:
             with self._timed("start"), self.console.status("starting Kafka, ClickHouse and art-server"):
                 self._start_stack(supervisor, stack, settings_file)
                 asyncio.run(_create_topics(settings))
-                for service in processes.stage_rows(settings_file):
+                ask = over_http(stack.clickhouse_url, settings.clickhouse.database)
+                for service in processes.stage_rows(settings_file, has_tables=lambda: can_read(ask)):
                     supervisor.start(service)
-            ask = over_http(stack.clickhouse_url, settings.clickhouse.database)
             with self._timed("evaluation before"):
                 before = self._evaluate(stack, version=0, label="before")
             with self._timed("learning"):
+                supervisor.wait()
                 last = asyncio.run(self._learn(supervisor, stack, ask))
             with self._timed("evaluation after"):
                 after = self._evaluate(stack, version=last.version, label="after")
@@ -259,6 +260,15 @@ async def _create_topics(settings: Settings) -> None:
     from rollbus.streams.topics_kafka import ensure_topics
 
     await ensure_topics(settings.stream_settings(), all_stages(settings))
+
+
+def can_read(ask: Ask) -> bool:
+    """Whether the tables are there."""
+    try:
+        read_status(ask, namespace=NAMESPACE, run=RUN)
+    except ServiceError:
+        return False
+    return True
 
 
 def _free_ports(count: int) -> tuple[int, ...]:

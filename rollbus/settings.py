@@ -118,7 +118,7 @@ class Settings(Section):
         run = self.run(run_id)
         return self.trainer.model_copy(
             update={
-                "bootstrap_servers": self.kafka.bootstrap_servers,
+                "kafka": self.kafka,
                 "namespace": self.namespace,
                 "run_id": run.run_id,
                 "model": run.model,

@@ -16,6 +16,7 @@ from rollbus.schemas.codec import decode, encode
 from rollbus.schemas.drops import DeadLetter
 from rollbus.schemas.errors import RecordError, UnavailableError
 from rollbus.schemas.groups import TrainingBatch
+from rollbus.schemas.kafka_connection import KafkaConnection
 from rollbus.schemas.topics import (
     BATCHES,
     DEAD_LETTERS,
@@ -30,7 +31,7 @@ from rollbus.schemas.topics import (
     Topic,
 )
 from rollbus.schemas.trajectories import Location, Trajectory
-from rollbus.trainer.connection_kafka import KafkaConnection, kafka_errors, partition_counts
+from rollbus.trainer.connection_kafka import kafka_errors, partition_counts, reader_options
 from rollbus.trainer.joining import Joiner
 from rollbus.trainer.ledger import LedgerRecord
 from rollbus.trainer.log import NextBatch, Publication, names
@@ -80,7 +81,7 @@ class KafkaLog:
                 compression_type="zstd",
             )
             await self._producer.start()
-            self._consumer = AIOKafkaConsumer(**self._connection.reader_options(), group_id=self._group)
+            self._consumer = AIOKafkaConsumer(**reader_options(self._connection), group_id=self._group)
             await self._consumer.start()
             self._consumer.assign([self._batches])
             committed = await self._consumer.committed(self._batches)

@@ -13,9 +13,10 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from rollbus.schemas.chunks import is_chunk, parse
 from rollbus.schemas.codec import decode
 from rollbus.schemas.errors import RecordError, UndecodableError
+from rollbus.schemas.kafka_connection import KafkaConnection
 from rollbus.schemas.topics import topic_of
 from rollbus.schemas.trajectories import Location, Trajectory
-from rollbus.trainer.connection_kafka import KafkaConnection, kafka_errors
+from rollbus.trainer.connection_kafka import kafka_errors, reader_options
 from rollbus.trainer.joining import Joiner
 
 POLL_MS = 200
@@ -81,7 +82,7 @@ class KafkaPayload:
         return values
 
     async def _open(self) -> AIOKafkaConsumer:
-        consumer = AIOKafkaConsumer(**self._connection.reader_options())
+        consumer = AIOKafkaConsumer(**reader_options(self._connection))
         await consumer.start()
         self._consumer = consumer
         return consumer

@@ -12,7 +12,6 @@ from contextlib import asynccontextmanager
 
 from rollbus.schemas.errors import RollbusError
 from rollbus.trainer.backends.protocol import Backend
-from rollbus.trainer.connection_kafka import KafkaConnection
 from rollbus.trainer.log_kafka import KafkaLog
 from rollbus.trainer.loop import Trainer
 from rollbus.trainer.settings import ArtLocalBackend, ArtServerBackend, TrainerSettings
@@ -25,22 +24,9 @@ def run_trainer(settings: TrainerSettings) -> None:
     asyncio.run(_run(settings))
 
 
-def connection_of(settings: TrainerSettings) -> KafkaConnection:
-    """Return how the settings reach the broker."""
-    security = settings.security
-    return KafkaConnection(
-        settings.bootstrap_servers,
-        security_protocol=security.protocol,
-        sasl_mechanism=security.sasl_mechanism,
-        sasl_username=security.username,
-        sasl_password=security.password.get_secret_value() if security.password else None,
-        ssl_cafile=str(security.ca_file) if security.ca_file else None,
-    )
-
-
 def log_of(settings: TrainerSettings) -> KafkaLog:
     """Return the log of the settings' run, not yet open."""
-    return KafkaLog(connection_of(settings), namespace=settings.namespace, run_id=settings.run_id, model=settings.model)
+    return KafkaLog(settings.kafka, namespace=settings.namespace, run_id=settings.run_id, model=settings.model)
 
 
 @asynccontextmanager

@@ -6,9 +6,10 @@ from aiokafka import AIOKafkaProducer
 
 from rollbus.schemas.chunks import split
 from rollbus.schemas.codec import encode
+from rollbus.schemas.kafka_connection import KafkaConnection
 from rollbus.schemas.steps import Evaluation
 from rollbus.schemas.topics import EVALUATIONS, MAX_MESSAGE_BYTES
-from rollbus.trainer.connection_kafka import KafkaConnection, kafka_errors, partition_counts
+from rollbus.trainer.connection_kafka import kafka_errors, partition_counts
 from rollbus.trainer.evaluation import evaluation_key
 from rollbus.trainer.log import Publication, names
 

@@ -7,8 +7,9 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from rollbus.schemas.codec import decode
 from rollbus.schemas.errors import RecordError
+from rollbus.schemas.kafka_connection import KafkaConnection
 from rollbus.schemas.trajectories import Score
-from rollbus.trainer.connection_kafka import KafkaConnection, kafka_errors
+from rollbus.trainer.connection_kafka import kafka_errors, reader_options
 from rollbus.trainer.joining import Joiner
 
 POLL_MS = 200
@@ -26,7 +27,7 @@ async def read_all(connection: KafkaConnection, topic: str) -> list[Frame]:
     """Return every committed record of a topic with one partition."""
     partition = TopicPartition(topic, 0)
     with kafka_errors(f"reading {topic}"):
-        consumer = AIOKafkaConsumer(**connection.reader_options())
+        consumer = AIOKafkaConsumer(**reader_options(connection))
         try:
             await consumer.start()
             consumer.assign([partition])
@@ -73,7 +74,7 @@ class ExclusionReader:
             self._consumer = None
 
     async def _open(self) -> AIOKafkaConsumer:
-        consumer = AIOKafkaConsumer(**self._connection.reader_options())
+        consumer = AIOKafkaConsumer(**reader_options(self._connection))
         await consumer.start()
         self._consumer = consumer
         consumer.assign(list(self._joiners))

@@ -9,7 +9,7 @@ from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.steps import PolicyVersion, StepCompleted, StepFailed, StepSkipped
 from rollbus.schemas.topics import POLICY_VERSIONS, TRAINING_STEPS
 from rollbus.trainer.ledger import Ledger, LedgerRecord, OpenStep
-from rollbus.trainer.process_kafka import backend_of, connection_of
+from rollbus.trainer.process_kafka import backend_of
 from rollbus.trainer.reading_kafka import read_all
 from rollbus.trainer.settings import ArtServerBackend, TrainerSettings
 
@@ -84,9 +84,8 @@ async def _status(settings: TrainerSettings) -> TrainerStatus:
 
 
 async def _ledger_records(settings: TrainerSettings) -> list[LedgerRecord]:
-    connection = connection_of(settings)
     names = [topic.full_name(settings.namespace) for topic in (POLICY_VERSIONS, TRAINING_STEPS)]
-    return [decode(frame.value) for name in names for frame in await read_all(connection, name)]
+    return [decode(frame.value) for name in names for frame in await read_all(settings.kafka, name)]
 
 
 def _versions(records: Sequence[LedgerRecord]) -> list[LedgerRecord]:

@@ -3,8 +3,9 @@
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
+from rollbus.schemas.kafka_connection import KafkaConnection
 from rollbus.schemas.topics import DEFAULT_NAMESPACE
 from rollbus.trainer.backends.protocol import TrainConfig
 from rollbus.trainer.step import LoopSettings
@@ -12,22 +13,6 @@ from rollbus.trainer.step import LoopSettings
 
 class _Settings(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
-
-
-class SecuritySettings(_Settings):
-    """How to reach a broker that wants to know who we are."""
-
-    protocol: Literal["PLAINTEXT", "SSL", "SASL_PLAINTEXT", "SASL_SSL"] = "PLAINTEXT"
-    sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "PLAIN"
-    username: str | None = None
-    password: SecretStr | None = None
-    ca_file: Path | None = None
-
-    @model_validator(mode="after")
-    def _sasl_has_credentials(self) -> "SecuritySettings":
-        if self.protocol.startswith("SASL") and (self.username is None or self.password is None):
-            raise ValueError(f"{self.protocol} needs username and password")
-        return self
 
 
 class ArtServerBackend(_Settings):
@@ -96,8 +81,7 @@ class TrainSettings(_Settings):
 class TrainerSettings(_Settings):
     """One trainer process."""
 
-    bootstrap_servers: str = "127.0.0.1:9092"
-    security: SecuritySettings = SecuritySettings()
+    kafka: KafkaConnection = KafkaConnection()
     namespace: str = DEFAULT_NAMESPACE
     run_id: str = Field(default="main", pattern=r"^[a-z0-9][a-z0-9-]*$")
     model: str = "agent"

@@ -36,7 +36,7 @@ class TrainerWorld(KafkaWorld):
 
     def settings(self, *, step_s: float = 0.0) -> TrainerSettings:
         return TrainerSettings(
-            bootstrap_servers=self.connection.bootstrap_servers,
+            kafka=self.connection,
             namespace=self.namespace,
             backend=MemoryBackendSettings(type="memory", folder=self.folder, step_s=step_s),
         )

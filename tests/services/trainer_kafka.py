@@ -9,9 +9,9 @@ from aiokafka.admin.records_to_delete import RecordsToDelete
 
 from rollbus.schemas.chunks import split
 from rollbus.schemas.codec import decode
+from rollbus.schemas.kafka_connection import KafkaConnection
 from rollbus.schemas.topics import MAX_MESSAGE_BYTES, TOPICS, Topic
 from rollbus.schemas.trajectories import Location
-from rollbus.trainer.connection_kafka import KafkaConnection
 from rollbus.trainer.log_kafka import KafkaLog
 from rollbus.trainer.reading_kafka import read_all
 from tests.contracts.trainer_log import as_bytes
@@ -23,7 +23,7 @@ class KafkaWorld:
     """Topics of one namespace; `open` first, `close` at the end."""
 
     def __init__(self, bootstrap_servers: str, namespace: str) -> None:
-        self.connection = KafkaConnection(bootstrap_servers)
+        self.connection = KafkaConnection(bootstrap_servers=bootstrap_servers)
         self.namespace = namespace
 
     async def open(self) -> None:

@@ -8,7 +8,7 @@ only passes batches on, so it has nothing to raise.
 import asyncio
 import logging
 from collections.abc import Callable, Iterable
-from typing import Any
+from typing import Any, cast
 
 from faust.types import TP
 
@@ -39,13 +39,13 @@ class StageApp:
         self.app = BatchApp(names.group_id(settings.namespace, stage.name), settings)
         topic = self.app.batch_topic(stage.input.full_name(settings.namespace))
         self.app.agent(topic, name=f"{stage.name}.batches")(self._pass_on)
-        self.app.on_partitions_revoked.connect(self._revoked)
-        self.app.on_partitions_assigned.connect(self._assigned)
+        self.app.on_partitions_revoked.connect(cast(Any, self._revoked))
+        self.app.on_partitions_assigned.connect(cast(Any, self._assigned))
 
     async def start(self) -> None:
         """Join the group; partitions open in the background."""
         self.app.finalize()
-        self.app.consumer.is_open = lambda tp: (runner := self.runners.get(Partition(*tp))) is not None and runner.ready
+        self.app.batches.is_open = self._is_open
         await self.app.start()
 
     async def stop(self) -> None:
@@ -56,7 +56,11 @@ class StageApp:
     @property
     def crashed(self) -> BaseException | None:
         """What ended Faust's part of the work, if anything did."""
-        return self.app.crash_reason if self.app.crashed else None  # type: ignore[no-any-return]
+        return self.app.crash_reason if self.app.crashed else None
+
+    def _is_open(self, tp: TP) -> bool:
+        runner = self.runners.get(Partition(*tp))
+        return runner is not None and runner.ready
 
     async def _pass_on(self, stream: Any) -> None:
         async for batch in stream:
@@ -98,8 +102,7 @@ class FaustHost:
 
     @property
     def _thread(self) -> BatchThread:
-        thread: BatchThread = self._app.consumer._thread
-        return thread
+        return self._app.batches.thread
 
     async def committed(self, partition: Partition) -> int | None:
         """Ask the broker for the group's offset."""
@@ -115,9 +118,9 @@ class FaustHost:
 
     def pause(self, partition: Partition) -> None:
         """Take the partition out of the next fetch."""
-        self._app.consumer.pause_partitions([TP(*partition)])
+        self._app.batches.pause_partitions([TP(*partition)])
 
     def resume(self, partition: Partition) -> None:
         """Put the partition into the next fetch, if it is still ours."""
-        if TP(*partition) in self._app.consumer.assignment():
-            self._app.consumer.resume_partitions([TP(*partition)])
+        if TP(*partition) in self._app.batches.assignment():
+            self._app.batches.resume_partitions([TP(*partition)])

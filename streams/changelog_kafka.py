@@ -5,7 +5,8 @@ right exactly if that row equals the committed offset: both came from the same t
 """
 
 import struct
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncGenerator, Callable
+from contextlib import aclosing
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
@@ -26,7 +27,7 @@ def position_row(position: int) -> tuple[bytes, bytes]:
 
 async def read_partition(
     settings: StreamSettings, topic: str, partition: int
-) -> AsyncIterator[tuple[bytes, bytes | None]]:
+) -> AsyncGenerator[tuple[bytes, bytes | None], None]:
     """Yield each committed row (key, value) of a changelog partition from its beginning to its present end."""
     place = TopicPartition(topic, partition)
     consumer = AIOKafkaConsumer(
@@ -37,8 +38,8 @@ async def read_partition(
         max_partition_fetch_bytes=settings.max_partition_fetch_bytes,
         fetch_max_wait_ms=50,
     )
-    await consumer.start()
     try:
+        await consumer.start()
         consumer.assign([place])
         await consumer.seek_to_beginning(place)
         end = (await consumer.end_offsets([place]))[place]
@@ -55,12 +56,13 @@ async def restore(
 ) -> tuple[int | None, int]:
     """Apply every row; return the input position that the changelog describes (None if empty) and the rows read."""
     position, rows = None, 0
-    async for key, value in read_partition(settings, topic, partition):
-        if key == POSITION_KEY and value is not None:
-            position = int(_POSITION.unpack(value)[1])
-        else:
-            apply(key, value)
-            rows += 1
+    async with aclosing(read_partition(settings, topic, partition)) as found:
+        async for key, value in found:
+            if key == POSITION_KEY and value is not None:
+                position = int(_POSITION.unpack(value)[1])
+            else:
+                apply(key, value)
+                rows += 1
     return position, rows
 
 

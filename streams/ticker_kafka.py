@@ -8,6 +8,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import aclosing
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import InvalidProducerEpoch, KafkaError, ProducerFenced
@@ -89,11 +90,12 @@ class Ticker:
 
     async def _restore(self) -> None:
         self.last, self._applied = None, {}
-        async for key, value in read_partition(self._settings, self._changelog, 0):
-            if key == _TICK:
-                self.last = decode(value)
-            elif key.startswith(_CONFIG) and value is not None:
-                self._applied[key.removeprefix(_CONFIG).decode()] = value.decode()
+        async with aclosing(read_partition(self._settings, self._changelog, 0)) as rows:
+            async for key, value in rows:
+                if key == _TICK:
+                    self.last = decode(value)
+                elif key.startswith(_CONFIG) and value is not None:
+                    self._applied[key.removeprefix(_CONFIG).decode()] = value.decode()
         logger.info("ticking from tick=%s", self.last and self.last.number)
 
     async def _tick_while_wanted(self, producer: AIOKafkaProducer) -> None:

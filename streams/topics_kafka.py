@@ -1,5 +1,6 @@
 """Create, check and describe the namespace's topics on the broker."""
 
+import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
@@ -16,6 +17,8 @@ from rollbus.streams.settings import StreamSettings
 from rollbus.streams.topics import TopicSpec, mismatches, topic_specs
 
 logger = logging.getLogger(__name__)
+
+VISIBLE_TRIES, VISIBLE_PAUSE_S = 100, 0.1
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +51,8 @@ async def ensure_topics(settings: StreamSettings, stages: Iterable[Any] = ()) ->
         missing = [spec for spec in specs if spec.name not in there]
         if missing:
             await _create(admin, missing, settings.replication_factor)
-        wrong = await _wrong(admin, specs, {**there, **{spec.name: spec.partitions for spec in missing}})
+            there = await _when_visible(admin, {spec.name for spec in missing})
+        wrong = await _wrong(admin, specs, there)
     _refuse(wrong)
     return [spec.name for spec in missing]
 
@@ -71,8 +75,8 @@ async def describe_topics(settings: StreamSettings, stages: Iterable[Any] = ()) 
         there = await _partitions(admin)
         configs = await _configs(admin, [spec.name for spec in specs if spec.name in there])
     consumer = AIOKafkaConsumer(**settings.kafka.client_options(), enable_auto_commit=False)
-    await consumer.start()
     try:
+        await consumer.start()
         return [
             await _describe(consumer, spec, there[spec.name], configs[spec.name])
             for spec in specs
@@ -109,6 +113,16 @@ async def _create(admin: AIOKafkaAdminClient, specs: list[TopicSpec], replicatio
         if code and error is not TopicAlreadyExistsError:
             raise RejectedError(f"topic {name} could not be created: {error.__name__} {message[0] if message else ''}")
     logger.info("created %d topics", len(specs))
+
+
+async def _when_visible(admin: AIOKafkaAdminClient, names: set[str]) -> dict[str, int]:
+    """Return all topics once those just created stand in the metadata, which follows a moment later."""
+    for _ in range(VISIBLE_TRIES):
+        there = await _partitions(admin)
+        if names <= there.keys():
+            return there
+        await asyncio.sleep(VISIBLE_PAUSE_S)
+    raise UnavailableError(f"created topics do not appear on the broker: {', '.join(sorted(names - there.keys()))}")
 
 
 async def _partitions(admin: AIOKafkaAdminClient) -> dict[str, int]:

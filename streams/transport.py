@@ -11,7 +11,7 @@ The names of Faust's that this leans on are pinned by tests/streams/test_faust_n
 
 import asyncio
 from collections.abc import Callable, Iterable, Mapping
-from typing import Any, ClassVar
+from typing import Any, ClassVar, cast
 
 import faust
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -103,17 +103,11 @@ class BatchThread(driver.AIOKafkaConsumerThread):
         end = await self.call_thread(self._ensure_consumer().end_offsets, [place])
         return first[place], end[place]
 
-    def reached(self, partition: Partition) -> tuple[int, int] | None:
-        """Return the fetch position and the end of what can be read, as last known; None before the first fetch."""
-        place, consumer = TopicPartition(*partition), self._ensure_consumer()
-        if place not in consumer.assignment():
-            return None
-        end, position = consumer.last_stable_offset(place), self._handed.get(TP(*partition))
-        return None if end is None or position is None else (position, end)
-
 
 class BatchConsumer(driver.Consumer):
     """The main thread's side: hands batches to the agent."""
+
+    _thread: BatchThread
 
     is_open: Callable[[TP], bool] = staticmethod(lambda tp: False)
     """Whether the partition's runner is open; set by the app."""
@@ -128,6 +122,11 @@ class BatchConsumer(driver.Consumer):
         """Do nothing: the runner commits."""
         return False
 
+    @property
+    def thread(self) -> BatchThread:
+        """The fetch thread."""
+        return self._thread
+
     def verify_event_path(self, now: float, tp: TP) -> None:
         """Do nothing: the watchdog looks at positions."""
 
@@ -137,7 +136,8 @@ class BatchConsumer(driver.Consumer):
 
     async def _wait_next_records(self, timeout: float) -> tuple[Any, Any]:  # noqa: ASYNC109 - as above
         if not self.flow_active:
-            await self.wait(self.can_resume_flow)
+            resumed: Any = self.can_resume_flow
+            await self.wait(resumed)
         active = set(self._get_active_partitions())
         return await self._getmany(active_partitions=active, timeout=timeout), active
 
@@ -162,7 +162,7 @@ class BatchTransport(driver.Transport):
     Consumer: ClassVar[Any] = BatchConsumer
 
 
-class BatchSchema(faust.Schema):  # type: ignore[misc]
+class BatchSchema(faust.Schema[Any, Any]):
     """Passes a batch through where Faust decodes single records."""
 
     def compile(self, app: Any, **kwargs: Any) -> Any:
@@ -174,12 +174,12 @@ class BatchSchema(faust.Schema):  # type: ignore[misc]
         return wrap
 
 
-class _Boot(BootStrategy):  # type: ignore[misc]
+class _Boot(BootStrategy):
     enable_web = False
     enable_kafka_producer = False
 
 
-class BatchApp(faust.App):  # type: ignore[misc]
+class BatchApp(faust.App):
     """A Faust app whose agents receive batches; it produces nothing itself."""
 
     BootStrategy = _Boot
@@ -206,24 +206,18 @@ class BatchApp(faust.App):  # type: ignore[misc]
     def _create_directories(self) -> None:
         """Create nothing: there are no tables."""
 
+    @property
+    def batches(self) -> BatchConsumer:
+        """The consumer, as what it is."""
+        return cast(BatchConsumer, self.consumer)
+
     def batch_topic(self, name: str) -> Any:
         """Return the topic in the form that an agent reads batches of; nothing is acknowledged to Faust."""
         return self.topic(name, schema=BatchSchema(key_serializer="raw", value_serializer="raw"), acks=False)
 
 
 def _message(tp: TP, batch: Batch, generation_id: int) -> ConsumerMessage:
+    value: Any = batch
     return ConsumerMessage(
-        tp.topic,
-        tp.partition,
-        batch.end,
-        0.0,
-        0,
-        None,
-        None,
-        batch,
-        None,
-        0,
-        0,
-        tp,
-        generation_id=generation_id,
+        tp.topic, tp.partition, batch.end, 0.0, 0, None, None, value, None, 0, 0, tp, generation_id=generation_id
     )

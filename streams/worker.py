@@ -130,8 +130,9 @@ class Worker:
     async def wait(self, stop: asyncio.Event) -> None:
         """Return when told to stop; raise what ended a stage."""
         stopping = asyncio.create_task(stop.wait())
+        either: list[asyncio.Future[Any]] = [stopping, self._failed]
         try:
-            await asyncio.wait([stopping, self._failed], return_when=asyncio.FIRST_COMPLETED)
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
             if self._failed.done():
                 self._failed.result()
         finally:

@@ -1,0 +1,107 @@
+"""Killed, paused, added and removed workers: every event is answered once, and every count is right."""
+
+import asyncio
+import random
+import signal
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rollbus.streams.settings import StreamSettings
+from rollbus.streams.topics_kafka import ensure_topics
+from tests.services.stream_fixtures import CountStage, send_events, stream_settings
+from tests.services.stream_process import WorkerProcess, check_exactly_once, until_counted
+
+pytestmark = pytest.mark.services
+
+KEYS = [f"k{number}" for number in range(20)]
+ROUNDS, PER_ROUND = 30, 2
+
+
+@pytest.fixture
+async def settings(kafka: str, namespace: str) -> StreamSettings:
+    made = stream_settings(kafka, namespace)
+    await ensure_topics(made, [CountStage()])
+    return made
+
+
+@pytest.fixture
+async def new_worker(settings: StreamSettings, tmp_path: Path) -> AsyncIterator[Callable[..., WorkerProcess]]:
+    async with AsyncExitStack() as stack:
+        made = 0
+
+        def make(**changes: Any) -> WorkerProcess:
+            nonlocal made
+            made += 1
+            worker = WorkerProcess(settings, tmp_path / f"worker-{made}.log", **changes)
+            stack.push_async_callback(worker.kill)
+            return worker
+
+        yield make
+
+
+async def feed(settings: StreamSettings, *, rounds: int = ROUNDS, pause_s: float = 0.25) -> int:
+    """Send events over a while, so that faults fall between and into transactions; return events per key."""
+    for number in range(rounds):
+        await send_events(settings, KEYS, range(number * PER_ROUND, (number + 1) * PER_ROUND))
+        await asyncio.sleep(pause_s)
+    return rounds * PER_ROUND
+
+
+async def test_killed_workers_lose_and_double_nothing(
+    settings: StreamSettings, new_worker: Callable[..., WorkerProcess]
+) -> None:
+    chance = random.Random(7)
+    workers = [new_worker(pause_s=0.001), new_worker(pause_s=0.001)]
+    for worker in workers:
+        await worker.start()
+        await worker.until_open()
+    feeding = asyncio.create_task(feed(settings))
+    for victim in (0, 1, 0):
+        await asyncio.sleep(1.0 + chance.random())
+        await workers[victim].kill()
+        await workers[victim].start()
+    per_key = await feeding
+    drops = await until_counted(settings, len(KEYS) * per_key)
+    check_exactly_once(drops, KEYS, per_key)
+
+
+async def test_workers_come_and_go_and_end_with_status_0(
+    settings: StreamSettings, new_worker: Callable[..., WorkerProcess]
+) -> None:
+    first, second = new_worker(), new_worker()
+    await first.start()
+    await first.until_open()
+    feeding = asyncio.create_task(feed(settings))
+    await second.start()
+    await second.until_open()
+    first.send(signal.SIGTERM)
+    assert await first.ended() == 0, first.log()
+    per_key = await feeding
+    drops = await until_counted(settings, len(KEYS) * per_key)
+    second.send(signal.SIGINT)
+    assert await second.ended() == 0, second.log()
+    check_exactly_once(drops, KEYS, per_key)
+
+
+async def test_a_worker_that_was_frozen_past_its_session_is_fenced(
+    settings: StreamSettings, new_worker: Callable[..., WorkerProcess]
+) -> None:
+    zombie, heir = new_worker(pause_s=0.002), new_worker()
+    await zombie.start()
+    await zombie.until_open()
+    feeding = asyncio.create_task(feed(settings, rounds=15, pause_s=0.1))
+    await asyncio.sleep(1.0)
+    zombie.send(signal.SIGSTOP)
+    await heir.start()
+    per_key = await feeding
+    try:
+        await until_counted(settings, len(KEYS) * per_key)
+    finally:
+        zombie.send(signal.SIGCONT)
+    await asyncio.sleep(1.0)
+    drops = await until_counted(settings, len(KEYS) * per_key)
+    check_exactly_once(drops, KEYS, per_key)

@@ -1,0 +1,157 @@
+"""A worker on a real broker: state over restarts, dead letters, ticks, independent stages, and refusals to start."""
+
+from collections.abc import Iterable
+
+import pytest
+from aiokafka import TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
+
+from rollbus.schemas.codec import encode
+from rollbus.schemas.config import AssemblyConfig
+from rollbus.schemas.control import ConfigApplied, Tick
+from rollbus.schemas.errors import ConfigurationError, DataLossError, RunStoppedError, UnavailableError
+from rollbus.schemas.ids import canonical_json
+from rollbus.schemas.topics import DEAD_LETTERS, EPISODE_EVENTS, STAGE_INPUTS, TOPICS
+from rollbus.streams.settings import StreamSettings
+from rollbus.streams.stage import Incoming, Outgoing
+from rollbus.streams.topics_kafka import check_topics, describe_topics, ensure_topics
+from tests.services.stream_fixtures import (
+    CountStage,
+    CountState,
+    read_topic,
+    send,
+    send_events,
+    stream_settings,
+    tool_event,
+)
+from tests.services.stream_process import check_exactly_once, running, until, until_counted, until_ended
+
+pytestmark = pytest.mark.services
+
+KEYS = [f"k{number}" for number in range(10)]
+
+
+@pytest.fixture
+async def settings(kafka: str, namespace: str) -> StreamSettings:
+    made = stream_settings(kafka, namespace)
+    await ensure_topics(made, [CountStage(), CountStage("assembly")])
+    return made
+
+
+class BrokenStage(CountStage):
+    """Cannot take the event that is named `bad/0`."""
+
+    def step(self, state: CountState, incoming: Incoming) -> Iterable[Outgoing]:
+        if incoming.key == "bad":
+            raise ZeroDivisionError("as written")
+        return super().step(state, incoming)
+
+
+async def test_counts_go_on_where_they_were_after_a_restart(settings: StreamSettings) -> None:
+    async with running(settings, [CountStage()]):
+        await send_events(settings, KEYS, range(3))
+        await until_counted(settings, 30)
+    async with running(settings, [CountStage()]) as worker:
+        await send_events(settings, KEYS, range(3, 5))
+        drops = await until_counted(settings, 50)
+        metrics = [runner.metrics for runner in worker.apps[0].runners.values()]
+        assert sum(metric.restored_rows for metric in metrics) == len(KEYS)
+        await until(lambda: all(metric.lag == 0 for metric in metrics), "lag stays")
+    check_exactly_once(drops, KEYS, 5)
+
+
+async def test_poison_becomes_dead_letters_with_origin_and_the_rest_goes_on(settings: StreamSettings) -> None:
+    whole = encode(tool_event("k0", 0))
+    poison: list[tuple[bytes | None, bytes | None]] = [
+        (b"k0", whole[:20]),
+        (b"k0", b"\x00\x00\x00\x00\x07confluent"),
+        (b"k0", None),
+        (b"\xff\xff", whole),
+        (b"k0", bytes(700_000)),
+    ]
+    async with running(settings, [CountStage()]):
+        await send(settings, EPISODE_EVENTS.name, [*poison, (b"k0", whole)])
+        drops = await until_counted(settings, 1)
+    letters = await read_topic(settings, DEAD_LETTERS.name, partitions=1)
+    assert sorted((letter.key, letter.value) for letter in letters if letter.value is not None) == sorted(
+        (key, value) for key, value in poison if value is not None
+    )
+    assert {letter.topic for letter in letters} == {EPISODE_EVENTS.full_name(settings.namespace)}
+    assert len({(letter.partition, letter.offset) for letter in letters}) == len(poison)
+    assert [drop.detail for drop in drops] == ["k0:1"]
+
+
+async def test_ticks_reach_every_input_and_a_configuration_is_applied_once(settings: StreamSettings) -> None:
+    config = AssemblyConfig()
+    applied = ConfigApplied(
+        stage="assembly", config_hash=config.config_hash(), content=canonical_json(config.model_dump(mode="json"))
+    )
+    for _ in range(2):
+        async with running(settings, [CountStage("assembly")], [applied]) as worker:
+            first = worker.ticker.last.number if worker.ticker.last else 0
+            await until(lambda: worker.ticker.last and worker.ticker.last.number >= first + 3, "no ticks")  # noqa: B023
+    for topic in STAGE_INPUTS.values():
+        partitions = 1 if topic.partitions == "one" else settings.event_partitions
+        records = await read_topic(settings, topic.name, partitions)
+        ticks = [record for record in records if isinstance(record, Tick)]
+        highest = max(tick.number for tick in ticks)
+        assert sorted(tick.number for tick in ticks) == sorted(list(range(highest + 1)) * partitions)
+        configs = [record for record in records if isinstance(record, ConfigApplied)]
+        assert configs == ([applied] * partitions if topic is EPISODE_EVENTS else [])
+
+
+async def test_two_stages_read_one_topic_each_at_its_own_position(settings: StreamSettings) -> None:
+    await send_events(settings, KEYS, range(4))
+    async with running(settings, [CountStage(), CountStage("assembly")]):
+        drops = await until_counted(settings, 80)
+    for stage in ("counter", "assembly"):
+        check_exactly_once([drop for drop in drops if drop.stage == stage], KEYS, 4)
+
+
+async def test_a_failure_that_repeats_ends_the_worker_and_says_where(settings: StreamSettings) -> None:
+    await send_events(settings, ["bad"], range(1))
+    with pytest.raises(RunStoppedError, match=r"counter fails on .*episode-events\[\d\] from offset 0.*as written"):
+        await until_ended(settings, [BrokenStage()])
+
+
+async def test_records_deleted_before_they_were_read_are_data_loss(settings: StreamSettings) -> None:
+    async with running(settings, [CountStage()]):
+        await send_events(settings, ["k0"], range(3))
+        await until_counted(settings, 3)
+    await send_events(settings, ["k0"], range(3, 9))
+    name = EPISODE_EVENTS.full_name(settings.namespace)
+    described = {topic.name: topic for topic in await describe_topics(settings)}
+    admin = AIOKafkaAdminClient(bootstrap_servers=settings.kafka.bootstrap_servers)
+    await admin.start()
+    try:
+        ends = described[name].end_offsets
+        deletions = {TopicPartition(name, n): RecordsToDelete(before_offset=end) for n, end in enumerate(ends)}
+        await admin.delete_records(deletions)
+    finally:
+        await admin.close()
+    with pytest.raises(DataLossError, match=r"records 3 … 8 were deleted by retention"):
+        await until_ended(settings, [CountStage()])
+
+
+async def test_a_wrong_partition_count_refuses_to_start_and_says_which(settings: StreamSettings) -> None:
+    other = settings.model_copy(update={"event_partitions": 3})
+    with pytest.raises(ConfigurationError, match=r"episode-events has 2 partitions, not 3"):
+        await until_ended(other, [CountStage()])
+
+
+async def test_topics_are_made_once_checked_and_described(settings: StreamSettings) -> None:
+    stages = [CountStage(), CountStage("assembly")]
+    assert await ensure_topics(settings, stages) == []
+    assert await check_topics(settings, stages) == []
+    assert "missing.changelog does not exist" in (await check_topics(settings, [CountStage("missing")]))[0]
+    await send_events(settings, ["k0"], range(5))
+    described = {topic.name: topic for topic in await describe_topics(settings, stages)}
+    assert len(described) == len(TOPICS) + len(stages) + 1
+    events = described[EPISODE_EVENTS.full_name(settings.namespace)]
+    assert (events.records, events.partitions, events.retention) == (5, 2, "time")
+    assert events.oldest_timestamp_ms is not None
+
+
+async def test_a_broker_that_is_not_there_is_said_so() -> None:
+    with pytest.raises(UnavailableError, match=r"127\.0\.0\.1:1:"):
+        await check_topics(stream_settings("127.0.0.1:1", "n."))

@@ -5,6 +5,9 @@ from pathlib import Path
 import click
 from rich.console import Console
 
+PLAIN_WIDTH = 110
+"""Columns of the tables where the output is a file."""
+
 
 @click.command()
 @click.option("--seed", type=int, default=0, show_default=True, help="Base model, openings, opponents, evaluation.")
@@ -28,4 +31,7 @@ def demo(seed: int, episodes: int, rate: float, games: int, keep: bool, data_dir
     from rollbus.demo.run import Demo, DemoOptions
 
     options = DemoOptions(seed, episodes, games, episodes_per_s=rate, keep=keep, data_dir=data_dir)
-    Demo(options, Console()).run()
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=PLAIN_WIDTH)
+    Demo(options, console).run()

@@ -97,14 +97,14 @@ ONE_STEP = Question(
     """
 SELECT
     m.step AS step,
+    concat('@', toString(m.policy_version)) AS made,
     e.example_id AS opening,
-    substring(m.trajectory_id, 1, 8) AS trajectory,
     t.turns AS turns,
+    concat('@', toString(t.min_policy_version), '–', toString(t.max_policy_version)) AS sampled_by,
     g.reward AS reward,
     round(m.advantage, 2) AS advantage,
-    concat(toString(t.min_policy_version), '–', toString(t.max_policy_version)) AS sampled_by,
-    m.policy_version AS made,
-    concat('partition ', toString(g.location_partition), ' offset ', toString(g.location_offset)) AS in_trajectories,
+    concat(toString(g.location_partition), ':', toString(g.location_offset)) AS in_topic,
+    substring(t.trajectory_id, 1, 8) AS trajectory,
     substring(t.episode_id, 1, 8) AS episode
 FROM step_members AS m FINAL
 INNER JOIN (SELECT * FROM trajectories FINAL WHERE namespace = {namespace:String}) AS t

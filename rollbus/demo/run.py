@@ -62,7 +62,7 @@ class DemoOptions:
     games: int = GAMES
     """Of each evaluation."""
     episodes_per_s: float = 14.0
-    time_limit_s: float = 360.0
+    time_limit_s: float = 330.0
     """For the agents' play; whatever they have not played by then is left out."""
     keep: bool = False
     data_dir: Path = Path(".rollbus/demo")

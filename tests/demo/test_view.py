@@ -1,0 +1,120 @@
+"""What people see: counts, time left, and the picture of what was learned."""
+
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from rollbus.demo.evaluation import Comparison, Evaluation
+from rollbus.demo.plot import draw, points, reference_lines
+from rollbus.demo.sql import Rows
+from rollbus.demo.statistics import Tally
+from rollbus.demo.status import COUNTS, DROPS, DemoStatus, VersionReward, read_status
+from rollbus.demo.view import LiveView, line, render, sparkline, time_left_s
+
+STATUS = DemoStatus(
+    events=700,
+    episodes=100,
+    trajectories=96,
+    groups=12,
+    without_signal=2,
+    batches=1,
+    steps=1,
+    trained=80,
+    version=1,
+    rewards=(VersionReward(0, 64, 0.5, 0.4, 0.45), VersionReward(1, 32, 0.6, 0.4, 0.55)),
+    drops={"no_signal": 16},
+    lag={"assembly": 3, "sink": 5},
+)
+
+
+def make_comparison() -> Comparison:
+    before = Evaluation("agent", 0, Tally(wins=360, draws=100, losses=340, illegal=12))
+    return Comparison(before, Evaluation("agent", 31, Tally(wins=500, draws=80, losses=226, illegal=6)))
+
+
+def test_one_line_says_everything_that_matters() -> None:
+    text = line(STATUS, phase="agents play", elapsed_s=12.3)
+    assert text == (
+        "  12 s  agents play: episodes 100, trajectories 96, groups 12 (2 without signal), batches 1, "
+        "steps 1, policy version 1, reward 0.60, lag 8"
+    )
+
+
+def test_the_view_draws_every_stage_and_why_trajectories_were_dropped() -> None:
+    text = _drawn(render(STATUS, phase="agents play", episodes=400, elapsed_s=30, left_s=90))
+    for part in ("agents → episode-events", "grouping → groups", "2 without signal", "16 no_signal", "1.5 min left"):
+        assert part in text
+
+
+def test_without_a_terminal_there_is_no_more_than_a_line_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
+    with LiveView(Console(force_terminal=False), episodes=400, time_limit_s=60) as view:
+        view.show(STATUS, phase="agents play")
+    assert capsys.readouterr().out == ""
+
+
+def test_a_view_of_nothing_yet_can_be_drawn() -> None:
+    assert "no rewards yet" in _drawn(render(DemoStatus(), phase="x", episodes=8, elapsed_s=0, left_s=None))
+
+
+@pytest.mark.parametrize(
+    ("done", "elapsed_s", "left_s"), [(0, 10, None), (100, 50, 50), (50, 50, 70), (200, 130, 0), (1, 10, 110)]
+)
+def test_time_left_follows_the_rate_and_never_passes_the_limit(
+    done: int, elapsed_s: float, left_s: float | None
+) -> None:
+    assert time_left_s(done, 200 if done != 50 else 400, elapsed_s, 120) == left_s
+
+
+def test_a_sparkline_runs_from_the_least_to_the_greatest() -> None:
+    assert sparkline([0.0, 0.5, 1.0]) == "▁▅█"
+    assert sparkline([0.3, 0.3]) == "▁▁"
+    assert sparkline([]) == ""
+    assert len(sparkline([float(n) for n in range(100)], width=10)) == 10
+
+
+def test_neighbouring_versions_are_joined_until_they_are_enough() -> None:
+    rows = [VersionReward(version, 100, 0.5, 0.4, 0.5) for version in range(7)]
+    joined = points(rows, least=250)
+    assert [point.version for point in joined] == [1, 4.5]  # the last 100 are too few for a point
+    assert points(rows[:1], least=250)[0].wins.value == 0.5
+    assert points([]) == ()
+
+
+def test_reference_lines_rise_with_what_the_player_knows() -> None:
+    shares = [share for _, share in reference_lines()]
+    assert shares == sorted(shares)
+    assert shares[-1] == pytest.approx(0.927, abs=5e-4)
+
+
+def test_the_plot_is_a_png(tmp_path: Path) -> None:
+    path = tmp_path / "plots" / "learning.png"
+    draw(path, STATUS.rewards, make_comparison(), seed=0)
+    assert path.read_bytes().startswith(b"\x89PNG")
+
+
+def test_a_comparison_is_real_when_its_interval_lies_above_zero() -> None:
+    comparison = make_comparison()
+    assert comparison.is_real
+    assert comparison.gain.value == pytest.approx(140 / 812)
+    assert not Comparison(comparison.after, comparison.before).is_real
+
+
+def test_the_status_is_read_with_three_questions() -> None:
+    def ask(sql: str, **parameters: object) -> Rows:
+        assert parameters["namespace"] == "demo."
+        if sql == COUNTS:
+            return Rows(("events", "episodes", "trajectories", "version"), ((10, 2, 2, None),))
+        return Rows(("reason", "count"), (("stale", 4),)) if sql == DROPS else Rows((), ((0, 2, 0.5, None, 0.5),))
+
+    status = read_status(ask, namespace="demo.", run="tictactoe")
+    assert (status.episodes, status.version, status.drops) == (2, 0, {"stale": 4})
+    assert status.rewards == (VersionReward(0, 2, 0.5, 0.0, 0.5),)
+    assert status.is_drained
+
+
+def _drawn(view: object) -> str:
+    console = Console(width=110, force_terminal=False)
+    with console.capture() as captured:
+        console.print(view)
+    return captured.get()

@@ -22,6 +22,7 @@ KILL_WAIT_S = 10.0
 
 _STATE = 0
 _SESSION = 3
+_THREADS = 17
 _START_TIME = 19
 """Places in /proc/PID/stat counted from the state field, which follows the name in parentheses (proc_pid_stat(5))."""
 
@@ -85,7 +86,7 @@ def is_running(identity: ProcessIdentity) -> bool:
     fields = _stat_fields(identity.pid)
     if fields is None or int(fields[_START_TIME]) != identity.start_ticks or _boot_id() != identity.boot_id:
         return False
-    if fields[_STATE] in "ZX":
+    if _is_dead(fields):
         _reap(identity)
         return False
     return True
@@ -116,7 +117,7 @@ def session_members(session_id: int) -> tuple[int, ...]:
     for entry in os.listdir("/proc"):
         if entry.isdigit():
             fields = _stat_fields(int(entry))
-            if fields is not None and int(fields[_SESSION]) == session_id and fields[_STATE] not in "ZX":
+            if fields is not None and int(fields[_SESSION]) == session_id and not _is_dead(fields):
                 members.append(int(entry))
     return tuple(sorted(members))
 
@@ -169,6 +170,11 @@ def _reap(identity: ProcessIdentity) -> None:
         pid, status = os.waitpid(identity.pid, os.WNOHANG)
         if pid == identity.pid:
             _exit_codes[identity] = os.waitstatus_to_exitcode(status)
+
+
+def _is_dead(fields: list[str]) -> bool:
+    """A zombie whose other threads are gone too; until then its ports and locks are still held."""
+    return fields[_STATE] in "ZX" and int(fields[_THREADS]) <= 1
 
 
 def _stat_fields(pid: int) -> list[str] | None:

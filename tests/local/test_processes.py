@@ -104,6 +104,22 @@ def test_how_a_process_ended_is_known_after_it_was_reaped(log: Path) -> None:
     assert exit_code(killed) in {-signal.SIGTERM, -signal.SIGKILL}
 
 
+def test_a_process_whose_threads_still_run_is_not_gone(log: Path) -> None:
+    # The main thread alone ends, so the process shows as a zombie while it still holds its files.
+    program = (
+        "import ctypes, threading, time\n"
+        "threading.Thread(target=time.sleep, args=(60,)).start()\n"
+        "print('ready', flush=True)\n"
+        "ctypes.CDLL(None).pthread_exit(None)"
+    )
+    identity = spawn([sys.executable, "-c", program], log_path=log)
+    until(lambda: "ready" in log.read_text())
+    until(lambda: Path(f"/proc/{identity.pid}/stat").read_text().rpartition(")")[2].split()[0] == "Z")
+    assert is_running(identity)
+    assert end(identity)
+    assert not is_running(identity)
+
+
 def test_output_goes_to_the_log(log: Path) -> None:
     identity = spawn([sys.executable, "-c", "import sys; print('out'); print('err', file=sys.stderr)"], log_path=log)
     until(lambda: not is_running(identity))

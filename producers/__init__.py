@@ -7,8 +7,8 @@
     rb.feedback(episode.id, reward=1.0, key="thumbs")
 
 In reading order: start (init), recorder (the wiring), scope, context, episode, openai_client, capture, answer,
-openai_stream, turn_record, verdict, prompt_log, redaction, sampling, delivery, sink, kafka_sink, process_hooks,
-guard, counters.
+openai_stream, turn_record, verdict, prompt_log, redaction, sampling, delivery, sink, kafka_sink, spool, spool_sink,
+process_hooks, guard, counters.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -46,6 +46,7 @@ class Recorder:
         settings: RecorderSettings,
         make_sink: Callable[[], EventSink],
         *,
+        counters: Counters | None = None,
         clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         new_id: Callable[[], str] = lambda: str(uuid.uuid4()),
     ) -> None:
@@ -54,7 +55,7 @@ class Recorder:
         """
         self.settings, self.redact = settings, settings.redact
         self._clock_ms, self._new_id = clock_ms, new_id
-        self.counts = Counters()
+        self.counts = counters or Counters()
         self.guard = Guard(self.counts)
         self.writer_id = new_id()
         """New per process start and fork."""

@@ -1,7 +1,11 @@
 """`init`: settings and addresses to a running recorder. Kafka is imported when the first event is sent."""
 
+import os
+import uuid
 from collections.abc import Callable
+from pathlib import Path
 
+from rollbus.producers.counters import Counters
 from rollbus.producers.recorder import Recorder
 from rollbus.producers.settings import CaptureMode, RecorderSettings
 from rollbus.producers.sink import EventSink
@@ -27,11 +31,14 @@ def init(
     max_queue_events: int = 10_000,
     max_queue_bytes: int = 64 * 1024 * 1024,
     report_interval_s: float = 30.0,
+    spool_folder: Path | str | None = None,
+    spool_bytes: int = 256 * 1024 * 1024,
 ) -> Recorder:
     """Return a recorder that sends to a Kafka cluster, or to `sink`; raises ConfigurationError.
 
     `security` is the whole connection with its credentials; `bootstrap_servers` alone means plain text. A broker
-    that does not answer is no error: events wait in memory, within the queue's bounds.
+    that does not answer is no error: events wait in memory, within the queue's bounds, or on disk in `spool_folder`,
+    which outlives the process.
     """
     settings = RecorderSettings(
         namespace=namespace,
@@ -47,16 +54,23 @@ def init(
         max_queue_bytes=max_queue_bytes,
         report_interval_s=report_interval_s,
     )
-    if sink is not None:
-        given = sink
-        return Recorder(settings, lambda: given)
     connection = security or KafkaConnection()
     if bootstrap_servers is not None:
         connection = connection.model_copy(update={"bootstrap_servers": bootstrap_servers})
+    counters = Counters()
 
-    def make_sink() -> EventSink:
+    def make_direct() -> EventSink:
+        if sink is not None:
+            return sink
         from rollbus.producers.kafka_sink import KafkaSink
 
         return KafkaSink(connection, client_id=f"rollbus-{producer or 'producer'}")
 
-    return Recorder(settings, make_sink)
+    def make_spooled() -> EventSink:
+        from rollbus.producers.spool import Spool
+        from rollbus.producers.spool_sink import SpoolSink
+
+        folder, owner = Path(spool_folder or ""), f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
+        return SpoolSink(make_direct, lambda: Spool(folder, owner=owner, quota_bytes=spool_bytes), counters)
+
+    return Recorder(settings, make_spooled if spool_folder is not None else make_direct, counters=counters)

@@ -2,6 +2,7 @@
 
 import asyncio
 import os
+import signal
 import subprocess
 import sys
 import textwrap
@@ -155,7 +156,7 @@ async def test_events_wait_for_a_broker_that_starts_late_and_goes_away(
     assert recorder.close(10)
 
 
-def run(program: str, *arguments: str) -> None:
+def run(program: str, *arguments: str, ends_with: int = 0) -> None:
     """Run a program of its own that records; its stderr must stay empty."""
     done = subprocess.run(
         [sys.executable, "-W", "error", "-c", textwrap.dedent(program), *arguments],
@@ -163,7 +164,7 @@ def run(program: str, *arguments: str) -> None:
         text=True,
         timeout=60,
     )
-    assert done.returncode == 0, done.stderr
+    assert done.returncode == ends_with, done.stderr
     assert done.stderr == ""
 
 
@@ -226,6 +227,28 @@ async def test_a_forked_child_writes_as_a_writer_of_its_own(kafka: str, topics: 
     assert [event.sequence for event in parent] == [0, 1, 2, 3, 4]
     (closed,) = [event for event in events if isinstance(event, WriterClosed) and event.count == 1]
     assert closed.writer_id == child[0].writer_id
+
+
+async def test_a_killed_process_leaves_its_events_on_disk_for_the_next(kafka: str, topics: str, tmp_path: Path) -> None:
+    program = """
+        import logging, os, signal, sys
+        from rollbus.producers import init
+        logging.disable()
+        recorder = init(bootstrap_servers="127.0.0.1:9", namespace=sys.argv[1], spool_folder=sys.argv[2])
+        with recorder.episode(task="t") as episode:
+            episode.tool("x")
+        if not recorder.flush(20):
+            sys.exit("nothing reached the disk")
+        os.kill(os.getpid(), signal.SIGKILL)
+    """
+    run(program, topics, str(tmp_path), ends_with=-signal.SIGKILL)
+    recorder = rollbus.producers.init(bootstrap_servers=kafka, namespace=topics, spool_folder=tmp_path)
+    with recorder.episode(task="next"):
+        pass
+    events = await read(kafka, EPISODE_EVENTS.full_name(topics), at_least=7)
+    assert [event.sequence for event in events if event.episode_id == events[0].episode_id] == [0, 1, 2, 3]
+    assert recorder.close(10)
+    assert os.listdir(tmp_path) == []
 
 
 class TestKafkaSink(SinkContract):

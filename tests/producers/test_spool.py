@@ -1,0 +1,209 @@
+"""The spool keeps what no broker takes, through outages and the death of the process, in order and within its quota."""
+
+import asyncio
+import errno
+import os
+import stat
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rollbus.producers import MemorySink, Outbound, init
+from rollbus.producers.counters import Counters
+from rollbus.producers.spool import Spool
+from rollbus.producers.spool_sink import SpoolSink
+from rollbus.schemas.errors import UnavailableError
+from tests.producers.sink_contract import SinkContract
+
+QUOTA = 1_000_000
+
+
+def make(folder: Path, owner: str = "one", quota_bytes: int = QUOTA) -> Spool:
+    """A spool without fsync, which tests need not wait for."""
+    return Spool(folder, owner=owner, quota_bytes=quota_bytes, fsync=False)
+
+
+def record(number: int) -> Outbound:
+    """A small record."""
+    return Outbound("t.episode-events", b"key", f"value-{number}".encode(), number)
+
+
+def drained(spool: Spool) -> list[Outbound]:
+    """All records in order; the spool is empty then."""
+    records = []
+    while spool:
+        records += spool.oldest()
+        spool.discard_oldest()
+    return records
+
+
+def test_records_come_back_in_order_and_leave_nothing(tmp_path: Path) -> None:
+    spool = make(tmp_path)
+    spool.append([record(0), record(1)])
+    spool.append([record(2)])
+    assert drained(spool) == [record(0), record(1), record(2)]
+    spool.append([record(3)])
+    assert drained(spool) == [record(3)]
+    spool.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_files_are_readable_by_their_owner_only(tmp_path: Path) -> None:
+    spool = make(tmp_path / "spool")
+    spool.append([record(0)])
+    for path in (tmp_path / "spool").rglob("*"):
+        assert stat.S_IMODE(path.stat().st_mode) == (0o700 if path.is_dir() else 0o600)
+    spool.close()
+
+
+def test_what_a_dead_process_left_is_taken_over_and_a_living_ones_is_not(tmp_path: Path) -> None:
+    dead, alive = make(tmp_path, "dead"), make(tmp_path, "alive")
+    dead.append([record(0)])
+    alive.append([record(1)])
+    dead.close()
+    spool = make(tmp_path, "next")
+    assert drained(spool) == [record(0)]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["alive", "next"]
+    spool.close()
+    alive.close()
+
+
+@given(st.data())
+def test_a_spool_torn_at_any_byte_gives_the_records_before(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    folder = tmp_path_factory.mktemp("torn")
+    spool = make(folder)
+    spool.append([record(number) for number in range(3)])
+    (path,) = folder.rglob("*.segment")
+    size = path.stat().st_size
+    cut = data.draw(st.integers(0, size))
+    if data.draw(st.booleans()):
+        os.truncate(path, cut)
+    elif cut < size:
+        content = bytearray(path.read_bytes())
+        content[cut] ^= 0xFF
+        path.write_bytes(content)
+    whole = cut * 3 // size
+    assert drained(spool)[:whole] == [record(number) for number in range(whole)]
+    spool.close()
+
+
+def test_a_full_spool_refuses_and_keeps_what_it_has(tmp_path: Path) -> None:
+    spool = make(tmp_path, quota_bytes=100)
+    spool.append([record(0)])
+    with pytest.raises(UnavailableError, match="full"):
+        spool.append([record(1), record(2)])
+    assert drained(spool) == [record(0)]
+    spool.append([record(3)])
+    spool.close()
+
+
+def test_a_full_disk_leaves_no_half_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spool = make(tmp_path)
+    spool.append([record(0)])
+    write = os.write
+
+    def half(descriptor: int, data: Any) -> int:
+        monkeypatch.setattr(os, "write", full)
+        return write(descriptor, data[:5])
+
+    def full(descriptor: int, data: Any) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "write", half)
+    with pytest.raises(UnavailableError, match="No space left"):
+        spool.append([record(1)])
+    monkeypatch.setattr(os, "write", write)
+    spool.append([record(2)])
+    assert drained(spool) == [record(0), record(2)]
+    assert spool.torn_bytes == 0
+    spool.close()
+
+
+class TestSpoolSink(SinkContract):
+    """A spool before a sink that works changes nothing."""
+
+    @pytest.fixture(autouse=True)
+    def _folder(self, tmp_path: Path) -> None:
+        self.inner, self.folder = MemorySink(), tmp_path
+
+    async def make(self) -> SpoolSink:
+        """Return a sink that is not started."""
+        return SpoolSink(lambda: self.inner, lambda: make(self.folder), Counters())
+
+    async def received(self, sink: SpoolSink, count: int) -> list[tuple[bytes, bytes, int]]:
+        """Key, value and timestamp of what arrived."""
+        return [(sent.key, sent.value, sent.timestamp_ms) for sent in self.inner.sent]
+
+    def topic(self) -> str:
+        """Where the contract's records go."""
+        return "t.episode-events"
+
+    def limit(self, sink: SpoolSink) -> int:
+        """Make the inner sink refuse large values."""
+        self.inner.largest_bytes = 1000
+        return 2000
+
+
+async def test_an_outage_goes_over_the_disk_in_order(tmp_path: Path) -> None:
+    inner, counters = MemorySink(), Counters()
+    sink = SpoolSink(lambda: inner, lambda: make(tmp_path), counters)
+    await sink.start()
+    await sink.send([record(0)])
+    inner.available = False
+    for number in range(1, 5):
+        await sink.send([record(number)])
+    inner.available = True
+    await sink.send([record(5)])
+    assert sink._draining is not None
+    await sink._draining
+    await sink.send([record(6)])
+    assert inner.sent == [record(number) for number in range(7)]
+    assert counters.get("records_spooled") == counters.get("records_drained") == 5
+    await sink.close()
+    assert os.listdir(tmp_path) == []
+
+
+class SilentSink(MemorySink):
+    """Never acknowledges."""
+
+    async def send(self, records: Sequence[Outbound]) -> frozenset[int]:
+        await asyncio.Event().wait()
+        raise AssertionError("unreachable")
+
+
+async def test_a_sink_that_never_acknowledges_is_not_waited_for(tmp_path: Path) -> None:
+    sink = SpoolSink(SilentSink, lambda: make(tmp_path), Counters(), patience_s=0.05)
+    await sink.start()
+    assert await sink.send([record(0)]) == frozenset()
+    await sink.close()
+    spool = make(tmp_path, "next")
+    assert drained(spool) == [record(0)]
+    spool.close()
+
+
+def test_what_one_process_recorded_without_a_broker_the_next_one_sends(tmp_path: Path) -> None:
+    sink = MemorySink()
+    sink.available = False
+    first = init(sink=sink, namespace="t.", spool_folder=tmp_path)
+    with first.episode(task="t") as episode:
+        episode.tool("x")
+    assert first.close(5)
+    assert sink.sent == []
+    sink.available = True
+    second = init(sink=sink, namespace="t.", spool_folder=tmp_path)
+    with second.episode(task="other"):
+        pass
+    assert second.flush(5)
+    second.close(5)
+    third = init(sink=sink, namespace="t.", spool_folder=tmp_path)
+    with third.episode(task="third"):
+        pass
+    third.close(5)
+    sequences = [event.sequence for event in sink.records("episode-events") if event.episode_id == episode.id]
+    assert sequences[:4] == [0, 1, 2, 3]

@@ -28,7 +28,7 @@ class StreamSettings(BaseModel):
     fetch_max_wait_ms: int = Field(default=250, ge=1)
     max_partition_fetch_bytes: int = Field(default=2 * MAX_MESSAGE_BYTES, ge=MAX_MESSAGE_BYTES)
     """Never below a topic's largest message: aiokafka would step over it."""
-    effects_batch_records: int = Field(default=64, ge=1)
+    effects_batch_records: int = Field(default=256, ge=1)
     """Records for which an effects stage asks the outside world between two transactions."""
     tick_interval_ms: int = Field(default=1_000, ge=10)
     equal_failures: int = Field(default=5, ge=1)

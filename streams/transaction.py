@@ -2,7 +2,7 @@
 
 The order that makes it safe:
   open    start the producer (this fences older owners and settles what they left open), then read the committed
-          offset, then restore the state and check that it is of that offset, then seek there.
+          offset, then restore the state and check that both are of the same transaction, then seek there.
   batch   step, begin, send outputs and changelog, wait until all are confirmed, offset, commit.
   error   throw away producer and state, wait, open again: nothing is ever retried in place.
 A batch is taken only where it continues the position, so lost, stale or doubled deliveries heal themselves.
@@ -35,10 +35,11 @@ BATCHES_AHEAD = 3
 """Fetched batches that wait for their transaction before the partition is paused: a bound in bytes."""
 FULL_RECORDS, FULL_BYTES = 2_000, 1_048_576
 """A batch of this size does not wait for more."""
+MOST_RECORDS = 8_000
+"""Records of one transaction, so that its step does not block the event loop for long."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 5.0
 CLOSE_S = 2.0
 """How long a closing runner waits for its running transaction, and then for its producer."""
-FATAL = (ConfigurationError, DataLossError)
 
 
 class Host(Protocol):
@@ -79,7 +80,8 @@ class Runner:
         app_version: str = "",
     ) -> None:
         self._stage: EffectsStage[Any, Any] = stage if hasattr(stage, "answer") else PureAsEffects(stage)
-        self._slice = settings.effects_batch_records if hasattr(stage, "answer") else FULL_RECORDS * 4
+        pure = isinstance(self._stage, PureAsEffects)
+        self._most_records = MOST_RECORDS if pure else settings.effects_batch_records
         self._settings, self._host, self._on_fatal = settings, host, on_fatal
         self._app_version = app_version
         namespace = settings.namespace
@@ -92,6 +94,7 @@ class Runner:
         self._arrived = asyncio.Event()
         self._ready = False
         self._writing = False
+        self._paused = False
         self._position = 0
         self._pause_s = FIRST_PAUSE_S
         self._failures: tuple[str, int, int] = ("", -1, 0)
@@ -121,7 +124,8 @@ class Runner:
             return
         self._queue.append(batch)
         self._arrived.set()
-        if len(self._queue) >= BATCHES_AHEAD:
+        if len(self._queue) >= BATCHES_AHEAD and not self._paused:
+            self._paused = True
             self._host.pause(self.partition)
 
     async def close(self) -> None:
@@ -143,7 +147,7 @@ class Runner:
                     while self._ready:
                         await self._take(await self._next())
                     return
-                except FATAL as error:
+                except ConfigurationError as error:
                     self._on_fatal(error)
                     return
                 except (ProducerFenced, InvalidProducerEpoch):
@@ -168,19 +172,23 @@ class Runner:
         await self._producer.start()
         self._counts = {}
         committed = await self._host.committed(self.partition)
-        position = await self._start_position(committed)
         self._work = StagePartition(self._stage, self.partition, app_version=self._app_version)
         described, rows = await changelog_kafka.restore(
             self._settings, self._changelog, self.partition.partition, self._work.restore
         )
+        if committed is None and described is not None:
+            # The broker forgets a group's offsets a week after its last member; the changelog does not.
+            logger.warning("group %s has no offset, going on from the changelog's %d", self._group, described)
+            committed = described
         changelog_kafka.check_position(
             described, committed, topic=self._changelog, partition=self.partition.partition, group=self._group
         )
+        position = await self._start_position(committed)
         self._queue.clear()
         self._position = self.metrics.position = position
         await self._host.seek(self.partition, position)
         self._ready = True
-        self._host.resume(self.partition)
+        self._resume()
         self.metrics.restored_rows, self.metrics.open_s = rows, time.monotonic() - started
         logger.info("open id=%s position=%d rows=%d s=%.2f", self._id, position, rows, self.metrics.open_s)
 
@@ -219,8 +227,8 @@ class Runner:
             if self._queue[0].start != batch.end:
                 break
             batch = batch.joined(self._queue.popleft())
-        if len(self._queue) < BATCHES_AHEAD:
-            self._host.resume(self.partition)
+        if self._paused and len(self._queue) < BATCHES_AHEAD:
+            self._resume()
         return batch
 
     async def _first(self) -> Batch:
@@ -232,12 +240,16 @@ class Runner:
             if batch.start is None or batch.start > self._position:
                 self._queue.clear()
                 await self._host.seek(self.partition, self._position)
-                self._host.resume(self.partition)
+                self._resume()
             elif batch.end > self._position:
                 return batch if batch.start == self._position else batch.after(self._position)
 
+    def _resume(self) -> None:
+        self._paused = False
+        self._host.resume(self.partition)
+
     async def _take(self, batch: Batch) -> None:
-        for part in batch.slices(self._slice):
+        for part in batch.slices(self._most_records):
             if not self._ready:
                 return
             await self._run(part)
@@ -288,7 +300,11 @@ class Runner:
             await stop_producer(producer)
 
     def _is_hopeless(self, error: Exception) -> bool:
-        """Say whether the same error came too often at the same position; trouble with the broker never counts."""
+        """Say whether the same error came too often at the same position; trouble with the broker never counts.
+
+        Even state that does not fit its offset is looked at again: a worker that was frozen while it opened may
+        have read the two on different sides of its successor's transaction.
+        """
         if isinstance(error, TimeoutError | OSError) or (isinstance(error, KafkaError) and error.retriable):
             return False
         if isinstance(error, UndecodableError) and self._work is not None and not self._ready:
@@ -299,6 +315,8 @@ class Runner:
         return self._failures[2] >= self._settings.equal_failures
 
     def _hopeless(self, error: Exception) -> RollbusError:
+        if isinstance(error, RollbusError):
+            return error
         stopped = RunStoppedError(
             f"stage {self._stage.name} fails on {self.partition.topic}[{self.partition.partition}] from offset "
             f"{self._position} on, the same way each time: {error!r}"

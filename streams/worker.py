@@ -29,6 +29,7 @@ TICKING_STAGE = "assembly"
 CHECK_S = 1.0
 STOP_S = 2.5
 """A stop that takes longer is ended hard, which loses nothing."""
+GIVE_UP_S = 10.0
 QUIET_LOGGERS = ("faust", "mode", "aiokafka", "rollbus.streams.transport")
 
 
@@ -78,7 +79,10 @@ async def serve(
         on_ready(worker)
         await worker.wait(stop)
     finally:
-        await worker.stop()
+        try:
+            await asyncio.wait_for(worker.stop(), GIVE_UP_S)
+        except TimeoutError:
+            logger.error("the worker could not stop in %.0f s; a new one takes over from what is committed", GIVE_UP_S)
 
 
 class Worker:

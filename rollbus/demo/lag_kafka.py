@@ -3,7 +3,7 @@
 import logging
 from collections.abc import Mapping
 
-from aiokafka import AIOKafkaConsumer
+from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError
 
@@ -44,8 +44,8 @@ class LagReader:
 
     async def _behind(self, group: str) -> int | None:
         committed = await self._admin.list_consumer_group_offsets(group)
-        positions = {tp: offset.offset for tp, offset in committed.items() if offset.offset >= 0}
+        positions: dict[TopicPartition, int] = {tp: at.offset for tp, at in committed.items() if at.offset >= 0}
         if not positions:
             return None
-        ends = await self._consumer.end_offsets(list(positions))
+        ends: dict[TopicPartition, int] = await self._consumer.end_offsets(list(positions))
         return sum(max(0, ends[tp] - position) for tp, position in positions.items())

@@ -192,7 +192,7 @@ class Demo:
             if time.monotonic() > deadline:
                 self.console.print("[yellow]time is up; the agents stop playing[/yellow]")
                 break
-            await look("agents play, the policy learns")
+            await look("agents play, the policy learns", may_end="agents")
         await asyncio.to_thread(supervisor.stop, "agents")
         log = stack.log_dir / "agents.log"
         if "agents are done" not in log.read_text(encoding="utf-8", errors="replace"):
@@ -226,9 +226,13 @@ class _Look:
     view: LiveView
     supervisor: Supervisor
 
-    async def __call__(self, phase: str) -> DemoStatus:
-        if not (phase.startswith("agents") and self.supervisor.has_ended("agents")):
+    async def __call__(self, phase: str, *, may_end: str | None = None) -> DemoStatus:
+        """`may_end` names a part that is meant to end by itself."""
+        try:
             self.supervisor.check()
+        except UnavailableError:
+            if may_end is None or not self.supervisor.has_ended(may_end):
+                raise
         behind = await self.lag.read()
         status = await asyncio.to_thread(read_status, self.ask, namespace=NAMESPACE, run=RUN, lag=behind)
         self.view.show(status, phase=phase)

@@ -101,13 +101,13 @@ def _stages(status: DemoStatus) -> Table:
     table.add_column("behind", justify="right")
     table.add_column("", ratio=1)
     per_group = f"{status.without_signal} without signal" if status.groups else ""
-    rows = (
-        ("agents → episode-events", status.events, None, f"{status.episodes} episodes"),
+    rows: tuple[tuple[str, int | None, str, str], ...] = (
+        ("agents → episode-events", status.events, "", f"{status.episodes} episodes"),
         ("assembly → trajectories", status.trajectories, "assembly", ""),
         ("scoring → scores", sum(row.episodes for row in status.rewards), "scoring", ""),
         ("grouping → groups", status.groups, "grouping", per_group),
         ("curriculum → batches", status.batches, "curriculum", _drops(status)),
-        ("trainer → steps", status.steps, None, f"{status.trained} trajectories trained"),
+        ("trainer → steps", status.steps, "", f"{status.trained} trajectories trained"),
         ("sink → ClickHouse", None, "sink", f"{status.dead_letters} dead letters"),
     )
     for name, count, consumer, remark in rows:

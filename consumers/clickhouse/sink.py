@@ -116,7 +116,8 @@ class Sink:
             return
         if not self._pending:
             self._pending = [made for buffer in self._buffers.values() if (made := buffer.cut()) is not None]
-            self._waiting_since = None
+            left_over = any(buffer.bytes for buffer in self._buffers.values())
+            self._waiting_since = self._clock() if left_over else None
         if not self._pending:
             return
         plan = [self._plan_row(made) for made in self._pending]

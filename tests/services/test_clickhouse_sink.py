@@ -2,17 +2,38 @@
 
 import asyncio
 import uuid
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
-from rollbus.consumers.clickhouse import ClickHouseSettings, SinkSettings, ask, run_sink_async
+from rollbus.consumers.clickhouse import (
+    ClickHouseSettings,
+    Sink,
+    SinkSettings,
+    ask,
+    migrate,
+    run_query,
+    run_sink_async,
+)
+from rollbus.consumers.clickhouse.client_clickhouse import ClickHouse
+from rollbus.consumers.clickhouse.kafka_source import KafkaSource, Partition
 from rollbus.consumers.clickhouse.kafka_status import sink_status_async
+from rollbus.consumers.clickhouse.origin import Origin
+from rollbus.consumers.clickhouse.rows import rows_of
+from rollbus.consumers.clickhouse.sink import SinkCounters
+from rollbus.local.clickhouse import clickhouse_service
+from rollbus.local.ports import free_port
+from rollbus.local.service import ServiceProcess
+from rollbus.local.settings import HOST
+from rollbus.schemas.chunks import split
 from rollbus.schemas.codec import encode
+from rollbus.schemas.drops import Drop
 from rollbus.schemas.topics import TOPICS
+from tests.builders import START_MS, make_trajectory
 from tests.consumers.story import Record, story
 
 pytestmark = pytest.mark.services
@@ -28,6 +49,29 @@ def settings(kafka: str, clickhouse: tuple[str, int], namespace: str) -> SinkSet
         clickhouse=ClickHouseSettings(host=host, port=port, database=database),
         linger_ms=50,
     )
+
+
+class CrashingSource(KafkaSource):
+    """Ends the process, as far as the sink is concerned, between its inserts and its commit."""
+
+    async def commit(self, offsets: Mapping[Partition, int]) -> bool:
+        raise KilledError
+
+
+class KilledError(Exception):
+    pass
+
+
+async def run_until_killed(settings: SinkSettings) -> None:
+    migrate(settings.clickhouse)
+    source, client = CrashingSource(settings), ClickHouse(settings.clickhouse)
+    await source.start()
+    try:
+        with pytest.raises(KilledError):
+            await Sink(settings, source, client, stop=asyncio.Event()).run()
+    finally:
+        await source.stop()
+        client.close()
 
 
 async def create_topics(settings: SinkSettings) -> None:
@@ -62,19 +106,24 @@ def encoded(records: Iterable[Record]) -> list[tuple[str, str, bytes]]:
     return [(topic, key, encode(record)) for topic, key, record in records]
 
 
-async def run_until_written(settings: SinkSettings) -> Any:
+async def run_until_written(settings: SinkSettings) -> SinkCounters:
     """Run a sink until nothing in the log is unwritten, and stop it."""
     stop = asyncio.Event()
     running = asyncio.create_task(run_sink_async(settings, stop=stop))
     try:
-        async with asyncio.timeout(30):
-            while not await is_written(settings):
-                assert not running.done(), running.result()
-                await asyncio.sleep(0.1)
+        await wait_until_written(settings, running)
     finally:
         stop.set()
         counters = await running
     return counters
+
+
+async def wait_until_written(settings: SinkSettings, *sinks: "asyncio.Task[SinkCounters]") -> None:
+    async with asyncio.timeout(60):
+        while not await is_written(settings):
+            for sink in sinks:
+                assert not sink.done(), sink.result()
+            await asyncio.sleep(0.1)
 
 
 async def is_written(settings: SinkSettings) -> bool:
@@ -90,9 +139,120 @@ def counts(settings: SinkSettings, *, final: bool = True) -> dict[str, int]:
     return dict(ask(settings.clickhouse, " UNION ALL ".join(parts)).rows)  # type: ignore[arg-type]
 
 
+def written_rows() -> list[tuple[str, Any]]:
+    origin = Origin("t.", "any", 0, 0, 0)
+    return [row for _, _, record in story() for row in rows_of(record, origin)]
+
+
+def make_drop_of(unit_id: str) -> Drop:
+    return Drop(unit="event", unit_id=unit_id, reason="late_event", stage="assembly", dropped_at_ms=START_MS)
+
+
+def answer(settings: SinkSettings, name: str) -> list[dict[str, Any]]:
+    found = run_query(settings.clickhouse, name, {"namespace": settings.namespace})
+    return [dict(zip(found.columns, row, strict=True)) for row in found.rows]
+
+
 async def test_every_record_of_every_topic_arrives_in_typed_tables(settings: SinkSettings) -> None:
     await create_topics(settings)
     await send(settings, encoded(story()))
     counters = await run_until_written(settings)
     assert counters.records == len(story())
     assert all(counts(settings).values()), counts(settings)
+    tokens = ask(settings.clickhouse, "SELECT prompt_token_ids, logprobs FROM turn_tokens LIMIT 1").rows
+    assert (list(tokens[0][0])[:3], list(tokens[0][1])) == ([1, 2, 3], [-0.5, -0.5])
+    for row in answer(settings, "is_anything_lost"):
+        assert (row["holes"], row["behind"], row["dead_letters"], row["absorbed"]) == (0, 0, 0, 0), row
+    (letter,) = ask(settings.clickhouse, "SELECT hex(key), hex(value) FROM dead_letters").rows
+    assert letter == ("6BFF", "00FFFE")
+
+
+async def test_a_sink_killed_between_insert_and_commit_doubles_nothing(settings: SinkSettings) -> None:
+    await create_topics(settings)
+    await send(settings, encoded(story()))
+    await run_until_killed(settings)
+    written = counts(settings, final=False)
+    assert sum(written.values()) > 0
+
+    await send(settings, encoded([("drops", "late", make_drop_of("late"))]))
+    counters = await run_until_written(settings)
+
+    assert counters.records == len(story()) + 1, "nothing was committed, so everything was read again"
+    rows = {table: sum(1 for name, _ in written_rows() if name == table) for table in written} | {"drops": 5}
+    assert counts(settings, final=False) == rows, "not even rows that a merge would absorb"
+    assert all(row["holes"] == 0 for row in answer(settings, "is_anything_lost"))
+
+
+async def test_what_cannot_be_read_is_kept_as_a_dead_letter_and_large_records_are_joined(
+    settings: SinkSettings,
+) -> None:
+    await create_topics(settings)
+    large = encode(make_trajectory("large", text="x" * 5_000))
+    values = [("trajectories", "k", part) for part in split(large, limit=1_000)]
+    await send(settings, [("scores", "k", b"junk"), *values])
+    counters = await run_until_written(settings)
+    assert counters.dead_letters == 1
+    (row,) = answer(settings, "dead_letters_by_class")
+    assert (row["stage"], row["topic"], row["error_class"], row["letters"]) == (
+        "sink",
+        f"{settings.namespace}scores",
+        "UndecodableError",
+        1,
+    )
+    assert counts(settings)["trajectories"] == 1
+
+
+async def test_two_sinks_share_the_work_and_double_nothing(settings: SinkSettings) -> None:
+    await create_topics(settings)
+    await send(settings, encoded(story()))
+    first, second = asyncio.Event(), asyncio.Event()
+    one = asyncio.create_task(run_sink_async(settings, stop=first))
+    await asyncio.sleep(0.5)
+    two = asyncio.create_task(run_sink_async(settings, stop=second))
+    await send(settings, encoded([("drops", "late", make_drop_of("late"))]))
+    await wait_until_written(settings, one, two)
+    first.set()
+    await one
+    await send(settings, encoded([("drops", "later", make_drop_of("later"))]))
+    await wait_until_written(settings, two)
+    second.set()
+    await two
+    drops = sum(1 for topic, _, _ in story() if topic == "drops")
+    assert counts(settings)["drops"] == drops + 2
+    assert all(row["holes"] == 0 for row in answer(settings, "is_anything_lost"))
+
+
+async def test_clickhouse_may_go_away_and_come_back(kafka: str, namespace: str, tmp_path: Path) -> None:
+    port = free_port()
+    service = ServiceProcess(clickhouse_service(folder=tmp_path / "data", port=port), log_path=tmp_path / "log")
+    settings = SinkSettings(
+        bootstrap_servers=kafka,
+        namespace=namespace,
+        clickhouse=ClickHouseSettings(host=HOST, port=port),
+        linger_ms=50,
+    )
+    await create_topics(settings)
+    stop = asyncio.Event()
+    running = asyncio.create_task(run_sink_async(settings, stop=stop))
+    try:
+        await send(settings, encoded(story()))
+        await asyncio.to_thread(start, service)
+        await wait_until_written(settings, running)
+        await asyncio.to_thread(service.stop)
+        await send(settings, encoded([("drops", "late", make_drop_of("late"))]))
+        await asyncio.sleep(0.5)
+        assert not await is_written(settings)
+        await asyncio.to_thread(start, service)
+        await wait_until_written(settings, running)
+        drops = sum(1 for topic, _, _ in story() if topic == "drops")
+        assert counts(settings)["drops"] == counts(settings, final=False)["drops"] == drops + 1
+    finally:
+        stop.set()
+        counters = await running
+        await asyncio.to_thread(service.stop)
+    assert counters.retries > 0
+
+
+def start(service: ServiceProcess) -> None:
+    service.start()
+    service.wait_until_healthy()

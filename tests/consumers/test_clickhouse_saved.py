@@ -1,0 +1,76 @@
+"""Migrations and saved questions as files: what their headers must say."""
+
+from pathlib import Path
+
+import pytest
+
+from rollbus.consumers.clickhouse.migrate import Migration, find_pending, load_migrations, split_statements
+from rollbus.consumers.clickhouse.saved import bind, list_queries, load_query, parse_query
+from rollbus.schemas.errors import ConfigurationError
+
+
+def test_statements_end_with_their_semicolon_and_lose_their_comments() -> None:
+    assert split_statements("-- why\nSELECT 1;\n\nSELECT ';'\n  -- inside\nFROM t ;\n") == (
+        "SELECT 1",
+        "SELECT ';'\nFROM t",
+    )
+
+
+def test_every_statement_of_every_migration_can_run_twice() -> None:
+    for migration in load_migrations():
+        for statement in migration.statements:
+            assert statement.startswith(("CREATE TABLE IF NOT EXISTS", "CREATE OR REPLACE VIEW")), statement[:60]
+
+
+def test_migrations_that_leave_out_a_number_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "0002_second.sql").write_text("SELECT 1;")
+    with pytest.raises(ConfigurationError, match="without gap"):
+        load_migrations(tmp_path)
+
+
+def test_only_what_is_missing_is_applied() -> None:
+    known = (Migration(1, "a", (), "x"), Migration(2, "b", (), "y"))
+    assert find_pending(known, {1: "x"}, "db") == [known[1]]
+
+
+def test_a_database_newer_than_the_code_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="has migration 2, this rollbus knows up to 1"):
+        find_pending((Migration(1, "a", (), "x"),), {1: "x", 2: "y"}, "db")
+
+
+def test_a_migration_that_was_changed_after_its_release_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="must not change"):
+        find_pending((Migration(1, "a", (), "x"),), {1: "other"}, "db")
+
+
+@pytest.mark.parametrize("query", list_queries(), ids=lambda query: query.name)
+def test_every_question_says_what_it_answers_and_uses_each_of_its_parameters(query: object) -> None:
+    found = load_query(query.name)  # type: ignore[attr-defined]
+    assert found.description.endswith(".")
+    assert "namespace" in {parameter.name for parameter in found.parameters}
+    for parameter in found.parameters:
+        assert f"{{{parameter.name}:{parameter.type}}}" in found.sql
+    assert found.sql.count("{") == sum(
+        found.sql.count(f"{{{parameter.name}:{parameter.type}}}") for parameter in found.parameters
+    )
+
+
+def test_values_are_checked_before_they_are_sent() -> None:
+    query = load_query("step_lineage")
+    assert bind(query, {"step": "3"}) == {"namespace": "rollbus.", "run": "main", "step": 3}
+    with pytest.raises(ConfigurationError, match="step must be Int64, got 'three'"):
+        bind(query, {"step": "three"})
+    with pytest.raises(ConfigurationError, match="no parameter stage; it has namespace, run, step"):
+        bind(query, {"stage": "x"})
+
+
+def test_an_unknown_question_lists_those_there_are() -> None:
+    with pytest.raises(ConfigurationError, match="there are dead_letters_by_class, drops_by_reason"):
+        load_query("nothing")
+
+
+def test_a_header_that_is_not_whole_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="must begin with '-- name: a'"):
+        parse_query("a", "SELECT 1")
+    with pytest.raises(ConfigurationError, match="is not like"):
+        parse_query("a", "-- name: a\n-- What.\n-- param run String\nSELECT 1")

@@ -8,6 +8,7 @@ import math
 from array import array
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import cast
 
 MISSING_LOGPROB = -9999.0
 """Servers write this (or NaN) where they have no value."""
@@ -26,7 +27,8 @@ class Verdict:
 def clean_logprobs(values: Sequence[float | None]) -> Sequence[float] | None:
     """Return the log-probs; None where one is missing (absent, NaN, infinite, −9999 or lower) or not a log-prob."""
     try:
-        cleaned = array("d", values)  # type: ignore[arg-type]  # looks at every value, many times faster than a loop
+        # Looks at every value, many times faster than a loop would.
+        cleaned: array[float] = array("d", cast(Sequence[float], values))
     except TypeError:
         return None
     if not cleaned or not math.isfinite(sum(cleaned)) or min(cleaned) <= MISSING_LOGPROB:

@@ -72,7 +72,7 @@ async def test_decorators_make_an_episode_of_each_call(recorder: Recorder, sink:
 
     assert add(1, right=2) == 3
     assert add(2, 3) == 5
-    assert await asyncio.gather(think(), think()) == ["done", "done"]
+    assert [await think(), await think()] == ["done", "done"]
     started = [event for event in events(recorder, sink) if isinstance(event, EpisodeStarted)]
     assert sorted(event.task for event in started) == ["sum", "sum", "think", "think"]
     assert len({event.episode_id for event in started}) == 4
@@ -91,8 +91,11 @@ def test_a_nested_episode_is_a_child_on_its_roots_partition(recorder: Recorder, 
 
 
 def test_bind_carries_the_episode_into_threads(recorder: Recorder, sink: MemorySink) -> None:
+    def call(number: int) -> None:
+        recorder.tool(f"bound-{number}")
+
     with recorder.episode(task="t") as episode, ThreadPoolExecutor(4) as pool:
-        list(pool.map(recorder.bind(lambda number: recorder.tool(f"bound-{number}")), range(20)))
+        list(pool.map(recorder.bind(call), range(20)))
         thread = threading.Thread(target=lambda: recorder.tool("unbound"))
         thread.start()
         thread.join()

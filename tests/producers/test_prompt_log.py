@@ -12,14 +12,15 @@ MESSAGES = st.builds(Message, role=st.sampled_from(["user", "assistant"]), conte
 
 @given(st.lists(st.tuples(st.lists(MESSAGES, max_size=4), MESSAGES), max_size=8))
 def test_prefix_and_added_messages_give_the_prompt_again(turns: list[tuple[list[Message], Message]]) -> None:
-    log, carried = PromptLog(), {(): True}
+    log = PromptLog()
+    carried: set[tuple[Message, ...]] = {()}
     for prompt, completion in turns:
         split = log.send(prompt, completion)
         prefix = prompt[: split.prefix_count]
         assert list(split.added) == prompt[split.prefix_count :]
         assert split.prefix_hash == (history_hash(prefix) if prefix else "")
         assert tuple(prefix) in carried
-        carried |= {(*prompt, completion)[:length]: True for length in range(len(prompt) + 2)}
+        carried |= {(*prompt, completion)[:length] for length in range(len(prompt) + 2)}
 
 
 def test_the_histories_kept_are_bounded() -> None:

@@ -86,8 +86,8 @@ def _admit(state: AssemblyState, event: Event, data: bytes) -> Iterator[Outgoing
 
 def _keep(state: AssemblyState, key: str, event: Event, data: bytes) -> Iterator[Outgoing]:
     row = EventRow(KINDS[type(event)], state.clock.now_ms, data, event)
-    state.put(key, row)
-    state.due.watch(event.episode_id)
+    if state.put(key, row):
+        state.due.watch(event.episode_id)
     if isinstance(event, Excluded):
         yield _drop(state, "episode", event.episode_id, DropReason.EXCLUDED, event.reason)
         _close(state, event.episode_id, Stub(state.clock.now_ms, None, excluded=True))
@@ -117,7 +117,6 @@ def _refuse(state: AssemblyState, event: Event, data: bytes, reason: DropReason)
     key = SEPARATOR.join((event.episode_id, "", "-1", f"{event.event_id}{mark:08x}"))
     if state.events.get(key) is None:
         state.put(key, EventRow(REFUSED, state.clock.now_ms, mark.to_bytes(4, "big")))
-        state.due.watch(event.episode_id)
         yield _drop(state, "event", event.event_id, reason, f"{type(event).__name__} of episode {event.episode_id}")
 
 

@@ -199,10 +199,13 @@ class AssemblyState(StageState):
         record = event_of(row) if row.kind in "ew" else None
         self.open.setdefault(episode_id, OpenEpisode()).add(key, row, writer_id, sequence, record)
 
-    def put(self, key: str, row: EventRow) -> None:
-        """Keep a row and index it."""
+    def put(self, key: str, row: EventRow) -> bool:
+        """Keep a row and index it; True where the episode's deadline is new or may have come nearer."""
         self.events.put(key, row)
+        episode = self.open.get(key.partition(SEPARATOR)[0])
+        before = episode is not None and episode.lives
         self.index(key, row)
+        return not before or row.kind == "e"
 
     def _deadline(self, episode_id: str) -> int | None:
         config = self.config.value

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 from rollbus.schemas.errors import InvalidRecordError
 from rollbus.schemas.events import TurnRecorded
-from rollbus.schemas.tokens import decode_logprobs, decode_token_ids, token_count
+from rollbus.schemas.tokens import BYTES_PER_TOKEN, decode_logprobs, token_count
 from rollbus.schemas.trajectories import History, Span
 
 NOT_IN_TOP_LIST = -9999.0
@@ -26,15 +26,20 @@ def token_problem(turn: TurnRecorded) -> str | None:
     prompt, completion, logprobs = turn.prompt_token_ids, turn.completion_token_ids, turn.logprobs
     if not (prompt and completion and logprobs):
         return "no_token_ids"
+    if not (_are_token_ids(prompt) and _are_token_ids(completion)):
+        return "invalid_token_ids"
     try:
-        if min(decode_token_ids(prompt)) < 0 or min(decode_token_ids(completion)) < 0:
-            return "invalid_token_ids"
         values = decode_logprobs(logprobs)
     except InvalidRecordError:
-        return "invalid_token_ids"
+        return "invalid_logprobs"
     if not math.isfinite(sum(values)) or max(values) > 0 or min(values) <= NOT_IN_TOP_LIST:
         return "invalid_logprobs"
     return None
+
+
+def _are_token_ids(data: bytes) -> bool:
+    """Say whether packed ids are whole and none is negative: the highest byte of each is below 128."""
+    return len(data) % BYTES_PER_TOKEN == 0 and data[BYTES_PER_TOKEN - 1 :: BYTES_PER_TOKEN].isascii()
 
 
 @dataclass(slots=True)

@@ -193,6 +193,7 @@ class Runner:
         logger.info("open id=%s position=%d rows=%d s=%.2f", self._id, position, rows, self.metrics.open_s)
 
     async def _start_position(self, committed: int | None) -> int:
+        """Return where to go on; raises DataLossError where the records there no longer exist."""
         first, end = await self._host.bounds(self.partition)
         where = f"{self.partition.topic}[{self.partition.partition}]"
         if committed is None:
@@ -239,6 +240,7 @@ class Runner:
             batch = self._queue.popleft()
             if batch.start is None or batch.start > self._position:
                 self._queue.clear()
+                await self._start_position(self._position)
                 await self._host.seek(self.partition, self._position)
                 self._resume()
             elif batch.end > self._position:

@@ -16,6 +16,7 @@ from typing import Any, ClassVar, cast
 import faust
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
+from aiokafka.errors import NoOffsetForPartitionError, OffsetOutOfRangeError
 from faust.app.base import BootStrategy
 from faust.transport.drivers import aiokafka as driver
 from faust.types import TP
@@ -49,7 +50,7 @@ class BatchThread(driver.AIOKafkaConsumerThread):
             partition_assignment_strategy=[RangePartitionAssignor],
             isolation_level="read_committed",
             enable_auto_commit=False,
-            auto_offset_reset="earliest",
+            auto_offset_reset="none",  # a reset would step over records that retention deleted, silently
             max_partition_fetch_bytes=settings.max_partition_fetch_bytes,
             fetch_max_wait_ms=settings.fetch_max_wait_ms,
             session_timeout_ms=session_ms,
@@ -74,7 +75,12 @@ class BatchThread(driver.AIOKafkaConsumerThread):
         if not active:  # aiokafka takes none for all
             await asyncio.sleep(IDLE_S)
             return {}
-        fetched = await super()._fetch_records(consumer, active, timeout=timeout, max_records=max_records)
+        try:
+            fetched = await super()._fetch_records(consumer, active, timeout=timeout, max_records=max_records)
+        except NoOffsetForPartitionError:
+            return {}  # from before the runner's first seek
+        except OffsetOutOfRangeError as error:
+            return {tp: [_lost(Partition(*tp), offset)] for tp, offset in dict(error.args[0]).items()}
         batches = {}
         for tp, records in fetched.items():
             if tp not in consumer.assignment():
@@ -214,6 +220,11 @@ class BatchApp(faust.App):
     def batch_topic(self, name: str) -> Any:
         """Return the topic in the form that an agent reads batches of; nothing is acknowledged to Faust."""
         return self.topic(name, schema=BatchSchema(key_serializer="raw", value_serializer="raw"), acks=False)
+
+
+def _lost(partition: Partition, offset: int) -> Batch:
+    """Return a batch that continues nothing, so that the runner looks what became of its position."""
+    return Batch(partition, None, offset, [])
 
 
 def _message(tp: TP, batch: Batch, generation_id: int) -> ConsumerMessage:

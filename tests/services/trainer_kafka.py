@@ -1,6 +1,9 @@
 """A namespace on the real broker, as the processes around the trainer see it."""
 
+import asyncio
+import sys
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from aiokafka import AIOKafkaProducer, TopicPartition
@@ -9,14 +12,33 @@ from aiokafka.admin.records_to_delete import RecordsToDelete
 
 from rollbus.schemas.chunks import split
 from rollbus.schemas.codec import decode
+from rollbus.schemas.groups import StepOutcome, TrainingBatch
 from rollbus.schemas.kafka_connection import KafkaConnection
-from rollbus.schemas.topics import MAX_MESSAGE_BYTES, TOPICS, Topic
+from rollbus.schemas.steps import StepCompleted
+from rollbus.schemas.topics import (
+    BATCHES,
+    MAX_MESSAGE_BYTES,
+    POLICY_VERSIONS,
+    RUN_LOG,
+    TOPICS,
+    TRAINING_STEPS,
+    TRAJECTORIES,
+    Topic,
+)
 from rollbus.schemas.trajectories import Location
 from rollbus.trainer.log_kafka import KafkaLog
+from rollbus.trainer.process_kafka import backend_of
 from rollbus.trainer.reading_kafka import read_all
+from rollbus.trainer.settings import BackendSettings, TrainerSettings
+from tests.builders import make_group, make_member
 from tests.contracts.trainer_log import as_bytes
+from tests.trainer.scenario import make_batch, make_payload
 
 EVENT_PARTITIONS = 2
+
+
+PATIENCE_S = 60.0
+"""Only reached where something is wrong."""
 
 
 class KafkaWorld:
@@ -70,3 +92,84 @@ class KafkaWorld:
 
     async def records(self, topic: Topic) -> Sequence[Any]:
         return [decode(frame.value) for frame in await read_all(self.connection, topic.full_name(self.namespace))]
+
+
+class TrainerWorld(KafkaWorld):
+    """A namespace, and trainer processes in it."""
+
+    def __init__(self, bootstrap_servers: str, namespace: str, backend: BackendSettings) -> None:
+        super().__init__(bootstrap_servers, namespace)
+        self.backend = backend
+        self.sampled_by = 0
+        self.processes: list[asyncio.subprocess.Process] = []
+        self.batches: list[TrainingBatch] = []
+
+    def settings(self) -> TrainerSettings:
+        return TrainerSettings(kafka=self.connection, namespace=self.namespace, backend=self.backend)
+
+    async def close(self) -> None:
+        """End what was started, and remove the topics."""
+        for process in self.processes:
+            if process.returncode is None:
+                process.kill()
+            await process.communicate()
+        await super().close()
+
+    async def start(self, die_at: str = "") -> asyncio.subprocess.Process:
+        """Start a trainer process."""
+        arguments = ("-m", "tests.services.trainer_process", self.settings().model_dump_json(), die_at)
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, *arguments, stderr=asyncio.subprocess.PIPE, cwd=Path(__file__).parents[2]
+        )
+        self.processes.append(process)
+        return process
+
+    async def add_batches(self, count: int) -> None:
+        """Write batches of one group of three."""
+        for number in range(len(self.batches), len(self.batches) + count):
+            name = f"{self.namespace}b{number}"
+            payloads = [
+                make_payload(f"{name}-{index}", seed=10 * number + index, version=self.sampled_by) for index in range(3)
+            ]
+            locations = await self.append(TRAJECTORIES, f"hint-{number}", *payloads)
+            members = tuple(
+                make_member(f"{name}-{index}", reward, advantage=reward - 2 / 3, location=location)
+                for index, (reward, location) in enumerate(zip((0.0, 1.0, 1.0), locations, strict=True))
+            )
+            self.batches.append(make_batch(number, [make_group(name, (0.0, 1.0, 1.0), members=members)]))
+            await self.append(BATCHES, "main", self.batches[-1])
+
+    async def steps(self) -> list[StepCompleted]:
+        return [each for each in await self.records(TRAINING_STEPS) if isinstance(each, StepCompleted)]
+
+    async def wait_for_steps(self, count: int) -> None:
+        async with asyncio.timeout(PATIENCE_S):
+            while len(await self.steps()) < count:  # noqa: ASYNC110 - another process writes them
+                await asyncio.sleep(0.1)
+
+    async def check(self) -> None:
+        """Each batch in one step with its outcome; each version the child of the one before, and no others."""
+        steps = await self.steps()
+        assert [(step.step, step.batch_hash) for step in steps] == [
+            (number, batch.batch_hash) for number, batch in enumerate(self.batches, 1)
+        ]
+        outcomes = [each.batch_number for each in await self.records(RUN_LOG) if isinstance(each, StepOutcome)]
+        assert outcomes == list(range(len(self.batches)))
+        made = {each.version: each for each in await self.records(POLICY_VERSIONS) if each.batch_hash in self.hashes}
+        assert [made[step.policy_version].parent for step in steps] == [step.base_version for step in steps]
+        async with backend_of(self.settings()) as backend:
+            versions = await backend.versions()
+        assert versions.head == versions.serving == steps[-1].policy_version
+        assert {each.version for each in versions.known if each.batch_hash in self.hashes} == set(made)
+
+    @property
+    def hashes(self) -> set[str]:
+        """The batches' hashes."""
+        return {batch.batch_hash for batch in self.batches}
+
+
+async def ended(process: asyncio.subprocess.Process) -> tuple[int, str]:
+    """Return exit status and what it wrote."""
+    async with asyncio.timeout(PATIENCE_S):
+        _, errors = await process.communicate()
+    return process.returncode or 0, errors.decode()

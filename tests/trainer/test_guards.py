@@ -7,7 +7,7 @@ import pytest
 
 from rollbus.schemas.tokens import encode_token_ids
 from rollbus.trainer.backends.guards import Limits, admit
-from rollbus.trainer.backends.protocol import TrainRequest, TrainTrajectory, TurnTokens
+from rollbus.trainer.backends.protocol import TrainConfig, TrainRequest, TrainTrajectory, TurnTokens
 
 LIMITS = Limits(max_tokens=8, vocabulary=100, lineage=frozenset({0, 2}))
 
@@ -61,6 +61,24 @@ def test_a_group_whose_rewards_differ_by_rounding_has_no_signal(rewards: tuple[f
     admitted = admit(request(*members, trajectory("x", 1.0, group="h"), trajectory("y", 0.0, group="h")), LIMITS)
     assert [one.trajectory_id for one in admitted.trajectories] == ["x", "y"]
     assert set(admitted.dropped.values()) == {"no_signal"}
+
+
+def test_equal_rewards_with_the_advantages_of_rounding_have_no_signal() -> None:
+    members = [trajectory(str(i), 0.1, advantage=(-1.0) ** i) for i in range(4)]
+    assert set(admit(request(*members), LIMITS).dropped.values()) == {"no_signal"}
+
+
+def test_the_losers_of_a_group_train_when_its_winner_was_dropped() -> None:
+    losers = [trajectory(str(i), 0.0, advantage=-0.25) for i in range(3)]
+    winner = replace(trajectory("w", 1.0, advantage=0.75), turns=())
+    admitted = admit(request(winner, *losers), LIMITS)
+    assert [one.trajectory_id for one in admitted.trajectories] == ["0", "1", "2"]
+
+
+def test_where_art_computes_advantages_equal_rewards_have_no_signal() -> None:
+    members = [trajectory(str(i), 0.1, advantage=0.5) for i in range(3)]
+    asked = replace(request(*members), config=TrainConfig(advantages="art"))
+    assert len(admit(asked, LIMITS).dropped) == 3
 
 
 def test_a_singleton_trains_on_the_advantage_it_was_given() -> None:

@@ -16,6 +16,8 @@ from rollbus.trainer.backends.protocol import TrainRequest, TrainTrajectory, Tur
 
 ROUNDING = 1e-9
 """Rewards of a group that differ by no more than this share of their size are equal: what differs is rounding."""
+NOISE = 1e-6
+"""Advantages no larger than this are what is left of rounding after division by a tiny deviation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -42,7 +44,8 @@ def admit(request: TrainRequest, limits: Limits) -> Admitted:
             dropped[trajectory.trajectory_id] = reason
         else:
             kept.append(trajectory)
-    silent = {group for group, rewards in _rewards(kept).items() if _no_signal(rewards)}
+    given = request.config.advantages == "given"
+    silent = {group for group, members in _by_group(kept).items() if _no_signal(members, given=given)}
     for trajectory in kept:
         if trajectory.group_id in silent:
             dropped[trajectory.trajectory_id] = DropReason.NO_SIGNAL
@@ -83,17 +86,23 @@ def _ids_fit(token_ids: Sequence[int], vocabulary: int) -> bool:
     return min(token_ids) >= 0 and max(token_ids) < vocabulary
 
 
-def _rewards(trajectories: Iterable[TrainTrajectory]) -> dict[str, list[TrainTrajectory]]:
+def _by_group(trajectories: Iterable[TrainTrajectory]) -> dict[str, list[TrainTrajectory]]:
     groups: dict[str, list[TrainTrajectory]] = {}
     for trajectory in trajectories:
         groups.setdefault(trajectory.group_id, []).append(trajectory)
     return groups
 
 
-def _no_signal(group: list[TrainTrajectory]) -> bool:
-    """True if no member has an advantage, or several share one reward up to rounding."""
-    if all(member.advantage == 0 for member in group):
+def _no_signal(group: list[TrainTrajectory], *, given: bool) -> bool:
+    """True if no member has an advantage, or if what separates them is rounding.
+
+    Members with one reward may well share a given advantage: theirs is measured against members that were dropped.
+    """
+    advantages = [member.advantage for member in group]
+    if given and max(map(abs, advantages)) <= NOISE:
         return True
     rewards = [member.reward for member in group]
     size = max(1.0, *(abs(reward) for reward in rewards))
-    return len(group) > 1 and max(rewards) - min(rewards) <= ROUNDING * size
+    if len(group) > 1 and max(rewards) - min(rewards) <= ROUNDING * size:
+        return not given or max(advantages) - min(advantages) > NOISE
+    return False

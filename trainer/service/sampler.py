@@ -2,7 +2,7 @@
 
 One thread steps all rows together; requests join and leave between steps. A request is bound to one weight version
 when it is submitted and finishes on it, whatever is loaded meanwhile. A version stays loaded while a request uses
-it, while it is pinned (serving), and as long as it is among the newest few.
+it, while it is pinned (serving), and as long as it is among the newest few or the last few loaded.
 """
 
 from __future__ import annotations
@@ -88,6 +88,8 @@ class Sampler:
         self._models: dict[int, nn.Module] = {}
         self._users: dict[int, int] = {}
         self._pinned: set[int] = set()
+        self._recent: deque[int] = deque(maxlen=keep_versions)
+        """Loaded last, whatever their number: an old version that was asked for stays a while."""
         self._waiting: deque[_Row] = deque()
         self._active: list[_Row] = []
         self._closed = False
@@ -102,6 +104,7 @@ class Sampler:
         with self._wake:
             self._models[version] = model
             self._users.setdefault(version, 0)
+            self._recent.append(version)
             self._retire()
 
     def pin(self, versions: Iterable[int]) -> None:
@@ -149,8 +152,8 @@ class Sampler:
 
     def _retire(self) -> None:
         """Forget versions that are old, idle and not pinned. Called with the lock held."""
-        newest = set(sorted(self._models)[-self._keep :])
-        for version in [v for v in self._models if v not in newest and v not in self._pinned]:
+        kept = {*sorted(self._models)[-self._keep :], *self._recent, *self._pinned}
+        for version in [version for version in self._models if version not in kept]:
             if self._users[version] == 0:
                 del self._models[version], self._users[version]
 

@@ -120,6 +120,8 @@ def test_old_versions_are_forgotten_but_not_the_pinned_one(sampler: Sampler, bas
     assert sampler.loaded() == (0, 2, 3)
     with pytest.raises(UnknownVersionError):
         ask(sampler, version=1)
+    sampler.load(1, load_model(base_model)[0])
+    assert ask(sampler, version=1).version == 1, "old, but just asked for"
 
 
 def test_a_canceled_request_frees_its_row(sampler: Sampler) -> None:

@@ -1,0 +1,93 @@
+"""Art-servers for the tests, forked from one process that has imported ART, which takes 20 s.
+
+Run as `python -m tests.services.art_process`.
+Reads one JSON line per server to start, {"arguments": […], "die_at": "…"}, and answers with its process id. The
+servers are the real thing (`art_server.main`); `die_at` names a point of an update that the process does not survive.
+"""
+
+import json
+import os
+import signal
+import sys
+from collections.abc import Callable
+from typing import Any
+
+from rollbus.trainer.backends import art_environment
+
+art_environment.protect()
+
+from rollbus.trainer.backends import art_local, art_old_routes, art_server  # noqa: E402, F401
+from rollbus.trainer.service import art_service, checkpoint  # noqa: E402
+from rollbus.trainer.service.journal import Journal  # noqa: E402
+from rollbus.trainer.service.update import Learner  # noqa: E402
+
+CRASH_POINTS = ("started", "updated", "checkpoint", "torn checkpoint", "published", "recorded")
+
+
+def main() -> None:
+    signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # ended servers leave no zombies
+    print("ready", flush=True)
+    for line in sys.stdin:
+        order = json.loads(line)
+        process_id = os.fork()
+        if process_id == 0:
+            _serve(order)
+        print(process_id, flush=True)
+
+
+def _serve(order: dict[str, Any]) -> None:
+    code = 1
+    try:
+        signal.signal(signal.SIGCHLD, signal.SIG_DFL)
+        os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+        os.dup2(2, 1)
+        if order["die_at"]:
+            _die_at(order["die_at"])
+        art_server.main(order["arguments"])
+        code = 0
+    finally:
+        os._exit(code)
+
+
+def _die_at(point: str) -> None:
+    """Make the process kill itself, as `kill -9` would, when an update gets there."""
+    if point == "started":
+        art_service.TorchService._step = _killed_before(art_service.TorchService._step)  # type: ignore[method-assign]
+    elif point == "updated":
+        Learner._apply = _killed_after(Learner._apply)  # type: ignore[method-assign]
+    elif point == "checkpoint":
+        checkpoint._publish = _killed_before(checkpoint._publish)
+    elif point == "torn checkpoint":
+        checkpoint.save_file = _torn
+    elif point == "published":
+        checkpoint._publish = _killed_after(checkpoint._publish)
+    elif point == "recorded":
+        Journal.done = _killed_after(Journal.done)  # type: ignore[method-assign]
+
+
+def _killed_before(function: Callable[..., Any]) -> Callable[..., Any]:
+    def dying(*args: Any, **kwargs: Any) -> None:
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    return dying
+
+
+def _killed_after(function: Callable[..., Any]) -> Callable[..., Any]:
+    def dying(*args: Any, **kwargs: Any) -> None:
+        function(*args, **kwargs)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    return dying
+
+
+def _torn(tensors: Any, path: Any, **kwargs: Any) -> None:
+    """Half a file, then the end."""
+    with open(path, "wb") as file:
+        file.write(b"\x40\x00\x00\x00")
+        file.flush()
+        os.fsync(file.fileno())
+    os.kill(os.getpid(), signal.SIGKILL)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,274 @@
+"""A real art-server, asked by the trainer's client and by openai's."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from rollbus.schemas.errors import RejectedError
+from rollbus.schemas.tokens import encode_logprobs, encode_token_ids
+from rollbus.trainer.backends.art_client import ArtClient
+from rollbus.trainer.backends.protocol import TrainConfig, TrainRequest, TrainTrajectory, TurnTokens
+from tests.services.art_fixtures import (
+    MODEL,
+    ArtServer,
+    art_base_model,
+    art_launcher,
+    art_server,
+    made_up_batch,
+)
+
+__all__ = ["art_base_model", "art_launcher", "art_server"]
+pytestmark = pytest.mark.services
+
+
+@pytest.fixture
+async def client(art_server: ArtServer) -> AsyncIterator[ArtClient]:
+    one = art_server.client()
+    yield one
+    await one.close()
+
+
+@pytest.fixture
+async def other(art_server: ArtServer) -> AsyncIterator[ArtClient]:
+    one = art_server.client()
+    yield one
+    await one.close()
+
+
+MESSAGES: list[Any] = [{"role": "user", "content": "choose a letter"}]
+
+
+async def sampled(server: ArtServer, model: str = MODEL, *, count: int = 8, **changed: Any) -> list[Any]:
+    """Answers with ids and log-probs, asked for all at once."""
+    async with openai.AsyncOpenAI(base_url=server.model_url, api_key="none") as client:
+        asked: dict[str, Any] = {"max_tokens": 6, "logprobs": True, **changed}
+        return await asyncio.gather(
+            *(client.chat.completions.create(model=model, messages=MESSAGES, seed=i, **asked) for i in range(count))
+        )
+
+
+def turn_of(answer: Any) -> TurnTokens:
+    choice = answer.choices[0]
+    return TurnTokens(
+        encode_token_ids(answer.prompt_token_ids),
+        encode_token_ids(choice.token_ids),
+        encode_logprobs(entry.logprob for entry in choice.logprobs.content),
+        policy_version=int(answer.model.partition("@")[2]),
+    )
+
+
+async def batch_of(server: ArtServer, name: str, answers: list[Any], base: int) -> TrainRequest:
+    """One group; every other answer wins."""
+    trajectories = tuple(
+        TrainTrajectory(f"{name}-{i}", name, (-1.0) ** i, float(i % 2 == 0), (turn_of(answer),))
+        for i, answer in enumerate(answers)
+    )
+    return TrainRequest(name, "main", MODEL, base, trajectories, TrainConfig(learning_rate=1e-3))
+
+
+async def test_trainer_and_sampler_agree_on_log_probs_before_and_after_updates(
+    art_server: ArtServer, client: ArtClient
+) -> None:
+    for number in range(3):
+        base = await client.current_version()
+        await client.promote(base)
+        answers = await sampled(art_server)
+        assert {answer.model for answer in answers} == {f"{MODEL}@{base}"}
+        request = await batch_of(art_server, f"agree-{base}-{number}", answers, base)
+        result = await client.wait(await client.submit(request), 0.1)
+        assert result.metrics["logprob_difference_max"] <= 1e-4
+        assert result.metrics["ratio_mean"] == pytest.approx(1, abs=1e-4)
+        assert (result.base_version, result.version) == (base, base + 1)
+        assert len(result.trained_ids) == 8
+
+
+async def test_stale_turns_are_trained_against_the_log_probs_they_were_sampled_with(
+    art_server: ArtServer, client: ArtClient
+) -> None:
+    base = await client.current_version()
+    answers = await sampled(art_server, f"{MODEL}@{base}")
+    moved = await client.wait(await client.submit(made_up_batch(f"moves-{base}", base, learning_rate=0.01)), 0.1)
+    late = await batch_of(art_server, f"late-{base}", answers, moved.version)
+    result = await client.wait(await client.submit(late), 0.1)
+    assert result.metrics["logprob_difference_max"] > 1e-3
+    assert result.metrics["effective_sample_size"] < 1
+
+
+async def test_an_old_version_answers_as_before_the_update(art_server: ArtServer, client: ArtClient) -> None:
+    base = await client.current_version()
+    before = await sampled(art_server, f"{MODEL}@{base}", count=3)
+    result = await client.wait(await client.submit(made_up_batch(f"old-{base}", base)), 0.1)
+    await client.promote(result.version)
+    again = await sampled(art_server, f"{MODEL}@{base}", count=3)
+    newer = await sampled(art_server, count=3)
+    assert [one.choices[0].token_ids for one in again] == [one.choices[0].token_ids for one in before]
+    assert {one.model for one in again} == {f"{MODEL}@{base}"}
+    assert {one.model for one in newer} == {f"{MODEL}@{result.version}"}
+    versions = await client.versions()
+    assert (versions.head, versions.serving) == (result.version, result.version)
+
+
+async def test_version_zero_is_read_again_when_asked_for(art_server: ArtServer, client: ArtClient) -> None:
+    for number in range(7):  # more than stay loaded
+        base = await client.current_version()
+        await client.wait(await client.submit(made_up_batch(f"push-{base}-{number}", base)), 0.05)
+    loaded = {version.version for version in (await client.versions()).known if version.loaded}
+    assert 0 not in loaded
+    (answer,) = await sampled(art_server, f"{MODEL}@0", count=1)
+    assert answer.model == f"{MODEL}@0"
+
+
+async def test_the_same_batch_is_trained_once(client: ArtClient, other: ArtClient) -> None:
+    base = await client.current_version()
+    request = made_up_batch(f"once-{base}", base)
+    hashes = await asyncio.gather(*(one.submit(request) for one in (client, other, client)))
+    first = await client.wait(hashes[0], 0.05)
+    assert await other.wait(await other.submit(request), 0.05) == first
+    assert await client.journal(request.batch_hash) == first
+    assert await client.current_version() == base + 1
+
+
+async def test_a_client_that_goes_away_changes_nothing(client: ArtClient, other: ArtClient) -> None:
+    base = await client.current_version()
+    request = made_up_batch(f"gone-{base}", base, groups=16)
+    await client.submit(request)
+    await client.close()
+    result = await other.wait(request.batch_hash, 0.05)
+    assert result.version == base + 1
+
+
+async def test_a_batch_for_another_base_fails_and_trains_nothing(client: ArtClient) -> None:
+    base = await client.current_version()
+    request = made_up_batch(f"early-{base}", base + 5)
+    with pytest.raises(RejectedError, match=f"head is {base}"):
+        await client.wait(await client.submit(request), 0.05)
+    assert (await client.status(request.batch_hash)).state == "failed"
+    assert await client.journal(request.batch_hash) is None
+    assert await client.current_version() == base
+
+
+async def test_a_batch_without_signal_is_skipped_and_makes_no_version(client: ArtClient) -> None:
+    base = await client.current_version()
+    plain = made_up_batch(f"flat-{base}", base, groups=1)
+    flat = replace(plain, trajectories=tuple(replace(one, reward=0.1, advantage=1e-12) for one in plain.trajectories))
+    result = await client.wait(await client.submit(flat), 0.05)
+    assert (result.state, result.version, set(result.dropped.values())) == ("skipped", base, {"no_signal"})
+    assert await client.current_version() == base
+
+
+async def test_what_would_spoil_the_weights_is_dropped_and_the_rest_trains(client: ArtClient) -> None:
+    base = await client.current_version()
+    plain = made_up_batch(f"spoiled-{base}", base)
+    first, *rest = plain.trajectories
+    spoiled = replace(first, turns=(replace(first.turns[0], logprobs=b"\x00\x00\xc0\x7f" * 99),))
+    result = await client.wait(await client.submit(replace(plain, trajectories=(spoiled, *rest))), 0.05)
+    assert dict(result.dropped) == {first.trajectory_id: "untrainable"}
+    assert set(result.trained_ids) == {one.trajectory_id for one in rest}
+
+
+async def test_another_model_and_an_unknown_batch_are_refused(client: ArtClient) -> None:
+    with pytest.raises(RejectedError, match="trains 'agent'"):
+        await client.submit(replace(made_up_batch("other", 0), model="other"))
+    with pytest.raises(RejectedError, match="never submitted"):
+        await client.status("nobody-knows-this")
+    with pytest.raises(RejectedError, match="no checkpoint"):
+        await client.promote(9999)
+
+
+async def test_capabilities_name_the_endpoint_and_the_limits(art_server: ArtServer, client: ArtClient) -> None:
+    capabilities = await client.capabilities()
+    assert capabilities.backend == "art-server"
+    assert (capabilities.max_sequence_tokens, capabilities.inference_url) == (128, art_server.model_url)
+    assert await client.is_healthy()
+
+
+async def test_the_endpoint_answers_on_the_control_port_too(art_server: ArtServer) -> None:
+    async with openai.AsyncOpenAI(base_url=f"{art_server.url}/v1", api_key="none") as client:
+        answer = await client.chat.completions.create(model=MODEL, messages=MESSAGES, max_tokens=2)
+    assert answer.model.startswith(f"{MODEL}@")
+
+
+async def test_serving_goes_on_during_updates(art_server: ArtServer, client: ArtClient) -> None:
+    base = await client.current_version()
+    update = asyncio.create_task(_train(client, made_up_batch(f"busy-{base}", base, groups=64, size=8)))
+    answers = 0
+    while not update.done():
+        answers += len(await sampled(art_server, count=4))
+    assert (await update).version == base + 1
+    assert answers > 0
+
+
+async def _train(client: Any, request: TrainRequest) -> Any:
+    return await client.wait(await client.submit(request), 0.05)
+
+
+async def test_clients_of_a_released_art_server_can_train(art_server: ArtServer, client: ArtClient) -> None:
+    """The routes and bodies of ART's HTTP client; its rows carry `token_id:N` and no prompt ids."""
+    model = {"name": MODEL, "project": "p", "trainable": True, "base_model": "x"}
+    async with httpx.AsyncClient(base_url=art_server.url, timeout=60) as http:
+        assert (await http.get("/healthcheck")).json() == {"status": "ok"}
+        assert (await http.post("/register", json=model)).status_code == 200
+        before = (await http.post("/_get_step", json=model)).json()
+        url, key = (await http.post("/_prepare_backend_for_training", json={"model": model, "config": None})).json()
+        assert (url, key) == (art_server.model_url, "default")
+        groups = [{"trajectories": await _old_trajectories(art_server)} for _ in range(2)]
+        body = {"model": model, "trajectory_groups": groups, "config": {"learning_rate": 1e-3}, "dev_config": {}}
+        lines = (await http.post("/_train_model", json=body)).text.splitlines()
+        after = (await http.post("/_get_step", json=model)).json()
+    (line,) = [httpx.Response(200, text=line).json() for line in lines]
+    assert (line["num_gradient_steps"], line["rendered_prompts"]) == (1, 8)
+    assert after == before + 1
+    assert (await client.versions()).serving == after
+
+
+async def _old_trajectories(server: ArtServer) -> list[dict[str, Any]]:
+    answers = await sampled(server, count=4)
+    rows = []
+    for reward, answer in enumerate(answers):
+        choice = answer.choices[0].model_dump()
+        choice.pop("token_ids")
+        rows.append({"messages_and_choices": [*MESSAGES, choice], "reward": float(reward), "metrics": {}})
+    return rows
+
+
+async def test_a_failure_for_an_old_client_is_a_line_not_a_broken_stream(art_server: ArtServer) -> None:
+    async with httpx.AsyncClient(base_url=art_server.url) as http:
+        other = await http.post("/_get_step", json={"name": "other"})
+        text_tokens = await http.post(
+            "/_train_model",
+            json={
+                "model": {"name": MODEL},
+                "trajectory_groups": [
+                    {
+                        "trajectories": [
+                            {
+                                "messages_and_choices": [
+                                    *MESSAGES,
+                                    {
+                                        "finish_reason": "stop",
+                                        "index": 0,
+                                        "message": {"role": "assistant", "content": "a"},
+                                        "logprobs": {"content": [{"token": "a", "logprob": -1.0, "top_logprobs": []}]},
+                                    },
+                                ],
+                                "reward": 1.0,
+                            }
+                        ]
+                    }
+                ],
+            },
+        )
+    assert other.status_code == 409
+    assert text_tokens.status_code == 409
+    assert "return_tokens_as_token_ids" in text_tokens.json()["error"]["message"]
+
+
+def test_a_checkpoint_is_a_hugging_face_directory(art_server: ArtServer) -> None:
+    names = {path.name for path in Path(art_server.checkpoints / "0001").iterdir()}
+    assert {"config.json", "model.safetensors", "tokenizer.json", "optimizer.safetensors", "rollbus.json"} <= names

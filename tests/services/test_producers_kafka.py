@@ -52,7 +52,8 @@ async def read(kafka: str, topic: str, *, at_least: int) -> list[Any]:
     """Decoded records of a topic, by partition in order; fails where fewer come within some seconds."""
     consumer = AIOKafkaConsumer(topic, bootstrap_servers=kafka, auto_offset_reset="earliest")
     await consumer.start()
-    records, parts = [], {}
+    records: list[Any] = []
+    parts: dict[tuple[int, bytes], dict[int, bytes]] = {}
     try:
         for _ in range(100):
             batches = await consumer.getmany(timeout_ms=200)

@@ -90,7 +90,16 @@ class Trainer:
                 await self._log.close()
                 await self._pause(pause)
 
-    async def _open(self) -> None:
+    async def settle(self) -> None:
+        """Take over and close the step that was left open, if there is one: then nothing of the run is in flight."""
+        await self._open(agree=False)
+        while self.ledger.open_step is not None:
+            following = await self._log.next_batch(self._settings.batch_wait_s)
+            if following is None:
+                raise UnavailableError(f"the batch of open step {self.ledger.open_step.step} does not come; try again")
+            await self._handle(following)
+
+    async def _open(self, *, agree: bool = True) -> None:
         """Take over, fold the ledger, and bring log and backend to agree.
 
         First fence the trainer before, then read: nothing of its can be written after what was read.
@@ -107,6 +116,8 @@ class Trainer:
         versions = await self._backend.versions()
         if ledger.closed_steps == 0 and ledger.open_step is None:
             await self._announce(versions)
+        if not agree:
+            return
         if ledger.open_step is None and ledger.lineage.head != versions.head:
             raise heads_differ(ledger, versions.head)
         serving = ledger.lineage.serving

@@ -1,0 +1,110 @@
+"""An operator's rollback and promotion: what is recorded, who is fenced, and where training goes on."""
+
+from typing import Any
+
+import pytest
+
+from rollbus.schemas.errors import ConfigurationError, FencedError
+from rollbus.schemas.steps import StepCompleted
+from rollbus.schemas.topics import POLICY_VERSIONS, RUN_LOG
+from rollbus.trainer.backends.memory import MemoryBackend
+from rollbus.trainer.log_memory import MemoryLog
+from rollbus.trainer.policy import promotion, roll_back
+from tests.builders import START_MS
+from tests.trainer.crashes import Crash, CrashAt
+from tests.trainer.scenario import SETTINGS, World, check_exactly_once
+
+
+async def rolled_back(world: World, version: int, *, log: Any = None, backend: Any = None) -> tuple[int, ...]:
+    """Roll back as the command does."""
+    log = log or MemoryLog(world.broker, run_id="main", model="agent")
+    backend = backend or world.backend
+    return await roll_back(log, backend, SETTINGS, version=version, reason="a bad reward", now_ms=START_MS)
+
+
+async def test_training_goes_on_from_the_version_rolled_back_to_and_the_rest_is_off_the_lineage() -> None:
+    world = World()
+    batches = world.add_batches(3)
+    await world.trainer().run(until_idle=True)
+    assert await rolled_back(world, 1) == (3, 2)
+    batches += world.add_batches(1)
+    await world.trainer().run(until_idle=True)
+    check_exactly_once(world, batches)
+    last = world.steps()[-1]
+    assert isinstance(last, StepCompleted)
+    assert (last.base_version, last.policy_version) == (1, 4)
+    states = {each.version: each.state for each in world.records(POLICY_VERSIONS)}
+    assert states == {0: "serving", 1: "serving", 2: "rolled_back", 3: "rolled_back", 4: "serving"}
+    assert world.records(RUN_LOG)[-3].reason == "a bad reward"
+    versions = await world.backend.versions()
+    assert (versions.head, versions.serving) == (4, 4)
+
+
+async def test_a_running_trainer_is_fenced_by_a_rollback() -> None:
+    world = World()
+    world.add_batches(1)
+    log = MemoryLog(world.broker, run_id="main", model="agent")
+    await world.trainer(log=log).run(until_idle=True)
+    await rolled_back(world, 0)
+    with pytest.raises(FencedError):
+        await log.publish((), next_offset=1)
+
+
+async def test_a_rollback_closes_the_open_step_first_and_gives_it_up_too() -> None:
+    world = World()
+    batches = world.add_batches(2)
+    crash = CrashAt(None)
+    log = crash.wrap(MemoryLog(world.broker, run_id="main", model="agent"))
+    await world.trainer(log=log).run(until_idle=True)
+    points, world = crash.passed, World()
+    batches = world.add_batches(2)
+    log = CrashAt(points - 5).wrap(MemoryLog(world.broker, run_id="main", model="agent"))
+    with pytest.raises(Crash):
+        await world.trainer(log=log).run(until_idle=True)
+    assert await rolled_back(world, 0) == (2, 1)
+    check_exactly_once(world, batches)
+    assert (await world.backend.versions()).head == 0
+
+
+async def test_a_rollback_that_died_at_any_point_is_completed_by_another() -> None:
+    for point in range(40):
+        world = World()
+        batches = world.add_batches(2)
+        await world.trainer().run(until_idle=True)
+        crash = CrashAt(point)
+        log = crash.wrap(MemoryLog(world.broker, run_id="main", model="agent"))
+        try:
+            await rolled_back(world, 1, log=log, backend=crash.wrap(world.backend))
+        except Crash:
+            await rolled_back(world, 1)
+        else:
+            assert point > 5
+            return
+        batches += world.add_batches(1)
+        await world.trainer().run(until_idle=True)
+        check_exactly_once(world, batches)
+        assert (await world.backend.versions()).head == 3
+    raise AssertionError("a rollback has fewer points than that")
+
+
+async def test_only_an_ancestor_of_the_head_can_be_rolled_back_to() -> None:
+    world = World()
+    world.add_batches(2)
+    await world.trainer().run(until_idle=True)
+    with pytest.raises(ConfigurationError, match=r"version 7 .* those are: 2, 1, 0"):
+        await rolled_back(world, 7)
+    assert (await world.backend.versions()).head == 2
+
+
+async def test_a_candidate_is_promoted_and_one_that_was_rolled_back_is_not() -> None:
+    world = World(backend=MemoryBackend())
+    world.add_batches(2)
+    trainer = world.trainer(serve_at_once=False)
+    await trainer.run(until_idle=True)
+    records = promotion(trainer.ledger, SETTINGS, version=2, reason="evaluated", now_ms=START_MS)
+    assert [(each.topic, each.record.state) for each in records] == [(POLICY_VERSIONS, "serving"), (RUN_LOG, "serving")]
+    await rolled_back(world, 1)
+    later = world.trainer(serve_at_once=False)
+    await later.run(until_idle=True)
+    with pytest.raises(ConfigurationError, match="was rolled back"):
+        promotion(later.ledger, SETTINGS, version=2, reason="evaluated", now_ms=START_MS)

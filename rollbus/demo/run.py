@@ -37,10 +37,11 @@ from rollbus.local.supervisor import Supervisor
 from rollbus.schemas.errors import ConfigurationError, ServiceError, UnavailableError
 from rollbus.settings import Settings
 
-POLL_S = 1.0
+POLL_S = 2.0
+"""Each look costs ClickHouse three questions, on the cores that train."""
 DRAIN_S = 60.0
 """How long to wait at most for what is in flight once the agents have ended."""
-SETTLED_S = 5.0
+SETTLED_S = 6.0
 """Nothing moved for so long: longer than the sink's linger and a few ticks."""
 MARKER = "rollbus-demo"
 """A file that says: this folder belongs to the demo and may be replaced."""
@@ -62,7 +63,7 @@ class DemoOptions:
     games: int = GAMES
     """Of each evaluation."""
     episodes_per_s: float = 14.0
-    time_limit_s: float = 330.0
+    time_limit_s: float = 345.0
     """For the agents' play; whatever they have not played by then is left out."""
     keep: bool = False
     data_dir: Path = Path(".rollbus/demo")

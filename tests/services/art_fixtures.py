@@ -65,11 +65,7 @@ class ArtServer:
             time.sleep(0.05)
 
     def is_running(self) -> bool:
-        try:
-            os.kill(self.process_id, 0)
-        except ProcessLookupError:
-            return False
-        return True
+        return _is_running(self.process_id)
 
     def wait_until_dead(self) -> None:
         deadline = time.monotonic() + 30
@@ -111,11 +107,20 @@ class Launcher:
         self._ready = False
 
     def launch(self, arguments: list[str], die_at: str) -> int:
+        return self._order({"arguments": arguments, "die_at": die_at})
+
+    def call(self, function: str, *arguments: str) -> None:
+        """Run `module:function` where ART is imported, and wait for its end; it leaves its findings in files."""
+        process_id = self._order({"call": function, "arguments": arguments})
+        while _is_running(process_id):
+            time.sleep(0.02)
+
+    def _order(self, order: dict[str, Any]) -> int:
         assert self._process.stdin is not None
         if not self._ready:
             assert self._line() == "ready", f"ART could not be imported; see {self.log}"
             self._ready = True
-        self._process.stdin.write(json.dumps({"arguments": arguments, "die_at": die_at}) + "\n")
+        self._process.stdin.write(json.dumps(order) + "\n")
         self._process.stdin.flush()
         return int(self._line())
 
@@ -128,6 +133,14 @@ class Launcher:
     def _line(self) -> str:
         assert self._process.stdout is not None
         return self._process.stdout.readline().strip()
+
+
+def _is_running(process_id: int) -> bool:
+    try:
+        os.kill(process_id, 0)
+    except ProcessLookupError:
+        return False
+    return True
 
 
 @pytest.fixture(scope="session")

@@ -1,14 +1,18 @@
 """Art-servers for the tests, forked from one process that has imported ART, which takes 20 s.
 
 Run as `python -m tests.services.art_process`.
+
 Reads one JSON line per server to start, {"arguments": […], "die_at": "…"}, and answers with its process id. The
 servers are the real thing (`art_server.main`); `die_at` names a point of an update that the process does not survive.
+{"call": "module:function", "arguments": […]} calls a function instead.
 """
 
+import importlib
 import json
 import os
 import signal
 import sys
+import traceback
 from collections.abc import Callable
 from typing import Any
 
@@ -41,10 +45,15 @@ def _serve(order: dict[str, Any]) -> None:
         signal.signal(signal.SIGCHLD, signal.SIG_DFL)
         os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
         os.dup2(2, 1)
-        if order["die_at"]:
+        if "call" in order:
+            module, _, function = order["call"].partition(":")
+            getattr(importlib.import_module(module), function)(*order["arguments"])
+        else:
             _die_at(order["die_at"])
-        art_server.main(order["arguments"])
+            art_server.main(order["arguments"])
         code = 0
+    except BaseException:
+        traceback.print_exc()
     finally:
         os._exit(code)
 

@@ -1,0 +1,68 @@
+"""Packs a batch with our LocalBackend where ART is imported, and writes down what the packed tensors hold."""
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+from rollbus.schemas.tokens import decode_token_ids, encode_logprobs, encode_token_ids
+from rollbus.trainer.backends.protocol import TrainRequest, TrainTrajectory, TurnTokens
+
+SIZES = (1, 2, 3, 8)
+"""Members of each group, singletons included."""
+
+
+def batch() -> TrainRequest:
+    """Groups of mixed sizes; some answers in several turns, some in several histories; long shared prompts."""
+    chance = random.Random(1)
+    trajectories = []
+    for group, size in enumerate(SIZES):
+        prompt = [chance.randrange(3, 384) for _ in range(90 if group == 3 else 20)]
+        for member in range(size):
+            turns, shown = [], list(prompt)
+            for turn in range(1 + member % 3):
+                completion = [chance.randrange(3, 384) for _ in range(2 + chance.randrange(4))]
+                logprobs = [-chance.random() * 6 for _ in completion]
+                history = turn if member % 2 else 0
+                turns.append(
+                    TurnTokens(
+                        encode_token_ids(shown), encode_token_ids(completion), encode_logprobs(logprobs), 0, history
+                    )
+                )
+                shown = [*shown, *completion, 5] if history == 0 else [7 + turn, *shown]
+            advantage = chance.choice([-1.7, -0.3, 0.0, 1e-3, 0.9, 2.5])
+            trajectories.append(
+                TrainTrajectory(f"{group}-{member}", f"{group}", advantage, chance.random(), tuple(turns))
+            )
+    return TrainRequest("packing", "main", "agent", 0, tuple(trajectories))
+
+
+def pack(base_model: str, directory: str, aggregation: str, findings: str) -> None:
+    """Per sampled token as ART packed it: id, advantage, weight, log-prob."""
+    import art
+
+    from rollbus.trainer.backends.art_packing import RollbusBackend, art_groups
+    from rollbus.trainer.service.art_service import ServiceSettings, TorchService
+
+    service = TorchService(ServiceSettings("agent", Path(base_model), Path(directory)))
+    backend = RollbusBackend(directory, service)
+    backend.given = {one.trajectory_id: one.advantage for one in batch().trajectories}
+    backend.aggregation = aggregation
+    model: Any = art.TrainableModel(name="agent", run_name="agent", project="p", base_model=base_model)
+    packed: Any = backend._get_packed_tensors(model, art_groups(batch().trajectories))
+    mask = packed["assistant_mask"]
+    columns = [packed[name][mask].tolist() for name in ("tokens", "advantages", "weights", "logprobs")]
+    rows = {"tokens": sorted(zip(*columns, strict=True)), "segments": int(packed["group_ids"].max()) + 1}
+    service.close()
+    Path(findings).write_text(json.dumps(rows), encoding="utf-8")
+
+
+def expected(aggregation: str) -> list[tuple[int, float, float]]:
+    """Id, advantage and weight of every sampled token, by the records."""
+    rows = []
+    for one in batch().trajectories:
+        sampled = [token for turn in one.turns for token in decode_token_ids(turn.completion_token_ids)]
+        weight = 1.0 if aggregation == "token_mean" else 1 / len(sampled)
+        rows += [(token, one.advantage, weight) for token in sampled]
+    mean = sum(weight for _, _, weight in rows) / len(rows)
+    return [(token, advantage, weight / mean) for token, advantage, weight in rows]

@@ -49,7 +49,8 @@ class CurriculumStage:
             if state.clock.observe(record):
                 yield from self._pass_time(state)
         elif isinstance(record, PolicyVersion):
-            if record.model == state.config.value.model:
+            told = f"version {record.version} {record.state} {record.changed_at_ms}"
+            if record.model == state.config.value.model and state.first_time(told):
                 yield from self._version(state, record)
         elif getattr(record, "run_id", None) != self._run_id:
             return

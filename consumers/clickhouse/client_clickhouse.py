@@ -37,6 +37,9 @@ PASSING_CODES = frozenset(
 )
 """Answers that may be different later (src/Common/ErrorCodes.cpp of ClickHouse)."""
 
+NOT_MIGRATED_CODES = frozenset({60, 81})
+"""UNKNOWN_TABLE, UNKNOWN_DATABASE."""
+
 INSERT_SETTINGS = {
     "async_insert": 0,  # the answer means: written
     "throw_on_max_partitions_per_insert_block": 0,  # a producer's clock may spread a block over many months
@@ -136,4 +139,6 @@ class ClickHouse:
             return UnavailableError(message)
         if code in PASSING_CODES:
             return UnavailableError(message)
+        if code in NOT_MIGRATED_CODES:
+            message += "; the sink makes database and tables when it starts: `rollbus sink run`"
         return RejectedError(message)

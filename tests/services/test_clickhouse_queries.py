@@ -11,7 +11,8 @@ from rollbus.consumers.clickhouse.client_clickhouse import ClickHouse
 from rollbus.consumers.clickhouse.migrate import applied, load_migrations
 from rollbus.consumers.clickhouse.origin import Origin, Row
 from rollbus.consumers.clickhouse.rows import rows_of
-from rollbus.schemas.errors import ConfigurationError
+from rollbus.local.ports import free_port
+from rollbus.schemas.errors import ConfigurationError, RejectedError, UnavailableError
 from rollbus.schemas.ids import trajectory_id
 from tests.builders import START_MS
 from tests.consumers.story import story
@@ -195,9 +196,25 @@ def test_tokens_are_counted_by_minute(filled: ClickHouseSettings) -> None:
     assert (row["turns"], row["prompt_tokens"], row["completion_tokens"]) == (18, 9 * (3 + 7), 36)
 
 
-def test_migrations_run_once_and_a_newer_database_is_refused(empty: ClickHouseSettings) -> None:
-    assert migrate(empty) == []
+def test_errors_say_whether_trying_again_can_help(empty: ClickHouseSettings) -> None:
+    nobody = ClickHouse(ClickHouseSettings(port=free_port()))
+    with pytest.raises(UnavailableError, match=r"ClickHouse at 127\.0\.0\.1"):
+        nobody.query("SELECT 1")
     client = ClickHouse(empty)
+    with pytest.raises(RejectedError):
+        client.query("SELECT nothing FROM nowhere")
+    with pytest.raises(RejectedError, match="rollbus sink run"):
+        ClickHouse(empty, database="absent").query("SELECT 1 FROM events")
+    with pytest.raises(RejectedError, match="does not exist"):
+        client.insert("nowhere", [{"a": 1}])
+    assert client.query("SELECT 1 AS one") == (["one"], [(1,)])
+    client.close()
+
+
+def test_migrations_run_once_and_a_newer_database_is_refused(clickhouse: tuple[str, int]) -> None:
+    settings = new_database(clickhouse)
+    assert migrate(settings) == []
+    client = ClickHouse(settings)
     assert list(applied(client)) == [migration.id for migration in load_migrations()]
     for migration in load_migrations():
         for statement in migration.statements:
@@ -206,4 +223,4 @@ def test_migrations_run_once_and_a_newer_database_is_refused(empty: ClickHouseSe
     client.insert("schema_migrations", [row])
     client.close()
     with pytest.raises(ConfigurationError, match="has migration 9999, this rollbus knows up to"):
-        migrate(empty)
+        migrate(settings)

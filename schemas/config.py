@@ -6,6 +6,7 @@ Parsed once at the edge, frozen afterwards; an unknown key is an error. Times ar
 from typing import Annotated, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+
 from rollbus.schemas.ids import content_hash
 
 MINUTE_MS = 60_000
@@ -103,9 +104,13 @@ class GroupingConfig(Config):
 
 
 class CurriculumConfig(Config):
-    """Groups to admitted groups; `harness` mode is the arithmetic of the NeMo Agent Toolkit's harness."""
+    """Groups to admitted groups.
 
-    mode: Literal["off", "harness"] = "off"
+    `harness` is the arithmetic of the NeMo Agent Toolkit's harness, `pools` admits a share of easy, normal and hard
+    problems each, `advantage_range` what has an advantage outside a range.
+    """
+
+    mode: Literal["off", "harness", "pools", "advantage_range"] = "off"
     groups_per_window: int = Field(default=64, ge=1)
     window_span_ms: int | None = Field(default=None, gt=0)
     initial_percentile: Share = 0.3
@@ -115,6 +120,15 @@ class CurriculumConfig(Config):
     sort_ascending: bool = False
     random_subsample: Share | None = None
     seed: int = 0
+    hard_below: float = 0.25
+    """`pools`: a problem is hard where the mean reward of its last group was below this, easy where above the other."""
+    easy_above: float = 0.75
+    hard_share: float = Field(default=0.2, ge=0, le=1)
+    normal_share: float = Field(default=1.0, ge=0, le=1)
+    easy_share: float = Field(default=0.2, ge=0, le=1)
+    advantage_low: float = 0.0
+    """`advantage_range`: a group whose advantages all lie between these is not admitted."""
+    advantage_high: float = 0.0
 
 
 class BatchingConfig(Config):

@@ -14,17 +14,20 @@ from rollbus.schemas.config import RunConfig
 from rollbus.schemas.control import ConfigApplied, RunCommand, Tick
 from rollbus.schemas.drops import Drop, DropReason
 from rollbus.schemas.groups import CurriculumState, Group, StepOutcome
+from rollbus.schemas.ids import canonical_json
 from rollbus.schemas.steps import PolicyVersion
 from rollbus.schemas.topics import BATCHES, CURRICULUM, DROPS, RUN_LOG
 from rollbus.streams.batching import make_batch, sweep
+from rollbus.streams.curriculum_advantage_range import advantage_range
 from rollbus.streams.curriculum_harness import harness
 from rollbus.streams.curriculum_modes import Decision, Mode, Window
+from rollbus.streams.curriculum_pools import pools
 from rollbus.streams.curriculum_state import CurriculumStateRows, GroupRow
 from rollbus.streams.grouping_maths import with_members
 from rollbus.streams.lineage import NO_PARENT
 from rollbus.streams.stage import Incoming, Outgoing
 
-MODES: dict[str, Mode] = {"harness": harness}
+MODES: dict[str, Mode] = {"advantage_range": advantage_range, "harness": harness, "pools": pools}
 """By name; `off` decides on arrival and has no module."""
 
 
@@ -103,8 +106,9 @@ class CurriculumStage:
             percentile=memory.percentile,
             last_expansion=memory.last_expansion,
             total_groups=memory.total_groups,
-            mode_state=memory.mode_state,
         )
+        for key, mean in decision.learned.items():
+            state.difficulty.put(key, mean)
         for group_id in decision.no_signal:
             yield self._dropped(state, pending[group_id].group(), DropReason.NO_SIGNAL)
         for group_id in decision.rejected:
@@ -144,7 +148,7 @@ class CurriculumStage:
             rejected_group_ids=decision.rejected,
             reward_mean=fsum(row.reward_mean * row.size for _, row in rows) / count if count else None,
             closed_at_ms=state.clock.now_ms,
-            mode_state=decision.memory.mode_state,
+            mode_state=canonical_json(decision.learned) if decision.learned else "",
             config_hash=state.config.hash,
         )
         return Outgoing(CURRICULUM, self._run_id, report)

@@ -15,8 +15,8 @@ class Memory:
     percentile: float = 1.0
     last_expansion: int = -1
     total_groups: int | None = None
-    mode_state: str = ""
-    """JSON of whatever else a mode remembers."""
+    difficulty: Mapping[str, float] = field(default_factory=dict)
+    """Mean reward of the last group, by group key."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -28,6 +28,8 @@ class Decision:
     """Group ids in rank order."""
     rejected: tuple[str, ...] = ()
     no_signal: tuple[str, ...] = ()
+    learned: Mapping[str, float] = field(default_factory=dict)
+    """What to remember of difficulty, by group key."""
     left_out: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
     """Trajectory ids that are left out of an admitted group."""
 

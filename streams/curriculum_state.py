@@ -9,7 +9,7 @@ from rollbus.schemas.groups import Group
 from rollbus.streams.curriculum_modes import Memory
 from rollbus.streams.deadlines import Deadlines
 from rollbus.streams.lineage import Lineage
-from rollbus.streams.rows import INT, json_codec
+from rollbus.streams.rows import FLOAT, INT, json_codec
 from rollbus.streams.stage_state import Applied, StageState
 from rollbus.streams.state import RowCodec, Table
 
@@ -36,7 +36,6 @@ class Head:
     """None before the first window has closed."""
     last_expansion: int = -1
     total_groups: int | None = None
-    mode_state: str = ""
 
 
 @dataclass(slots=True)
@@ -92,8 +91,17 @@ class CurriculumStateRows(StageState):
         self.parents: Table[int] = Table("parent", INT)
         """Parent by version."""
         self.seen: Table[int] = Table("seen", INT)
+        self.difficulty: Table[float] = Table("difficulty", FLOAT)
+        """Mean reward of the last group by group key, for the modes that remember it."""
         super().__init__(
-            self.config.table, self.heads, self.in_window, self.waiting, self.batches, self.parents, self.seen
+            self.config.table,
+            self.heads,
+            self.in_window,
+            self.waiting,
+            self.batches,
+            self.parents,
+            self.seen,
+            self.difficulty,
         )
         self.order = 0
         self.lineage = Lineage({}, None)
@@ -115,7 +123,7 @@ class CurriculumStateRows(StageState):
         head, config = self.head, self.config.value.curriculum
         initial = 1.0 if config.mode == "off" else config.initial_percentile
         percentile = initial if head.percentile is None else head.percentile
-        return Memory(percentile, head.last_expansion, head.total_groups, head.mode_state)
+        return Memory(percentile, head.last_expansion, head.total_groups, self.difficulty.rows)
 
     def rebuild(self) -> None:
         """Derive order, lineage and expiry from the rows."""

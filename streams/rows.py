@@ -15,9 +15,11 @@ from rollbus.streams.state import RowCodec
 
 V = TypeVar("V")
 _INT = struct.Struct(">q")
+_FLOAT = struct.Struct(">d")
 _STAMP = struct.Struct(">qq")
 
 TEXT: RowCodec[str] = RowCodec(1, str.encode, {1: bytes.decode})
+FLOAT: RowCodec[float] = RowCodec(1, _FLOAT.pack, {1: lambda data: float(_FLOAT.unpack(data)[0])})
 INT: RowCodec[int] = RowCodec(1, _INT.pack, {1: lambda data: int(_INT.unpack(data)[0])})
 
 

@@ -201,3 +201,29 @@ def test_a_mode_can_be_switched_while_groups_wait_in_the_window() -> None:
     stepper.feed(make_config("curriculum", RunConfig(), run_id="main"))
     state = only_state(stepper.feed(make_command("end_window")))
     assert (state.mode, state.admitted_group_ids) == ("off", ("g0", "g1"))
+
+
+def test_pools_admit_a_share_of_each_difficulty() -> None:
+    found = groups(*[0.0] * 10, *[0.5] * 10, *[1.0] * 10)
+    stepper = curriculum(mode="pools", groups_per_window=30)
+    state = only_state(stepper.feed(*found))
+    admitted = [int(name[1:]) for name in state.admitted_group_ids]
+    assert [sum(low <= one < low + 10 for one in admitted) for low in (0, 10, 20)] == [2, 10, 2]
+    assert len(state.rejected_group_ids) == 16
+
+
+def test_a_pool_is_chosen_by_the_group_before_and_remembered_over_a_restart() -> None:
+    stepper = curriculum(mode="pools", groups_per_window=1, hard_share=0.0)
+    easy_before = make_group("a", (0.5, 1.0), group_key="x")
+    assert only_state(stepper.feed(easy_before)).mode_state == '{"x":0.75}'
+    stepper.restore()
+    hard_now = make_group("b", (0.0, 0.25), group_key="x")
+    assert only_state(stepper.feed(hard_now)).admitted_group_ids == ("b",)
+    assert only_state(stepper.feed(make_group("c", (0.5, 1.0), group_key="x"))).rejected_group_ids == ("c",)
+
+
+def test_the_advantage_range_admits_what_reaches_beyond_it() -> None:
+    stepper = curriculum(mode="advantage_range", advantage_low=-0.3, advantage_high=0.3, groups_per_window=3)
+    found = [*groups(1, spread=1.0), *groups(1, prefix="s", spread=0.5), make_group("f", (1, 1))]
+    state = only_state(stepper.feed(*found))
+    assert (state.admitted_group_ids, state.rejected_group_ids) == (("g0",), ("s0",))

@@ -7,8 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from rollbus.schemas.topics import EVALUATIONS
+from rollbus.trainer.evaluation import evaluation_of
+from rollbus.trainer.policy_kafka import list_policy_versions, promote_policy, roll_back_policy
+from rollbus.trainer.publishing_kafka import publish_evaluation
 from rollbus.trainer.report_kafka import list_steps, show_step, trainer_status
 from rollbus.trainer.settings import MemoryBackendSettings
+from tests.builders import START_MS
 from tests.services.trainer_kafka import PATIENCE_S, TrainerWorld, ended
 
 pytestmark = pytest.mark.services
@@ -75,3 +80,30 @@ async def test_status_steps_and_show_tell_what_the_log_says(world: TrainerWorld)
     assert [each.step for each in await asyncio.to_thread(list_steps, world.settings(), last=1)] == [2]
     shown = await asyncio.to_thread(show_step, world.settings(), 2)
     assert [type(each).__name__ for each in shown] == ["StepStarted", "StepCompleted", "PolicyVersion"]
+
+
+async def test_a_rollback_fences_the_trainer_and_the_next_one_goes_on_from_there(world: TrainerWorld) -> None:
+    await world.add_batches(2)
+    first = await world.start()
+    await world.wait_for_steps(2)
+    assert await asyncio.to_thread(roll_back_policy, world.settings(), 1, reason="a bad reward") == (2,)
+    await world.add_batches(1)
+    status, errors = await ended(first)
+    assert (status, "FencedError" in errors) == (1, True)
+    await world.start()
+    await world.wait_for_steps(3)
+    await asyncio.to_thread(promote_policy, world.settings(), 1, reason="the older one is better")
+    listed = await asyncio.to_thread(list_policy_versions, world.settings())
+    assert [(each.version, each.parent, each.state) for each in listed] == [
+        (0, None, "serving"),
+        (1, 0, "serving"),
+        (2, 1, "rolled_back"),
+        (3, 1, "serving"),
+    ]
+    assert [(each.is_serving, each.is_head) for each in listed][1::2] == [(True, False), (False, True)]
+
+
+async def test_an_evaluation_is_on_its_topic(world: TrainerWorld) -> None:
+    measured = evaluation_of({"win": [1.0, 0.0]}, model="agent", policy_version=0, name="held-out", now_ms=START_MS)
+    await publish_evaluation(world.connection, world.namespace, measured)
+    assert list(await world.records(EVALUATIONS)) == [measured]

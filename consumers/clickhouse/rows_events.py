@@ -20,6 +20,8 @@ from rollbus.schemas.events import (
 from rollbus.schemas.ids import canonical_json
 from rollbus.schemas.tokens import decode_logprobs, decode_token_ids
 
+_MESSAGE_FIELDS = tuple(field.name for field in dataclasses.fields(Message))
+
 
 def episode_started(event: EpisodeStarted, origin: Origin) -> Rows:
     """Return the event and its episode."""
@@ -186,7 +188,7 @@ def _times(event: Event) -> Row:
 
 
 def _message(message: Message) -> dict[str, Any]:
-    return {name: value for name, value in dataclasses.asdict(message).items() if value is not None}
+    return {name: value for name in _MESSAGE_FIELDS if (value := getattr(message, name)) is not None}
 
 
 def _token_ids(data: bytes | None) -> "array[int]":

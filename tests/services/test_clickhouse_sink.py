@@ -155,7 +155,7 @@ def counts(settings: SinkSettings, *, final: bool = True) -> dict[str, int]:
     sql = "SELECT table FROM system.columns WHERE database = currentDatabase() AND name = 'kafka_timestamp'"
     tables = [row[0] for row in ask(settings.clickhouse, sql).rows]
     parts = [f"SELECT '{table}', count() FROM {table} {'FINAL' if final else ''}" for table in sorted(tables)]
-    return dict(ask(settings.clickhouse, " UNION ALL ".join(parts)).rows)  # type: ignore[arg-type]
+    return dict(ask(settings.clickhouse, " UNION ALL ".join(parts)).rows)
 
 
 def written_rows() -> list[tuple[str, Any]]:

@@ -67,7 +67,7 @@ def _die_at(point: str) -> None:
     elif point == "checkpoint":
         checkpoint._publish = _killed_before(checkpoint._publish)
     elif point == "torn checkpoint":
-        checkpoint.save_file = _torn
+        checkpoint.save_file = _torn  # type: ignore[attr-defined,assignment]
     elif point == "published":
         checkpoint._publish = _killed_after(checkpoint._publish)
     elif point == "recorded":

@@ -84,7 +84,7 @@ def test_weights_of_another_shape_are_refused(base_model: Path, tmp_path: Path, 
 def test_checkpoint_restores_weights_and_optimizer_bit_for_bit(base_model: Path, tmp_path: Path) -> None:
     model, config = load_model(base_model)
     optimizer = torch.optim.AdamW(model.parameters(), lr=1e-2)
-    head(model, trunk(model, torch.arange(20)[None])).square().mean().backward()
+    head(model, trunk(model, torch.arange(20)[None])).square().mean().backward()  # type: ignore[no-untyped-call]
     optimizer.step()
     path = tmp_path / "0001"
     save_checkpoint(path, model, config, base=base_model, provenance={"version": 1}, optimizer=optimizer)

@@ -12,6 +12,7 @@ from contextlib import asynccontextmanager
 
 from rollbus.schemas.errors import RollbusError
 from rollbus.trainer.backends.protocol import Backend
+from rollbus.trainer.log import TrainerLog
 from rollbus.trainer.log_kafka import KafkaLog
 from rollbus.trainer.loop import Trainer
 from rollbus.trainer.settings import ArtLocalBackend, ArtServerBackend, TrainerSettings
@@ -19,9 +20,12 @@ from rollbus.trainer.settings import ArtLocalBackend, ArtServerBackend, TrainerS
 logger = logging.getLogger(__name__)
 
 
-def run_trainer(settings: TrainerSettings) -> None:
-    """Train until SIGTERM or SIGINT; raises RunStoppedError, FencedError or DataLossError where it cannot go on."""
-    asyncio.run(_run(settings))
+def run_trainer(settings: TrainerSettings, *, log: TrainerLog | None = None) -> None:
+    """Train until SIGTERM or SIGINT; raises RunStoppedError, FencedError or DataLossError where it cannot go on.
+
+    The log is that of the settings unless another is given.
+    """
+    asyncio.run(_run(settings, log or log_of(settings)))
 
 
 def log_of(settings: TrainerSettings) -> KafkaLog:
@@ -51,8 +55,7 @@ async def backend_of(settings: TrainerSettings) -> AsyncIterator[Backend]:
         await backend.close()
 
 
-async def _run(settings: TrainerSettings) -> None:
-    log = log_of(settings)
+async def _run(settings: TrainerSettings, log: TrainerLog) -> None:
     async with backend_of(settings) as backend:
         trainer = Trainer(log, backend, settings.loop_settings())
         loop = asyncio.get_running_loop()

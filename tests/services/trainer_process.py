@@ -10,9 +10,11 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from rollbus.trainer import process_kafka
+from aiokafka import AIOKafkaProducer
+
 from rollbus.trainer.log import Publication
 from rollbus.trainer.log_kafka import KafkaLog
+from rollbus.trainer.process_kafka import run_trainer
 from rollbus.trainer.settings import TrainerSettings
 
 
@@ -29,17 +31,18 @@ class DyingLog(KafkaLog):
         if any(self.die_at == f"after {name}" for name in names):
             os.kill(os.getpid(), signal.SIGKILL)
 
-    async def _send_all(self, producer: object, publications: Sequence[Publication]) -> None:
-        await super()._send_all(producer, publications)  # type: ignore[arg-type]
+    async def _send_all(self, producer: AIOKafkaProducer, publications: Sequence[Publication]) -> None:
+        await super()._send_all(producer, publications)
         if any(self.die_at == f"inside {type(publication.record).__name__}" for publication in publications):
             os.kill(os.getpid(), signal.SIGKILL)
 
 
 def main(settings_json: str, die_at: str = "") -> None:
     logging.basicConfig(level=logging.INFO)
-    DyingLog.die_at = die_at
-    process_kafka.KafkaLog = DyingLog  # type: ignore[misc]
-    process_kafka.run_trainer(TrainerSettings.model_validate_json(settings_json))
+    settings = TrainerSettings.model_validate_json(settings_json)
+    log = DyingLog(settings.kafka, namespace=settings.namespace, run_id=settings.run_id, model=settings.model)
+    log.die_at = die_at
+    run_trainer(settings, log=log)
 
 
 if __name__ == "__main__":

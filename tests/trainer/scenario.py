@@ -23,7 +23,7 @@ SETTINGS = LoopSettings(run_id="main", model="agent", batch_wait_s=0.0, poll_int
 def make_batch(number: int, groups: Sequence[Group], **fields: Any) -> TrainingBatch:
     """Batch `number` of run `main`."""
     members = [[member.trajectory_id for member in group.members] for group in groups]
-    fields = {
+    defaults: dict[str, Any] = {
         "batch_hash": content_hash([number, members]),
         "run_id": "main",
         "model": "agent",
@@ -32,8 +32,8 @@ def make_batch(number: int, groups: Sequence[Group], **fields: Any) -> TrainingB
         "groups": tuple(groups),
         "newest_policy_version": 0,
         "cut_at_ms": START_MS,
-    } | fields
-    return TrainingBatch(**fields)
+    }
+    return TrainingBatch(**defaults | fields)
 
 
 def make_payload(trajectory_id: str, *, version: int = 0, seed: int = 1, **fields: Any) -> Trajectory:

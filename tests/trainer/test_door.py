@@ -1,7 +1,9 @@
 """The trainer's door: who is trained, with exactly which tokens, and why the others are not."""
 
 import math
+import struct
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -52,15 +54,11 @@ def broken_history(logprobs: bytes, *, token_ids: bytes | None = None) -> Histor
 
 
 def as_float32(*values: float) -> bytes:
-    import struct
-
     return struct.pack(f"<{len(values)}f", *values)
 
 
 def turn_with(**fields: Any) -> Any:
     """The one turn of a payload, changed."""
-    from dataclasses import replace
-
     return replace(make_trajectory().turns[0], **fields)
 
 
@@ -118,7 +116,8 @@ def test_a_group_of_which_no_member_has_an_advantage_left_is_dropped_whole() -> 
 @pytest.mark.parametrize("field", ["reward", "advantage"])
 @pytest.mark.parametrize("value", [math.nan, math.inf])
 def test_a_number_that_is_not_finite_never_reaches_the_backend(field: str, value: float) -> None:
-    members = (make_member("a", **{"reward": 0.0, "advantage": -0.5} | {field: value}), make_member("b", advantage=0.5))
+    numbers: dict[str, Any] = {"reward": 0.0, "advantage": -0.5, field: value}
+    members = (make_member("a", **numbers), make_member("b", advantage=0.5))
     result = check(make_group("g1", members=members), [make_payload("a"), make_payload("b")])
     assert reasons(result) == {"a": "untrainable"}
 
@@ -151,6 +150,6 @@ def test_every_member_has_one_fate(rewards: list[float], lost: set[int], stale: 
         if index not in lost
     ]
     result = check(make_group("g1", rewards), payloads, excluded=[f"e-g1-{each}" for each in excluded], limit=2)
-    fates = [each.trajectory_id for each in (*result.admitted, *result.dropped)]
+    fates = [each.trajectory_id for each in result.admitted] + [each.trajectory_id for each in result.dropped]
     assert sorted(fates) == [f"g1-{index}" for index in range(len(rewards))]
     assert all(isinstance(each, DroppedMember) for each in result.dropped)

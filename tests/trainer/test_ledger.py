@@ -28,7 +28,7 @@ def completed(step: int = 1, **fields: Any) -> StepCompleted:
 
 def skipped(step: int, batch_hash: str) -> StepSkipped:
     times = {"started_at_ms": START_MS, "completed_at_ms": START_MS}
-    return StepSkipped(step=step, **COMMON | {"batch_hash": batch_hash}, reason="nothing", **times)
+    return StepSkipped(step=step, reason="nothing", **COMMON | {"batch_hash": batch_hash} | times)
 
 
 def ledger_of(*records: Any) -> Ledger:

@@ -89,6 +89,8 @@ class ScoringStage:
             function_of(registry, reward)
         self._config, self._keep_ms, self._registry = config, keep_ms, registry
         self._asker = Asker(registry, ask)
+        self._versions: dict[str, str] = {}
+        """Reward version by configuration hash."""
 
     def new_state(self) -> ScoringState:
         """Return the empty state of a partition."""
@@ -101,6 +103,8 @@ class ScoringStage:
         known = _Known(state, state.config.value, forked, {})
         slots = asyncio.Semaphore(known.config.concurrency)
         questions = [self._question(known, each) for each in incoming]
+        if all(self._asker.is_quick(reward) for question in questions if question for reward in question[1]):
+            return [await self._asked(question, slots) for question in questions]  # spares a task each
         return await asyncio.gather(*(self._asked(question, slots) for question in questions))
 
     def step(self, state: ScoringState, incoming: Incoming, answer: Answers) -> Iterator[Outgoing]:
@@ -149,7 +153,7 @@ class ScoringStage:
             value=value,
             error=error,
             components={name: each.value for name, each in answers.items() if each.value is not None},
-            reward_version=reward_version(self._registry, config),
+            reward_version=self._version(state.config.hash, config),
             config_hash=state.config.hash,
         )
         state.scores.put(score.trajectory_id, Kept(encode(score), state.clock.now_ms, 0, score))
@@ -157,6 +161,11 @@ class ScoringStage:
         yield Outgoing(SCORES, score.group_hint, score)
         if error:
             yield _drop(state, "trajectory", score.trajectory_id, DropReason.SCORE_FAILED, error)
+
+    def _version(self, config_hash: str, config: ScoringConfig) -> str:
+        if config_hash not in self._versions:
+            self._versions[config_hash] = reward_version(self._registry, config)
+        return self._versions[config_hash]
 
     async def _asked(
         self, question: tuple[Trajectory, tuple[RewardConfig, ...]] | None, slots: asyncio.Semaphore

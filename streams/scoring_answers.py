@@ -43,8 +43,23 @@ class Asker:
         self, trajectory: Trajectory, rewards: tuple[RewardConfig, ...], slots: asyncio.Semaphore
     ) -> dict[str, Answer]:
         """Return one answer per component."""
-        answers = await asyncio.gather(*(self._ask_one(trajectory, reward, slots) for reward in rewards))
-        return {reward.name: answer for reward, answer in zip(rewards, answers, strict=True)}
+        slow = [reward for reward in rewards if not self.is_quick(reward)]
+        answers = {reward.name: self._ask_in_place(trajectory, reward) for reward in rewards if reward not in slow}
+        found = await asyncio.gather(*(self._ask_one(trajectory, reward, slots) for reward in slow))
+        answers.update((reward.name, answer) for reward, answer in zip(slow, found, strict=True))
+        return {reward.name: answers[reward.name] for reward in rewards}
+
+    def is_quick(self, reward: RewardConfig) -> bool:
+        """Say whether a component is called in place."""
+        function = self._registry.get(reward.type)
+        return function is not None and function.quick
+
+    def _ask_in_place(self, trajectory: Trajectory, reward: RewardConfig) -> Answer:
+        context = RewardContext(reward.name, reward.options, self._ask)
+        try:
+            return _checked(self._registry[reward.type].call(trajectory, context), reward.name)
+        except Exception as error:
+            return Answer(error=f"reward {reward.name!r} raised {error!r}")
 
     async def _ask_one(self, trajectory: Trajectory, reward: RewardConfig, slots: asyncio.Semaphore) -> Answer:
         context = RewardContext(reward.name, reward.options, self._ask)
@@ -52,8 +67,6 @@ class Asker:
             function = function_of(self._registry, reward)
         except ConfigurationError as error:
             return Answer(error=str(error))
-        if function.quick:
-            return await self._attempt(function, trajectory, context, None)
         answer = Answer(error="never asked")
         for attempt in range(reward.attempts):
             if attempt:
@@ -65,11 +78,11 @@ class Asker:
         return answer
 
     async def _attempt(
-        self, function: RewardFunction, trajectory: Trajectory, context: RewardContext, timeout_s: float | None
+        self, function: RewardFunction, trajectory: Trajectory, context: RewardContext, timeout_s: float
     ) -> Answer:
         try:
             async with asyncio.timeout(timeout_s):
-                if function.quick or inspect.iscoroutinefunction(function.call):
+                if inspect.iscoroutinefunction(function.call):
                     value: Any = function.call(trajectory, context)
                 else:
                     value = await self._in_thread(function, trajectory, context)

@@ -8,7 +8,7 @@ from rollbus.streams.assembly import AssemblyStage
 from rollbus.streams.curriculum import CurriculumStage
 from rollbus.streams.grouping import GroupingStage
 from rollbus.streams.rewards.contract import Ask
-from rollbus.streams.rewards.registry import BUILT_IN, Registry
+from rollbus.streams.rewards.registry import Registry, installed
 from rollbus.streams.scoring import ScoringStage
 from rollbus.streams.stage import EffectsStage, PureAsEffects, Stage
 
@@ -16,11 +16,14 @@ AnyStage = EffectsStage[Any, Any]
 
 
 def namespace_stages(
-    assembly: AssemblyConfig, scoring: ScoringConfig, *, registry: Registry = BUILT_IN, ask: Ask | None = None
+    assembly: AssemblyConfig, scoring: ScoringConfig, *, registry: Registry | None = None, ask: Ask | None = None
 ) -> list[AnyStage]:
-    """Return alias, assembly and scoring; raises ConfigurationError for a reward that nobody registered."""
+    """Return alias, assembly and scoring; raises ConfigurationError for a reward that nobody registered.
+
+    Without a registry the rewards are the built-in ones and those of installed packages.
+    """
     pure: list[Stage[Any]] = [AliasStage(assembly), AssemblyStage(assembly)]
-    scores = ScoringStage(scoring, keep_ms=assembly.late_horizon_ms, registry=registry, ask=ask)
+    scores = ScoringStage(scoring, keep_ms=assembly.late_horizon_ms, registry=registry or installed(), ask=ask)
     return [*map(PureAsEffects, pure), scores]
 
 

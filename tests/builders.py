@@ -52,8 +52,8 @@ def make_started(
     episode: str = "e1", sequence: int = 0, *, writer: str = "w1", root: str | None = None, **fields: Any
 ) -> EpisodeStarted:
     """The start of an episode of task `play`, example `x1`."""
-    fields = {"task": "play", "agent": "player", "example_id": "x1"} | fields
-    return EpisodeStarted(**envelope(episode, sequence, writer=writer, root=root), **fields)
+    defaults: dict[str, Any] = {"task": "play", "agent": "player", "example_id": "x1"}
+    return EpisodeStarted(**envelope(episode, sequence, writer=writer, root=root), **(defaults | fields))
 
 
 def make_turn(
@@ -74,7 +74,7 @@ def make_turn(
     """A trainable turn of `agent@version`; `untrainable` gives the reason why it is none."""
     if logprobs is None:
         logprobs = [-0.5] * len(completion)
-    fields = {
+    defaults: dict[str, Any] = {
         "model": "agent" if version is None else f"agent@{version}",
         "policy_version": version,
         "added_messages": (Message(role="user", content="your move"),),
@@ -82,22 +82,22 @@ def make_turn(
         "finish_reason": "stop",
         "trainable": untrainable is None,
         "untrainable_reason": untrainable,
-    } | fields
+    }
     if untrainable is None and prompt is not None:
-        fields = {
+        defaults |= {
             "prompt_token_ids": encode_token_ids(prompt),
             "completion_token_ids": encode_token_ids(completion),
             "logprobs": encode_logprobs(logprobs),
-        } | fields
-    return TurnRecorded(**envelope(episode, sequence, writer=writer, root=root, at_ms=at_ms), **fields)
+        }
+    return TurnRecorded(**envelope(episode, sequence, writer=writer, root=root, at_ms=at_ms), **(defaults | fields))
 
 
 def make_tool(
     episode: str = "e1", sequence: int = 2, *, writer: str = "w1", root: str | None = None, **fields: Any
 ) -> ToolCalled:
     """A tool call with its result."""
-    fields = {"name": "search", "arguments": "{}", "result": "found"} | fields
-    return ToolCalled(**envelope(episode, sequence, writer=writer, root=root), **fields)
+    defaults: dict[str, Any] = {"name": "search", "arguments": "{}", "result": "found"}
+    return ToolCalled(**envelope(episode, sequence, writer=writer, root=root), **(defaults | fields))
 
 
 def make_reward(
@@ -130,8 +130,8 @@ def make_ended(
     episode: str = "e1", sequence: int = 2, *, writer: str = "w1", root: str | None = None, **fields: Any
 ) -> EpisodeEnded:
     """The end of an episode of one writer."""
-    fields = {"writer_ids": (writer,)} | fields
-    return EpisodeEnded(**envelope(episode, sequence, writer=writer, root=root), **fields)
+    defaults: dict[str, Any] = {"writer_ids": (writer,)}
+    return EpisodeEnded(**envelope(episode, sequence, writer=writer, root=root), **(defaults | fields))
 
 
 def make_closed(episode: str = "e1", count: int = 3, *, writer: str = "w1", root: str | None = None) -> WriterClosed:
@@ -201,7 +201,7 @@ def make_trajectory(episode: str = "e1", *, reward: float | None = 1.0, text: st
         spans=(Span(start=3, end=5, turn=0, policy_version=0),),
     )
     rewards = () if reward is None else (Reward(event_id=f"r-{episode}", name="reward", value=reward),)
-    fields = {
+    defaults: dict[str, Any] = {
         "trajectory_id": trajectory_id(episode),
         "episode_id": episode,
         "root_episode_id": episode,
@@ -220,13 +220,13 @@ def make_trajectory(episode: str = "e1", *, reward: float | None = 1.0, text: st
         "opening_hash": "opening",
         "prompt_hash": content_hash([1, 2, 3]),
         "trainable": True,
-    } | fields
-    return Trajectory(**fields)
+    }
+    return Trajectory(**(defaults | fields))
 
 
 def make_score(trajectory: str = "t1", value: float | None = 1.0, *, version: int | None = 0, **fields: Any) -> Score:
     """The score of a trajectory of `agent` on example `x1`."""
-    fields = {
+    defaults: dict[str, Any] = {
         "trajectory_id": trajectory,
         "episode_id": f"e-{trajectory}",
         "location": Location(topic="rollbus.trajectories", partition=0, offset=0),
@@ -248,13 +248,13 @@ def make_score(trajectory: str = "t1", value: float | None = 1.0, *, version: in
         "value": value,
         "components": {} if value is None else {"reward": value},
         "reward_version": "r1",
-    } | fields
-    return Score(**fields)
+    }
+    return Score(**(defaults | fields))
 
 
 def make_member(trajectory: str = "t1", reward: float = 1.0, *, version: int = 0, **fields: Any) -> GroupMember:
     """One member of a group, with advantage 0."""
-    fields = {
+    defaults: dict[str, Any] = {
         "trajectory_id": trajectory,
         "episode_id": f"e-{trajectory}",
         "location": Location(topic="rollbus.trajectories", partition=0, offset=0),
@@ -265,8 +265,8 @@ def make_member(trajectory: str = "t1", reward: float = 1.0, *, version: int = 0
         "max_policy_version": version,
         "tokens": 5,
         "sampled_tokens": 2,
-    } | fields
-    return GroupMember(**fields)
+    }
+    return GroupMember(**(defaults | fields))
 
 
 def make_group(group: str = "g1", rewards: Sequence[float] = (0.0, 1.0), *, version: int = 0, **fields: Any) -> Group:
@@ -276,7 +276,7 @@ def make_group(group: str = "g1", rewards: Sequence[float] = (0.0, 1.0), *, vers
         make_member(f"{group}-{index}", reward, version=version, advantage=reward - mean)
         for index, reward in enumerate(rewards)
     )
-    fields = {
+    defaults: dict[str, Any] = {
         "group_id": group,
         "run_id": "main",
         "group_key": f"example:play:{group}",
@@ -293,13 +293,13 @@ def make_group(group: str = "g1", rewards: Sequence[float] = (0.0, 1.0), *, vers
         "has_signal": max(rewards) - min(rewards) > 1e-9,
         "closed_by": "full",
         "closed_at_ms": START_MS,
-    } | fields
-    return Group(**fields)
+    }
+    return Group(**(defaults | fields))
 
 
 def make_outcome(batch: Any, *, step: int = 1, base: int = 0, version: int | None = None, **fields: Any) -> StepOutcome:
     """The trainer's answer to a TrainingBatch: completed, with version `base` + 1."""
-    fields = {
+    defaults: dict[str, Any] = {
         "run_id": batch.run_id,
         "step": step,
         "batch_hash": batch.batch_hash,
@@ -307,14 +307,14 @@ def make_outcome(batch: Any, *, step: int = 1, base: int = 0, version: int | Non
         "state": "completed",
         "base_version": base,
         "policy_version": base + 1 if version is None else version,
-    } | fields
-    return StepOutcome(**fields)
+    }
+    return StepOutcome(**(defaults | fields))
 
 
 def make_version(version: int, parent: int | None = None, **fields: Any) -> PolicyVersion:
     """A serving version of `agent`."""
-    fields = {"model": "agent", "run_id": "main", "state": "serving", "changed_at_ms": START_MS} | fields
-    return PolicyVersion(version=version, parent=parent, **fields)
+    defaults: dict[str, Any] = {"model": "agent", "run_id": "main", "state": "serving", "changed_at_ms": START_MS}
+    return PolicyVersion(version=version, parent=parent, **(defaults | fields))
 
 
 def make_command(command: Any, *, key: str = "c1", run_id: str = "main") -> RunCommand:

@@ -30,8 +30,7 @@ def expect(events: Iterable[Any]) -> Expected:
     by_episode: dict[str, list[Any]] = defaultdict(list)
     for event in unique:
         by_episode[event.episode_id].append(event)
-    expected, members = Expected(), defaultdict(dict)
-    sizes: dict[str, int] = {}
+    expected, members = Expected(), defaultdict[str, dict[str, float]](dict)
     for episode, found in by_episode.items():
         start = next((event for event in found if isinstance(event, EpisodeStarted)), None)
         if start is None:
@@ -48,8 +47,7 @@ def expect(events: Iterable[Any]) -> Expected:
         elif not reward:
             expected.dropped["score_missing", name] += 1
         else:
-            members[start.group_id][name] = reward[0]
-            sizes[start.group_id] = start.group_size
+            members[start.group_id or ""][name] = reward[0] or 0.0
     for group, rewards in members.items():
         if len(rewards) < 2:
             expected.dropped["incomplete_group", next(iter(rewards))] += 1

@@ -90,7 +90,7 @@ def assert_as_expected(flow: Flow, events: list[Any]) -> None:
     assert Counter(one.trajectory_id for one in trajectories if isinstance(one, Trajectory)) == Counter(
         expected.trajectories
     )
-    groups = {
+    groups: Any = {
         group.group_key.removeprefix("group:"): {
             member.trajectory_id: (member.reward, pytest.approx(member.advantage)) for member in group.members
         }

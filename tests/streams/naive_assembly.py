@@ -20,7 +20,8 @@ class NaiveAssembly:
     """One partition; `feed` returns what must come out, in words."""
 
     def __init__(self, config: AssemblyConfig) -> None:
-        self.config, self.now = config, None
+        self.config = config
+        self.now: Any = None
         self.episodes: dict[str, dict[str, Any]] = {}
         self.tick_number = -1
 
@@ -82,7 +83,7 @@ class NaiveAssembly:
         due = sorted((self._deadline(episode), name) for name, episode in self.episodes.items())
         return [told for deadline, name in due if deadline <= self.now for told in self._due(name)]
 
-    def _deadline(self, episode: dict[str, Any]) -> int:
+    def _deadline(self, episode: dict[str, Any]) -> Any:
         if episode["closed"] is not None:
             return episode["closed"][0] + self.config.late_horizon_ms
         if all(isinstance(event, RewardReported) for event in episode["events"]):
@@ -137,7 +138,7 @@ class NaiveAssembly:
                 return True
         return False
 
-    def _standing(self, episode: dict[str, Any]) -> tuple[tuple[str, float], ...]:
+    def _standing(self, episode: dict[str, Any]) -> Told:
         reports = [event for event in episode["events"] if isinstance(event, RewardReported)]
         gone = {report.supersedes for report in reports}
         kept = [report for report in reports if report.event_id not in gone and not report.retracted]

@@ -17,9 +17,10 @@ from tests.stepping import Stepper, kinds, reasons
 
 
 def curriculum(batching: dict[str, Any] | None = None, **config: Any) -> Stepper:
+    windows: dict[str, Any] = {"mode": "harness", "groups_per_window": 4}
+    batches: dict[str, Any] = {"groups_per_step": 100, "max_waiting_groups": 100}
     run = RunConfig(
-        curriculum=CurriculumConfig(**{"mode": "harness", "groups_per_window": 4} | config),
-        batching=BatchingConfig(**{"groups_per_step": 100, "max_waiting_groups": 100} | (batching or {})),
+        curriculum=CurriculumConfig(**(windows | config)), batching=BatchingConfig(**(batches | (batching or {})))
     )
     stepper = Stepper(CurriculumStage(run))
     stepper.tick()

@@ -127,7 +127,7 @@ def test_a_repeated_score_is_a_no_op_open_and_closed() -> None:
 def test_what_cannot_be_compared_leaves_before_the_mean(fields: dict[str, Any], reason: str) -> None:
     chosen = FilterConfig(tasks=("play",), labels={"env": "prod"})
     stepper = grouping({"filter": chosen}, max_history_tokens=100)
-    labelled = {"labels": {"env": "prod"}}
+    labelled: dict[str, Any] = {"labels": {"env": "prod"}}
     found = stepper.feed(make_score("odd", **labelled | {"value": 100.0} | fields), *scores(0.0, 1.0, 0.5, **labelled))
     (drop,) = [record for record in found if isinstance(record, Drop)]
     assert (drop.reason, drop.trajectory_ids, drop.run_id) == (reason, ("odd",), "main")
@@ -144,7 +144,7 @@ def test_another_prompt_makes_another_group_where_none_is_named() -> None:
 @pytest.mark.parametrize("fields", [{"prompt_hash": "changed"}, {"tools_hash": "changed"}])
 def test_another_prompt_or_tools_is_a_mismatch_with_a_named_group(fields: dict[str, Any]) -> None:
     stepper = grouping()
-    named = {"group_id": "g", "group_size": 2}
+    named: dict[str, Any] = {"group_id": "g", "group_size": 2}
     assert reasons(stepper.feed(make_score("t0", 0.0, **named), make_score("odd", **named | fields))) == [
         "group_mismatch"
     ]
@@ -153,7 +153,7 @@ def test_another_prompt_or_tools_is_a_mismatch_with_a_named_group(fields: dict[s
 
 def test_an_explicit_group_closes_at_its_declared_size_and_takes_no_more() -> None:
     stepper = grouping()
-    named = {"group_id": "g", "group_size": 2}
+    named: dict[str, Any] = {"group_id": "g", "group_size": 2}
     found = stepper.feed(*(make_score(f"t{index}", index, **named) for index in range(3)))
     assert kinds(found) == ["Group", "Drop"]
     assert reasons(found) == ["group_closed"]

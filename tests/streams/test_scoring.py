@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from rollbus.schemas import chunks
+from rollbus.schemas.codec import encode
 from rollbus.schemas.config import RewardConfig, ScoringConfig
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.topics import SCORES
@@ -59,7 +61,8 @@ def scoring(*rewards: RewardConfig, **config: Any) -> Stepper:
 
 
 def component(kind: str, **fields: Any) -> RewardConfig:
-    return RewardConfig(**{"type": kind, "name": kind, "timeout_s": 0.05, "attempts": 1} | fields)
+    defaults: dict[str, Any] = {"type": kind, "name": kind, "timeout_s": 0.05, "attempts": 1}
+    return RewardConfig(**(defaults | fields))
 
 
 def revised(episode: str, *values: float, revision: int = 1, **fields: Any) -> RewardRevised:
@@ -116,7 +119,7 @@ def test_a_function_is_tried_again_as_often_as_configured() -> None:
 
     reward = RewardConfig(type="flaky", attempts=3)
     stage = ScoringStage(
-        ScoringConfig(rewards=(reward,)), keep_ms=1, registry=BUILT_IN | {"flaky": RewardFunction(flaky)}
+        ScoringConfig(rewards=(reward,)), keep_ms=1, registry={**BUILT_IN, "flaky": RewardFunction(flaky)}
     )
     assert Stepper(stage).feed(make_trajectory())[0].value == 1.0
 
@@ -133,7 +136,7 @@ def test_calls_in_flight_are_bounded() -> None:
         return 1.0
 
     config = ScoringConfig(rewards=(RewardConfig(type="watched"),), concurrency=3)
-    stage = ScoringStage(config, keep_ms=1, registry=BUILT_IN | {"watched": RewardFunction(watched)})
+    stage = ScoringStage(config, keep_ms=1, registry={**BUILT_IN, "watched": RewardFunction(watched)})
     found = Stepper(stage).outputs([make_trajectory(f"e{index}") for index in range(20)])
     assert (len(of_topic(found, SCORES)), most) == (20, 3)
 
@@ -200,3 +203,21 @@ def test_a_configuration_holds_from_its_record_on_within_a_batch() -> None:
 def test_a_reward_that_nobody_registered_is_refused_at_the_start() -> None:
     with pytest.raises(ConfigurationError, match="no function 'nobody'; there are exact_match, feedback"):
         ScoringStage(ScoringConfig(rewards=(RewardConfig(type="nobody"),)), keep_ms=1)
+
+
+def test_a_trajectory_in_chunks_is_scored_once_all_parts_are_in() -> None:
+    stepper = scoring()
+    trajectory = make_trajectory(text="x" * 3_000, reward=0.5)
+    parts = [chunks.parse(frame) for frame in chunks.split(encode(trajectory), limit=1_000)]
+    assert stepper.outputs(parts[:2]) == []
+    stepper.restore()
+    (score,) = [out.record for out in stepper.outputs([*parts[2:], parts[0]])]
+    assert (score.value, score.location.offset) == (0.5, 1)
+    assert stepper.outputs(parts) == []
+
+
+def test_parts_that_never_become_whole_are_counted() -> None:
+    stepper = scoring()
+    parts = [chunks.parse(frame) for frame in chunks.split(encode(make_trajectory(text="x" * 3_000)), limit=1_000)]
+    stepper.outputs(parts[1:])
+    assert reasons(stepper.tick(600)) == ["missing_chunk"]

@@ -1,0 +1,55 @@
+"""A model to ask, behind an OpenAI-compatible endpoint: what a worker hands to the judges.
+
+Errors say which endpoint and status; whether to try again is the caller's business.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import aiohttp
+
+from rollbus.schemas.errors import RejectedError, UnavailableError
+from rollbus.streams.rewards.contract import Option
+
+TOO_MANY_REQUESTS = 429
+SERVER_ERRORS = 500
+
+
+class Endpoint:
+    """Asks `<base_url>/chat/completions`; a reward's options `model`, `temperature` and `max_tokens` come first."""
+
+    def __init__(self, base_url: str, model: str, *, api_key: str = "", timeout_s: float = 60.0) -> None:
+        self._url = base_url.rstrip("/") + "/chat/completions"
+        self._model = model
+        self._headers = {"Authorization": f"Bearer {api_key}"} if api_key else {}
+        self._timeout = aiohttp.ClientTimeout(total=timeout_s)
+
+    async def __call__(self, messages: Sequence[Mapping[str, str]], options: Mapping[str, Option]) -> str:
+        """Return the text of the first choice; raises UnavailableError or RejectedError."""
+        body = {
+            "model": options.get("model") or self._model,
+            "messages": list(messages),
+            "temperature": options.get("temperature") or 0,
+            "max_tokens": options.get("max_tokens") or 512,
+        }
+        try:
+            async with (
+                aiohttp.ClientSession(headers=self._headers, timeout=self._timeout) as session,
+                session.post(self._url, json=body) as response,
+            ):
+                if response.status >= SERVER_ERRORS or response.status == TOO_MANY_REQUESTS:
+                    raise UnavailableError(f"{self._url} answered {response.status}")
+                if not response.ok:
+                    text = (await response.text())[:200]
+                    raise RejectedError(f"{self._url} answered {response.status}: {text}")
+                return _text(await response.json(content_type=None), self._url)
+        except (aiohttp.ClientError, TimeoutError) as error:
+            raise UnavailableError(f"{self._url} gave no answer: {error!r}") from error
+
+
+def _text(answer: Any, url: str) -> str:
+    try:
+        content = answer["choices"][0]["message"]["content"]
+    except (KeyError, IndexError, TypeError) as error:
+        raise RejectedError(f"{url} answered without a choice: {str(answer)[:200]}") from error
+    return content if isinstance(content, str) else ""

@@ -36,11 +36,11 @@ def list_() -> None:
 
 @sql.command()
 @click.argument("name")
-@click.argument("values", nargs=-1, metavar="[PARAMETER=VALUE]…")
+@click.option("-p", "--param", "values", multiple=True, metavar="NAME=VALUE", help="A parameter; repeatable.")
 @output_option
 @with_settings
 def run(settings: "Settings", name: str, values: tuple[str, ...], output: str) -> None:
-    """Answer a saved question, for example: rollbus sql run staleness run=main"""
+    """Answer a saved question, for example: rollbus sql run staleness --param run=main"""
     from rollbus.consumers.clickhouse.saved import load_query, run_query
 
     given = dict(_split(value) for value in values)
@@ -63,7 +63,7 @@ def query(settings: "Settings", statement: str, output: str) -> None:
 def _split(value: str) -> tuple[str, str]:
     name, found, text = value.partition("=")
     if not found:
-        raise click.UsageError(f"{value!r} is no PARAMETER=VALUE")
+        raise click.UsageError(f"{value!r} is no NAME=VALUE")
     return name, text
 
 

@@ -4,9 +4,12 @@ Every turn is a fresh prompt: with earlier boards in sight a model this small na
 longer free.
 """
 
-from typing import TypedDict
+from typing import TYPE_CHECKING
 
 from rollbus.demo.game import Board, Result
+
+if TYPE_CHECKING:
+    from openai.types.chat import ChatCompletionMessageParam
 
 TASK = "tictactoe"
 SYSTEM = "you play x. answer with the digit of a free cell."
@@ -17,17 +20,12 @@ REWARDS = {Result.WIN: 1.0, Result.DRAW: 0.5, Result.LOSS: 0.0, Result.ILLEGAL: 
 """Illegal is worse than a loss, or a lost position would give no reason to stay legal."""
 
 
-class Message(TypedDict):
-    role: str
-    content: str
-
-
 def board_text(board: Board) -> str:
     """Three rows; a free cell shows the digit that takes it."""
     return f"{board[:3]}\n{board[3:6]}\n{board[6:]}"
 
 
-def messages(board: Board) -> list[Message]:
+def messages(board: Board) -> "list[ChatCompletionMessageParam]":
     return [{"role": "system", "content": SYSTEM}, {"role": "user", "content": board_text(board)}]
 
 

@@ -30,6 +30,7 @@ from rollbus.demo.sql import Ask, over_http
 from rollbus.demo.status import DemoStatus, read_status
 from rollbus.demo.view import LiveView
 from rollbus.local import stack as local_stack
+from rollbus.local import state
 from rollbus.local.ports import free_port
 from rollbus.local.service import log_tail
 from rollbus.local.settings import StackSettings
@@ -124,7 +125,7 @@ class Demo:
         if folder.exists():
             if not (folder / MARKER).exists():
                 raise ConfigurationError(f"{folder} was not made by the demo; choose another folder with --data-dir")
-            if local_stack.state.read_all(folder / "run"):
+            if state.read_all(folder / "run"):
                 raise ConfigurationError(
                     f"the stack of an earlier demo still runs in {folder}; end it first: "
                     f"rollbus --config {folder / 'settings.yaml'} down"

@@ -9,10 +9,11 @@ class Crash(BaseException):
 
 
 class CrashAt:
-    """Counts the calls of every port it wraps, two points each; raises at the given point."""
+    """Counts the calls of every port it wraps, two points each; raises at the given point, once."""
 
-    def __init__(self, point: int | None) -> None:
+    def __init__(self, point: int | None, error: type[BaseException] = Crash) -> None:
         self.point = point
+        self.error = error
         self.passed = 0
         self.place = ""
 
@@ -22,10 +23,10 @@ class CrashAt:
 
     def at(self, place: str) -> None:
         """Pass a point, or end there."""
-        if self.passed == self.point:
-            self.place = place
-            raise Crash(place)
         self.passed += 1
+        if self.passed - 1 == self.point:
+            self.place = place
+            raise self.error(place)
 
 
 class _Wrapped:

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from rollbus.schemas.errors import UnavailableError
 from rollbus.schemas.steps import StepCompleted
 from rollbus.trainer.backends.memory import MemoryBackend
 from rollbus.trainer.log_memory import MemoryLog
@@ -57,6 +58,19 @@ async def test_a_crash_at_any_point_leaves_each_batch_in_exactly_one_step(kill_b
     for point in range(points):
         world, _ = await live_through([point], kill_backend=kill_backend, folder=tmp_path / str(point))
         assert await weights(world) == expected, f"crash at point {point}"
+
+
+async def test_an_outage_of_log_or_backend_at_any_point_ends_nothing(tmp_path: Path) -> None:
+    undisturbed, points = await live_through([], kill_backend=False, folder=tmp_path / "undisturbed")
+    expected = await weights(undisturbed)
+    for point in range(points):
+        world = World(backend=MemoryBackend(folder=tmp_path / str(point)))
+        batches = world.add_batches(BATCHES)
+        outage = CrashAt(point, UnavailableError)
+        log = outage.wrap(MemoryLog(world.broker, run_id="main", model="agent"))
+        await world.trainer(log=log, backend=outage.wrap(world.backend)).run(until_idle=True)
+        check_exactly_once(world, batches)
+        assert await weights(world) == expected, f"outage {outage.place}, point {point}"
 
 
 @settings(max_examples=40, deadline=None)

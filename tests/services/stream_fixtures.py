@@ -54,7 +54,7 @@ class CountStage:
 
 def stream_settings(bootstrap_servers: str, namespace: str, **changes: Any) -> StreamSettings:
     """Settings for tests: two partitions, no waiting."""
-    values = {"event_partitions": 2, "linger_ms": 0, "tick_interval_ms": 200, **changes}
+    values = {"event_partitions": 2, "linger_ms": 0, "tick_interval_ms": 200, "equal_failures": 2, **changes}
     return StreamSettings(kafka=KafkaConnection(bootstrap_servers=bootstrap_servers), namespace=namespace, **values)
 
 

@@ -1,5 +1,6 @@
 """A worker on a real broker: state over restarts, dead letters, ticks, independent stages, and refusals to start."""
 
+import asyncio
 from collections.abc import Iterable
 
 import pytest
@@ -45,6 +46,20 @@ class BrokenStage(CountStage):
         if incoming.key == "bad":
             raise ZeroDivisionError("as written")
         return super().step(state, incoming)
+
+
+async def delete_all_records(settings: StreamSettings) -> None:
+    """Do to the events what retention does."""
+    name = EPISODE_EVENTS.full_name(settings.namespace)
+    described = {topic.name: topic for topic in await describe_topics(settings)}
+    admin = AIOKafkaAdminClient(bootstrap_servers=settings.kafka.bootstrap_servers)
+    await admin.start()
+    try:
+        ends = described[name].end_offsets
+        deletions = {TopicPartition(name, n): RecordsToDelete(before_offset=end) for n, end in enumerate(ends)}
+        await admin.delete_records(deletions)
+    finally:
+        await admin.close()
 
 
 async def test_counts_go_on_where_they_were_after_a_restart(settings: StreamSettings) -> None:
@@ -119,18 +134,35 @@ async def test_records_deleted_before_they_were_read_are_data_loss(settings: Str
         await send_events(settings, ["k0"], range(3))
         await until_counted(settings, 3)
     await send_events(settings, ["k0"], range(3, 9))
-    name = EPISODE_EVENTS.full_name(settings.namespace)
-    described = {topic.name: topic for topic in await describe_topics(settings)}
-    admin = AIOKafkaAdminClient(bootstrap_servers=settings.kafka.bootstrap_servers)
-    await admin.start()
-    try:
-        ends = described[name].end_offsets
-        deletions = {TopicPartition(name, n): RecordsToDelete(before_offset=end) for n, end in enumerate(ends)}
-        await admin.delete_records(deletions)
-    finally:
-        await admin.close()
+    await delete_all_records(settings)
     with pytest.raises(DataLossError, match=r"records 3 … 8 were deleted by retention"):
         await until_ended(settings, [CountStage()])
+
+
+async def test_records_deleted_under_a_running_worker_are_not_stepped_over(settings: StreamSettings) -> None:
+    with pytest.raises(DataLossError, match=r"records 3 … 5 were deleted by retention"):  # noqa: PT012
+        async with running(settings, [CountStage()]) as worker:
+            await send_events(settings, ["k0"], range(3))
+            await until_counted(settings, 3)
+            consumer = worker.apps[0].app.batches.thread._ensure_consumer()
+            places = [TopicPartition(*partition) for partition in worker.apps[0].runners]
+            consumer.pause(*places)
+            await asyncio.sleep(0.5)  # a fetch that is under way
+            await send_events(settings, ["k0"], range(3, 6))
+            await delete_all_records(settings)
+            consumer.resume(*places)
+            await asyncio.wait_for(worker.wait(asyncio.Event()), 30)
+
+
+async def test_a_position_that_is_lost_in_the_fetch_thread_is_found_again(settings: StreamSettings) -> None:
+    async with running(settings, [CountStage()]) as worker:
+        await send_events(settings, KEYS, range(2))
+        await until_counted(settings, 20)
+        for runner, wrong in zip(worker.apps[0].runners.values(), (0, 1_000_000), strict=True):
+            await runner._host.seek(runner.partition, wrong)
+        await send_events(settings, KEYS, range(2, 4))
+        drops = await until_counted(settings, 40)
+    check_exactly_once(drops, KEYS, 4)
 
 
 async def test_a_wrong_partition_count_refuses_to_start_and_says_which(settings: StreamSettings) -> None:

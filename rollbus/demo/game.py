@@ -147,7 +147,7 @@ def _kind(opening: Opening) -> tuple[int, ...]:
 @cache
 def _symmetries() -> tuple[tuple[int, ...], ...]:
     """For each turn and mirror image of the board, where every cell goes."""
-    turned = [(1, 2, 3, 4, 5, 6, 7, 8, 9)]
+    turned: list[tuple[int, ...]] = [(1, 2, 3, 4, 5, 6, 7, 8, 9)]
     for _ in range(3):
         last = turned[-1]
         turned.append(tuple(last[cell] for cell in (6, 3, 0, 7, 4, 1, 8, 5, 2)))

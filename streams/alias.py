@@ -10,14 +10,14 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rollbus.schemas.config import AssemblyConfig
-from rollbus.schemas.control import ConfigApplied, Tick
+from rollbus.schemas.control import Tick
 from rollbus.schemas.drops import Drop, DropReason
 from rollbus.schemas.events import AliasDeclared, RewardReported
 from rollbus.schemas.topics import ALIASES, DROPS, EPISODE_EVENTS
 from rollbus.streams.deadlines import Deadlines
 from rollbus.streams.rows import INT, KEPT, Kept, json_codec
 from rollbus.streams.stage import Incoming, Outgoing
-from rollbus.streams.stage_state import Applied, StageState
+from rollbus.streams.stage_state import StageState, misplaced
 from rollbus.streams.state import RowCodec, Table
 
 _SEPARATOR = "\x1f"
@@ -43,11 +43,11 @@ class AliasState(StageState):
     """Aliases, rewards that wait for one, and the ids of events already seen."""
 
     def __init__(self, config: AssemblyConfig) -> None:
-        self.config = Applied(config)
+        self._keep_ms = config.late_horizon_ms
         self.targets: Table[Target] = Table("alias", _TARGET)
         self.waiting: Table[Kept[RewardReported]] = Table("wait", KEPT)
         self.seen: Table[int] = Table("seen", INT)
-        super().__init__(self.config.table, self.targets, self.waiting, self.seen)
+        super().__init__(self.targets, self.waiting, self.seen)
         self.by_alias: dict[str, set[str]] = defaultdict(set)
         self.order = 0
         self.due = Deadlines(self._deadline)
@@ -69,7 +69,7 @@ class AliasState(StageState):
             arrived = kept.arrived_ms if (kept := self.waiting.get(name)) else None
         else:
             arrived = self.seen.get(name)
-        return None if arrived is None else self.clock.since(arrived) + self.config.value.late_horizon_ms
+        return None if arrived is None else self.clock.since(arrived) + self._keep_ms
 
 
 class AliasStage:
@@ -92,14 +92,14 @@ class AliasStage:
         if isinstance(record, Tick):
             if state.clock.observe(record):
                 yield from _expire(state)
-        elif isinstance(record, ConfigApplied):
-            if record.stage == "assembly":
-                state.config.apply(record)
         elif isinstance(record, AliasDeclared):
             if _first_time(state, record.event_id):
                 yield from _declare(state, record)
-        elif isinstance(record, RewardReported) and _first_time(state, record.event_id):
-            yield from _resolve(state, record, incoming.data)
+        elif isinstance(record, RewardReported):
+            if _first_time(state, record.event_id):
+                yield from _resolve(state, record, incoming.data)
+        else:
+            raise misplaced(record, self.input)
 
 
 def _first_time(state: AliasState, event_id: str) -> bool:

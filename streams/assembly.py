@@ -31,6 +31,7 @@ from rollbus.streams.assembly_state import (
     key_within,
 )
 from rollbus.streams.stage import Incoming, Outgoing
+from rollbus.streams.stage_state import misplaced
 
 
 class AssemblyStage:
@@ -61,7 +62,9 @@ class AssemblyStage:
             if record.stage == self.name and record.run_id is None:
                 state.config.apply(record)
                 state.due.rebuild([*state.open, *state.stubs.rows])
-        elif isinstance(record, Event):
+        elif type(record) not in KINDS:
+            raise misplaced(record, self.input)
+        else:
             yield from _admit(state, record, incoming.data)
 
 

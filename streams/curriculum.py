@@ -26,6 +26,7 @@ from rollbus.streams.curriculum_state import CurriculumStateRows, GroupRow
 from rollbus.streams.grouping_maths import with_members
 from rollbus.streams.lineage import NO_PARENT
 from rollbus.streams.stage import Incoming, Outgoing
+from rollbus.streams.stage_state import misplaced
 
 MODES: dict[str, Mode] = {"advantage_range": advantage_range, "harness": harness, "pools": pools}
 """By name; `off` decides on arrival and has no module."""
@@ -55,7 +56,9 @@ class CurriculumStage:
             told = f"version {record.version} {record.state} {record.changed_at_ms}"
             if record.model == state.config.value.model and state.first_time(told):
                 yield from self._version(state, record)
-        elif getattr(record, "run_id", None) != self._run_id:
+        elif type(record) not in self.input.records:
+            raise misplaced(record, self.input)
+        elif record.run_id != self._run_id:
             return
         elif isinstance(record, Group):
             if state.first_time(record.group_id):

@@ -26,6 +26,7 @@ from rollbus.streams.grouping_state import (
     group_key,
 )
 from rollbus.streams.stage import Incoming, Outgoing
+from rollbus.streams.stage_state import misplaced
 
 _OWN_CODES = {
     DropReason.MISSING_EVENTS,
@@ -59,9 +60,12 @@ class GroupingStage:
         elif isinstance(record, Tick):
             if state.clock.observe(record):
                 yield from self._pass_time(state)
-        elif isinstance(record, ConfigApplied) and record.stage == "grouping" and record.run_id == self._run_id:
-            state.config.apply(record)
-            state.rebuild()
+        elif isinstance(record, ConfigApplied):
+            if record.stage == "grouping" and record.run_id == self._run_id:
+                state.config.apply(record)
+                state.rebuild()
+        else:
+            raise misplaced(record, self.input)
 
     def _admit(self, state: GroupingState, score: Score, data: bytes) -> Iterator[Outgoing]:
         mark, row = state.marks.get(score.trajectory_id), state.scores.get(score.trajectory_id)

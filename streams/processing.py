@@ -65,10 +65,15 @@ class StagePartition:
         answers = await self._stage.answer(self.state, [incoming for _, incoming in read])
         for (raw, incoming), answer in zip(read, answers, strict=True):
             try:
-                for outgoing in self._stage.step(self.state, incoming, answer):
-                    self._write(outgoing, result)
+                outputs = list(self._stage.step(self.state, incoming, answer))
             except RecordError as error:
                 self._dead_letter(raw, error, result)
+                continue
+            for outgoing in outputs:
+                try:
+                    self._write(outgoing, result)
+                except RecordError as error:  # the others of this step still go out
+                    self._dead_letter(raw, error, result)
         result.changelog = self.state.drain()
         return result
 

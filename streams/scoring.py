@@ -25,7 +25,7 @@ from rollbus.streams.rewards.registry import BUILT_IN, Registry, function_of, re
 from rollbus.streams.rows import KEPT, Kept
 from rollbus.streams.scoring_answers import Answer, Asker, combined
 from rollbus.streams.stage import Incoming, Outgoing
-from rollbus.streams.stage_state import Applied, StageState, parse
+from rollbus.streams.stage_state import Applied, StageState, misplaced, parse
 from rollbus.streams.state import Table
 
 Answers = Mapping[str, Answer]
@@ -107,14 +107,17 @@ class ScoringStage:
             return [await self._asked(question, slots) for question in questions]  # spares a task each
         return await asyncio.gather(*(self._asked(question, slots) for question in questions))
 
-    def step(self, state: ScoringState, incoming: Incoming, answer: Answers) -> Iterator[Outgoing]:
+    def step(self, state: ScoringState, incoming: Incoming, answer: Answers) -> list[Outgoing]:
         """Write down a score and its answers."""
         state.fresh()
+        return list(self._step(state, incoming, answer))
+
+    def _step(self, state: ScoringState, incoming: Incoming, answer: Answers) -> Iterator[Outgoing]:
         record = incoming.record
         if isinstance(record, Chunk):
             whole = state.chunks.collect(incoming, state.clock.now_ms)
             if whole is not None:
-                yield from self.step(state, whole, answer)
+                yield from self._step(state, whole, answer)
         elif isinstance(record, Tick):
             if state.clock.observe(record):
                 yield from _pass_time(state)
@@ -128,6 +131,8 @@ class ScoringStage:
                 yield from self._score(state, score, answer, state.config.value.rewards)
         elif isinstance(record, RewardRevised):
             yield from self._rescore(state, record, answer)
+        else:
+            raise misplaced(record, self.input)
 
     def _rescore(self, state: ScoringState, record: RewardRevised, answer: Answers) -> Iterator[Outgoing]:
         row = state.scores.get(record.trajectory_id)

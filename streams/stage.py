@@ -87,5 +87,5 @@ class PureAsEffects(Generic[S]):
         return [None] * len(incoming)
 
     def step(self, state: S, incoming: Incoming, answer: None) -> Iterable[Outgoing]:
-        """Run the pure step."""
-        return self.stage.step(state, incoming)
+        """Run the pure step to its end, so that no output that cannot be written leaves the state half changed."""
+        return list(self.stage.step(state, incoming))

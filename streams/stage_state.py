@@ -7,6 +7,7 @@ from pydantic import ValidationError
 from rollbus.schemas.config import Config
 from rollbus.schemas.control import ConfigApplied
 from rollbus.schemas.errors import InvalidRecordError
+from rollbus.schemas.topics import Topic
 from rollbus.streams.clock import Clock
 from rollbus.streams.rows import TEXT
 from rollbus.streams.state import PartitionState, Table
@@ -56,6 +57,12 @@ def parse(kind: type[C], record: ConfigApplied) -> C:
         return kind.model_validate_json(record.content)
     except ValidationError as error:
         raise InvalidRecordError(f"ConfigApplied for {record.stage}: {error}") from error
+
+
+def misplaced(record: Any, topic: Topic) -> InvalidRecordError:
+    """Return the error for a record that does not belong into a stage's input."""
+    known = ", ".join(kind.__name__ for kind in topic.records)
+    return InvalidRecordError(f"{type(record).__name__} does not belong into {topic.name}, which holds {known}")
 
 
 class StageState(PartitionState):

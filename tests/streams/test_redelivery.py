@@ -16,12 +16,16 @@ from rollbus.schemas.config import (
     RunConfig,
     ScoringConfig,
 )
-from rollbus.schemas.trajectories import Reward, RewardRevised, Score
+from rollbus.schemas.errors import InvalidRecordError
+from rollbus.schemas.steps import Evaluation
+from rollbus.schemas.trajectories import Location, Reward, RewardRevised, Score
 from rollbus.streams.alias import AliasStage
+from rollbus.streams.assembly import AssemblyStage
 from rollbus.streams.batching import batch_hash
 from rollbus.streams.curriculum import CurriculumStage
 from rollbus.streams.grouping import GroupingStage
 from rollbus.streams.scoring import ScoringStage
+from rollbus.streams.stage import Incoming, PureAsEffects
 from tests.builders import (
     START_MS,
     make_alias,
@@ -123,6 +127,19 @@ def test_redelivery_batch_bounds_and_restarts_change_nothing(name: str) -> None:
     check()
 
 
+EVERY_STAGE = [*(make for make, _ in STAGES.values()), lambda: AssemblyStage(AssemblyConfig())]
+
+
+@pytest.mark.parametrize("make_stage", EVERY_STAGE)
+def test_a_record_that_does_not_belong_into_the_input_is_refused(make_stage: Callable[[], Any]) -> None:
+    stepper = Stepper(make_stage())
+    with pytest.raises(InvalidRecordError, match="Evaluation does not belong into"):
+        stepper.feed(
+            Evaluation(evaluation_id="e", model="m", policy_version=0, name="n", episodes=1, evaluated_at_ms=0)
+        )
+    assert stepper.changelog == {}
+
+
 def original(record: Any) -> Any:
     """The record that must come before a revision; None for any other record."""
     if isinstance(record, RewardRevised):
@@ -152,3 +169,12 @@ def test_an_outcome_delivered_again_after_a_restart_frees_nothing_twice() -> Non
     assert len(stepper.feed(make_outcome(first))) == 1
     stepper.restore()
     assert stepper.feed(make_outcome(first)) == []
+
+
+def test_a_step_has_ended_before_its_first_output_is_written() -> None:
+    stage = PureAsEffects(AssemblyStage(AssemblyConfig()))
+    assert isinstance(stage.step(stage.new_state(), incoming_tick(), None), list)
+
+
+def incoming_tick() -> Incoming:
+    return Incoming(make_tick(0), "tick", Location(topic="t", partition=0, offset=0), b"")

@@ -25,6 +25,8 @@ GAP_RECORDS = 200
 CHUNK_SPREAD = 512
 """How far apart, in offsets, the chunks of one record are looked for: other records lie between."""
 FETCH_TIMEOUT_S = 60.0
+FETCH_WAIT_MS = 10
+"""How long the broker may hold back a fetch at the end of a partition: the next seek has to wait for it."""
 
 
 class KafkaPayload:
@@ -79,10 +81,11 @@ class KafkaPayload:
                 values.pop((partition, offset))
                 if whole is not None:
                     values[partition, offset] = whole
+        consumer.pause(*partitions)  # what comes after is of no interest
         return values
 
     async def _open(self) -> AIOKafkaConsumer:
-        consumer = AIOKafkaConsumer(**reader_options(self._connection))
+        consumer = AIOKafkaConsumer(**reader_options(self._connection), fetch_max_wait_ms=FETCH_WAIT_MS)
         await consumer.start()
         self._consumer = consumer
         return consumer

@@ -35,7 +35,9 @@ class FirstFreeCell:
         self.requests.append(asked)
         board = asked["messages"][-1]["content"].replace("\n", "")
         cell = free_cells(board)[0]
-        entries = [{"token": f"token_id:{t}", "logprob": -0.5, "bytes": None, "top_logprobs": []} for t in (cell, 99)]
+        entries: list[dict[str, object]] = [
+            {"token": f"token_id:{t}", "logprob": -0.5, "bytes": None, "top_logprobs": []} for t in (cell, 99)
+        ]
         choice = {
             "index": 0,
             "message": {"role": "assistant", "content": str(cell)},

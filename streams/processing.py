@@ -4,6 +4,7 @@ What cannot be read, or that the stage refuses with a RecordError, becomes a dea
 other error is left to the caller, who throws this object away and restores the state: it may be half changed.
 """
 
+import asyncio
 import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -23,6 +24,8 @@ logger = logging.getLogger(__name__)
 OWN_ROWS = b"\x1f"
 """First byte of the changelog keys that belong to the runtime and not to the stage's tables."""
 MAX_ERROR_CHARACTERS = 2_000
+YIELD_EVERY = 50
+"""Records after which other partitions get their turn: their transactions have deadlines."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +64,16 @@ class StagePartition:
     async def process(self, records: Sequence[RawRecord]) -> Processed:
         """Decode, ask, step and encode; raises whatever the stage raises except RecordError."""
         result = Processed()
-        read = [(raw, incoming) for raw in records if (incoming := self._read(raw, result)) is not None]
+        read = []
+        for number, raw in enumerate(records):
+            if number % YIELD_EVERY == 0:
+                await asyncio.sleep(0)
+            if (incoming := self._read(raw, result)) is not None:
+                read.append((raw, incoming))
         answers = await self._stage.answer(self.state, [incoming for _, incoming in read])
-        for (raw, incoming), answer in zip(read, answers, strict=True):
+        for number, ((raw, incoming), answer) in enumerate(zip(read, answers, strict=True)):
+            if number % YIELD_EVERY == 0:
+                await asyncio.sleep(0)
             try:
                 outputs = list(self._stage.step(self.state, incoming, answer))
             except RecordError as error:

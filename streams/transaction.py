@@ -35,8 +35,8 @@ BATCHES_AHEAD = 3
 """Fetched batches that wait for their transaction before the partition is paused: a bound in bytes."""
 FULL_RECORDS, FULL_BYTES = 2_000, 1_048_576
 """A batch of this size does not wait for more."""
-MOST_RECORDS = 8_000
-"""Records of one transaction, so that its step does not block the event loop for long."""
+MOST_RECORDS = 2_500
+"""Records of one transaction: what an open transaction holds back must not wait for long."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 5.0
 CLOSE_S = 2.0
 """How long a closing runner waits for its running transaction, and then for its producer."""

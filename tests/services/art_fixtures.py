@@ -1,6 +1,7 @@
 """Real art-servers for tests: one shared by the session, and others that crash and come back.
 
-A test module imports the fixtures it uses by name.
+`conftest` takes the fixtures over, so that all modules share them. Nothing here imports ART: that happens in the
+launcher's process.
 """
 
 import json
@@ -29,6 +30,8 @@ from rollbus.trainer.backends.protocol import TrainConfig, TrainRequest, TrainTr
 MODEL = "agent"
 START_TIMEOUT_S = 120.0
 TOKENS = 384
+CRASH_POINTS = ("started", "updated", "checkpoint", "torn checkpoint", "published", "recorded")
+"""Where `art_process` can let a server die during an update."""
 
 
 @dataclass(slots=True)

@@ -25,8 +25,6 @@ from rollbus.trainer.service import art_service, checkpoint  # noqa: E402
 from rollbus.trainer.service.journal import Journal  # noqa: E402
 from rollbus.trainer.service.update import Learner  # noqa: E402
 
-CRASH_POINTS = ("started", "updated", "checkpoint", "torn checkpoint", "published", "recorded")
-
 
 def main() -> None:
     signal.signal(signal.SIGCHLD, signal.SIG_IGN)  # ended servers leave no zombies

@@ -13,6 +13,9 @@ from rollbus.local.ports import free_port
 from rollbus.local.service import Service, ServiceProcess
 from rollbus.local.settings import HOST
 from rollbus.local.tether import tethered
+from tests.services.art_fixtures import art_base_model, art_launcher, art_server, own_art_server
+
+__all__ = ["art_base_model", "art_launcher", "art_server", "own_art_server"]
 
 Address = TypeVar("Address")
 

@@ -9,17 +9,8 @@ from pathlib import Path
 import pytest
 
 from rollbus.schemas.errors import ServiceError
-from tests.services.art_fixtures import (
-    ArtServer,
-    Launcher,
-    art_base_model,
-    art_launcher,
-    made_up_batch,
-    own_art_server,
-)
-from tests.services.art_process import CRASH_POINTS
+from tests.services.art_fixtures import CRASH_POINTS, ArtServer, Launcher, made_up_batch
 
-__all__ = ["art_base_model", "art_launcher", "own_art_server"]
 pytestmark = pytest.mark.services
 
 BATCHES = ("first", "second", "third")

@@ -5,10 +5,9 @@ from pathlib import Path
 
 import pytest
 
-from tests.services.art_fixtures import Launcher, art_base_model, art_launcher
+from tests.services.art_fixtures import Launcher
 from tests.services.art_packing_case import expected
 
-__all__ = ["art_base_model", "art_launcher"]
 pytestmark = pytest.mark.services
 
 

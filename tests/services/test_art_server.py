@@ -14,16 +14,8 @@ from rollbus.schemas.errors import RejectedError
 from rollbus.schemas.tokens import encode_logprobs, encode_token_ids
 from rollbus.trainer.backends.art_client import ArtClient
 from rollbus.trainer.backends.protocol import TrainConfig, TrainRequest, TrainTrajectory, TurnTokens
-from tests.services.art_fixtures import (
-    MODEL,
-    ArtServer,
-    art_base_model,
-    art_launcher,
-    art_server,
-    made_up_batch,
-)
+from tests.services.art_fixtures import MODEL, ArtServer, made_up_batch
 
-__all__ = ["art_base_model", "art_launcher", "art_server"]
 pytestmark = pytest.mark.services
 
 

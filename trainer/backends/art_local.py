@@ -321,9 +321,12 @@ class ArtLocal:
     async def _promote(self, version: int, *, rollback: bool) -> None:
         if version not in self.service.store.numbers():
             raise RejectedError(f"version {version} of {self.settings.model} has no checkpoint")
-        async with self.one_update:
-            await asyncio.to_thread(self.service.serve, version)
-            self._journal.served(serving=version, head=version if rollback else self._head())
+        await asyncio.to_thread(self.service.serve, version)
+        if rollback:
+            async with self.one_update:  # a running update ends first, and is then rolled back too
+                self._journal.served(serving=version, head=version)
+        else:
+            self._journal.served(serving=version)
 
     # What is known.
 

@@ -70,7 +70,8 @@ class Journal:
         entry = {"message": failure.message, "retriable": failure.retriable}
         self._append({"event": "failed", "batch_hash": batch_hash, **entry})
 
-    def served(self, *, serving: int, head: int) -> None:
+    def served(self, *, serving: int, head: int | None = None) -> None:
+        """Record what is served; with `head` also what the next batch builds on."""
         self._append({"event": "served", "serving": serving, "head": head})
 
     def _append(self, entry: dict[str, Any]) -> None:
@@ -102,7 +103,8 @@ class Journal:
                 self._open.pop(entry["batch_hash"], None)
                 self._failures[entry["batch_hash"]] = Failure(entry["message"], entry["retriable"])
             case "served":
-                self.serving, self.head = entry["serving"], entry["head"]
+                self.serving = entry["serving"]
+                self.head = self.head if entry["head"] is None else entry["head"]
 
 
 class VersionStore:

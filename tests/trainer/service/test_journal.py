@@ -40,6 +40,10 @@ def test_a_completed_batch_moves_the_head(tmp_path: Path) -> None:
     journal.served(serving=0, head=0)
     journal.done(result("h1", 0, 1))
     assert (journal.serving, journal.head) == (0, 1)
+    journal.served(serving=1)
+    assert (journal.serving, journal.head) == (1, 1)
+    journal.served(serving=0, head=0)
+    assert (Journal(tmp_path / "journal.jsonl").serving, journal.head) == (0, 0)
 
 
 def test_a_torn_last_line_is_cut_off_and_writing_goes_on(tmp_path: Path) -> None:

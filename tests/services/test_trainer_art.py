@@ -6,10 +6,9 @@ from collections.abc import AsyncIterator
 import pytest
 
 from rollbus.trainer.settings import ArtServerBackend
-from tests.services.art_fixtures import ArtServer, art_base_model, art_launcher, art_server
+from tests.services.art_fixtures import ArtServer
 from tests.services.trainer_kafka import TrainerWorld, ended
 
-__all__ = ["art_base_model", "art_launcher", "art_server"]
 pytestmark = pytest.mark.services
 
 

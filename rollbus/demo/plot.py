@@ -1,7 +1,8 @@
-"""Rewards by policy version and two evaluations → one PNG: how the agents did as they learned, and what came of it."""
+"""Groups by policy version and two evaluations → one PNG: how the agents did as they learned, and what came of it."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 
 import matplotlib
@@ -15,21 +16,21 @@ from rollbus.demo.evaluation import Comparison, Evaluation
 from rollbus.demo.game import Result, held_out_openings
 from rollbus.demo.opponents import random_cells
 from rollbus.demo.reference import fixed_order, optimum, uniform, value_on
-from rollbus.demo.statistics import FORMULAS, Interval, wilson
-from rollbus.demo.status import VersionReward
+from rollbus.demo.statistics import FORMULAS, Interval, mean_interval
+from rollbus.demo.status import GroupWins
 
 INK, GRID, SEEN, HELD_OUT = "#22303c", "#dfe5ea", "#2a7ab8", "#d9822b"
 OUTCOMES = ((Result.WIN, "#3d9970"), (Result.DRAW, "#9fb6c3"), (Result.LOSS, "#d9d2c5"), (Result.ILLEGAL, "#c0392b"))
-WINDOW_EPISODES = 256
-"""Versions are joined until a point has so many episodes: ± 6 points."""
+WINDOW_GROUPS = 64
+"""Groups to a point: ± 8 points of wins."""
 
 
 @dataclass(frozen=True, slots=True)
 class Point:
-    """Neighbouring policy versions taken together."""
+    """Groups of neighbouring policy versions, taken together."""
 
     version: float
-    """Their middle, weighted by episodes."""
+    """Their mean."""
     wins: Interval
 
 
@@ -39,23 +40,19 @@ def reference_lines() -> tuple[tuple[str, float], ...]:
     return tuple((name, value_on(held_out_openings(), player, random_cells).win) for name, player in players)
 
 
-def points(rewards: Sequence[VersionReward], least: int = WINDOW_EPISODES) -> tuple[Point, ...]:
-    """Join neighbouring versions until each point has at least `least` episodes; the rest joins the last point."""
-    windows: list[list[VersionReward]] = [[]]
-    for row in rewards:
-        if sum(one.episodes for one in windows[-1]) >= least:
-            windows.append([])
-        windows[-1].append(row)
-    if len(windows) > 1 and sum(row.episodes for row in windows[-1]) < least / 2:
-        windows[-2].extend(windows.pop())
-    return tuple(_point(rows) for rows in windows if rows)
+def points(groups: Sequence[GroupWins], size: int = WINDOW_GROUPS) -> tuple[Point, ...]:
+    """Join so many neighbouring groups to a point; what is left over joins the last one."""
+    count = max(1, len(groups) // size)
+    cuts = [*(number * size for number in range(count)), len(groups)]
+    windows = [groups[low:high] for low, high in pairwise(cuts)]
+    return tuple(_point(window) for window in windows if window)
 
 
-def draw(path: Path, rewards: Sequence[VersionReward], comparison: Comparison, *, seed: int) -> None:
+def draw(path: Path, groups: Sequence[GroupWins], comparison: Comparison, *, seed: int) -> None:
     """Write the picture."""
     figure = Figure(figsize=(12, 5.6), dpi=130, layout="constrained", facecolor="white")
     course, outcome = figure.subplots(1, 2, width_ratios=(5, 3))
-    _draw_course(course, points(rewards), comparison)
+    _draw_course(course, points(groups), comparison)
     _draw_outcomes(outcome, comparison)
     gain = comparison.gain
     figure.suptitle(
@@ -76,10 +73,10 @@ def draw(path: Path, rewards: Sequence[VersionReward], comparison: Comparison, *
     figure.savefig(path)
 
 
-def _point(rows: Sequence[VersionReward]) -> Point:
-    episodes = sum(row.episodes for row in rows)
-    middle = sum(row.version * row.episodes for row in rows) / episodes
-    return Point(middle, wilson(round(sum(row.wins * row.episodes for row in rows)), episodes))
+def _point(groups: Sequence[GroupWins]) -> Point:
+    """Attempts of a group are not independent of one another, groups are."""
+    middle = sum(group.version for group in groups) / len(groups)
+    return Point(middle, mean_interval([group.wins for group in groups]))
 
 
 def _draw_course(axes: Axes, course: Sequence[Point], comparison: Comparison) -> None:

@@ -27,7 +27,7 @@ from rollbus.demo.lag_kafka import LagReader
 from rollbus.demo.plot import draw
 from rollbus.demo.publish_kafka import publish
 from rollbus.demo.sql import Ask, over_http
-from rollbus.demo.status import DemoStatus, read_status
+from rollbus.demo.status import DemoStatus, read_groups, read_status
 from rollbus.demo.view import LiveView
 from rollbus.local import stack as local_stack
 from rollbus.local import state
@@ -202,7 +202,7 @@ class Demo:
 
     def _report(self, ask: Ask, comparison: Comparison, last: DemoStatus) -> None:
         folder = self.options.folder
-        draw(folder / "learning.png", last.rewards, comparison, seed=self.options.seed)
+        draw(folder / "learning.png", read_groups(ask, namespace=NAMESPACE), comparison, seed=self.options.seed)
         report.write_result(
             folder / "result.json", comparison, seed=self.options.seed, seconds=self.seconds, steps=last.steps
         )

@@ -29,6 +29,13 @@ WHERE namespace = {namespace:String} AND outcome = 'scored' AND max_policy_versi
 GROUP BY version
 ORDER BY version
 """
+GROUPS = """
+SELECT max(assumeNotNull(max_policy_version)) AS version, avg(value = 1) AS wins
+FROM scores FINAL
+WHERE namespace = {namespace:String} AND outcome = 'scored' AND max_policy_version IS NOT NULL
+GROUP BY group_id
+ORDER BY version, group_id
+"""
 DROPS = """
 SELECT reason, count() FROM drop_trajectories
 WHERE namespace = {namespace:String} AND run_id IN ('', {run:String})
@@ -44,6 +51,16 @@ class VersionReward:
     episodes: int
     reward: float
     deviation: float
+    wins: float
+    """Share."""
+
+
+@dataclass(frozen=True, slots=True)
+class GroupWins:
+    """How the attempts of one group ended: alike, more often than not, so that groups are what can be counted."""
+
+    version: int
+    """The newest that played in it."""
     wins: float
     """Share."""
 
@@ -87,3 +104,8 @@ def read_status(ask: Ask, *, namespace: str, run: str, lag: Mapping[str, int] | 
     )
     drops = {str(reason): int(count) for reason, count in ask(DROPS, namespace=namespace, run=run).rows}
     return DemoStatus(**counts, rewards=rewards, drops=drops, lag=lag or {})
+
+
+def read_groups(ask: Ask, *, namespace: str) -> tuple[GroupWins, ...]:
+    """Every group that was played, by version."""
+    return tuple(GroupWins(int(version), float(wins)) for version, wins in ask(GROUPS, namespace=namespace).rows)

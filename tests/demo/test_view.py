@@ -9,7 +9,7 @@ from rollbus.demo.evaluation import Comparison, Evaluation
 from rollbus.demo.plot import draw, points, reference_lines
 from rollbus.demo.sql import Rows
 from rollbus.demo.statistics import Tally
-from rollbus.demo.status import COUNTS, DROPS, DemoStatus, VersionReward, read_status
+from rollbus.demo.status import COUNTS, DROPS, DemoStatus, GroupWins, VersionReward, read_status
 from rollbus.demo.view import LiveView, line, render, sparkline, time_left_s
 
 STATUS = DemoStatus(
@@ -73,12 +73,18 @@ def test_a_sparkline_runs_from_the_least_to_the_greatest() -> None:
     assert len(sparkline([float(n) for n in range(100)], width=10)) == 10
 
 
-def test_neighbouring_versions_are_joined_until_they_are_enough() -> None:
-    rows = [VersionReward(version, 100, 0.5, 0.4, 0.5) for version in range(7)]
-    joined = points(rows, least=250)
-    assert [point.version for point in joined] == [1, 4.5]  # the last 100 are too few for a point
-    assert points(rows[:1], least=250)[0].wins.value == 0.5
+def test_neighbouring_groups_are_joined_to_points_and_the_rest_joins_the_last() -> None:
+    groups = [GroupWins(version, 0.5) for version in range(7)]
+    assert [point.version for point in points(groups, size=3)] == [1, 4.5]
+    assert points(groups[:1], size=3)[0].wins.value == 0.5
     assert points([]) == ()
+
+
+def test_the_band_is_of_groups_since_attempts_at_one_opening_end_alike() -> None:
+    alike = points([GroupWins(0, wins) for wins in (0.0, 1.0) * 16], size=32)[0].wins
+    mixed = points([GroupWins(0, 0.5)] * 32, size=32)[0].wins
+    assert alike.value == mixed.value == 0.5
+    assert alike.high - alike.low > mixed.high - mixed.low == 0
 
 
 def test_reference_lines_rise_with_what_the_player_knows() -> None:
@@ -89,7 +95,7 @@ def test_reference_lines_rise_with_what_the_player_knows() -> None:
 
 def test_the_plot_is_a_png(tmp_path: Path) -> None:
     path = tmp_path / "plots" / "learning.png"
-    draw(path, STATUS.rewards, make_comparison(), seed=0)
+    draw(path, [GroupWins(0, 0.4), GroupWins(1, 0.6)], make_comparison(), seed=0)
     assert path.read_bytes().startswith(b"\x89PNG")
 
 

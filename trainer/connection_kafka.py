@@ -14,6 +14,10 @@ from rollbus.schemas.topics import MAX_MESSAGE_BYTES
 
 METADATA_LOOKS, METADATA_PAUSE_S = 12, 0.25
 """A topic that was made a moment ago is not known to every broker at once."""
+FETCH_WAIT_MS = 10
+"""How long the broker may hold back a fetch at a partition's end: the next seek or question on the connection waits."""
+IDLE_FETCH_WAIT_MS = 500
+"""The same where waiting for what comes next is all there is to do."""
 
 
 def reader_options(connection: KafkaConnection) -> dict[str, Any]:
@@ -24,6 +28,7 @@ def reader_options(connection: KafkaConnection) -> dict[str, Any]:
         "enable_auto_commit": False,
         "auto_offset_reset": "none",
         "max_partition_fetch_bytes": 4 * MAX_MESSAGE_BYTES,
+        "fetch_max_wait_ms": FETCH_WAIT_MS,
     }
 
 

@@ -31,7 +31,7 @@ from rollbus.schemas.topics import (
     Topic,
 )
 from rollbus.schemas.trajectories import Location, Trajectory
-from rollbus.trainer.connection_kafka import kafka_errors, partition_counts, reader_options
+from rollbus.trainer.connection_kafka import IDLE_FETCH_WAIT_MS, kafka_errors, partition_counts, reader_options
 from rollbus.trainer.joining import Joiner
 from rollbus.trainer.ledger import LedgerRecord
 from rollbus.trainer.log import NextBatch, Publication, names
@@ -81,7 +81,9 @@ class KafkaLog:
                 compression_type="zstd",
             )
             await self._producer.start()
-            self._consumer = AIOKafkaConsumer(**reader_options(self._connection), group_id=self._group)
+            self._consumer = AIOKafkaConsumer(
+                **reader_options(self._connection) | {"fetch_max_wait_ms": IDLE_FETCH_WAIT_MS}, group_id=self._group
+            )
             await self._consumer.start()
             self._consumer.assign([self._batches])
             committed = await self._consumer.committed(self._batches)

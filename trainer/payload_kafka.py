@@ -25,8 +25,6 @@ GAP_RECORDS = 200
 CHUNK_SPREAD = 512
 """How far apart, in offsets, the chunks of one record are looked for: other records lie between."""
 FETCH_TIMEOUT_S = 60.0
-FETCH_WAIT_MS = 10
-"""How long the broker may hold back a fetch at the end of a partition: the next seek has to wait for it."""
 
 
 class KafkaPayload:
@@ -85,7 +83,7 @@ class KafkaPayload:
         return values
 
     async def _open(self) -> AIOKafkaConsumer:
-        consumer = AIOKafkaConsumer(**reader_options(self._connection), fetch_max_wait_ms=FETCH_WAIT_MS)
+        consumer = AIOKafkaConsumer(**reader_options(self._connection))
         await consumer.start()
         self._consumer = consumer
         return consumer

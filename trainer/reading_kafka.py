@@ -63,8 +63,10 @@ class ExclusionReader:
         """Read on to the end and return all that are excluded."""
         with kafka_errors(f"reading {self._topic}"):
             consumer = self._consumer or await self._open()
+            consumer.resume(*self._joiners)
             async for frame in to_the_end(consumer, self._joiners):
                 self._take(frame)
+            consumer.pause(*self._joiners)
         return self._excluded
 
     async def close(self) -> None:

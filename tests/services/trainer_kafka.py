@@ -143,9 +143,16 @@ class TrainerWorld(KafkaWorld):
         return [each for each in await self.records(TRAINING_STEPS) if isinstance(each, StepCompleted)]
 
     async def wait_for_steps(self, count: int) -> None:
+        """Wait until so many steps are closed, and all that was committed with them can be read."""
         async with asyncio.timeout(PATIENCE_S):
-            while len(await self.steps()) < count:  # noqa: ASYNC110 - another process writes them
+            while await self.visible_steps() < count:  # noqa: ASYNC110 - another process writes them
                 await asyncio.sleep(0.1)
+
+    async def visible_steps(self) -> int:
+        """Steps of which every record can be read: a commit's markers reach one topic after the other."""
+        outcomes = [each for each in await self.records(RUN_LOG) if isinstance(each, StepOutcome)]
+        versions = [each for each in await self.records(POLICY_VERSIONS) if each.step is not None]
+        return min(len(await self.steps()), len(outcomes), len(versions))
 
     async def check(self) -> None:
         """Each batch in one step with its outcome; each version the child of the one before, and no others."""

@@ -20,7 +20,7 @@ async def publish_evaluation(connection: KafkaConnection, namespace: str, evalua
 
 
 async def publish_all(connection: KafkaConnection, namespace: str, publications: Sequence[Publication]) -> None:
-    """Write records in their order, each acknowledged before the next; readable at once, and harmless to write again."""
+    """Write records in their order, each acknowledged before the next: readable at once, harmless to repeat."""
     await partition_counts(connection, {publication.topic.full_name(namespace) for publication in publications})
     with kafka_errors(f"publishing {names(publications)}"):
         producer = AIOKafkaProducer(

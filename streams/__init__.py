@@ -9,6 +9,10 @@ Files in reading order:
     rewards/          reward functions by name
     stages, flow      which stages there are, and all of them over a log in memory
     ticker            the clock that is written into the log
-    transaction       a batch of records, a pure step, a Kafka transaction
-    transport, app    Faust hosts the workers
+    processing        a batch of records to what its transaction writes: pure
+    transaction       a partition's batches, one Kafka transaction each
+    changelog_kafka, output_kafka                                 its state restored, its records written
+    transport, app    Faust hosts the stages
+    worker            a process: stages, ticker, watchdog, metrics
+    topics, topics_kafka, repair_kafka                            what an operator needs
 """

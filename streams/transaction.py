@@ -203,7 +203,7 @@ class Runner:
         if first > committed:
             raise DataLossError(
                 f"{where}: records {committed} … {first - 1} were deleted by retention before group {self._group} "
-                f"read them; raise `retention_hours`, and reset the group to {first} if their loss is accepted"
+                "read them; raise `retention_hours`, and go on without them by `accept_loss` (streams/repair_kafka.py)"
             )
         if end < committed:
             raise DataLossError(

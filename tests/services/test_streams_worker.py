@@ -13,6 +13,7 @@ from rollbus.schemas.control import ConfigApplied, Tick
 from rollbus.schemas.errors import ConfigurationError, DataLossError, RunStoppedError, UnavailableError
 from rollbus.schemas.ids import canonical_json
 from rollbus.schemas.topics import DEAD_LETTERS, EPISODE_EVENTS, STAGE_INPUTS, TOPICS
+from rollbus.streams.repair_kafka import accept_loss
 from rollbus.streams.settings import StreamSettings
 from rollbus.streams.stage import Incoming, Outgoing
 from rollbus.streams.topics_kafka import check_topics, describe_topics, ensure_topics
@@ -137,6 +138,11 @@ async def test_records_deleted_before_they_were_read_are_data_loss(settings: Str
     await delete_all_records(settings)
     with pytest.raises(DataLossError, match=r"records 3 … 8 were deleted by retention"):
         await until_ended(settings, [CountStage()])
+    assert set((await accept_loss(settings, CountStage())).values()) == {(3, 8)}
+    async with running(settings, [CountStage()]):
+        await send_events(settings, ["k0"], range(9, 10))
+        drops = await until_counted(settings, 4)
+    assert ("k0/9", "k0:4") in {(drop.unit_id, drop.detail) for drop in drops}
 
 
 async def test_records_deleted_under_a_running_worker_are_not_stepped_over(settings: StreamSettings) -> None:

@@ -1,0 +1,45 @@
+"""Assembly in a rollbus worker: state in a changelog, exactly once."""
+
+import asyncio
+import json
+import resource
+import sys
+import time
+
+from benchmarks.streams.load import settings
+from rollbus.schemas.config import AssemblyConfig
+from rollbus.streams.assembly import AssemblyStage
+from rollbus.streams.worker import quiet_libraries, serve
+
+
+async def run(bootstrap_servers: str, namespace: str, records: int) -> None:
+    """Work until all records are committed; print what it took from the first transaction on."""
+    quiet_libraries()
+    stop, workers = asyncio.Event(), []
+    made = settings(bootstrap_servers, namespace).model_copy(update={"tick_interval_ms": 3_600_000})
+    serving = asyncio.create_task(serve(made, [AssemblyStage(AssemblyConfig())], stop=stop, on_ready=workers.append))
+    while not (workers and any(runner.ready for runner in workers[0].apps[0].runners.values())):  # noqa: ASYNC110
+        await asyncio.sleep(0.01)
+    began, cpu = time.monotonic(), time.process_time()
+    done = 0
+    while done < records:
+        await asyncio.sleep(0.02)
+        done = sum(runner.metrics.records for runner in workers[0].apps[0].runners.values())
+    took = time.monotonic() - began
+    metrics = [runner.metrics for runner in workers[0].apps[0].runners.values()]
+    result = {
+        "seconds": took,
+        "cpu_seconds": time.process_time() - cpu,
+        "transactions": sum(m.transactions for m in metrics),
+        "step_s": sum(m.step_s for m in metrics),
+        "commit_s": sum(m.commit_s for m in metrics),
+        "rows": sum(m.changelog_rows for m in metrics),
+        "resident_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+    }
+    stop.set()
+    await serving
+    print(json.dumps(result))
+
+
+if __name__ == "__main__":
+    asyncio.run(run(sys.argv[1], sys.argv[2], int(sys.argv[3])))

@@ -1,0 +1,87 @@
+"""Assembly as a Quix Streams application, exactly once: events kept in its state, a trajectory at the episode's end.
+
+Runs in an environment of its own (`make bench-streams`); `rollbus` is imported from the checkout for the records
+and for the pure assembly, so that all variants decode and build the same.
+"""
+
+import json
+import sys
+import tempfile
+import time
+
+from quixstreams import Application
+
+from rollbus.schemas.codec import decode, encode, record_name
+from rollbus.schemas.config import AssemblyConfig
+from rollbus.schemas.trajectories import Location
+from rollbus.streams.assembly import AssemblyStage
+from rollbus.streams.stage import Incoming
+
+STAGE = AssemblyStage(AssemblyConfig())
+LAST = {"EpisodeEnded", "WriterClosed"}
+NOWHERE = Location(topic="", partition=0, offset=0)
+
+
+class Count:
+    """Ends the application after so many records, and knows when the first came."""
+
+    def __init__(self, records: int) -> None:
+        self.left, self.records, self.began, self.cpu = records, records, 0.0, 0.0
+        self.stop = print
+
+
+def assemble(value, key, timestamp, headers, state, count):  # type: ignore[no-untyped-def]
+    """Keep an event; return the trajectories that are whole with it."""
+    if count.left == count.records:
+        count.began, count.cpu = time.monotonic(), time.process_time()
+    count.left -= 1
+    if not count.left:
+        count.stop()
+    kept = state.get("kept", 0)
+    state.set_bytes(f"event-{kept}", value)
+    state.set("kept", kept + 1)
+    ends = state.get("ends", 0)
+    if record_name(value) not in LAST:
+        return []
+    state.set("ends", ends + 1)
+    if ends + 1 < len(LAST):
+        return []
+    name, fresh, made = key.decode(), STAGE.new_state(), []
+    for number in range(kept + 1):
+        data = state.get_bytes(f"event-{number}")
+        made += STAGE.step(fresh, Incoming(decode(data), name, NOWHERE, data))
+        state.delete(f"event-{number}")
+    return [encode(outgoing.record) for outgoing in made if outgoing.topic.name == "trajectories"]
+
+
+def main(bootstrap_servers: str, namespace: str, records: int) -> None:
+    """Work until all records are committed; print what it took."""
+    count = Count(records)
+    app = Application(
+        broker_address=bootstrap_servers,
+        consumer_group=f"{namespace}quix-{time.time_ns()}",
+        auto_offset_reset="earliest",
+        processing_guarantee="exactly-once",
+        state_dir=tempfile.mkdtemp(),
+        auto_create_topics=True,
+        loglevel="WARNING",
+        producer_extra_config={"compression.type": "zstd"},
+    )
+    events = app.topic(namespace + "episode-events", value_deserializer="bytes", key_deserializer="bytes")
+    trajectories = app.topic(namespace + "trajectories", value_serializer="bytes", key_serializer="bytes")
+    stream = app.dataframe(events)
+    stream = stream.apply(
+        lambda value, key, timestamp, headers, state: assemble(value, key, timestamp, headers, state, count),
+        stateful=True,
+        metadata=True,
+        expand=True,
+    )
+    stream.to_topic(trajectories)
+    count.stop = app.stop
+    app.run()
+    took, cpu = time.monotonic() - count.began, time.process_time() - count.cpu
+    print(json.dumps({"seconds": took, "cpu_seconds": cpu}))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], sys.argv[2], int(sys.argv[3]))

@@ -68,7 +68,8 @@ async def running(
     stop = asyncio.Event()
     ready: asyncio.Future[Worker] = asyncio.get_running_loop().create_future()
     task = asyncio.create_task(serve(settings, stages, configs, stop=stop, on_ready=ready.set_result))
-    await asyncio.wait([task, ready], return_when=asyncio.FIRST_COMPLETED)
+    either: list[asyncio.Future[Any]] = [task, ready]
+    await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
     try:
         if task.done():
             await task

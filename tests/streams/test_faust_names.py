@@ -51,7 +51,9 @@ SIGNATURES: list[tuple[Any, str, list[str]]] = [
 ]
 
 
-@pytest.mark.parametrize(("owner", "name", "parameters"), SIGNATURES, ids=lambda value: getattr(value, "__name__", None))
+@pytest.mark.parametrize(
+    ("owner", "name", "parameters"), SIGNATURES, ids=lambda value: getattr(value, "__name__", None)
+)
 def test_the_method_takes_what_we_pass(owner: Any, name: str, parameters: list[str]) -> None:
     assert list(inspect.signature(getattr(owner, name)).parameters) == parameters
 

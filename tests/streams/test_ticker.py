@@ -1,5 +1,7 @@
 """Stream time goes on whatever the wall clock does, and a configuration is applied once."""
 
+import itertools
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -35,7 +37,7 @@ def test_any_clock_gives_numbers_without_gaps_and_time_at_half_to_twice_the_spee
     clocks: list[int], interval_ms: int
 ) -> None:
     ticks = run(clocks, interval_ms)
-    for before, after in zip(ticks, ticks[1:], strict=False):
+    for before, after in itertools.pairwise(ticks):
         assert after.number == before.number + 1
         assert interval_ms // 2 <= after.stream_time_ms - before.stream_time_ms <= 2 * interval_ms
 

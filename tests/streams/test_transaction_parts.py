@@ -1,5 +1,6 @@
 """What a transaction is made of, without a broker: batches, processing, partitions, positions."""
 
+import itertools
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -120,7 +121,7 @@ def test_slices_tile_the_batch(gaps: list[int], limit: int) -> None:
     parts = batch.slices(limit)
     assert parts[0].start == 100
     assert parts[-1].end == end
-    assert all(left.end == right.start for left, right in zip(parts, parts[1:], strict=False))
+    assert all(left.end == right.start for left, right in itertools.pairwise(parts))
     assert [record.offset for part in parts for record in part.records] == offsets
     assert all(len(part.records) <= limit for part in parts)
 

@@ -19,7 +19,7 @@ from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.kafka_connection import KafkaConnection
 from rollbus.schemas.topics import DEFAULT_NAMESPACE
 from rollbus.streams.settings import StreamSettings
-from rollbus.trainer.settings import TrainerSettings
+from rollbus.trainer.settings import ArtServerBackend, BackendSettings, TrainerSettings
 
 if TYPE_CHECKING:
     from rollbus.trainer.backends.art_server import ArtServerSettings
@@ -106,11 +106,7 @@ class Settings(Section):
     def sink_settings(self) -> SinkSettings:
         """Return what the sink takes."""
         return self.sink.model_copy(
-            update={
-                "bootstrap_servers": self.kafka.bootstrap_servers,
-                "namespace": self.namespace,
-                "clickhouse": self.clickhouse,
-            }
+            update={"kafka": self.kafka, "namespace": self.namespace, "clickhouse": self.clickhouse}
         )
 
     def trainer_settings(self, run_id: str | None = None) -> TrainerSettings:
@@ -118,6 +114,7 @@ class Settings(Section):
         run = self.run(run_id)
         return self.trainer.model_copy(
             update={
+                "backend": self._backend(),
                 "kafka": self.kafka,
                 "namespace": self.namespace,
                 "run_id": run.run_id,
@@ -125,6 +122,14 @@ class Settings(Section):
                 "max_off_policy_steps": run.batching.max_off_policy_steps,
             }
         )
+
+    def _backend(self) -> BackendSettings:
+        """Return the trainer's backend; an ART server without address or token is this file's own."""
+        backend = self.trainer.backend
+        if not isinstance(backend, ArtServerBackend):
+            return backend
+        own = {"url": self.stack.as_stack_settings().art_url, "token": self.art_server.token}
+        return backend.model_copy(update={key: own[key] for key in own if key not in backend.model_fields_set})
 
     def run(self, run_id: str | None = None) -> RunConfig:
         """Return a run by its id, the only one without; raises ConfigurationError where that is not clear."""

@@ -76,7 +76,7 @@ def _value(
     filled = _fill(text, place, lines, mistakes, environment)
     if filled != text:
         return yaml.safe_load(filled) if filled.strip() else filled
-    return yaml.SafeLoader("").construct_object(node)  # type: ignore[no-untyped-call]
+    return yaml.SafeLoader("").construct_object(node)
 
 
 def _fill(text: str, place: Place, lines: dict[Place, str], mistakes: list[str], environment: Mapping[str, str]) -> str:

@@ -58,7 +58,7 @@ class KafkaSource(ConsumerRebalanceListener):  # type: ignore[misc]
     async def start(self) -> None:
         """Connect and join the group; raises UnavailableError."""
         self._consumer = AIOKafkaConsumer(
-            bootstrap_servers=self._settings.bootstrap_servers,
+            **self._settings.kafka.client_options(),
             group_id=self._settings.group_id,
             client_id=f"{self._settings.namespace}sink",
             isolation_level="read_committed",
@@ -73,7 +73,7 @@ class KafkaSource(ConsumerRebalanceListener):  # type: ignore[misc]
             await self._consumer.start()
         except KafkaError as error:
             await self._consumer.stop()
-            raise UnavailableError(f"Kafka at {self._settings.bootstrap_servers}: {error}") from error
+            raise UnavailableError(f"Kafka at {self._settings.kafka.bootstrap_servers}: {error}") from error
 
     async def stop(self) -> None:
         """Leave the group."""
@@ -91,7 +91,7 @@ class KafkaSource(ConsumerRebalanceListener):  # type: ignore[misc]
             if generation != self.generation:
                 return Fetched(self.generation, {}, {}, (), {})
             self.read_again()
-            raise UnavailableError(f"Kafka at {self._settings.bootstrap_servers}: {error!r}") from error
+            raise UnavailableError(f"Kafka at {self._settings.kafka.bootstrap_servers}: {error!r}") from error
         if generation != self.generation:
             return Fetched(self.generation, {}, {}, (), {})
         records = tuple(self._record(record) for batch in fetched.values() for record in batch)
@@ -110,7 +110,7 @@ class KafkaSource(ConsumerRebalanceListener):  # type: ignore[misc]
             self.read_again()
             return False
         except KafkaError as error:
-            raise UnavailableError(f"Kafka at {self._settings.bootstrap_servers}: {error!r}") from error
+            raise UnavailableError(f"Kafka at {self._settings.kafka.bootstrap_servers}: {error!r}") from error
         return True
 
     def end_offset(self, partition: Partition) -> int:

@@ -38,8 +38,8 @@ def sink_status(settings: SinkSettings) -> list[PartitionLag]:
 
 async def sink_status_async(settings: SinkSettings) -> list[PartitionLag]:
     """Return what `sink_status` does, inside a running loop; raises UnavailableError."""
-    consumer = AIOKafkaConsumer(bootstrap_servers=settings.bootstrap_servers, isolation_level="read_committed")
-    admin = AIOKafkaAdminClient(bootstrap_servers=settings.bootstrap_servers)
+    consumer = AIOKafkaConsumer(**settings.kafka.client_options(), isolation_level="read_committed")
+    admin = AIOKafkaAdminClient(**settings.kafka.client_options())
     try:
         await consumer.start()
         await admin.start()
@@ -56,7 +56,7 @@ async def sink_status_async(settings: SinkSettings) -> list[PartitionLag]:
         begins = await consumer.beginning_offsets(partitions)
         ends = await consumer.end_offsets(partitions)
     except KafkaError as error:
-        raise UnavailableError(f"Kafka at {settings.bootstrap_servers}: {error!r}") from error
+        raise UnavailableError(f"Kafka at {settings.kafka.bootstrap_servers}: {error!r}") from error
     finally:
         await admin.close()
         await consumer.stop()

@@ -5,6 +5,7 @@ The embedded endpoint and a ClickHouse server differ only in these values.
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
+from rollbus.schemas.kafka_connection import KafkaConnection
 from rollbus.schemas.topics import DEFAULT_NAMESPACE
 
 
@@ -29,7 +30,7 @@ class SinkSettings(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="forbid")
 
-    bootstrap_servers: str = "127.0.0.1:9092"
+    kafka: KafkaConnection = KafkaConnection()
     namespace: str = DEFAULT_NAMESPACE
     clickhouse: ClickHouseSettings = ClickHouseSettings()
     max_rows: int = Field(default=50_000, ge=1)

@@ -32,6 +32,7 @@ COMMANDS: dict[str, Entry] = {
     "topics": Entry("topics", "topics", "Create, check, list and draw the Kafka topics.", "streams"),
     "worker": Entry("worker", "worker", "Stream stages: from episode events to training batches.", "streams"),
     "trainer": Entry("trainer", "trainer", "From training batches to GRPO updates.", "trainer"),
+    "policy": Entry("policy", "policy", "Which weights there are, which are served, and the way back.", "trainer"),
     "art-server": Entry("art_server", "art_server", "OpenPipe ART with its model endpoint.", "local"),
     "sink": Entry("sink", "sink", "Every topic into ClickHouse.", "clickhouse"),
     "sql": Entry("sql", "sql", "Ask ClickHouse: saved questions or your own.", "clickhouse"),

@@ -2,6 +2,7 @@
 
 import asyncio
 import sys
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import click
@@ -13,6 +14,9 @@ from rollbus.cli.stages import all_stages
 
 if TYPE_CHECKING:
     from rollbus.settings import Settings
+
+
+HOUR_MS = 3_600_000
 
 
 @click.group()
@@ -48,13 +52,18 @@ def check(settings: "Settings") -> None:
 @topics.command("list")
 @with_settings
 def list_(settings: "Settings") -> None:
-    """List the topics: partitions, retention, records, the oldest offset that can still be read."""
+    """List the topics: partitions, retention, records, and from when on they can be replayed."""
     from rollbus.streams.topics_kafka import describe_topics
 
-    table = Table("topic", "partitions", "retention", "offsets")
+    table = Table("topic", "partitions", "kept", "records", "oldest (UTC)")
     for topic in asyncio.run(describe_topics(settings.stream_settings(), all_stages(settings))):
-        offsets = " ".join(f"{first}–{last}" for first, last in topic.offsets)
-        table.add_row(topic.name, str(topic.partitions), topic.retention, offsets)
+        kept = topic.retention
+        if topic.retention_ms is not None:
+            kept = f"{topic.retention_ms / HOUR_MS:g} h"
+        oldest = "–"
+        if topic.oldest_timestamp_ms is not None:
+            oldest = datetime.fromtimestamp(topic.oldest_timestamp_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+        table.add_row(topic.name, str(topic.partitions), kept, str(topic.records), oldest)
     Console().print(table)
 
 

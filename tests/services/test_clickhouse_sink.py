@@ -34,6 +34,7 @@ from rollbus.local.settings import HOST
 from rollbus.schemas.chunks import split
 from rollbus.schemas.codec import encode
 from rollbus.schemas.drops import Drop
+from rollbus.schemas.kafka_connection import KafkaConnection
 from rollbus.schemas.topics import TOPICS
 from tests.builders import START_MS, make_trajectory
 from tests.consumers.story import Record, story
@@ -46,7 +47,7 @@ def settings(kafka: str, clickhouse: tuple[str, int], namespace: str) -> SinkSet
     host, port = clickhouse
     database = f"sink_{uuid.uuid4().hex[:8]}"
     return SinkSettings(
-        bootstrap_servers=kafka,
+        kafka=KafkaConnection(bootstrap_servers=kafka),
         namespace=namespace,
         clickhouse=ClickHouseSettings(host=host, port=port, database=database),
         linger_ms=50,
@@ -94,7 +95,7 @@ async def sink_process(settings: SinkSettings) -> AsyncIterator[asyncio.subproce
 
 
 async def create_topics(settings: SinkSettings) -> None:
-    admin = AIOKafkaAdminClient(bootstrap_servers=settings.bootstrap_servers)
+    admin = AIOKafkaAdminClient(bootstrap_servers=settings.kafka.bootstrap_servers)
     await admin.start()
     try:
         names = [
@@ -108,7 +109,7 @@ async def create_topics(settings: SinkSettings) -> None:
 
 async def send(settings: SinkSettings, records: Iterable[tuple[str, str, bytes]]) -> None:
     producer = AIOKafkaProducer(
-        bootstrap_servers=settings.bootstrap_servers,
+        bootstrap_servers=settings.kafka.bootstrap_servers,
         transactional_id=f"{settings.namespace}writer",
         max_request_size=1_572_864,
     )
@@ -251,7 +252,7 @@ async def test_clickhouse_may_go_away_and_come_back(kafka: str, namespace: str, 
     port = free_port()
     service = ServiceProcess(clickhouse_service(folder=tmp_path / "data", port=port), log_path=tmp_path / "log")
     settings = SinkSettings(
-        bootstrap_servers=kafka,
+        kafka=KafkaConnection(bootstrap_servers=kafka),
         namespace=namespace,
         clickhouse=ClickHouseSettings(host=HOST, port=port),
         linger_ms=50,

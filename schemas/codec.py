@@ -12,6 +12,7 @@ from typing import Any
 
 from fastavro import parse_schema, schemaless_reader, schemaless_writer
 from fastavro.schema import fingerprint, to_parsing_canonical_form
+
 from rollbus.schemas.avro_types import AVRO_FOLDER, Convert, from_plain, newest_version, to_plain
 from rollbus.schemas.errors import InvalidRecordError, RecordError, UndecodableError
 from rollbus.schemas.registry import RECORDS

@@ -1,12 +1,12 @@
 """Training batches in, GRPO updates out: each batch becomes exactly one step, and every step can be answered for.
 
-    process_kafka    settings → log, backend and loop, as one process
-    loop, step       the batches of a run in order, and the order of one step that makes delivery safe
-    ledger, lineage  which step is next, from which weights; how far apart two versions are
-    door             which members are trained, and why the others are not
-    accounting       what the backend did → the records that say so
-    log              what the trainer asks of the log: `log_kafka` (with `payload_kafka`, `reading_kafka`), `log_memory`
-    backends         what turns a batch into new weights: art-server, art-local, memory
-    policy           promote and roll back versions; `evaluation`: versions measured on held-out tasks
-    service, grpo    our model service for ART, and the formulas it trains by
+process_kafka    settings → log, backend and loop, as one process
+loop, step       the batches of a run in order, and the order of one step that makes delivery safe
+ledger, lineage  which step is next, from which weights; how far apart two versions are
+door             which members are trained, and why the others are not
+accounting       what the backend did → the records that say so
+log              what the trainer asks of the log: `log_kafka` (with `payload_kafka`, `reading_kafka`), `log_memory`
+backends         what turns a batch into new weights: art-server, art-local, memory
+policy           promote and roll back versions; `evaluation`: versions measured on held-out tasks
+service, grpo    our model service for ART, and the formulas it trains by
 """

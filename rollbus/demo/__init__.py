@@ -2,11 +2,13 @@
 
 game, opponents, reference     the rules, who plays against the model, and what perfect knowledge would score
 prompt                         board → chat messages, reply → move or illegal, result → reward
-warm_start                     settings → a base model that knows the rules and nothing else, cached
-agents                         games through the recorded OpenAI client: the "production traffic"
+base_model, warm_start         settings → a model that knows which cells are free and nothing else, cached
+playing, agents                games through the recorded OpenAI client: the "production traffic"
 statistics, evaluation         held-out games at one policy version → rates with intervals
-status, view                   Kafka, ClickHouse and art-server → one `DemoStatus` → the live terminal view
-plot, report                   results → PNG, and five answers in SQL
+sql, lag_kafka, status, view   ClickHouse and Kafka → one `DemoStatus` → the live terminal view
+plot, questions, report        results → PNG, numbers, and five answers in SQL
+publish_kafka                  evaluations → their records on the log
+configuration, processes       the demo's choices → the settings file and the commands of its parts
 run                            the director: starts the parts, waits, evaluates, reports, stops everything
 """
 

@@ -5,6 +5,7 @@ import hashlib
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from rollbus.schemas import chunks
 from rollbus.schemas.errors import RecordTooLargeError, UndecodableError
 

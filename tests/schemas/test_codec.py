@@ -10,6 +10,7 @@ from typing import Any, Literal, Union, get_args, get_origin
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from rollbus.schemas.codec import HEADER_BYTES, MARKER, decode, encode, record_name
 from rollbus.schemas.control import Tick
 from rollbus.schemas.errors import InvalidRecordError, RecordError, UndecodableError

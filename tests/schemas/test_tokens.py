@@ -6,6 +6,7 @@ import struct
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from rollbus.schemas.errors import InvalidRecordError
 from rollbus.schemas.tokens import (
     decode_logprobs,

@@ -1,6 +1,5 @@
 """`rollbus art-server run`: OpenPipe ART in a process of its own, with the model endpoint."""
 
-import logging
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -8,7 +7,7 @@ import click
 from rich.console import Console
 from rich.progress import Progress
 
-from rollbus.cli.root import with_settings
+from rollbus.cli.root import log_to_stderr, with_settings
 
 if TYPE_CHECKING:
     from rollbus.settings import Settings
@@ -33,7 +32,7 @@ def run(settings: "Settings", base_model: Path | None) -> None:
     """
     from rollbus.trainer.backends.art_server import serve
 
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    log_to_stderr()
     serve(settings.art_server_settings(base_model or base_model_of(settings, Console(stderr=True))))
 
 

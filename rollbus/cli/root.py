@@ -1,6 +1,7 @@
 """The root command: options that every command shares, the table of nouns, and how errors end the process."""
 
 import importlib
+import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -112,6 +113,13 @@ class SettingsFile:
 
             self._settings = load_settings(Settings, self.path, os.environ)
         return self._settings
+
+
+def log_to_stderr() -> None:
+    """Log for people, from INFO on; of the libraries only what is wrong."""
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    for name in ("httpx", "httpcore", "aiokafka"):
+        logging.getLogger(name).setLevel(logging.WARNING)
 
 
 def with_settings(command: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,13 +1,12 @@
 """`rollbus sink`: every topic into ClickHouse."""
 
-import logging
 from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
 from rich.table import Table
 
-from rollbus.cli.root import with_settings
+from rollbus.cli.root import log_to_stderr, with_settings
 
 if TYPE_CHECKING:
     from rollbus.settings import Settings
@@ -27,7 +26,7 @@ def run(settings: "Settings") -> None:
     """
     from rollbus.consumers.clickhouse.sink import run_sink
 
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    log_to_stderr()
     run_sink(settings.sink_settings())
 
 

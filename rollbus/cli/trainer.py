@@ -1,14 +1,13 @@
 """`rollbus trainer`: the process that trains, and what its ledger says."""
 
 import dataclasses
-import logging
 from typing import TYPE_CHECKING
 
 import click
 from rich.console import Console
 from rich.table import Table
 
-from rollbus.cli.root import with_settings
+from rollbus.cli.root import log_to_stderr, with_settings
 
 if TYPE_CHECKING:
     from rollbus.settings import Settings
@@ -28,7 +27,7 @@ def run(settings: "Settings", run_id: str | None) -> None:
     """Train a run's batches in order until SIGTERM or Ctrl-C; a second trainer of the same model fences the first."""
     from rollbus.trainer.process_kafka import run_trainer
 
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    log_to_stderr()
     run_trainer(settings.trainer_settings(run_id))
 
 

@@ -1,12 +1,11 @@
 """`rollbus worker run`: the stream stages in one process."""
 
-import logging
 from typing import TYPE_CHECKING
 
 import click
 
 from rollbus import __version__
-from rollbus.cli.root import with_settings
+from rollbus.cli.root import log_to_stderr, with_settings
 from rollbus.cli.stages import chosen_stages, configurations
 
 if TYPE_CHECKING:
@@ -30,6 +29,6 @@ def run(settings: "Settings", stages: tuple[str, ...]) -> None:
     """
     from rollbus.streams.worker import run_worker
 
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    log_to_stderr()
     hosted = chosen_stages(settings, stages)
     run_worker(settings.stream_settings(), hosted, configurations(settings), app_version=__version__)

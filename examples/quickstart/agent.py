@@ -1,0 +1,60 @@
+"""The smallest agent that trains: one question a ticket, one reward, and feedback that comes later.
+
+Start the parts first, each in a terminal of its own:
+
+    rollbus up                     # Kafka, ClickHouse and the ART server with its model endpoint
+    rollbus topics create
+    rollbus worker run
+    rollbus trainer run
+    rollbus sink run
+
+Then run this program, and look at what became of its episodes:
+
+    python examples/quickstart/agent.py
+    rollbus sql run fate_of_every_trajectory
+"""
+
+import argparse
+
+from openai import OpenAI
+
+import rollbus
+
+ATTEMPTS = 8
+"""Attempts at the same example are compared with one another; one alone teaches nothing."""
+
+
+def main() -> None:
+    """Play every ticket several times and report how good each answer was."""
+    arguments = _parse()
+    recorder = rollbus.init(
+        bootstrap_servers=arguments.kafka, namespace=arguments.namespace, producer="quickstart", logprobs="force"
+    )
+    client = recorder.wrap(OpenAI(base_url=arguments.endpoint, api_key="unused"))
+    for ticket in range(arguments.tickets):
+        for _ in range(ATTEMPTS):
+            with recorder.episode(task="quickstart", example_id=f"ticket-{ticket}") as episode:
+                answer = client.chat.completions.create(
+                    model=arguments.model, messages=[{"role": "user", "content": f"ticket {ticket}"}], max_tokens=8
+                )
+                text = answer.choices[0].message.content or ""
+                episode.reward(float(any(character.isdigit() for character in text)))
+    # Feedback may come at any time, from any process that knows the episode's id.
+    recorder.feedback(episode.id, name="thumbs", reward=1.0, key="user-17")
+    delivered = recorder.flush(timeout=30)
+    print(f"all events are with the broker: {delivered}; {dict(recorder.counters)}")
+    recorder.close()
+
+
+def _parse() -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--endpoint", default="http://127.0.0.1:8000/v1", help="OpenAI-compatible, with log-probs")
+    parser.add_argument("--kafka", default="127.0.0.1:9092")
+    parser.add_argument("--namespace", default="rollbus.")
+    parser.add_argument("--model", default="agent")
+    parser.add_argument("--tickets", type=int, default=32)
+    return parser.parse_args()
+
+
+if __name__ == "__main__":
+    main()

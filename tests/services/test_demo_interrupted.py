@@ -1,0 +1,59 @@
+"""Ctrl-C on the demo leaves nothing running."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from rollbus.demo.base_model import WarmStartSettings, folder
+
+pytestmark = pytest.mark.services
+
+ROOT = Path(__file__).parents[2]
+SEED = 3
+PARTS = ("kafka", "clickhouse", "art-server", "worker", "sink", "trainer")
+START_S, END_S = 120.0, 30.0
+
+
+def processes_of(data_dir: Path) -> dict[int, str]:
+    """Every process whose command line names the folder, by pid."""
+    found = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and int(entry.name) != os.getpid():
+            try:
+                command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+            except OSError:  # it has just ended
+                continue
+            if str(data_dir) in command:
+                found[int(entry.name)] = command
+    return found
+
+
+def test_ctrl_c_while_everything_runs_leaves_nothing_running(tmp_path: Path, art_base_model: Path) -> None:
+    data_dir = tmp_path / "demo"
+    # A base model with random weights in the place of the taught one, which takes half a minute to make.
+    shutil.copytree(art_base_model, folder(WarmStartSettings(seed=SEED), data_dir / "models"))
+    output = tmp_path / "output"
+    with output.open("wb") as out:
+        demo = subprocess.Popen(
+            [sys.executable, "-m", "rollbus", "demo", "--seed", str(SEED), "--data-dir", str(data_dir)],
+            stdout=out, stderr=out, cwd=ROOT, start_new_session=True,
+        )  # fmt: skip
+    logs = data_dir / f"seed-{SEED}" / "logs"
+    deadline = time.monotonic() + START_S
+    while not all((logs / f"{part}.log").exists() for part in PARTS):
+        assert demo.poll() is None, output.read_text()
+        assert time.monotonic() < deadline, output.read_text()
+        time.sleep(0.2)
+    assert len(processes_of(data_dir)) >= len(PARTS)
+
+    os.killpg(demo.pid, signal.SIGINT)  # what a terminal does: to the whole foreground group
+
+    assert demo.wait(END_S) != 0
+    assert processes_of(data_dir) == {}
+    assert "Traceback" not in output.read_text()

@@ -11,6 +11,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rollbus.schemas import chunks
+from rollbus.schemas.attempts import attempt_of
 from rollbus.schemas.codec import decode, encode
 from rollbus.schemas.drops import DeadLetter
 from rollbus.schemas.errors import RecordError, UndecodableError
@@ -120,6 +121,7 @@ class StagePartition:
             stage=self._stage.name,
             error_class=type(error).__name__,
             message=str(error)[:MAX_ERROR_CHARACTERS],
+            attempt=attempt_of(getattr(raw, "headers", ())),
             app_version=self._app_version,
         )
         place = (self._stage.name, topic, partition, raw.offset, letter.error_class)

@@ -35,6 +35,9 @@ COMMANDS: dict[str, Entry] = {
     "trainer": Entry("trainer", "trainer", "From training batches to GRPO updates.", "trainer"),
     "policy": Entry("policy", "policy", "Which weights there are, which are served, and the way back.", "trainer"),
     "art-server": Entry("art_server", "art_server", "OpenPipe ART with its model endpoint.", "local"),
+    "dead-letters": Entry(
+        "dead_letters", "dead_letters", "What could not be processed, and how to try it again.", "streams"
+    ),
     "sink": Entry("sink", "sink", "Every topic into ClickHouse.", "clickhouse"),
     "sql": Entry("sql", "sql", "Ask ClickHouse: saved questions or your own.", "clickhouse"),
 }

@@ -1,6 +1,8 @@
 """What the demo ends with: the comparison in words and numbers, five answers from ClickHouse, where to look next."""
 
 import json
+import shutil
+import sys
 from dataclasses import asdict
 from pathlib import Path
 
@@ -44,15 +46,21 @@ def print_answers(console: Console, ask: Ask, *, namespace: str, run: str) -> No
 
 def print_next_steps(console: Console, folder: Path, *, kept: bool) -> None:
     """Where everything lies and how to go on."""
-    settings = folder / "settings.yaml"
+    rollbus = f"{_command()} --config {folder / 'settings.yaml'}"
     console.print(
         f"plot      {folder / 'learning.png'}\nnumbers   {folder / 'result.json'}\nlogs      {folder / 'logs'}"
     )
     if not kept:
-        console.print(f"again up  rollbus --config {settings} up       [dim]# everything is still there[/dim]")
-    console.print(f"ask       rollbus --config {settings} sql list")
-    console.print(f"          rollbus --config {settings} trainer steps")
-    console.print(f"down      rollbus --config {settings} down")
+        console.print(f"again up  {rollbus} up       [dim]# everything is still there[/dim]")
+    console.print(f"ask       {rollbus} sql list")
+    console.print(f"          {rollbus} trainer steps")
+    console.print(f"down      {rollbus} down")
+
+
+def _command() -> str:
+    """How this program was called, so that the lines can be copied: `make demo` calls it by its path."""
+    called = Path(sys.argv[0])
+    return str(called) if called.name == "rollbus" and shutil.which("rollbus") is None else "rollbus"
 
 
 def write_result(path: Path, comparison: Comparison, *, seed: int, seconds: dict[str, float], steps: int) -> None:

@@ -32,6 +32,7 @@ COMMANDS: dict[str, Entry] = {
     "demo": Entry("demo", "demo", "Watch an agent get better at tic-tac-toe from its own traffic.", "local"),
     "topics": Entry("topics", "topics", "Create, check, list and draw the Kafka topics.", "streams"),
     "worker": Entry("worker", "worker", "Stream stages: from episode events to training batches.", "streams"),
+    "run": Entry("run", "run", "Several runs on one log, and an operator's word to each.", "streams"),
     "trainer": Entry("trainer", "trainer", "From training batches to GRPO updates.", "trainer"),
     "policy": Entry("policy", "policy", "Which weights there are, which are served, and the way back.", "trainer"),
     "art-server": Entry("art_server", "art_server", "OpenPipe ART with its model endpoint.", "local"),

@@ -1,0 +1,49 @@
+"""`rollbus run create` prints a run that the settings take, and says what is wrong with one that they do not."""
+
+from pathlib import Path
+
+import yaml
+from click.testing import CliRunner
+
+from rollbus.cli.root import rollbus
+from rollbus.schemas.config import RunConfig
+
+
+def invoke(*arguments: str, expect: int = 0) -> str:
+    result = CliRunner().invoke(rollbus, ["run", *arguments])
+    assert result.exit_code == expect, result.output
+    return result.stdout if expect == 0 else result.output
+
+
+def test_a_new_run_is_printed_as_the_settings_take_it() -> None:
+    text = invoke("create", "small", "--model", "agent-small", "--task", "refund", "--group-size", "4")
+    (plain,) = yaml.safe_load(text)
+    run = RunConfig.model_validate(plain)
+    assert (run.run_id, run.model, run.filter.tasks, run.grouping.group_size) == (
+        "small",
+        "agent-small",
+        ("refund",),
+        4,
+    )
+    assert plain.keys() == {"run_id", "model", "filter", "grouping"}
+
+
+def test_options_win_over_the_file(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text("grouping: {group_size: 3, window_ms: 5}\n")
+    (plain,) = yaml.safe_load(invoke("create", "small", "--file", str(path), "--group-size", "4"))
+    assert plain["grouping"] == {"group_size": 4, "window_ms": 5}
+
+
+def test_a_wrong_run_is_refused_with_every_mistake(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text("grouping: {group_sise: 3}\nbatching: {groups_per_step: 0}\n")
+    text = invoke("create", "Small!", "--file", str(path), expect=1)
+    assert all(name in text for name in ("run_id", "grouping.group_sise", "batching.groups_per_step"))
+    path.write_text("- 1\n")
+    assert "holds no run" in invoke("create", "small", "--file", str(path), expect=1)
+
+
+def test_a_run_that_exists_is_not_made_again_and_one_that_does_not_hears_no_command() -> None:
+    assert "already" in invoke("create", "main", expect=1)
+    assert "no run 'other' in the settings; there are: main" in invoke("pause", "other", expect=1)

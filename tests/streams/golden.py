@@ -1,0 +1,103 @@
+"""One changelog row of each table of each stage, as bytes that a release has written.
+
+`python -m tests.streams.golden --write` adds the files that are missing; one that exists is never changed.
+"""
+
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from rollbus.schemas import chunks
+from rollbus.schemas.codec import encode
+from rollbus.schemas.config import (
+    AssemblyConfig,
+    BatchingConfig,
+    CurriculumConfig,
+    GroupingConfig,
+    RunConfig,
+    ScoringConfig,
+)
+from rollbus.schemas.control import ConfigApplied
+from rollbus.streams.alias import AliasStage
+from rollbus.streams.assembly import AssemblyStage
+from rollbus.streams.curriculum import CurriculumStage
+from rollbus.streams.grouping import GroupingStage
+from rollbus.streams.scoring import ScoringStage
+from tests.builders import (
+    make_alias,
+    make_alias_reward,
+    make_episode,
+    make_group,
+    make_score,
+    make_started,
+    make_tick,
+    make_trajectory,
+    make_version,
+)
+from tests.stepping import Stepper
+
+FOLDER = Path(__file__).with_name("golden")
+SEPARATOR = b"\x1f"
+RUN = RunConfig(
+    grouping=GroupingConfig(group_size=2, reward_grace_ms=9, feedback_tasks=("slow",)),
+    curriculum=CurriculumConfig(mode="pools", groups_per_window=2),
+    batching=BatchingConfig(groups_per_step=1),
+)
+ALONE = RunConfig(grouping=GroupingConfig(strategy="baseline"))
+STAGES: dict[str, Any] = {
+    "alias": AliasStage(AssemblyConfig()),
+    "assembly": AssemblyStage(AssemblyConfig()),
+    "scoring": ScoringStage(ScoringConfig(), keep_ms=60_000),
+    "grouping": GroupingStage(RUN),
+    "curriculum": CurriculumStage(RUN),
+}
+
+
+def rows() -> Iterator[tuple[str, str, bytes, bytes]]:
+    """Yield stage, table, key and bytes of one row of each table, as today's code writes them."""
+    found: dict[tuple[str, str], tuple[bytes, bytes]] = {}
+    for stage, records in _logs():
+        stepper = Stepper(stage)
+        for record in [make_tick(0), *records]:
+            stepper.feed(record)
+            for key, value in stepper.changelog.items():
+                table, _, row_key = key.partition(SEPARATOR)
+                found.setdefault((stage.name.partition(".")[0], table.decode()), (row_key, value))
+    for (stage_name, table_name), (row_key, value) in found.items():
+        yield stage_name, table_name, row_key, value
+
+
+def write_missing() -> Iterator[Path]:
+    """Write each table's row, in its codec's version, where there is no file yet."""
+    for stage, table, key, value in rows():
+        path = FOLDER / f"{stage}.{table}.{value[0]}.hex"
+        if not path.exists():
+            path.write_text(f"{key.hex()}\n{value.hex()}\n")
+            yield path
+
+
+def _logs() -> Iterator[tuple[Any, list[Any]]]:
+    part = chunks.parse(chunks.split(encode(make_trajectory()), limit=120)[0])
+    yield STAGES["alias"], [make_alias("a"), make_alias_reward("a"), make_alias_reward("b")]
+    yield STAGES["assembly"], [_applied("assembly"), *make_episode("e1"), make_started("e2"), part]
+    yield STAGES["scoring"], [_applied("scoring"), make_trajectory(), part]
+    waiting = make_score("t3", task="slow", example_id="x2")
+    explicit = [make_score(name, group_id="g", group_size=2) for name in ("t4", "t5")]
+    yield STAGES["grouping"], [_applied("grouping", "main", RUN), waiting, *explicit]
+    yield GroupingStage(ALONE), [make_score("t6")]
+    groups = [make_group(name) for name in ("a", "b", "c", "d", "e")]
+    yield STAGES["curriculum"], [make_version(0), *groups, make_version(1, 0), _applied("curriculum", "main", RUN)]
+
+
+def _applied(stage: str, run_id: str | None = None, run: RunConfig | None = None) -> ConfigApplied:
+    """A configuration that names only what differs, so that later fields do not change its bytes."""
+    content = run.model_dump_json(exclude_unset=True) if run else "{}"
+    return ConfigApplied(stage=stage, run_id=run_id, config_hash="hash", content=content)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] != ["--write"]:
+        sys.exit("usage: python -m tests.streams.golden --write")
+    for written in write_missing():
+        print(written.name)

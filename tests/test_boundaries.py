@@ -28,7 +28,7 @@ LIBRARY_HOMES = {
     "aiokafka": ("*kafka*.py", "streams/transport.py", "streams/transaction.py", "rollbus/local/kafka.py"),
     "clickhouse_connect": ("consumers/clickhouse/*", "rollbus/local/*"),
     "chdb": ("rollbus/local/*",),
-    "torch": ("trainer/service/*", "trainer/grpo.py", "trainer/backends/art_*.py", "rollbus/demo/warm_start*.py"),
+    "torch": ("trainer/service/*", "trainer/grpo/*", "trainer/backends/art_*.py", "rollbus/demo/warm_start*.py"),
     "torchtune": ("trainer/service/*",),
     "transformers": ("trainer/service/*", "trainer/backends/art_*.py"),
     "art": ("trainer/service/art_*.py", "trainer/backends/art_*.py"),

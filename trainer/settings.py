@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import Annotated, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 
 from rollbus.schemas.kafka_connection import KafkaConnection
 from rollbus.schemas.topics import DEFAULT_NAMESPACE
@@ -54,17 +54,25 @@ class TrainSettings(_Settings):
     """What one GRPO update does; the same fields and defaults as `backends.protocol.TrainConfig`."""
 
     learning_rate: float = Field(default=1e-5, gt=0)
-    loss: Literal["cispo", "ppo"] = "cispo"
+    loss: Literal["cispo", "ppo", "dppo"] = "cispo"
     advantages: Literal["given", "art"] = "given"
     ratio_min: float = Field(default=0.0, ge=0)
     ratio_max: float = Field(default=5.0, gt=0)
     epsilon: float = Field(default=0.2, gt=0, le=1)
     epsilon_high: float = Field(default=0.28, gt=0)
     dual_clip: float | None = Field(default=3.0, gt=1)
+    probability_delta: float = Field(default=0.2, gt=0, le=1)
+    ratio_level: Literal["token", "sequence"] = "token"
+    importance_correction: Literal["none", "token_truncate", "token_mask", "sequence_truncate", "sequence_mask"] = (
+        "none"
+    )
+    importance_cap: float = Field(default=2.0, gt=0)
     kl_coefficient: float = Field(default=0.0, ge=0)
     kl_estimator: Literal["k1", "k3"] = "k1"
     kl_reference_version: int = Field(default=0, ge=0)
-    aggregation: Literal["token_mean", "trajectory_mean"] = "token_mean"
+    behaviour_kl_coefficient: float = Field(default=0.0, ge=0)
+    aggregation: Literal["token_mean", "trajectory_mean", "prompt_mean", "constant"] = "token_mean"
+    aggregation_tokens: int | None = Field(default=None, gt=0)
     off_policy_mask_threshold: float | None = None
     entropy_bonus: float = 0.0
     max_grad_norm: float = Field(default=1.0, gt=0)
@@ -72,6 +80,12 @@ class TrainSettings(_Settings):
     adam_beta2: float = Field(default=0.99, ge=0, lt=1)
     weight_decay: float = Field(default=0.0, ge=0)
     seed: int = 0
+
+    @model_validator(mode="after")
+    def _constant_has_its_constant(self) -> "TrainSettings":
+        if self.aggregation == "constant" and self.aggregation_tokens is None:
+            raise ValueError("aggregation `constant` needs aggregation_tokens, the tokens that a sequence counts as")
+        return self
 
     def train_config(self) -> TrainConfig:
         """Return them as the backends take them."""

@@ -47,7 +47,7 @@ def pack(base_model: str, directory: str, aggregation: str, findings: str) -> No
     service = TorchService(ServiceSettings("agent", Path(base_model), Path(directory)))
     backend = RollbusBackend(directory, service)
     backend.given = {one.trajectory_id: one.advantage for one in batch().trajectories}
-    backend.aggregation = aggregation
+    backend.aggregation = aggregation  # type: ignore[assignment]
     model: Any = art.TrainableModel(name="agent", run_name="agent", project="p", base_model=base_model)
     packed: Any = backend._get_packed_tensors(model, art_groups(batch().trajectories))
     mask = packed["assistant_mask"]
@@ -62,7 +62,13 @@ def expected(aggregation: str) -> list[tuple[int, float, float]]:
     rows = []
     for one in batch().trajectories:
         sampled = [token for turn in one.turns for token in decode_token_ids(turn.completion_token_ids)]
-        weight = 1.0 if aggregation == "token_mean" else 1 / len(sampled)
+        of_group = sum(
+            len(decode_token_ids(turn.completion_token_ids))
+            for other in batch().trajectories
+            for turn in other.turns
+            if other.group_id == one.group_id
+        )
+        weight = {"trajectory_mean": 1 / len(sampled), "prompt_mean": 1 / of_group}.get(aggregation, 1.0)
         rows += [(token, one.advantage, weight) for token in sampled]
     mean = sum(weight for _, _, weight in rows) / len(rows)
     return [(token, advantage, weight / mean) for token, advantage, weight in rows]

@@ -11,7 +11,7 @@ from tests.services.art_packing_case import expected
 pytestmark = pytest.mark.services
 
 
-@pytest.mark.parametrize("aggregation", ["token_mean", "trajectory_mean"])
+@pytest.mark.parametrize("aggregation", ["token_mean", "trajectory_mean", "prompt_mean"])
 def test_packed_advantages_are_those_given(
     art_launcher: Launcher, art_base_model: Path, tmp_path: Path, aggregation: str
 ) -> None:

@@ -8,49 +8,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from torch import Tensor
 
 from rollbus.trainer import grpo
 from rollbus.trainer.grpo import LossSettings, TokenBatch
+from tests.trainer.token_batches import close, gradient, one_token, part, token_batches
 
 CISPO = LossSettings()
 PPO = LossSettings(loss="ppo")
-
-
-@st.composite
-def token_batches(draw: st.DrawFn, on_policy: bool = False) -> TokenBatch:
-    """Up to 40 tokens of up to 5 sequences, some masked; ratios far from 1 unless `on_policy`."""
-    generator = torch.Generator().manual_seed(draw(st.integers(0, 2**31)))
-    tokens, sequences = draw(st.integers(1, 40)), draw(st.integers(1, 5))
-
-    def uniform(low: float, high: float) -> Tensor:
-        return torch.rand(tokens, generator=generator, dtype=torch.float64) * (high - low) + low
-
-    sequence_N = torch.randint(0, sequences, (tokens,), generator=generator)
-    advantage_S = torch.randn(sequences, generator=generator, dtype=torch.float64)
-    current_N = uniform(-6, 0)
-    mask_N = uniform(0, 1) > 0.3
-    mask_N[0] = True
-    return TokenBatch(
-        current_N=current_N.clone().requires_grad_(),
-        behaviour_N=current_N if on_policy else current_N + uniform(-3, 3),
-        advantages_N=advantage_S[sequence_N],
-        weights_N=uniform(0.2, 2),
-        sequence_N=sequence_N,
-        mask_N=mask_N,
-    )
-
-
-def gradient(batch: TokenBatch, settings: LossSettings, tokens: float | None = None) -> Tensor:
-    leaf = batch.current_N.detach().clone().requires_grad_()
-    count = float(batch.mask_N.sum()) if tokens is None else tokens
-    loss = grpo.policy_loss(replace(batch, current_N=leaf), settings, global_tokens=count).loss
-    (found,) = torch.autograd.grad(loss, leaf)
-    return found
-
-
-def close(first: Tensor, second: Tensor) -> bool:
-    return torch.allclose(first, second, rtol=1e-9, atol=1e-12)
 
 
 @given(token_batches())
@@ -96,8 +60,7 @@ def test_the_order_of_tokens_does_not_matter(batch: TokenBatch, settings: LossSe
     order = list(range(len(batch.mask_N)))
     random.shuffle(order)
     at = torch.tensor(order)
-    names = ("current_N", "behaviour_N", "advantages_N", "weights_N", "sequence_N", "mask_N")
-    shuffled = replace(batch, **{name: getattr(batch, name)[at] for name in names})
+    shuffled = part(batch, at)
     assert close(gradient(shuffled, settings), gradient(batch, settings)[at])
 
 
@@ -106,13 +69,9 @@ def test_micro_batches_add_up_to_the_whole_by_the_global_count(
     batch: TokenBatch, cut: int, settings: LossSettings
 ) -> None:
     total = float(batch.mask_N.sum())
-    names = ("current_N", "behaviour_N", "advantages_N", "weights_N", "sequence_N", "mask_N")
-    parts = [
-        replace(batch, **{name: getattr(batch, name)[part] for name in names})
-        for part in (slice(cut), slice(cut, None))
-    ]
+    parts = [part(batch, at) for at in (slice(cut), slice(cut, None))]
     whole = grpo.policy_loss(batch, settings, global_tokens=total)
-    shares = [grpo.policy_loss(part, settings, global_tokens=total) for part in parts if len(part.mask_N)]
+    shares = [grpo.policy_loss(one, settings, global_tokens=total) for one in parts if len(one.mask_N)]
     combined, expected = grpo.metrics(grpo.combine(shares)), grpo.metrics(grpo.combine([whole]))
     assert combined == pytest.approx(expected, rel=1e-9, abs=1e-12)
 
@@ -147,18 +106,6 @@ def test_a_kl_penalty_in_the_advantages_is_centred(batch: TokenBatch, coefficien
     assert float(change.sum()) == pytest.approx(0, abs=1e-9)
     far = (batch.current_N - reference).detach()[batch.mask_N]
     assert int(change.argmin()) == int(far.argmax())
-
-
-def one_token(ratio: float, advantage: float) -> TokenBatch:
-    current = torch.tensor([-1.0], dtype=torch.float64)
-    return TokenBatch(
-        current_N=current.clone().requires_grad_(),
-        behaviour_N=current - math.log(ratio),
-        advantages_N=torch.tensor([advantage], dtype=torch.float64),
-        weights_N=torch.ones(1, dtype=torch.float64),
-        sequence_N=torch.zeros(1, dtype=torch.long),
-        mask_N=torch.ones(1, dtype=torch.bool),
-    )
 
 
 @pytest.mark.parametrize(
@@ -199,7 +146,8 @@ def test_a_stale_negative_sequence_is_left_out_and_a_positive_one_is_not() -> No
         sequence_N=torch.tensor([0, 0, 1, 2]),
         mask_N=torch.ones(4, dtype=torch.bool),
     )
-    assert grpo.stale_negatives(batch, threshold=0.5).tolist() == [True, True, False, False]
+    columns = (batch.current_N, batch.behaviour_N, batch.advantages_N, batch.sequence_N, batch.mask_N)
+    assert grpo.stale_negatives(*columns, threshold=0.5).tolist() == [True, True, False, False]
     masked = gradient(batch, replace(CISPO, off_policy_mask_threshold=0.5))
     assert (masked != 0).tolist() == [False, False, True, True]
 

@@ -20,6 +20,7 @@ from openai.types.chat.chat_completion import Choice
 from rollbus.schemas.errors import RejectedError
 from rollbus.schemas.tokens import decode_logprobs, decode_token_ids
 from rollbus.trainer.backends.protocol import TrainConfig, TrainTrajectory, TurnTokens
+from rollbus.trainer.grpo.aggregation import Aggregation, token_weight
 from rollbus.trainer.service.art_service import TorchService
 
 TRAJECTORY_ID = "rollbus_trajectory_id"
@@ -36,7 +37,7 @@ class RollbusBackend(LocalBackend):
         self._service = service
         self.given: Mapping[str, float] | None = None
         """Advantage by trajectory id for the next call of `train`."""
-        self.aggregation: str = "token_mean"
+        self.aggregation: Aggregation = "token_mean"
 
     async def _get_service(self, model: art.TrainableModel[Any, Any]) -> Any:
         self._services[self._model_storage_key(model)] = self._service  # type: ignore[assignment]
@@ -75,10 +76,11 @@ class RollbusBackend(LocalBackend):
 
 
 def group_results(
-    tokenizer: Any, prompt_id: int, group: TrajectoryGroup, given: Mapping[str, float], aggregation: str
+    tokenizer: Any, prompt_id: int, group: TrajectoryGroup, given: Mapping[str, float], aggregation: Aggregation
 ) -> list[TokenizedResult]:
     """ART's token rows of one group, each with its trajectory's given advantage."""
     results: list[TokenizedResult] = []
+    sampled_by_row: list[int] = []
     for trajectory in group.trajectories:
         rows = assemble_vllm_training_sequences(
             tokenizer=tokenizer,
@@ -91,9 +93,11 @@ def group_results(
             trajectory=trajectory,
         )
         sampled = sum(sum(row.assistant_mask) for row in rows)
-        for row in rows:
-            row.weight = 1.0 if aggregation == "token_mean" else 1.0 / max(sampled, 1)
+        sampled_by_row += [sampled] * len(rows)
         results.extend(rows)
+    of_group = sum(sum(row.assistant_mask) for row in results)
+    for row, of_trajectory in zip(results, sampled_by_row, strict=True):
+        row.weight = token_weight(aggregation, trajectory_tokens=of_trajectory, group_tokens=of_group)
     shared = _shared_prefix(results)
     for row in results:
         row.prompt_id, row.prompt_length = prompt_id, shared
@@ -125,7 +129,7 @@ def art_arguments(config: TrainConfig) -> dict[str, Any]:
     ppo = config.loss == "ppo"
     return {
         "learning_rate": config.learning_rate,
-        "loss_fn": config.loss,
+        "loss_fn": "ppo" if ppo else "cispo",
         "epsilon": config.epsilon if ppo else 1 - config.ratio_min,
         "epsilon_high": config.epsilon_high if ppo else config.ratio_max - 1,
     }

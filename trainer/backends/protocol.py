@@ -49,7 +49,7 @@ class TrainTrajectory:
 @dataclass(frozen=True, slots=True)
 class TrainConfig:
     learning_rate: float = 1e-5
-    loss: Literal["cispo", "ppo"] = "cispo"
+    loss: Literal["cispo", "ppo", "dppo"] = "cispo"
     advantages: Literal["given", "art"] = "given"
     """`given` trains on `TrainTrajectory.advantage`; `art` lets ART compute, scale and normalise its own."""
     ratio_min: float = 0.0
@@ -62,11 +62,26 @@ class TrainConfig:
     """ppo: ratios above 1 + epsilon_high add no gradient for positive advantages."""
     dual_clip: float | None = 3.0
     """ppo: bound on the loss of a negative advantage, in units of it; None for no bound."""
+    probability_delta: float = 0.2
+    """dppo: a token whose probability has moved further than this, the way its advantage pushes, adds no gradient."""
+    ratio_level: Literal["token", "sequence"] = "token"
+    """`sequence` takes the exponential of the sequence's mean log-ratio for each of its tokens (GSPO)."""
+    importance_correction: Literal["none", "token_truncate", "token_mask", "sequence_truncate", "sequence_mask"] = (
+        "none"
+    )
+    """Weight tokens or sequences by current over behaviour probability instead of leaving it to the loss's ratio."""
+    importance_cap: float = 2.0
+    """Of that weight: what exceeds it is truncated to it, or masked."""
     kl_coefficient: float = 0.0
     kl_estimator: Literal["k1", "k3"] = "k1"
     """`k1` is subtracted from the advantages, centred; `k3` is added to the loss."""
     kl_reference_version: int = 0
-    aggregation: Literal["token_mean", "trajectory_mean"] = "token_mean"
+    behaviour_kl_coefficient: float = 0.0
+    """Of the squared log-ratio to the behaviour policy, in the loss."""
+    aggregation: Literal["token_mean", "trajectory_mean", "prompt_mean", "constant"] = "token_mean"
+    """What counts alike: tokens, trajectories, groups; `constant` divides by sequences · aggregation_tokens."""
+    aggregation_tokens: int | None = None
+    """constant: tokens that every sequence counts as."""
     off_policy_mask_threshold: float | None = None
     """Drop sequences of negative advantage whose mean (behaviour − current) log-prob exceeds this."""
     entropy_bonus: float = 0.0

@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 GRADIENT_STEPS = "data/step_num_gradient_steps"
+UNSUPPORTED_OPTIONS = ("kimi_k2_tau", "mask_prob_ratio", "max_negative_advantage_importance_sampling_weight")
+"""Of ART's training configuration: they change the loss, so they are refused rather than ignored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -211,10 +213,18 @@ class TorchService:
         ppo = bool(dev_config.get("ppo", False))
         low = dev_config.get("epsilon") or (0.2 if ppo else 1.0)
         high = dev_config.get("epsilon_high") or (low if ppo else 4.0)
+        level = dev_config.get("importance_sampling_level", "token")
+        ignored = sorted(name for name in UNSUPPORTED_OPTIONS if dev_config.get(name))
+        if ignored or level not in ("token", "sequence"):
+            raise ConfigurationError(
+                f"this server does not know ART's {', '.join(ignored) or f'importance_sampling_level {level!r}'}; "
+                "leave it out, and see docs/trainer.md for what there is instead"
+            )
         settings = TrainConfig(
             learning_rate=config.learning_rate,
             loss="ppo" if ppo else "cispo",
             advantages="art",
+            ratio_level="sequence" if level == "sequence" else "token",
             ratio_min=1 - low,
             ratio_max=1 + high,
             epsilon=low,

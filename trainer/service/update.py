@@ -64,6 +64,7 @@ class Learner:
         """Apply one batch and report it. RejectedError if its gradient is not finite: nothing has changed then."""
         prepared = micro_batches(unpack(packed))
         tokens = sum(len(batch.targets_N) for batch in prepared)
+        divisor = _divisor(prepared, config, tokens)
         if tokens == 0:
             raise RejectedError("the batch holds no sampled token to train on")
         references = self._reference_logprobs(prepared, config, reference)
@@ -77,7 +78,7 @@ class Learner:
             share = grpo.policy_loss(
                 self._tokens(batch, scores, advantages[index], references[index] if references else None),
                 settings,
-                global_tokens=float(tokens),
+                global_tokens=divisor,
             )
             share.loss.backward()  # type: ignore[no-untyped-call]
             shares.append(share)
@@ -170,6 +171,16 @@ def score(model: nn.Module, batch: TreeBatch, *, device: torch.device | None = N
     return TokenScores(torch.cat(logprobs), torch.cat(entropies))
 
 
+def _divisor(prepared: Sequence[TreeBatch], config: TrainConfig, tokens: int) -> float:
+    sequences = sum(len(torch.unique(batch.sequence_N)) for batch in prepared)
+    try:
+        return grpo.divisor(
+            config.aggregation, tokens=tokens, sequences=sequences, constant_tokens=config.aggregation_tokens
+        )
+    except ValueError as error:
+        raise RejectedError(str(error)) from error
+
+
 def loss_settings(config: TrainConfig) -> grpo.LossSettings:
     return grpo.LossSettings(
         loss=config.loss,
@@ -178,6 +189,11 @@ def loss_settings(config: TrainConfig) -> grpo.LossSettings:
         epsilon=config.epsilon,
         epsilon_high=config.epsilon_high,
         dual_clip=config.dual_clip,
+        ratio_level=config.ratio_level,
+        probability_delta=config.probability_delta,
+        correction=config.importance_correction,
+        correction_cap=config.importance_cap,
+        behaviour_kl_coefficient=config.behaviour_kl_coefficient,
         kl_coefficient=config.kl_coefficient if config.kl_estimator == "k3" else 0.0,
         entropy_bonus=config.entropy_bonus,
         off_policy_mask_threshold=config.off_policy_mask_threshold,

@@ -158,6 +158,12 @@ def test_positive_advantages_raise_and_negative_ones_lower_log_probs(base_model:
         {"kl_coefficient": 0.1, "kl_estimator": "k3"},
         {"entropy_bonus": 0.05},
         {"off_policy_mask_threshold": 0.5},
+        {"loss": "dppo"},
+        {"ratio_level": "sequence"},
+        {"importance_correction": "token_truncate", "importance_cap": 0.01},
+        {"importance_correction": "sequence_truncate", "loss": "ppo"},
+        {"behaviour_kl_coefficient": 1e-2},
+        {"aggregation": "constant", "aggregation_tokens": 100},
     ],
 )
 def test_every_option_reaches_the_update(base_model: Path, changed: dict[str, Any]) -> None:

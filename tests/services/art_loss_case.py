@@ -1,0 +1,77 @@
+"""ART's own loss beside ours on the same packed tensors, where ART is imported: values and gradients, written down."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "cispo": ({}, {}),
+    "cispo narrow": ({"epsilon": 0.5, "epsilon_high": 0.5}, {"ratio_min": 0.5, "ratio_max": 1.5}),
+    "cispo sequence": ({"importance_sampling_level": "sequence"}, {"ratio_level": "sequence"}),
+    "ppo": (
+        {"ppo": True},
+        {"loss": "ppo", "epsilon": 0.2, "epsilon_high": 0.2, "dual_clip": None},
+    ),
+    "ppo sequence": (
+        {"ppo": True, "epsilon": 0.3, "epsilon_high": 0.4, "importance_sampling_level": "sequence"},
+        {"loss": "ppo", "epsilon": 0.3, "epsilon_high": 0.4, "dual_clip": None, "ratio_level": "sequence"},
+    ),
+    "cispo with KL": ({"kl_penalty_coef": 0.3}, {}),
+}
+"""ART's options and ours that mean the same; ART's defaults are ours but for the dual clip."""
+
+
+def compare(findings: str) -> None:
+    """For each case the two losses and the largest difference of their gradients."""
+    import torch
+    from art.loss import AlignedLossInputs, loss_fn
+
+    from rollbus.trainer import grpo
+
+    generator = torch.Generator().manual_seed(5)
+    rows, length = 3, 12
+
+    def uniform(low: float, high: float) -> Any:
+        return torch.rand(rows, length, generator=generator, dtype=torch.float64) * (high - low) + low
+
+    mask = uniform(0, 1) > 0.3
+    groups = torch.arange(1, 7).repeat_interleave(6).view(rows, length)
+    advantages = (torch.randn(8, generator=generator, dtype=torch.float64))[groups]
+    current, behaviour, weights = uniform(-5, -0.1), uniform(-5, -0.1), uniform(0.5, 1.5)
+    reference = uniform(-5, -0.1)
+    found: dict[str, dict[str, float]] = {}
+    for name, (theirs, ours) in CASES.items():
+        leaf = current.clone().requires_grad_()
+        inputs = AlignedLossInputs(
+            assistant_mask=mask,
+            old_logprobs=behaviour,
+            advantages=advantages,
+            weights=weights,
+            group_ids=groups,
+        )
+        with_kl = "kl_penalty_coef" in theirs
+        art_loss = loss_fn(inputs, leaf, reference if with_kl else None, None, theirs).policy_loss  # type: ignore[arg-type]
+        (art_gradient,) = torch.autograd.grad(art_loss, leaf)
+        leaf = current.clone().requires_grad_()
+        flat, given = mask.view(-1), advantages.view(-1)
+        if with_kl:
+            given = grpo.penalised_advantages(
+                given, leaf.view(-1), reference.view(-1), flat, coefficient=theirs["kl_penalty_coef"]
+            )
+        batch = grpo.TokenBatch(
+            current_N=leaf.view(-1),
+            behaviour_N=behaviour.view(-1),
+            advantages_N=given,
+            weights_N=weights.view(-1),
+            sequence_N=groups.view(-1),
+            mask_N=flat,
+        )
+        our_loss = grpo.policy_loss(batch, grpo.LossSettings(**ours), global_tokens=float(mask.sum())).loss
+        (our_gradient,) = torch.autograd.grad(our_loss, leaf)
+        found[name] = {
+            "theirs": float(art_loss),
+            "ours": float(our_loss),
+            "gradient_size": float(art_gradient.abs().max()),
+            "gradient_difference": float((art_gradient - our_gradient).abs().max()),
+        }
+    Path(findings).write_text(json.dumps(found), encoding="utf-8")

@@ -1,0 +1,60 @@
+"""GRPO's formulas: pure functions on tensors, results with named fields, sources in the docstrings.
+
+advantages      rewards of groups → how much better each member did
+ratios          how much likelier a token or sequence is under the current policy
+token_losses    cispo, ppo with dual clip, dppo: per token
+corrections     truncated or masked importance weights; the mask of stale negatives
+penalties       KL to a reference (k1 in the reward, k3 in the loss) and to the behaviour
+aggregation     from tokens to the loss of a step
+step_loss       all of them in order, and the sums behind a step's metrics
+
+Everything is flat: axis N runs over tokens, whatever rows they came from; `sequence_N` says which. All losses are
+minimised. The update trains the advantages it is given (grouping computed them, they stand in the Group record).
+
+    n  current log-prob, carries the gradient       b  behaviour log-prob, as the sampler recorded it
+    r  importance ratio exp(n − b)                  f  log-prob under the frozen reference policy
+    A  advantage                                    p  log-prob under the proximal policy
+    w  weight of a token, mean 1                    sg stop-gradient
+
+What differs from the GRPO paper (Shao et al. 2024, 2402.03300): one optimizer step per batch against the *recorded*
+log-probs, so the ratio also corrects staleness; the token mean is over the whole batch, not per answer; no KL term
+unless asked for.
+"""
+
+from rollbus.trainer.grpo.advantages import GroupAdvantages, group_advantages
+from rollbus.trainer.grpo.aggregation import divisor, token_weight, token_weights
+from rollbus.trainer.grpo.corrections import ImportanceWeights, importance_weights, stale_negatives
+from rollbus.trainer.grpo.penalties import behaviour_kl, kl_k1, kl_k2, kl_k3, penalised_advantages
+from rollbus.trainer.grpo.ratios import ratio, sequence_product, sequence_ratio, sequence_sums
+from rollbus.trainer.grpo.step_loss import LossSettings, LossSums, TokenBatch, combine, metrics, policy_loss
+from rollbus.trainer.grpo.token_losses import TokenLoss, cispo, dppo, ppo
+
+__all__ = [
+    "GroupAdvantages",
+    "ImportanceWeights",
+    "LossSettings",
+    "LossSums",
+    "TokenBatch",
+    "TokenLoss",
+    "behaviour_kl",
+    "cispo",
+    "combine",
+    "divisor",
+    "dppo",
+    "group_advantages",
+    "importance_weights",
+    "kl_k1",
+    "kl_k2",
+    "kl_k3",
+    "metrics",
+    "penalised_advantages",
+    "policy_loss",
+    "ppo",
+    "ratio",
+    "sequence_product",
+    "sequence_ratio",
+    "sequence_sums",
+    "stale_negatives",
+    "token_weight",
+    "token_weights",
+]

@@ -4,8 +4,9 @@ The tests are coroutines since scoring wants a running loop, though it never wai
 `ROLLBUS_SEED=<seed> pytest tests/streams/simulation` lives through that history alone.
 """
 
+import gc
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import get_args
 
 import pytest
@@ -17,6 +18,14 @@ from tests.streams.simulation.log import Cheat
 HISTORIES, SHARE = 10_000, 1_000
 CHEATS = [cheat for cheat in get_args(Cheat) if cheat]
 SEEDS_FOR_CHEATS = 150
+
+
+@pytest.fixture(autouse=True)
+def small_heap() -> Iterator[None]:
+    """Spare the collector all that was there before: it would look through it for every dozen histories."""
+    gc.freeze()
+    yield
+    gc.unfreeze()
 
 
 def first_failure(seeds: Iterable[int], cheat: Cheat = "") -> tuple[int, Exception] | None:

@@ -5,7 +5,6 @@
 
 import dataclasses
 import json
-import sys
 import typing
 import zlib
 from collections.abc import Iterator, Mapping
@@ -18,7 +17,7 @@ from rollbus.schemas.codec import encode
 from rollbus.schemas.registry import RECORDS
 from rollbus.schemas.tokens import encode_logprobs, encode_token_ids
 
-FOLDER = Path(__file__).with_name("golden")
+FOLDER = Path(__file__).parent
 Fields = dict[str, set[str]]
 """Field names by record name, as one version of a schema has them."""
 BY_NAME: dict[str, Any] = {
@@ -106,10 +105,3 @@ def _value(name: str, hint: Any, fields: Fields) -> Any:
         bytes: name.encode(),
     }
     return plain[hint]
-
-
-if __name__ == "__main__":
-    if sys.argv[1:] != ["--write"]:
-        sys.exit("usage: python -m tests.schemas.golden --write")
-    for written in write_missing():
-        print(written.name)

@@ -3,7 +3,6 @@
 `python -m tests.streams.golden --write` adds the files that are missing; one that exists is never changed.
 """
 
-import sys
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -37,7 +36,7 @@ from tests.builders import (
 )
 from tests.stepping import Stepper
 
-FOLDER = Path(__file__).with_name("golden")
+FOLDER = Path(__file__).parent
 SEPARATOR = b"\x1f"
 RUN = RunConfig(
     grouping=GroupingConfig(group_size=2, reward_grace_ms=9, feedback_tasks=("slow",)),
@@ -94,10 +93,3 @@ def _applied(stage: str, run_id: str | None = None, run: RunConfig | None = None
     """A configuration that names only what differs, so that later fields do not change its bytes."""
     content = run.model_dump_json(exclude_unset=True) if run else "{}"
     return ConfigApplied(stage=stage, run_id=run_id, config_hash="hash", content=content)
-
-
-if __name__ == "__main__":
-    if sys.argv[1:] != ["--write"]:
-        sys.exit("usage: python -m tests.streams.golden --write")
-    for written in write_missing():
-        print(written.name)

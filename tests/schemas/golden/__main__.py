@@ -1,0 +1,10 @@
+"""`python -m tests.schemas.golden --write`: add the files that are missing."""
+
+import sys
+
+from tests.schemas.golden import write_missing
+
+if sys.argv[1:] != ["--write"]:
+    sys.exit("usage: python -m tests.schemas.golden --write")
+for written in write_missing():
+    print(written.name)

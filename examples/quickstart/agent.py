@@ -1,4 +1,4 @@
-"""The smallest agent that trains: one question a ticket, one reward, and feedback that comes later.
+"""The smallest agent that trains: it is rewarded for even numbers, and gets feedback on one answer later.
 
 Start the parts first, each in a terminal of its own:
 
@@ -11,6 +11,7 @@ Start the parts first, each in a terminal of its own:
 Then run this program, and look at what became of its episodes:
 
     python examples/quickstart/agent.py
+    rollbus trainer steps
     rollbus sql run fate_of_every_trajectory
 """
 
@@ -38,7 +39,7 @@ def main() -> None:
                     model=arguments.model, messages=[{"role": "user", "content": f"ticket {ticket}"}], max_tokens=8
                 )
                 text = answer.choices[0].message.content or ""
-                episode.reward(float(any(character.isdigit() for character in text)))
+                episode.reward(float(text[:1] in {"2", "4", "6", "8"}))
     # Feedback may come at any time, from any process that knows the episode's id.
     recorder.feedback(episode.id, name="thumbs", reward=1.0, key="user-17")
     delivered = recorder.flush(timeout=30)

@@ -4,9 +4,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
-from rich.console import Console
 from rich.progress import Progress
 
+from rollbus.cli.output import Console
 from rollbus.cli.root import log_to_stderr, with_settings
 
 if TYPE_CHECKING:

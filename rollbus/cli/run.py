@@ -7,9 +7,8 @@ from typing import TYPE_CHECKING, Any
 import click
 import yaml
 from pydantic import ValidationError
-from rich.console import Console
-from rich.table import Table
 
+from rollbus.cli.output import Console, Table
 from rollbus.cli.root import with_settings
 from rollbus.schemas.config import RunConfig
 from rollbus.schemas.control import RunCommand, RunCommandName

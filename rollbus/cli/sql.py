@@ -3,9 +3,8 @@
 from typing import TYPE_CHECKING
 
 import click
-from rich.console import Console
-from rich.table import Table
 
+from rollbus.cli.output import Console, Table
 from rollbus.cli.root import with_settings
 
 if TYPE_CHECKING:

@@ -6,9 +6,8 @@ from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
 import click
-from rich.console import Console
-from rich.table import Table
 
+from rollbus.cli.output import Console, Table
 from rollbus.cli.root import with_settings
 from rollbus.cli.stages import all_stages
 

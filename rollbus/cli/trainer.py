@@ -4,9 +4,8 @@ import dataclasses
 from typing import TYPE_CHECKING
 
 import click
-from rich.console import Console
-from rich.table import Table
 
+from rollbus.cli.output import Console, Table
 from rollbus.cli.root import log_to_stderr, with_settings
 
 if TYPE_CHECKING:
@@ -41,9 +40,22 @@ def status(settings: "Settings", run_id: str | None) -> None:
     found = trainer_status(settings.trainer_settings(run_id))
     table = Table(show_header=False)
     for field in dataclasses.fields(found):
-        value = getattr(found, field.name)
-        table.add_row(field.name.replace("_", " "), "–" if value is None else str(value))
+        table.add_row(field.name.replace("_", " "), _in_short(getattr(found, field.name)))
     Console().print(table)
+
+
+def _in_short(value: object) -> str:
+    """Return a line for a value; of a step's record, what it was and not whom it trained."""
+    from rollbus.schemas.steps import StepCompleted, StepFailed, StepSkipped
+
+    if isinstance(value, StepCompleted):
+        count = f"{len(value.trained)} trajectories trained, {len(value.dropped)} dropped"
+        return f"step {value.step}: version {value.base_version} → {value.policy_version}, {count}"
+    if isinstance(value, StepSkipped):
+        return f"step {value.step} skipped: {value.reason}"
+    if isinstance(value, StepFailed):
+        return f"step {value.step}, attempt {value.attempt}: {value.error_class}: {value.message}"
+    return "–" if value is None else str(value)
 
 
 @trainer.command()

@@ -1,0 +1,28 @@
+"""How commands print tables: compact, and wide enough where the output is a file or a pipe."""
+
+import sys
+from typing import Any
+
+import rich.console
+import rich.table
+from rich import box
+
+PLAIN_WIDTH = 160
+"""Columns where nobody's terminal sets them: nothing is cut for whoever reads the file."""
+
+
+class Console(rich.console.Console):
+    """Rich's console, at its own width on a terminal."""
+
+    def __init__(self, **options: Any) -> None:
+        """Take what rich's console takes."""
+        stream = sys.stderr if options.get("stderr") else sys.stdout
+        super().__init__(**{"width": None if stream.isatty() else PLAIN_WIDTH, **options})
+
+
+class Table(rich.table.Table):
+    """Rich's table, with a line under the head and nothing else."""
+
+    def __init__(self, *columns: str, **options: Any) -> None:
+        """Take what rich's table takes."""
+        super().__init__(*columns, **{"box": box.SIMPLE_HEAD, "pad_edge": False, **options})

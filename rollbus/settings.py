@@ -8,7 +8,7 @@ stack                            the local stack
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 
@@ -48,6 +48,12 @@ class ArtServerSection(Section):
     host: str = "127.0.0.1"
     max_tokens: int | None = Field(default=None, gt=0)
     """Longest sequence; the base model's own without it."""
+    logprobs_mode: Literal["raw", "processed"] = "raw"
+    """What the endpoint reports at a temperature other than 1; only `processed` ones can be trained there."""
+    keep_checkpoints: int | None = Field(default=None, ge=1)
+    """Newest checkpoints kept on disk; all without it. What is served or trained on stays in any case."""
+    keep_every: int | None = Field(default=None, ge=1)
+    """Checkpoints whose version is a multiple of it stay for good."""
     sampler_threads: int = Field(default=1, ge=1)
     trainer_threads: int = Field(default=1, ge=1)
     device: str = "cpu"
@@ -157,6 +163,9 @@ class Settings(Section):
             model_port=self.stack.model_port,
             token=section.token.get_secret_value() if section.token else None,
             max_tokens=section.max_tokens,
+            logprobs_mode=section.logprobs_mode,
+            keep_checkpoints=section.keep_checkpoints,
+            keep_every=section.keep_every,
             sampler_threads=section.sampler_threads,
             trainer_threads=section.trainer_threads,
             device=section.device,

@@ -6,14 +6,14 @@ whoever is left.
 """
 
 import math
-from collections.abc import Container, Mapping
+from collections.abc import Container, Mapping, Sequence
 from dataclasses import dataclass
 
 from rollbus.schemas.drops import DropReason
 from rollbus.schemas.groups import Group, GroupMember, TrainingBatch
 from rollbus.schemas.steps import DroppedMember
 from rollbus.schemas.tokens import BYTES_PER_TOKEN, decode_logprobs, decode_token_ids, token_count
-from rollbus.schemas.trajectories import History, Trajectory
+from rollbus.schemas.trajectories import History, Trajectory, Turn
 from rollbus.trainer.backends.protocol import TrainTrajectory, TurnTokens
 
 
@@ -120,14 +120,19 @@ def _staleness(payload: Trajectory, lags: Mapping[int, int], limit: int) -> Drop
 
 
 def _temperature_holds(payload: Trajectory) -> bool:
-    """A backend takes the log-probs as those of the policy at temperature 1.
+    """Whether every trained turn's log-probs are of the distribution that it was sampled from.
 
-    At another temperature, raw ones are not of the distribution that was sampled from, and processed ones not of the
-    distribution that is trained; turns that were not trained may have any.
+    At temperature 1, or where none is recorded, they are. At another, processed ones are, and the update divides its
+    logits by it; raw ones are not. Turns that were not trained may have any.
     """
     trained = {span.turn for history in payload.histories for span in history.spans}
-    temperatures = (turn.temperature for index, turn in enumerate(payload.turns) if index in trained)
-    return all(temperature is None or temperature == 1 for temperature in temperatures)
+    return all(_turn_holds(turn) for index, turn in enumerate(payload.turns) if index in trained)
+
+
+def _turn_holds(turn: Turn) -> bool:
+    if turn.temperature is None or turn.temperature == 1:
+        return True
+    return turn.logprob_mode == "processed" and 0 < turn.temperature < math.inf
 
 
 def _numbers_hold(history: History) -> bool:
@@ -139,7 +144,11 @@ def _numbers_hold(history: History) -> bool:
 
 
 def _to_train(group_id: str, member: GroupMember, payload: Trajectory) -> TrainTrajectory:
-    turns = tuple(turn for index, history in enumerate(payload.histories) for turn in _turns_of_history(index, history))
+    turns = tuple(
+        turn
+        for index, history in enumerate(payload.histories)
+        for turn in _turns_of_history(index, history, payload.turns)
+    )
     return TrainTrajectory(
         trajectory_id=member.trajectory_id,
         group_id=group_id,
@@ -149,11 +158,12 @@ def _to_train(group_id: str, member: GroupMember, payload: Trajectory) -> TrainT
     )
 
 
-def _turns_of_history(index: int, history: History) -> list[TurnTokens]:
+def _turns_of_history(index: int, history: History, recorded: Sequence[Turn]) -> list[TurnTokens]:
     """Cut a history at its spans: each turn's prompt is everything before it."""
     turns, sampled = [], 0
     for span in history.spans:
         length = (span.end - span.start) * BYTES_PER_TOKEN
+        turn = recorded[span.turn] if span.turn < len(recorded) else None
         turns.append(
             TurnTokens(
                 prompt_token_ids=history.token_ids[: span.start * BYTES_PER_TOKEN],
@@ -161,6 +171,8 @@ def _turns_of_history(index: int, history: History) -> list[TurnTokens]:
                 logprobs=history.logprobs[sampled : sampled + length],
                 policy_version=span.policy_version,
                 history=index,
+                temperature=1.0 if turn is None or turn.temperature is None else turn.temperature,
+                logprob_mode="processed" if turn is not None and turn.logprob_mode == "processed" else "raw",
             )
         )
         sampled += length

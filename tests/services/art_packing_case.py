@@ -26,7 +26,13 @@ def batch() -> TrainRequest:
                 history = turn if member % 2 else 0
                 turns.append(
                     TurnTokens(
-                        encode_token_ids(shown), encode_token_ids(completion), encode_logprobs(logprobs), 0, history
+                        encode_token_ids(shown),
+                        encode_token_ids(completion),
+                        encode_logprobs(logprobs),
+                        0,
+                        history,
+                        temperature=temperature_of(completion),
+                        logprob_mode="processed",
                     )
                 )
                 shown = [*shown, *completion, 5] if history == 0 else [7 + turn, *shown]
@@ -35,6 +41,11 @@ def batch() -> TrainRequest:
                 TrainTrajectory(f"{group}-{member}", f"{group}", advantage, chance.random(), tuple(turns))
             )
     return TrainRequest("packing", "main", "agent", 0, tuple(trajectories))
+
+
+def temperature_of(completion: list[int]) -> float:
+    """Another one for each turn, from its tokens."""
+    return 0.5 + completion[-1] % 8 / 8
 
 
 def pack(base_model: str, directory: str, aggregation: str, findings: str) -> None:
@@ -49,19 +60,24 @@ def pack(base_model: str, directory: str, aggregation: str, findings: str) -> No
     backend.given = {one.trajectory_id: one.advantage for one in batch().trajectories}
     backend.aggregation = aggregation  # type: ignore[assignment]
     model: Any = art.TrainableModel(name="agent", run_name="agent", project="p", base_model=base_model)
+    backend.tempered = batch().trajectories
     packed: Any = backend._get_packed_tensors(model, art_groups(batch().trajectories))
     mask = packed["assistant_mask"]
+    assert service.temperatures is not None
     columns = [packed[name][mask].tolist() for name in ("tokens", "advantages", "weights", "logprobs")]
+    columns.append(service.temperatures[mask].tolist())
     rows = {"tokens": sorted(zip(*columns, strict=True)), "segments": int(packed["group_ids"].max()) + 1}
     service.close()
     Path(findings).write_text(json.dumps(rows), encoding="utf-8")
 
 
-def expected(aggregation: str) -> list[tuple[int, float, float]]:
-    """Id, advantage and weight of every sampled token, by the records."""
-    rows = []
+def expected(aggregation: str) -> list[tuple[int, float, float, float]]:
+    """Id, advantage, weight and temperature of every sampled token, by the records."""
+    rows: list[tuple[int, float, float, float]] = []
     for one in batch().trajectories:
-        sampled = [token for turn in one.turns for token in decode_token_ids(turn.completion_token_ids)]
+        sampled = [
+            (token, turn.temperature) for turn in one.turns for token in decode_token_ids(turn.completion_token_ids)
+        ]
         of_group = sum(
             len(decode_token_ids(turn.completion_token_ids))
             for other in batch().trajectories
@@ -69,6 +85,6 @@ def expected(aggregation: str) -> list[tuple[int, float, float]]:
             if other.group_id == one.group_id
         )
         weight = {"trajectory_mean": 1 / len(sampled), "prompt_mean": 1 / of_group}.get(aggregation, 1.0)
-        rows += [(token, one.advantage, weight) for token in sampled]
-    mean = sum(weight for _, _, weight in rows) / len(rows)
-    return [(token, advantage, weight / mean) for token, advantage, weight in rows]
+        rows += [(token, one.advantage, weight, temperature) for token, temperature in sampled]
+    mean = sum(weight for _, _, weight, _ in rows) / len(rows)
+    return [(token, advantage, weight / mean, temperature) for token, advantage, weight, temperature in rows]

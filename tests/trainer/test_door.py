@@ -86,7 +86,9 @@ def test_each_span_becomes_a_turn_whose_prompt_is_everything_before_it() -> None
             "untrainable",
         ),
         (other(turns=(turn_with(temperature=0.7, logprob_mode="raw"),)), "temperature"),
-        (other(turns=(turn_with(temperature=0.7, logprob_mode="processed"),)), "temperature"),
+        (other(turns=(turn_with(temperature=0.7, logprob_mode="unknown"),)), "temperature"),
+        (other(turns=(turn_with(temperature=0.0, logprob_mode="processed"),)), "temperature"),
+        (other(turns=(turn_with(temperature=0.7, logprob_mode="processed"),)), None),
         (other(histories=make_payload("x").histories, version=0), None),
         (other(turns=(turn_with(temperature=1.0),)), None),
         (other(version=1), "off_lineage"),
@@ -153,3 +155,9 @@ def test_every_member_has_one_fate(rewards: list[float], lost: set[int], stale: 
     fates = [each.trajectory_id for each in result.admitted] + [each.trajectory_id for each in result.dropped]
     assert sorted(fates) == [f"g1-{index}" for index in range(len(rewards))]
     assert all(isinstance(each, DroppedMember) for each in result.dropped)
+
+
+def test_a_turn_brings_the_temperature_that_its_logprobs_were_processed_with() -> None:
+    payload = other(turns=(turn_with(temperature=0.7, logprob_mode="processed"),))
+    turns = check(make_group("g1"), [make_payload("g1-1"), payload]).admitted[0].turns
+    assert (turns[0].temperature, turns[0].logprob_mode) == (0.7, "processed")

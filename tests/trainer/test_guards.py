@@ -46,6 +46,8 @@ def request(*trajectories: TrainTrajectory) -> TrainRequest:
         ({"turns": (turn(completion_token_ids=encode_token_ids([4, 100])),)}, "untrainable"),
         ({"turns": (turn(prompt_token_ids=encode_token_ids([1] * 7)),)}, "overlong"),
         ({"turns": (turn(), turn(policy_version=1))}, "off_lineage"),
+        ({"turns": (turn(temperature=0.7),)}, "temperature"),
+        ({"turns": (turn(temperature=0.0, logprob_mode="processed"),)}, "temperature"),
     ],
 )
 def test_one_bad_member_is_dropped_with_its_reason_and_the_rest_trains(bad: dict[str, Any], reason: str) -> None:
@@ -89,3 +91,11 @@ def test_a_singleton_trains_on_the_advantage_it_was_given() -> None:
 def test_a_member_with_zero_advantage_stays_in_a_group_with_signal() -> None:
     members = (trajectory("a", 1.0), trajectory("b", 0.0), trajectory("c", 0.5))
     assert len(admit(request(*members), LIMITS).trajectories) == 3
+
+
+def test_a_processed_temperature_trains_but_not_where_art_computes_advantages() -> None:
+    warm = turn(temperature=0.7, logprob_mode="processed")
+    asked = request(trajectory("a", 1.0, warm), trajectory("b", 0.0, warm))
+    assert len(admit(asked, LIMITS).trajectories) == 2
+    by_art = replace(asked, config=TrainConfig(advantages="art"))
+    assert set(admit(by_art, LIMITS).dropped.values()) == {"temperature"}

@@ -38,6 +38,8 @@ from rollbus.trainer.backends.wire import result_to_json
 from rollbus.trainer.service.art_service import GRADIENT_STEPS, ServiceSettings, StepPlan, TorchService
 from rollbus.trainer.service.checkpoint import read_provenance
 from rollbus.trainer.service.journal import Failure, Journal, recover
+from rollbus.trainer.service.retention import Retention, expendable
+from rollbus.trainer.service.sampling import LogprobsMode
 
 logger = logging.getLogger(__name__)
 
@@ -62,6 +64,8 @@ class ArtLocalSettings:
     """Longest sequence; None takes the base model's own."""
     max_rows: int = 64
     keep_versions: int = 6
+    logprobs_mode: LogprobsMode = "raw"
+    retention: Retention = field(default_factory=Retention)
     sampler_threads: int = 1
     trainer_threads: int = 1
     device: str = "cpu"
@@ -224,6 +228,7 @@ class ArtLocal:
             max_tokens=settings.max_tokens,
             max_rows=settings.max_rows,
             keep_versions=settings.keep_versions,
+            logprobs_mode=settings.logprobs_mode,
             sampler_threads=settings.sampler_threads,
             trainer_threads=settings.trainer_threads,
             device=settings.device,
@@ -285,6 +290,7 @@ class ArtLocal:
             return
         self._journal.started(request.batch_hash, base)
         self._journal.done(await self._update(request, admitted))
+        await asyncio.to_thread(self._retire, request.config.kl_reference_version)
 
     async def _update(self, request: TrainRequest, admitted: Admitted) -> TrainResult:
         """One call of ART's `train`; the result is built inside, so that the checkpoint can hold it."""
@@ -308,19 +314,36 @@ class ArtLocal:
         if config.advantages == "given":
             backend.given = {one.trajectory_id: one.advantage for one in admitted.trajectories}
         backend.aggregation = config.aggregation
+        if any(turn.temperature != 1 for one in admitted.trajectories for turn in one.turns):
+            backend.tempered = admitted.trajectories
         try:
             trained = await backend.train(
                 self.model, art_groups(admitted.trajectories), save_checkpoint=False, **art_arguments(config)
             )
         finally:
             self.service.plan, backend.given = None, None
+            self.service.temperatures, backend.tempered = None, ()
         if not results or not trained.metrics.get(GRADIENT_STEPS):
             raise RejectedError(f"ART found nothing to train in batch {request.batch_hash}, although it was admitted")
         return results[-1]
 
+    def _retire(self, reference: int) -> None:
+        """Remove what retention gives up. A failure costs disk space and nothing else."""
+        store = self.service.store
+        numbers = store.numbers()
+        parents = {number: store.parent(number) for number in numbers}
+        in_use = (self._head(), self.service.served.serving, reference)
+        try:
+            for version in expendable(numbers, parents, self.settings.retention, in_use=in_use):
+                store.retire(version)
+                logger.info("removed checkpoint %d of %s, as its retention says", version, self.settings.model)
+        except OSError as error:
+            logger.warning("a checkpoint of %s could not be removed: %s", self.settings.model, error)
+
     async def _promote(self, version: int, *, rollback: bool) -> None:
         if version not in self.service.store.numbers():
-            raise RejectedError(f"version {version} of {self.settings.model} has no checkpoint")
+            why = "was removed by retention" if version in self.service.store.retired() else "does not exist"
+            raise RejectedError(f"the checkpoint of version {version} of {self.settings.model} {why}; choose another")
         await asyncio.to_thread(self.service.serve, version)
         if rollback:
             async with self.one_update:  # a running update ends first, and is then rolled back too

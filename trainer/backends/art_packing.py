@@ -6,19 +6,22 @@ full strength. Here the given ones go through its packing and the division is un
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import art
+import torch
 from art.local import LocalBackend
 from art.preprocessing.pack import PackedTensors, packed_tensors_from_tokenized_results
 from art.preprocessing.tokenize import TokenizedResult, assemble_vllm_training_sequences
 from art.trajectories import LegacyHistory, Trajectory, TrajectoryGroup
 from openai.types.chat import ChatCompletionMessage
 from openai.types.chat.chat_completion import Choice
+from torch import Tensor
 
 from rollbus.schemas.errors import RejectedError
-from rollbus.schemas.tokens import decode_logprobs, decode_token_ids
+from rollbus.schemas.tokens import decode_logprobs, decode_token_ids, encode_logprobs
 from rollbus.trainer.backends.protocol import TrainConfig, TrainTrajectory, TurnTokens
 from rollbus.trainer.grpo.aggregation import Aggregation, token_weight
 from rollbus.trainer.service.art_service import TorchService
@@ -38,6 +41,8 @@ class RollbusBackend(LocalBackend):
         self.given: Mapping[str, float] | None = None
         """Advantage by trajectory id for the next call of `train`."""
         self.aggregation: Aggregation = "token_mean"
+        self.tempered: Sequence[TrainTrajectory] = ()
+        """The batch again, where some of it was sampled at a temperature other than 1."""
 
     async def _get_service(self, model: art.TrainableModel[Any, Any]) -> Any:
         self._services[self._model_storage_key(model)] = self._service  # type: ignore[assignment]
@@ -53,11 +58,7 @@ class RollbusBackend(LocalBackend):
         if self.given is None:
             return super()._get_packed_tensors(model, trajectory_groups, *args, **kwargs)
         tokenizer = self._service.tokenizer
-        results = [
-            result
-            for prompt_id, group in enumerate(trajectory_groups)
-            for result in group_results(tokenizer, prompt_id, group, self.given, self.aggregation)
-        ]
+        results = self._results(trajectory_groups, self.given)
         if not results or not any(result.advantage for result in results):
             return None
         longest = max(len(result.token_ids) for result in results)
@@ -65,14 +66,24 @@ class RollbusBackend(LocalBackend):
         if longest > limit:
             raise RejectedError(f"a row of {longest} tokens does not fit {limit}; drop it before the batch is formed")
         row_length = min(-(-longest // ROUNDING_OF_LENGTH) * ROUNDING_OF_LENGTH, limit)
-        packed = packed_tensors_from_tokenized_results(
-            results,
-            row_length,
-            pad_token_id=tokenizer.eos_token_id,
-            truncate_long_results=False,
-            pack_results=True,
-        )
+
+        def pack(rows: list[TokenizedResult]) -> PackedTensors:
+            return packed_tensors_from_tokenized_results(
+                rows, row_length, pad_token_id=tokenizer.eos_token_id, truncate_long_results=False, pack_results=True
+            )
+
+        packed = pack(results)
+        if self.tempered:
+            twins = pack(self._results(art_groups(temperature_twins(self.tempered)), self.given))
+            self._service.temperatures = same_places(packed, twins)
         return undo_scaling(packed, results)
+
+    def _results(self, groups: list[TrajectoryGroup], given: Mapping[str, float]) -> list[TokenizedResult]:
+        return [
+            result
+            for prompt_id, group in enumerate(groups)
+            for result in group_results(self._service.tokenizer, prompt_id, group, given, self.aggregation)
+        ]
 
 
 def group_results(
@@ -114,6 +125,26 @@ def undo_scaling(packed: PackedTensors, results: list[TokenizedResult]) -> Packe
     if scaled > 0:
         packed["advantages"] *= largest / scaled
     return packed
+
+
+def temperature_twins(trajectories: Iterable[TrainTrajectory]) -> list[TrainTrajectory]:
+    """The same tokens with −temperature in the place of log-probs, since ART's packing carries no other column."""
+    return [
+        replace(one, turns=tuple(replace(turn, logprobs=_temperatures(turn)) for turn in one.turns))
+        for one in trajectories
+    ]
+
+
+def same_places(packed: PackedTensors, twins: PackedTensors) -> Tensor:
+    """The twins' log-prob column: the temperature of each sampled token, at its place in `packed`."""
+    for name in ("tokens", "group_ids", "assistant_mask"):
+        if not torch.equal(packed[name], twins[name]):  # type: ignore[literal-required]
+            raise RejectedError("ART packed the same batch twice in two ways; its temperatures cannot be placed")
+    return -twins["logprobs"]
+
+
+def _temperatures(turn: TurnTokens) -> bytes:
+    return encode_logprobs([-turn.temperature] * len(decode_logprobs(turn.logprobs)))
 
 
 def art_groups(trajectories: Iterable[TrainTrajectory]) -> list[TrajectoryGroup]:

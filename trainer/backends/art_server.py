@@ -18,7 +18,7 @@ import socket
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from rollbus.schemas.errors import ConfigurationError, RollbusError
 from rollbus.trainer.backends import art_environment, wire
@@ -54,6 +54,12 @@ class ArtServerSettings:
     """Completions generated at once."""
     keep_versions: int = 6
     """Newest versions held in memory; older ones are read again when asked for."""
+    logprobs_mode: Literal["raw", "processed"] = "raw"
+    """What the endpoint reports: log-probs of the model itself, or of the distribution at the request's temperature."""
+    keep_checkpoints: int | None = None
+    """Newest checkpoints kept on disk; None keeps all. What is served or trained on stays in any case."""
+    keep_every: int | None = None
+    """Checkpoints whose version is a multiple of it stay for good."""
     sampler_threads: int = 1
     trainer_threads: int = 1
     device: str = "cpu"
@@ -86,6 +92,7 @@ async def _serve(settings: ArtServerSettings, listener: socket.socket) -> None:
     import uvicorn
 
     from rollbus.trainer.backends.art_local import ArtLocal, ArtLocalSettings
+    from rollbus.trainer.service.retention import Retention
 
     backend = ArtLocal(
         ArtLocalSettings(
@@ -98,6 +105,8 @@ async def _serve(settings: ArtServerSettings, listener: socket.socket) -> None:
             max_tokens=settings.max_tokens,
             max_rows=settings.max_rows,
             keep_versions=settings.keep_versions,
+            logprobs_mode=settings.logprobs_mode,
+            retention=Retention(settings.keep_checkpoints, settings.keep_every),
             sampler_threads=settings.sampler_threads,
             trainer_threads=settings.trainer_threads,
             device=settings.device,

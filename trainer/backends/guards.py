@@ -39,12 +39,12 @@ def admit(request: TrainRequest, limits: Limits) -> Admitted:
     """Split the batch. Groups are judged after their members: one whose rewards are all equal has nothing to say."""
     dropped: dict[str, str] = {}
     kept: list[TrainTrajectory] = []
+    given = request.config.advantages == "given"
     for trajectory in request.trajectories:
-        if (reason := refusal(trajectory, limits)) is not None:
+        if (reason := refusal(trajectory, limits, tempered=given)) is not None:
             dropped[trajectory.trajectory_id] = reason
         else:
             kept.append(trajectory)
-    given = request.config.advantages == "given"
     silent = {group for group, members in _by_group(kept).items() if _no_signal(members, given=given)}
     for trajectory in kept:
         if trajectory.group_id in silent:
@@ -52,8 +52,11 @@ def admit(request: TrainRequest, limits: Limits) -> Admitted:
     return Admitted(tuple(one for one in kept if one.group_id not in silent), dropped)
 
 
-def refusal(trajectory: TrainTrajectory, limits: Limits) -> str | None:
-    """The reason code for which this trajectory cannot be trained, if there is one."""
+def refusal(trajectory: TrainTrajectory, limits: Limits, *, tempered: bool = True) -> str | None:
+    """The reason code for which this trajectory cannot be trained, if there is one.
+
+    `tempered` is False where the update cannot divide logits by a temperature: ART's own packing does not carry it.
+    """
     if not trajectory.turns:
         return DropReason.NO_TURNS
     if not (math.isfinite(trajectory.reward) and math.isfinite(trajectory.advantage)):
@@ -61,7 +64,13 @@ def refusal(trajectory: TrainTrajectory, limits: Limits) -> str | None:
     for turn in trajectory.turns:
         if (reason := _turn_refusal(turn, limits)) is not None:
             return reason
+        if turn.temperature != 1 and not (tempered and _temperature_fits(turn)):
+            return DropReason.TEMPERATURE
     return None
+
+
+def _temperature_fits(turn: TurnTokens) -> bool:
+    return turn.logprob_mode == "processed" and math.isfinite(turn.temperature) and turn.temperature > 0
 
 
 def _turn_refusal(turn: TurnTokens, limits: Limits) -> str | None:

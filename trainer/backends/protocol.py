@@ -33,6 +33,10 @@ class TurnTokens:
     policy_version: int
     history: int = 0
     """Turns with the same number belong to one growing token sequence; another number starts a new one."""
+    temperature: float = 1.0
+    """At which it was sampled; other than 1 only with processed log-probs."""
+    logprob_mode: Literal["raw", "processed"] = "raw"
+    """Of the model itself, or of the distribution at that temperature: then the trainer divides its logits by it."""
 
 
 @dataclass(frozen=True, slots=True)

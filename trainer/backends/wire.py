@@ -19,7 +19,7 @@ import base64
 import binascii
 from collections.abc import Mapping
 from dataclasses import asdict, fields
-from typing import Any
+from typing import Any, Literal
 
 from rollbus.schemas.errors import RejectedError, ServiceError, UnavailableError
 from rollbus.trainer.backends.protocol import (
@@ -142,6 +142,8 @@ def _trajectory_to_json(trajectory: TrainTrajectory) -> Json:
                 "logprobs": _encode(turn.logprobs),
                 "policy_version": turn.policy_version,
                 "history": turn.history,
+                "temperature": turn.temperature,
+                "logprob_mode": turn.logprob_mode,
             }
             for turn in trajectory.turns
         ],
@@ -161,6 +163,8 @@ def _trajectory_from_json(body: Mapping[str, Any]) -> TrainTrajectory:
                 logprobs=_decode(turn["logprobs"]),
                 policy_version=int(turn["policy_version"]),
                 history=int(turn.get("history", 0)),
+                temperature=float(turn.get("temperature", 1.0)),
+                logprob_mode=_mode(turn.get("logprob_mode", "raw")),
             )
             for turn in body["turns"]
         ),
@@ -172,6 +176,13 @@ def _text(body: Mapping[str, Any], name: str) -> str:
     if not isinstance(value, str) or not value:
         raise ValueError(f"{name} must be a non-empty string, not {value!r}")
     return value
+
+
+def _mode(value: Any) -> Literal["raw", "processed"]:
+    if value not in ("raw", "processed"):
+        raise ValueError(f"logprob_mode must be raw or processed, not {value!r}")
+    mode: Literal["raw", "processed"] = value
+    return mode
 
 
 def _encode(data: bytes) -> str:

@@ -24,6 +24,7 @@ from rollbus.trainer.service.endpoint import EndpointServer, ServedModel, build_
 from rollbus.trainer.service.journal import VersionStore
 from rollbus.trainer.service.model import read_config
 from rollbus.trainer.service.sampler import Sampler
+from rollbus.trainer.service.sampling import LogprobsMode
 from rollbus.trainer.service.tokenizer import load_tokenizer
 from rollbus.trainer.service.update import Learner
 
@@ -50,6 +51,7 @@ class ServiceSettings:
     max_tokens: int | None = None
     max_rows: int = 64
     keep_versions: int = 6
+    logprobs_mode: LogprobsMode = "raw"
     sampler_threads: int = 1
     trainer_threads: int = 1
     device: str = "cpu"
@@ -79,6 +81,7 @@ class TorchService:
             self.tokenizer,
             max_rows=settings.max_rows,
             keep_versions=settings.keep_versions,
+            logprobs_mode=settings.logprobs_mode,
             threads=settings.sampler_threads,
             device=settings.device,
         )
@@ -86,6 +89,8 @@ class TorchService:
         newest = self.store.numbers()[-1]
         self.served = ServedModel(settings.name, self.sampler, self.tokenizer, newest, self.load_version)
         self.plan: StepPlan | None = None
+        self.temperatures: Tensor | None = None
+        """Of the next update's packed tokens, in the same places; None where all were sampled at 1."""
         self.last_metrics: dict[str, float] = {}
         self._server: EndpointServer | None = None
         self._closed = False
@@ -163,6 +168,8 @@ class TorchService:
             for name, value in packed_tensors_from_dir(**disk_packed_tensors).items()
             if isinstance(value, torch.Tensor)
         }
+        if self.temperatures is not None:
+            packed["temperatures"] = self.temperatures
         plan = self.plan or self._arts_plan(config, _config)
         metrics = await asyncio.shield(asyncio.ensure_future(asyncio.to_thread(self._step, packed, plan)))
         self.last_metrics = metrics

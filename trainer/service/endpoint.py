@@ -216,7 +216,9 @@ class _Endpoint:
             "object": kind,
             "created": run.created_s,
             "model": name,
-            "rollbus": facts(name, seed=run.seed, version=run.version),
+            "rollbus": facts(
+                name, seed=run.seed, version=run.version, logprobs_mode=self._served.sampler.logprobs_mode
+            ),
         }
 
     async def _chat_chunks(self, wanted: ChatRequest, run: _Run) -> AsyncIterator[str]:

@@ -28,6 +28,8 @@ from rollbus.trainer.service.checkpoint import PROVENANCE, TEMPORARY_PREFIX, is_
 
 logger = logging.getLogger(__name__)
 
+RETIRED = "retired"
+
 
 @dataclass(frozen=True, slots=True)
 class Failure:
@@ -108,7 +110,10 @@ class Journal:
 
 
 class VersionStore:
-    """The checkpoint directories of one model: `0000`, `0001`, … each with the batch and parent it came from."""
+    """The checkpoint directories of one model: `0000`, `0001`, … each with the batch and parent it came from.
+
+    `retired/0003.json` is what remains of a removed one: where it came from.
+    """
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
@@ -122,14 +127,42 @@ class VersionStore:
         return sorted(int(path.name) for path in self.directory.iterdir() if path.name.isdigit() and path.is_dir())
 
     def next_number(self) -> int:
-        return max(self.numbers(), default=-1) + 1
+        return max([*self.numbers(), *self.retired()], default=-1) + 1
+
+    def retired(self) -> list[int]:
+        """Versions whose checkpoint was removed."""
+        folder = self.directory / RETIRED
+        return sorted(int(path.stem) for path in folder.glob("*.json")) if folder.exists() else []
+
+    def provenance(self, version: int) -> dict[str, Any]:
+        """Batch, parent and result of a version, whether its checkpoint is still there or not."""
+        if found := read_provenance(self.path(version)):
+            return found
+        try:
+            loaded: dict[str, Any] = json.loads((self.directory / RETIRED / f"{version:04d}.json").read_bytes())
+        except (OSError, ValueError):
+            return {}
+        return loaded
+
+    def retire(self, version: int) -> None:
+        """Remove a checkpoint. Order: note where it came from, rename it out of sight, delete it."""
+        note = self.directory / RETIRED / f"{version:04d}.json"
+        note.parent.mkdir(exist_ok=True)
+        with note.with_suffix(".tmp").open("wb") as file:
+            file.write(json.dumps(read_provenance(self.path(version))).encode())
+            file.flush()
+            os.fsync(file.fileno())
+        note.with_suffix(".tmp").rename(note)
+        doomed = self.directory / f"{TEMPORARY_PREFIX}retired-{version:04d}"
+        self.path(version).rename(doomed)
+        shutil.rmtree(doomed)
 
     def parent(self, version: int) -> int | None:
-        parent: int | None = read_provenance(self.path(version)).get("parent")
+        parent: int | None = self.provenance(version).get("parent")
         return parent
 
     def lineage(self, version: int) -> list[int]:
-        """The version and its ancestors, newest first, as far as their directories exist."""
+        """The version and its ancestors, newest first, as far as they are known."""
         path = [version]
         while (parent := self.parent(path[-1])) is not None and parent not in path:
             path.append(parent)

@@ -11,7 +11,7 @@ from typing import Any, Literal, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 
 from rollbus.trainer.service.sampler import Generation
-from rollbus.trainer.service.sampling import LOGPROBS_MODE, SamplingParameters
+from rollbus.trainer.service.sampling import LogprobsMode, SamplingParameters
 
 RequestT = TypeVar("RequestT", bound=BaseModel)
 
@@ -193,9 +193,9 @@ def token_logprobs(request: _SamplingRequest, answer: Generation, tokenizer: Any
     ]
 
 
-def facts(model: str, *, seed: int, version: int) -> dict[str, Any]:
+def facts(model: str, *, seed: int, version: int, logprobs_mode: LogprobsMode) -> dict[str, Any]:
     """How the answer was made, for whoever records it."""
-    return {"model": model, "policy_version": version, "logprobs_mode": LOGPROBS_MODE, "seed": seed}
+    return {"model": model, "policy_version": version, "logprobs_mode": logprobs_mode, "seed": seed}
 
 
 def usage(prompt_tokens: int, completion_tokens: int) -> dict[str, int]:

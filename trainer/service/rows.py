@@ -29,6 +29,8 @@ class Tree:
     behaviour_T: Tensor
     advantages_T: Tensor
     weights_T: Tensor
+    temperatures_T: Tensor
+    """What the logits before this token are divided by."""
     groups_T: Tensor
     """Number of the segment, from 0."""
     mask_T_T: Tensor | None
@@ -52,6 +54,7 @@ class TreeBatch:
     behaviour_N: Tensor
     advantages_N: Tensor
     weights_N: Tensor
+    temperatures_N: Tensor
     sequence_N: Tensor
     """Counted over the whole step."""
 
@@ -116,6 +119,7 @@ def _tree(
     first_T[1:] = groups_T[1:] != groups_T[:-1]
     if bool((sampled_T & first_T).any()):
         raise RejectedError("packed row is broken: a sampled token has no token before it in its own segment")
+    temperatures = packed.get("temperatures")
     mask_T_T: Tensor | None = None
     if len(members) > 1:
         sees = torch.zeros(len(members), len(members), dtype=torch.bool)
@@ -130,6 +134,7 @@ def _tree(
         behaviour_T=packed["logprobs"][row][at].clone(),
         advantages_T=packed["advantages"][row][at].clone(),
         weights_T=packed["weights"][row][at].clone(),
+        temperatures_T=torch.ones(len(at)) if temperatures is None else temperatures[row][at].clone(),
         groups_T=groups_T,
         mask_T_T=mask_T_T,
     )
@@ -166,5 +171,6 @@ def _batch(trees: list[Tree], first_sequence: int) -> TreeBatch:
         behaviour_N=sampled("behaviour_T"),
         advantages_N=sampled("advantages_T"),
         weights_N=sampled("weights_T"),
+        temperatures_N=sampled("temperatures_T"),
         sequence_N=torch.cat(columns["sequence"]),
     )

@@ -21,7 +21,7 @@ from torch import Tensor, nn
 
 from rollbus.trainer.service.cache import CachePool
 from rollbus.trainer.service.model import ModelConfig, head, trunk
-from rollbus.trainer.service.sampling import SamplingParameters, choose
+from rollbus.trainer.service.sampling import LogprobsMode, SamplingParameters, choose
 
 logger = logging.getLogger(__name__)
 
@@ -71,11 +71,13 @@ class Sampler:
         *,
         max_rows: int = 64,
         keep_versions: int = 4,
+        logprobs_mode: LogprobsMode = "raw",
         threads: int = 1,
         device: str = "cpu",
         dtype: torch.dtype = torch.float32,
     ) -> None:
         self.config = config
+        self.logprobs_mode = logprobs_mode
         self.steps = 0
         """Decoding and prompt passes made so far; with `tokens` it shows how well requests share steps."""
         self.tokens = 0
@@ -228,6 +230,7 @@ class Sampler:
             torch.tensor([one.top_p for one in settings], device=self._device, dtype=torch.float64),
             torch.tensor([row.uniform.random() for row in batch], device=self._device, dtype=torch.float64),
             nucleus=any(one.top_p < 1 for one in settings),
+            mode=self.logprobs_mode,
         )
         most = max(one.top_logprobs for one in settings)
         top = chosen.logprobs_B_V.topk(most, dim=-1) if most else None

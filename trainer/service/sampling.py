@@ -1,18 +1,19 @@
 """Choose next tokens from logits: temperature, nucleus, and one uniform number per row.
 
 The number comes from the request's own seeded generator, so an answer does not depend on what else is in the batch
-(up to the rounding of batched arithmetic). Log-probs are always those of the unmodified model ("raw": temperature
-1, before top_p), which is what the trainer recomputes.
+(up to the rounding of batched arithmetic). Log-probs are those of the unmodified model (`raw`: temperature 1), or of
+the distribution at the request's temperature (`processed`), both before top_p: what the trainer recomputes.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Literal
 
 import torch
 from torch import Tensor
 
-LOGPROBS_MODE = "raw"
+LogprobsMode = Literal["raw", "processed"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,11 +35,19 @@ class Choice:
     logprobs_B_V: Tensor
 
 
-def choose(logits_B_V: Tensor, temperatures_B: Tensor, top_p_B: Tensor, uniforms_B: Tensor, *, nucleus: bool) -> Choice:
+def choose(
+    logits_B_V: Tensor,
+    temperatures_B: Tensor,
+    top_p_B: Tensor,
+    uniforms_B: Tensor,
+    *,
+    nucleus: bool,
+    mode: LogprobsMode = "raw",
+) -> Choice:
     """Sample by inverting the cumulative distribution at `uniforms_B`; `nucleus` says whether any top_p is below 1."""
-    logprobs_B_V = torch.log_softmax(logits_B_V, dim=-1)
     greedy_B = temperatures_B <= 0
     scaled_B_V = logits_B_V / torch.where(greedy_B, 1.0, temperatures_B)[:, None]
+    logprobs_B_V = torch.log_softmax(scaled_B_V if mode == "processed" else logits_B_V, dim=-1)
     probabilities_B_V = torch.softmax(scaled_B_V.double(), dim=-1)
     if nucleus:
         probabilities_B_V = _nucleus(probabilities_B_V, top_p_B)

@@ -153,7 +153,10 @@ def micro_batches(trees: list[Tree]) -> list[TreeBatch]:
 
 
 def score(model: nn.Module, batch: TreeBatch, *, device: torch.device | None = None) -> TokenScores:
-    """Log-prob and entropy of each sampled token; only their positions are projected to the vocabulary."""
+    """Log-prob and entropy of each sampled token, at the temperature it was sampled at.
+
+    Only their positions are projected to the vocabulary.
+    """
     mask = batch.mask_B_T_T
     hidden_B_T_D = trunk(
         model,
@@ -163,9 +166,13 @@ def score(model: nn.Module, batch: TreeBatch, *, device: torch.device | None = N
     )
     hidden_N_D = hidden_B_T_D[batch.rows_N.to(device), batch.columns_N.to(device)]
     logprobs, entropies = [], []
-    chunks = zip(torch.split(hidden_N_D, HEAD_ROWS), torch.split(batch.targets_N.to(device), HEAD_ROWS), strict=True)
-    for hidden_C_D, targets_C in chunks:
-        logprobs_C_V = torch.log_softmax(head(model, hidden_C_D), dim=-1)  # [C, V]
+    per_token = (hidden_N_D, batch.targets_N.to(device), batch.temperatures_N.to(device))
+    tempered = bool((batch.temperatures_N != 1).any())
+    for hidden_C_D, targets_C, temperatures_C in zip(*(torch.split(one, HEAD_ROWS) for one in per_token), strict=True):
+        logits_C_V = head(model, hidden_C_D)
+        if tempered:
+            logits_C_V = logits_C_V / temperatures_C[:, None]
+        logprobs_C_V = torch.log_softmax(logits_C_V, dim=-1)  # [C, V]
         logprobs.append(logprobs_C_V.gather(1, targets_C[:, None])[:, 0])
         entropies.append(-(logprobs_C_V.exp() * logprobs_C_V).sum(dim=-1))
     return TokenScores(torch.cat(logprobs), torch.cat(entropies))

@@ -9,8 +9,10 @@ import torch
 
 from rollbus.trainer.service.checkpoint import create_model, load_model
 from rollbus.trainer.service.model import head, trunk
+from rollbus.trainer.service.rows import unpack
 from rollbus.trainer.service.sampler import Sampler, UnknownVersionError
 from rollbus.trainer.service.sampling import SamplingParameters, choose
+from rollbus.trainer.service.update import micro_batches, score
 
 PROMPT = [5, 60, 70, 80, 90]
 
@@ -165,3 +167,31 @@ def test_sampling_follows_the_distribution_at_its_temperature() -> None:
     shares = torch.bincount(chosen.token_ids_B, minlength=3) / 4000
     assert shares.tolist() == pytest.approx(torch.softmax(logits[0] / 2, dim=-1).tolist(), abs=1e-3)
     assert float(chosen.logprobs_B[-1]) == pytest.approx(2 - math.log(1 + math.e + math.e**2), abs=1e-6)
+
+
+@pytest.mark.parametrize("temperature", [0.5, 1.0, 1.7])
+def test_processed_logprobs_are_what_the_update_recomputes_at_that_temperature(
+    base_model: Path, tokenizer: Any, temperature: float
+) -> None:
+    model, config = load_model(base_model)
+    sampler = Sampler(config, tokenizer, keep_versions=1, logprobs_mode="processed")
+    sampler.load(0, model)
+    try:
+        answer = ask(sampler, temperature=temperature, seed=5)
+    finally:
+        sampler.close()
+    count, sampled = len(PROMPT) + len(answer.token_ids), len(answer.token_ids)
+    mask = torch.tensor([[False] * len(PROMPT) + [True] * sampled])
+    row = {
+        "tokens": torch.tensor([[*PROMPT, *answer.token_ids]]),
+        "group_ids": torch.zeros(1, count, dtype=torch.long),
+        "parent_ids": torch.zeros(1, count, dtype=torch.long),
+        "input_pos": torch.arange(count)[None],
+        "assistant_mask": mask,
+        **{name: torch.zeros(1, count) for name in ("logprobs", "advantages", "weights")},
+        "temperatures": torch.where(mask, temperature, torch.nan),
+    }
+    (batch,) = micro_batches(unpack(row))
+    with torch.no_grad():
+        scores = score(load_model(base_model)[0], batch)
+    assert torch.allclose(torch.tensor(answer.logprobs), scores.logprobs_N, atol=1e-4)

@@ -1,0 +1,36 @@
+"""Which checkpoints may go: all but the newest few, every k-th, and those that something still stands on.
+
+Pure. What a removed checkpoint came from stays known (see `VersionStore.retire`), so lineage, and with it staleness and
+the journal, does not depend on what is kept. The optimizer's state stands in the checkpoint and goes with it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+BASE_VERSION = 0
+"""The base model: what a run starts from, and the KL penalty's reference unless told otherwise."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    keep_newest: int | None = None
+    """None keeps every checkpoint."""
+    keep_every: int | None = None
+    """Versions whose number is a multiple of it stay for good."""
+
+
+def expendable(
+    versions: Sequence[int], parents: Mapping[int, int | None], retention: Retention, *, in_use: Iterable[int]
+) -> tuple[int, ...]:
+    """Versions to remove, oldest first. `in_use` (served, trained on, a reference) stays, and so do their parents."""
+    if retention.keep_newest is None:
+        return ()
+    in_use = frozenset(in_use)
+    newest = sorted(versions)[-max(retention.keep_newest, 1) :]
+    kept = {BASE_VERSION, *newest, *in_use, *(parents.get(version) for version in in_use)}
+    every = retention.keep_every
+    return tuple(
+        version for version in sorted(versions) if version not in kept and (every is None or version % every != 0)
+    )

@@ -1,4 +1,4 @@
-"""Derive a record's Avro schema, and its conversion to and from plain values, from its dataclass.
+"""Derive a record's Avro schema, and how it is made of what the Avro library reads, from its dataclass.
 
 The dataclass is the source; the `.avsc` files are the contract with other languages, and a test holds the two together.
 `python -m rollbus.schemas.avro_types` writes the files of new or changed records.
@@ -89,29 +89,11 @@ def _field_docs(record: type) -> dict[str, str]:
 
 
 @cache
-def to_plain(record: type) -> Convert:
-    """Return the function that turns such a record into what fastavro writes; maps sorted, so bytes are canonical."""
-    hints = typing.get_type_hints(record)
-    names = tuple(field.name for field in dataclasses.fields(record))
-    special = tuple((name, make) for name in names if (make := _converter(hints[name], to_plain, sort=True)))
-
-    def convert(value: Any) -> dict[str, Any]:
-        plain = {name: getattr(value, name) for name in names}
-        for name, make in special:
-            plain[name] = make(plain[name])
-        return plain
-
-    return convert
-
-
-@cache
 def from_plain(record: type) -> Convert:
     """Return the function that makes a record of what fastavro read; it raises what the record itself raises."""
     hints = typing.get_type_hints(record)
     fields = dataclasses.fields(record)
-    special = tuple(
-        (field.name, make) for field in fields if (make := _converter(hints[field.name], from_plain, sort=False))
-    )
+    special = tuple((field.name, make) for field in fields if (make := _converter(hints[field.name])))
 
     def convert(plain: dict[str, Any]) -> Any:
         for name, make in special:
@@ -121,20 +103,17 @@ def from_plain(record: type) -> Convert:
     return convert
 
 
-def _converter(hint: Any, nested: Callable[[type], Convert], *, sort: bool) -> Convert | None:
+def _converter(hint: Any) -> Convert | None:
     """Return what must be done to a field's value; None where it passes as it is."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         (inner,) = (argument for argument in arguments if argument is not type(None))
-        make = _converter(inner, nested, sort=sort)
+        make = _converter(inner)
         return None if make is None else _optional(make)
     if origin is tuple:
-        make = _converter(arguments[0], nested, sort=sort)
-        container: type = list if sort else tuple
-        return container if make is None else lambda value: container(map(make, value))
-    if isinstance(origin, type) and issubclass(origin, Mapping):
-        return (lambda value: dict(sorted(value.items()))) if sort else None
-    return nested(typing.cast(type, hint)) if dataclasses.is_dataclass(hint) else None
+        make = _converter(arguments[0])
+        return tuple if make is None else lambda value: tuple(map(make, value))
+    return from_plain(typing.cast(type, hint)) if dataclasses.is_dataclass(hint) else None
 
 
 def _optional(make: Convert) -> Convert:

@@ -5,15 +5,18 @@ Checks come in order: length, marker, known fingerprint, Avro body, then the rec
 """
 
 import json
+import struct
 from dataclasses import dataclass
 from functools import cache
 from io import BytesIO
 from typing import Any
 
-from fastavro import parse_schema, schemaless_reader, schemaless_writer
+from fastavro import parse_schema, schemaless_reader
 from fastavro.schema import fingerprint, to_parsing_canonical_form
 
-from rollbus.schemas.avro_types import AVRO_FOLDER, Convert, from_plain, newest_version, to_plain
+from rollbus.schemas import avro_compiled
+from rollbus.schemas.avro_compiled import Read, Write
+from rollbus.schemas.avro_types import AVRO_FOLDER, from_plain, newest_version
 from rollbus.schemas.errors import InvalidRecordError, RecordError, UndecodableError
 from rollbus.schemas.registry import RECORDS
 
@@ -24,30 +27,25 @@ HEADER_BYTES = 10
 @dataclass(frozen=True, slots=True)
 class _Writer:
     header: bytes
-    schema: Any
-    convert: Convert
+    write: Write
 
 
 @dataclass(frozen=True, slots=True)
 class _Reader:
     name: str
-    written_as: Any
-    read_as: Any
-    """None where the bytes were written with the newest version."""
-    convert: Convert
+    read: Read
 
 
 def encode(record: Any) -> bytes:
     """Return the record's bytes; raises InvalidRecordError where a field has the wrong type."""
     record_type: type = type(record)
     writer = _writer(record_type)
-    out = BytesIO()
-    out.write(writer.header)
+    pieces = [writer.header]
     try:
-        schemaless_writer(out, writer.schema, writer.convert(record))
-    except (TypeError, ValueError, AttributeError, OverflowError, KeyError) as error:
+        writer.write(record, pieces.append)
+        return b"".join(pieces)
+    except (TypeError, ValueError, AttributeError, OverflowError, KeyError, struct.error) as error:
         raise InvalidRecordError(f"{type(record).__name__} cannot be written: {error}") from error
-    return out.getvalue()
 
 
 def decode(data: bytes | None) -> Any:
@@ -59,16 +57,16 @@ def decode(data: bytes | None) -> Any:
     reader = _readers().get(data[2:HEADER_BYTES])
     if reader is None:
         raise UndecodableError(f"unknown schema fingerprint {data[2:HEADER_BYTES].hex()}; is the writer newer than we?")
-    body = BytesIO(data)
-    body.seek(HEADER_BYTES)
     try:
-        plain = schemaless_reader(body, reader.written_as, reader.read_as)
-        if body.tell() != len(data):
-            raise UndecodableError(f"{reader.name}: {len(data) - body.tell()} bytes left over after the record")
-        return reader.convert(plain)
+        record, end = reader.read(data, HEADER_BYTES)
+        if end > len(data):
+            raise UndecodableError(f"{reader.name}: the record is cut short by {end - len(data)} bytes")
+        if end < len(data):
+            raise UndecodableError(f"{reader.name}: {len(data) - end} bytes left over after the record")
+        return record
     except RecordError:
         raise
-    except Exception as error:  # fastavro raises many kinds on broken bytes
+    except Exception as error:  # broken bytes raise many kinds
         raise UndecodableError(f"{reader.name}: the body does not fit its schema: {error!r}") from error
 
 
@@ -84,7 +82,7 @@ def _writer(record: type) -> _Writer:
     if not version:
         raise InvalidRecordError(f"{record.__name__} is not a record that travels on a topic")
     schema = _load(record.__name__, version)
-    return _Writer(MARKER + _fingerprint(schema), parse_schema(schema), to_plain(record))
+    return _Writer(MARKER + _fingerprint(schema), avro_compiled.writer(record))
 
 
 @cache
@@ -94,9 +92,22 @@ def _readers() -> dict[bytes, _Reader]:
         newest = newest_version(record)
         for version in range(1, newest + 1):
             schema = _load(record.__name__, version)
-            read_as = None if version == newest else parse_schema(_load(record.__name__, newest))
-            readers[_fingerprint(schema)] = _Reader(record.__name__, parse_schema(schema), read_as, from_plain(record))
+            read = avro_compiled.reader(record) if version == newest else _resolving(record, schema, newest)
+            readers[_fingerprint(schema)] = _Reader(record.__name__, read)
     return readers
+
+
+def _resolving(record: type, schema: dict[str, Any], newest: int) -> Read:
+    """Return what reads an older version of a record as the newest."""
+    written_as, read_as = parse_schema(schema), parse_schema(_load(record.__name__, newest))
+    convert = from_plain(record)
+
+    def read(data: bytes, start: int) -> tuple[Any, int]:
+        body = BytesIO(data)
+        body.seek(start)
+        return convert(schemaless_reader(body, written_as, read_as)), body.tell()
+
+    return read
 
 
 def _load(name: str, version: int) -> dict[str, Any]:

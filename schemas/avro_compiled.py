@@ -1,0 +1,250 @@
+"""A record's dataclass to a function that writes its Avro body and one that reads it, each compiled once.
+
+An interpreter of schemas asks for every field what it is; here that question is answered when the function is made,
+and the record is built without a dictionary between: a third of the Avro library's time for the same bytes, and a
+test holds the two against each other. Old versions of a record are read by the library, which resolves them.
+"""
+
+import dataclasses
+import itertools
+import struct
+import types
+import typing
+from collections.abc import Callable, Iterator, Mapping
+from functools import cache
+from typing import Any, Literal, Union, get_args, get_origin
+
+Write = Callable[[Any, Callable[[bytes], None]], None]
+"""Appends the pieces of a record's body; raises what Python raises where a value has the wrong type."""
+Read = Callable[[bytes, int], tuple[Any, int]]
+"""Returns the record whose body begins there, and where it ends: behind the data where they were cut short."""
+
+_DOUBLE = struct.Struct("<d")
+_INDENT = "    "
+
+
+def _long(value: int) -> bytes:
+    """Return an Avro long: zigzag, then seven bits a byte, the lowest first."""
+    if not -(1 << 63) <= value < 1 << 63:
+        raise OverflowError(f"{value} does not fit into 64 bits")
+    left = value << 1 if value >= 0 else ~(value << 1)
+    out = bytearray()
+    while left > 127:
+        out.append(left & 127 | 128)
+        left >>= 7
+    out.append(left)
+    return bytes(out)
+
+
+_SHORT = tuple(_long(value) for value in range(4096))
+"""The numbers that most lengths and counts are."""
+
+
+def _write_long(value: int) -> bytes:
+    return _SHORT[value] if 0 <= value < 4096 else _long(value)
+
+
+def _read_rest(data: bytes, at: int, first: int) -> tuple[int, int]:
+    """Return a long of several bytes, still in zigzag, and where it ends."""
+    value, shift = first & 127, 7
+    while True:
+        byte = data[at]
+        at += 1
+        value |= (byte & 127) << shift
+        if byte < 128:
+            if value >> 64:
+                raise ValueError("a number of more than 64 bits")
+            return value, at
+        shift += 7
+        if shift > 63:
+            raise ValueError("a number of more than 64 bits")
+
+
+def _negative(length: int) -> ValueError:
+    return ValueError(f"a negative length: zigzag {length}")
+
+
+@cache
+def writer(record: type) -> Write:
+    """Return the function that writes such a record."""
+    return typing.cast(Write, _Source(record).compile("write"))
+
+
+@cache
+def reader(record: type) -> Read:
+    """Return the function that reads such a record; it raises what the record itself raises."""
+    return typing.cast(Read, _Source(record).compile("read"))
+
+
+class _Source:
+    """The Python source of one record's functions; nested records become calls of their own."""
+
+    def __init__(self, record: type) -> None:
+        self._record = record
+        self._hints = typing.get_type_hints(record)
+        self._names = [field.name for field in dataclasses.fields(record)]
+        self._fresh = (f"v{number}" for number in itertools.count())
+        self._scope: dict[str, Any] = {
+            "record": record,
+            "building": _building(record),
+            "new": object.__new__,
+            "short": _SHORT,
+            "long": _write_long,
+            "rest": _read_rest,
+            "negative": _negative,
+            "pack": _DOUBLE.pack,
+            "unpack": _DOUBLE.unpack_from,
+        }
+
+    def compile(self, direction: Literal["read", "write"]) -> Any:
+        """Return the function."""
+        lines = list(self._reading() if direction == "read" else self._writing())
+        exec(compile("\n".join(lines), f"<{direction} {self._record.__name__}>", "exec"), self._scope)
+        return self._scope[direction]
+
+    def _writing(self) -> Iterator[str]:
+        yield "def write(value, append):"
+        for name in self._names:
+            yield from _indented(self._write(self._hints[name], f"value.{name}"))
+
+    def _write(self, hint: Any, value: str) -> Iterator[str]:
+        kind, inner = _kind(hint)
+        name = next(self._fresh)
+        yield f"{name} = {value}"
+        if kind == "str":
+            yield f"{name} = {name}.encode()"
+        if kind in ("str", "bytes"):
+            yield f"size = len({name})"
+            yield "append(short[size] if size < 4096 else long(size))"
+            yield f"append({name})"
+        elif kind == "int":
+            yield f"append(long({name}))"
+        elif kind == "float":
+            yield f"append(pack({name}))"
+        elif kind == "bool":
+            yield f"append(b'\\x01' if {name} else b'\\x00')"
+        elif kind == "record":
+            yield f"{self._nested(writer, inner)}({name}, append)"
+        elif kind == "optional":
+            yield f"if {name} is None:"
+            yield _INDENT + "append(b'\\x00')"
+            yield "else:"
+            yield _INDENT + "append(b'\\x02')"
+            yield from _indented(self._write(inner, name))
+        else:
+            yield from self._write_several(kind, inner, name)
+
+    def _write_several(self, kind: str, inner: Any, name: str) -> Iterator[str]:
+        """Write a sequence, or a map sorted so that equal maps give equal bytes, as one block and its end."""
+        item = next(self._fresh)
+        yield f"if {name}:"
+        yield _INDENT + f"append(long(len({name})))"
+        items = f"{item}k, {item} in sorted({name}.items())" if kind == "map" else f"{item} in {name}"
+        yield _INDENT + f"for {items}:"
+        body = list(self._write(inner, item))
+        if kind == "map":
+            body = [*self._write(str, f"{item}k"), *body]
+        yield from _indented(_indented(body))
+        yield "append(b'\\x00')"
+
+    def _reading(self) -> Iterator[str]:
+        yield "def read(data, at):"
+        for name in self._names:
+            yield from _indented(self._read(self._hints[name], f"f_{name}"))
+        yield _INDENT + "made = new(building)"
+        yield from (_INDENT + f"made.{name} = f_{name}" for name in self._names)
+        yield _INDENT + "made.__class__ = record"
+        if hasattr(self._record, "__post_init__"):
+            yield _INDENT + "made.__post_init__()"
+        yield _INDENT + "return made, at"
+
+    def _read(self, hint: Any, name: str) -> Iterator[str]:
+        kind, inner = _kind(hint)
+        if kind == "float":
+            yield f"{name} = unpack(data, at)[0]"
+            yield "at += 8"
+        elif kind == "bool":
+            yield f"{name} = data[at] != 0"
+            yield "at += 1"
+        elif kind == "record":
+            yield f"{name}, at = {self._nested(reader, inner)}(data, at)"
+        elif kind == "optional":
+            yield "size = data[at]"
+            yield "at += 1"
+            yield "if size == 0:"
+            yield _INDENT + f"{name} = None"
+            yield "elif size == 2:"
+            yield from _indented(self._read(inner, name))
+            yield "else:"
+            yield _INDENT + "raise ValueError(f'branch {size} of an optional value')"
+        elif kind in ("tuple", "map"):
+            yield from self._read_several(kind, inner, name)
+        else:
+            yield from _read_number("size")
+            yield from self._read_sized(kind, name)
+
+    def _read_sized(self, kind: str, name: str) -> Iterator[str]:
+        """Read what begins with a number: the number itself, text, bytes."""
+        if kind == "int":
+            yield f"{name} = (size >> 1) ^ -(size & 1)"
+            return
+        yield "if size & 1:"
+        yield _INDENT + "raise negative(size)"
+        yield "end = at + (size >> 1)"
+        yield f"{name} = data[at:end]" + (".decode()" if kind == "str" else "")
+        yield "at = end"
+
+    def _read_several(self, kind: str, inner: Any, name: str) -> Iterator[str]:
+        """Read blocks until an empty one; a negative count is followed by the block's size in bytes."""
+        several, count, item = next(self._fresh), next(self._fresh), next(self._fresh)
+        yield f"{several} = {'{}' if kind == 'map' else '[]'}"
+        yield "while True:"
+        block = [*_read_number(count), f"if {count} == 0:", _INDENT + "break", f"if {count} & 1:"]
+        block += [_INDENT + line for line in _read_number("size")]
+        block += [f"for _ in range(({count} >> 1) + ({count} & 1)):"]
+        body = list(self._read(inner, item))
+        if kind == "map":
+            body = [*self._read(str, f"{item}k"), *body, f"{several}[{item}k] = {item}"]
+        else:
+            body.append(f"{several}.append({item})")
+        yield from _indented([*block, *_indented(body)])
+        yield f"{name} = " + (several if kind == "map" else f"tuple({several})")
+
+    def _nested(self, make: Callable[[type], Any], record: type) -> str:
+        name = f"nested_{record.__name__}"
+        self._scope[name] = make(record)
+        return name
+
+
+def _building(record: type) -> type:
+    """Return a class of the same layout whose fields can be set: those of a frozen one take ten times as long."""
+    slots = {"__slots__": record.__slots__, "__setattr__": object.__setattr__}  # type: ignore[attr-defined]
+    return type(f"{record.__name__}InTheMaking", record.__bases__, slots)
+
+
+def _read_number(name: str) -> Iterator[str]:
+    yield f"{name} = data[at]"
+    yield "at += 1"
+    yield f"if {name} > 127:"
+    yield _INDENT + f"{name}, at = rest(data, at, {name})"
+
+
+def _indented(lines: typing.Iterable[str]) -> Iterator[str]:
+    return (_INDENT + line for line in lines)
+
+
+def _kind(hint: Any) -> tuple[str, Any]:
+    """Return what a field is, and of what: `optional`, `tuple` and `map` have an inner type."""
+    origin, arguments = get_origin(hint), get_args(hint)
+    if origin in (Union, types.UnionType):
+        (inner,) = (argument for argument in arguments if argument is not type(None))
+        return "optional", inner
+    if origin is Literal:
+        return "str", None
+    if origin is tuple:
+        return "tuple", arguments[0]
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return "map", arguments[1]
+    if dataclasses.is_dataclass(hint):
+        return "record", hint
+    return typing.cast(type, hint).__name__, None

@@ -4,6 +4,7 @@ process_kafka    settings → log, backend and loop, as one process
 loop, step       the batches of a run in order, and the order of one step that makes delivery safe
 ledger, lineage  which step is next, from which weights; how far apart two versions are
 door             which members are trained, and why the others are not
+alarm            metrics of the last steps → a pause, where training runs away
 accounting       what the backend did → the records that say so
 log              what the trainer asks of the log: `log_kafka` (with `payload_kafka`, `reading_kafka`), `log_memory`
 backends         what turns a batch into new weights: art-server, art-local, memory

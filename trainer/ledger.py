@@ -55,6 +55,7 @@ class Ledger:
     """Batch hash → step."""
     completed: int = 0
     skipped_in_a_row: int = 0
+    last_completed: StepCompleted | None = None
     lineage: Lineage = field(default_factory=Lineage)
 
     def apply(self, record: LedgerRecord) -> None:
@@ -98,6 +99,7 @@ class Ledger:
         self.open_step = None
         if isinstance(record, StepCompleted):
             self.completed += 1
+            self.last_completed = record
             self.skipped_in_a_row = 0
         else:
             self.skipped_in_a_row += 1

@@ -7,6 +7,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
+from rollbus.schemas.control import RunCommand
 from rollbus.schemas.groups import TrainingBatch
 from rollbus.schemas.topics import Topic
 from rollbus.schemas.trajectories import Location, Trajectory
@@ -59,6 +60,10 @@ class TrainerLog(Protocol):
 
     async def excluded_episodes(self) -> Collection[str]:
         """Episodes that must not be trained on, as far as the log says now."""
+        ...
+
+    async def paused(self) -> RunCommand | None:
+        """The pause of this run that holds now: its newest `pause` that no `resume` followed."""
         ...
 
     async def close(self) -> None: ...

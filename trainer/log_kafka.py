@@ -13,6 +13,7 @@ from aiokafka.errors import KafkaError
 
 from rollbus.schemas.chunks import split
 from rollbus.schemas.codec import decode, encode
+from rollbus.schemas.control import RunCommand
 from rollbus.schemas.drops import DeadLetter
 from rollbus.schemas.errors import RecordError, UnavailableError
 from rollbus.schemas.groups import TrainingBatch
@@ -36,7 +37,7 @@ from rollbus.trainer.joining import Joiner
 from rollbus.trainer.ledger import LedgerRecord
 from rollbus.trainer.log import NextBatch, Publication, names
 from rollbus.trainer.payload_kafka import KafkaPayload
-from rollbus.trainer.reading_kafka import ExclusionReader, read_all
+from rollbus.trainer.reading_kafka import ExclusionReader, Follower, PauseReader, read_all
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
@@ -63,6 +64,7 @@ class KafkaLog:
         self._joiner = Joiner()
         self._payload = KafkaPayload(connection, namespace)
         self._exclusions: ExclusionReader | None = None
+        self._pauses: PauseReader | None = None
         self._producer: AIOKafkaProducer | None = None
         self._consumer: AIOKafkaConsumer | None = None
 
@@ -72,6 +74,7 @@ class KafkaLog:
         counts = await partition_counts(self._connection, [topic.full_name(self._namespace) for topic in _TOPICS])
         scores = SCORES.full_name(self._namespace)
         self._exclusions = ExclusionReader(self._connection, scores, counts[scores])
+        self._pauses = PauseReader(self._connection, RUN_LOG.full_name(self._namespace), self._run_id)
         with kafka_errors("opening the trainer's log"):
             self._producer = AIOKafkaProducer(
                 **self._connection.client_options(),
@@ -149,6 +152,10 @@ class KafkaLog:
         """Read on in `scores`."""
         return await self._exclusions.excluded_episodes() if self._exclusions is not None else ()
 
+    async def paused(self) -> RunCommand | None:
+        """Read on in `run-log`."""
+        return await self._pauses.paused() if self._pauses is not None else None
+
     async def close(self) -> None:
         """Let every connection go; an open transaction is aborted by the broker or the next trainer."""
         producer, consumer = self._producer, self._consumer
@@ -156,7 +163,7 @@ class KafkaLog:
         for client in (producer, consumer):
             if client is not None:
                 await _stop_quietly(client)
-        for reader in (self._payload, self._exclusions):
+        for reader in (self._payload, self._exclusions, self._pauses):
             if reader is not None:
                 await _stop_quietly(reader)
 
@@ -192,9 +199,9 @@ def _opened(client: T | None) -> T:
     return client
 
 
-async def _stop_quietly(client: AIOKafkaProducer | AIOKafkaConsumer | KafkaPayload | ExclusionReader) -> None:
+async def _stop_quietly(client: AIOKafkaProducer | AIOKafkaConsumer | KafkaPayload | Follower) -> None:
     """Stop a client that may be broken: what it still wants to say is not waited for long."""
-    stop = client.close if isinstance(client, KafkaPayload | ExclusionReader) else client.stop
+    stop = client.close if isinstance(client, KafkaPayload | Follower) else client.stop
     try:
         async with asyncio.timeout(STOP_TIMEOUT_S):
             await stop()

@@ -10,10 +10,12 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rollbus.schemas.codec import decode, encode
+from rollbus.schemas.control import RunCommand
 from rollbus.schemas.errors import FencedError, RecordError, UnavailableError
 from rollbus.schemas.groups import TrainingBatch
-from rollbus.schemas.topics import BATCHES, POLICY_VERSIONS, SCORES, TRAINING_STEPS, Topic
+from rollbus.schemas.topics import BATCHES, POLICY_VERSIONS, RUN_LOG, SCORES, TRAINING_STEPS, Topic
 from rollbus.schemas.trajectories import Location, Score, Trajectory
+from rollbus.trainer.alarm import standing_pause
 from rollbus.trainer.ledger import LedgerRecord
 from rollbus.trainer.log import NextBatch, Publication, names
 
@@ -108,6 +110,11 @@ class MemoryLog:
         """Return the episodes whose newest score says so."""
         scores = self._broker.records(SCORES)
         return {score.episode_id for score in scores if isinstance(score, Score) and score.excluded}
+
+    async def paused(self) -> RunCommand | None:
+        """Return the pause that holds."""
+        commands = [each for each in self._broker.records(RUN_LOG) if isinstance(each, RunCommand)]
+        return standing_pause([each for each in commands if each.run_id == self._run_id])
 
     async def close(self) -> None:
         """Give up nothing but this view."""

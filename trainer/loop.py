@@ -4,6 +4,7 @@ log (log_kafka)     in: ledger and batches of the run; out: steps, versions, out
 ledger, lineage     which step is next, from which weights, and what was done before a crash
 step                one batch, from its members' payload to the transaction that closes it
 door, accounting    what is trained and what is dropped, and the records that say so
+alarm               metrics of the last steps → a pause, where training runs away
 backend             scored token rows → new weights; its journal says what happened while nobody listened
 """
 
@@ -17,6 +18,7 @@ from rollbus.schemas.errors import ConfigurationError, RunStoppedError, Unavaila
 from rollbus.schemas.groups import TrainingBatch
 from rollbus.schemas.steps import PolicyVersion
 from rollbus.schemas.topics import POLICY_VERSIONS, RUN_LOG
+from rollbus.trainer.alarm import Metrics, find_alarm, pause_for
 from rollbus.trainer.backends.protocol import Backend, TrainResult, Versions
 from rollbus.trainer.ledger import AlreadyDone, Ledger
 from rollbus.trainer.log import NextBatch, Publication, TrainerLog
@@ -35,6 +37,9 @@ logger = logging.getLogger(__name__)
 
 REOPEN_PAUSES_S = (1.0, 2.0, 5.0, 10.0, 30.0)
 """Between attempts to reach a log or backend that is away; the last repeats, since a broker may be down for long."""
+
+PAUSED_LOOK_S = 1.0
+"""Between looks at the log while the run is paused."""
 
 T = TypeVar("T")
 
@@ -57,6 +62,9 @@ class Trainer:
         self._clock_ms = clock_ms
         self._sleep = sleep
         self._stop = asyncio.Event()
+        self._paused_by: str | None = None
+        self._recent: list[tuple[int, Metrics]] = []
+        """Number and metrics of the last completed steps."""
         self._context = self._new_context(Ledger(settings.run_id, settings.model), None)
 
     @property
@@ -147,11 +155,40 @@ class Trainer:
 
     async def _train_batches(self, *, until_idle: bool) -> None:
         while not self._stop.is_set():
+            if await self._is_paused():
+                if until_idle:
+                    return
+                await self._pause(PAUSED_LOOK_S)
+                continue
             following = await self._log.next_batch(self._settings.batch_wait_s)
             if following is not None:
                 await self._handle(following)
             elif until_idle:
                 return
+
+    async def _is_paused(self) -> bool:
+        """Whether the run's log says to wait; a step that was started is closed first."""
+        if self.ledger.open_step is not None:
+            return False
+        pause = await self._log.paused()
+        if pause is not None and pause.command_id != self._paused_by:
+            logger.warning("run %s takes no batches: %s", pause.run_id, pause.comment or "paused by an operator")
+        elif pause is None and self._paused_by is not None:
+            logger.info("run %s goes on", self._settings.run_id)
+        self._paused_by = None if pause is None else pause.command_id
+        return pause is not None
+
+    async def _watch(self) -> None:
+        """Pause the run where its last steps, since the start or the last alarm, ran away."""
+        last, limits = self.ledger.last_completed, self._settings.alarm
+        if limits is None or last is None or (self._recent and self._recent[-1][0] == last.step):
+            return
+        self._recent = [*self._recent, (last.step, last.metrics)][-limits.window_steps :]
+        alarm = find_alarm(self._recent, limits)
+        if alarm is not None:
+            self._recent = []
+            command = pause_for(alarm, self._settings.run_id)
+            await self._context.publish((Publication(RUN_LOG, self._settings.run_id, command),))
 
     async def _handle(self, following: NextBatch) -> None:
         """Bring one batch to its outcome; a failed attempt is written down and tried again after a growing pause."""
@@ -183,6 +220,7 @@ class Trainer:
                     break
                 else:
                     raise RunStoppedError(_what_to_look_at(batch, decision.step, failure)) from failure.error
+        await self._watch()
         self._check_budget()
 
     async def _follow_operator(self) -> None:

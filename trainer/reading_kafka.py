@@ -1,14 +1,17 @@
 """Read a topic as far as it is committed now: the ledger in full, the scores for what was excluded."""
 
+from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Collection
 from dataclasses import dataclass
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from rollbus.schemas.codec import decode
+from rollbus.schemas.codec import decode, record_name
+from rollbus.schemas.control import RunCommand
 from rollbus.schemas.errors import RecordError
 from rollbus.schemas.kafka_connection import KafkaConnection
 from rollbus.schemas.trajectories import Score
+from rollbus.trainer.alarm import standing_pause
 from rollbus.trainer.connection_kafka import kafka_errors, reader_options
 from rollbus.trainer.joining import Joiner
 
@@ -49,25 +52,23 @@ async def to_the_end(consumer: AIOKafkaConsumer, joiners: dict[TopicPartition, J
                     yield Frame(record.key, whole)
 
 
-class ExclusionReader:
-    """Follows `scores`: the episodes that were excluded from training after they had been scored."""
+class Follower(ABC):
+    """Reads a topic on to its committed end at every call; what it makes of a record is its subclass's."""
 
     def __init__(self, connection: KafkaConnection, topic: str, partitions: int) -> None:
         self._connection = connection
         self._joiners = {TopicPartition(topic, number): Joiner() for number in range(partitions)}
         self._topic = topic
         self._consumer: AIOKafkaConsumer | None = None
-        self._excluded: set[str] = set()
 
-    async def excluded_episodes(self) -> Collection[str]:
-        """Read on to the end and return all that are excluded."""
+    async def read_on(self) -> None:
+        """Take every record that has been committed since."""
         with kafka_errors(f"reading {self._topic}"):
             consumer = self._consumer or await self._open()
             consumer.resume(*self._joiners)
             async for frame in to_the_end(consumer, self._joiners):
                 self._take(frame)
             consumer.pause(*self._joiners)
-        return self._excluded
 
     async def close(self) -> None:
         """Let the connection go; what was read is kept."""
@@ -83,6 +84,23 @@ class ExclusionReader:
         await consumer.seek_to_beginning()
         return consumer
 
+    @abstractmethod
+    def _take(self, frame: Frame) -> None:
+        """Keep what matters of one record."""
+
+
+class ExclusionReader(Follower):
+    """Follows `scores`: the episodes that were excluded from training after they had been scored."""
+
+    def __init__(self, connection: KafkaConnection, topic: str, partitions: int) -> None:
+        super().__init__(connection, topic, partitions)
+        self._excluded: set[str] = set()
+
+    async def excluded_episodes(self) -> Collection[str]:
+        """Read on to the end and return all that are excluded."""
+        await self.read_on()
+        return self._excluded
+
     def _take(self, frame: Frame) -> None:
         try:
             record = decode(frame.value)
@@ -90,3 +108,27 @@ class ExclusionReader:
             return  # grouping, which decides on scores, dead-letters it
         if isinstance(record, Score) and record.excluded:
             self._excluded.add(record.episode_id)
+
+
+class PauseReader(Follower):
+    """Follows `run-log`: the pause that holds for a run. Groups, which are most of it, are not decoded."""
+
+    def __init__(self, connection: KafkaConnection, topic: str, run_id: str) -> None:
+        super().__init__(connection, topic, 1)
+        self._run_id = run_id
+        self._standing: RunCommand | None = None
+
+    async def paused(self) -> RunCommand | None:
+        """Read on to the end and return the pause, if one holds."""
+        await self.read_on()
+        return self._standing
+
+    def _take(self, frame: Frame) -> None:
+        if frame.key != self._run_id.encode() or record_name(frame.value) != RunCommand.__name__:
+            return
+        try:
+            command = decode(frame.value)
+        except RecordError:
+            return  # the curriculum, which decides on run-log, dead-letters it
+        standing = () if self._standing is None else (self._standing,)
+        self._standing = standing_pause([*standing, command])

@@ -8,6 +8,7 @@ from rollbus.schemas.codec import decode
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.steps import PolicyVersion, StepCompleted, StepFailed, StepSkipped
 from rollbus.schemas.topics import POLICY_VERSIONS, TRAINING_STEPS
+from rollbus.trainer.commands_kafka import paused_by
 from rollbus.trainer.ledger import Ledger, LedgerRecord, OpenStep
 from rollbus.trainer.process_kafka import backend_of
 from rollbus.trainer.reading_kafka import read_all
@@ -32,6 +33,8 @@ class TrainerStatus:
     """The newest failed attempt of the step that is open; None where none is."""
     backend_healthy: bool | None
     """None where the backend lives in the trainer's process and cannot be asked."""
+    paused: str | None = None
+    """Why the run takes no batches; None where it does."""
 
 
 def trainer_status(settings: TrainerSettings) -> TrainerStatus:
@@ -69,6 +72,7 @@ async def _status(settings: TrainerSettings) -> TrainerStatus:
     if isinstance(settings.backend, ArtServerBackend):
         async with backend_of(settings) as backend:
             healthy = await backend.is_healthy()
+    pause = await paused_by(settings)
     return TrainerStatus(
         run_id=settings.run_id,
         model=settings.model,
@@ -80,6 +84,7 @@ async def _status(settings: TrainerSettings) -> TrainerStatus:
         last=last,
         last_failure=failure,
         backend_healthy=healthy,
+        paused=None if pause is None else pause.comment or "by an operator",
     )
 
 

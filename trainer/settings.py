@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 
 from rollbus.schemas.kafka_connection import KafkaConnection
 from rollbus.schemas.topics import DEFAULT_NAMESPACE
+from rollbus.trainer.alarm import AlarmLimits
 from rollbus.trainer.backends.protocol import TrainConfig
 from rollbus.trainer.step import LoopSettings
 
@@ -92,6 +93,18 @@ class TrainSettings(_Settings):
         return TrainConfig(**self.model_dump())
 
 
+class AlarmSettings(_Settings):
+    """What pauses the run; the same fields and defaults as `alarm.AlarmLimits`. A limit of null is not watched."""
+
+    window_steps: int = Field(default=5, ge=1)
+    mismatch_kl: float | None = Field(default=1.0, gt=0)
+    clip_fraction: float | None = Field(default=0.5, gt=0, le=1)
+    effective_sample_size: float | None = Field(default=0.1, gt=0, le=1)
+    grad_norm: float | None = Field(default=None, gt=0)
+    entropy: float | None = Field(default=None, gt=0)
+    no_signal_share: float | None = Field(default=0.9, gt=0, le=1)
+
+
 class TrainerSettings(_Settings):
     """One trainer process."""
 
@@ -108,6 +121,8 @@ class TrainerSettings(_Settings):
     """What becomes of a batch that the backend refuses for good."""
     retry_pauses_s: tuple[float, ...] = (2.0, 15.0, 60.0)
     max_skipped_in_a_row: int = Field(default=10, ge=1)
+    alarm: AlarmSettings | None = AlarmSettings()
+    """Pause the run where training runs away; null never does."""
     poll_interval_s: float = Field(default=0.5, gt=0)
 
     def loop_settings(self) -> LoopSettings:
@@ -121,6 +136,7 @@ class TrainerSettings(_Settings):
             retry_pauses_s=self.retry_pauses_s,
             skip_rejected=self.on_rejected == "skip",
             max_skipped_in_a_row=self.max_skipped_in_a_row,
+            alarm=AlarmLimits(**self.alarm.model_dump()) if self.alarm else None,
             poll_interval_s=self.poll_interval_s,
             finish_on_stop=self.backend.type != "art-server",
         )

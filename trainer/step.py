@@ -16,6 +16,7 @@ from rollbus.schemas.groups import TrainingBatch
 from rollbus.schemas.steps import PolicyState, StepFailed, StepStarted
 from rollbus.schemas.topics import POLICY_VERSIONS, TRAINING_STEPS
 from rollbus.trainer.accounting import StepFacts, completed_step, members_of, skipped_step
+from rollbus.trainer.alarm import AlarmLimits
 from rollbus.trainer.backends.protocol import Backend, TrainConfig, TrainRequest, TrainResult
 from rollbus.trainer.door import DoorResult, DoorRules, check_batch
 from rollbus.trainer.ledger import Ledger, RunStep
@@ -39,6 +40,8 @@ class LoopSettings:
     skip_rejected: bool = False
     """True drops a batch that the backend refuses; False stops the run."""
     max_skipped_in_a_row: int = 10
+    alarm: AlarmLimits | None = None
+    """Pause the run where these are passed; None never does."""
     poll_interval_s: float = 0.5
     batch_wait_s: float = 1.0
     """How long one look for a batch takes."""

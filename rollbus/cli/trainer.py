@@ -1,6 +1,7 @@
 """`rollbus trainer`: the process that trains, and what its ledger says."""
 
 import dataclasses
+import uuid
 from typing import TYPE_CHECKING
 
 import click
@@ -9,7 +10,9 @@ from rollbus.cli.output import Console, Table
 from rollbus.cli.root import log_to_stderr, with_settings
 
 if TYPE_CHECKING:
+    from rollbus.schemas.control import RunCommandName
     from rollbus.settings import Settings
+    from rollbus.trainer.settings import TrainerSettings
 
 run_option = click.option("--run", "run_id", help="Which run, where the settings have several.")
 
@@ -94,3 +97,29 @@ def show(settings: "Settings", run_id: str | None, step: int) -> None:
 
     for record in show_step(settings.trainer_settings(run_id), step):
         pprint(record, max_length=12)
+
+
+@trainer.command()
+@run_option
+@click.option("--reason", required=True, help="Why; it stands in the log beside the command.")
+@with_settings
+def pause(settings: "Settings", run_id: str | None, reason: str) -> None:
+    """Let a run take no further batches; a step that was started is closed, and its data keeps waiting in the log."""
+    _command(settings.trainer_settings(run_id), "pause", reason)
+    click.echo("the run is paused; `rollbus trainer resume` goes on")
+
+
+@trainer.command()
+@run_option
+@click.option("--reason", help="Why; it stands in the log beside the command.")
+@with_settings
+def resume(settings: "Settings", run_id: str | None, reason: str | None) -> None:
+    """Let a paused run go on: its trainer, and the curriculum that cuts its batches."""
+    _command(settings.trainer_settings(run_id), "resume", reason)
+    click.echo("the run goes on")
+
+
+def _command(settings: "TrainerSettings", command: "RunCommandName", reason: str | None) -> None:
+    from rollbus.trainer.commands_kafka import command_run
+
+    command_run(settings, command, command_id=uuid.uuid4().hex, comment=reason)

@@ -12,7 +12,7 @@ from rollbus.schemas.steps import StepStarted
 from rollbus.schemas.topics import BATCHES, POLICY_VERSIONS, RUN_LOG, SCORES, TRAINING_STEPS, TRAJECTORIES, Topic
 from rollbus.schemas.trajectories import Location
 from rollbus.trainer.log import Publication, TrainerLog
-from tests.builders import START_MS, make_score, make_version
+from tests.builders import START_MS, make_command, make_score, make_version
 from tests.trainer.scenario import make_batch, make_payload
 
 WAIT_S = 10.0
@@ -172,7 +172,30 @@ class TrainerLogContract:
         assert following.batch.number == 0
         await log.close()
 
+    async def test_a_pause_holds_until_the_run_is_resumed(self, world: LogWorld) -> None:
+        log = world.log()
+        await log.open()
+        assert await log.paused() is None
+        await world.append(RUN_LOG, "main", make_command("pause", key="c1"))
+        await world.append(RUN_LOG, "main", make_command("end_window", key="c2"))
+        assert await _eventually_paused(log, "c1")
+        await world.append(RUN_LOG, "other", make_command("resume", key="c3", run_id="other"))
+        assert await _eventually_paused(log, "c1")
+        await world.append(RUN_LOG, "main", make_command("resume", key="c4"))
+        assert await _eventually_paused(log, None)
+        await log.close()
+
 
 def as_bytes(record: Any) -> bytes:
     """Raw bytes as they are, records encoded."""
     return record if isinstance(record, bytes) else encode(record)
+
+
+async def _eventually_paused(log: TrainerLog, command_id: str | None) -> bool:
+    """A commit's markers come after its answer."""
+    async with asyncio.timeout(WAIT_S):
+        while (pause := await log.paused()) is not None or command_id is not None:
+            if pause is not None and pause.command_id == command_id:
+                return True
+            await asyncio.sleep(0.02)
+    return True

@@ -342,8 +342,8 @@ class ArtLocal:
 
     async def _promote(self, version: int, *, rollback: bool) -> None:
         if version not in self.service.store.numbers():
-            why = "was removed by retention" if version in self.service.store.retired() else "does not exist"
-            raise RejectedError(f"the checkpoint of version {version} of {self.settings.model} {why}; choose another")
+            why = "; retention removed it" if version in self.service.store.retired() else ""
+            raise RejectedError(f"version {version} of {self.settings.model} has no checkpoint{why}")
         await asyncio.to_thread(self.service.serve, version)
         if rollback:
             async with self.one_update:  # a running update ends first, and is then rolled back too

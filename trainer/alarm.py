@@ -1,0 +1,110 @@
+"""Metrics of the last steps → an alarm, where training runs away: the run is then paused, with what to look at.
+
+Pure. A limit counts as passed where the median over the window is beyond it, so that one odd batch stops nothing; a
+metric that the backend does not report, or whose limit is None, is not looked at.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from rollbus.schemas.control import RunCommand
+from rollbus.schemas.ids import stable_id
+
+Metrics = Mapping[str, float]
+
+NO_SIGNAL_SHARE = "no_signal_share"
+
+
+@dataclass(frozen=True, slots=True)
+class AlarmLimits:
+    """Generous: a healthy run stays far inside, a collapsing one passes them within a few steps."""
+
+    window_steps: int = 5
+    mismatch_kl: float | None = 1.0
+    """Mean of r − 1 − log r. Lag 4 and small steps give under 0.1."""
+    clip_fraction: float | None = 0.5
+    effective_sample_size: float | None = 0.1
+    """Least share of tokens that still counts; 1 on-policy."""
+    grad_norm: float | None = None
+    """Before clipping; depends on the model, so there is no limit to begin with."""
+    entropy: float | None = None
+    """Least entropy per token, in nats; depends on the task."""
+    no_signal_share: float | None = 0.9
+    """Of a batch's members: dropped since their group tells nothing."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    metric: str
+    value: float
+    """Median over the window."""
+    limit: float
+    first_step: int
+    last_step: int
+
+    def message(self, run_id: str) -> str:
+        """What happened, and what to do."""
+        side = "below" if self.metric in _LEAST else "above"
+        return (
+            f"run {run_id!r} is paused: the median {self.metric} of steps {self.first_step} to {self.last_step} is "
+            f"{self.value:.4g}, {side} {self.limit:g}; {_REMEDIES[self.metric]}. `rollbus trainer resume` goes on, "
+            "`rollbus policy rollback` first goes back to an earlier version"
+        )
+
+
+_LEAST = frozenset({"effective_sample_size", "entropy"})
+"""Metrics whose limit is a lower one."""
+
+_REMEDIES = {
+    "mismatch_kl": "trainer and sampler disagree: look at lags, temperature and log-prob mode, or lower learning_rate",
+    "clip_fraction": "the policy has left the data: lower learning_rate or max_off_policy_steps",
+    "effective_sample_size": "few tokens carry the gradient: lower max_off_policy_steps or ratio_max",
+    "grad_norm": "look at the advantages of these steps, or lower learning_rate",
+    "entropy": "the policy has collapsed: roll back, then lower learning_rate or raise epsilon_high",
+    NO_SIGNAL_SHARE: "groups tell nothing: look at the rewards, or let the curriculum choose harder examples",
+}
+
+
+def find_alarm(steps: Sequence[tuple[int, Metrics]], limits: AlarmLimits) -> Alarm | None:
+    """Return the first limit passed by the last steps, given with their numbers; None before the window is full."""
+    recent = steps[-limits.window_steps :]
+    if len(recent) < limits.window_steps:
+        return None
+    for metric in _REMEDIES:
+        limit: float | None = getattr(limits, metric)
+        values = [value for _, metrics in recent if (value := _value(metric, metrics)) is not None]
+        if limit is None or len(values) < len(recent):
+            continue
+        # NaN has no order: a metric that is no number is beyond any limit
+        middle = median(values) if all(map(math.isfinite, values)) else math.nan
+        if math.isnan(middle) or (middle < limit if metric in _LEAST else middle > limit):
+            return Alarm(metric, middle, limit, recent[0][0], recent[-1][0])
+    return None
+
+
+def pause_for(alarm: Alarm, run_id: str) -> RunCommand:
+    """Return the command that pauses the run; the same alarm gives the same command."""
+    return RunCommand(
+        run_id=run_id,
+        command="pause",
+        command_id=stable_id("alarm", run_id, alarm.metric, alarm.last_step),
+        comment=alarm.message(run_id),
+    )
+
+
+def standing_pause(commands: Sequence[RunCommand]) -> RunCommand | None:
+    """Return the pause that holds after these commands of a run, in their order; None where it was resumed."""
+    standing: RunCommand | None = None
+    for command in commands:
+        if command.command in ("pause", "resume"):
+            standing = command if command.command == "pause" else None
+    return standing
+
+
+def _value(metric: str, metrics: Metrics) -> float | None:
+    if metric != NO_SIGNAL_SHARE:
+        return metrics.get(metric)
+    members = metrics.get("trained", 0) + metrics.get("dropped", 0)
+    return metrics.get("dropped_no_signal", 0) / members if members else None

@@ -122,9 +122,8 @@ def load_optimizer(directory: Path, model: nn.Module, optimizer: torch.optim.Opt
     saved = load_file(path)
     for name, parameter in model.named_parameters():
         if f"{name}.step" in saved:
-            optimizer.state[parameter] = {
-                key: saved[f"{name}.{key}"].clone() for key in ("step", "exp_avg", "exp_avg_sq")
-            }
+            moments = {key: saved[f"{name}.{key}"].clone().to(parameter.device) for key in ("exp_avg", "exp_avg_sq")}
+            optimizer.state[parameter] = {"step": saved[f"{name}.step"].clone(), **moments}
     return True
 
 

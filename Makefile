@@ -8,7 +8,7 @@ export PYTHONUNBUFFERED := 1
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup kafka demo test test-fast test-312 test-311 check format lint types clean
+.PHONY: help setup kafka demo test test-fast test-312 test-311 bench-streams check format lint types clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | column -t -s @
@@ -32,6 +32,11 @@ test-311: setup ## Run the tests of the core, the producers and the streams on P
 
 test-fast: setup ## Run the tests that need no service
 	@$(PYTHON_BIN)/pytest -m "not services"
+
+bench-streams: setup ## Measure assembly beside Quix Streams and a bare aiokafka loop (about 3 minutes)
+	@[ -x .venv-bench/bin/python ] || VIRTUAL_ENV= $(PYTHON_BIN)/uv venv -q --python $(PYTHON_BIN)/python .venv-bench
+	@VIRTUAL_ENV= $(PYTHON_BIN)/uv pip install -q --python .venv-bench/bin/python -r benchmarks/streams/requirements.txt
+	@PYTHONPATH=. $(PYTHON_BIN)/python -m benchmarks.streams.run .venv-bench/bin/python
 
 check: setup lint types test-fast ## Format, lint, types and the fast tests
 

@@ -1,6 +1,9 @@
-"""Alternate the variants over the same load on one broker and print ratios; no number here is a test.
+"""Alternate the variants over the same load on a broker of their own and print ratios; no number here is a test.
 
-python -m benchmarks.streams.run <bootstrap servers> <python with quixstreams> [episodes] [rounds]
+python -m benchmarks.streams.run <python with quixstreams> [episodes] [rounds]
+
+Bytes written are the growth of the broker's log files while a variant runs, internal topics included, per byte of the
+events on the same disk: both as compressed as the clients sent them.
 """
 
 import json
@@ -8,47 +11,81 @@ import os
 import statistics
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
+from rollbus.local.kafka import kafka_service
+from rollbus.local.ports import free_port
+from rollbus.local.service import ServiceProcess
+from rollbus.local.tether import tethered
+
 ROOT = Path(__file__).parents[2]
 PER_EPISODE = 8
-VARIANTS = (("bare_aiokafka", sys.executable), ("quix_app", None), ("ours", sys.executable))
+VARIANTS = ("bare_aiokafka", "quix_app", "ours")
 
 
 def measure(python: str, module: str, arguments: list[str]) -> dict[str, float]:
     """Run one variant in a process of its own; return what it printed last."""
     environment = {**os.environ, "PYTHONPATH": f"{ROOT}:{ROOT / '.make' / 'dev'}", "PYTHONWARNINGS": "ignore"}
     command = [python, "-m", f"benchmarks.streams.{module}", *arguments]
-    done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=True)
+    done = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=True)
     return dict(json.loads(done.stdout.splitlines()[-1]))
 
 
-def main(bootstrap_servers: str, quix_python: str, episodes: int, rounds: int) -> None:
-    """Print records per second and CPU per record of each variant, and the ratios of ours to the others."""
-    namespace, records = f"bench-{time.time_ns()}.", episodes * PER_EPISODE
+def log_bytes(data: Path, prefix: str = "") -> int:
+    """Return the size of the broker's log files, of all topics or of those that begin so."""
+    return sum(path.stat().st_size for path in data.glob(f"{prefix}*/*.log"))
+
+
+def one_round(bootstrap_servers: str, data: Path, quix_python: str, episodes: int) -> dict[str, dict[str, float]]:
+    """Fill topics of their own, let each variant work on them once, and print what each took."""
+    namespace, records, found = f"bench-{time.time_ns()}.", episodes * PER_EPISODE, {}
     load = [sys.executable, "-m", "benchmarks.streams.load", bootstrap_servers, namespace, str(episodes)]
-    size = int(subprocess.run(load, cwd=ROOT, capture_output=True, text=True, check=True).stdout.split()[1])
-    print(f"{records} records, {size / 1e6:.0f} MB")
-    seen: dict[str, list[dict[str, float]]] = {}
-    for round_number in range(rounds):
-        if round_number:  # the worker's ticker writes into the topic too: a load of its own for each round
-            namespace = f"bench-{time.time_ns()}."
-            subprocess.run([*load[:4], namespace, load[5]], cwd=ROOT, capture_output=True, check=True)
-        for module, python in VARIANTS:
-            result = measure(python or quix_python, module, [bootstrap_servers, namespace, str(records)])
-            seen.setdefault(module, []).append(result)
-            rate, cpu = records / result["seconds"], result["cpu_seconds"] / records * 1e6
-            print(f"{module:14} {rate:8.0f} records/s {cpu:6.0f} CPU µs/record", flush=True)
-    ours = statistics.median(result["seconds"] for result in seen["ours"])
+    size = int(subprocess.run(load, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout.split()[1])
+    ingested = log_bytes(data, namespace)
+    print(f"{records} records, {size / 1e6:.0f} MB, {ingested / 1e6:.0f} MB compressed")
+    for module in VARIANTS:
+        before = log_bytes(data)
+        python = quix_python if module == "quix_app" else sys.executable
+        result = measure(python, module, [bootstrap_servers, namespace, str(records)])
+        rate, cpu = records / result["seconds"], result["cpu_seconds"] / records * 1e6
+        written = (log_bytes(data) - before) / ingested
+        found[module] = {"records_per_s": rate, "cpu_us": cpu, "written": written}
+        print(f"  {module:14} {rate:8.0f} records/s {cpu:6.0f} CPU µs/record {written:5.2f} bytes written per byte in")
+    return found
+
+
+def main(quix_python: str, episodes: int, rounds: int) -> None:
+    """Start a broker, alternate, print medians and the ratios of ours to the others, and stop the broker."""
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        service = kafka_service(folder=folder, client_port=free_port(), controller_port=free_port())
+        broker = ServiceProcess(service, log_path=folder / "kafka.log", prefix=tethered())
+        try:
+            broker.start()
+            broker.wait_until_healthy()
+            seen = [one_round(service.address, folder / "data", quix_python, episodes) for _ in range(rounds)]
+        finally:
+            broker.stop()
+    print(f"medians of {rounds} alternating rounds, and the lowest and highest rate:")
+    for module in VARIANTS:
+        rate, cpu, written = (
+            statistics.median(found[module][what] for found in seen) for what in ("records_per_s", "cpu_us", "written")
+        )
+        rates = [found[module]["records_per_s"] for found in seen]
+        span = f"({min(rates):.0f} to {max(rates):.0f})"
+        print(
+            f"  {module:14} {rate:8.0f} records/s {span:18} {cpu:6.0f} CPU µs/record {written:5.2f} bytes per byte in"
+        )
     for module in ("bare_aiokafka", "quix_app"):
-        print(f"ours / {module}: {statistics.median(result['seconds'] for result in seen[module]) / ours:.2f}")
+        ratios = [found["ours"]["records_per_s"] / found[module]["records_per_s"] for found in seen]
+        print(f"  ours / {module}: {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
 
 
 if __name__ == "__main__":
     main(
         sys.argv[1],
-        sys.argv[2],
-        int(sys.argv[3]) if len(sys.argv) > 3 else 4_000,
-        int(sys.argv[4]) if len(sys.argv) > 4 else 3,
+        int(sys.argv[2]) if len(sys.argv) > 2 else 3_000,
+        int(sys.argv[3]) if len(sys.argv) > 3 else 5,
     )

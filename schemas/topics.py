@@ -101,7 +101,7 @@ SCORES = Topic(
     "group hint",
     (Score, Tick, ConfigApplied),
     ("scoring", "ticker"),
-    ("grouping",),
+    ("grouping", "trainer"),
     "events",
     "time",
 )

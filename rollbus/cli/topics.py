@@ -72,3 +72,19 @@ def graph() -> None:
     from rollbus.streams.topics import topology_mermaid
 
     click.echo(topology_mermaid())
+
+
+@topics.command("acls")
+@click.option("--role", "roles", type=click.Choice(["producer", "worker", "trainer", "sink"]), multiple=True)
+@with_settings
+def acls_(settings: "Settings", roles: tuple[str, ...]) -> None:
+    """Print what each role's principal must be allowed, as arguments of Kafka's `kafka-acls --add`."""
+    from rollbus.streams.acls import ROLES, acls
+
+    stages = all_stages(settings)
+    for role in ROLES:
+        if roles and role not in roles:
+            continue
+        click.echo(f"# {role}: --allow-principal 'User:<{role}>'")
+        for acl in acls(role, settings.stream_settings().namespace, stages):
+            click.echo(acl.arguments())

@@ -1,0 +1,90 @@
+"""Least privilege from the one table of topics: role → what its principal must be allowed on the broker.
+
+Names are whole where they are known, and a prefix where only their beginning is, such as a trainer's models.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from rollbus.schemas.topics import DEAD_LETTERS, STAGE_INPUTS, TOPICS, Topic
+from rollbus.streams import names
+
+Role = Literal["producer", "worker", "trainer", "sink"]
+ROLES: tuple[Role, ...] = ("producer", "worker", "trainer", "sink")
+_ANY = {"any stage": "worker", "any consumer": "worker"}
+_CHANGELOG = ("Describe", "DescribeConfigs", "Read", "Write")
+_SINGULAR: dict[str, Role] = {"producers": "producer", "trainer": "trainer", "ticker": "worker"}
+
+
+@dataclass(frozen=True, slots=True, order=True)
+class Acl:
+    """One permission of a role's principal."""
+
+    resource: Literal["topic", "group", "transactional-id"]
+    name: str
+    operations: tuple[str, ...]
+    pattern: Literal["literal", "prefixed"] = "literal"
+
+    def arguments(self) -> str:
+        """Return it as arguments of Kafka's own `kafka-acls`."""
+        operations = " ".join(f"--operation {operation}" for operation in self.operations)
+        return f"{operations} --{self.resource} '{self.name}' --resource-pattern-type {self.pattern}"
+
+
+def acls(role: Role, namespace: str, stages: Iterable[Any] = ()) -> list[Acl]:
+    """Return what a role needs in a namespace; `stages` are those that its workers host."""
+    needed = [_topic(topic, namespace, role) for topic in TOPICS if _concerns(topic, role)]
+    if role == "worker":
+        needed += _of_stages(namespace, stages)
+    elif role == "trainer":
+        needed.append(Acl("group", f"{namespace}trainer.", ("Read",), "prefixed"))
+        needed.append(Acl("transactional-id", f"{namespace}trainer.", ("Describe", "Write"), "prefixed"))
+    elif role == "sink":
+        needed.append(Acl("group", f"{namespace}sink", ("Read",)))
+    return sorted(needed)
+
+
+def _of_stages(namespace: str, stages: Iterable[Any]) -> list[Acl]:
+    """Return a worker's changelogs, groups and transactions, and the ticker's."""
+    ticker_changelog = names.changelog_topic(namespace, names.TICKER)
+    needed = [Acl("topic", ticker_changelog, _CHANGELOG)]
+    needed.append(Acl("transactional-id", names.ticker_id(namespace), ("Describe", "Write")))
+    for stage in stages:
+        group = names.group_id(namespace, stage.name)
+        transactions = names.transactional_id(namespace, stage.name, stage.input, 0).removesuffix("0")
+        needed.append(Acl("topic", names.changelog_topic(namespace, stage.name), _CHANGELOG))
+        needed.append(Acl("group", group, ("Read",)))
+        needed.append(Acl("transactional-id", transactions, ("Describe", "Write"), "prefixed"))
+    return needed
+
+
+def _topic(topic: Topic, namespace: str, role: Role) -> Acl:
+    operations = ("Describe", *("DescribeConfigs",) * (role == "worker"))
+    operations += ("Read",) * _reads(topic, role) + ("Write",) * _writes(topic, role)
+    return Acl("topic", topic.full_name(namespace), operations)
+
+
+def _concerns(topic: Topic, role: Role) -> bool:
+    """Say whether a role has to do with a topic; a worker looks at the settings of all before it starts."""
+    return role == "worker" or _reads(topic, role) or _writes(topic, role)
+
+
+def _reads(topic: Topic, role: Role) -> bool:
+    if role == "sink":
+        return True
+    return any(_role_of(program) == role for program in topic.read_by)
+
+
+def _writes(topic: Topic, role: Role) -> bool:
+    if topic == DEAD_LETTERS:
+        return role in ("worker", "trainer")
+    if topic.name == "drops" and role == "trainer":
+        return True
+    return any(_role_of(program) == role for program in topic.written_by)
+
+
+def _role_of(program: str) -> str | None:
+    if program in STAGE_INPUTS:
+        return "worker"
+    return _SINGULAR.get(program) or _ANY.get(program)

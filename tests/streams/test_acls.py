@@ -1,0 +1,52 @@
+"""What each role may do on the broker: all that it needs, and nothing of the others'."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from rollbus.schemas.topics import EPISODE_EVENTS, TOPICS, Topic
+from rollbus.streams.acls import ROLES, Acl, Role, acls
+
+
+@dataclass
+class Named:
+    name: str
+    input: Topic
+
+
+STAGES = [Named("assembly", EPISODE_EVENTS)]
+
+
+def topics_of(role: Role, operation: str) -> set[str]:
+    return {a.name for a in acls(role, "n.", STAGES) if a.resource == "topic" and operation in a.operations}
+
+
+def test_a_producer_writes_its_topics_and_reads_none() -> None:
+    assert topics_of("producer", "Write") == {"n.episode-events", "n.aliases", "n.producer-reports"}
+    assert topics_of("producer", "Read") == set()
+
+
+def test_a_worker_owns_its_changelogs_groups_and_transactions() -> None:
+    assert {"n.assembly.changelog", "n.ticker.changelog", "n.trajectories", "n.drops"} <= topics_of("worker", "Write")
+    found = acls("worker", "n.", STAGES)
+    assert Acl("group", "n.assembly", ("Read",)) in found
+    assert Acl("transactional-id", "n.assembly.episode-events.", ("Describe", "Write"), "prefixed") in found
+
+
+def test_only_the_trainer_tells_of_steps() -> None:
+    assert [role for role in ROLES if "n.training-steps" in topics_of(role, "Write")] == ["trainer"]
+
+
+def test_the_sink_reads_every_topic_of_the_table_and_writes_none() -> None:
+    assert topics_of("sink", "Read") == {topic.full_name("n.") for topic in TOPICS}
+    assert topics_of("sink", "Write") == set()
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_no_role_gets_a_wildcard_or_a_name_outside_the_namespace(role: Role) -> None:
+    assert all(acl.name.startswith("n.") and len(acl.name) > 2 for acl in acls(role, "n.", STAGES))
+
+
+def test_a_permission_is_told_as_kafka_acls_takes_it() -> None:
+    acl = Acl("group", "n.sink", ("Read",), "prefixed")
+    assert acl.arguments() == "--operation Read --group 'n.sink' --resource-pattern-type prefixed"

@@ -5,7 +5,7 @@ Events of a writer keep their order; writers are merged by event time. Nothing h
 
 import heapq
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass, fields
 from typing import Any
 
 from rollbus.schemas.config import AssemblyConfig
@@ -25,6 +25,7 @@ from rollbus.streams.assembly_rewards import standing
 from rollbus.streams.histories import merge, token_problem
 
 NOT_TARGETED = DropReason.NOT_TARGETED.value
+_MESSAGE_FIELDS = tuple(field.name for field in fields(Message))
 
 
 @dataclass(frozen=True, slots=True)
@@ -171,4 +172,4 @@ def _tool(event: ToolCalled) -> ToolResult:
 
 
 def _plain(message: Message) -> dict[str, Any]:
-    return {name: value for name, value in asdict(message).items() if value is not None}
+    return {name: value for name in _MESSAGE_FIELDS if (value := getattr(message, name)) is not None}

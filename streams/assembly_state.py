@@ -134,13 +134,17 @@ class OpenEpisode:
 
     def add(self, key: str, row: EventRow, writer_id: str, sequence: int, record: Event | None) -> None:
         """Take in one row; `record` is needed of the kinds `e` and `w` only."""
-        self.first_ms = min(self.first_ms, row.arrived_ms) if self.keys else row.arrived_ms
-        self.last_ms = max(self.last_ms, row.arrived_ms)
+        if row.arrived_ms < self.first_ms or not self.keys:
+            self.first_ms = row.arrived_ms
+        if row.arrived_ms > self.last_ms:
+            self.last_ms = row.arrived_ms
         self.keys.append(key)
         if row.kind == REFUSED:
             return
         if sequence >= 0:
-            writer = self.writers.setdefault(writer_id, Writer())
+            writer = self.writers.get(writer_id)
+            if writer is None:
+                writer = self.writers[writer_id] = Writer()
             writer.sequences.add(sequence)
             writer.takes_part |= row.kind not in _FROM_OUTSIDE
             if isinstance(record, WriterClosed):
@@ -197,7 +201,10 @@ class AssemblyState(StageState):
             self.late.setdefault(episode_id, []).append(key)
             return
         record = event_of(row) if row.kind in "ew" else None
-        self.open.setdefault(episode_id, OpenEpisode()).add(key, row, writer_id, sequence, record)
+        episode = self.open.get(episode_id)
+        if episode is None:
+            episode = self.open[episode_id] = OpenEpisode()
+        episode.add(key, row, writer_id, sequence, record)
 
     def put(self, key: str, row: EventRow) -> bool:
         """Keep a row and index it; True where the episode's deadline is new or may have come nearer."""

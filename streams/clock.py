@@ -23,6 +23,7 @@ class ClockRow:
     """Time of the first tick that the partition saw."""
 
 
+_NEVER = ClockRow()
 _CODEC: RowCodec[ClockRow] = RowCodec(
     1,
     lambda row: _ROW.pack(row.number, row.now_ms, row.first_ms),
@@ -56,4 +57,4 @@ class Clock:
         return max(arrived_ms, self._row().first_ms)
 
     def _row(self) -> ClockRow:
-        return self.table.get(_KEY) or ClockRow()
+        return self.table.rows.get(_KEY, _NEVER)

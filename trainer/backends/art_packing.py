@@ -138,7 +138,7 @@ def temperature_twins(trajectories: Iterable[TrainTrajectory]) -> list[TrainTraj
 def same_places(packed: PackedTensors, twins: PackedTensors) -> Tensor:
     """The twins' log-prob column: the temperature of each sampled token, at its place in `packed`."""
     for name in ("tokens", "group_ids", "assistant_mask"):
-        if not torch.equal(packed[name], twins[name]):  # type: ignore[literal-required]
+        if not torch.equal(packed[name], twins[name]):
             raise RejectedError("ART packed the same batch twice in two ways; its temperatures cannot be placed")
     return -twins["logprobs"]
 

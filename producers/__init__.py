@@ -11,7 +11,9 @@ openai_stream, turn_record, verdict, prompt_log, redaction, sampling, delivery, 
 process_hooks, guard, counters.
 """
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
+
+from rollbus.schemas.lazy import lazy_names
 
 if TYPE_CHECKING:
     from rollbus.producers.episode import Episode
@@ -21,22 +23,14 @@ if TYPE_CHECKING:
 
 __all__ = ["Episode", "EventSink", "MemorySink", "Outbound", "Recorder", "init"]
 
-_HOMES = {
-    "Episode": "episode",
-    "EventSink": "sink",
-    "MemorySink": "sink",
-    "Outbound": "sink",
-    "Recorder": "recorder",
-    "init": "start",
-}
-
-
-def __getattr__(name: str) -> Any:
-    """Import a public name when it is first used, so that importing the package costs nothing."""
-    if name not in _HOMES:
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from importlib import import_module
-
-    value = getattr(import_module(f"{__name__}.{_HOMES[name]}"), name)
-    globals()[name] = value
-    return value
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "Episode": "episode",
+        "EventSink": "sink",
+        "MemorySink": "sink",
+        "Outbound": "sink",
+        "Recorder": "recorder",
+        "init": "start",
+    },
+)

@@ -5,12 +5,16 @@ import shutil
 import subprocess
 import sys
 import zipfile
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 
 import pytest
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("rollbus", "schemas", "producers", "streams", "consumers", "trainer")
+NOBODY = "127.0.0.1:1"
+"""An address at which no broker listens."""
 CORE_MODULES = "rollbus, rollbus.schemas.codec, rollbus.schemas.topics, rollbus.producers, rollbus.streams"
 
 
@@ -89,6 +93,58 @@ def test_without_its_extra_the_command_line_says_what_to_install(empty_environme
     result = run(empty_environment, "-m", "rollbus", cwd=tmp_path, check=False)
     assert result.returncode != 0
     assert "pip install 'rollbus[cli]'" in result.stderr
+
+
+@pytest.fixture(scope="module")
+def environment_with(uv: Path, wheel: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Path]:
+    """The `rollbus` of an environment with one extra, made when first asked for."""
+
+    @cache
+    def make(extra: str) -> Path:
+        folder = tmp_path_factory.mktemp(extra)
+        run(uv, "venv", "-q", "--python", sys.executable, folder / "venv", cwd=folder)
+        run(uv, "pip", "install", "-q", "--python", folder / "venv" / "bin" / "python", f"{wheel}[{extra}]", cwd=folder)
+        return folder / "venv" / "bin" / "rollbus"
+
+    return make
+
+
+@pytest.mark.parametrize(
+    ("extra", "command"),
+    [
+        ("streams", "topics check"),
+        ("streams", "worker run"),
+        ("streams", "dead-letters list"),
+        ("trainer", "trainer status"),
+        ("trainer", "trainer steps"),
+        ("clickhouse", "sink status"),
+    ],
+)
+def test_an_extra_brings_all_that_its_commands_need(
+    environment_with: Callable[[str], Path], extra: str, command: str, tmp_path: Path
+) -> None:
+    result = run(
+        environment_with(extra), *command.split(), cwd=tmp_path, check=False, ROLLBUS_KAFKA__BOOTSTRAP_SERVERS=NOBODY
+    )
+    assert result.returncode == 1
+    assert "No module named" not in result.stderr
+    assert NOBODY in result.stderr, result.stderr
+
+
+@pytest.mark.parametrize(
+    ("extra", "command", "needed"),
+    [
+        ("streams", "sql list", "clickhouse"),
+        ("clickhouse", "worker run", "streams"),
+        ("trainer", "demo", "local"),
+    ],
+)
+def test_a_command_of_another_extra_says_which(
+    environment_with: Callable[[str], Path], extra: str, command: str, needed: str, tmp_path: Path
+) -> None:
+    result = run(environment_with(extra), *command.split(), cwd=tmp_path, check=False)
+    assert result.returncode == 1
+    assert f"pip install 'rollbus[{needed}]'" in result.stderr, result.stderr
 
 
 def test_the_command_line_runs_from_the_checkout() -> None:

@@ -5,12 +5,17 @@ In reading order: `rows` (a record to rows; one file per family), `ranges` (reco
 `migrate`, `kafka_status`, `saved` and `output` (questions and how answers look).
 """
 
-from rollbus.consumers.clickhouse.kafka_status import PartitionLag, sink_status
-from rollbus.consumers.clickhouse.migrate import migrate
-from rollbus.consumers.clickhouse.output import as_csv, as_json, as_table
-from rollbus.consumers.clickhouse.saved import Answer, SavedQuery, ask, list_queries, load_query, run_query
-from rollbus.consumers.clickhouse.settings import ClickHouseSettings, SinkSettings
-from rollbus.consumers.clickhouse.sink import Sink, run_sink, run_sink_async
+from typing import TYPE_CHECKING
+
+from rollbus.schemas.lazy import lazy_names
+
+if TYPE_CHECKING:
+    from rollbus.consumers.clickhouse.kafka_status import PartitionLag, sink_status
+    from rollbus.consumers.clickhouse.migrate import migrate
+    from rollbus.consumers.clickhouse.output import as_csv, as_json, as_table
+    from rollbus.consumers.clickhouse.saved import Answer, SavedQuery, ask, list_queries, load_query, run_query
+    from rollbus.consumers.clickhouse.settings import ClickHouseSettings, SinkSettings
+    from rollbus.consumers.clickhouse.sink import Sink, run_sink, run_sink_async
 
 __all__ = [
     "Answer",
@@ -31,3 +36,26 @@ __all__ = [
     "run_sink_async",
     "sink_status",
 ]
+
+__getattr__ = lazy_names(
+    __name__,
+    {
+        "Answer": "saved",
+        "ClickHouseSettings": "settings",
+        "PartitionLag": "kafka_status",
+        "SavedQuery": "saved",
+        "Sink": "sink",
+        "SinkSettings": "settings",
+        "as_csv": "output",
+        "as_json": "output",
+        "as_table": "output",
+        "ask": "saved",
+        "list_queries": "saved",
+        "load_query": "saved",
+        "migrate": "migrate",
+        "run_query": "saved",
+        "run_sink": "sink",
+        "run_sink_async": "sink",
+        "sink_status": "kafka_status",
+    },
+)

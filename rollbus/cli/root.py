@@ -52,18 +52,11 @@ class Nouns(click.Group):
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import and return a command; a missing library names the extra that brings it."""
+        """Import and return a command."""
         entry = COMMANDS.get(cmd_name)
         if entry is None:
             return None
-        try:
-            module = importlib.import_module(f"rollbus.cli.{entry.module}")
-        except ModuleNotFoundError as error:
-            if (error.name or "").startswith("rollbus"):
-                raise
-            raise click.ClickException(
-                f"`rollbus {cmd_name}` needs the package {error.name}; run: pip install 'rollbus[{entry.extra}]'"
-            ) from error
+        module = importlib.import_module(f"rollbus.cli.{entry.module}")
         command: click.Command = getattr(module, entry.attribute)
         return command
 
@@ -73,13 +66,21 @@ class Nouns(click.Group):
             formatter.write_dl([(name, entry.help) for name, entry in COMMANDS.items()])
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; an error of ours ends the process with its message and status 1, without a traceback."""
+        """Run the command; an error of ours, or a missing extra, ends it with a message and status 1, no traceback."""
         try:
             return super().invoke(ctx)
         except RollbusError as error:
             if ctx.params.get("debug"):
                 raise
             raise click.ClickException(str(error)) from error
+        except ModuleNotFoundError as error:
+            entry = COMMANDS.get(ctx.invoked_subcommand or "")
+            if entry is None or (error.name or "").startswith("rollbus"):
+                raise
+            raise click.ClickException(
+                f"`rollbus {ctx.invoked_subcommand}` needs the package {error.name}; "
+                f"run: pip install 'rollbus[{entry.extra}]'"
+            ) from error
 
 
 @click.group(cls=Nouns, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})

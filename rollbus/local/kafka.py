@@ -9,6 +9,7 @@ import logging
 import subprocess
 import uuid
 from base64 import urlsafe_b64encode
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
@@ -28,25 +29,29 @@ JAVA_OPTIONS = ("-Xms128m", "-Xmx400m", "-XX:+UseSerialGC", "-XX:TieredStopAtLev
 never repays the slow one."""
 
 
-def kafka_service(*, folder: Path, client_port: int, controller_port: int) -> Service:
-    """The broker with its data and configuration under `folder`."""
+def kafka_service(
+    *, folder: Path, client_port: int, controller_port: int, changes: Mapping[str, str] | None = None
+) -> Service:
+    """The broker with its data and configuration under `folder`; `changes` are broker settings that win over ours."""
     bootstrap_servers = f"{HOST}:{client_port}"
     return Service(
         name="kafka",
-        command=lambda: prepare(folder, client_port=client_port, controller_port=controller_port),
+        command=lambda: prepare(folder, client_port=client_port, controller_port=controller_port, changes=changes),
         is_healthy=lambda: is_healthy(bootstrap_servers),
         address=bootstrap_servers,
         ports={"kafka_port": client_port, "kafka_controller_port": controller_port},
     )
 
 
-def prepare(folder: Path, *, client_port: int, controller_port: int) -> list[str]:
+def prepare(
+    folder: Path, *, client_port: int, controller_port: int, changes: Mapping[str, str] | None = None
+) -> list[str]:
     """Make the folder ready and return the command that runs the broker on it."""
     java, jars = find_java(), find_jars()
     data = folder / "data"
     data.mkdir(parents=True, exist_ok=True)
     properties, log4j = folder / "server.properties", folder / "log4j2.properties"
-    text = server_properties(client_port=client_port, controller_port=controller_port, log_dir=data)
+    text = server_properties(client_port=client_port, controller_port=controller_port, log_dir=data, changes=changes)
     properties.write_text(text, encoding="ascii")
     log4j.write_text(LOG4J, encoding="ascii")
     base = [java, *JAVA_OPTIONS, f"-Dlog4j2.configurationFile={log4j.resolve()}", "-cp", f"{jars.resolve()}/*"]

@@ -3,6 +3,7 @@
 `BROKER_SETTINGS` is what the local broker and the container in docker-compose.yml share; a test compares the two.
 """
 
+from collections.abc import Mapping
 from pathlib import Path
 
 from rollbus.local.settings import HOST
@@ -58,8 +59,10 @@ logger.broker.level = info
 """
 
 
-def server_properties(*, client_port: int, controller_port: int, log_dir: Path) -> str:
-    """The text of server.properties for a broker on loopback with its data in `log_dir`."""
+def server_properties(
+    *, client_port: int, controller_port: int, log_dir: Path, changes: Mapping[str, str] | None = None
+) -> str:
+    """The text of server.properties for a broker on loopback with its data in `log_dir`; `changes` win."""
     client = f"CLIENT://{HOST}:{client_port}"
     settings = {
         **BROKER_SETTINGS,
@@ -67,6 +70,7 @@ def server_properties(*, client_port: int, controller_port: int, log_dir: Path) 
         "advertised.listeners": client,
         "controller.quorum.voters": f"{BROKER_SETTINGS['node.id']}@{HOST}:{controller_port}",
         "log.dirs": str(log_dir.resolve()),
+        **(changes or {}),
     }
     return "".join(f"{name}={_escape(value)}\n" for name, value in settings.items())
 

@@ -4,12 +4,20 @@ import asyncio
 
 import pytest
 
-from rollbus.schemas.errors import ConfigurationError, DataLossError, FencedError, RejectedError, RunStoppedError
+from rollbus.schemas.errors import (
+    ConfigurationError,
+    DataLossError,
+    FencedError,
+    RejectedError,
+    RunStoppedError,
+    UnavailableError,
+)
 from rollbus.schemas.groups import StepOutcome
 from rollbus.schemas.steps import PolicyVersion, StepCompleted, StepFailed, StepSkipped, StepStarted
 from rollbus.schemas.topics import BATCHES, POLICY_VERSIONS, RUN_LOG, SCORES, TRAINING_STEPS
 from rollbus.trainer.backends.memory import MemoryBackend
 from rollbus.trainer.log_memory import MemoryLog
+from rollbus.trainer.loop import Trainer
 from tests.builders import make_score, make_version
 from tests.trainer.scenario import World, check_exactly_once, make_batch
 
@@ -255,3 +263,20 @@ async def test_a_stop_while_the_backend_works_leaves_the_step_to_the_journal() -
     await world.trainer().run(until_idle=True)
     check_exactly_once(world, batches)
     assert max(world.backend._weights.versions) == 2
+
+
+async def test_a_stop_while_the_log_is_away_ends_the_trainer_in_silence() -> None:
+    tried = asyncio.Event()
+
+    class AwayLog(MemoryLog):
+        async def open(self) -> None:
+            tried.set()
+            raise UnavailableError("nobody listens at 127.0.0.1:1")
+
+    world = World()
+    log = AwayLog(world.broker, run_id="main", model="agent")
+    trainer = Trainer(log, world.backend, world.settings, sleep=asyncio.sleep)
+    running = asyncio.create_task(trainer.run())
+    await tried.wait()
+    trainer.stop()  # while it pauses before it tries again
+    await running

@@ -8,6 +8,6 @@ alarm            metrics of the last steps → a pause, where training runs away
 accounting       what the backend did → the records that say so
 log              what the trainer asks of the log: `log_kafka` (with `payload_kafka`, `reading_kafka`), `log_memory`
 backends         what turns a batch into new weights: art-server, art-local, memory
-policy           promote and roll back versions; `evaluation`: versions measured on held-out tasks
+policy           promote and roll back versions; `evaluation`, `promotion`: measured on held-out tasks, and the gate
 service, grpo    our model service for ART, and the formulas it trains by
 """

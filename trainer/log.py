@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 from rollbus.schemas.control import RunCommand
 from rollbus.schemas.groups import TrainingBatch
+from rollbus.schemas.steps import Evaluation
 from rollbus.schemas.topics import Topic
 from rollbus.schemas.trajectories import Location, Trajectory
 from rollbus.trainer.ledger import LedgerRecord
@@ -64,6 +65,10 @@ class TrainerLog(Protocol):
 
     async def paused(self) -> RunCommand | None:
         """The pause of this run that holds now: its newest `pause` that no `resume` followed."""
+        ...
+
+    async def evaluations(self) -> Sequence[Evaluation]:
+        """Every evaluation of the model's versions, in the order of the log."""
         ...
 
     async def close(self) -> None: ...

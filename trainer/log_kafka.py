@@ -18,6 +18,7 @@ from rollbus.schemas.drops import DeadLetter
 from rollbus.schemas.errors import RecordError, UnavailableError
 from rollbus.schemas.groups import TrainingBatch
 from rollbus.schemas.kafka_connection import KafkaConnection
+from rollbus.schemas.steps import Evaluation
 from rollbus.schemas.topics import (
     BATCHES,
     DEAD_LETTERS,
@@ -37,7 +38,7 @@ from rollbus.trainer.joining import Joiner
 from rollbus.trainer.ledger import LedgerRecord
 from rollbus.trainer.log import NextBatch, Publication, names
 from rollbus.trainer.payload_kafka import KafkaPayload
-from rollbus.trainer.reading_kafka import ExclusionReader, Follower, PauseReader, read_all
+from rollbus.trainer.reading_kafka import EvaluationReader, ExclusionReader, Follower, PauseReader, read_all
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
@@ -65,6 +66,8 @@ class KafkaLog:
         self._payload = KafkaPayload(connection, namespace)
         self._exclusions: ExclusionReader | None = None
         self._pauses: PauseReader | None = None
+        self._evaluations: EvaluationReader | None = None
+        self._model = model
         self._producer: AIOKafkaProducer | None = None
         self._consumer: AIOKafkaConsumer | None = None
 
@@ -75,6 +78,7 @@ class KafkaLog:
         scores = SCORES.full_name(self._namespace)
         self._exclusions = ExclusionReader(self._connection, scores, counts[scores])
         self._pauses = PauseReader(self._connection, RUN_LOG.full_name(self._namespace), self._run_id)
+        self._evaluations = EvaluationReader(self._connection, EVALUATIONS.full_name(self._namespace), self._model)
         with kafka_errors("opening the trainer's log"):
             self._producer = AIOKafkaProducer(
                 **self._connection.client_options(),
@@ -156,6 +160,10 @@ class KafkaLog:
         """Read on in `run-log`."""
         return await self._pauses.paused() if self._pauses is not None else None
 
+    async def evaluations(self) -> Sequence[Evaluation]:
+        """Read on in `evaluations`."""
+        return await self._evaluations.evaluations() if self._evaluations is not None else ()
+
     async def close(self) -> None:
         """Let every connection go; an open transaction is aborted by the broker or the next trainer."""
         producer, consumer = self._producer, self._consumer
@@ -163,7 +171,7 @@ class KafkaLog:
         for client in (producer, consumer):
             if client is not None:
                 await _stop_quietly(client)
-        for reader in (self._payload, self._exclusions, self._pauses):
+        for reader in (self._payload, self._exclusions, self._pauses, self._evaluations):
             if reader is not None:
                 await _stop_quietly(reader)
 

@@ -13,7 +13,8 @@ from rollbus.schemas.codec import decode, encode
 from rollbus.schemas.control import RunCommand
 from rollbus.schemas.errors import FencedError, RecordError, UnavailableError
 from rollbus.schemas.groups import TrainingBatch
-from rollbus.schemas.topics import BATCHES, POLICY_VERSIONS, RUN_LOG, SCORES, TRAINING_STEPS, Topic
+from rollbus.schemas.steps import Evaluation
+from rollbus.schemas.topics import BATCHES, EVALUATIONS, POLICY_VERSIONS, RUN_LOG, SCORES, TRAINING_STEPS, Topic
 from rollbus.schemas.trajectories import Location, Score, Trajectory
 from rollbus.trainer.alarm import standing_pause
 from rollbus.trainer.ledger import LedgerRecord
@@ -115,6 +116,10 @@ class MemoryLog:
         """Return the pause that holds."""
         commands = [each for each in self._broker.records(RUN_LOG) if isinstance(each, RunCommand)]
         return standing_pause([each for each in commands if each.run_id == self._run_id])
+
+    async def evaluations(self) -> Sequence[Evaluation]:
+        """Return those of the model."""
+        return [each for each in self._broker.records(EVALUATIONS) if each.model == self._model]
 
     async def close(self) -> None:
         """Give up nothing but this view."""

@@ -14,7 +14,7 @@ import time
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from rollbus.schemas.errors import ConfigurationError, RunStoppedError, UnavailableError
+from rollbus.schemas.errors import ConfigurationError, RejectedError, RunStoppedError, UnavailableError
 from rollbus.schemas.groups import TrainingBatch
 from rollbus.schemas.steps import PolicyVersion
 from rollbus.schemas.topics import POLICY_VERSIONS, RUN_LOG
@@ -22,6 +22,7 @@ from rollbus.trainer.alarm import Metrics, find_alarm, pause_for
 from rollbus.trainer.backends.protocol import Backend, TrainResult, Versions
 from rollbus.trainer.ledger import AlreadyDone, Ledger
 from rollbus.trainer.log import NextBatch, Publication, TrainerLog
+from rollbus.trainer.promotion import find_promotion
 from rollbus.trainer.step import (
     LoopSettings,
     StepContext,
@@ -63,6 +64,8 @@ class Trainer:
         self._sleep = sleep
         self._stop = asyncio.Event()
         self._paused_by: str | None = None
+        self._refused: set[int] = set()
+        """Versions that the backend would not serve."""
         self._recent: list[tuple[int, Metrics]] = []
         """Number and metrics of the last completed steps."""
         self._context = self._new_context(Ledger(settings.run_id, settings.model), None)
@@ -155,6 +158,7 @@ class Trainer:
 
     async def _train_batches(self, *, until_idle: bool) -> None:
         while not self._stop.is_set():
+            await self._promote_what_passed()
             if await self._is_paused():
                 if until_idle:
                     return
@@ -177,6 +181,39 @@ class Trainer:
             logger.info("run %s goes on", self._settings.run_id)
         self._paused_by = None if pause is None else pause.command_id
         return pause is not None
+
+    async def _promote_what_passed(self) -> None:
+        """Serve the newest candidate that its evaluation lets through; the backend first, then the log says so."""
+        rule = self._settings.promote_if
+        if rule is None or self.ledger.open_step is not None:
+            return
+        found = find_promotion(await self._log.evaluations(), self.ledger.lineage, rule)
+        if found is None or found.version in self._refused:
+            return
+        lineage = self.ledger.lineage
+        record = PolicyVersion(
+            model=self._settings.model,
+            version=found.version,
+            parent=lineage.parents[found.version],
+            run_id=self._settings.run_id,
+            checkpoint=lineage.checkpoints[found.version],
+            state="serving",
+            reason=found.reason,
+            changed_at_ms=self._clock_ms(),
+        )
+        try:
+            await self._backend.promote(found.version)
+        except RejectedError as error:
+            self._refused.add(found.version)
+            logger.warning("version %d passed its evaluation but is not served: %s", found.version, error)
+            return
+        await self._context.publish(
+            (
+                Publication(POLICY_VERSIONS, self._settings.model, record),
+                Publication(RUN_LOG, self._settings.run_id, record),
+            )
+        )
+        logger.info("version %d is served: %s", found.version, found.reason)
 
     async def _watch(self) -> None:
         """Pause the run where its last steps, since the start or the last alarm, ran away."""

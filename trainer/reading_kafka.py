@@ -1,7 +1,7 @@
 """Read a topic as far as it is committed now: the ledger in full, the scores for what was excluded."""
 
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Collection
+from collections.abc import AsyncIterator, Collection, Sequence
 from dataclasses import dataclass
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -10,6 +10,7 @@ from rollbus.schemas.codec import decode, record_name
 from rollbus.schemas.control import RunCommand
 from rollbus.schemas.errors import RecordError
 from rollbus.schemas.kafka_connection import KafkaConnection
+from rollbus.schemas.steps import Evaluation
 from rollbus.schemas.trajectories import Score
 from rollbus.trainer.alarm import standing_pause
 from rollbus.trainer.connection_kafka import kafka_errors, reader_options
@@ -132,3 +133,25 @@ class PauseReader(Follower):
             return  # the curriculum, which decides on run-log, dead-letters it
         standing = () if self._standing is None else (self._standing,)
         self._standing = standing_pause([*standing, command])
+
+
+class EvaluationReader(Follower):
+    """Follows `evaluations`: how the versions of a model did on held-out tasks."""
+
+    def __init__(self, connection: KafkaConnection, topic: str, model: str) -> None:
+        super().__init__(connection, topic, 1)
+        self._model = model
+        self._found: list[Evaluation] = []
+
+    async def evaluations(self) -> Sequence[Evaluation]:
+        """Read on to the end and return all of the model's."""
+        await self.read_on()
+        return self._found
+
+    def _take(self, frame: Frame) -> None:
+        try:
+            record = decode(frame.value)
+        except RecordError:
+            return  # the sink, which writes evaluations down, dead-letters it
+        if isinstance(record, Evaluation) and record.model == self._model:
+            self._found.append(record)

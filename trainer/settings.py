@@ -9,6 +9,7 @@ from rollbus.schemas.kafka_connection import KafkaConnection
 from rollbus.schemas.topics import DEFAULT_NAMESPACE
 from rollbus.trainer.alarm import AlarmLimits
 from rollbus.trainer.backends.protocol import TrainConfig
+from rollbus.trainer.promotion import PromotionRule
 from rollbus.trainer.step import LoopSettings
 
 
@@ -105,6 +106,14 @@ class AlarmSettings(_Settings):
     no_signal_share: float | None = Field(default=0.9, gt=0, le=1)
 
 
+class PromotionSettings(_Settings):
+    """Which candidates are served without an operator; the same fields as `promotion.PromotionRule`."""
+
+    evaluation: str
+    metric: str
+    margin: float = 0.0
+
+
 class TrainerSettings(_Settings):
     """One trainer process."""
 
@@ -116,7 +125,8 @@ class TrainerSettings(_Settings):
     train: TrainSettings = TrainSettings()
     max_off_policy_steps: int = Field(default=4, ge=0)
     serve: Literal["at_once", "after_evaluation"] = "at_once"
-    """`after_evaluation` announces a candidate, and an operator promotes it."""
+    """`after_evaluation` announces a candidate; an operator promotes it, or `promote_if` does."""
+    promote_if: PromotionSettings | None = None
     on_rejected: Literal["stop", "skip"] = "stop"
     """What becomes of a batch that the backend refuses for good."""
     retry_pauses_s: tuple[float, ...] = (2.0, 15.0, 60.0)
@@ -136,6 +146,7 @@ class TrainerSettings(_Settings):
             retry_pauses_s=self.retry_pauses_s,
             skip_rejected=self.on_rejected == "skip",
             max_skipped_in_a_row=self.max_skipped_in_a_row,
+            promote_if=PromotionRule(**self.promote_if.model_dump()) if self.promote_if else None,
             alarm=AlarmLimits(**self.alarm.model_dump()) if self.alarm else None,
             poll_interval_s=self.poll_interval_s,
             finish_on_stop=self.backend.type != "art-server",

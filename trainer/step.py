@@ -21,6 +21,7 @@ from rollbus.trainer.backends.protocol import Backend, TrainConfig, TrainRequest
 from rollbus.trainer.door import DoorResult, DoorRules, check_batch
 from rollbus.trainer.ledger import Ledger, RunStep
 from rollbus.trainer.log import NextBatch, Publication, TrainerLog
+from rollbus.trainer.promotion import PromotionRule
 
 logger = logging.getLogger(__name__)
 
@@ -40,6 +41,8 @@ class LoopSettings:
     skip_rejected: bool = False
     """True drops a batch that the backend refuses; False stops the run."""
     max_skipped_in_a_row: int = 10
+    promote_if: PromotionRule | None = None
+    """Serve a candidate that passes; None leaves it to an operator."""
     alarm: AlarmLimits | None = None
     """Pause the run where these are passed; None never does."""
     poll_interval_s: float = 0.5

@@ -8,9 +8,19 @@ import pytest
 
 from rollbus.schemas.codec import encode
 from rollbus.schemas.errors import FencedError, UnavailableError
-from rollbus.schemas.steps import StepStarted
-from rollbus.schemas.topics import BATCHES, POLICY_VERSIONS, RUN_LOG, SCORES, TRAINING_STEPS, TRAJECTORIES, Topic
+from rollbus.schemas.steps import Evaluation, StepStarted
+from rollbus.schemas.topics import (
+    BATCHES,
+    EVALUATIONS,
+    POLICY_VERSIONS,
+    RUN_LOG,
+    SCORES,
+    TRAINING_STEPS,
+    TRAJECTORIES,
+    Topic,
+)
 from rollbus.schemas.trajectories import Location
+from rollbus.trainer.evaluation import evaluation_of
 from rollbus.trainer.log import Publication, TrainerLog
 from tests.builders import START_MS, make_command, make_score, make_version
 from tests.trainer.scenario import make_batch, make_payload
@@ -172,6 +182,17 @@ class TrainerLogContract:
         assert following.batch.number == 0
         await log.close()
 
+    async def test_evaluations_are_those_of_the_model(self, world: LogWorld) -> None:
+        log = world.log()
+        await log.open()
+        assert list(await log.evaluations()) == []
+        await world.append(EVALUATIONS, "main", *(make_evaluation(model=model) for model in ("agent", "other")))
+        async with asyncio.timeout(WAIT_S):
+            while not await log.evaluations():  # noqa: ASYNC110 - a commit's markers come after its answer
+                await asyncio.sleep(0.02)
+        assert [each.model for each in await log.evaluations()] == ["agent"]
+        await log.close()
+
     async def test_a_pause_holds_until_the_run_is_resumed(self, world: LogWorld) -> None:
         log = world.log()
         await log.open()
@@ -184,6 +205,11 @@ class TrainerLogContract:
         await world.append(RUN_LOG, "main", make_command("resume", key="c4"))
         assert await _eventually_paused(log, None)
         await log.close()
+
+
+def make_evaluation(model: str) -> Evaluation:
+    """Version 1 of a model, measured."""
+    return evaluation_of({"reward": [0.5, 1.5]}, model=model, policy_version=1, name="held out", now_ms=START_MS)
 
 
 def as_bytes(record: Any) -> bytes:

@@ -1,0 +1,67 @@
+"""The gate between training and serving: what was measured and is no worse is served, all else waits."""
+
+from rollbus.schemas.steps import Evaluation
+from rollbus.schemas.topics import EVALUATIONS
+from rollbus.trainer.evaluation import evaluation_of
+from rollbus.trainer.lineage import Lineage
+from rollbus.trainer.promotion import PromotionRule, find_promotion
+from tests.builders import make_version
+from tests.trainer.scenario import World
+
+RULE = PromotionRule("held out", "reward")
+
+
+def measured(version: int, value: float, name: str = "held out") -> Evaluation:
+    return evaluation_of(
+        {"reward": [value, value + 0.5]}, model="agent", policy_version=version, name=name, now_ms=version
+    )
+
+
+def lineage() -> Lineage:
+    """Version 0 serves; 1 to 3 are candidates, one upon the other."""
+    found = Lineage()
+    found.apply(make_version(0, state="serving"))
+    for version in (1, 2, 3):
+        found.apply(make_version(version, parent=version - 1, state="candidate"))
+    return found
+
+
+def promoted(*evaluations: Evaluation, rule: PromotionRule = RULE) -> int | None:
+    found = find_promotion(evaluations, lineage(), rule)
+    return None if found is None else found.version
+
+
+def test_the_newest_that_is_no_worse_is_promoted() -> None:
+    assert promoted(measured(0, 0.3), measured(1, 0.4), measured(2, 0.3), measured(3, 0.1)) == 2
+
+
+def test_nothing_is_promoted_without_a_measurement_of_both() -> None:
+    assert promoted(measured(2, 0.9)) is None
+    assert promoted(measured(0, 0.3)) is None
+    assert promoted(measured(0, 0.3), measured(2, 0.9, name="another")) is None
+
+
+def test_a_margin_asks_for_more_or_allows_for_noise() -> None:
+    both = (measured(0, 0.3), measured(1, 0.35))
+    assert promoted(*both, rule=PromotionRule("held out", "reward", margin=0.1)) is None
+    assert promoted(measured(0, 0.3), measured(1, 0.25), rule=PromotionRule("held out", "reward", margin=-0.1)) == 1
+
+
+def test_measured_again_the_newest_record_counts() -> None:
+    assert promoted(measured(0, 0.3), measured(1, 0.9), measured(1, 0.1)) is None
+
+
+async def test_the_trainer_serves_a_candidate_once_it_has_passed() -> None:
+    world = World()
+    world.add_batches(2)
+    settings = {"serve_at_once": False, "promote_if": RULE}
+    await world.trainer(**settings).run(until_idle=True)
+    assert (await world.backend.versions()).serving == 0
+    for version, value in ((0, 0.3), (1, 0.5), (2, 0.2)):
+        world.broker.append(EVALUATIONS, measured(version, value))
+    trainer = world.trainer(**settings)
+    await trainer.run(until_idle=True)
+    assert (await world.backend.versions()).serving == 1
+    assert (trainer.ledger.lineage.serving, trainer.ledger.lineage.head) == (1, 2)
+    await world.trainer(**settings).run(until_idle=True)
+    assert (await world.backend.versions()).serving == 1

@@ -12,6 +12,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Awaitable, Callable
+from contextlib import suppress
 from typing import TypeVar
 
 from rollbus.schemas.errors import ConfigurationError, RejectedError, RunStoppedError, UnavailableError
@@ -85,14 +86,16 @@ class Trainer:
         Raises FencedError when another trainer took over, RunStoppedError when a step failed for good, DataLossError
         where log and backend contradict each other.
         """
+        with suppress(StoppedWaitingError):
+            await self._run(until_idle=until_idle)
+
+    async def _run(self, *, until_idle: bool) -> None:
         failures = 0
         while not self._stop.is_set():
             try:
                 await self._open()
                 failures = 0
                 await self._train_batches(until_idle=until_idle)
-                return
-            except StoppedWaitingError:
                 return
             except UnavailableError as error:
                 pause = REOPEN_PAUSES_S[min(failures, len(REOPEN_PAUSES_S) - 1)]

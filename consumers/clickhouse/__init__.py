@@ -2,7 +2,7 @@
 
 In reading order: `rows` (a record to rows; one file per family), `ranges` (records of a partition to offset ranges),
 `chunk_joiner`, `kafka_source` and `client_clickhouse` (the two services), `sink` (the order that makes delivery safe),
-`migrate`, `kafka_status`, `saved` and `output` (questions and how answers look).
+`migrator`, `kafka_status`, `saved` and `output` (questions and how answers look).
 """
 
 from typing import TYPE_CHECKING
@@ -11,7 +11,7 @@ from rollbus.schemas.lazy import lazy_names
 
 if TYPE_CHECKING:
     from rollbus.consumers.clickhouse.kafka_status import PartitionLag, sink_status
-    from rollbus.consumers.clickhouse.migrate import migrate
+    from rollbus.consumers.clickhouse.migrator import migrate
     from rollbus.consumers.clickhouse.output import as_csv, as_json, as_table
     from rollbus.consumers.clickhouse.saved import Answer, SavedQuery, ask, list_queries, load_query, run_query
     from rollbus.consumers.clickhouse.settings import ClickHouseSettings, SinkSettings
@@ -52,7 +52,7 @@ __getattr__ = lazy_names(
         "ask": "saved",
         "list_queries": "saved",
         "load_query": "saved",
-        "migrate": "migrate",
+        "migrate": "migrator",
         "run_query": "saved",
         "run_sink": "sink",
         "run_sink_async": "sink",

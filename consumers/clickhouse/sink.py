@@ -23,7 +23,7 @@ from typing import Protocol, TypeVar
 
 from rollbus.consumers.clickhouse.client_clickhouse import ClickHouse
 from rollbus.consumers.clickhouse.kafka_source import Fetched, KafkaSource, Partition, connect
-from rollbus.consumers.clickhouse.migrate import migrate
+from rollbus.consumers.clickhouse.migrator import migrate
 from rollbus.consumers.clickhouse.origin import Row
 from rollbus.consumers.clickhouse.ranges import OffsetRange, PartitionBuffer
 from rollbus.consumers.clickhouse.settings import SinkSettings

@@ -8,7 +8,7 @@ import pytest
 
 from rollbus.consumers.clickhouse import ClickHouseSettings, list_queries, migrate, run_query
 from rollbus.consumers.clickhouse.client_clickhouse import ClickHouse
-from rollbus.consumers.clickhouse.migrate import applied, load_migrations
+from rollbus.consumers.clickhouse.migrator import applied, load_migrations
 from rollbus.consumers.clickhouse.origin import Origin, Row
 from rollbus.consumers.clickhouse.rows import rows_of
 from rollbus.local.ports import free_port

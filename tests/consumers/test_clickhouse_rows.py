@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from rollbus.consumers.clickhouse.migrate import load_migrations
+from rollbus.consumers.clickhouse.migrator import load_migrations
 from rollbus.consumers.clickhouse.origin import MAX_TIME_MS, Origin
 from rollbus.consumers.clickhouse.rows import MAKERS, NOT_STORED, rows_of
 from rollbus.schemas.registry import RECORDS

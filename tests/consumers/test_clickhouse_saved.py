@@ -4,7 +4,7 @@ from pathlib import Path
 
 import pytest
 
-from rollbus.consumers.clickhouse.migrate import Migration, find_pending, load_migrations, split_statements
+from rollbus.consumers.clickhouse.migrator import Migration, find_pending, load_migrations, split_statements
 from rollbus.consumers.clickhouse.saved import bind, list_queries, load_query, parse_query
 from rollbus.schemas.errors import ConfigurationError
 

@@ -164,7 +164,8 @@ def _answer(question: Coroutine[Any, Any, Sequence[Any]]) -> Sequence[Any]:
 
 def undisturbed(task: Task, broker: Broker) -> tuple[Any, list[Outgoing]]:
     """Return the state and the outputs of a stage that takes the same input in one life, record by record."""
-    state, outputs = task.stage.new_state(), []
+    state = task.stage.new_state()
+    outputs: list[Outgoing] = []
     for incoming in broker.committed(task.stage.input, task.partition):
         (answer,) = _answer(task.stage.answer(state, [incoming]))
         outputs += task.stage.step(state, incoming, answer)

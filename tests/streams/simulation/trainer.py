@@ -23,7 +23,7 @@ class TrainerState(PartitionState):
         super().__init__(self.numbers)
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class SimulatedTrainer:
     """Trains at once; versions count by run, and each is announced twice, as after a crash."""
 

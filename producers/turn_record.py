@@ -27,7 +27,7 @@ from rollbus.schemas.tokens import encode_logprobs, encode_token_ids
 
 _VERSIONED = re.compile(r"@(?:v|step)?(\d{1,9})$")
 """`name@version`, the version a number."""
-_SAMPLING = ("temperature", "top_p", "frequency_penalty", "presence_penalty")
+_SAMPLING = ("temperature", "top_p", "frequency_penalty", "presence_penalty", "min_p", "repetition_penalty")
 TOOLS_FIELDS = ("tools", "functions")
 ABANDONED = "abandoned"
 
@@ -189,5 +189,6 @@ def _sampling_of(request: Mapping[str, Any]) -> dict[str, Any]:
     asked = {**request, **extra} if isinstance(extra, Mapping) else request
     fields: dict[str, Any] = {name: number_of(asked.get(name)) for name in _SAMPLING}
     fields["seed"] = count_of(asked.get("seed"))
+    fields["top_k"] = count_of(asked.get("top_k"))
     fields["max_tokens"] = count_of(asked.get("max_completion_tokens")) or count_of(asked.get("max_tokens"))
     return fields

@@ -49,6 +49,8 @@ class DropReason(StrEnum):
     """Sampled by weights that are not ancestors of the base."""
     TEMPERATURE = "temperature"
     """Sampled at another temperature than the log-probs are of, or than the backend trains at."""
+    SAMPLING = "sampling"
+    """Sampled with top_p, top_k, min_p or a penalty: from another distribution than the one its log-probs are of."""
     PAYLOAD_LOST = "payload_lost"
     """Its location no longer holds it."""
     REJECTED_BY_BACKEND = "rejected_by_backend"

@@ -100,6 +100,9 @@ class TurnRecorded(Event):
     top_p: float | None = None
     frequency_penalty: float | None = None
     presence_penalty: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    repetition_penalty: float | None = None
     seed: int | None = None
     max_tokens: int | None = None
     finish_reason: str | None = None

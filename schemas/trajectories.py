@@ -74,6 +74,13 @@ class Turn:
     completion: Message
     finish_reason: str | None = None
     temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    repetition_penalty: float | None = None
+    """As asked for; None where the request did not say."""
     logprob_mode: str = "unknown"
     occurred_at_ms: int
     latency_ms: int | None = None

@@ -106,6 +106,8 @@ def _refusal(
         return DropReason.UNTRAINABLE
     if not _temperature_holds(payload):
         return DropReason.TEMPERATURE
+    if not all(map(_samples_plainly, _trained_turns(payload))):
+        return DropReason.SAMPLING
     longest = max(token_count(history.token_ids) for history in payload.histories)
     if rules.max_sequence_tokens is not None and longest > rules.max_sequence_tokens:
         return DropReason.OVERLONG
@@ -125,14 +127,34 @@ def _temperature_holds(payload: Trajectory) -> bool:
     At temperature 1, or where none is recorded, they are. At another, processed ones are, and the update divides its
     logits by it; raw ones are not. Turns that were not trained may have any.
     """
+    return all(map(_turn_holds, _trained_turns(payload)))
+
+
+def _trained_turns(payload: Trajectory) -> list[Turn]:
     trained = {span.turn for history in payload.histories for span in history.spans}
-    return all(_turn_holds(turn) for index, turn in enumerate(payload.turns) if index in trained)
+    return [turn for index, turn in enumerate(payload.turns) if index in trained]
 
 
 def _turn_holds(turn: Turn) -> bool:
     if turn.temperature is None or turn.temperature == 1:
         return True
     return turn.logprob_mode == "processed" and 0 < turn.temperature < math.inf
+
+
+def _samples_plainly(turn: Turn) -> bool:
+    """Whether nothing but the temperature stood between the model and the choice of a token.
+
+    What cuts the distribution off or bends it leaves log-probs that are not those of the distribution sampled from,
+    whatever their mode.
+    """
+    return (
+        turn.top_p in (None, 1)
+        and (turn.top_k is None or turn.top_k <= 0)
+        and turn.min_p in (None, 0)
+        and not turn.frequency_penalty
+        and not turn.presence_penalty
+        and turn.repetition_penalty in (None, 1)
+    )
 
 
 def _numbers_hold(history: History) -> bool:

@@ -54,6 +54,24 @@ def test_a_call_is_recorded_token_exact_and_looks_untouched(
     assert (turn.temperature, turn.seed) == (0.7, 5)
 
 
+def test_how_an_answer_was_asked_to_be_sampled_is_recorded(
+    recorder: Recorder, sink: MemorySink, server: Server
+) -> None:
+    client = recorder.wrap(server.client())
+    with recorder.episode(task="greet"):
+        client.chat.completions.create(
+            model="agent",
+            messages=HELLO,
+            top_p=0.9,
+            frequency_penalty=0.5,
+            presence_penalty=0.25,
+            extra_body={"top_k": 40, "min_p": 0.05, "repetition_penalty": 1.1},
+        )
+    (turn,) = turns(recorder, sink)
+    assert (turn.top_p, turn.top_k, turn.min_p) == (0.9, 40, 0.05)
+    assert (turn.frequency_penalty, turn.presence_penalty, turn.repetition_penalty) == (0.5, 0.25, 1.1)
+
+
 def test_what_the_application_asks_for_itself_it_gets(recorder: Recorder, server: Server) -> None:
     client = recorder.wrap(server.client())
     with recorder.episode(task="greet"):

@@ -281,6 +281,21 @@ def test_what_cannot_be_trained_goes_out_with_its_reason(
     assert (trajectory.trainable, trajectory.untrainable_reason) == (False, reason)
 
 
+def test_a_turn_keeps_how_it_was_asked_to_be_sampled() -> None:
+    asked: dict[str, Any] = {
+        "temperature": 0.7,
+        "top_p": 0.9,
+        "top_k": 40,
+        "min_p": 0.05,
+        "frequency_penalty": 0.5,
+        "presence_penalty": 0.25,
+        "repetition_penalty": 1.1,
+    }
+    trajectory = only_trajectory(assembling().feed(make_started(), make_turn(**asked), make_ended(), make_closed()))
+    (turn,) = trajectory.turns
+    assert {name: getattr(turn, name) for name in asked} == asked
+
+
 def test_an_episode_without_turns_goes_out_untrainable() -> None:
     events = [make_started(), make_ended(sequence=1), make_closed(count=2)]
     assert only_trajectory(assembling().feed(*events)).untrainable_reason == "no_turns"

@@ -89,6 +89,27 @@ def test_each_span_becomes_a_turn_whose_prompt_is_everything_before_it() -> None
         (other(turns=(turn_with(temperature=0.7, logprob_mode="unknown"),)), "temperature"),
         (other(turns=(turn_with(temperature=0.0, logprob_mode="processed"),)), "temperature"),
         (other(turns=(turn_with(temperature=0.7, logprob_mode="processed"),)), None),
+        (other(turns=(turn_with(top_p=0.9),)), "sampling"),
+        (other(turns=(turn_with(top_k=40),)), "sampling"),
+        (other(turns=(turn_with(min_p=0.05),)), "sampling"),
+        (other(turns=(turn_with(frequency_penalty=0.5),)), "sampling"),
+        (other(turns=(turn_with(presence_penalty=-0.5),)), "sampling"),
+        (other(turns=(turn_with(repetition_penalty=1.1),)), "sampling"),
+        (
+            other(
+                turns=(
+                    turn_with(
+                        top_p=1.0,
+                        top_k=-1,
+                        min_p=0.0,
+                        frequency_penalty=0.0,
+                        presence_penalty=0.0,
+                        repetition_penalty=1.0,
+                    ),
+                )
+            ),
+            None,
+        ),
         (other(histories=make_payload("x").histories, version=0), None),
         (other(turns=(turn_with(temperature=1.0),)), None),
         (other(version=1), "off_lineage"),

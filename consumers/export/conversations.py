@@ -1,0 +1,96 @@
+"""The turns of an episode → the messages that each of them was asked with.
+
+A turn carries only the messages that no earlier turn of its writer carried, how many came before them, and their hash;
+whole prompts come back by following that. What cannot be followed (a turn that was lost) is named, not guessed.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rollbus.schemas.ids import messages_hash
+
+Message = dict[str, Any]
+"""The fields of `schemas.events.Message` that are set, as ClickHouse keeps them."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StoredTurn:
+    """One row of the table `turns`."""
+
+    event_id: str
+    writer_id: str
+    prefix_count: int
+    prefix_hash: str
+    added_messages: tuple[Message, ...]
+    completion: Message
+
+
+@dataclass(frozen=True, slots=True)
+class Exchange:
+    """A turn with its whole prompt."""
+
+    event_id: str
+    prompt: tuple[Message, ...]
+    completion: Message
+
+    @property
+    def messages(self) -> tuple[Message, ...]:
+        """Return prompt and answer."""
+        return (*self.prompt, self.completion)
+
+
+def exchanges(turns: Iterable[StoredTurn]) -> tuple[list[Exchange], list[str]]:
+    """Return the turns of one episode with their prompts, and the event ids of those whose prompt is not whole."""
+    found: list[Exchange] = []
+    broken: list[str] = []
+    histories: dict[str, list[tuple[Message, ...]]] = {}
+    for turn in turns:
+        known = histories.setdefault(turn.writer_id, [])
+        prefix = _prefix(turn, known)
+        if prefix is None:
+            broken.append(turn.event_id)
+            continue
+        made = Exchange(turn.event_id, (*prefix, *turn.added_messages), turn.completion)
+        known.append(made.messages)
+        found.append(made)
+    return found, broken
+
+
+def _prefix(turn: StoredTurn, known: Sequence[tuple[Message, ...]]) -> tuple[Message, ...] | None:
+    if turn.prefix_count == 0:
+        return ()
+    for history in reversed(known):
+        prefix = history[: turn.prefix_count]
+        if len(prefix) == turn.prefix_count and messages_hash(prefix) == turn.prefix_hash:
+            return prefix
+    return None
+
+
+def longest(found: Sequence[Exchange]) -> list[Exchange]:
+    """Return the exchanges that no later one continues: each is a whole conversation."""
+    return [
+        exchange
+        for index, exchange in enumerate(found)
+        if not any(later.prompt[: len(exchange.messages)] == exchange.messages for later in found[index + 1 :])
+    ]
+
+
+def chat_message(message: Mapping[str, Any]) -> Message | None:
+    """Return a message in OpenAI's form; None where it holds more than text (pictures, sound)."""
+    content = message.get("content")
+    if message.get("parts"):
+        parts = json.loads(message["parts"])
+        if any(part.get("type") not in {"text", "input_text", "output_text"} for part in parts):
+            return None
+        content = "".join(part.get("text", "") for part in parts)
+    made: Message = {"role": message["role"], "content": content}
+    if message.get("tool_calls"):
+        made["tool_calls"] = json.loads(message["tool_calls"])
+    for name in ("tool_call_id", "name"):
+        if message.get(name) is not None:
+            made[name] = message[name]
+    if message.get("reasoning"):
+        made["reasoning_content"] = message["reasoning"]
+    return made

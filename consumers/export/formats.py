@@ -1,0 +1,66 @@
+"""Conversations and preference pairs → the rows that trainers read. Pure.
+
+| layout | row | read by |
+|---|---|---|
+| `messages` | messages | TRL's SFTTrainer, NeMo Customizer, OpenAI |
+| `prompt-completion` | prompt, completion | TRL's SFTTrainer, with the loss on the completion alone |
+| `preference` | prompt, chosen, rejected | TRL's DPOTrainer |
+| `nemo-dpo` | prompt, chosen_response, rejected_response | NeMo Customizer |
+"""
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+from rollbus.consumers.export.preferences import Candidate, ChatMessage, PreferencePair
+
+Row = dict[str, Any]
+SftLayout = Literal["messages", "prompt-completion"]
+DpoLayout = Literal["preference", "nemo-dpo"]
+
+
+def conversation_row(messages: Sequence[ChatMessage], *, tools: str = "", **facts: Any) -> Row:
+    """Return a whole conversation; every message of the assistant is trained on."""
+    return {"messages": [dict(message) for message in messages], **_tools(tools), **facts}
+
+
+def completion_row(candidate: Candidate) -> Row:
+    """Return one answer and its prompt; only the answer is trained on."""
+    return {
+        "prompt": [dict(message) for message in candidate.prompt],
+        "completion": [dict(candidate.completion)],
+        **_tools(candidate.tools),
+        **candidate.facts,
+    }
+
+
+def preference_row(pair: PreferencePair) -> Row:
+    """Return a pair in TRL's form, with its scores and where its sides come from."""
+    return {
+        "prompt": [dict(message) for message in pair.prompt],
+        "chosen": [dict(pair.chosen.completion)],
+        "rejected": [dict(pair.rejected.completion)],
+        **_tools(pair.chosen.tools),
+        "chosen_score": pair.chosen.score,
+        "rejected_score": pair.rejected.score,
+        "chosen_id": pair.chosen.id,
+        "rejected_id": pair.rejected.id,
+    }
+
+
+def nemo_dpo_row(pair: PreferencePair) -> Row | None:
+    """Return a pair in NeMo Customizer's form; None where a tool call is in it, as the form knows text only."""
+    if any(_is_call(message) for message in (*pair.prompt, pair.chosen.completion, pair.rejected.completion)):
+        return None
+    return {
+        "prompt": [{"role": message["role"], "content": message.get("content") or ""} for message in pair.prompt],
+        "chosen_response": pair.chosen.completion.get("content") or "",
+        "rejected_response": pair.rejected.completion.get("content") or "",
+    }
+
+
+def _is_call(message: ChatMessage) -> bool:
+    return bool(message.get("tool_calls")) or message["role"] == "tool"
+
+
+def _tools(tools: str) -> Row:
+    return {"tools": tools} if tools else {}

@@ -1,0 +1,86 @@
+"""Preference pairs: only real preferences, the clearest first."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rollbus.consumers.export.formats import completion_row, nemo_dpo_row, preference_row
+from rollbus.consumers.export.preferences import Candidate, group_candidates, preference_pairs
+
+
+def candidate(name: str, score: float, *, text: str | None = None, prompt: str = "move", **fields: Any) -> Candidate:
+    return Candidate(
+        id=name,
+        prompt=({"role": "user", "content": prompt},),
+        completion={"role": "assistant", "content": text or name},
+        score=score,
+        **fields,
+    )
+
+
+def names(made: Sequence[Any]) -> list[tuple[str, str]]:
+    return [(pair.chosen.id, pair.rejected.id) for pair in made]
+
+
+def test_the_best_is_preferred_to_the_worst() -> None:
+    made = preference_pairs([candidate("a", 0.2), candidate("b", 0.9), candidate("c", 0.5)])
+    assert names(made) == [("b", "a")]
+
+
+def test_every_pair_that_differs_enough_is_made_when_asked_for() -> None:
+    answers = [candidate("a", 0.5), candidate("b", 1.0), candidate("c", 0.0), candidate("d", 0.75)]
+    assert names(preference_pairs(answers, exhaustive=True, min_margin=0.5)) == [
+        ("b", "c"),
+        ("d", "c"),
+        ("a", "c"),
+        ("b", "a"),
+    ]
+    assert len(preference_pairs(answers, exhaustive=True, max_pairs=2)) == 2
+
+
+def test_equal_scores_and_equal_answers_are_no_preference() -> None:
+    assert preference_pairs([candidate("a", 0.5), candidate("b", 0.5)]) == []
+    assert preference_pairs([candidate("a", 0.0, text="x"), candidate("b", 1.0, text="x")]) == []
+
+
+def test_only_answers_to_the_same_prompt_and_tools_are_compared() -> None:
+    answers = [candidate("a", 0), candidate("b", 1, prompt="other"), candidate("c", 1), candidate("d", 0, tools="[1]")]
+    assert [[each.id for each in group] for group in group_candidates(answers)] == [["a", "c"], ["b"], ["d"]]
+
+
+@given(st.lists(st.floats(-10, 10), max_size=7), st.floats(0, 5), st.randoms(use_true_random=False))
+def test_the_order_of_the_answers_does_not_matter(scores: list[float], min_margin: float, random: Any) -> None:
+    answers = [candidate(f"c{index}", score) for index, score in enumerate(scores)]
+    shuffled = random.sample(answers, len(answers))
+    made = preference_pairs(answers, min_margin=min_margin, exhaustive=True)
+    assert made == preference_pairs(shuffled, min_margin=min_margin, exhaustive=True)
+    assert all(pair.margin > 0 and pair.margin >= min_margin for pair in made)
+    assert len(made) == sum(1 for a in scores for b in scores if a > b and a - b >= min_margin)
+
+
+def test_rows_carry_prompt_and_both_answers() -> None:
+    (pair,) = preference_pairs([candidate("good", 1.0), candidate("bad", 0.0)])
+    assert preference_row(pair) == {
+        "prompt": [{"role": "user", "content": "move"}],
+        "chosen": [{"role": "assistant", "content": "good"}],
+        "rejected": [{"role": "assistant", "content": "bad"}],
+        "chosen_score": 1.0,
+        "rejected_score": 0.0,
+        "chosen_id": "good",
+        "rejected_id": "bad",
+    }
+    assert nemo_dpo_row(pair) == {
+        "prompt": [{"role": "user", "content": "move"}],
+        "chosen_response": "good",
+        "rejected_response": "bad",
+    }
+    assert completion_row(candidate("good", 1.0, facts={"task": "play"}))["task"] == "play"
+
+
+def test_a_form_that_knows_text_only_leaves_out_tool_calls() -> None:
+    call = {"role": "assistant", "content": None, "tool_calls": [{"id": "1"}]}
+    answers = [Candidate("a", ({"role": "user", "content": "m"},), call, 1.0), candidate("b", 0.0, prompt="m")]
+    (pair,) = preference_pairs(answers)
+    assert nemo_dpo_row(pair) is None

@@ -8,7 +8,7 @@ export PYTHONUNBUFFERED := 1
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup kafka demo test test-fast test-312 test-311 bench-streams check format lint types clean
+.PHONY: help setup kafka demo test test-java test-fast test-312 test-311 bench-streams check format lint types clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | column -t -s @
@@ -29,6 +29,9 @@ test-312: setup
 test-311: setup ## Run the tests of the core, the producers and the streams on Python 3.11
 	@UV_PROJECT_ENVIRONMENT=.venv-311 VIRTUAL_ENV= $(PYTHON_BIN)/uv sync -q --frozen --python 3.11 --extra streams --no-editable --reinstall-package rollbus
 	@.venv-311/bin/python -m pytest -m "not services" tests/schemas tests/producers tests/streams
+
+test-java: setup ## Read and write the wire format with Apache Avro for Java (Maven)
+	@mvn -B -Dstyle.color=never -f tests/java/pom.xml test | grep -E '^\[(INFO|ERROR)\] Tests run|BUILD|ERROR'
 
 test-fast: setup ## Run the tests that need no service
 	@$(PYTHON_BIN)/pytest -m "not services"

@@ -1,5 +1,6 @@
 """Bytes that a release has written are read for ever, and the newest version is written as it was released."""
 
+import json
 from pathlib import Path
 
 import pytest
@@ -7,7 +8,7 @@ import pytest
 from rollbus.schemas.avro_types import newest_version
 from rollbus.schemas.codec import decode, encode
 from rollbus.schemas.registry import RECORDS
-from tests.schemas.golden import FOLDER, path_of, sample
+from tests.schemas.golden import CHUNKS, FOLDER, chunk_frames, path_of, plain, sample
 
 BY_NAME = {record.__name__: record for record in RECORDS}
 RELEASED = sorted(FOLDER.glob("*.hex"))
@@ -30,3 +31,14 @@ def test_the_newest_version_is_written_as_it_was_released(record: type) -> None:
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.__name__)
 def test_no_released_version_is_without_its_bytes(record: type) -> None:
     assert all(path_of(record, version).exists() for version in range(1, newest_version(record) + 1)), REMEDY
+
+
+@pytest.mark.parametrize("path", RELEASED, ids=lambda path: path.stem)
+def test_the_plain_form_for_other_languages_says_what_the_bytes_say(path: Path) -> None:
+    name, version = path.stem.split(".")
+    assert json.loads(path.with_suffix(".json").read_text()) == plain(BY_NAME[name], int(version)), REMEDY
+
+
+def test_a_split_record_is_framed_as_it_was_released() -> None:
+    written = [bytes.fromhex(path.read_text()) for path in sorted(CHUNKS.glob("*.hex"))]
+    assert written == chunk_frames()

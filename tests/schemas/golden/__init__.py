@@ -1,6 +1,7 @@
-"""One sample of each version of each record, as bytes that a release has written.
+"""One sample of each version of each record: as bytes that a release has written, and as JSON for other languages.
 
-`python -m tests.schemas.golden --write` adds the files that are missing; one that exists is never changed.
+In the JSON, bytes stand as hexadecimal digits. `python -m tests.schemas.golden --write` adds the files that are missing;
+one that exists is never changed.
 """
 
 import dataclasses
@@ -13,11 +14,15 @@ from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
 from rollbus.schemas.avro_types import avsc_path, newest_version
+from rollbus.schemas.chunks import split
 from rollbus.schemas.codec import encode
+from rollbus.schemas.events import TurnRecorded
 from rollbus.schemas.registry import RECORDS
 from rollbus.schemas.tokens import encode_logprobs, encode_token_ids
 
 FOLDER = Path(__file__).parent
+CHUNKS = FOLDER / "chunks"
+CHUNK_LIMIT = 400
 Fields = dict[str, set[str]]
 """Field names by record name, as one version of a schema has them."""
 BY_NAME: dict[str, Any] = {
@@ -49,14 +54,51 @@ def sample(record: type, version: int) -> Any:
     return _record(record, fields)
 
 
+def plain(record: type, version: int) -> dict[str, Any]:
+    """Return the sample as plain values, with the fields that the version has and bytes as hexadecimal digits."""
+    fields: Fields = {}
+    _collect(json.loads(avsc_path(record, version).read_text()), fields)
+    value = _plain(sample(record, version), fields)
+    assert isinstance(value, dict)
+    return value
+
+
+def chunk_frames() -> list[bytes]:
+    """Return a turn split into chunks that are far smaller than real ones."""
+    return split(bytes.fromhex(path_of(TurnRecorded, 1).read_text()), limit=CHUNK_LIMIT)
+
+
 def write_missing() -> Iterator[Path]:
-    """Write the newest version of each record that has no file yet."""
+    """Write the newest version of each record, and the plain form of any, that has no file yet."""
     for record in RECORDS:
-        version = newest_version(record)
-        path = path_of(record, version)
-        if not path.exists():
-            path.write_text(encode(sample(record, version)).hex() + "\n")
-            yield path
+        newest = newest_version(record)
+        yield from _write(path_of(record, newest), encode(sample(record, newest)).hex())
+        for version in range(1, newest + 1):
+            text = json.dumps(plain(record, version), indent=1, ensure_ascii=False)
+            yield from _write(path_of(record, version).with_suffix(".json"), text)
+    for index, frame in enumerate(chunk_frames()):
+        yield from _write(CHUNKS / f"{index}.hex", frame.hex())
+
+
+def _write(path: Path, text: str) -> Iterator[Path]:
+    if not path.exists():
+        path.write_text(text + "\n")
+        yield path
+
+
+def _plain(value: Any, fields: Fields) -> Any:
+    if dataclasses.is_dataclass(value):
+        names = fields[type(value).__name__]
+        return {
+            each.name: _plain(getattr(value, each.name), fields)
+            for each in dataclasses.fields(value)
+            if each.name in names
+        }
+    if isinstance(value, Mapping):
+        return {key: _plain(item, fields) for key, item in value.items()}
+    if isinstance(value, tuple):
+        return [_plain(item, fields) for item in value]
+    return value.hex() if isinstance(value, bytes) else value
 
 
 def _collect(schema: Any, fields: Fields) -> None:

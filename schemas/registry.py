@@ -1,6 +1,6 @@
 """Every record type that travels on a topic, one row each."""
 
-from rollbus.schemas import control, drops, events, groups, steps, trajectories
+from rollbus.schemas import control, drops, events, groups, replays, steps, trajectories
 
 RECORDS: tuple[type, ...] = (
     events.EpisodeStarted,
@@ -30,4 +30,5 @@ RECORDS: tuple[type, ...] = (
     drops.Drop,
     drops.DeadLetter,
     drops.ProducerReport,
+    replays.ReplayManifest,
 )

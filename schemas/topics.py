@@ -19,6 +19,7 @@ from rollbus.schemas.events import (
     WriterClosed,
 )
 from rollbus.schemas.groups import CurriculumState, Group, StepOutcome, TrainingBatch
+from rollbus.schemas.replays import ReplayManifest
 from rollbus.schemas.steps import (
     Evaluation,
     PolicyVersion,
@@ -129,6 +130,8 @@ POLICY_VERSIONS = Topic(
     "policy-versions", "model", (PolicyVersion,), ("trainer", "operator"), ("trainer",), "one", "forever"
 )
 EVALUATIONS = Topic("evaluations", "run id", (Evaluation,), ("trainer", "operator"), (), "one", "forever")
+REPLAYS = Topic("replays", "replay name", (ReplayManifest,), ("replay",), ("trainer",), "one", "forever")
+EXCLUSIONS = Topic("exclusions", "episode id", (Excluded,), ("operator",), ("replay", "trainer"), "one", "forever")
 PRODUCER_REPORTS = Topic("producer-reports", "producer", (ProducerReport,), ("producers",), (), "one", "time")
 DROPS = Topic("drops", "unit id", (Drop,), ("any stage",), (), "events", "forever")
 DEAD_LETTERS = Topic("dead-letters", "origin key", (DeadLetter,), ("any consumer",), (), "one", "time")
@@ -144,6 +147,8 @@ TOPICS: tuple[Topic, ...] = (
     TRAINING_STEPS,
     POLICY_VERSIONS,
     EVALUATIONS,
+    REPLAYS,
+    EXCLUSIONS,
     PRODUCER_REPORTS,
     DROPS,
     DEAD_LETTERS,

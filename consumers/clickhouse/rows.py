@@ -8,7 +8,7 @@ from typing import Any
 
 from rollbus.consumers.clickhouse import rows_events, rows_operations, rows_runs, rows_steps, rows_trajectories
 from rollbus.consumers.clickhouse.origin import Origin, Rows
-from rollbus.schemas import control, drops, events, groups, steps, trajectories
+from rollbus.schemas import control, drops, events, groups, replays, steps, trajectories
 
 MAKERS: dict[type, Callable[[Any, Origin], Rows]] = {
     events.EpisodeStarted: rows_events.episode_started,
@@ -37,6 +37,7 @@ MAKERS: dict[type, Callable[[Any, Origin], Rows]] = {
     drops.Drop: rows_operations.drop,
     drops.DeadLetter: rows_operations.dead_letter,
     drops.ProducerReport: rows_operations.producer_report,
+    replays.ReplayManifest: rows_operations.replay_manifest,
 }
 
 NOT_STORED: dict[type, str] = {

@@ -1,8 +1,9 @@
-"""Drops, dead letters, producers' counters, configurations and commands → their tables."""
+"""Drops, dead letters, producers' counters, configurations, commands and replays → their tables."""
 
 from rollbus.consumers.clickhouse.origin import Origin, Rows, time_ms
 from rollbus.schemas.control import ConfigApplied, RunCommand
 from rollbus.schemas.drops import DeadLetter, Drop, ProducerReport
+from rollbus.schemas.replays import ReplayManifest, ReplayRange
 
 
 def drop(record: Drop, origin: Origin) -> Rows:
@@ -84,3 +85,34 @@ def run_command(record: RunCommand, origin: Origin) -> Rows:
     """Return an operator's command."""
     row = origin.row(run_id=record.run_id, command=record.command, command_id=record.command_id, comment=record.comment)
     return [("run_commands", row)]
+
+
+def replay_manifest(record: ReplayManifest, origin: Origin) -> Rows:
+    """Return a replay as far as it is; a later manifest of the same name takes its place."""
+    row = origin.row(
+        name=record.name,
+        replay_namespace=record.namespace,
+        source_namespace=record.source_namespace,
+        state=record.state,
+        stages=list(record.stages),
+        ranges=_ranges(record.ranges),
+        missing=_ranges(record.missing),
+        from_at=None if record.from_ms is None else time_ms(record.from_ms),
+        to_at=None if record.to_ms is None else time_ms(record.to_ms),
+        rewards=record.rewards,
+        scores=record.scores,
+        overrides={f"{one.stage}.{one.run_id}" if one.run_id else one.stage: one.content for one in record.overrides},
+        code_hash=record.code_hash,
+        version=record.version,
+        exclusions=record.exclusions,
+        digests={one.stage: one.digest for one in record.digests},
+        records=dict(record.records),
+        dead_letters=sum(one.dead_letters for one in record.digests),
+        started_at=time_ms(record.started_at_ms),
+        finished_at=None if record.finished_at_ms is None else time_ms(record.finished_at_ms),
+    )
+    return [("replays", row)]
+
+
+def _ranges(ranges: tuple[ReplayRange, ...]) -> list[tuple[str, int, int, int]]:
+    return [(one.topic, one.partition, one.from_offset, one.to_offset) for one in ranges]

@@ -10,6 +10,7 @@ from rollbus.schemas.control import ConfigApplied
 from rollbus.schemas.drops import DeadLetter, Drop, ProducerReport
 from rollbus.schemas.groups import CurriculumState, Group, StepOutcome, TrainingBatch
 from rollbus.schemas.ids import event_id, trajectory_id
+from rollbus.schemas.replays import ReplayManifest, ReplayRange, StageDigest
 from rollbus.schemas.steps import (
     DroppedMember,
     Evaluation,
@@ -232,6 +233,18 @@ def _operations() -> list[Record]:
         message="not a record",
     )
     report = ProducerReport(producer="web", writer_id="w1", counters={"sent": 40}, reported_at_ms=START_MS)
+    part = ReplayRange(topic="episode-events", partition=0, from_offset=0, to_offset=40)
+    replayed = ReplayManifest(
+        name="fixed",
+        namespace="replay-fixed.",
+        source_namespace="rollbus.",
+        state="complete",
+        stages=("assembly",),
+        ranges=(part,),
+        digests=(StageDigest(stage="assembly", records_in=40, records_out=9, dead_letters=0, digest="abc"),),
+        records={"trajectories": 9},
+        started_at_ms=START_MS,
+    )
     return [
         drop("group", "g2", "no_signal", "curriculum", "main", "e3", "e4"),
         drop("trajectory", trajectory_id("e7"), "untrainable", "scoring", None, "e7"),
@@ -239,4 +252,5 @@ def _operations() -> list[Record]:
         drop("event", event_id("e1", "w1", 77), "late_event", "assembly", None),
         ("dead-letters", "k", letter),
         ("producer-reports", "web", report),
+        ("replays", "fixed", replayed),
     ]

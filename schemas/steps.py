@@ -132,4 +132,6 @@ class Evaluation:
     metrics: Mapping[str, float] = field(default_factory=dict)
     """Shares and means by name; intervals as `<name>_low` and `<name>_high` (95 %)."""
     seed: int | None = None
+    set_hash: str | None = None
+    """Names the tasks that were played; only evaluations of one set are compared."""
     evaluated_at_ms: int

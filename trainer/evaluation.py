@@ -1,6 +1,8 @@
-"""A policy version measured on held-out tasks → an `Evaluation` record.
+"""A policy version measured on held-out tasks → an `Evaluation` record; two of them → how much one is better.
 
-Pure: who plays the tasks brings the results. The id names what was measured, so measuring again replaces it.
+Pure: who plays the tasks brings the results. The id names what was measured, so measuring again replaces it. All
+intervals are at 95 %: Wilson's for shares, the normal approximation for means, and for a difference the square-and-add
+of the two intervals (Newcombe 1998, method 10; for shares his very formula), which takes the episodes as independent.
 """
 
 import math
@@ -24,6 +26,7 @@ def evaluation_of(
     now_ms: int,
     run_id: str | None = None,
     seed: int | None = None,
+    set_hash: str | None = None,
 ) -> Evaluation:
     """Return the record of samples by metric, one value per episode; values 0 and 1 are shares (Wilson)."""
     lengths = {len(values) for values in samples.values()}
@@ -37,7 +40,9 @@ def evaluation_of(
         low, middle, high = share_interval(values) if set(values) <= {0, 1} else mean_interval(values)
         metrics |= {metric: middle, f"{metric}_low": low, f"{metric}_high": high}
     return Evaluation(
-        evaluation_id=stable_id("evaluation", model, policy_version, run_id or "", name, seed),
+        evaluation_id=stable_id(
+            "evaluation", model, policy_version, run_id or "", name, seed, *filter(None, [set_hash])
+        ),
         model=model,
         policy_version=policy_version,
         run_id=run_id,
@@ -45,6 +50,7 @@ def evaluation_of(
         episodes=lengths.pop(),
         metrics=metrics,
         seed=seed,
+        set_hash=set_hash,
         evaluated_at_ms=now_ms,
     )
 
@@ -67,3 +73,19 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float, float]:
     mean = fmean(values)
     half = Z_95 * stdev(values) / math.sqrt(len(values)) if len(values) > 1 else 0.0
     return mean - half, mean, mean + half
+
+
+def interval_of(evaluation: Evaluation, metric: str) -> tuple[float, float, float]:
+    """Return low, value and high of a metric; without a recorded interval all three are the value."""
+    value = evaluation.metrics[metric]
+    return (
+        evaluation.metrics.get(f"{metric}_low", value),
+        value,
+        evaluation.metrics.get(f"{metric}_high", value),
+    )
+
+
+def difference(after: Evaluation, before: Evaluation, metric: str) -> tuple[float, float, float]:
+    """Return low, value and high of after − before."""
+    (low_a, a, high_a), (low_b, b, high_b) = interval_of(after, metric), interval_of(before, metric)
+    return a - b - math.hypot(a - low_a, high_b - b), a - b, a - b + math.hypot(high_a - a, b - low_b)

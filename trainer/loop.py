@@ -5,6 +5,8 @@ ledger, lineage     which step is next, from which weights, and what was done be
 step                one batch, from its members' payload to the transaction that closes it
 door, accounting    what is trained and what is dropped, and the records that say so
 alarm               metrics of the last steps → a pause, where training runs away
+validating          versions that are due → evaluations on held-out tasks, played beside training
+promotion           evaluations → the candidate that is served
 backend             scored token rows → new weights; its journal says what happened while nobody listened
 """
 
@@ -34,6 +36,7 @@ from rollbus.trainer.step import (
     skip_rejected,
     train_batch,
 )
+from rollbus.trainer.validating import Validating, Validation
 
 logger = logging.getLogger(__name__)
 
@@ -55,12 +58,15 @@ class Trainer:
         backend: Backend,
         settings: LoopSettings,
         *,
+        validation: Validation | None = None,
         clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
         self._log = log
         self._backend = backend
         self._settings = settings
+        self._validation = validation
+        self._validating: Validating | None = None
         self._clock_ms = clock_ms
         self._sleep = sleep
         self._stop = asyncio.Event()
@@ -86,8 +92,12 @@ class Trainer:
         Raises FencedError when another trainer took over, RunStoppedError when a step failed for good, DataLossError
         where log and backend contradict each other.
         """
-        with suppress(StoppedWaitingError):
-            await self._run(until_idle=until_idle)
+        try:
+            with suppress(StoppedWaitingError):
+                await self._run(until_idle=until_idle)
+        finally:
+            if self._validating is not None:
+                await self._validating.close()
 
     async def _run(self, *, until_idle: bool) -> None:
         failures = 0
@@ -127,6 +137,7 @@ class Trainer:
                 f"backend holds {capabilities.model!r}; set the trainer's model, or point it at another server"
             )
         self._context = self._new_context(ledger, capabilities.max_sequence_tokens)
+        await self._prepare_validation(capabilities.inference_url)
         versions = await self._backend.versions()
         if ledger.closed_steps == 0 and ledger.open_step is None:
             await self._announce(versions)
@@ -161,17 +172,18 @@ class Trainer:
 
     async def _train_batches(self, *, until_idle: bool) -> None:
         while not self._stop.is_set():
+            await self._validate()
             await self._promote_what_passed()
-            if await self._is_paused():
-                if until_idle:
-                    return
-                await self._pause(PAUSED_LOOK_S)
-                continue
-            following = await self._log.next_batch(self._settings.batch_wait_s)
+            paused = await self._is_paused()
+            following = None if paused else await self._log.next_batch(self._settings.batch_wait_s)
             if following is not None:
                 await self._handle(following)
             elif until_idle:
+                await self._validate(to_the_end=True)
+                await self._promote_what_passed()
                 return
+            elif paused:
+                await self._pause(PAUSED_LOOK_S)
 
     async def _is_paused(self) -> bool:
         """Whether the run's log says to wait; a step that was started is closed first."""
@@ -184,6 +196,34 @@ class Trainer:
             logger.info("run %s goes on", self._settings.run_id)
         self._paused_by = None if pause is None else pause.command_id
         return pause is not None
+
+    async def _prepare_validation(self, inference_url: str | None) -> None:
+        """Know where the model is asked and what was measured before; what runs goes on when the log is reopened."""
+        if self._validation is None:
+            return
+        base_url = self._validation.base_url or inference_url
+        if base_url is None:
+            raise ConfigurationError(
+                f"run {self._settings.run_id!r} has a validation set, but its backend serves no model to ask; "
+                "set `trainer: {validation: {base_url: …}}`, or leave validation out"
+            )
+        if self._validating is None:
+            self._validating = Validating(
+                self._validation,
+                model=self._settings.model,
+                run_id=self._settings.run_id,
+                base_url=base_url,
+                clock_ms=self._clock_ms,
+            )
+        self._validating.take_in(await self._log.evaluations())
+
+    async def _validate(self, *, to_the_end: bool = False) -> None:
+        """Measure the versions that are due beside training, and write down what was measured since."""
+        if self._validating is None or self.ledger.open_step is not None:
+            return
+        found = await self._validating.look(self.ledger.lineage, wait_for=self._unless_stopped, to_the_end=to_the_end)
+        if found:
+            await self._context.publish(tuple(found))
 
     async def _promote_what_passed(self) -> None:
         """Serve the newest candidate that its evaluation lets through; the backend first, then the log says so."""

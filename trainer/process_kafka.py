@@ -16,6 +16,7 @@ from rollbus.trainer.log import TrainerLog
 from rollbus.trainer.log_kafka import KafkaLog
 from rollbus.trainer.loop import Trainer
 from rollbus.trainer.settings import ArtLocalBackend, ArtServerBackend, TrainerSettings
+from rollbus.trainer.validation_settings import validation_of
 
 logger = logging.getLogger(__name__)
 
@@ -56,8 +57,9 @@ async def backend_of(settings: TrainerSettings) -> AsyncIterator[Backend]:
 
 
 async def _run(settings: TrainerSettings, log: TrainerLog) -> None:
+    validation = validation_of(settings)
     async with backend_of(settings) as backend:
-        trainer = Trainer(log, backend, settings.loop_settings())
+        trainer = Trainer(log, backend, settings.loop_settings(), validation=validation)
         loop = asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, trainer.stop)

@@ -1,7 +1,7 @@
 """The trainer's settings, parsed once at the edge: which run of which model, on which log, with which backend."""
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 
@@ -112,6 +112,38 @@ class PromotionSettings(_Settings):
     evaluation: str
     metric: str
     margin: float = 0.0
+    certain: bool = False
+
+
+class ValidationSettings(_Settings):
+    """Held-out tasks that versions are measured on; see `validation`, `playing` and `evaluation_agents`."""
+
+    name: str = "held-out"
+    agent: str
+    """What plays an episode: an entry point of `rollbus.evaluation_agents`, or `module:function`."""
+    dataset: Path | None = None
+    """JSON lines, or one JSON list: an object per example, with an `id` if it has one."""
+    episodes: int | None = Field(default=None, ge=1)
+    """Examples in turn; without it, each example once."""
+    seed: int = 0
+    interval_steps: int = Field(default=5, ge=1)
+    wait: bool = False
+    """True: training waits for each evaluation."""
+    concurrency: int = Field(default=16, ge=1)
+    timeout_s: float = Field(default=120.0, gt=0)
+    tries: int = Field(default=3, ge=1)
+    base_url: str | None = None
+    """Where the model is asked, ending in /v1; the backend's own endpoint without it."""
+    api_key: SecretStr | None = None
+    """The backend's token without it."""
+    options: dict[str, Any] = Field(default_factory=dict)
+    """Handed to the agent as they are."""
+
+    @model_validator(mode="after")
+    def _something_to_play(self) -> "ValidationSettings":
+        if self.dataset is None and self.episodes is None:
+            raise ValueError("validation needs a dataset, or the number of episodes that the agent makes up itself")
+        return self
 
 
 class TrainerSettings(_Settings):
@@ -127,6 +159,8 @@ class TrainerSettings(_Settings):
     serve: Literal["at_once", "after_evaluation"] = "at_once"
     """`after_evaluation` announces a candidate; an operator promotes it, or `promote_if` does."""
     promote_if: PromotionSettings | None = None
+    validation: ValidationSettings | None = None
+    """Measure versions beside training; None leaves that to others."""
     on_rejected: Literal["stop", "skip"] = "stop"
     """What becomes of a batch that the backend refuses for good."""
     retry_pauses_s: tuple[float, ...] = (2.0, 15.0, 60.0)

@@ -1,0 +1,128 @@
+"""Playing an evaluation's tasks: order, concurrency, retries, and what an agent may not return."""
+
+import asyncio
+import math
+from collections.abc import Sequence
+
+import pytest
+
+from rollbus.schemas.errors import ConfigurationError, InvalidRecordError, RollbusError, UnavailableError
+from rollbus.trainer.evaluation_agents import Agent, EvaluationContext, EvaluationTask, Metrics, agent_of
+from rollbus.trainer.playing import PlayLimits, Samples, play_tasks
+from rollbus.trainer.validation import ValidationSet, tasks_of
+
+CONTEXT = EvaluationContext("agent@3", "http://127.0.0.1:1/v1")
+
+
+async def play(agent: Agent, *, episodes: int = 6, **limits: float | int) -> Samples:
+    async def no_pause(seconds: float) -> None:
+        await asyncio.sleep(0)
+
+    tasks = tasks_of(ValidationSet("held-out", episodes))
+    return await play_tasks(agent, tasks, CONTEXT, limits=PlayLimits(**limits), sleep=no_pause)  # type: ignore[arg-type]
+
+
+async def later_first(task: EvaluationTask, context: EvaluationContext) -> Metrics:
+    """Ends the later, the earlier the task."""
+    await asyncio.sleep((6 - task.index) / 1000)
+    return {"index": task.index, "model": context.model == "agent@3"}
+
+
+def in_a_thread(task: EvaluationTask, context: EvaluationContext) -> Metrics:
+    return {"index": float(task.index), "model": 1.0}
+
+
+@pytest.mark.parametrize("agent", [later_first, in_a_thread])
+async def test_samples_stand_in_the_order_of_the_tasks(agent: Agent) -> None:
+    assert await play(agent) == {"index": [0.0, 1.0, 2.0, 3.0, 4.0, 5.0], "model": [1.0] * 6}
+
+
+async def test_no_more_episodes_run_at_once_than_allowed() -> None:
+    running = most = 0
+
+    async def agent(task: EvaluationTask, context: EvaluationContext) -> Metrics:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0.001)
+        running -= 1
+        return {"reward": 1.0}
+
+    await play(agent, episodes=20, concurrency=3)
+    assert most == 3
+
+
+async def test_an_episode_that_fails_is_tried_again_with_the_same_task() -> None:
+    seen: list[tuple[int, int]] = []
+
+    async def agent(task: EvaluationTask, context: EvaluationContext) -> Metrics:
+        seen.append((task.index, task.seed))
+        if len(seen) < 3:
+            raise ConnectionError("no answer")
+        return {"reward": 1.0}
+
+    assert await play(agent, episodes=1) == {"reward": [1.0]}
+    assert len(seen) == 3
+    assert len(set(seen)) == 1
+
+
+async def test_an_episode_that_fails_for_good_fails_the_evaluation_and_ends_the_others() -> None:
+    ended: list[int] = []
+
+    async def agent(task: EvaluationTask, context: EvaluationContext) -> Metrics:
+        if task.index == 1:
+            raise ValueError("a broken tool")
+        try:
+            await asyncio.sleep(30)
+        finally:
+            ended.append(task.index)
+        return {"reward": 1.0}
+
+    with pytest.raises(UnavailableError, match=r"example '1', attempt 0 failed 2 times, last with .*a broken tool"):
+        await play(agent, tries=2)
+    assert sorted(ended) == [0, 2, 3, 4, 5]
+
+
+async def test_an_episode_that_hangs_is_given_up() -> None:
+    async def agent(task: EvaluationTask, context: EvaluationContext) -> Metrics:
+        await asyncio.sleep(30)
+        return {"reward": 1.0}
+
+    with pytest.raises(UnavailableError, match="TimeoutError"):
+        await play(agent, episodes=1, timeout_s=0.01, tries=1)
+
+
+@pytest.mark.parametrize(
+    ("answers", "message"),
+    [
+        ([{"reward": 1.0}, {"win": 1.0}], "has metrics"),
+        ([{}, {}], "one at least"),
+        ([{"reward": math.nan}, {"reward": 1.0}], "metric 'reward' is nan"),
+    ],
+)
+async def test_metrics_that_do_not_fit_together_are_refused(answers: Sequence[Metrics], message: str) -> None:
+    async def agent(task: EvaluationTask, context: EvaluationContext) -> Metrics:
+        return answers[task.index]
+
+    with pytest.raises(InvalidRecordError, match=message) as caught:
+        await play(agent, episodes=2)
+    assert isinstance(caught.value, RollbusError)
+
+
+def test_an_agent_is_found_by_its_path() -> None:
+    assert agent_of(f"{__name__}:later_first").__name__ == "later_first"  # type: ignore[attr-defined]
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [
+        ("nobody", "no evaluation agent 'nobody'"),
+        ("json:nothing", "cannot be loaded"),
+        ("no_such_module:play", "cannot be loaded"),
+        ("math:pi", "must be callable with a task and a context"),
+        ("os:getcwd", "must be callable with a task and a context"),
+    ],
+)
+def test_an_agent_that_cannot_be_used_is_a_configuration_error(name: str, message: str) -> None:
+    with pytest.raises(ConfigurationError, match=message):
+        agent_of(name)

@@ -1,0 +1,110 @@
+"""Tasks and an agent → one sample per episode and metric: played concurrently, each with a time limit and retries.
+
+All or nothing: an episode that fails for good fails the evaluation, since an average over what happened to work is
+biased, and a score of 0 for what never ran is a guess.
+"""
+
+import asyncio
+import math
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from dataclasses import dataclass
+from inspect import iscoroutinefunction
+from typing import cast
+
+from rollbus.schemas.errors import InvalidRecordError, UnavailableError
+from rollbus.trainer.evaluation_agents import Agent, EvaluationContext, EvaluationTask, Metrics
+
+Samples = Mapping[str, Sequence[float]]
+"""By metric: one value per task, in the order of the tasks."""
+
+
+@dataclass(frozen=True, slots=True)
+class PlayLimits:
+    """How tasks are played."""
+
+    concurrency: int = 16
+    timeout_s: float = 120.0
+    """For one try of one episode."""
+    tries: int = 3
+    retry_pause_s: float = 1.0
+    """Doubles with every try."""
+
+
+async def play_tasks(
+    agent: Agent,
+    tasks: Sequence[EvaluationTask],
+    context: EvaluationContext,
+    *,
+    limits: PlayLimits | None = None,
+    progress: Callable[[int, int], None] | None = None,
+    sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+) -> Samples:
+    """Play every task; UnavailableError for an episode that failed, InvalidRecordError for metrics that do not fit.
+
+    `progress` is told how many of how many episodes are done.
+    """
+    limits = limits or PlayLimits()
+    gate, done = asyncio.Semaphore(limits.concurrency), 0
+
+    async def one(task: EvaluationTask) -> Metrics:
+        nonlocal done
+        async with gate:
+            metrics = await _played(agent, task, context, limits, sleep)
+        done += 1
+        if progress is not None:
+            progress(done, len(tasks))
+        return metrics
+
+    running = [asyncio.ensure_future(one(task)) for task in tasks]
+    try:
+        played = await asyncio.gather(*running)
+    finally:
+        for each in running:
+            each.cancel()
+        await asyncio.gather(*running, return_exceptions=True)
+    return _by_metric(tasks, played)
+
+
+async def _played(
+    agent: Agent,
+    task: EvaluationTask,
+    context: EvaluationContext,
+    limits: PlayLimits,
+    sleep: Callable[[float], Awaitable[None]],
+) -> Metrics:
+    for number in range(1, limits.tries + 1):
+        try:
+            async with asyncio.timeout(limits.timeout_s):
+                return await _called(agent, task, context)
+        except Exception as error:  # a user's agent may raise anything
+            if number == limits.tries:
+                raise UnavailableError(
+                    f"evaluation of {context.model}: example {task.example_id!r}, attempt {task.attempt} failed "
+                    f"{number} times, last with {error!r}; see that {context.base_url} serves {context.model}, or "
+                    "let the agent return the metrics of an episode that went wrong"
+                ) from error
+        await sleep(limits.retry_pause_s * 2 ** (number - 1))
+    raise AssertionError("tries is at least 1")
+
+
+async def _called(agent: Agent, task: EvaluationTask, context: EvaluationContext) -> Metrics:
+    if iscoroutinefunction(agent) or iscoroutinefunction(getattr(agent, "__call__", None)):  # noqa: B004
+        return await cast("Awaitable[Metrics]", agent(task, context))
+    answer = await asyncio.to_thread(agent, task, context)
+    return await answer if isinstance(answer, Awaitable) else answer
+
+
+def _by_metric(tasks: Sequence[EvaluationTask], played: Sequence[Metrics]) -> Samples:
+    names = sorted(played[0]) if played else []
+    samples: dict[str, list[float]] = {name: [] for name in names}
+    for task, metrics in zip(tasks, played, strict=True):
+        if sorted(metrics) != names or not names:
+            raise InvalidRecordError(
+                f"example {task.example_id!r} has metrics {sorted(metrics)}, the first one {names}: an agent returns "
+                "the same names for every task, one at least"
+            )
+        for name, value in metrics.items():
+            if not math.isfinite(value):
+                raise InvalidRecordError(f"example {task.example_id!r}: metric {name!r} is {value}")
+            samples[name].append(float(value))
+    return samples

@@ -1,0 +1,148 @@
+"""The trainer's validation: beside training, measure the versions that are due, one at a time, and hand over records.
+
+The loop asks between batches and writes what it gets, so that only the trainer in charge writes evaluations. A version
+is asked for by number, whichever one serves. Where the next version is due before the last has been measured, training
+waits: every version at the interval is measured, whatever an evaluation takes.
+"""
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rollbus.schemas.errors import RollbusError
+from rollbus.schemas.steps import Evaluation
+from rollbus.schemas.topics import EVALUATIONS
+from rollbus.trainer.evaluation import evaluation_key, evaluation_of
+from rollbus.trainer.evaluation_agents import Agent, EvaluationContext
+from rollbus.trainer.lineage import Lineage
+from rollbus.trainer.log import Publication
+from rollbus.trainer.playing import PlayLimits, Samples, play_tasks
+from rollbus.trainer.validation import ValidationRule, ValidationSet, due_versions, tasks_of
+
+logger = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Validation:
+    """One validation set, and the agent that plays it."""
+
+    agent: Agent
+    set: ValidationSet
+    rule: ValidationRule = field(default_factory=ValidationRule)
+    limits: PlayLimits = field(default_factory=PlayLimits)
+    base_url: str | None = None
+    """Where the model is asked; the backend's own endpoint without it."""
+    api_key: str = "none"
+    options: Mapping[str, Any] = field(default_factory=dict)
+
+
+async def measure(
+    validation: Validation,
+    *,
+    model: str,
+    version: int,
+    run_id: str,
+    base_url: str,
+    clock_ms: Callable[[], int],
+    progress: Callable[[int, int], None] | None = None,
+) -> Evaluation:
+    """Play the set with one version and return the record."""
+    context = EvaluationContext(f"{model}@{version}", base_url, validation.api_key, validation.options)
+    samples: Samples = await play_tasks(
+        validation.agent, tasks_of(validation.set), context, limits=validation.limits, progress=progress
+    )
+    return evaluation_of(
+        samples,
+        model=model,
+        policy_version=version,
+        name=validation.set.name,
+        now_ms=clock_ms(),
+        run_id=run_id,
+        seed=validation.set.seed,
+        set_hash=validation.set.content_hash,
+    )
+
+
+class Validating:
+    """What the loop holds of it; `look` between batches, `close` at the end."""
+
+    def __init__(
+        self,
+        validation: Validation,
+        *,
+        model: str,
+        run_id: str,
+        base_url: str,
+        clock_ms: Callable[[], int],
+    ) -> None:
+        self._validation = validation
+        self._model, self._run_id = model, run_id
+        self._base_url, self._clock_ms = base_url, clock_ms
+        self._measured: set[int] = set()
+        self._given_up: set[int] = set()
+        self._running: tuple[int, asyncio.Task[Evaluation]] | None = None
+
+    def take_in(self, evaluations: Collection[Evaluation]) -> None:
+        """Know what was measured before; of another set it does not count."""
+        ours = self._validation.set.content_hash
+        self._measured |= {each.policy_version for each in evaluations if each.set_hash == ours}
+
+    async def look(
+        self, lineage: Lineage, *, wait_for: Callable[[Awaitable[Any]], Awaitable[Any]], to_the_end: bool = False
+    ) -> Sequence[Publication]:
+        """Start what is due, and return the records of what has ended since; waits where training must not go on."""
+        ended: list[Publication] = []
+        while True:
+            ended.extend(self._collect())
+            due = self._due(lineage)
+            if self._running is None and due:
+                self._start(due[0])
+            others = [version for version in due if self._running is None or version != self._running[0]]
+            if self._running is None or not (self._validation.rule.wait or to_the_end or others):
+                return ended
+            await wait_for(asyncio.wait([self._running[1]]))
+
+    async def close(self) -> None:
+        """Give up what is running; it is due again at the next start."""
+        if self._running is not None:
+            _, task = self._running
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+            self._running = None
+
+    def _due(self, lineage: Lineage) -> list[int]:
+        seen = self._measured | self._given_up
+        return [version for version in due_versions(lineage, self._validation.rule, seen) if version not in seen]
+
+    def _start(self, version: int) -> None:
+        logger.info(
+            "evaluation %s of %s@%d begins: %d episodes",
+            *(self._validation.set.name, self._model, version, self._validation.set.episodes),
+        )
+        measuring = measure(
+            self._validation,
+            model=self._model,
+            version=version,
+            run_id=self._run_id,
+            base_url=self._base_url,
+            clock_ms=self._clock_ms,
+        )
+        self._running = version, asyncio.create_task(measuring)
+
+    def _collect(self) -> Sequence[Publication]:
+        if self._running is None or not self._running[1].done():
+            return ()
+        version, task = self._running
+        self._running = None
+        try:
+            found = task.result()
+        except RollbusError as error:  # training does not depend on being measured
+            self._given_up.add(version)
+            logger.warning("version %d is not measured: %s", version, error)
+            return ()
+        self._measured.add(version)
+        shown = ", ".join(f"{name} {value:.4g}" for name, value in found.metrics.items())
+        logger.info("evaluation %s of %s@%d: %s", found.name, self._model, version, shown)
+        return (Publication(EVALUATIONS, evaluation_key(found), found),)

@@ -58,6 +58,7 @@ class Capture:
             self.recorder.counts.add("calls_outside_episode")
         if episode is None or not episode.recording:
             return None
+        context.mark_captured()
         return Call(self, episode, self.function or context.current_function(), request)
 
 

@@ -7,6 +7,7 @@ import functools
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar, Token, copy_context
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
@@ -17,6 +18,18 @@ R = TypeVar("R")
 
 _episode: ContextVar["Episode | None"] = ContextVar("rollbus_episode", default=None)
 _function: ContextVar[str] = ContextVar("rollbus_function", default="")
+
+
+@dataclass(slots=True)
+class ModelCall:
+    """A framework's call of a model, seen from above by its hook."""
+
+    captured: bool = False
+    """Whether a wrapped client beneath saw it."""
+
+
+_model_call: ContextVar[ModelCall | None] = ContextVar("rollbus_model_call", default=None)
+CallTokens = tuple[Token["Episode | None"], Token[str], Token[ModelCall | None]]
 
 
 def current_episode() -> "Episode | None":
@@ -40,6 +53,25 @@ def leave(token: Token["Episode | None"]) -> None:
         _episode.reset(token)
     except ValueError:  # an async generator that was closed by another task
         return
+
+
+def enter_call(episode: "Episode", name: str, call: ModelCall) -> CallTokens:
+    """Make an episode, a function and a hook's call the current ones."""
+    return _episode.set(episode), _function.set(name), _model_call.set(call)
+
+
+def leave_call(tokens: CallTokens) -> None:
+    """Undo `enter_call`, as far as this context is the one that entered."""
+    with suppress(ValueError):
+        _episode.reset(tokens[0])
+        _function.reset(tokens[1])
+        _model_call.reset(tokens[2])
+
+
+def mark_captured() -> None:
+    """Tell the hook above, if there is one, that a wrapped client records this call."""
+    if (call := _model_call.get()) is not None:
+        call.captured = True
 
 
 @contextmanager

@@ -1,0 +1,163 @@
+"""LangChain and LangGraph: a callback handler for structure, and chat models whose calls are recorded token by token.
+
+    model = record_model(ChatOpenAI(model="agent"), rb)
+    graph = create_react_agent(model, tools)
+    with rb.episode(task="refund"):
+        graph.invoke(inputs, config={"callbacks": [RollbusHandler(rb)]})
+
+The handler runs in line with the framework's own code (also in async graphs), so that what it makes current is current
+where the model is called.
+"""
+
+from collections.abc import Collection, Mapping, Sequence
+from typing import Any, TypeVar
+from uuid import UUID
+
+from langchain_core.callbacks import BaseCallbackHandler
+from langchain_core.messages import AIMessage, BaseMessage, convert_to_openai_messages
+from langchain_core.outputs import ChatGeneration, LLMResult
+
+from rollbus.producers.answer import Answer, Choice
+from rollbus.producers.integrations.structure import NOT_CAPTURED, Structure
+from rollbus.producers.recorder import Recorder
+from rollbus.producers.turn_record import Exchange
+
+Model = TypeVar("Model")
+NODE = "langgraph_node"
+"""Where LangGraph names the node that asks, in a run's metadata."""
+_CLIENTS = (("root_client", "client"), ("root_async_client", "async_client"))
+
+
+def record_model(model: Model, recorder: Recorder, **options: Any) -> Model:
+    """Return a copy of a `ChatOpenAI` (or a class built on it) on wrapped clients; `options` are those of `wrap`.
+
+    Raises TypeError where the model has no OpenAI client beneath it: such a model's turns have no tokens.
+    """
+    if not all(hasattr(model, root) for root, _ in _CLIENTS):
+        raise TypeError(f"{type(model).__name__} has no OpenAI client; use a ChatOpenAI, or `rollbus proxy run`")
+    copied = model.model_copy()  # type: ignore[attr-defined]
+    for root, resource in _CLIENTS:
+        if (client := getattr(model, root)) is not None:
+            wrapped = recorder.wrap(client, **options)
+            setattr(copied, root, wrapped)
+            setattr(copied, resource, wrapped.chat.completions)
+    return copied
+
+
+class RollbusHandler(BaseCallbackHandler):
+    """Tells the recorder what LangChain and LangGraph do; one handler serves any number of runs at once."""
+
+    run_inline = True
+    raise_error = False
+
+    def __init__(self, recorder: Recorder, *, task: str | None = None, child_agents: Collection[str] = ()) -> None:
+        """Record into the current episode; with `task`, an outermost run without one is an episode of its own.
+
+        Sub-graphs and agents named in `child_agents` become child episodes.
+        """
+        self._structure = Structure(recorder, task=task, child_agents=child_agents)
+        self._prompts: dict[UUID, tuple[list[BaseMessage], Mapping[str, Any]]] = {}
+
+    def on_chain_start(
+        self,
+        serialized: dict[str, Any] | None,
+        inputs: Any,
+        *,
+        run_id: UUID,
+        parent_run_id: UUID | None = None,
+        metadata: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """A chain, graph or node begins."""
+        self._structure.run_started(run_id, parent_run_id, str(kwargs.get("name") or (metadata or {}).get(NODE) or ""))
+
+    def on_chain_end(self, outputs: Any, *, run_id: UUID, **kwargs: Any) -> None:
+        """It is over."""
+        self._structure.run_ended(run_id)
+
+    def on_chain_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
+        """It has failed."""
+        self._structure.run_ended(run_id, error)
+
+    def on_chat_model_start(
+        self,
+        serialized: dict[str, Any] | None,
+        messages: list[list[BaseMessage]],
+        *,
+        run_id: UUID,
+        parent_run_id: UUID | None = None,
+        metadata: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """A chat model is about to be called."""
+        self._prompts[run_id] = (messages[0] if messages else [], kwargs.get("invocation_params") or {})
+        self._structure.model_started(run_id, parent_run_id, str((metadata or {}).get(NODE) or ""))
+
+    def on_llm_end(self, response: LLMResult, *, run_id: UUID, **kwargs: Any) -> None:
+        """It has answered."""
+        prompt, asked = self._prompts.pop(run_id, ([], {}))
+        self._structure.model_ended(run_id, _exchange(prompt, asked, response))
+
+    def on_llm_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
+        """It has failed, or its stream was left."""
+        self._prompts.pop(run_id, None)
+        self._structure.model_ended(run_id, None)
+
+    def on_tool_start(
+        self,
+        serialized: dict[str, Any] | None,
+        input_str: str,
+        *,
+        run_id: UUID,
+        parent_run_id: UUID | None = None,
+        inputs: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """A tool is about to run."""
+        name = str(kwargs.get("name") or (serialized or {}).get("name") or "")
+        arguments = inputs if inputs is not None else input_str
+        self._structure.tool_started(
+            run_id, parent_run_id, name=name, arguments=arguments, tool_call_id=kwargs.get("tool_call_id")
+        )
+
+    def on_tool_end(self, output: Any, *, run_id: UUID, **kwargs: Any) -> None:
+        """It has a result."""
+        fields = {"result": getattr(output, "content", output)}
+        if getattr(output, "tool_call_id", None):
+            fields["tool_call_id"] = output.tool_call_id
+        self._structure.tool_ended(run_id, **fields)
+
+    def on_tool_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
+        """It has failed."""
+        self._structure.tool_ended(run_id, error=f"{type(error).__name__}: {error}")
+
+
+def _exchange(prompt: Sequence[BaseMessage], asked: Mapping[str, Any], response: LLMResult) -> Exchange | None:
+    """Return what LangChain saw of a call: texts and counts, no tokens."""
+    generations = response.generations[0] if response.generations else []
+    messages = [each.message for each in generations if isinstance(each, ChatGeneration)]
+    if not messages:
+        return None
+    said = messages[0].response_metadata
+    usage = messages[0].usage_metadata if isinstance(messages[0], AIMessage) else None
+    answer = Answer(
+        model=str(said.get("model_name") or ""),
+        response_id=said.get("id") or (response.llm_output or {}).get("id"),
+        prompt_tokens=usage["input_tokens"] if usage else None,
+        completion_tokens=usage["output_tokens"] if usage else None,
+        choices=tuple(_choice(index, message) for index, message in enumerate(messages)),
+    )
+    request = {**asked, "messages": convert_to_openai_messages(list(prompt))}
+    return Exchange(request=request, answer=answer, withheld=NOT_CAPTURED)
+
+
+def _choice(index: int, message: BaseMessage) -> Choice:
+    fields = convert_to_openai_messages(message)
+    assert isinstance(fields, dict)
+    content = fields.get("content")
+    return Choice(
+        index=index,
+        content=content if isinstance(content, str) else None,
+        tool_calls=tuple(fields.get("tool_calls") or ()),
+        finish_reason=message.response_metadata.get("finish_reason"),
+    )

@@ -1,0 +1,143 @@
+"""Runs, model calls and tool calls of a framework to episodes, function names and events: what all hooks share.
+
+A hook passes on the framework's own ids (any hashable) of what starts and ends. While a model call runs, its episode and
+function are the current ones, so the wrapped client beneath records its tokens there. A model call that no wrapped client saw
+becomes a turn without tokens (`not_captured`), which gives way to a proxy's record of the same answer.
+Nothing raises: every public method is guarded.
+"""
+
+import time
+from collections import OrderedDict
+from collections.abc import Collection, Hashable
+from dataclasses import dataclass, field
+from typing import Any
+
+from rollbus.producers import context
+from rollbus.producers.episode import Episode
+from rollbus.producers.recorder import Recorder
+from rollbus.producers.turn_record import Exchange
+
+NOT_CAPTURED = "not_captured"
+MAX_OPEN = 10_000
+"""Starts kept whose end has not come; beyond it the oldest is forgotten."""
+
+
+@dataclass(slots=True)
+class _Open:
+    """Something that has started: a run, a model call or a tool call."""
+
+    episode: Episode | None
+    name: str = ""
+    owned: bool = False
+    """Whether the episode is to end with it."""
+    tokens: context.CallTokens | None = None
+    call: context.ModelCall = field(default_factory=context.ModelCall)
+    started: float = field(default_factory=time.perf_counter)
+    fields: dict[str, Any] = field(default_factory=dict)
+
+
+class Structure:
+    """What one hook knows of the runs that are open."""
+
+    def __init__(self, recorder: Recorder, *, task: str | None = None, child_agents: Collection[str] = ()) -> None:
+        """Record into the current episode; where there is none and `task` is given, each outermost run is one.
+
+        Runs named in `child_agents` become child episodes, with trajectories of their own.
+        """
+        self._recorder, self._task, self._child_agents = recorder, task, frozenset(child_agents)
+        self._open: OrderedDict[Hashable, _Open] = OrderedDict()
+
+    def run_started(self, key: Hashable, parent: Hashable | None, name: str) -> None:
+        """A chain, graph, node or agent begins."""
+        self._guarded(self._run_started, key, parent, name)
+
+    def run_ended(self, key: Hashable, error: BaseException | None = None) -> None:
+        """It is over; an episode of its own ends with it."""
+        self._guarded(self._run_ended, key, error)
+
+    def model_started(self, key: Hashable, parent: Hashable | None, function: str = "") -> None:
+        """A model is about to be called in this very context; `function` is the part of the agent that asks."""
+        self._guarded(self._model_started, key, parent, function)
+
+    def model_ended(self, key: Hashable, exchange: Exchange | None) -> None:
+        """It has answered; `exchange` is the framework's own view, used where no wrapped client saw the call."""
+        self._guarded(self._model_ended, key, exchange)
+
+    def tool_started(self, key: Hashable, parent: Hashable | None, **fields: Any) -> None:
+        """A tool begins; the fields are those of `Episode.tool`."""
+        self._guarded(self._tool_started, key, parent, fields)
+
+    def tool_ended(self, key: Hashable, **fields: Any) -> None:
+        """It has a result or an error."""
+        self._guarded(self._tool_ended, key, fields)
+
+    def _guarded(self, method: Any, *args: Any) -> None:
+        self._recorder.guard.call("hook", method, *args, default=None)
+
+    def _run_started(self, key: Hashable, parent: Hashable | None, name: str) -> None:
+        episode = self._episode_of(parent)
+        owned = name in self._child_agents if episode is not None else self._task is not None
+        if owned:
+            task = (episode.task if episode is not None else self._task) or ""
+            episode = self._recorder.start(task=task, agent=name or None, parent=episode)
+        self._remember(key, _Open(episode, name or self._name_of(parent), owned))
+
+    def _run_ended(self, key: Hashable, error: BaseException | None) -> None:
+        run = self._open.pop(key, None)
+        if run is None or run.episode is None or not run.owned:
+            return
+        if error is None:
+            run.episode.end()
+        else:
+            run.episode.end("timeout" if isinstance(error, TimeoutError) else "error", f"{type(error).__name__}: {error}")
+
+    def _model_started(self, key: Hashable, parent: Hashable | None, function: str) -> None:
+        opened = _Open(self._episode_of(parent), function or self._name_of(parent))
+        self._enter(opened)
+        self._remember(key, opened)
+
+    def _model_ended(self, key: Hashable, exchange: Exchange | None) -> None:
+        opened = self._open.pop(key, None)
+        if opened is None:
+            return
+        self._leave(opened)
+        if opened.episode is None or opened.call.captured or exchange is None:
+            return
+        self._recorder.counts.add("calls_not_captured")
+        opened.episode.record(exchange, opened.name)
+
+    def _tool_started(self, key: Hashable, parent: Hashable | None, fields: dict[str, Any]) -> None:
+        opened = _Open(self._episode_of(parent), self._name_of(parent), fields=fields)
+        self._enter(opened)
+        self._remember(key, opened)
+
+    def _tool_ended(self, key: Hashable, fields: dict[str, Any]) -> None:
+        opened = self._open.pop(key, None)
+        if opened is None:
+            return
+        self._leave(opened)
+        if opened.episode is not None:
+            latency_ms = int((time.perf_counter() - opened.started) * 1000)
+            opened.episode.tool(**{**opened.fields, **fields, "latency_ms": latency_ms})
+
+    def _episode_of(self, parent: Hashable | None) -> Episode | None:
+        known = self._open.get(parent) if parent is not None else None
+        return known.episode if known is not None and known.episode is not None else self._recorder.current_episode()
+
+    def _name_of(self, parent: Hashable | None) -> str:
+        known = self._open.get(parent) if parent is not None else None
+        return known.name if known is not None else context.current_function()
+
+    def _enter(self, opened: _Open) -> None:
+        if opened.episode is not None:
+            opened.tokens = context.enter_call(opened.episode, opened.name, opened.call)
+
+    def _leave(self, opened: _Open) -> None:
+        if opened.tokens is not None:
+            context.leave_call(opened.tokens)
+
+    def _remember(self, key: Hashable, opened: _Open) -> None:
+        self._open[key] = opened
+        while len(self._open) > MAX_OPEN:
+            self._open.popitem(last=False)
+            self._recorder.counts.add("hook_starts_forgotten")

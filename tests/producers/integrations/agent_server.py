@@ -1,0 +1,107 @@
+"""A scripted model server that asks for one tool and then answers, for agents of any framework."""
+
+import itertools
+import json
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import httpx
+import openai
+
+from rollbus.producers import MemorySink, Recorder
+from rollbus.schemas.events import Event, TurnRecorded
+from rollbus.schemas.tokens import decode_logprobs, decode_token_ids
+from tests.producers.openai_server import Body, chunk, logprobs_of, sse
+
+TOKENS = {"tool": ([31, 32, 33], [-0.5, -0.25, -0.125]), "final": ([41, 42], [-1.0, -0.75])}
+"""Ids and log-probs that the server samples for its two kinds of answers."""
+
+
+class AgentServer:
+    """Asks for the tool while the conversation holds no result of it, then answers `final`."""
+
+    final = "There are 7."
+
+    def __init__(self, *, tool: str, arguments: Mapping[str, Any]) -> None:
+        """Ask for this tool with these arguments."""
+        self.requests: list[Body] = []
+        self.sampled: list[tuple[list[int], list[int], list[float]]] = []
+        """Prompt ids, sampled ids and log-probs of each answer."""
+        self._call = {
+            "id": "call-1",
+            "type": "function",
+            "function": {"name": tool, "arguments": json.dumps(arguments)},
+        }
+        self._numbers = itertools.count(1)
+
+    def http(self) -> httpx.Client:
+        """A connection to it."""
+        return httpx.Client(transport=httpx.MockTransport(self.answer))
+
+    def async_http(self) -> httpx.AsyncClient:
+        """An asynchronous connection to it."""
+
+        async def answer(request: httpx.Request) -> httpx.Response:
+            return self.answer(request)
+
+        return httpx.AsyncClient(transport=httpx.MockTransport(answer))
+
+    def client(self) -> openai.OpenAI:
+        """A client of it."""
+        return openai.OpenAI(api_key="k", base_url="http://server/v1", http_client=self.http(), max_retries=0)
+
+    def async_client(self) -> openai.AsyncOpenAI:
+        """An asynchronous client of it."""
+        return openai.AsyncOpenAI(
+            api_key="k", base_url="http://server/v1", http_client=self.async_http(), max_retries=0
+        )
+
+    def answer(self, request: httpx.Request) -> httpx.Response:
+        """Answer one request."""
+        body = json.loads(request.content)
+        self.requests.append(body)
+        done = any(message["role"] == "tool" for message in body["messages"])
+        ids, logprobs = TOKENS["final" if done else "tool"]
+        prompt_ids = list(range(len(body["messages"])))
+        self.sampled.append((prompt_ids, ids, logprobs))
+        message = {"content": self.final} if done else {"content": None, "tool_calls": [self._call]}
+        choice: Body = {"index": 0, "finish_reason": "stop" if done else "tool_calls"}
+        if body.get("logprobs"):
+            choice["logprobs"] = logprobs_of([f"t{each}" for each in ids], logprobs)
+        if body.get("return_token_ids"):
+            choice["token_ids"] = ids
+        usage = {"prompt_tokens": len(prompt_ids), "completion_tokens": len(ids), "total_tokens": 0}
+        head: Body = {"id": f"chatcmpl-{next(self._numbers)}", "model": "agent@3", "created": 1}
+        if body.get("return_token_ids"):
+            head["prompt_token_ids"] = prompt_ids
+        if body.get("stream"):
+            return sse(_chunks(head, choice, message, usage))
+        whole = {"message": {"role": "assistant", **message}, **choice}
+        return httpx.Response(200, json={**head, "object": "chat.completion", "choices": [whole], "usage": usage})
+
+
+def _chunks(head: Body, choice: Body, message: Body, usage: Body) -> list[Body]:
+    delta: Body = {"role": "assistant", **message}
+    if delta.get("tool_calls"):
+        delta["tool_calls"] = [{"index": 0, **call} for call in delta["tool_calls"]]
+    first = {**choice, "delta": delta, "finish_reason": None}
+    last = {"index": 0, "delta": {}, "finish_reason": choice["finish_reason"]}
+    later = {name: value for name, value in head.items() if name != "prompt_token_ids"}
+    return [chunk([first], **head), chunk([last], **later), chunk([], **later, usage=usage)]
+
+
+def recorded(recorder: Recorder, sink: MemorySink) -> list[Event]:
+    """The events recorded so far; fails where a hook failed."""
+    assert recorder.flush(5)
+    assert not [name for name in recorder.counters if name.startswith("hook_errors")], recorder.counters
+    return list(sink.records("episode-events"))
+
+
+def assert_sampled(server: AgentServer, turns: Sequence[TurnRecorded]) -> None:
+    """The turns are trainable and hold exactly what the server sampled."""
+    assert [turn.untrainable_reason for turn in turns] == [None] * len(server.sampled)
+    for turn, (prompt_ids, ids, logprobs) in zip(turns, server.sampled, strict=True):
+        assert list(decode_token_ids(turn.prompt_token_ids or b"")) == prompt_ids
+        assert list(decode_token_ids(turn.completion_token_ids or b"")) == ids
+        assert list(decode_logprobs(turn.logprobs or b"")) == logprobs
+        assert turn.policy_version == 3

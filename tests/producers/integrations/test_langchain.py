@@ -1,0 +1,151 @@
+"""LangChain and LangGraph agents on wrapped clients: turns with the server's tokens, and the agent's structure."""
+
+from typing import Annotated, Any, TypedDict
+
+import pytest
+from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
+from langchain_core.runnables import RunnableLambda
+from langchain_core.tools import tool
+from langchain_openai import ChatOpenAI
+from langgraph.graph import END, START, StateGraph
+from langgraph.graph.message import add_messages
+from langgraph.prebuilt import ToolNode, tools_condition
+
+from rollbus.producers import MemorySink, Recorder
+from rollbus.producers.integrations.langchain import RollbusHandler, record_model
+from rollbus.schemas.events import EpisodeEnded, EpisodeStarted, ToolCalled, TurnRecorded
+from tests.producers.integrations.agent_server import AgentServer, assert_sampled, recorded
+
+
+class State(TypedDict):
+    """Of the graph."""
+
+    messages: Annotated[list[AnyMessage], add_messages]
+
+
+@tool
+def stock(item: str) -> str:
+    """Count what is in stock."""
+    if item == "fault":
+        raise ValueError("no such shelf")
+    return f"{item}: 7"
+
+
+@pytest.fixture
+def server() -> AgentServer:
+    """A server that asks for the tool first, then answers."""
+    return AgentServer(tool="stock", arguments={"item": "bolts"})
+
+
+def model_of(server: AgentServer, **options: Any) -> ChatOpenAI:
+    """A chat model of the scripted server."""
+    http = {"http_client": server.http(), "http_async_client": server.async_http()}
+    return ChatOpenAI(model="agent", api_key="k", base_url="http://server/v1", max_retries=0, **http, **options)
+
+
+def graph_of(model: Any) -> Any:
+    """An agent: model, tool, model."""
+    bound = model.bind_tools([stock])
+    graph = StateGraph(State)
+
+    def plan(state: State) -> dict[str, Any]:
+        return {"messages": [bound.invoke(state["messages"])]}
+
+    async def plan_async(state: State) -> dict[str, Any]:
+        return {"messages": [await bound.ainvoke(state["messages"])]}
+
+    graph.add_node("planner", RunnableLambda(plan, afunc=plan_async))
+    graph.add_node("tools", ToolNode([stock]))
+    graph.add_edge(START, "planner")
+    graph.add_conditional_edges("planner", tools_condition, {"tools": "tools", END: END})
+    graph.add_edge("tools", "planner")
+    return graph.compile()
+
+
+ASK: Any = {"messages": [HumanMessage("How many bolts?")]}
+
+
+def test_a_graphs_turns_are_trainable_with_the_servers_ids(
+    recorder: Recorder, sink: MemorySink, server: AgentServer
+) -> None:
+    graph = graph_of(record_model(model_of(server), recorder))
+    with recorder.episode(task="stock"):
+        result = graph.invoke(ASK, config={"callbacks": [RollbusHandler(recorder)]})
+    assert result["messages"][-1].content == server.final
+    events = recorded(recorder, sink)
+    turns = [event for event in events if isinstance(event, TurnRecorded)]
+    assert_sampled(server, turns)
+    assert [turn.function for turn in turns] == ["planner", "planner"]
+    (call,) = (event for event in events if isinstance(event, ToolCalled))
+    assert (call.name, call.result, call.tool_call_id) == ("stock", "bolts: 7", "call-1")
+    assert call.arguments == '{"item":"bolts"}'
+
+
+async def test_an_asynchronous_graph_is_recorded_alike(
+    recorder: Recorder, sink: MemorySink, server: AgentServer
+) -> None:
+    graph = graph_of(record_model(model_of(server), recorder))
+    async with recorder.episode(task="stock"):
+        await graph.ainvoke(ASK, config={"callbacks": [RollbusHandler(recorder)]})
+    turns = [event for event in recorded(recorder, sink) if isinstance(event, TurnRecorded)]
+    assert_sampled(server, turns)
+    assert [turn.function for turn in turns] == ["planner", "planner"]
+
+
+def test_a_streamed_model_is_recorded_alike(recorder: Recorder, sink: MemorySink, server: AgentServer) -> None:
+    model = record_model(model_of(server, streaming=True), recorder)
+    with recorder.episode(task="stock"):
+        graph_of(model).invoke(ASK, config={"callbacks": [RollbusHandler(recorder)]})
+    turns = [event for event in recorded(recorder, sink) if isinstance(event, TurnRecorded)]
+    assert_sampled(server, turns)
+    assert all(turn.streamed for turn in turns)
+
+
+def test_an_outermost_run_is_an_episode_where_a_task_is_named(
+    recorder: Recorder, sink: MemorySink, server: AgentServer
+) -> None:
+    handler = RollbusHandler(recorder, task="stock")
+    graph_of(record_model(model_of(server), recorder)).invoke(ASK, config={"callbacks": [handler]})
+    events = recorded(recorder, sink)
+    assert [event.task for event in events if isinstance(event, EpisodeStarted)] == ["stock"]
+    assert [event.stop_reason for event in events if isinstance(event, EpisodeEnded)] == ["completed"]
+    assert len({event.episode_id for event in events}) == 1
+    assert_sampled(server, [event for event in events if isinstance(event, TurnRecorded)])
+
+
+def test_a_named_sub_agent_is_a_child_episode(recorder: Recorder, sink: MemorySink, server: AgentServer) -> None:
+    helper = graph_of(record_model(model_of(server), recorder)).with_config(run_name="helper")
+    outer = RunnableLambda(lambda state: helper.invoke(state), name="outer")
+    with recorder.episode(task="stock") as episode:
+        outer.invoke(ASK, config={"callbacks": [RollbusHandler(recorder, child_agents=["helper"])]})
+    events = recorded(recorder, sink)
+    (child,) = (event for event in events if isinstance(event, EpisodeStarted) and event.parent_episode_id)
+    assert (child.parent_episode_id, child.root_episode_id, child.agent) == (episode.id, episode.id, "helper")
+    turns = [event for event in events if isinstance(event, TurnRecorded)]
+    assert {turn.episode_id for turn in turns} == {child.episode_id}
+
+
+def test_a_model_that_is_not_wrapped_gives_turns_that_say_so(
+    recorder: Recorder, sink: MemorySink, server: AgentServer
+) -> None:
+    with recorder.episode(task="stock"):
+        graph_of(model_of(server)).invoke(ASK, config={"callbacks": [RollbusHandler(recorder)]})
+    turns = [event for event in recorded(recorder, sink) if isinstance(event, TurnRecorded)]
+    assert [turn.untrainable_reason for turn in turns] == ["not_captured", "not_captured"]
+    assert turns[1].completion.content == server.final
+    assert [turn.response_id for turn in turns] == ["chatcmpl-1", "chatcmpl-2"]
+
+
+def test_a_failing_tool_and_a_failing_run_are_recorded(recorder: Recorder, sink: MemorySink) -> None:
+    server = AgentServer(tool="stock", arguments={"item": "fault"})
+    graph = graph_of(record_model(model_of(server), recorder))
+    with pytest.raises(ValueError, match="no such shelf"):
+        graph.invoke(ASK, config={"callbacks": [RollbusHandler(recorder, task="stock")]})
+    events = recorded(recorder, sink)
+    assert [event.error for event in events if isinstance(event, ToolCalled)] == ["ValueError: no such shelf"]
+    assert [event.stop_reason for event in events if isinstance(event, EpisodeEnded)] == ["error"]
+
+
+def test_a_model_without_an_openai_client_is_refused() -> None:
+    with pytest.raises(TypeError, match="has no OpenAI client"):
+        record_model(AIMessage("no model"), None)  # type: ignore[arg-type]

@@ -90,17 +90,9 @@ class StagePartition:
 
     def _read(self, raw: RawRecord, result: Processed) -> Incoming | None:
         try:
-            if raw.value is None:
-                raise UndecodableError("the record has no value; events are never deleted by key")
-            record = chunks.parse(raw.value) if chunks.is_chunk(raw.value) else decode(raw.value)
-            key = raw.key.decode() if raw.key is not None else ""
-        except UnicodeDecodeError as error:
-            self._dead_letter(raw, UndecodableError(f"the key is not UTF-8: {error}"), result)
+            return read_record(raw, self._partition)
         except RecordError as error:
             self._dead_letter(raw, error, result)
-        else:
-            topic, partition = self._partition
-            return Incoming(record, key, Location(topic=topic, partition=partition, offset=raw.offset), raw.value)
         return None
 
     def _write(self, outgoing: Outgoing, result: Processed) -> None:
@@ -110,21 +102,42 @@ class StagePartition:
         result.outputs.extend(Encoded(topic, key, frame) for frame in frames)
 
     def _dead_letter(self, raw: RawRecord, error: RecordError, result: Processed) -> None:
-        topic, partition = self._partition
-        letter = DeadLetter(
-            topic=topic,
-            partition=partition,
-            offset=raw.offset,
-            timestamp_ms=raw.timestamp,
-            key=raw.key,
-            value=raw.value,
-            stage=self._stage.name,
-            error_class=type(error).__name__,
-            message=str(error)[:MAX_ERROR_CHARACTERS],
-            attempt=attempt_of(getattr(raw, "headers", ())),
-            app_version=self._app_version,
-        )
-        place = (self._stage.name, topic, partition, raw.offset, letter.error_class)
-        logger.warning("dead letter stage=%s topic=%s partition=%d offset=%d error=%s", *place)
+        letter = dead_letter(raw, self._partition, error, stage=self._stage.name, app_version=self._app_version)
         result.dead_letters += 1
         result.outputs.extend(Encoded(DEAD_LETTERS.name, raw.key, frame) for frame in chunks.split(encode(letter)))
+
+
+def read_record(raw: RawRecord, partition: Partition) -> Incoming:
+    """Return a fetched record as a stage takes it; raises RecordError."""
+    if raw.value is None:
+        raise UndecodableError("the record has no value; events are never deleted by key")
+    record = chunks.parse(raw.value) if chunks.is_chunk(raw.value) else decode(raw.value)
+    try:
+        key = raw.key.decode() if raw.key is not None else ""
+    except UnicodeDecodeError as error:
+        raise UndecodableError(f"the key is not UTF-8: {error}") from error
+    topic, number = partition
+    return Incoming(record, key, Location(topic=topic, partition=number, offset=raw.offset), raw.value)
+
+
+def dead_letter(
+    raw: RawRecord, partition: Partition, error: RecordError, *, stage: str, app_version: str
+) -> DeadLetter:
+    """Return what is kept of a record that a stage cannot take, and log it."""
+    topic, number = partition
+    letter = DeadLetter(
+        topic=topic,
+        partition=number,
+        offset=raw.offset,
+        timestamp_ms=raw.timestamp,
+        key=raw.key,
+        value=raw.value,
+        stage=stage,
+        error_class=type(error).__name__,
+        message=str(error)[:MAX_ERROR_CHARACTERS],
+        attempt=attempt_of(getattr(raw, "headers", ())),
+        app_version=app_version,
+    )
+    place = (stage, topic, number, raw.offset, letter.error_class)
+    logger.warning("dead letter stage=%s topic=%s partition=%d offset=%d error=%s", *place)
+    return letter

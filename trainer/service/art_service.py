@@ -20,7 +20,8 @@ from torch import Tensor
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.trainer.backends.protocol import TrainConfig
 from rollbus.trainer.service.checkpoint import load_model, save_checkpoint
-from rollbus.trainer.service.endpoint import EndpointServer, ServedModel, build_app
+from rollbus.trainer.service.endpoint import ServedModel, build_app
+from rollbus.trainer.service.http_server import EndpointServer
 from rollbus.trainer.service.journal import VersionStore
 from rollbus.trainer.service.model import read_config
 from rollbus.trainer.service.sampler import Sampler

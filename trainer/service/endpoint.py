@@ -9,42 +9,27 @@ which. The endpoint runs in a thread of its own, so training never delays it by 
 from __future__ import annotations
 
 import asyncio
-import functools
 import hmac
-import json
 import logging
 import random
-import socket
-import threading
 import time
-import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from rollbus.schemas.errors import ConfigurationError, UnavailableError
-from rollbus.trainer.service.openai_api import (
-    ChatRequest,
-    CompletionRequest,
-    RequestError,
-    chat_choice,
-    completion_choice,
-    facts,
-    parse,
-    usage,
-)
+from rollbus.trainer.service.answer_stream import DONE, AnswerStream, event
+from rollbus.trainer.service.choices import Choices
+from rollbus.trainer.service.openai_answers import chat_choice, completion_choice, facts, usage
+from rollbus.trainer.service.openai_api import ChatRequest, CompletionRequest, RequestError, parse
 from rollbus.trainer.service.sampler import Generation, Sampler, UnknownVersionError
 from rollbus.trainer.service.tokenizer import render_chat
 
 logger = logging.getLogger(__name__)
-
-START_TIMEOUT_S = 15.0
 
 
 @dataclass(slots=True)
@@ -104,16 +89,25 @@ class _Endpoint:
         return JSONResponse({"status": "ok", "serving": self._served.serving})
 
     async def metrics(self, request: Request) -> Response:
-        served = self._served
-        values = {
-            "requests_total": served.requests,
-            "prompt_tokens_total": served.prompt_tokens,
-            "completion_tokens_total": served.completion_tokens,
-            "forward_passes_total": served.sampler.steps,
-            "serving_version": served.serving,
-            "loaded_versions": len(served.sampler.loaded()),
+        """In Prometheus' text format."""
+        served, sampler = self._served, self._served.sampler
+        running, waiting = sampler.load_now()
+        values: dict[str, tuple[str, float]] = {
+            "requests_total": ("counter", served.requests),
+            "prompt_tokens_total": ("counter", served.prompt_tokens),
+            "completion_tokens_total": ("counter", served.completion_tokens),
+            "forward_passes_total": ("counter", sampler.steps),
+            "sampled_tokens_total": ("counter", sampler.tokens),
+            "completions_running": ("gauge", running),
+            "completions_waiting": ("gauge", waiting),
+            "serving_version": ("gauge", served.serving),
+            "loaded_versions": ("gauge", len(sampler.loaded())),
         }
-        return PlainTextResponse("".join(f"rollbus_service_{name} {value}\n" for name, value in values.items()))
+        lines = [
+            f"# TYPE rollbus_service_{name} {kind}\nrollbus_service_{name} {value}\n"
+            for name, (kind, value) in values.items()
+        ]
+        return PlainTextResponse("".join(lines), media_type="text/plain; version=0.0.4")
 
     async def models(self, request: Request) -> Response:
         served = self._served
@@ -132,243 +126,103 @@ class _Endpoint:
 
     async def chat(self, request: Request) -> Response:
         wanted = parse(ChatRequest, await request.body())
-        tools = wanted.tools if wanted.tool_choice != "none" else None
         try:
-            prompt = render_chat(self._served.tokenizer, wanted.messages, tools)
+            prompt = render_chat(self._served.tokenizer, wanted.messages, wanted.offered_tools)
         except Exception as error:  # the template is the user's, and raises what it likes
             raise RequestError(400, f"messages: the chat template refused them: {error}", param="messages") from error
-        run = await self._start(wanted, prompt)
+        choices = await self._start(wanted, [prompt])
         if wanted.stream:
-            return _stream(self._chat_chunks(wanted, run))
-        answers = await run.answers()
-        choices = [chat_choice(wanted, i, answer, self._served.tokenizer) for i, answer in enumerate(answers)]
-        return JSONResponse(self._answer("chat.completion", wanted, run, choices, answers))
+            return _stream(self._events("chat.completion.chunk", wanted, choices))
+        answers = await choices.answers()
+        tokenizer, answer_id = self._served.tokenizer, choices.id
+        found = [chat_choice(wanted, i, one, tokenizer, answer_id=answer_id) for i, one in enumerate(answers)]
+        return JSONResponse(self._answer("chat.completion", wanted, choices, found, answers))
 
     async def completions(self, request: Request) -> Response:
         wanted = parse(CompletionRequest, await request.body())
-        if wanted.stream:
-            raise RequestError(400, "stream: only chat completions stream", param="stream")
-        prompt = (
-            self._served.tokenizer.encode(wanted.prompt, add_special_tokens=False)
-            if isinstance(wanted.prompt, str)
-            else wanted.prompt
-        )
-        if any(not 0 <= token_id < self._served.sampler.config.vocabulary for token_id in prompt):
+        tokenizer = self._served.tokenizer
+        prompts = [
+            tokenizer.encode(prompt, add_special_tokens=False) if isinstance(prompt, str) else prompt
+            for prompt in wanted.prompts
+        ]
+        vocabulary = self._served.sampler.config.vocabulary
+        if any(not 0 <= token_id < vocabulary for prompt in prompts for token_id in prompt):
             raise RequestError(400, "prompt: a token id lies outside the vocabulary", param="prompt")
-        run = await self._start(wanted, prompt)
-        answers = await run.answers()
-        choices = [completion_choice(wanted, i, answer, self._served.tokenizer) for i, answer in enumerate(answers)]
-        return JSONResponse(self._answer("text_completion", wanted, run, choices, answers))
+        choices = await self._start(wanted, prompts)
+        if wanted.stream:
+            return _stream(self._events("text_completion", wanted, choices))
+        answers = await choices.answers()
+        found = [completion_choice(wanted, i, answer, tokenizer) for i, answer in enumerate(answers)]
+        if wanted.return_token_ids or wanted.wants_logprobs:
+            found = [{**one, "prompt_token_ids": choices.prompt_of(i)} for i, one in enumerate(found)]
+        return JSONResponse(self._answer("text_completion", wanted, choices, found, answers))
 
-    async def _start(self, wanted: ChatRequest | CompletionRequest, prompt: list[int]) -> _Run:
+    async def _start(self, wanted: ChatRequest | CompletionRequest, prompts: list[list[int]]) -> Choices:
         served = self._served
         version = served.resolve(wanted.model)
         if version not in served.sampler.loaded() and not await asyncio.to_thread(served.find_version, version):
             raise served.unknown(wanted.model)
-        room = served.sampler.config.max_tokens - len(prompt)
+        longest = max(map(len, prompts))
+        room = served.sampler.config.max_tokens - longest
         max_tokens = room if wanted.wanted_tokens is None else wanted.wanted_tokens
-        if room < 1 or max_tokens > room or not prompt:
+        if room < 1 or max_tokens > room or not all(prompts):
             raise RequestError(
                 400,
                 f"This model's maximum context length is {served.sampler.config.max_tokens} tokens; the prompt has "
-                f"{len(prompt)} and {max(max_tokens, 1)} more were asked for. Shorten the prompt or max_tokens.",
+                f"{longest} and {max(max_tokens, 1)} more were asked for. Shorten the prompt or max_tokens.",
                 param="messages" if isinstance(wanted, ChatRequest) else "prompt",
                 code="context_length_exceeded",
             )
         seed = served.seeds.randrange(2**31) if wanted.seed is None else wanted.seed
-        run = _Run(version, prompt, seed, asyncio.get_running_loop(), wanted.n if wanted.stream else 0)
+        choices = Choices(version, prompts, seed, streaming=wanted.stream)
+        parameters = wanted.sampling(max_tokens=max_tokens, seed=seed, top_logprobs=wanted.alternatives)
         try:
-            for index in range(wanted.n):
-                # Choices of one request differ, and the first is what n=1 with the same seed gives.
-                parameters = wanted.sampling(
-                    max_tokens=max_tokens, seed=seed + (index << 32), top_logprobs=wanted.alternatives
-                )
-                run.submit(served.sampler, parameters, index)
+            choices.submit(served.sampler, parameters, wanted.n)
         except UnknownVersionError as error:  # retired between the two lines above
             raise served.unknown(wanted.model) from error
         except RuntimeError as error:
             raise RequestError(503, str(error)) from error
         served.requests += 1
-        served.prompt_tokens += len(prompt)
-        return run
+        served.prompt_tokens += choices.prompt_tokens
+        return choices
 
     def _answer(
         self,
         kind: str,
         wanted: ChatRequest | CompletionRequest,
-        run: _Run,
-        choices: list[dict[str, Any]],
+        choices: Choices,
+        found: list[dict[str, Any]],
         answers: list[Generation],
     ) -> dict[str, Any]:
         sampled = sum(len(answer.token_ids) for answer in answers)
         self._served.completion_tokens += sampled
-        body = self._envelope(kind, run)
-        body["choices"] = choices
-        body["usage"] = usage(len(run.prompt), sampled)
-        if wanted.return_token_ids or wanted.wants_logprobs:
-            body["prompt_token_ids"] = run.prompt
+        body = self._envelope(kind, choices)
+        body["choices"] = found
+        body["usage"] = usage(choices.prompt_tokens, sampled)
+        if len(choices.prompts) == 1 and (wanted.return_token_ids or wanted.wants_logprobs):
+            body["prompt_token_ids"] = choices.prompts[0]
         return body
 
-    def _envelope(self, kind: str, run: _Run) -> dict[str, Any]:
-        name = f"{self._served.name}@{run.version}"
-        return {
-            "id": run.id,
-            "object": kind,
-            "created": run.created_s,
-            "model": name,
-            "rollbus": facts(
-                name, seed=run.seed, version=run.version, logprobs_mode=self._served.sampler.logprobs_mode
-            ),
-        }
-
-    async def _chat_chunks(self, wanted: ChatRequest, run: _Run) -> AsyncIterator[str]:
-        """Server-sent events: a first chunk per choice, one per token, a last one with the finish reason."""
-        envelope = self._envelope("chat.completion.chunk", run)
-        streams = [_TextStream(wanted, self._served.tokenizer) for _ in range(wanted.n)]
-
-        def event(**changed: Any) -> str:
-            return f"data: {json.dumps({**envelope, **changed})}\n\n"
-
-        def chunk(index: int, delta: dict[str, Any], finish: str | None = None, **more: Any) -> dict[str, Any]:
-            return {"index": index, "delta": delta, "finish_reason": finish, **more}
-
-        first: dict[str, Any] = {}
-        if wanted.return_token_ids or wanted.wants_logprobs:
-            first["prompt_token_ids"] = run.prompt
-        for index in range(wanted.n):
-            yield event(choices=[chunk(index, {"role": "assistant", "content": ""})], **first)
-        sampled, open_choices = 0, wanted.n
-        try:
-            while open_choices:
-                index, token_id, logprob = await run.tokens.get()
-                if token_id is None:
-                    open_choices -= 1
-                    answer = await run.answer(index)
-                    sampled += len(answer.token_ids)
-                    rest = streams[index].rest(answer.text)
-                    yield event(choices=[chunk(index, {"content": rest} if rest else {}, answer.finish_reason)])
-                    continue
-                text, more = streams[index].add(token_id, logprob)
-                yield event(choices=[chunk(index, {"content": text}, **more)])
-        finally:
-            run.cancel()
-        self._served.completion_tokens += sampled
+    async def _events(self, kind: str, wanted: ChatRequest | CompletionRequest, choices: Choices) -> AsyncIterator[str]:
+        stream = AnswerStream(wanted, choices, self._envelope(kind, choices), self._served.tokenizer)
+        async for one in stream.events():
+            yield one
+        self._served.completion_tokens += stream.sampled_tokens
         if wanted.stream_options and wanted.stream_options.include_usage:
-            yield event(choices=[], usage=usage(len(run.prompt), sampled))
-        yield "data: [DONE]\n\n"
+            counted = usage(choices.prompt_tokens, stream.sampled_tokens)
+            yield event({**self._envelope(kind, choices), "choices": [], "usage": counted})
+        yield DONE
 
-
-class _TextStream:
-    """Turns the tokens of one choice into text deltas that never show half a character or a stop string."""
-
-    def __init__(self, wanted: ChatRequest, tokenizer: Any) -> None:
-        self._wanted = wanted
-        self._tokenizer = tokenizer
-        self._token_ids: list[int] = []
-        self._sent = ""
-        self._held = max((len(stop) for stop in wanted.stop), default=1) - 1
-
-    def add(self, token_id: int, logprob: float) -> tuple[str, dict[str, Any]]:
-        self._token_ids.append(token_id)
-        text: str = self._tokenizer.decode(self._token_ids, skip_special_tokens=True)
-        ready = text[: len(text) - self._held] if self._held else text
-        if ready.endswith("\ufffd") or any(stop in text for stop in self._wanted.stop):
-            ready = self._sent
-        delta, self._sent = ready[len(self._sent) :], ready if len(ready) > len(self._sent) else self._sent
-        more: dict[str, Any] = {}
-        if self._wanted.wants_logprobs:
-            one = Generation((token_id,), (logprob,), "", "stop", 0)
-            choice = chat_choice(self._wanted, 0, one, self._tokenizer)
-            more["logprobs"] = choice["logprobs"]
-        if self._wanted.wants_logprobs or self._wanted.return_token_ids:
-            more["token_ids"] = [token_id]
-        return delta, more
-
-    def rest(self, text: str) -> str:
-        return text[len(self._sent) :]
-
-
-class _Run:
-    """The choices of one request on their way through the sampler."""
-
-    def __init__(
-        self, version: int, prompt: list[int], seed: int, loop: asyncio.AbstractEventLoop, streams: int
-    ) -> None:
-        self.id = f"cmpl-{uuid.uuid4().hex}"
-        self.created_s = int(time.time())
-        self.version, self.prompt, self.seed = version, prompt, seed
-        self.tokens: asyncio.Queue[tuple[int, int | None, float]] = asyncio.Queue()
-        self._loop, self._streaming = loop, streams > 0
-        self._futures: list[asyncio.Future[Generation]] = []
-
-    def submit(self, sampler: Sampler, parameters: Any, index: int) -> None:
-        put = functools.partial(self._put, index) if self._streaming else None
-        future = asyncio.wrap_future(sampler.submit(self.prompt, parameters, self.version, put), loop=self._loop)
-        if self._streaming:
-            future.add_done_callback(lambda _: self.tokens.put_nowait((index, None, 0.0)))
-        self._futures.append(future)
-
-    def _put(self, index: int, token_id: int, logprob: float) -> None:
-        if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self.tokens.put_nowait, (index, token_id, logprob))
-
-    async def answers(self) -> list[Generation]:
-        return [await self.answer(index) for index in range(len(self._futures))]
-
-    async def answer(self, index: int) -> Generation:
-        try:
-            return await self._futures[index]
-        except asyncio.CancelledError:
-            self.cancel()
-            raise
-        except Exception as error:
-            raise RequestError(500, f"generation failed: {error}") from error
-
-    def cancel(self) -> None:
-        for future in self._futures:
-            future.cancel()
-
-
-class EndpointServer:
-    """The app under uvicorn in a thread of its own."""
-
-    def __init__(self, app: Any, *, host: str, port: int) -> None:
-        self._app = app
-        self.host = host
-        self._socket = _listen(host, port)
-        self.port: int = self._socket.getsockname()[1]
-        config = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=5)
-        self._server = uvicorn.Server(config)
-        self._thread = threading.Thread(target=self._serve, name="endpoint", daemon=True)
-
-    def start(self) -> None:
-        self._thread.start()
-        deadline = time.monotonic() + START_TIMEOUT_S
-        while not self._server.started:
-            if not self._thread.is_alive() or time.monotonic() > deadline:
-                raise UnavailableError(f"the model endpoint did not start on {self.host}:{self.port}")
-            time.sleep(0.01)
-
-    def stop(self) -> None:
-        self._server.should_exit = True
-        self._thread.join(timeout=10)
-
-    def _serve(self) -> None:
-        asyncio.run(self._server.serve(sockets=[self._socket]))
-
-
-def _listen(host: str, port: int) -> socket.socket:
-    # With the protocol named, asyncio turns Nagle's algorithm off; without it each answer waits 40 ms for an ack.
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((host, port))
-    except OSError as error:
-        listener.close()
-        raise ConfigurationError(
-            f"port {port} on {host} cannot be used ({error.strerror}); choose another model port or stop what holds it"
-        ) from error
-    return listener
+    def _envelope(self, kind: str, choices: Choices) -> dict[str, Any]:
+        name = f"{self._served.name}@{choices.version}"
+        mode = self._served.sampler.logprobs_mode
+        return {
+            "id": choices.id,
+            "object": kind,
+            "created": choices.created_s,
+            "model": name,
+            "rollbus": facts(name, seed=choices.seed, version=choices.version, logprobs_mode=mode),
+        }
 
 
 def _stream(events: AsyncIterator[str]) -> Response:

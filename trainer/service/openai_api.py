@@ -1,4 +1,4 @@
-"""OpenAI's request and answer shapes: what the endpoint accepts, what it refuses by name, what it answers.
+"""OpenAI's requests: what the endpoint accepts, and what it refuses by name.
 
 Pure: no server, no threads. Parameters that would change what is sampled and are not supported are refused rather
 than ignored, because the answer's log-probs become training data.
@@ -8,12 +8,18 @@ from __future__ import annotations
 
 from typing import Any, Literal, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from rollbus.trainer.service.sampler import Generation
-from rollbus.trainer.service.sampling import LogprobsMode, SamplingParameters
+from rollbus.trainer.service.sampling import SamplingParameters
 
 RequestT = TypeVar("RequestT", bound=BaseModel)
+
+NOT_SUPPORTED = (
+    *("allowed_token_ids", "audio", "bad_words", "best_of", "function_call", "functions", "guided_choice"),
+    *("guided_grammar", "guided_json", "guided_regex", "include_stop_str_in_output", "length_penalty", "min_tokens"),
+    *("prompt_logprobs", "stop_token_ids", "structured_outputs", "suffix", "truncate_prompt_tokens", "use_beam_search"),
+)
+"""Of OpenAI's and vLLM's parameters: each would change what is sampled or answered."""
 
 
 class RequestError(Exception):
@@ -59,6 +65,14 @@ class _SamplingRequest(BaseModel):
     repetition_penalty: float | None = Field(default=None, ge=1, le=1)
     response_format: dict[str, Any] | None = None
 
+    @model_validator(mode="before")
+    @classmethod
+    def _nothing_unsupported(cls, body: Any) -> Any:
+        for name in NOT_SUPPORTED:
+            if isinstance(body, dict) and body.get(name):
+                raise ValueError(f"{name} is not supported by this server; leave it out")
+        return body
+
     @field_validator("stop", mode="before")
     @classmethod
     def _one_or_many(cls, value: Any) -> Any:
@@ -94,13 +108,27 @@ class _SamplingRequest(BaseModel):
         )
 
 
+class Function(BaseModel):
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    name: str = Field(min_length=1)
+
+
+class Tool(BaseModel):
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    type: Literal["function"]
+    function: Function
+
+
 class ChatRequest(_SamplingRequest):
     messages: list[dict[str, Any]] = Field(min_length=1)
     max_completion_tokens: int | None = Field(default=None, ge=1)
     logprobs: bool | None = False
     top_logprobs: int | None = Field(default=None, ge=0, le=20)
-    tools: list[dict[str, Any]] | None = None
+    tools: list[Tool] | None = None
     tool_choice: Literal["auto", "none"] | None = None
+    """Choosing freely or not at all: forcing a call would need constrained decoding, whose log-probs do not train."""
 
     @field_validator("messages")
     @classmethod
@@ -112,6 +140,13 @@ class ChatRequest(_SamplingRequest):
         return self.max_completion_tokens or self.max_tokens
 
     @property
+    def offered_tools(self) -> list[dict[str, Any]] | None:
+        """As the chat template and the caller know them; None where the model is not to call any."""
+        if not self.tools or self.tool_choice == "none":
+            return None
+        return [tool.model_dump(exclude_unset=True) for tool in self.tools]
+
+    @property
     def wants_logprobs(self) -> bool:
         return bool(self.logprobs)
 
@@ -121,10 +156,18 @@ class ChatRequest(_SamplingRequest):
 
 
 class CompletionRequest(_SamplingRequest):
-    prompt: str | list[int]
+    prompt: str | list[int] | list[str] | list[list[int]]
+    """One prompt, or several; each is answered `n` times."""
     logprobs: int | None = Field(default=None, ge=0, le=20)
     echo: Literal[False] = False
     max_tokens: int | None = Field(default=16, ge=1)
+
+    @property
+    def prompts(self) -> list[str] | list[list[int]]:
+        """Every prompt, as text or as token ids."""
+        prompt: Any = self.prompt
+        several = isinstance(prompt, list) and prompt and not isinstance(prompt[0], int)
+        return prompt if several else [prompt]
 
     @property
     def wants_logprobs(self) -> bool:
@@ -142,77 +185,10 @@ def parse(kind: type[RequestT], body: bytes) -> RequestT:
     except ValidationError as error:
         first = error.errors(include_url=False, include_input=False)[0]
         param = ".".join(str(part) for part in first["loc"]) or None
+        if first["type"] == "value_error" and not param:
+            raise RequestError(400, str(first["ctx"]["error"]), param=str(first["ctx"]["error"]).split()[0]) from error
         problem = f"{param}: {first['msg']}" if param else f"the request body: {first['msg']}"
         raise RequestError(400, problem, param=param) from error
-
-
-def chat_choice(request: ChatRequest, index: int, answer: Generation, tokenizer: Any) -> dict[str, Any]:
-    choice: dict[str, Any] = {
-        "index": index,
-        "message": {"role": "assistant", "content": answer.text},
-        "finish_reason": answer.finish_reason,
-        "stop_reason": None,
-        "logprobs": None,
-    }
-    if request.wants_logprobs:
-        choice["logprobs"] = {"content": token_logprobs(request, answer, tokenizer), "refusal": None}
-    if request.return_token_ids or request.wants_logprobs:
-        choice["token_ids"] = list(answer.token_ids)
-    return choice
-
-
-def completion_choice(request: CompletionRequest, index: int, answer: Generation, tokenizer: Any) -> dict[str, Any]:
-    choice: dict[str, Any] = {
-        "index": index,
-        "text": answer.text,
-        "finish_reason": answer.finish_reason,
-        "logprobs": None,
-    }
-    if request.wants_logprobs:
-        entries = token_logprobs(request, answer, tokenizer)
-        choice["logprobs"] = {
-            "tokens": [entry["token"] for entry in entries],
-            "token_logprobs": [entry["logprob"] for entry in entries],
-            "top_logprobs": [{one["token"]: one["logprob"] for one in entry["top_logprobs"]} for entry in entries],
-            "text_offset": [],
-        }
-    if request.return_token_ids or request.wants_logprobs:
-        choice["token_ids"] = list(answer.token_ids)
-    return choice
-
-
-def token_logprobs(request: _SamplingRequest, answer: Generation, tokenizer: Any) -> list[dict[str, Any]]:
-    top = answer.top_logprobs or ((),) * len(answer.token_ids)
-    as_ids = request.return_tokens_as_token_ids
-    return [
-        {
-            **_token(token_id, logprob, tokenizer, as_ids=as_ids),
-            "top_logprobs": [_token(one, value, tokenizer, as_ids=as_ids) for one, value in alternatives],
-        }
-        for token_id, logprob, alternatives in zip(answer.token_ids, answer.logprobs, top, strict=True)
-    ]
-
-
-def facts(model: str, *, seed: int, version: int, logprobs_mode: LogprobsMode) -> dict[str, Any]:
-    """How the answer was made, for whoever records it."""
-    return {"model": model, "policy_version": version, "logprobs_mode": logprobs_mode, "seed": seed}
-
-
-def usage(prompt_tokens: int, completion_tokens: int) -> dict[str, int]:
-    return {
-        "prompt_tokens": prompt_tokens,
-        "completion_tokens": completion_tokens,
-        "total_tokens": prompt_tokens + completion_tokens,
-    }
-
-
-def _token(token_id: int, logprob: float, tokenizer: Any, *, as_ids: bool) -> dict[str, Any]:
-    text: str = tokenizer.decode([token_id])
-    return {
-        "token": f"token_id:{token_id}" if as_ids else text,
-        "logprob": logprob,
-        "bytes": list(text.encode("utf-8")),
-    }
 
 
 def _plain_message(index: int, message: dict[str, Any]) -> dict[str, Any]:

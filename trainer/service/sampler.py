@@ -119,6 +119,11 @@ class Sampler:
         with self._wake:
             return tuple(sorted(self._models))
 
+    def load_now(self) -> tuple[int, int]:
+        """Completions being generated, and those waiting for a row."""
+        with self._wake:
+            return len(self._active), len(self._waiting)
+
     def submit(
         self,
         prompt: Sequence[int],

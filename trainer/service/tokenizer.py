@@ -21,6 +21,7 @@ from tokenizers import (  # type: ignore[import-untyped]
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from rollbus.schemas.errors import ConfigurationError
+from rollbus.trainer.service.tool_calls import with_parsed_arguments
 
 IM_START = "<|im_start|>"
 IM_END = "<|im_end|>"
@@ -28,10 +29,19 @@ END_OF_TEXT = "<|endoftext|>"
 WORD_OR_CHARACTER = r" ?[a-z]+|[\s\S]"
 
 CHAT_TEMPLATE = (
-    "{%- for message in messages -%}"
+    "{%- set opening = messages[0]['content'] if messages[0]['role'] == 'system' else '' -%}"
+    "{%- if tools -%}"
+    "{{- '<|im_start|>system\n' + opening + ('\n' if opening else '') + '<tools>\n' -}}"
+    "{%- for tool in tools -%}{{- (tool['function'] or tool) | tojson + '\n' -}}{%- endfor -%}"
+    "{{- '</tools><|im_end|>\n' -}}"
+    "{%- endif -%}"
+    "{%- for message in (messages[1:] if tools and opening else messages) -%}"
     "{{- '<|im_start|>' + message['role'] + '\n' + (message['content'] or '') -}}"
     "{%- for call in message['tool_calls'] or [] -%}"
-    "{{- '\n<tool_call>\n' + (call['function'] | tojson) + '\n</tool_call>' -}}"
+    "{{- '' if loop.first and not message['content'] else '\n' -}}"
+    "{%- set function = call['function'] -%}"
+    "{{- '<tool_call>\n{\"name\": ' + (function['name'] | tojson) -}}"
+    "{{- ', \"arguments\": ' + (function['arguments'] | tojson) + '}\n</tool_call>' -}}"
     "{%- endfor -%}"
     "{{- '<|im_end|>\n' -}}"
     "{%- endfor -%}"
@@ -85,6 +95,6 @@ def load_tokenizer(directory: Path) -> Any:
 def render_chat(tokenizer: Any, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None) -> list[int]:
     """Token ids of a chat up to where the assistant's answer begins."""
     rendered = tokenizer.apply_chat_template(
-        messages, tools=tools, add_generation_prompt=True, tokenize=True, return_dict=False
+        with_parsed_arguments(messages), tools=tools, add_generation_prompt=True, tokenize=True, return_dict=False
     )
     return [int(token_id) for token_id in rendered]

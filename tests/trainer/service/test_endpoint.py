@@ -11,7 +11,8 @@ import openai
 import pytest
 
 from rollbus.trainer.service.checkpoint import create_model, load_model
-from rollbus.trainer.service.endpoint import EndpointServer, ServedModel, build_app
+from rollbus.trainer.service.endpoint import ServedModel, build_app
+from rollbus.trainer.service.http_server import EndpointServer
 from rollbus.trainer.service.sampler import Sampler
 
 MESSAGES: list[Any] = [{"role": "user", "content": "choose a letter"}]
@@ -179,7 +180,7 @@ async def test_models_lists_every_loaded_version(client: openai.AsyncOpenAI) -> 
 async def test_metrics_count_requests(url: str) -> None:
     async with httpx.AsyncClient() as http:
         text = (await http.get(f"{url}/metrics")).text
-    values = dict(line.split() for line in text.splitlines())
+    values = dict(line.split() for line in text.splitlines() if not line.startswith("#"))
     assert int(values["rollbus_service_requests_total"]) > 0
     assert values["rollbus_service_serving_version"] == "1"
 
@@ -196,3 +197,47 @@ async def test_a_client_that_hangs_up_stops_its_stream(url: str, served: ServedM
     async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="secret") as client:
         answer = await client.chat.completions.create(model="agent", messages=MESSAGES, max_tokens=2)
     assert answer.choices
+
+
+async def test_plain_completions_stream_the_same_text_and_tokens(client: openai.AsyncOpenAI) -> None:
+    asked: dict[str, Any] = {"model": "agent", "prompt": "choose", "max_tokens": 12, "seed": 6, "n": 2}
+    whole: Any = await client.completions.create(**asked, logprobs=0)
+    texts, token_ids, reasons = ["", ""], [[], []], [None, None]
+    stream = await client.completions.create(**asked, logprobs=0, stream=True, stream_options={"include_usage": True})
+    async for chunk in stream:
+        for choice in chunk.choices:
+            texts[choice.index] += choice.text
+            token_ids[choice.index] += (choice.model_extra or {}).get("token_ids", [])
+            reasons[choice.index] = choice.finish_reason
+        usage = chunk.usage
+    assert texts == [choice.text for choice in whole.choices]
+    assert token_ids == [choice.token_ids for choice in whole.choices]
+    assert reasons == [choice.finish_reason for choice in whole.choices]
+    assert usage == whole.usage
+
+
+async def test_several_prompts_are_answered_in_their_order(client: openai.AsyncOpenAI) -> None:
+    asked: dict[str, Any] = {"model": "agent", "max_tokens": 5, "seed": 3}
+    both = await client.completions.create(**asked, prompt=["choose", "a letter of it"], n=2)
+    alone = [await client.completions.create(**asked, prompt=one, n=2) for one in ("choose", "a letter of it")]
+    assert [one.text for one in both.choices] == [one.text for answer in alone for one in answer.choices]
+    assert [one.index for one in both.choices] == [0, 1, 2, 3]
+
+
+async def test_one_batch_of_requests_is_answered_by_several_versions(
+    client: openai.AsyncOpenAI, served: ServedModel
+) -> None:
+    before = served.sampler.steps
+    extra = {"ignore_eos": True}
+    answers = await asyncio.gather(
+        *(
+            client.chat.completions.create(
+                model=f"agent@{i % 2}", messages=MESSAGES, max_tokens=40, seed=1, temperature=0, extra_body=extra
+            )
+            for i in range(8)
+        )
+    )
+    assert [answer.model for answer in answers] == [f"agent@{i % 2}" for i in range(8)]
+    texts = [answer.choices[0].message.content for answer in answers]
+    assert (len(set(texts[::2])), len(set(texts[1::2])), texts[0] != texts[1]) == (1, 1, True)
+    assert served.sampler.steps - before < 8 * 40 / 2

@@ -1,0 +1,79 @@
+"""The choices of one request on their way through the sampler: `n` for each prompt.
+
+Choice `i` of a prompt depends on the request's seed and on `i` alone, and the first is what n=1 gives.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import functools
+import time
+import uuid
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+from rollbus.trainer.service.openai_api import RequestError
+from rollbus.trainer.service.sampler import Generation, Sampler
+from rollbus.trainer.service.sampling import SamplingParameters
+
+SEED_STEP = 1 << 32
+"""Between the seeds of a prompt's choices; clients ask for smaller ones."""
+
+
+class Choices:
+    """Submitted by `submit`; awaited one by one, or token by token from `tokens`."""
+
+    def __init__(self, version: int, prompts: Sequence[Sequence[int]], seed: int, *, streaming: bool) -> None:
+        self.id = f"cmpl-{uuid.uuid4().hex}"
+        self.created_s = int(time.time())
+        self.version, self.prompts, self.seed = version, prompts, seed
+        self.tokens: asyncio.Queue[tuple[int, int | None, float]] = asyncio.Queue()
+        """Choice, token id (None at its end) and log-prob, where the request streams."""
+        self._loop, self._streaming = asyncio.get_running_loop(), streaming
+        self._futures: list[asyncio.Future[Generation]] = []
+
+    @property
+    def count(self) -> int:
+        return len(self._futures)
+
+    @property
+    def prompt_tokens(self) -> int:
+        return sum(map(len, self.prompts))
+
+    def prompt_of(self, index: int) -> Sequence[int]:
+        return self.prompts[index * len(self.prompts) // self.count]
+
+    def submit(self, sampler: Sampler, parameters: SamplingParameters, n: int) -> None:
+        for prompt in self.prompts:
+            for number in range(n):
+                index = len(self._futures)
+                own = replace(parameters, seed=self.seed + number * SEED_STEP)
+                put = functools.partial(self._put, index) if self._streaming else None
+                future = asyncio.wrap_future(sampler.submit(prompt, own, self.version, put), loop=self._loop)
+                if self._streaming:
+                    future.add_done_callback(functools.partial(self._ended, index))
+                self._futures.append(future)
+
+    async def answers(self) -> list[Generation]:
+        return [await self.answer(index) for index in range(self.count)]
+
+    async def answer(self, index: int) -> Generation:
+        try:
+            return await self._futures[index]
+        except asyncio.CancelledError:
+            self.cancel()
+            raise
+        except Exception as error:
+            raise RequestError(500, f"generation failed: {error}") from error
+
+    def cancel(self) -> None:
+        for future in self._futures:
+            future.cancel()
+
+    def _put(self, index: int, token_id: int, logprob: float) -> None:
+        if not self._loop.is_closed():
+            self._loop.call_soon_threadsafe(self.tokens.put_nowait, (index, token_id, logprob))
+
+    def _ended(self, index: int, future: Any) -> None:
+        self.tokens.put_nowait((index, None, 0.0))

@@ -47,9 +47,9 @@ class Structure:
         self._recorder, self._task, self._child_agents = recorder, task, frozenset(child_agents)
         self._open: OrderedDict[Hashable, _Open] = OrderedDict()
 
-    def run_started(self, key: Hashable, parent: Hashable | None, name: str) -> None:
-        """A chain, graph, node or agent begins."""
-        self._guarded(self._run_started, key, parent, name)
+    def run_started(self, key: Hashable, parent: Hashable | None, name: str, *, is_agent: bool = True) -> None:
+        """A chain, graph, node or agent begins; one that is no agent never becomes a child episode."""
+        self._guarded(self._run_started, key, parent, name, is_agent)
 
     def run_ended(self, key: Hashable, error: BaseException | None = None) -> None:
         """It is over; an episode of its own ends with it."""
@@ -74,9 +74,9 @@ class Structure:
     def _guarded(self, method: Any, *args: Any) -> None:
         self._recorder.guard.call("hook", method, *args, default=None)
 
-    def _run_started(self, key: Hashable, parent: Hashable | None, name: str) -> None:
+    def _run_started(self, key: Hashable, parent: Hashable | None, name: str, is_agent: bool) -> None:
         episode = self._episode_of(parent)
-        owned = name in self._child_agents if episode is not None else self._task is not None
+        owned = is_agent and name in self._child_agents if episode is not None else self._task is not None
         if owned:
             task = (episode.task if episode is not None else self._task) or ""
             episode = self._recorder.start(task=task, agent=name or None, parent=episode)

@@ -1,0 +1,102 @@
+"""LlamaIndex agents on wrapped clients: turns with the server's tokens, and the agent's structure."""
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from llama_index.core.agent.workflow import FunctionAgent
+from llama_index.core.base.llms.types import ChatMessage
+from llama_index.core.llms.mock import MockLLM
+from llama_index.core.tools import FunctionTool
+from llama_index.llms.openai import OpenAI
+
+from rollbus.producers import MemorySink, Recorder
+from rollbus.producers.integrations.llama_index import install, record_llm
+from rollbus.schemas.events import EpisodeStarted, ToolCalled, TurnRecorded
+from tests.producers.integrations.agent_server import AgentServer, assert_sampled, recorded
+
+pytestmark = pytest.mark.filterwarnings(  # LlamaIndex looks at every attribute of its own agents, deprecated ones too
+    "ignore::pydantic.PydanticDeprecatedSince20", "ignore::pydantic.PydanticDeprecatedSince211"
+)
+
+
+def stock(item: str) -> str:
+    """Count what is in stock."""
+    if item == "fault":
+        raise ValueError("no such shelf")
+    return f"{item}: 7"
+
+
+@pytest.fixture
+def server() -> AgentServer:
+    """A server that asks for the tool first, then answers."""
+    return AgentServer(tool="stock", arguments={"item": "bolts"})
+
+
+@pytest.fixture(autouse=True)
+def _hook(recorder: Recorder) -> Iterator[None]:
+    uninstall = install(recorder, child_agents=["helper"])
+    yield
+    uninstall()
+
+
+def llm_of(server: AgentServer) -> OpenAI:
+    """An LLM of the scripted server, under a name whose context window the package knows."""
+    http: dict[str, Any] = {"http_client": server.http(), "async_http_client": server.async_http()}
+    return OpenAI(model="gpt-4o-mini", api_key="k", api_base="http://server/v1", max_retries=0, **http)
+
+
+def agent_of(llm: OpenAI, *, name: str = "keeper", streaming: bool = True) -> FunctionAgent:
+    """An agent with one tool."""
+    tools = [FunctionTool.from_defaults(stock)]
+    return FunctionAgent(name=name, description="counts", tools=tools, llm=llm, streaming=streaming)
+
+
+@pytest.mark.parametrize("streaming", [True, False])
+async def test_an_agents_turns_are_trainable_with_the_servers_ids(
+    recorder: Recorder, sink: MemorySink, server: AgentServer, streaming: bool
+) -> None:
+    agent = agent_of(record_llm(llm_of(server), recorder), streaming=streaming)
+    async with recorder.episode(task="stock"):
+        answer = await agent.run("How many bolts?")
+    assert str(answer) == server.final
+    events = recorded(recorder, sink)
+    turns = [event for event in events if isinstance(event, TurnRecorded)]
+    assert_sampled(server, turns)
+    assert [(turn.function, turn.streamed) for turn in turns] == [("keeper", streaming)] * 2
+    (call,) = (event for event in events if isinstance(event, ToolCalled))
+    assert (call.name, call.result, call.arguments) == ("stock", "bolts: 7", '{"item":"bolts"}')
+
+
+async def test_a_named_sub_agent_is_a_child_episode(recorder: Recorder, sink: MemorySink, server: AgentServer) -> None:
+    agent = agent_of(record_llm(llm_of(server), recorder), name="helper")
+    async with recorder.episode(task="stock") as episode:
+        await agent.run("How many bolts?")
+    events = recorded(recorder, sink)
+    (child,) = (event for event in events if isinstance(event, EpisodeStarted) and event.parent_episode_id)
+    assert (child.parent_episode_id, child.agent) == (episode.id, "helper")
+    assert {event.episode_id for event in events if isinstance(event, TurnRecorded)} == {child.episode_id}
+
+
+async def test_a_failing_tool_is_recorded(recorder: Recorder, sink: MemorySink) -> None:
+    server = AgentServer(tool="stock", arguments={"item": "fault"})
+    async with recorder.episode(task="stock"):
+        await agent_of(record_llm(llm_of(server), recorder)).run("How many?")
+    (call,) = (event for event in recorded(recorder, sink) if isinstance(event, ToolCalled))
+    assert "no such shelf" in (call.error or "")
+
+
+def test_a_model_that_is_not_wrapped_gives_turns_that_say_so(
+    recorder: Recorder, sink: MemorySink, server: AgentServer
+) -> None:
+    with recorder.episode(task="stock"):
+        llm_of(server).chat([ChatMessage(content="How many bolts?")])
+    (turn,) = (event for event in recorded(recorder, sink) if isinstance(event, TurnRecorded))
+    assert turn.untrainable_reason == "not_captured"
+    assert (turn.model, turn.response_id) == ("agent@3", "chatcmpl-1")
+    assert [message.content for message in turn.added_messages] == ["How many bolts?"]
+
+
+def test_a_model_without_an_openai_client_is_refused(recorder: Recorder) -> None:
+    with pytest.raises(TypeError, match="has no OpenAI client"):
+        record_llm(MockLLM(), recorder)

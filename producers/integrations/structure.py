@@ -51,6 +51,10 @@ class Structure:
         """A chain, graph, node or agent begins; one that is no agent never becomes a child episode."""
         self._guarded(self._run_started, key, parent, name, is_agent)
 
+    def is_open(self, key: Hashable) -> bool:
+        """Say whether something has started under this key and not ended."""
+        return key in self._open
+
     def run_ended(self, key: Hashable, error: BaseException | None = None) -> None:
         """It is over; an episode of its own ends with it."""
         self._guarded(self._run_ended, key, error)

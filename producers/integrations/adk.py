@@ -1,0 +1,161 @@
+"""Google ADK: a plugin for structure; tokens come from the OpenAI client that LiteLLM is given to use.
+
+    model = LiteLlm(model="openai/agent", client=rb.wrap(AsyncOpenAI(base_url=...)))
+    runner = Runner(app=App(name="shop", root_agent=agent, plugins=[RollbusPlugin(rb)]), ...)
+    async with rb.episode(task="refund"):
+        async for event in runner.run_async(...): ...
+
+Every callback returns None: a value would take the place of the model's, the tool's or the agent's own answer.
+"""
+
+from collections.abc import Collection, Hashable
+from typing import Any
+
+from google.adk.agents.base_agent import BaseAgent
+from google.adk.agents.callback_context import CallbackContext
+from google.adk.agents.invocation_context import InvocationContext
+from google.adk.models.llm_request import LlmRequest
+from google.adk.models.llm_response import LlmResponse
+from google.adk.plugins.base_plugin import BasePlugin
+from google.adk.tools.base_tool import BaseTool
+from google.adk.tools.tool_context import ToolContext
+from google.genai import types
+
+from rollbus.producers.answer import Answer, Choice, canonical
+from rollbus.producers.integrations.structure import NOT_CAPTURED, Structure
+from rollbus.producers.recorder import Recorder
+from rollbus.producers.turn_record import Exchange
+
+_ROLES = {"model": "assistant", None: "user"}
+
+
+class RollbusPlugin(BasePlugin):
+    """Tells the recorder what agents, models and tools of a runner do."""
+
+    def __init__(self, recorder: Recorder, *, task: str | None = None, child_agents: Collection[str] = ()) -> None:
+        """Record into the current episode; with `task`, a run without one is an episode of its own.
+
+        Agents named in `child_agents` become child episodes.
+        """
+        super().__init__(name="rollbus")
+        self._structure = Structure(recorder, task=task, child_agents=child_agents)
+
+    async def before_run_callback(self, *, invocation_context: InvocationContext) -> None:
+        """A runner begins on a user's message."""
+        self._structure.run_started(_run(invocation_context.invocation_id), None, "")
+
+    async def after_run_callback(self, *, invocation_context: InvocationContext) -> None:
+        """It is done."""
+        self._structure.run_ended(_run(invocation_context.invocation_id))
+
+    async def on_run_error_callback(self, *, invocation_context: InvocationContext, error: Exception) -> None:
+        """It has failed."""
+        self._structure.run_ended(_run(invocation_context.invocation_id), error)
+
+    async def before_agent_callback(self, *, agent: BaseAgent, callback_context: CallbackContext) -> None:
+        """An agent begins."""
+        invocation, above = callback_context.invocation_id, agent.parent_agent
+        parent = _agent(invocation, above.name) if above is not None else _run(invocation)
+        key = _agent(invocation, agent.name)
+        self._structure.run_started(key, parent if self._structure.is_open(parent) else _run(invocation), agent.name)
+
+    async def after_agent_callback(self, *, agent: BaseAgent, callback_context: CallbackContext) -> None:
+        """It is done."""
+        self._structure.run_ended(_agent(callback_context.invocation_id, agent.name))
+
+    async def on_agent_error_callback(
+        self, *, agent: BaseAgent, callback_context: CallbackContext, error: Exception
+    ) -> None:
+        """It has failed."""
+        self._structure.run_ended(_agent(callback_context.invocation_id, agent.name), error)
+
+    async def before_model_callback(self, *, callback_context: CallbackContext, llm_request: LlmRequest) -> None:
+        """A model is about to be called."""
+        agent = _agent(callback_context.invocation_id, callback_context.agent_name)
+        self._structure.model_started(_model(callback_context), agent, callback_context.agent_name)
+
+    async def after_model_callback(self, *, callback_context: CallbackContext, llm_response: LlmResponse) -> None:
+        """It has answered, or a part of its stream has come."""
+        if not llm_response.partial:
+            self._structure.model_ended(_model(callback_context), _exchange(callback_context, llm_response))
+
+    async def on_model_error_callback(
+        self, *, callback_context: CallbackContext, llm_request: LlmRequest, error: Exception
+    ) -> None:
+        """It has failed."""
+        self._structure.model_ended(_model(callback_context), None)
+
+    async def before_tool_callback(
+        self, *, tool: BaseTool, tool_args: dict[str, Any], tool_context: ToolContext
+    ) -> None:
+        """A tool is about to run."""
+        self._structure.tool_started(
+            _tool(tool_context),
+            _agent(tool_context.invocation_id, tool_context.agent_name),
+            name=tool.name,
+            arguments=tool_args,
+            tool_call_id=tool_context.function_call_id,
+        )
+
+    async def after_tool_callback(
+        self, *, tool: BaseTool, tool_args: dict[str, Any], tool_context: ToolContext, result: Any
+    ) -> None:
+        """It has a result."""
+        self._structure.tool_ended(_tool(tool_context), result=result)
+
+    async def on_tool_error_callback(
+        self, *, tool: BaseTool, tool_args: dict[str, Any], tool_context: ToolContext, error: Exception
+    ) -> None:
+        """It has failed."""
+        self._structure.tool_ended(_tool(tool_context), error=f"{type(error).__name__}: {error}")
+
+
+def _run(invocation_id: str) -> Hashable:
+    return "run", invocation_id
+
+
+def _agent(invocation_id: str, name: str) -> Hashable:
+    return "agent", invocation_id, name
+
+
+def _model(context: CallbackContext) -> Hashable:
+    return "model", context.invocation_id, context.agent_name
+
+
+def _tool(context: ToolContext) -> Hashable:
+    return "tool", context.invocation_id, context.function_call_id
+
+
+def _exchange(context: CallbackContext, response: LlmResponse) -> Exchange:
+    """Return what ADK saw of a call: texts and counts, no tokens."""
+    usage = response.usage_metadata
+    content, calls = _texts_and_calls(response.content)
+    answer = Answer(
+        model=response.model_version or "",
+        prompt_tokens=usage.prompt_token_count if usage else None,
+        completion_tokens=usage.candidates_token_count if usage else None,
+        choices=(Choice(content=content, tool_calls=calls),),
+    )
+    events = context.session.events
+    messages = [_message(event.content) for event in events if event.content is not None and not event.partial]
+    return Exchange(request={"messages": messages}, answer=answer, withheld=NOT_CAPTURED)
+
+
+def _message(content: types.Content) -> dict[str, Any]:
+    text, calls = _texts_and_calls(content)
+    results = [part.function_response.response for part in content.parts or () if part.function_response]
+    if results:
+        return {"role": "tool", "content": canonical(results)}
+    message: dict[str, Any] = {"role": _ROLES.get(content.role, content.role), "content": text}
+    return {**message, "tool_calls": list(calls)} if calls else message
+
+
+def _texts_and_calls(content: types.Content | None) -> tuple[str | None, tuple[dict[str, Any], ...]]:
+    parts = (content.parts if content else None) or ()
+    texts = [part.text for part in parts if part.text and not part.thought]
+    calls = tuple(
+        {"id": call.id, "type": "function", "function": {"name": call.name, "arguments": canonical(call.args or {})}}
+        for call in (part.function_call for part in parts)
+        if call is not None
+    )
+    return "".join(texts) or None, calls

@@ -1,0 +1,110 @@
+"""Google ADK agents on wrapped clients: turns with the server's tokens, and the agent's structure."""
+
+from typing import Any
+
+import pytest
+from google.adk.agents import LlmAgent
+from google.adk.agents.run_config import RunConfig, StreamingMode
+from google.adk.apps import App
+from google.adk.models.lite_llm import LiteLlm
+from google.adk.runners import InMemoryRunner
+from google.genai import types
+
+from rollbus.producers import MemorySink, Recorder
+from rollbus.producers.integrations.adk import RollbusPlugin
+from rollbus.schemas.events import EpisodeEnded, EpisodeStarted, ToolCalled, TurnRecorded
+from tests.producers.integrations.agent_server import AgentServer, assert_sampled, recorded
+
+pytestmark = pytest.mark.filterwarnings(  # LiteLLM reads deprecated attributes of its own stream chunks
+    "ignore::pydantic.PydanticDeprecatedSince211"
+)
+
+
+def stock(item: str) -> str:
+    """Count what is in stock."""
+    if item == "fault":
+        raise ValueError("no such shelf")
+    return f"{item}: 7"
+
+
+@pytest.fixture
+def server() -> AgentServer:
+    """A server that asks for the tool first, then answers."""
+    return AgentServer(tool="stock", arguments={"item": "bolts"})
+
+
+def agent_of(client: Any, **options: Any) -> LlmAgent:
+    """An agent with one tool, on LiteLLM over this client."""
+    model = LiteLlm(model="openai/agent", client=client, api_key="k", api_base="http://server/v1")
+    return LlmAgent(**{"name": "keeper", "model": model, "tools": [stock], "instruction": "Count.", **options})
+
+
+async def ask(agent: LlmAgent, plugin: RollbusPlugin, *, mode: StreamingMode = StreamingMode.NONE) -> list[str]:
+    """Run the agent on a question and return the texts it said."""
+    runner = InMemoryRunner(app=App(name="shop", root_agent=agent, plugins=[plugin]))
+    session = await runner.session_service.create_session(app_name="shop", user_id="u")
+    message = types.Content(role="user", parts=[types.Part(text="How many bolts?")])
+    said = []
+    async for event in runner.run_async(
+        user_id="u", session_id=session.id, new_message=message, run_config=RunConfig(streaming_mode=mode)
+    ):
+        said += [part.text for part in (event.content.parts if event.content else None) or () if part.text]
+    await runner.close()
+    return said
+
+
+@pytest.mark.parametrize("mode", [StreamingMode.NONE, StreamingMode.SSE])
+async def test_an_agents_turns_are_trainable_with_the_servers_ids(
+    recorder: Recorder, sink: MemorySink, server: AgentServer, mode: StreamingMode
+) -> None:
+    async with recorder.episode(task="stock"):
+        said = await ask(agent_of(recorder.wrap(server.async_client())), RollbusPlugin(recorder), mode=mode)
+    assert said[-1] == server.final
+    events = recorded(recorder, sink)
+    turns = [event for event in events if isinstance(event, TurnRecorded)]
+    assert_sampled(server, turns)
+    assert [turn.function for turn in turns] == ["keeper", "keeper"]
+    (call,) = (event for event in events if isinstance(event, ToolCalled))
+    assert (call.name, call.tool_call_id, call.arguments) == ("stock", "call-1", '{"item":"bolts"}')
+    assert "bolts: 7" in (call.result or "")
+
+
+async def test_a_run_is_an_episode_where_a_task_is_named(
+    recorder: Recorder, sink: MemorySink, server: AgentServer
+) -> None:
+    await ask(agent_of(recorder.wrap(server.async_client())), RollbusPlugin(recorder, task="stock"))
+    events = recorded(recorder, sink)
+    assert [event.task for event in events if isinstance(event, EpisodeStarted)] == ["stock"]
+    assert [event.stop_reason for event in events if isinstance(event, EpisodeEnded)] == ["completed"]
+    assert_sampled(server, [event for event in events if isinstance(event, TurnRecorded)])
+
+
+async def test_a_named_agent_is_a_child_episode(recorder: Recorder, sink: MemorySink, server: AgentServer) -> None:
+    plugin = RollbusPlugin(recorder, child_agents=["keeper"])
+    async with recorder.episode(task="stock") as episode:
+        await ask(agent_of(recorder.wrap(server.async_client())), plugin)
+    events = recorded(recorder, sink)
+    (child,) = (event for event in events if isinstance(event, EpisodeStarted) and event.parent_episode_id)
+    assert (child.parent_episode_id, child.agent) == (episode.id, "keeper")
+    assert {event.episode_id for event in events if isinstance(event, TurnRecorded)} == {child.episode_id}
+
+
+async def test_a_failing_tool_is_recorded(recorder: Recorder, sink: MemorySink) -> None:
+    server = AgentServer(tool="stock", arguments={"item": "fault"})
+    agent = agent_of(recorder.wrap(server.async_client()))
+    with pytest.raises(ValueError, match="no such shelf"):
+        await ask(agent, RollbusPlugin(recorder, task="stock"))
+    events = recorded(recorder, sink)
+    assert [event.error for event in events if isinstance(event, ToolCalled)] == ["ValueError: no such shelf"]
+    assert [event.stop_reason for event in events if isinstance(event, EpisodeEnded)] == ["error"]
+
+
+async def test_a_client_that_is_not_wrapped_gives_turns_that_say_so(
+    recorder: Recorder, sink: MemorySink, server: AgentServer
+) -> None:
+    async with recorder.episode(task="stock"):
+        await ask(agent_of(server.async_client()), RollbusPlugin(recorder))
+    turns = [event for event in recorded(recorder, sink) if isinstance(event, TurnRecorded)]
+    assert [turn.untrainable_reason for turn in turns] == ["not_captured", "not_captured"]
+    assert turns[1].completion.content == server.final
+    assert [message.role for message in turns[1].added_messages] == ["tool"]

@@ -8,7 +8,7 @@ export PYTHONUNBUFFERED := 1
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup kafka demo test test-java test-fast test-312 test-311 bench-streams check format lint types clean
+.PHONY: help setup kafka demo test test-java test-fast test-312 test-311 faults bench-streams check format lint types clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | column -t -s @
@@ -35,6 +35,9 @@ test-java: setup ## Read and write the wire format with Apache Avro for Java (Ma
 
 test-fast: setup ## Run the tests that need no service
 	@$(PYTHON_BIN)/pytest -m "not services"
+
+faults: setup ## Break workers, brokers, disks and clocks, and check every record (about 10 minutes)
+	@$(PYTHON_BIN)/pytest -m faults tests/faults
 
 bench-streams: setup ## Measure assembly beside Quix Streams and a bare aiokafka loop (about 3 minutes)
 	@[ -x .venv-bench/bin/python ] || VIRTUAL_ENV= $(PYTHON_BIN)/uv venv -q --python $(PYTHON_BIN)/python .venv-bench

@@ -22,10 +22,10 @@ WAIT_S = 60.0
 class WorkerProcess:
     """A worker in a process of its own, so that it can be killed."""
 
-    def __init__(self, settings: StreamSettings, log: Path, **changes: Any) -> None:
+    def __init__(self, settings: StreamSettings, log: Path, *, script: Path = SCRIPT, **changes: Any) -> None:
         self._command = [
             sys.executable,
-            str(SCRIPT),
+            str(script),
             settings.kafka.bootstrap_servers,
             settings.namespace,
             json.dumps(changes),

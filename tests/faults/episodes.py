@@ -1,0 +1,128 @@
+"""The real stages, traffic whose outcome is known beforehand, and the check that every trajectory has one fate."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaProducer
+
+from rollbus.schemas.codec import decode, encode
+from rollbus.schemas.config import (
+    AssemblyConfig,
+    BatchingConfig,
+    CurriculumConfig,
+    GroupingConfig,
+    RunConfig,
+    ScoringConfig,
+)
+from rollbus.schemas.groups import Group
+from rollbus.schemas.topics import BATCHES, DROPS, EPISODE_EVENTS, RUN_LOG, TRAJECTORIES, Topic
+from rollbus.streams.settings import StreamSettings
+from rollbus.streams.stages import AnyStage, namespace_stages, run_stages
+from tests.builders import make_episode
+from tests.faults.oracle import Pair, check_log
+from tests.faults.recorded import Recorded, read_everything
+from tests.flow.reference import expect
+from tests.services.stream_fixtures import read_topic
+
+SIZE = 3
+"""Episodes of a group."""
+RUN = RunConfig(
+    grouping=GroupingConfig(group_size=SIZE),
+    curriculum=CurriculumConfig(groups_per_window=1),
+    batching=BatchingConfig(groups_per_step=1, batches_ahead=100_000),
+)
+"""Every group that closes becomes a batch at once: nothing is pending in the end."""
+DONE_S = 90.0
+
+
+def pipeline() -> list[AnyStage]:
+    """Return the stages from events to batches."""
+    return namespace_stages(AssemblyConfig(), ScoringConfig()) + run_stages(RUN)
+
+
+def group_events(group: int, *, turns: int = 2, at_ms: int = 0) -> list[Any]:
+    """All events of an explicit group, the episodes side by side; `at_ms` shifts the producer's clock."""
+    start = {"group_id": f"g{group}", "group_size": SIZE, "example_id": None}
+    episodes = [
+        make_episode(f"e{group}-{number}", reward=float(number), turns=turns, start=start) for number in range(SIZE)
+    ]
+    return [_shifted(event, at_ms) for events in zip(*episodes, strict=True) for event in events]
+
+
+def _shifted(event: Any, at_ms: int) -> Any:
+    started_ms = event.episode_started_at_ms + at_ms
+    return replace(event, occurred_at_ms=event.occurred_at_ms + at_ms, episode_started_at_ms=started_ms)
+
+
+class Traffic:
+    """Sends groups of episodes, each acknowledged before the next, and remembers them."""
+
+    def __init__(self, settings: StreamSettings) -> None:
+        self._settings = settings
+        self.events: list[Any] = []
+        self.published: list[tuple[Topic, Pair]] = []
+
+    async def send(self, groups: Sequence[int], *, pause_s: float = 0.0, **fields: Any) -> None:
+        """Send some groups; returns once the broker has them all."""
+        producer = AIOKafkaProducer(**self._settings.kafka.client_options(), enable_idempotence=True, linger_ms=5)
+        await producer.start()
+        try:
+            for group in groups:
+                events = group_events(group, **fields)
+                pairs = [(event.root_episode_id.encode(), encode(event)) for event in events]
+                topic = EPISODE_EVENTS.full_name(self._settings.namespace)
+                for future in [await producer.send(topic, value, key=key) for key, value in pairs]:
+                    await future
+                self.events += events
+                self.published += [(EPISODE_EVENTS, pair) for pair in pairs]
+                await asyncio.sleep(pause_s)
+        finally:
+            await producer.stop()
+
+    async def until_trained(self, *, within_s: float = DONE_S) -> None:
+        """Wait until each trajectory is in a batch or dropped."""
+        wanted = len({event.episode_id for event in self.events})
+        async with asyncio.timeout(within_s):
+            while len(await _fates(self._settings)) < wanted:  # noqa: ASYNC110 - looks at topics
+                await asyncio.sleep(0.5)
+
+    async def check(self) -> Recorded:
+        """Read the log and raise AssertionError unless all of it is as it must be; only once no worker runs."""
+        found = await read_everything(self._settings, pipeline())
+        await check_log(found, pipeline(), self.published)
+        check_fates(found, self.events)
+        return found
+
+
+async def _fates(settings: StreamSettings) -> set[str]:
+    batches = await read_topic(settings, BATCHES.name, 1)
+    drops = await read_topic(settings, DROPS.name)
+    trained = {one.trajectory_id for batch in batches for group in batch.groups for one in group.members}
+    return trained | {name for drop in drops for name in drop.trajectory_ids}
+
+
+def check_fates(found: Recorded, events: Sequence[Any]) -> None:
+    """Trajectories and groups are what follows from all events at once; each trajectory is in one batch."""
+    expected = expect(events)
+    records = {topic: [decode(entry.value) for entry in found.of(topic)] for topic in (TRAJECTORIES, RUN_LOG, BATCHES)}
+    emitted = Counter(one.trajectory_id for one in records[TRAJECTORIES] if type(one).__name__ == "Trajectory")
+    assert emitted == Counter(expected.trajectories), "trajectories"
+    groups = {
+        group.group_key.removeprefix("group:"): {
+            one.trajectory_id: (one.reward, pytest.approx(one.advantage)) for one in group.members
+        }
+        for group in records[RUN_LOG]
+        if isinstance(group, Group)
+    }
+    assert groups == expected.groups, "groups"
+    trained = Counter(
+        one.trajectory_id for batch in records[BATCHES] for group in batch.groups for one in group.members
+    )
+    drops = [decode(entry.value) for entry in found.of(DROPS)]
+    dropped = Counter(name for drop in drops for name in drop.trajectory_ids)
+    assert trained + dropped == emitted, "emitted = trained + dropped does not hold"
+    assert [batch.number for batch in records[BATCHES]] == list(range(len(records[BATCHES])))

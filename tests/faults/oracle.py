@@ -1,0 +1,158 @@
+"""What the log must hold, worked out from the log alone: each stage's output follows from its recorded input.
+
+One naive pass of each stage over what its group has committed, record by record in one life in memory, gives the
+outputs, the dead letters and the state. The log must hold exactly these, beside what was published and the ticks: so
+nothing is lost, nothing is there twice, and nothing came of state that a fault had torn.
+"""
+
+from bisect import bisect_right
+from collections import Counter, defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from typing import Any
+
+from rollbus.schemas import chunks
+from rollbus.schemas.codec import decode, encode
+from rollbus.schemas.control import ConfigApplied, Tick
+from rollbus.schemas.errors import RecordError
+from rollbus.schemas.topics import DEAD_LETTERS, STAGE_INPUTS, TOPICS, Topic
+from rollbus.schemas.trajectories import Location
+from rollbus.streams.batch import Partition
+from rollbus.streams.flow import Log, Reader
+from rollbus.streams.output_kafka import partition_of
+from rollbus.streams.stage import Incoming
+from rollbus.streams.stages import AnyStage
+from rollbus.streams.topics import partitions_of
+from tests.faults.recorded import Entry, Recorded
+
+Pair = tuple[bytes | None, bytes | None]
+"""Key and value."""
+
+
+@dataclass(slots=True)
+class Life:
+    """What one undisturbed reader makes of one input partition."""
+
+    outputs: dict[Partition, list[Pair]] = field(default_factory=lambda: defaultdict(list))
+    refused: list[Entry] = field(default_factory=list)
+    rows: dict[bytes, bytes] = field(default_factory=dict)
+
+
+async def check_log(found: Recorded, stages: Sequence[AnyStage], published: Iterable[tuple[Topic, Pair]]) -> None:
+    """Raise AssertionError for whatever is lost, double, out of order, different or held back."""
+    assert not found.held_back, f"an unfinished transaction hides records: {found.held_back}"
+    _check_ticks(found)
+    lives = {
+        (stage.name, place.partition): await _live(found, stage, place)
+        for stage in stages
+        for place in found.places(stage.input)
+    }
+    expected: dict[Partition, Counter[Pair]] = defaultdict(Counter)
+    for topic, pair in published:
+        expected[_place(found, topic, pair[0])][pair] += 1
+    for (stage_name, number), life in lives.items():
+        for place, pairs in life.outputs.items():
+            expected[place].update(pairs)
+            _check_order(f"{stage_name}[{number}]", place, pairs, found.entries[place])
+        assert life.rows == found.rows[stage_name, number], f"the changelog of {stage_name}[{number}] is another state"
+    for topic in TOPICS:
+        for place in found.places(topic) if topic is not DEAD_LETTERS else ():
+            there = Counter((entry.key, entry.value) for entry in found.entries[place] if not _of_ticker(entry))
+            assert there == expected[place], f"{place}: {_amiss(there, expected[place])}"
+    _check_dead_letters(found, stages, lives)
+
+
+async def _live(found: Recorded, stage: AnyStage, place: Partition) -> Life:
+    """Take the committed part of an input partition in one go, record by record."""
+    life, end = Life(), found.committed[stage.name, place.partition]
+    log = Log(1, found.settings.namespace)
+    reader = Reader(stage, 0, stage.new_state())
+    log.topics[stage.input.name] = records = [[]]
+    for entry in found.entries[place]:
+        if entry.offset >= end:
+            break
+        try:
+            records[0].append(_incoming(place, entry))
+            await reader.run(log)
+        except RecordError:
+            life.refused.append(entry)
+            reader.position = len(records[0])
+    for topic in TOPICS:
+        if topic is stage.input:
+            continue
+        for incoming in log.of(topic)[0]:
+            key = incoming.key.encode()
+            for frame in chunks.split(encode(incoming.record)):
+                life.outputs[_place(found, topic, key)].append((key, frame))
+    life.rows = reader.changelog
+    return life
+
+
+def _incoming(place: Partition, entry: Entry) -> Incoming:
+    """Read a record; raises RecordError as the stages' host must."""
+    if entry.value is None:
+        raise RecordError("no value")
+    record: Any = chunks.parse(entry.value) if chunks.is_chunk(entry.value) else decode(entry.value)
+    try:
+        key = (entry.key or b"").decode()
+    except UnicodeDecodeError as error:
+        raise RecordError("key") from error
+    return Incoming(
+        record, key, Location(topic=place.topic, partition=place.partition, offset=entry.offset), entry.value
+    )
+
+
+def _place(found: Recorded, topic: Topic, key: bytes | None) -> Partition:
+    count = partitions_of(topic, found.settings)
+    return Partition(topic.full_name(found.settings.namespace), partition_of(key, count) if key else 0)
+
+
+def _of_ticker(entry: Entry) -> bool:
+    try:
+        return isinstance(decode(entry.value), Tick | ConfigApplied)
+    except RecordError:
+        return False
+
+
+def _check_ticks(found: Recorded) -> None:
+    """Each input partition has every tick once, in order, and stream time never jumps or turns back."""
+    for topic in dict.fromkeys(STAGE_INPUTS.values()):
+        for place in found.places(topic):
+            ticks = [decode(entry.value) for entry in found.entries[place] if _of_ticker(entry)]
+            ticks = [tick for tick in ticks if isinstance(tick, Tick)]
+            assert [tick.number for tick in ticks] == list(range(len(ticks))), f"{place}: ticks are missing or double"
+            for before, tick in pairwise(ticks):
+                advance = tick.stream_time_ms - before.stream_time_ms
+                assert 0 < advance <= 2 * tick.interval_ms, f"{place}: tick {tick.number} advances by {advance} ms"
+
+
+def _check_order(writer: str, place: Partition, pairs: Iterable[Pair], entries: Iterable[Entry]) -> None:
+    """What one reader wrote to a partition stands there in the order in which it was written."""
+    offsets: dict[Pair, list[int]] = defaultdict(list)
+    for entry in entries:
+        offsets[entry.key, entry.value].append(entry.offset)
+    last = -1
+    for pair in pairs:
+        there = offsets[pair]
+        after = bisect_right(there, last)
+        assert after < len(there), f"{writer} → {place}: a record of key {pair[0]!r} is missing or out of order"
+        last = there[after]
+
+
+def _check_dead_letters(found: Recorded, stages: Sequence[AnyStage], lives: dict[tuple[str, int], Life]) -> None:
+    """Every refused record is one dead letter with its origin and bytes, and there is no other."""
+    expected = Counter(
+        (stage.name, *place, entry.offset, entry.key, entry.value)
+        for stage in stages
+        for place in found.places(stage.input)
+        for entry in lives[stage.name, place.partition].refused
+    )
+    letters = found.dead_letters
+    there = Counter((one.stage, one.topic, one.partition, one.offset, one.key, one.value) for one in letters)
+    assert there == expected, f"dead letters: {_amiss(there, expected)}"
+    assert all(one.error_class and one.message for one in letters), "a dead letter without a reason"
+
+
+def _amiss(found: Counter[Any], expected: Counter[Any]) -> str:
+    return f"too often {list((found - expected).items())[:3]}, missing {list((expected - found).items())[:3]}"

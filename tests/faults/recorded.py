@@ -1,0 +1,128 @@
+"""What stands on the broker after a test, read once: records, committed offsets, changelogs, open transactions."""
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NamedTuple
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient
+
+from rollbus.consumers.dead_letters_kafka import read_dead_letters_async
+from rollbus.schemas.drops import DeadLetter
+from rollbus.schemas.topics import TOPICS, Topic
+from rollbus.streams import names
+from rollbus.streams.batch import Partition
+from rollbus.streams.processing import OWN_ROWS
+from rollbus.streams.settings import StreamSettings
+from rollbus.streams.stages import AnyStage
+from rollbus.streams.topics import partitions_of
+
+
+class Entry(NamedTuple):
+    """One committed record."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+
+
+@dataclass(slots=True)
+class Recorded:
+    """Everything that the checker looks at."""
+
+    settings: StreamSettings
+    entries: dict[Partition, list[Entry]] = field(default_factory=dict)
+    """By partition, the committed records in order."""
+    committed: dict[tuple[str, int], int] = field(default_factory=dict)
+    """By stage and input partition; 0 where nothing was ever committed."""
+    rows: dict[tuple[str, int], dict[bytes, bytes]] = field(default_factory=dict)
+    """By stage and input partition, what its changelog comes to, the runtime's own rows left out."""
+    held_back: dict[Partition, int] = field(default_factory=dict)
+    """Records that an unfinished transaction hides from readers."""
+    dead_letters: list[DeadLetter] = field(default_factory=list)
+
+    def of(self, topic: Topic) -> list[Entry]:
+        """Return all records of a topic, partition after partition."""
+        return [entry for place in self.places(topic) for entry in self.entries[place]]
+
+    def places(self, topic: Topic) -> list[Partition]:
+        """Return the partitions of a topic."""
+        name = topic.full_name(self.settings.namespace)
+        return [Partition(name, number) for number in range(partitions_of(topic, self.settings))]
+
+
+async def read_everything(settings: StreamSettings, stages: Sequence[AnyStage]) -> Recorded:
+    """Read the whole namespace."""
+    found = Recorded(settings)
+    tables = [place for topic in TOPICS for place in found.places(topic)]
+    changelogs = {
+        Partition(names.changelog_topic(settings.namespace, stage.name), place.partition): (stage.name, place.partition)
+        for stage in stages
+        for place in found.places(stage.input)
+    }
+    found.entries = await _read(settings, tables)
+    for place, entries in (await _read(settings, changelogs)).items():
+        found.rows[changelogs[place]] = _compacted(entries)
+    found.committed = await _committed(settings, stages, found)
+    found.held_back = await _held_back(settings, [*tables, *changelogs])
+    found.dead_letters = await read_dead_letters_async(settings.kafka, settings.namespace)
+    return found
+
+
+def _compacted(entries: Iterable[Entry]) -> dict[bytes, bytes]:
+    latest = {entry.key: entry.value for entry in entries if entry.key is not None}
+    return {key: value for key, value in latest.items() if value is not None and not key.startswith(OWN_ROWS)}
+
+
+async def _read(settings: StreamSettings, places: Iterable[Partition]) -> dict[Partition, list[Entry]]:
+    wanted = [TopicPartition(*place) for place in places]
+    consumer = AIOKafkaConsumer(
+        **settings.kafka.client_options(),
+        isolation_level="read_committed",
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+    )
+    found: dict[Partition, list[Entry]] = defaultdict(list)
+    await consumer.start()
+    try:
+        consumer.assign(wanted)
+        await consumer.seek_to_beginning()
+        ends = await consumer.end_offsets(wanted)
+        behind = wanted
+        while behind := [place for place in behind if await consumer.position(place) < ends[place]]:
+            for place, records in (await consumer.getmany(*behind, timeout_ms=200)).items():
+                found[Partition(*place)] += [Entry(r.offset, r.timestamp, r.key, r.value) for r in records]
+    finally:
+        await consumer.stop()
+    return {Partition(*place): found[Partition(*place)] for place in wanted}
+
+
+async def _committed(
+    settings: StreamSettings, stages: Sequence[AnyStage], found: Recorded
+) -> dict[tuple[str, int], int]:
+    admin = AIOKafkaAdminClient(**settings.kafka.client_options())
+    committed: dict[tuple[str, int], int] = {}
+    await admin.start()
+    try:
+        for stage in stages:
+            offsets = await admin.list_consumer_group_offsets(names.group_id(settings.namespace, stage.name))
+            for place in found.places(stage.input):
+                known: Any = offsets.get(TopicPartition(*place))
+                committed[stage.name, place.partition] = max(0, known.offset) if known else 0
+    finally:
+        await admin.close()
+    return committed
+
+
+async def _held_back(settings: StreamSettings, places: Sequence[Partition]) -> dict[Partition, int]:
+    ends = []
+    for isolation in ("read_uncommitted", "read_committed"):
+        consumer = AIOKafkaConsumer(**settings.kafka.client_options(), isolation_level=isolation)
+        await consumer.start()
+        try:
+            ends.append(await consumer.end_offsets([TopicPartition(*place) for place in places]))
+        finally:
+            await consumer.stop()
+    return {Partition(*place): end - ends[1][place] for place, end in ends[0].items() if end > ends[1][place]}

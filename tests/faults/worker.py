@@ -1,0 +1,137 @@
+"""A worker of the real stages that can be told to die at a point: `python worker.py <servers> <namespace> <JSON>`.
+
+The JSON holds settings of the worker and, for the fault: `die` (a point), `nth` (at the how manyth time), and
+`clock_shift_s` (how wrong its wall clock is).
+"""
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+
+class Death:
+    """Ends the process hard when it is asked for the nth time."""
+
+    def __init__(self, nth: int) -> None:
+        self._left = nth
+
+    def due(self) -> bool:
+        """Count; True when it is time."""
+        self._left -= 1
+        return self._left == 0
+
+    def now(self) -> None:
+        """End as by kill -9."""
+        os.kill(os.getpid(), signal.SIGKILL)
+
+
+def in_write(death: Death, *, half: bool) -> None:
+    """Die before a transaction's records are sent, or with half of them sent."""
+    from rollbus.streams import transaction
+
+    write = transaction.write
+
+    async def dying(producer: Any, rows: Any) -> None:
+        rows = list(rows)
+        if death.due():
+            await write(producer, rows[: len(rows) // 2 if half else 0])
+            death.now()
+        await write(producer, rows)
+
+    transaction.write = dying
+
+
+def in_commit(death: Death, *, after_s: float | None) -> None:
+    """Die when all is sent but not committed, or so long after the commit was begun."""
+    from rollbus.streams import transaction
+
+    new_producer = transaction.new_producer
+
+    def dying(*arguments: Any) -> Any:
+        producer = new_producer(*arguments)
+        commit = producer.commit_transaction
+
+        async def commit_or_die() -> None:
+            if not death.due():
+                await commit()
+                return
+            if after_s is not None:
+                running = asyncio.ensure_future(commit())
+                await asyncio.wait([running], timeout=after_s)
+            death.now()
+
+        producer.commit_transaction = commit_or_die
+        return producer
+
+    transaction.new_producer = dying
+
+
+def in_restore(death: Death) -> None:
+    """Die with part of the changelog read."""
+    from rollbus.streams import changelog_kafka
+
+    restore = changelog_kafka.restore
+
+    async def dying(settings: Any, topic: str, partition: int, apply: Callable[..., None]) -> Any:
+        def apply_or_die(key: bytes, value: bytes | None) -> None:
+            if death.due():
+                death.now()
+            apply(key, value)
+
+        return await restore(settings, topic, partition, apply_or_die)
+
+    changelog_kafka.restore = dying
+
+
+def in_rebalance(death: Death, signal_name: str) -> None:
+    """Die when partitions are taken away, or given."""
+    from rollbus.streams.app import StageApp
+
+    original = getattr(StageApp, signal_name)
+
+    async def dying(self: Any, app: Any, partitions: Any, **others: Any) -> None:
+        if partitions and death.due():
+            death.now()
+        await original(self, app, partitions, **others)
+
+    setattr(StageApp, signal_name, dying)
+
+
+POINTS: dict[str, Callable[[Death], None]] = {
+    "before_send": lambda death: in_write(death, half=False),
+    "half_sent": lambda death: in_write(death, half=True),
+    "before_commit": lambda death: in_commit(death, after_s=None),
+    "during_commit": lambda death: in_commit(death, after_s=0.002),
+    "after_commit": lambda death: in_commit(death, after_s=5.0),
+    "restore": in_restore,
+    "revoked": lambda death: in_rebalance(death, "_revoked"),
+    "assigned": lambda death: in_rebalance(death, "_assigned"),
+}
+
+
+def shift_clock(shift_s: float) -> None:
+    """Let this process's wall clock be wrong."""
+    right = time.time
+    time.time = lambda: right() + shift_s
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parents[2]))
+    changes = json.loads(sys.argv[3]) if len(sys.argv) > 3 else {}
+    shift_clock(changes.pop("clock_shift_s", 0.0))
+    from rollbus.streams.worker import run_worker
+    from tests.faults.episodes import pipeline
+    from tests.services.stream_fixtures import stream_settings
+
+    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    point, nth = changes.pop("die", None), changes.pop("nth", 1)
+    if point is not None:
+        POINTS[point](Death(nth))
+    run_worker(stream_settings(sys.argv[1], sys.argv[2], **changes), pipeline())

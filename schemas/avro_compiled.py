@@ -14,6 +14,8 @@ from collections.abc import Callable, Iterator, Mapping
 from functools import cache
 from typing import Any, Literal, Union, get_args, get_origin
 
+from rollbus.schemas.making import finishing, unfrozen
+
 Write = Callable[[Any, Callable[[bytes], None]], None]
 """Appends the pieces of a record's body; raises what Python raises where a value has the wrong type."""
 Read = Callable[[bytes, int], tuple[Any, int]]
@@ -86,7 +88,7 @@ class _Source:
         self._fresh = (f"v{number}" for number in itertools.count())
         self._scope: dict[str, Any] = {
             "record": record,
-            "building": _building(record),
+            "unfrozen": unfrozen(record),
             "new": object.__new__,
             "short": _SHORT,
             "long": _write_long,
@@ -149,14 +151,27 @@ class _Source:
 
     def _reading(self) -> Iterator[str]:
         yield "def read(data, at):"
-        for name in self._names:
-            yield from _indented(self._read(self._hints[name], f"f_{name}"))
-        yield _INDENT + "made = new(building)"
-        yield from (_INDENT + f"made.{name} = f_{name}" for name in self._names)
-        yield _INDENT + "made.__class__ = record"
-        if hasattr(self._record, "__post_init__"):
-            yield _INDENT + "made.__post_init__()"
-        yield _INDENT + "return made, at"
+        yield _INDENT + "made = new(unfrozen)"
+        kinds = [_kind(self._hints[name])[0] for name in self._names]
+        for kind, several in itertools.groupby(zip(kinds, self._names, strict=True), key=lambda field: field[0]):
+            reading = self._read_optional if kind == "optional" else self._read_each
+            yield from _indented(reading([name for _, name in several]))
+        yield from _indented([*finishing(self._record), "return made, at"])
+
+    def _read_each(self, names: list[str]) -> Iterator[str]:
+        for name in names:
+            yield from self._read(self._hints[name], f"made.{name}")
+
+    def _read_optional(self, names: list[str]) -> Iterator[str]:
+        """Read neighbours that are mostly left out together: a comparison tells whether all of them are."""
+        if len(names) < 3:
+            yield from self._read_each(names)
+            return
+        yield f"if data[at:at + {len(names)}] == {bytes(len(names))!r}:"
+        yield _INDENT + " = ".join(f"made.{name}" for name in names) + " = None"
+        yield _INDENT + f"at += {len(names)}"
+        yield "else:"
+        yield from _indented(self._read_each(names))
 
     def _read(self, hint: Any, name: str) -> Iterator[str]:
         kind, inner = _kind(hint)
@@ -214,12 +229,6 @@ class _Source:
         name = f"nested_{record.__name__}"
         self._scope[name] = make(record)
         return name
-
-
-def _building(record: type) -> type:
-    """Return a class of the same layout whose fields can be set: those of a frozen one take ten times as long."""
-    slots = {"__slots__": record.__slots__, "__setattr__": object.__setattr__}  # type: ignore[attr-defined]
-    return type(f"{record.__name__}InTheMaking", record.__bases__, slots)
 
 
 def _read_number(name: str) -> Iterator[str]:

@@ -4,6 +4,7 @@ Events of a writer keep their order; writers are merged by event time. Nothing h
 """
 
 import heapq
+from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, fields
 from typing import Any
@@ -20,12 +21,24 @@ from rollbus.schemas.events import (
     TurnRecorded,
 )
 from rollbus.schemas.ids import group_hint, hash_bytes, messages_hash, trajectory_id
+from rollbus.schemas.making import copier
 from rollbus.schemas.trajectories import ToolResult, Trajectory, Turn
 from rollbus.streams.assembly_rewards import standing
 from rollbus.streams.histories import merge, token_problem
 
 NOT_TARGETED = DropReason.NOT_TARGETED.value
 _MESSAGE_FIELDS = tuple(field.name for field in fields(Message))
+
+_turn = copier(TurnRecorded, Turn, "trainable", "untrainable_reason")
+_tool = copier(ToolCalled, ToolResult)
+_trajectory = copier(
+    EpisodeStarted,
+    Trajectory,
+    *("trajectory_id", "group_hint", "started_at_ms", "ended_at_ms", "assembled_at_ms", "closed_by", "stop_reason"),
+    *("turns", "tools", "rewards", "histories", "opening_hash", "prompt_hash", "tools_hash"),
+    *("trainable", "untrainable_reason", "config_hash"),
+)
+"""What a trajectory, a turn and a tool call have in common with the events that they come from is copied by name."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,48 +54,41 @@ class Closing:
 def build(events: Iterable[Event], config: AssemblyConfig, config_hash: str, closing: Closing) -> Trajectory | None:
     """Return the trajectory; None where the episode's start is missing, so that nobody knows its task."""
     ordered = in_order(events)
-    start = next((event for event in ordered if isinstance(event, EpisodeStarted)), None)
-    if start is None:
+    of: dict[type, list[Any]] = defaultdict(list)
+    for event in ordered:
+        of[type(event)].append(event)
+    if not of[EpisodeStarted]:
         return None
-    end = next((event for event in ordered if isinstance(event, EpisodeEnded)), None)
-    records = [event for event in ordered if isinstance(event, TurnRecorded)]
-    problems = [_not_targeted(turn, config) or token_problem(turn) for turn in records]
-    targeted = [turn for turn in records if not _not_targeted(turn, config)]
-    histories = merge((index, turn) for index, turn in enumerate(records) if problems[index] is None)
-    reason = _untrainable(records, targeted, problems, config, closing)
-    first = next((turn for turn in targeted if turn.prompt_token_ids), None)
-    opening = messages_hash(map(_plain, records[0].added_messages)) if records else ""
-    times = [event.occurred_at_ms for event in ordered if not isinstance(event, RewardReported)]
-    return Trajectory(
+    start: EpisodeStarted = of[EpisodeStarted][0]
+    end: EpisodeEnded | None = of[EpisodeEnded][0] if of[EpisodeEnded] else None
+    turns: list[TurnRecorded] = of[TurnRecorded]
+    missed = [_not_targeted(turn, config) for turn in turns]
+    problems = [miss or token_problem(turn) for turn, miss in zip(turns, missed, strict=True)]
+    targeted = [turn for turn, miss in zip(turns, missed, strict=True) if miss is None]
+    reason = _untrainable(turns, targeted, problems, config, closing)
+    prompt = next((turn.prompt_token_ids for turn in targeted if turn.prompt_token_ids), None)
+    opening = messages_hash(map(_plain, turns[0].added_messages)) if turns else ""
+    times = [event.occurred_at_ms for event in ordered if type(event) is not RewardReported]
+    return _trajectory(
+        start,
         trajectory_id=trajectory_id(start.episode_id),
-        episode_id=start.episode_id,
-        root_episode_id=start.root_episode_id,
-        parent_episode_id=start.parent_episode_id,
-        task=start.task,
-        example_id=start.example_id,
-        group_id=start.group_id,
-        group_size=start.group_size,
         group_hint=group_hint(
             group_id=start.group_id, task=start.task, example_id=start.example_id, opening_hash=opening
         ),
-        agent=start.agent,
-        producer=start.producer,
-        environment=start.environment,
-        labels=start.labels,
-        resampled=start.resampled,
         started_at_ms=min(times),
         ended_at_ms=max(times),
         assembled_at_ms=closing.now_ms,
         closed_by="ended" if end else "inactivity",
         stop_reason=end.stop_reason if end else None,
-        turns=tuple(_turn(turn, problem) for turn, problem in zip(records, problems, strict=True)),
-        tools=tuple(_tool(event) for event in ordered if isinstance(event, ToolCalled))
-        if config.include_tool_calls
-        else (),
-        rewards=standing(event for event in ordered if isinstance(event, RewardReported)),
-        histories=histories,
+        turns=tuple(
+            _turn(turn, trainable=problem is None, untrainable_reason=problem)
+            for turn, problem in zip(turns, problems, strict=True)
+        ),
+        tools=tuple(map(_tool, of[ToolCalled])) if config.include_tool_calls else (),
+        rewards=standing(of[RewardReported]),
+        histories=merge((index, turn) for index, turn in enumerate(turns) if problems[index] is None),
         opening_hash=opening,
-        prompt_hash=hash_bytes(first.prompt_token_ids) if first and first.prompt_token_ids else "",
+        prompt_hash=hash_bytes(prompt) if prompt else "",
         tools_hash=targeted[0].tools_hash if targeted else "",
         trainable=reason is None,
         untrainable_reason=reason,
@@ -136,45 +142,6 @@ def _not_targeted(turn: TurnRecorded, config: AssemblyConfig) -> str | None:
     if config.target_model is not None and turn.model.partition("@")[0] != config.target_model:
         return NOT_TARGETED
     return None
-
-
-def _turn(turn: TurnRecorded, problem: str | None) -> Turn:
-    return Turn(
-        event_id=turn.event_id,
-        function=turn.function,
-        model=turn.model,
-        policy_version=turn.policy_version,
-        response_id=turn.response_id,
-        added_messages=turn.added_messages,
-        completion=turn.completion,
-        finish_reason=turn.finish_reason,
-        temperature=turn.temperature,
-        top_p=turn.top_p,
-        top_k=turn.top_k,
-        min_p=turn.min_p,
-        frequency_penalty=turn.frequency_penalty,
-        presence_penalty=turn.presence_penalty,
-        repetition_penalty=turn.repetition_penalty,
-        logprob_mode=turn.logprob_mode,
-        occurred_at_ms=turn.occurred_at_ms,
-        latency_ms=turn.latency_ms,
-        prompt_tokens=turn.prompt_tokens,
-        completion_tokens=turn.completion_tokens,
-        trainable=problem is None,
-        untrainable_reason=problem,
-    )
-
-
-def _tool(event: ToolCalled) -> ToolResult:
-    return ToolResult(
-        event_id=event.event_id,
-        name=event.name,
-        tool_call_id=event.tool_call_id,
-        arguments=event.arguments,
-        result=event.result,
-        error=event.error,
-        occurred_at_ms=event.occurred_at_ms,
-    )
 
 
 def _plain(message: Message) -> dict[str, Any]:

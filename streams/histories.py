@@ -15,6 +15,8 @@ from rollbus.schemas.trajectories import History, Span
 
 NOT_IN_TOP_LIST = -9999.0
 """What OpenAI and vLLM report instead of a log-prob that is not in the list; never a real one."""
+_SURELY_LOGPROBS = bytes(range(0x80, 0xC6))
+"""Highest bytes of the float32 numbers from −0 down to −8192."""
 
 
 def token_problem(turn: TurnRecorded) -> str | None:
@@ -28,13 +30,21 @@ def token_problem(turn: TurnRecorded) -> str | None:
         return "no_token_ids"
     if not (_are_token_ids(prompt) and _are_token_ids(completion)):
         return "invalid_token_ids"
+    return None if _are_logprobs(logprobs) else "invalid_logprobs"
+
+
+def _are_logprobs(data: bytes) -> bool:
+    """Say whether packed log-probs are finite, real and at most 0; the numbers are read where bytes do not tell."""
+    others = data[BYTES_PER_TOKEN - 1 :: BYTES_PER_TOKEN].translate(None, _SURELY_LOGPROBS)
+    if not others and len(data) % BYTES_PER_TOKEN == 0:
+        return True
     try:
-        values = decode_logprobs(logprobs)
+        values = decode_logprobs(data)
     except InvalidRecordError:
-        return "invalid_logprobs"
-    if not math.isfinite(sum(values)) or max(values) > 0 or min(values) <= NOT_IN_TOP_LIST:
-        return "invalid_logprobs"
-    return None
+        return False
+    if others.count(0) == len(others):  # +0, or so little more than 0 that only the number tells
+        return max(values) <= 0
+    return math.isfinite(sum(values)) and max(values) <= 0 and min(values) > NOT_IN_TOP_LIST
 
 
 def _are_token_ids(data: bytes) -> bool:

@@ -26,13 +26,17 @@ class RowCodec(Generic[V]):
 
 
 class Table(Generic[V]):
-    """Rows by key; remembers which were put or deleted since the last drain."""
+    """Rows by key; remembers which were put or deleted since the last drain.
+
+    A row that came and went between two drains was never written down, and nothing needs to be said of it.
+    """
 
     def __init__(self, name: str, codec: RowCodec[V]) -> None:
         self.name = name
         self.rows: dict[str, V] = {}
         self._codec = codec
-        self._touched: dict[str, None] = {}
+        self._touched: dict[str, bool] = {}
+        """Keys put or deleted, and whether the changelog has a row of theirs."""
 
     def get(self, key: str) -> V | None:
         """Return a row, None where there is none."""
@@ -40,14 +44,14 @@ class Table(Generic[V]):
 
     def put(self, key: str, value: V) -> None:
         """Set a row; also to be called after changing one in place."""
+        if key not in self._touched:
+            self._touched[key] = key in self.rows
         self.rows[key] = value
-        self._touched[key] = None
 
     def delete(self, key: str) -> None:
         """Remove a row; nothing happens where there is none."""
-        if key in self.rows:
-            del self.rows[key]
-            self._touched[key] = None
+        if self.rows.pop(key, None) is not None and not self._touched.setdefault(key, True):
+            del self._touched[key]
 
     def drain(self) -> Iterator[tuple[str, bytes | None]]:
         """Yield each touched key with its bytes, None where deleted, and forget that it was touched."""
@@ -56,6 +60,10 @@ class Table(Generic[V]):
         for key in touched:
             row = self.rows.get(key)
             yield key, None if row is None else version + self._codec.encode(row)
+
+    def forget_touched(self) -> None:
+        """Do without the rows touched since the last drain: whoever keeps no changelog need not encode them."""
+        self._touched.clear()
 
     def restore(self, key: str, data: bytes | None) -> None:
         """Set a row from its changelog bytes; raises UndecodableError for a version newer than this code."""
@@ -84,6 +92,15 @@ class PartitionState:
             for name, table in self._tables.items()
             for key, value in table.drain()
         ]
+
+    def forget_touched(self) -> None:
+        """Do without a changelog of what was touched since the last drain."""
+        for table in self._tables.values():
+            table.forget_touched()
+
+    def size(self) -> int:
+        """Return how many rows there are."""
+        return sum(len(table.rows) for table in self._tables.values())
 
     def restore(self, key: bytes, value: bytes | None) -> None:
         """Apply one changelog row; raises UndecodableError for a table that this code does not know."""

@@ -81,3 +81,14 @@ def test_every_turn_stands_in_one_history_after_its_whole_prompt(turns: list[tup
 )
 def test_tokens_that_cannot_be_trained_are_named(fields: dict[str, Any], problem: str | None) -> None:
     assert token_problem(replace(make_turn(), **fields)) == problem
+
+
+LOGPROBS = st.floats(width=32) | st.sampled_from([0.0, -0.0, 1e-45, -8191.9, -8192.0, -9998.9, -9999.0, -math.inf])
+
+
+@given(st.lists(LOGPROBS, min_size=1, max_size=5))
+def test_logprobs_are_refused_by_their_bytes_exactly_where_their_numbers_are_none(values: list[float]) -> None:
+    packed = array("f", values)
+    real = all(math.isfinite(value) and -9999.0 < value <= 0 for value in packed) and math.isfinite(sum(packed))
+    turn = replace(make_turn(completion=[1] * len(values)), logprobs=packed.tobytes())
+    assert token_problem(turn) == (None if real else "invalid_logprobs")

@@ -26,7 +26,7 @@ Place = tuple[str | int, ...]
 
 def load_settings(model: type[M], path: Path | None, environment: Mapping[str, str]) -> M:
     """Return the settings; raises ConfigurationError that lists every mistake, one line each."""
-    values, lines, mistakes = _read(path, environment)
+    values, lines, mistakes = read_document(path, environment)
     for place, value in _overrides(model, environment):
         _set(values, place, value)
         lines[place] = f"environment {ENVIRONMENT_PREFIX}{_LEVEL.join(map(str, place)).upper()}"
@@ -39,7 +39,10 @@ def load_settings(model: type[M], path: Path | None, environment: Mapping[str, s
     raise ConfigurationError("\n".join([f"{len(mistakes)} mistake(s) in the settings from {where}:", *mistakes]))
 
 
-def _read(path: Path | None, environment: Mapping[str, str]) -> tuple[dict[str, Any], dict[Place, str], list[str]]:
+def read_document(
+    path: Path | None, environment: Mapping[str, str]
+) -> tuple[dict[str, Any], dict[Place, str], list[str]]:
+    """Return a YAML file's values with its `${VAR}` filled in, the line of each place, and the mistakes so far."""
     if path is None:
         return {}, {}, []
     try:
@@ -67,7 +70,7 @@ def _value(
         for key_node, value_node in node.value:
             key = str(key_node.value)
             if key in values:
-                mistakes.append(f"  line {key_node.start_mark.line + 1}: {_dotted((*place, key))} is given twice")
+                mistakes.append(f"  line {key_node.start_mark.line + 1}: {dotted((*place, key))} is given twice")
             values[key] = _value(value_node, (*place, key), lines, mistakes, environment)
         return values
     if isinstance(node, yaml.SequenceNode):
@@ -85,7 +88,7 @@ def _fill(text: str, place: Place, lines: dict[Place, str], mistakes: list[str],
         if name in environment:
             return environment[name]
         if default is None:
-            mistakes.append(f"  {lines[place]}: {_dotted(place)}: ${{{name}}} is not set in the environment")
+            mistakes.append(f"  {lines[place]}: {dotted(place)}: ${{{name}}} is not set in the environment")
         return default or ""
 
     return _VARIABLE.sub(replace, text)
@@ -115,7 +118,7 @@ def _describe(detail: Any, lines: Mapping[Place, str], model: type[BaseModel]) -
         message = "is not a setting" + _nearest(place, model)
     elif "input" in detail and isinstance(detail["input"], str | int | float | bool) and not _secret(place):
         message = f"{message} (got {detail['input']!r})"
-    return f"  {known}: {_dotted(place)}: {message}"
+    return f"  {known}: {dotted(place)}: {message}"
 
 
 def _nearest(place: Place, model: type[BaseModel]) -> str:
@@ -145,5 +148,6 @@ def _secret(place: Place) -> bool:
     return any(word in str(part) for part in place for word in ("password", "token", "secret", "key"))
 
 
-def _dotted(place: Place) -> str:
+def dotted(place: Place) -> str:
+    """Return a place as people write it."""
     return "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in place).lstrip(".") or "(top)"

@@ -1,0 +1,172 @@
+"""What scores an example: the base for users' own evaluators, the built-in ones, and how one is called.
+
+An evaluator is an `EvaluatorInfo`, a `BaseEvaluator`, or a function from an EvalInput to an EvalOutput, or from an
+EvalInputItem to an EvalOutputItem or a number. A score of None says that there is none, which is not 0.
+"""
+
+import inspect
+from abc import ABC, abstractmethod
+from collections.abc import AsyncIterator, Callable
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any, get_type_hints
+
+from pydantic import Field
+
+from rollbus.harness.builder import Builder
+from rollbus.harness.calling import accepted, call, find
+from rollbus.harness.evaluation_models import EvalInput, EvalInputItem, EvalOutput, EvalOutputItem
+from rollbus.harness.registry import register_evaluator
+from rollbus.harness.typed import EvaluatorConfig
+from rollbus.schemas.errors import ConfigurationError
+from rollbus.schemas.events import Message
+from rollbus.schemas.trajectories import Trajectory, Turn
+
+MAX_ERROR_CHARACTERS = 500
+
+
+@dataclass(frozen=True, slots=True)
+class EvaluatorInfo:
+    """One configured evaluator."""
+
+    config: EvaluatorConfig
+    evaluate_fn: Callable[..., Any]
+    """An EvalInput → an EvalOutput; or one item → its score."""
+    description: str = ""
+
+    async def evaluate(self, items: list[EvalInputItem]) -> EvalOutput:
+        """Score items; one that cannot be scored has no score and says why."""
+        if not _takes_one_item(self.evaluate_fn):
+            return await call(self.evaluate_fn, EvalInput(eval_input_items=items))  # type: ignore[no-any-return]
+        return output_of([await self._one(item) for item in items])
+
+    async def evaluate_item(self, item: EvalInputItem) -> EvalOutputItem:
+        """Score one item; never raises for what the evaluator does."""
+        try:
+            return (await self.evaluate([item])).eval_output_items[0]
+        except Exception as error:
+            return EvalOutputItem(id=item.id, score=None, error=_text(error))
+
+    async def _one(self, item: EvalInputItem) -> EvalOutputItem:
+        try:
+            found = await call(self.evaluate_fn, item)
+        except Exception as error:
+            return EvalOutputItem(id=item.id, score=None, error=_text(error))
+        return found if isinstance(found, EvalOutputItem) else EvalOutputItem(id=item.id, score=found)
+
+
+class BaseEvaluator(ABC):
+    """Scores one item at a time; subclass it."""
+
+    def __init__(self, max_concurrency: int = 4, tqdm_desc: str = "Evaluating") -> None:
+        self.max_concurrency, self.tqdm_desc = max_concurrency, tqdm_desc
+
+    @abstractmethod
+    async def evaluate_item(self, item: EvalInputItem) -> EvalOutputItem:
+        """Return the item's score."""
+
+    async def evaluate(self, eval_input: EvalInput) -> EvalOutput:
+        """Score all items."""
+        return output_of([await self.evaluate_item(item) for item in eval_input.eval_input_items])
+
+
+def as_evaluator(made: Any, config: EvaluatorConfig) -> EvaluatorInfo:
+    """Return whatever a registered function yielded as an EvaluatorInfo."""
+    if isinstance(made, EvaluatorInfo):
+        return made
+    if isinstance(made, BaseEvaluator):
+        return EvaluatorInfo(config, made.evaluate)
+    if callable(made):
+        return EvaluatorInfo(config, made)
+    raise ConfigurationError(f"evaluator {config.type!r} yields {made!r}; it must yield an EvaluatorInfo or a function")
+
+
+def output_of(items: list[EvalOutputItem]) -> EvalOutput:
+    """Return the output with its average; None where nothing has a score."""
+    scores = [float(item.score) for item in items if isinstance(item.score, int | float)]
+    return EvalOutput(average_score=fmean(scores) if scores else None, eval_output_items=items)
+
+
+def _takes_one_item(function: Callable[..., Any]) -> bool:
+    """Say whether a function is annotated to take one item; otherwise it takes an EvalInput."""
+    try:
+        hints = get_type_hints(function)
+    except (NameError, TypeError):
+        return False
+    hints.pop("return", None)
+    parameters = [name for name in inspect.signature(function).parameters if name != "self"]
+    return bool(parameters) and hints.get(parameters[0]) is EvalInputItem
+
+
+def _text(error: Exception) -> str:
+    return f"{type(error).__name__}: {error}"[:MAX_ERROR_CHARACTERS]
+
+
+# Built in
+
+
+class PythonEvaluatorConfig(EvaluatorConfig, name="python"):
+    """A function of yours: of `item`, or of `output` and `expected`, and of `options`."""
+
+    function: str = Field(description="module:name")
+    options: dict[str, Any] = Field(default_factory=dict)
+
+
+class RewardFunctionEvaluatorConfig(EvaluatorConfig, name="reward_function"):
+    """A reward function of the stream by name: exact_match, regex, json_valid, length, judge or your own."""
+
+    function: str
+    options: dict[str, str | int | float | bool | None] = Field(default_factory=dict)
+
+
+@register_evaluator(config_type=PythonEvaluatorConfig)
+async def python_evaluator(config: PythonEvaluatorConfig, builder: Builder) -> AsyncIterator[EvaluatorInfo]:
+    """Yield a user's function."""
+    function = find(config.function, what="evaluator")
+
+    async def evaluate(item: EvalInputItem) -> Any:
+        offered = {"item": item, "output": item.output_obj, "expected": item.expected_output_obj}
+        return await call(function, **accepted(function, {**offered, "options": config.options}))
+
+    yield EvaluatorInfo(config, evaluate)
+
+
+@register_evaluator(config_type=RewardFunctionEvaluatorConfig)
+async def reward_function(config: RewardFunctionEvaluatorConfig, builder: Builder) -> AsyncIterator[EvaluatorInfo]:
+    """Yield a reward function of the stream, given the workflow's output as the last completion."""
+    from rollbus.schemas.config import RewardConfig
+    from rollbus.streams.rewards.contract import RewardContext
+    from rollbus.streams.rewards.registry import function_of, installed
+
+    function = function_of(installed(), RewardConfig(type=config.function))
+
+    async def evaluate(item: EvalInputItem) -> Any:
+        context = RewardContext(config.function, config.options)
+        return await call(function.call, _as_trajectory(item), context)
+
+    yield EvaluatorInfo(config, evaluate)
+
+
+def _as_trajectory(item: EvalInputItem) -> Trajectory:
+    said = Turn(
+        event_id="",
+        completion=Message(role="assistant", content=str(item.output_obj)),
+        occurred_at_ms=0,
+        trainable=False,
+    )
+    labels = {} if item.expected_output_obj is None else {"answer": str(item.expected_output_obj)}
+    return Trajectory(
+        trajectory_id="",
+        episode_id="",
+        root_episode_id="",
+        task="",
+        example_id=str(item.id),
+        group_hint="",
+        labels=labels,
+        started_at_ms=0,
+        ended_at_ms=0,
+        assembled_at_ms=0,
+        closed_by="ended",
+        turns=(said,),
+        trainable=False,
+    )

@@ -1,0 +1,147 @@
+"""The guides' YAML is read as it stands; every mistake is named with its nearest right word; overrides reach all."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rollbus.harness.art_components import ARTTrainerAdapterConfig, ARTTrajectoryBuilderConfig
+from rollbus.harness.config_file import load_configuration
+from rollbus.harness.configuration import Configuration
+from rollbus.schemas.errors import ConfigurationError
+from tests.harness import guide_components
+
+GUIDES = Path(__file__).parent / "guides"
+ENVIRONMENT = {"TRAINING_API_KEY": "s3cret"}
+
+
+def load(path: Path, *overrides: tuple[str, str]) -> Configuration:
+    return load_configuration(path, ENVIRONMENT, overrides)
+
+
+def adapter_of(config: Configuration) -> ARTTrainerAdapterConfig:
+    found = config.trainer_adapters["art_adapter"]
+    assert isinstance(found, ARTTrainerAdapterConfig)
+    return found
+
+
+def test_the_art_guides_configuration_is_read_as_it_stands() -> None:
+    config = load(GUIDES / "art.yml")
+    adapter = adapter_of(config)
+    assert adapter.backend.url == "http://localhost:7623"
+    assert (adapter.backend.name, adapter.backend.base_model) == ("my_training_run", "Qwen/Qwen2.5-3B-Instruct")
+    assert adapter.training is not None
+    assert adapter.training.learning_rate == 1e-6
+    builder = config.trajectory_builders["art_builder"]
+    assert isinstance(builder, ARTTrajectoryBuilderConfig)
+    assert builder.num_generations == 2
+    assert config.finetuning.num_epochs == 20
+    assert config.finetuning.target_functions == ["<workflow>"]
+    assert config.eval.general.max_concurrency == 16
+
+
+def test_the_extending_guides_configuration_is_read_with_its_environment() -> None:
+    config = load(GUIDES / "extending.yml")
+    adapter = config.trainer_adapters["my_adapter"]
+    assert isinstance(adapter, guide_components.MyTrainerAdapterConfig)
+    assert adapter.backend.api_key == "s3cret"
+    assert adapter.backend.batch_size == 8
+    assert adapter.backend.timeout == 3600
+    assert config.finetuning.curriculum_learning.enabled
+
+
+@pytest.mark.parametrize("fragment", yaml.safe_load((GUIDES / "fragments.yml").read_text()), ids=json.dumps)
+def test_every_fragment_of_the_art_guide_fits_into_its_configuration(fragment: Any, tmp_path: Path) -> None:
+    whole = _laid_over(yaml.safe_load((GUIDES / "art.yml").read_text()), fragment)
+    path = tmp_path / "whole.yml"
+    path.write_text(yaml.safe_dump(whole))
+    config = load(path)
+    plain = config.model_dump(mode="json", by_alias=True)
+    assert _laid_over(plain, fragment) == plain
+
+
+@pytest.mark.parametrize(
+    ("key", "text", "read"),
+    [
+        ("finetuning.num_epochs", "50", lambda config: config.finetuning.num_epochs == 50),
+        ("llms.training_llm.temperature", "1.0", lambda config: config.llms["training_llm"].temperature == 1.0),
+        ("eval.general.max_concurrency", "3", lambda config: config.eval.general.max_concurrency == 3),
+        (
+            "trainer_adapters.art_adapter.training.beta",
+            "0.25",
+            lambda config: adapter_of(config).training.beta == 0.25,
+        ),
+        (
+            "trainer_adapters.art_adapter.backend.init_args.max_seq_length",
+            "512",
+            lambda config: adapter_of(config).backend.init_args.max_seq_length == 512,
+        ),
+        (
+            "trajectory_builders.art_builder.num_generations",
+            "8",
+            lambda config: config.trajectory_builders["art_builder"].num_generations == 8,
+        ),
+        ("workflow.llm", "training_llm", lambda config: config.workflow.llm == "training_llm"),
+    ],
+)
+def test_an_override_reaches_its_section(key: str, text: str, read: Any) -> None:
+    assert read(load(GUIDES / "art.yml", (key, text)))
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("num_epochs:", "num_epoch:", "line 54: finetuning.num_epoch: is not a setting; did you mean 'num_epochs'?"),
+        ("learning_rate:", "learningrate:", "training.learningrate: is not a setting; did you mean 'learning_rate'?"),
+        ("max_concurrency:", "concurrency:", "did you mean 'max_concurrency'?"),
+        ("finetuning:", "fine_tuning:", "fine_tuning: is not a setting; did you mean 'finetuning'?"),
+        ("_type: openpipe_art_trainer\n", "_type: openpipe_trainer\n", "did you mean 'openpipe_art_trainer'?"),
+        (
+            "trainer: art_trainer",
+            "trainer: art_trainr",
+            "trainers has no entry 'art_trainr'; did you mean 'art_trainer'?",
+        ),
+        ("name: my_reward", "name: my_rewards", "eval.evaluators has no entry 'my_rewards'; did you mean 'my_reward'?"),
+        ("port: 7623", "port: here", "backend.port: Input should be a valid integer"),
+        ("_type: my_workflow", "type: my_workflow", "workflow: has no `_type`"),
+    ],
+)
+def test_a_mistake_is_named_with_what_was_meant(old: str, new: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "config.yml"
+    path.write_text((GUIDES / "art.yml").read_text().replace(old, new, 1))
+    with pytest.raises(ConfigurationError) as caught:
+        load(path)
+    assert message in str(caught.value)
+
+
+def test_a_key_that_a_users_own_class_would_pass_over_is_a_mistake(tmp_path: Path) -> None:
+    path = tmp_path / "config.yml"
+    path.write_text((GUIDES / "extending.yml").read_text().replace("batch_size: 8", "batch_sise: 8"))
+    with pytest.raises(ConfigurationError, match="did you mean 'batch_size'"):
+        load(path)
+
+
+def test_all_mistakes_are_reported_together(tmp_path: Path) -> None:
+    text = (GUIDES / "art.yml").read_text().replace("num_epochs", "epochs").replace("learning_rate", "rate")
+    path = tmp_path / "config.yml"
+    path.write_text(text)
+    with pytest.raises(ConfigurationError, match=r"2 mistake\(s\)"):
+        load(path)
+
+
+def test_an_unset_variable_is_named(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"\$\{TRAINING_API_KEY\} is not set"):
+        load_configuration(GUIDES / "extending.yml", {})
+
+
+def test_an_override_of_an_entry_that_is_not_there_names_the_nearest() -> None:
+    with pytest.raises(ConfigurationError, match="did you mean 'art_adapter'"):
+        load(GUIDES / "art.yml", ("trainer_adapters.art_adaptor.training.beta", "1"))
+
+
+def _laid_over(base: Any, over: Any) -> Any:
+    if isinstance(base, dict) and isinstance(over, dict):
+        return {**base, **{key: _laid_over(base.get(key), value) for key, value in over.items()}}
+    return float(over) if isinstance(base, float) else over  # PyYAML reads 1e-6 as text

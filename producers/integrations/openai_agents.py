@@ -1,0 +1,137 @@
+"""OpenAI Agents: run hooks for structure, and agents whose models are recorded token by token.
+
+    agent = record_agent(Agent(name="keeper", tools=tools), rb, client=AsyncOpenAI(base_url=...), model="agent")
+    async with rb.episode(task="stock"):
+        await Runner.run(agent, "How many bolts?", hooks=RollbusHooks(rb))
+
+The SDK calls its hooks in tasks of their own, so each agent has a client wrapped under its name instead of a context.
+"""
+
+import json
+from collections.abc import Hashable, Iterator
+from typing import Any, TypeVar
+
+from agents import Agent, Model, ModelResponse, OpenAIChatCompletionsModel, RunContextWrapper, RunHooks, Tool
+from agents.handoffs import Handoff
+from agents.tool_context import ToolContext
+from openai import AsyncOpenAI
+
+from rollbus.producers.answer import Answer, Choice
+from rollbus.producers.integrations.structure import NOT_CAPTURED, Structure
+from rollbus.producers.recorder import Recorder
+from rollbus.producers.turn_record import Exchange
+
+Context = TypeVar("Context")
+
+
+class RecordedModel(OpenAIChatCompletionsModel):
+    """A chat-completions model on a wrapped client."""
+
+
+def record_agent(
+    agent: Agent[Context], recorder: Recorder, *, client: AsyncOpenAI | None = None, model: str | None = None
+) -> Agent[Context]:
+    """Set recorded models in the agent and all agents it hands off to; returns the same agent.
+
+    `client` and `model` serve agents that have no chat-completions model of their own. Raises TypeError where an agent
+    then has neither: its turns would have no tokens.
+    """
+    for each in _reachable(agent, set()):
+        each.model = _recorded(each, recorder, client, model)
+    return agent
+
+
+def _recorded(agent: Agent[Any], recorder: Recorder, client: AsyncOpenAI | None, model: str | None) -> RecordedModel:
+    own = agent.model
+    if isinstance(own, RecordedModel):
+        return own
+    if isinstance(own, OpenAIChatCompletionsModel):
+        client, name = own._client, str(own.model)
+    else:
+        name = (own if isinstance(own, str) else None) or model or ""
+    if client is None or not name or isinstance(own, Model) and not isinstance(own, OpenAIChatCompletionsModel):
+        raise TypeError(
+            f"agent {agent.name!r} has model {own!r}: give it an OpenAIChatCompletionsModel, or pass client and model"
+        )
+    return RecordedModel(name, recorder.wrap(client, function=agent.name))
+
+
+def _reachable(agent: Agent[Any], seen: set[int]) -> Iterator[Agent[Any]]:
+    if id(agent) in seen:
+        return
+    seen.add(id(agent))
+    yield agent
+    for handoff in agent.handoffs:
+        target = handoff if isinstance(handoff, Agent) else _target(handoff)
+        if target is not None:
+            yield from _reachable(target, seen)
+
+
+def _target(handoff: Handoff[Any, Any]) -> Agent[Any] | None:
+    reference = handoff._agent_ref
+    target = reference() if reference is not None else None
+    return target if isinstance(target, Agent) else None
+
+
+class RollbusHooks(RunHooks[Context]):
+    """Tells the recorder which tools run, and of calls whose model is not recorded."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        """Record into the current episode."""
+        self._recorder, self._structure = recorder, Structure(recorder)
+        self._prompts: dict[Hashable, list[Any]] = {}
+
+    async def on_llm_start(
+        self, context: RunContextWrapper[Context], agent: Agent[Context], system_prompt: str | None, input_items: list[Any]
+    ) -> None:
+        """A model is about to be called."""
+        if not isinstance(agent.model, RecordedModel):
+            system = [{"role": "system", "content": system_prompt}] if system_prompt else []
+            self._prompts[(id(context), agent.name)] = [*system, *input_items]
+
+    async def on_llm_end(
+        self, context: RunContextWrapper[Context], agent: Agent[Context], response: ModelResponse
+    ) -> None:
+        """It has answered."""
+        prompt = self._prompts.pop((id(context), agent.name), None)
+        episode = self._recorder.current_episode()
+        if prompt is not None and episode is not None:
+            self._recorder.counts.add("calls_not_captured")
+            episode.record(_exchange(prompt, response), agent.name)
+
+    async def on_tool_start(self, context: RunContextWrapper[Context], agent: Agent[Context], tool: Tool) -> None:
+        """A tool is about to run."""
+        fields = {"name": tool.name}
+        if isinstance(context, ToolContext):
+            fields |= {"arguments": context.tool_arguments, "tool_call_id": context.tool_call_id}
+        self._structure.tool_started(_key(context, tool), None, **fields)
+
+    async def on_tool_end(
+        self, context: RunContextWrapper[Context], agent: Agent[Context], tool: Tool, result: object
+    ) -> None:
+        """It has a result; a failing tool's is its error's text, as the model sees it."""
+        self._structure.tool_ended(_key(context, tool), result=result)
+
+
+def _key(context: RunContextWrapper[Any], tool: Tool) -> Hashable:
+    return "tool", id(context) if not isinstance(context, ToolContext) else context.tool_call_id, tool.name
+
+
+def _exchange(prompt: list[Any], response: ModelResponse) -> Exchange:
+    """Return what the SDK saw of a call: texts and counts, no tokens."""
+    texts, calls = [], []
+    for item in response.output:
+        fields = item.model_dump(exclude_unset=True)
+        if fields.get("type") == "message":
+            texts += [part["text"] for part in fields.get("content") or () if part.get("text")]
+        elif fields.get("type") == "function_call":
+            function = {"name": fields.get("name"), "arguments": fields.get("arguments")}
+            calls.append({"id": fields.get("call_id"), "type": "function", "function": function})
+    answer = Answer(
+        response_id=response.response_id,
+        prompt_tokens=response.usage.input_tokens,
+        completion_tokens=response.usage.output_tokens,
+        choices=(Choice(content="".join(texts) or None, tool_calls=tuple(calls)),),
+    )
+    messages = [item if "role" in item else {"role": "tool", "content": json.dumps(item)} for item in map(dict, prompt)]
+    return Exchange(request={"messages": messages}, answer=answer, withheld=NOT_CAPTURED)

@@ -1,0 +1,89 @@
+"""OpenAI Agents on wrapped clients: turns with the server's tokens, and the agent's structure."""
+
+import json
+
+import pytest
+from agents import Agent, OpenAIChatCompletionsModel, OpenAIResponsesModel, Runner, function_tool, set_tracing_disabled
+
+from rollbus.producers import MemorySink, Recorder
+from rollbus.producers.integrations.openai_agents import RollbusHooks, record_agent
+from rollbus.schemas.events import ToolCalled, TurnRecorded
+from tests.producers.integrations.agent_server import AgentServer, assert_sampled, recorded
+
+set_tracing_disabled(True)
+
+
+@function_tool
+def stock(item: str) -> str:
+    """Count what is in stock."""
+    return f"{item}: 7"
+
+
+@pytest.fixture
+def server() -> AgentServer:
+    """A server that asks for the tool first, then answers."""
+    return AgentServer(tool="stock", arguments={"item": "bolts"})
+
+
+async def test_an_agents_turns_are_trainable_with_the_servers_ids(
+    recorder: Recorder, sink: MemorySink, server: AgentServer
+) -> None:
+    agent = record_agent(Agent(name="keeper", tools=[stock]), recorder, client=server.async_client(), model="agent")
+    async with recorder.episode(task="stock"):
+        result = await Runner.run(agent, "How many bolts?", hooks=RollbusHooks(recorder))
+    assert result.final_output == server.final
+    events = recorded(recorder, sink)
+    turns = [event for event in events if isinstance(event, TurnRecorded)]
+    assert_sampled(server, turns)
+    assert [turn.function for turn in turns] == ["keeper", "keeper"]
+    (call,) = (event for event in events if isinstance(event, ToolCalled))
+    assert (call.name, call.result, call.tool_call_id) == ("stock", "bolts: 7", "call-1")
+    assert json.loads(call.arguments) == {"item": "bolts"}
+
+
+async def test_a_streamed_run_is_recorded_alike(recorder: Recorder, sink: MemorySink, server: AgentServer) -> None:
+    agent = record_agent(Agent(name="keeper", tools=[stock]), recorder, client=server.async_client(), model="agent")
+    async with recorder.episode(task="stock"):
+        result = Runner.run_streamed(agent, "How many bolts?", hooks=RollbusHooks(recorder))
+        async for _ in result.stream_events():
+            pass
+    turns = [event for event in recorded(recorder, sink) if isinstance(event, TurnRecorded)]
+    assert_sampled(server, turns)
+    assert all(turn.streamed for turn in turns)
+
+
+async def test_agents_that_hand_off_to_each_other_are_all_recorded_under_their_names(
+    recorder: Recorder, sink: MemorySink
+) -> None:
+    server = AgentServer(tool="transfer_to_keeper", arguments={})
+    own = OpenAIChatCompletionsModel("agent", server.async_client())
+    keeper, front = Agent(name="keeper", model=own), Agent(name="front", model=own)
+    keeper.handoffs, front.handoffs = [front], [keeper]
+    record_agent(front, recorder)
+    async with recorder.episode(task="stock"):
+        result = await Runner.run(front, "How many bolts?", hooks=RollbusHooks(recorder))
+    assert (result.last_agent.name, result.final_output) == ("keeper", server.final)
+    turns = [event for event in recorded(recorder, sink) if isinstance(event, TurnRecorded)]
+    assert_sampled(server, turns)
+    assert [turn.function for turn in turns] == ["front", "keeper"]
+
+
+async def test_a_model_that_is_not_recorded_gives_turns_that_say_so(
+    recorder: Recorder, sink: MemorySink, server: AgentServer
+) -> None:
+    agent = Agent(
+        name="keeper", tools=[stock], model=OpenAIChatCompletionsModel("agent", server.async_client()), instructions="!"
+    )
+    async with recorder.episode(task="stock"):
+        await Runner.run(agent, "How many bolts?", hooks=RollbusHooks(recorder))
+    turns = [event for event in recorded(recorder, sink) if isinstance(event, TurnRecorded)]
+    assert [turn.untrainable_reason for turn in turns] == ["not_captured", "not_captured"]
+    assert [message.role for message in turns[0].added_messages] == ["system", "user"]
+    assert turns[1].completion.content == server.final
+
+
+def test_an_agent_without_a_chat_completions_model_is_refused(recorder: Recorder, server: AgentServer) -> None:
+    with pytest.raises(TypeError, match="'keeper' has model None"):
+        record_agent(Agent(name="keeper"), recorder)
+    with pytest.raises(TypeError, match="OpenAIResponsesModel"):
+        record_agent(Agent(name="k", model=OpenAIResponsesModel("m", server.async_client())), recorder, model="m")

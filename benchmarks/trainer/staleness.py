@@ -1,0 +1,138 @@
+"""Reward by lag, with and without correction: runs what is missing, then prints the tables and draws the figure.
+
+    make bench-staleness           python -m benchmarks.trainer.staleness [--budget-s 170] [--figure docs/staleness.png]
+
+Each run is a file; a second start goes on where the first ended. Nothing is timed, so it may run beside other work.
+"""
+
+import argparse
+import json
+import os
+import time
+from collections.abc import Iterable, Iterator
+from dataclasses import asdict
+from itertools import product
+from pathlib import Path
+from statistics import median
+
+from rich.console import Console
+from rich.progress import track
+
+from benchmarks.trainer.staleness_task import LAGS, LEARNING_RATES, SEEDS, STEPS, VARIANTS, Run, Variant, run
+
+FOLDER = Path(".rollbus/bench-staleness")
+WINDOW = 5
+"""Steps of the alarm's median."""
+COLLAPSED = 0.75
+"""A run ends in a collapse where its result is below this share of its own best stretch of 20 versions."""
+
+Case = tuple[float, int, Variant, int]
+
+
+def cases() -> Iterator[Case]:
+    """Learning rate, lag, variant and seed; at lag 0 every ratio is 1 and the variants are the same."""
+    for rate, lag, variant, seed in product(LEARNING_RATES, LAGS, VARIANTS, SEEDS):
+        if lag or variant == "cispo":
+            yield rate, lag, variant, seed
+
+
+def path_of(folder: Path, case: Case) -> Path:
+    rate, lag, variant, seed = case
+    return folder / f"{rate:g}-lag{lag}-{variant}-seed{seed}.json"
+
+
+def run_missing(folder: Path, budget_s: float) -> list[Case]:
+    """Run until the budget is spent; return what is still missing."""
+    folder.mkdir(parents=True, exist_ok=True)
+    ends = time.monotonic() + budget_s
+    missing = [case for case in cases() if not path_of(folder, case).exists()]
+    left = list(missing)
+    for case in track(missing, "runs", console=Console(stderr=True)):
+        if time.monotonic() > ends:
+            break
+        rate, lag, variant, seed = case
+        found = run(variant, lag, seed, rate)
+        partial = path_of(folder, case).with_suffix(".partial")
+        partial.write_text(json.dumps(asdict(found)), encoding="utf-8")
+        partial.rename(path_of(folder, case))
+        left.remove(case)
+    return left
+
+
+def read(folder: Path) -> list[Run]:
+    return [Run(**json.loads(path_of(folder, case).read_text(encoding="utf-8"))) for case in cases()]
+
+
+def select(runs: Iterable[Run], rate: float, lag: int, variant: Variant) -> list[Run]:
+    """Runs of a cell; those of lag 0 stand in every variant's."""
+    wanted = variant if lag else "cispo"
+    return [each for each in runs if (each.learning_rate, each.lag, each.variant) == (rate, lag, wanted)]
+
+
+def results_table(runs: list[Run], rate: float) -> str:
+    """Median over the seeds, lowest to highest in brackets."""
+    lines = ["| | " + " | ".join(f"lag {lag}" for lag in LAGS) + " |", "|---" * (len(LAGS) + 1) + "|"]
+    for variant, title in VARIANTS.items():
+        cells = []
+        for lag in LAGS:
+            found = sorted(each.final for each in select(runs, rate, lag, variant))
+            cells.append(f"{median(found):.2f} ({found[0]:.2f} to {found[-1]:.2f})")
+        lines.append(f"| {title} | " + " | ".join(cells) + " |")
+    return "\n".join(lines)
+
+
+def has_collapsed(one: Run) -> bool:
+    best = max(sum(one.rewards[start : start + 20]) / 20 for start in range(len(one.rewards) - 19))
+    return one.final < COLLAPSED * best
+
+
+def windows(one: Run, metric: str) -> list[float]:
+    """What the alarm looks at: the median over each five steps in a row."""
+    values = one.metrics[metric]
+    return [median(values[end - WINDOW : end]) for end in range(WINDOW, len(values) + 1)]
+
+
+def alarm_table(runs: list[Run]) -> str:
+    """The furthest that the alarm's medians went, in runs that held and in runs that collapsed."""
+    lines = [
+        "| learning rate | lag | runs | collapsed | mismatch_kl | clip_fraction | effective_sample_size |",
+        "|---" * 7 + "|",
+    ]
+    for rate, lag in product(LEARNING_RATES, LAGS[1:]):
+        cell = select(runs, rate, lag, "cispo") + select(runs, rate, lag, "mask")
+        furthest = [
+            (max(windows(each, "mismatch_kl")), max(windows(each, "clip_fraction")),
+             min(windows(each, "effective_sample_size")))
+            for each in cell
+        ]  # fmt: skip
+        shown = [f"{min(values):.2g} to {max(values):.2g}" for values in zip(*furthest, strict=True)]
+        collapsed = sum(map(has_collapsed, cell))
+        lines.append(f"| {rate:g} | {lag} | {len(cell)} | {collapsed} | " + " | ".join(shown) + " |")
+    return "\n".join(lines)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument(
+        "--budget-s", type=float, default=float("inf"), help="run no longer than about this, then say what is left"
+    )
+    parser.add_argument("--folder", type=Path, default=FOLDER, help="where the runs are kept")
+    parser.add_argument("--figure", type=Path, default=Path("docs/staleness.png"))
+    options = parser.parse_args()
+    os.nice(19 - os.nice(0))
+    left = run_missing(options.folder, options.budget_s)
+    if left:
+        print(f"{len(left)} runs are left; start again to go on")
+        return
+    runs = read(options.folder)
+    for rate in LEARNING_RATES:
+        print(f"\nMean reward after {STEPS} steps, learning rate {rate:g}:\n\n{results_table(runs, rate)}")
+    print(f"\nFurthest medians over {WINDOW} steps, both cispo variants:\n\n{alarm_table(runs)}")
+    from benchmarks.trainer.staleness_figure import draw
+
+    draw(runs, options.figure)
+    print(f"\ndrawn: {options.figure}")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,6 +1,6 @@
-"""Go on after a loss that an operator accepts: a stage's position and its changelog move together, in one transaction.
+"""Go on after a loss that an operator accepts: position, changelog and a dead letter that names what is lost.
 
-Only for a stopped stage: like any new owner it fences a running one.
+All in one transaction per partition. Only for a stopped stage: like any new owner it fences a running one.
 """
 
 import logging
@@ -8,6 +8,10 @@ from typing import Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
+from rollbus.schemas.codec import encode
+from rollbus.schemas.drops import DeadLetter
+from rollbus.schemas.errors import DataLossError
+from rollbus.schemas.topics import DEAD_LETTERS
 from rollbus.streams import changelog_kafka, names
 from rollbus.streams.output_kafka import Row, new_producer, stop_producer, write
 from rollbus.streams.settings import StreamSettings
@@ -16,8 +20,11 @@ from rollbus.streams.topics import partitions_of
 logger = logging.getLogger(__name__)
 
 
-async def accept_loss(settings: StreamSettings, stage: Any) -> dict[int, tuple[int, int]]:
-    """Step over records that retention deleted before the stage read them; return (first, last) lost by partition."""
+async def accept_loss(settings: StreamSettings, stage: Any, *, now_ms: int = 0) -> dict[int, tuple[int, int]]:
+    """Step over records that retention deleted before the stage read them; return (first, last) lost by partition.
+
+    Each such range becomes a dead letter of class DataLossError, without a value, dated `now_ms`.
+    """
     group = names.group_id(settings.namespace, stage.name)
     topic = stage.input.full_name(settings.namespace)
     consumer = AIOKafkaConsumer(**settings.kafka.client_options(), group_id=group, enable_auto_commit=False)
@@ -29,7 +36,7 @@ async def accept_loss(settings: StreamSettings, stage: Any) -> dict[int, tuple[i
             first = (await consumer.beginning_offsets([place]))[place]
             committed = await consumer.committed(place)
             if committed is not None and committed < first:
-                await _move(settings, stage, place, first, group)
+                await _move(settings, stage, place, (committed, first), group, now_ms)
                 lost[partition] = (committed, first - 1)
                 logger.warning("group %s accepts the loss of %s[%d] %d … %d", group, *place, committed, first - 1)
     finally:
@@ -37,16 +44,32 @@ async def accept_loss(settings: StreamSettings, stage: Any) -> dict[int, tuple[i
     return lost
 
 
-async def _move(settings: StreamSettings, stage: Any, place: TopicPartition, position: int, group: str) -> None:
+async def _move(
+    settings: StreamSettings, stage: Any, place: TopicPartition, lost: tuple[int, int], group: str, now_ms: int
+) -> None:
+    committed, position = lost
     changelog = names.changelog_topic(settings.namespace, stage.name)
-    row = Row(changelog, place.partition, *changelog_kafka.position_row(position))
+    letter = DeadLetter(
+        topic=place.topic,
+        partition=place.partition,
+        offset=committed,
+        timestamp_ms=now_ms,
+        stage=stage.name,
+        error_class=DataLossError.__name__,
+        message=f"records {committed} … {position - 1} were deleted by retention before they were read; the loss was "
+        "accepted by an operator",
+    )
+    rows = [
+        Row(changelog, place.partition, *changelog_kafka.position_row(position)),
+        Row(DEAD_LETTERS.full_name(settings.namespace), 0, None, encode(letter)),
+    ]
     producer = new_producer(
         settings, names.transactional_id(settings.namespace, stage.name, stage.input, place.partition)
     )
     try:
         await producer.start()
         await producer.begin_transaction()
-        await write(producer, [row])
+        await write(producer, rows)
         await producer.send_offsets_to_transaction({place: position}, group)
         await producer.commit_transaction()
     finally:

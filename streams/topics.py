@@ -12,6 +12,9 @@ HOUR_MS = 3_600_000
 SEGMENT_MS = HOUR_MS
 """Compaction leaves the newest segment alone, so a changelog's must end sometime."""
 
+ANY_FUTURE_MS = 2**63 - 1
+"""A broker refuses records from more than an hour ahead, by default, and so a client whose clock is wrong."""
+
 Retention = Literal["time", "forever", "compact"]
 
 
@@ -24,6 +27,8 @@ class TopicSpec:
     retention: Retention
     config: tuple[tuple[str, str], ...]
     """Broker settings that must hold."""
+    wished: tuple[tuple[str, str], ...] = (("message.timestamp.after.max.ms", str(ANY_FUTURE_MS)),)
+    """Settings that a topic is made with; one that lacks them works as long as all clocks are right."""
 
 
 def topic_specs(settings: StreamSettings, stages: Iterable[Any] = ()) -> list[TopicSpec]:

@@ -57,6 +57,19 @@ async def ensure_topics(settings: StreamSettings, stages: Iterable[Any] = ()) ->
     return [spec.name for spec in missing]
 
 
+async def delete_topics(settings: StreamSettings, names: Iterable[str]) -> list[str]:
+    """Delete those of the topics that exist, and return their names once they are gone."""
+    async with _admin(settings) as admin:
+        there = (await _partitions(admin)).keys() & set(names)
+        if there:
+            await admin.delete_topics(sorted(there))
+        for _ in range(VISIBLE_TRIES):
+            if not there & (await _partitions(admin)).keys():
+                return sorted(there)
+            await asyncio.sleep(VISIBLE_PAUSE_S)
+    raise UnavailableError(f"deleted topics still stand on the broker: {', '.join(sorted(there))}")
+
+
 async def check_topics(settings: StreamSettings, stages: Iterable[Any] = ()) -> list[str]:
     """Return what is wrong with the namespace's topics, a line each; empty where all is right."""
     async with _admin(settings) as admin:
@@ -66,6 +79,14 @@ async def check_topics(settings: StreamSettings, stages: Iterable[Any] = ()) -> 
 async def require_topics(settings: StreamSettings, stages: Iterable[Any] = ()) -> None:
     """Raise ConfigurationError, naming each mistake, unless all topics are right."""
     _refuse(await check_topics(settings, stages))
+
+
+async def require_partitions(settings: StreamSettings, stages: Iterable[Any] = ()) -> None:
+    """Raise ConfigurationError if a topic has another number of partitions than the namespace was made with."""
+    async with _admin(settings) as admin:
+        there = await _partitions(admin)
+    specs = topic_specs(settings, stages)
+    _refuse([line for spec in specs for line in mismatches(spec, partitions=there.get(spec.name), config={})])
 
 
 async def describe_topics(settings: StreamSettings, stages: Iterable[Any] = ()) -> list[TopicDescription]:
@@ -106,7 +127,10 @@ async def _describe(
 
 
 async def _create(admin: AIOKafkaAdminClient, specs: list[TopicSpec], replication: int) -> None:
-    topics = [NewTopic(spec.name, spec.partitions, replication, topic_configs=dict(spec.config)) for spec in specs]
+    topics = [
+        NewTopic(spec.name, spec.partitions, replication, topic_configs=dict(spec.config + spec.wished))
+        for spec in specs
+    ]
     response = await admin.create_topics(topics)
     for name, code, *message in response.topic_errors:
         error = for_code(code)

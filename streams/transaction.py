@@ -28,6 +28,7 @@ from rollbus.streams.output_kafka import Row, new_producer, partition_count, par
 from rollbus.streams.processing import Encoded, StagePartition
 from rollbus.streams.settings import StreamSettings
 from rollbus.streams.stage import EffectsStage, PureAsEffects
+from rollbus.streams.topics import partitions_of
 
 logger = logging.getLogger(__name__)
 
@@ -168,6 +169,7 @@ class Runner:
 
     async def _open(self) -> None:
         started = time.monotonic()
+        self._require_known_partition()
         self._producer = new_producer(self._settings, self._id)
         await self._producer.start()
         self._counts = {}
@@ -192,6 +194,15 @@ class Runner:
         self.metrics.restored_rows, self.metrics.open_s = rows, time.monotonic() - started
         logger.info("open id=%s position=%d rows=%d s=%.2f", self._id, position, rows, self.metrics.open_s)
 
+    def _require_known_partition(self) -> None:
+        """Refuse a partition that was added since: it has no changelog, and keys now go elsewhere than before."""
+        count = partitions_of(self._stage.input, self._settings)
+        if self.partition.partition >= count:
+            raise ConfigurationError(
+                f"{self.partition.topic} was given more than its {count} partitions: keys would move; "
+                "see `rollbus topics check`"
+            )
+
     async def _start_position(self, committed: int | None) -> int:
         """Return where to go on; raises DataLossError where the records there no longer exist."""
         first, end = await self._host.bounds(self.partition)
@@ -203,7 +214,8 @@ class Runner:
         if first > committed:
             raise DataLossError(
                 f"{where}: records {committed} … {first - 1} were deleted by retention before group {self._group} "
-                "read them; raise `retention_hours`, and go on without them by `accept_loss` (streams/repair_kafka.py)"
+                f"read them; raise `retention_hours`, and go on without them by `rollbus worker accept-loss "
+                f"{self._stage.name}`"
             )
         if end < committed:
             raise DataLossError(

@@ -11,6 +11,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Hashable, Iterable
+from contextlib import suppress
 from dataclasses import dataclass, field
 
 logger = logging.getLogger(__name__)
@@ -81,6 +82,7 @@ class Watchdog:
 
 
 def end_process(reason: str) -> None:
-    """Write why, and end at once."""
-    print(f"rollbus worker: {reason}; ending so that another worker takes over", file=sys.stderr, flush=True)
+    """Write why, and end at once; a full disk under the log is no reason to stay."""
+    with suppress(OSError):
+        print(f"rollbus worker: {reason}; ending so that another worker takes over", file=sys.stderr, flush=True)
     os._exit(EXIT_STALLED)

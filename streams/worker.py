@@ -12,14 +12,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from rollbus.schemas.control import ConfigApplied
-from rollbus.schemas.errors import RunStoppedError
+from rollbus.schemas.errors import ConfigurationError, RunStoppedError, UnavailableError
 from rollbus.streams.app import StageApp
 from rollbus.streams.ends_kafka import EndOffsets
 from rollbus.streams.metrics import prometheus_text
 from rollbus.streams.metrics_server import MetricsServer
 from rollbus.streams.settings import StreamSettings
 from rollbus.streams.ticker_kafka import Ticker
-from rollbus.streams.topics_kafka import require_topics
+from rollbus.streams.topics_kafka import require_partitions, require_topics
 from rollbus.streams.watchdog import Progress, Watchdog
 
 logger = logging.getLogger(__name__)
@@ -27,6 +27,8 @@ logger = logging.getLogger(__name__)
 TICKING_STAGE = "assembly"
 """The ticker runs in the worker that owns this stage's partition 0."""
 CHECK_S = 1.0
+PARTITIONS_CHECK_S = 10.0
+"""How often the number of partitions is looked at: where it changes, keys that belong together no longer meet."""
 STOP_S = 2.5
 """A stop that takes longer is ended hard, which loses nothing."""
 GIVE_UP_S = 10.0
@@ -129,6 +131,7 @@ class Worker:
         await asyncio.gather(*(app.start() for app in self.apps))
         self._watchdog.start()
         self._tasks.append(asyncio.create_task(self._check_for_ever(), name="watchdog"))
+        self._tasks.append(asyncio.create_task(self._check_partitions(), name="partition counts"))
         logger.info("worker runs stages %s", [app.stage.name for app in self.apps])
 
     async def wait(self, stop: asyncio.Event) -> None:
@@ -175,6 +178,17 @@ class Worker:
                     self._fail(RunStoppedError(f"Faust ended stage {app.stage.name}: {app.crashed!r}"))
             self._stalled = self._progress.observe(await self._places(), now_s=time.monotonic())
             self._watchdog.judge(self._stalled)
+
+    async def _check_partitions(self) -> None:
+        while True:
+            await asyncio.sleep(PARTITIONS_CHECK_S)
+            try:
+                await require_partitions(self._settings, [app.stage for app in self.apps])
+            except UnavailableError as error:
+                logger.warning("partitions cannot be counted now: %s", error)
+            except ConfigurationError as error:
+                self._fail(error)
+                return
 
     async def _places(self) -> list[tuple[str, int, bool]]:
         runners = [runner for app in self.apps for runner in app.runners.values()]

@@ -30,13 +30,27 @@ never repays the slow one."""
 
 
 def kafka_service(
-    *, folder: Path, client_port: int, controller_port: int, changes: Mapping[str, str] | None = None
+    *,
+    folder: Path,
+    client_port: int,
+    controller_port: int,
+    changes: Mapping[str, str] | None = None,
+    cluster_id: str | None = None,
 ) -> Service:
-    """The broker with its data and configuration under `folder`; `changes` are broker settings that win over ours."""
+    """The broker with its data and configuration under `folder`; `changes` are broker settings that win over ours.
+
+    Nodes of one cluster need one `cluster_id`, 16 bytes in URL-safe base64; a single one makes its own.
+    """
+
+    def command() -> list[str]:
+        return prepare(
+            folder, client_port=client_port, controller_port=controller_port, changes=changes, cluster_id=cluster_id
+        )
+
     bootstrap_servers = f"{HOST}:{client_port}"
     return Service(
         name="kafka",
-        command=lambda: prepare(folder, client_port=client_port, controller_port=controller_port, changes=changes),
+        command=command,
         is_healthy=lambda: is_healthy(bootstrap_servers),
         address=bootstrap_servers,
         ports={"kafka_port": client_port, "kafka_controller_port": controller_port},
@@ -44,7 +58,12 @@ def kafka_service(
 
 
 def prepare(
-    folder: Path, *, client_port: int, controller_port: int, changes: Mapping[str, str] | None = None
+    folder: Path,
+    *,
+    client_port: int,
+    controller_port: int,
+    changes: Mapping[str, str] | None = None,
+    cluster_id: str | None = None,
 ) -> list[str]:
     """Make the folder ready and return the command that runs the broker on it."""
     java, jars = find_java(), find_jars()
@@ -56,7 +75,7 @@ def prepare(
     log4j.write_text(LOG4J, encoding="ascii")
     base = [java, *JAVA_OPTIONS, f"-Dlog4j2.configurationFile={log4j.resolve()}", "-cp", f"{jars.resolve()}/*"]
     if not is_formatted(data):
-        _format(base, properties)
+        _format(base, properties, cluster_id or new_cluster_id())
     return [*base, "kafka.Kafka", str(properties.resolve())]
 
 
@@ -82,10 +101,13 @@ def is_healthy(bootstrap_servers: str, *, timeout_s: float = 5.0) -> bool:
         return thread.submit(lambda: asyncio.run(_answers(bootstrap_servers, timeout_s))).result()
 
 
-def _format(base: list[str], properties: Path) -> None:
+def new_cluster_id() -> str:
+    """A name for a cluster that no other has."""
     cluster_id = urlsafe_b64encode(uuid.uuid4().bytes).decode().rstrip("=")
-    if cluster_id.startswith("-"):  # the tool would read it as an option
-        cluster_id = "A" + cluster_id[1:]
+    return "A" + cluster_id[1:] if cluster_id.startswith("-") else cluster_id  # the tool would read an option
+
+
+def _format(base: list[str], properties: Path, cluster_id: str) -> None:
     command = [*base, "kafka.tools.StorageTool", "format", "-t", cluster_id, "-c", str(properties)]
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode != 0:

@@ -1,8 +1,10 @@
 """A worker that is behind and does not move is found; one that moves or has nothing to do is left alone."""
 
+import subprocess
+import sys
 import threading
 
-from rollbus.streams.watchdog import Progress, Watchdog
+from rollbus.streams.watchdog import EXIT_STALLED, Progress, Watchdog
 
 
 def test_lag_without_movement_is_found_after_the_limit_and_named() -> None:
@@ -41,3 +43,10 @@ def test_a_loop_that_does_not_answer_is_ended() -> None:
     assert ended.wait(10)
     watchdog.stop()
     assert "has not answered" in reasons[0]
+
+
+def test_a_process_ends_even_where_its_last_words_cannot_be_written() -> None:
+    code = "from rollbus.streams.watchdog import end_process; end_process('it hangs')"
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run([sys.executable, "-c", code], stderr=full, check=False)
+    assert ended.returncode == EXIT_STALLED

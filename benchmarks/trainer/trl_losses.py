@@ -53,7 +53,9 @@ def inputs() -> dict[str, Tensor]:
     sampled = uniform(0, 1) > 0.2
     sampled[:, 0] = True
     current = uniform(-4, -1)
-    shift = torch.tensor([0.0, 0.0, 0.8, 0.0, -0.4], dtype=torch.float64)[:, None]  # one stale negative row
+    shift = torch.tensor([-0.7, 0.0, -0.4, 0.0, 0.8], dtype=torch.float64)[
+        :, None
+    ]  # stale, and still with tokens inside the clip
     return {
         "current": current,
         "behaviour": (current + uniform(-2, 2) + shift).clamp(max=-0.01),

@@ -8,7 +8,7 @@ stack                            the local stack
 """
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 
@@ -19,7 +19,7 @@ from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.kafka_connection import KafkaConnection
 from rollbus.schemas.topics import DEFAULT_NAMESPACE
 from rollbus.streams.settings import StreamSettings
-from rollbus.trainer.settings import ArtServerBackend, BackendSettings, TrainerSettings
+from rollbus.trainer.settings import ArtServerBackend, BackendSettings, ModelSettings, TrainerSettings
 
 if TYPE_CHECKING:
     from rollbus.trainer.backends.art_server import ArtServerSettings
@@ -34,7 +34,7 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class ArtServerSection(Section):
+class ArtServerSection(ModelSettings):
     """The ART server and its model service."""
 
     model: str = "agent"
@@ -46,17 +46,10 @@ class ArtServerSection(Section):
     token: SecretStr | None = None
     """Bearer token of both ports; None asks for none."""
     host: str = "127.0.0.1"
-    max_tokens: int | None = Field(default=None, gt=0)
-    """Longest sequence; the base model's own without it."""
-    logprobs_mode: Literal["raw", "processed"] = "raw"
-    """What the endpoint reports at a temperature other than 1; only `processed` ones can be trained there."""
     keep_checkpoints: int | None = Field(default=None, ge=1)
     """Newest checkpoints kept on disk; all without it. What is served or trained on stays in any case."""
     keep_every: int | None = Field(default=None, ge=1)
     """Checkpoints whose version is a multiple of it stay for good."""
-    sampler_threads: int = Field(default=1, ge=1)
-    trainer_threads: int = Field(default=1, ge=1)
-    device: str = "cpu"
 
 
 class StackSection(Section):
@@ -162,11 +155,7 @@ class Settings(Section):
             control_port=self.stack.art_port,
             model_port=self.stack.model_port,
             token=section.token.get_secret_value() if section.token else None,
-            max_tokens=section.max_tokens,
-            logprobs_mode=section.logprobs_mode,
             keep_checkpoints=section.keep_checkpoints,
             keep_every=section.keep_every,
-            sampler_threads=section.sampler_threads,
-            trainer_threads=section.trainer_threads,
-            device=section.device,
+            options=section.options(),
         )

@@ -87,8 +87,7 @@ async def _art_local(model: str, chosen: ArtLocalBackend) -> Backend:
             directory=chosen.directory,
             model_host=chosen.model_host,
             model_port=chosen.model_port,
-            max_tokens=chosen.max_tokens,
-            device=chosen.device,
+            options=chosen.options(),
         )
     )
     await backend.start()

@@ -8,6 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 from rollbus.schemas.kafka_connection import KafkaConnection
 from rollbus.schemas.topics import DEFAULT_NAMESPACE
 from rollbus.trainer.alarm import AlarmLimits
+from rollbus.trainer.backends.model_settings import LoraConfig, ModelOptions
 from rollbus.trainer.backends.protocol import TrainConfig
 from rollbus.trainer.promotion import PromotionRule
 from rollbus.trainer.step import LoopSettings
@@ -25,7 +26,39 @@ class ArtServerBackend(_Settings):
     token: SecretStr | None = None
 
 
-class ArtLocalBackend(_Settings):
+class LoraSettings(_Settings):
+    """Low-rank adapters beside frozen weights; the same fields and defaults as `model_settings.LoraConfig`."""
+
+    rank: int = Field(default=8, ge=1)
+    alpha: float = Field(default=16.0, gt=0)
+    attention_only: bool = False
+
+
+class ModelSettings(_Settings):
+    """How one model is served and trained; the same fields and defaults as `model_settings.ModelOptions`."""
+
+    max_tokens: int | None = Field(default=None, gt=0)
+    """Longest sequence; the base model's own without it."""
+    max_rows: int = Field(default=64, ge=1)
+    """Completions generated at once."""
+    keep_versions: int = Field(default=6, ge=1)
+    """Newest versions held in memory; older ones are read again when asked for."""
+    logprobs_mode: Literal["raw", "processed"] = "raw"
+    """What the endpoint reports at a temperature other than 1; only `processed` ones can be trained there."""
+    sampler_threads: int = Field(default=1, ge=1)
+    trainer_threads: int = Field(default=1, ge=1)
+    device: str = "cpu"
+    precision: Literal["float32", "bfloat16"] = "float32"
+    lora: LoraSettings | None = None
+    """Without it all parameters are trained."""
+
+    def options(self) -> ModelOptions:
+        """Return what the model service takes."""
+        values = {name: getattr(self, name) for name in ModelSettings.model_fields}
+        return ModelOptions(**values | {"lora": LoraConfig(**self.lora.model_dump()) if self.lora else None})
+
+
+class ArtLocalBackend(ModelSettings):
     """ART in the trainer's own process: for one machine with one GPU."""
 
     type: Literal["art-local"]
@@ -35,8 +68,6 @@ class ArtLocalBackend(_Settings):
     """Checkpoints and journal."""
     model_host: str = "127.0.0.1"
     model_port: int = 8000
-    max_tokens: int | None = Field(default=None, gt=0)
-    device: str = "cpu"
 
 
 class MemoryBackendSettings(_Settings):

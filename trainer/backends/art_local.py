@@ -25,6 +25,7 @@ import art
 from rollbus.schemas.errors import RejectedError, RollbusError, ServiceError, UnavailableError
 from rollbus.trainer.backends.art_packing import RollbusBackend, art_arguments, art_groups
 from rollbus.trainer.backends.guards import Admitted, Limits, admit
+from rollbus.trainer.backends.model_settings import ModelOptions
 from rollbus.trainer.backends.protocol import (
     TERMINAL_STATES,
     Capabilities,
@@ -39,7 +40,6 @@ from rollbus.trainer.service.art_service import GRADIENT_STEPS, ServiceSettings,
 from rollbus.trainer.service.checkpoint import read_provenance
 from rollbus.trainer.service.journal import Failure, Journal, recover
 from rollbus.trainer.service.retention import Retention, expendable
-from rollbus.trainer.service.sampling import LogprobsMode
 
 logger = logging.getLogger(__name__)
 
@@ -60,15 +60,8 @@ class ArtLocalSettings:
     model_port: int = 0
     """Of the OpenAI-compatible endpoint; 0 takes a free one."""
     api_key: str | None = None
-    max_tokens: int | None = None
-    """Longest sequence; None takes the base model's own."""
-    max_rows: int = 64
-    keep_versions: int = 6
-    logprobs_mode: LogprobsMode = "raw"
     retention: Retention = field(default_factory=Retention)
-    sampler_threads: int = 1
-    trainer_threads: int = 1
-    device: str = "cpu"
+    options: ModelOptions = field(default_factory=ModelOptions)
 
 
 @dataclass(slots=True)
@@ -113,7 +106,7 @@ class ArtLocal:
             backend="art-local",
             model=self.settings.model,
             max_sequence_tokens=self.service.config.max_tokens,
-            deterministic=True,
+            deterministic=self.settings.options.device == "cpu",  # CUDA kernels do not promise it
             inference_url=self.service.base_url,
         )
 
@@ -209,13 +202,13 @@ class ArtLocal:
         return await asyncio.shield(asyncio.wrap_future(future))
 
     async def _start(self) -> None:
-        settings = self.settings
+        settings, longest = self.settings, self.settings.options.max_tokens
         self.model = art.TrainableModel(
             name=settings.model,
             run_name=settings.model,
             project=PROJECT,
             base_model=str(settings.base_model),
-            _internal_config={"init_args": {"max_seq_length": settings.max_tokens}} if settings.max_tokens else None,
+            _internal_config={"init_args": {"max_seq_length": longest}} if longest else None,
         )
         directory = settings.directory / PROJECT / "models" / settings.model
         service_settings = ServiceSettings(
@@ -225,13 +218,7 @@ class ArtLocal:
             host=settings.model_host,
             port=settings.model_port,
             api_key=settings.api_key,
-            max_tokens=settings.max_tokens,
-            max_rows=settings.max_rows,
-            keep_versions=settings.keep_versions,
-            logprobs_mode=settings.logprobs_mode,
-            sampler_threads=settings.sampler_threads,
-            trainer_threads=settings.trainer_threads,
-            device=settings.device,
+            options=settings.options,
         )
         self._journal = Journal(directory / JOURNAL_NAME)
         store = TorchService.open_store(service_settings)

@@ -16,12 +16,13 @@ import logging
 import signal
 import socket
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import TYPE_CHECKING, Any
 
 from rollbus.schemas.errors import ConfigurationError, RollbusError
 from rollbus.trainer.backends import art_environment, wire
+from rollbus.trainer.backends.model_settings import LoraConfig, ModelOptions
 from rollbus.trainer.backends.protocol import TERMINAL_STATES
 
 if TYPE_CHECKING:
@@ -48,21 +49,11 @@ class ArtServerSettings:
     model_port: int = 8000
     token: str | None = None
     """Bearer token of both ports; None asks for none."""
-    max_tokens: int | None = None
-    """Longest sequence; None takes the base model's own."""
-    max_rows: int = 64
-    """Completions generated at once."""
-    keep_versions: int = 6
-    """Newest versions held in memory; older ones are read again when asked for."""
-    logprobs_mode: Literal["raw", "processed"] = "raw"
-    """What the endpoint reports: log-probs of the model itself, or of the distribution at the request's temperature."""
     keep_checkpoints: int | None = None
     """Newest checkpoints kept on disk; None keeps all. What is served or trained on stays in any case."""
     keep_every: int | None = None
     """Checkpoints whose version is a multiple of it stay for good."""
-    sampler_threads: int = 1
-    trainer_threads: int = 1
-    device: str = "cpu"
+    options: ModelOptions = field(default_factory=ModelOptions)
 
 
 def serve(settings: ArtServerSettings) -> None:
@@ -79,9 +70,9 @@ def serve(settings: ArtServerSettings) -> None:
 
 def check_base_model(directory: Path) -> None:
     """ConfigurationError early, before the slow imports."""
-    missing = [
-        name for name in ("config.json", "model.safetensors", "tokenizer.json") if not (directory / name).exists()
-    ]
+    missing = [name for name in ("config.json", "tokenizer.json") if not (directory / name).exists()]
+    if not any((directory / name).exists() for name in ("model.safetensors", "model.safetensors.index.json")):
+        missing.append("model.safetensors")
     if missing:
         raise ConfigurationError(
             f"base model {directory} lacks {', '.join(missing)}; give a directory in Hugging Face layout"
@@ -102,14 +93,8 @@ async def _serve(settings: ArtServerSettings, listener: socket.socket) -> None:
             model_host=settings.host,
             model_port=settings.model_port,
             api_key=settings.token,
-            max_tokens=settings.max_tokens,
-            max_rows=settings.max_rows,
-            keep_versions=settings.keep_versions,
-            logprobs_mode=settings.logprobs_mode,
             retention=Retention(settings.keep_checkpoints, settings.keep_every),
-            sampler_threads=settings.sampler_threads,
-            trainer_threads=settings.trainer_threads,
-            device=settings.device,
+            options=settings.options,
         )
     )
     try:
@@ -278,7 +263,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--model-port", type=int, default=8000)
     parser.add_argument("--token-file", type=Path, help="file that holds the bearer token of both ports")
     parser.add_argument("--max-tokens", type=int, help="longest sequence; default: the base model's own")
+    parser.add_argument("--logprobs-mode", choices=("raw", "processed"), default="raw")
     parser.add_argument("--device", default="cpu")
+    parser.add_argument("--precision", choices=("float32", "bfloat16"), default="float32")
+    parser.add_argument("--lora-rank", type=int, help="train adapters of this rank; default: all parameters")
     given = parser.parse_args(arguments)
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     settings = ArtServerSettings(
@@ -289,8 +277,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
         control_port=given.control_port,
         model_port=given.model_port,
         token=given.token_file.read_text(encoding="utf-8").strip() if given.token_file else None,
-        max_tokens=given.max_tokens,
-        device=given.device,
+        options=ModelOptions(
+            max_tokens=given.max_tokens,
+            logprobs_mode=given.logprobs_mode,
+            device=given.device,
+            precision=given.precision,
+            lora=LoraConfig(rank=given.lora_rank) if given.lora_rank else None,
+        ),
     )
     try:
         serve(settings)

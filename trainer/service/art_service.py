@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -18,14 +18,16 @@ import torch
 from torch import Tensor
 
 from rollbus.schemas.errors import ConfigurationError
+from rollbus.trainer.backends.model_settings import ModelOptions
 from rollbus.trainer.backends.protocol import TrainConfig
-from rollbus.trainer.service.checkpoint import load_model, save_checkpoint
+from rollbus.trainer.service.checkpoint import save_checkpoint
 from rollbus.trainer.service.endpoint import ServedModel, build_app
 from rollbus.trainer.service.http_server import EndpointServer
 from rollbus.trainer.service.journal import VersionStore
+from rollbus.trainer.service.loading import ModelLoader
+from rollbus.trainer.service.master_weights import MasterWeights
 from rollbus.trainer.service.model import read_config
 from rollbus.trainer.service.sampler import Sampler
-from rollbus.trainer.service.sampling import LogprobsMode
 from rollbus.trainer.service.tokenizer import load_tokenizer
 from rollbus.trainer.service.update import Learner
 
@@ -49,13 +51,7 @@ class ServiceSettings:
     host: str = "127.0.0.1"
     port: int = 0
     api_key: str | None = None
-    max_tokens: int | None = None
-    max_rows: int = 64
-    keep_versions: int = 6
-    logprobs_mode: LogprobsMode = "raw"
-    sampler_threads: int = 1
-    trainer_threads: int = 1
-    device: str = "cpu"
+    options: ModelOptions = field(default_factory=ModelOptions)
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,21 +68,29 @@ class TorchService:
     """Serves and trains one model in this process."""
 
     def __init__(self, settings: ServiceSettings) -> None:
-        self.settings = settings
-        self.config = read_config(settings.base_model, max_tokens=settings.max_tokens)
+        self.settings, options = settings, settings.options
+        self.config = read_config(settings.base_model, max_tokens=options.max_tokens)
         self.tokenizer = load_tokenizer(settings.base_model)
+        self.loader = ModelLoader(
+            self.config,
+            precision=options.precision,
+            lora=options.lora,
+            base=settings.base_model,
+            device=options.device,
+        )
         self.store = self.open_store(settings)
         self._write_base_version()
         self.sampler = Sampler(
             self.config,
             self.tokenizer,
-            max_rows=settings.max_rows,
-            keep_versions=settings.keep_versions,
-            logprobs_mode=settings.logprobs_mode,
-            threads=settings.sampler_threads,
-            device=settings.device,
+            max_rows=options.max_rows,
+            keep_versions=options.keep_versions,
+            logprobs_mode=options.logprobs_mode,
+            threads=options.sampler_threads,
+            device=options.device,
+            dtype=self.loader.dtype,
         )
-        self.learner = Learner(self.config, device=settings.device)
+        self.learner = Learner(self.config, loader=self.loader)
         newest = self.store.numbers()[-1]
         self.served = ServedModel(settings.name, self.sampler, self.tokenizer, newest, self.load_version)
         self.plan: StepPlan | None = None
@@ -121,8 +125,7 @@ class TorchService:
             return True
         if version not in self.store.numbers():
             return False
-        model, _ = load_model(self.store.path(version), max_tokens=self.settings.max_tokens)
-        self.sampler.load(version, model)
+        self.sampler.load(version, self.loader.load(self.store.path(version)))
         return True
 
     # What ART's LocalBackend calls.
@@ -195,7 +198,7 @@ class TorchService:
 
     def _step(self, packed: Mapping[str, Tensor], plan: StepPlan) -> dict[str, float]:
         """Update, load the result for serving, then publish it as a checkpoint."""
-        torch.set_num_threads(self.settings.trainer_threads)
+        torch.set_num_threads(self.settings.options.trainer_threads)
         learner, version = self.learner, self.store.next_number()
         learner.start_from(plan.base_version, self.store.path(plan.base_version))
         reference = self.store.path(plan.config.kl_reference_version) if plan.config.kl_coefficient else None
@@ -206,15 +209,16 @@ class TorchService:
             self.config,
             base=self.settings.base_model,
             provenance=plan.provenance(version, metrics),
+            masters=learner.masters.named,
             optimizer=learner.optimizer,
+            lora=self.settings.options.lora,
             before_publishing=lambda partial: self._load_from(version, partial),
         )
         learner.version = version
         return metrics
 
     def _load_from(self, version: int, directory: Path) -> None:
-        model, _ = load_model(directory, max_tokens=self.settings.max_tokens)
-        self.sampler.load(version, model)
+        self.sampler.load(version, self.loader.load(directory))
 
     def _arts_plan(self, config: types.TrainConfig, dev_config: dev.TrainConfig) -> StepPlan:
         base = self.store.numbers()[-1]
@@ -246,11 +250,16 @@ class TorchService:
         """Version 0 is the base model, written as a checkpoint once."""
         if self.store.numbers():
             return
-        model, config = load_model(self.settings.base_model, max_tokens=self.settings.max_tokens)
+        model = self.loader.fresh()
+        masters = MasterWeights(model)
+        if self.settings.options.lora is None:
+            masters.load(self.loader.trained_weights(self.settings.base_model))
         save_checkpoint(
             self.store.path(0),
             model,
-            config,
+            self.config,
             base=self.settings.base_model,
+            masters=masters.named,
+            lora=self.settings.options.lora,
             provenance={"version": 0, "parent": None, "base_model": self.settings.base_model.name},
         )

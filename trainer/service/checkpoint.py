@@ -1,4 +1,4 @@
-"""Weights, optimizer state and provenance as one directory in Hugging Face layout, written all or nothing.
+"""Weights or an adapter, optimizer state and provenance as one directory in Hugging Face layout, all or nothing.
 
 A checkpoint is written under a temporary name, synced, and renamed; only then does it exist. `rollbus.json`
 inside names the batch that made it, so a crash between the rename and the journal loses nothing.
@@ -19,6 +19,8 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
+from rollbus.trainer.backends.model_settings import LoraConfig
+from rollbus.trainer.service.lora import ADAPTER, ADAPTER_CONFIG, from_peft, peft_config, to_peft
 from rollbus.trainer.service.model import (
     ModelConfig,
     build_model,
@@ -29,6 +31,9 @@ from rollbus.trainer.service.model import (
 )
 
 WEIGHTS = "model.safetensors"
+INDEX = "model.safetensors.index.json"
+"""Which file holds which weight: of a base model in several files; and of ours, so that no one takes the optimizer's
+state beside the weights for weights."""
 OPTIMIZER = "optimizer.safetensors"
 PROVENANCE = "rollbus.json"
 TEMPORARY_PREFIX = ".tmp-"
@@ -54,7 +59,7 @@ def save_model(directory: Path, model: nn.Module, config: ModelConfig, tokenizer
     tokenizer.save_pretrained(str(partial))
     hf_config = config.to_hf(eos_token_id=tokenizer.eos_token_id)
     (partial / "config.json").write_text(json.dumps(hf_config, indent=2) + "\n", encoding="utf-8")
-    save_file(to_hf_weights(model, config), partial / WEIGHTS, metadata={"format": "pt"})
+    _write_weights(partial, to_hf_weights(model.state_dict(), config))
     _publish(partial, directory)
 
 
@@ -65,10 +70,15 @@ def save_checkpoint(
     *,
     base: Path,
     provenance: Mapping[str, Any],
+    masters: Mapping[str, nn.Parameter] | None = None,
     optimizer: torch.optim.Optimizer | None = None,
+    lora: LoraConfig | None = None,
     before_publishing: Callable[[Path], None] = lambda partial: None,
 ) -> None:
     """Write the next version beside the others; config and tokenizer are copied from the base model.
+
+    `masters` are the trained parameters as the optimizer has them, by name; without them the model's own. With `lora`
+    only the adapter is written.
 
     Order: everything into `.tmp-NNNN`, `before_publishing` with it (to load it), sync each file and the directory,
     rename, sync the parent.
@@ -76,15 +86,20 @@ def save_checkpoint(
     if directory.exists():
         raise ConfigurationError(f"refusing to replace checkpoint {directory}")
     partial = directory.with_name(TEMPORARY_PREFIX + directory.name)
+    masters = dict(model.named_parameters()) if masters is None else masters
     try:
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
         for source in sorted(base.iterdir()):
-            if source.is_file() and source.suffix != ".safetensors" and source.name != PROVENANCE:
+            if source.is_file() and source.suffix != ".safetensors" and source.name not in (PROVENANCE, INDEX):
                 shutil.copyfile(source, partial / source.name)
-        save_file(to_hf_weights(model, config), partial / WEIGHTS, metadata={"format": "pt"})
+        if lora is None:
+            _write_weights(partial, to_hf_weights({**model.state_dict(), **masters}, config))
+        else:
+            save_file(to_peft({name: one.detach() for name, one in masters.items()}), partial / ADAPTER)
+            (partial / ADAPTER_CONFIG).write_text(json.dumps(peft_config(lora, base), indent=2) + "\n")
         if optimizer is not None:
-            save_file(optimizer_tensors(model, optimizer), partial / OPTIMIZER)
+            save_file(optimizer_tensors(masters, optimizer), partial / OPTIMIZER)
         (partial / PROVENANCE).write_text(json.dumps(dict(provenance), indent=2) + "\n", encoding="utf-8")
         before_publishing(partial)
         _publish(partial, directory)
@@ -104,35 +119,63 @@ def load_model(directory: Path, *, max_tokens: int | None = None) -> tuple[nn.Mo
 
 
 def load_weights(directory: Path, model: nn.Module, config: ModelConfig) -> None:
-    path = directory / WEIGHTS
     try:
-        weights = load_file(path)
-        model.load_state_dict(from_hf_weights(weights, config))
+        model.load_state_dict(read_weights(directory, config))
+    except RuntimeError as error:
+        raise ConfigurationError(f"the weights in {directory} do not fit the model's config.json: {error}") from error
+
+
+def read_weights(directory: Path, config: ModelConfig) -> dict[str, Tensor]:
+    """All weights, under the names of `build_model`, from one file or several."""
+    index = directory / INDEX
+    try:
+        files = {WEIGHTS} if not index.exists() else set(json.loads(index.read_bytes())["weight_map"].values())
+        weights = {name: weight for file in sorted(files) for name, weight in load_file(directory / file).items()}
+        return from_hf_weights(weights, config)
     except FileNotFoundError as error:
-        raise ConfigurationError(f"no weights at {path}") from error
-    except (SafetensorError, RuntimeError) as error:
-        raise ConfigurationError(f"the weights in {path} do not fit the model's config.json: {error}") from error
+        raise ConfigurationError(f"no weights at {error.filename or directory}") from error
+    except (SafetensorError, RuntimeError, ValueError, KeyError) as error:
+        raise ConfigurationError(f"the weights in {directory} cannot be read: {error}") from error
+    except Exception as error:  # torchtune's converter raises a bare Exception for a name that it does not know
+        raise ConfigurationError(f"the weights in {directory} do not fit the model's config.json: {error}") from error
 
 
-def load_optimizer(directory: Path, model: nn.Module, optimizer: torch.optim.Optimizer) -> bool:
+def read_adapter(directory: Path) -> dict[str, Tensor]:
+    """The adapter's weights, under the names of `build_model`."""
+    try:
+        return from_peft(load_file(directory / ADAPTER))
+    except FileNotFoundError as error:
+        raise ConfigurationError(f"no adapter at {directory / ADAPTER}") from error
+    except SafetensorError as error:
+        raise ConfigurationError(f"the adapter in {directory} cannot be read: {error}") from error
+
+
+def load_optimizer(directory: Path, trained: Mapping[str, nn.Parameter], optimizer: torch.optim.Optimizer) -> bool:
     """Restore moments and step counts saved with the weights; False if the checkpoint has none."""
     path = directory / OPTIMIZER
     if not path.exists():
         return False
     saved = load_file(path)
-    for name, parameter in model.named_parameters():
+    for name, parameter in trained.items():
         if f"{name}.step" in saved:
             moments = {key: saved[f"{name}.{key}"].clone().to(parameter.device) for key in ("exp_avg", "exp_avg_sq")}
             optimizer.state[parameter] = {"step": saved[f"{name}.step"].clone(), **moments}
     return True
 
 
-def optimizer_tensors(model: nn.Module, optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
+def optimizer_tensors(trained: Mapping[str, nn.Parameter], optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:
     return {
         f"{name}.{key}": value.detach().contiguous()
-        for name, parameter in model.named_parameters()
+        for name, parameter in trained.items()
         for key, value in optimizer.state.get(parameter, {}).items()
     }
+
+
+def _write_weights(directory: Path, weights: Mapping[str, Tensor]) -> None:
+    save_file(dict(weights), directory / WEIGHTS, metadata={"format": "pt"})
+    total = sum(weight.numel() * weight.element_size() for weight in weights.values())
+    index = {"metadata": {"total_size": total}, "weight_map": dict.fromkeys(sorted(weights), WEIGHTS)}
+    (directory / INDEX).write_text(json.dumps(index, indent=2) + "\n", encoding="utf-8")
 
 
 def read_provenance(directory: Path) -> dict[str, Any]:
@@ -146,7 +189,7 @@ def read_provenance(directory: Path) -> dict[str, Any]:
 def is_complete(directory: Path) -> bool:
     """Whether every file a checkpoint needs is there and its weights open."""
     try:
-        load_file(directory / WEIGHTS)
+        load_file(directory / (ADAPTER if (directory / ADAPTER_CONFIG).exists() else WEIGHTS))
         read_config(directory)
     except (OSError, SafetensorError, ConfigurationError):
         return False

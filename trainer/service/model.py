@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import logging
 import warnings
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -17,11 +18,13 @@ import torch
 from torch import Tensor, nn
 
 from rollbus.schemas.errors import ConfigurationError
+from rollbus.trainer.backends.model_settings import LoraConfig, Precision
+from rollbus.trainer.service.lora import ATTENTION
 
 with warnings.catch_warnings():  # torchtune imports torchao, which warns and logs about parts that nobody uses here
     warnings.simplefilter("ignore")
     logging.getLogger("torchao").setLevel(logging.ERROR)
-    from torchtune.models.qwen2 import qwen2  # type: ignore[import-untyped]
+    from torchtune.models.qwen2 import lora_qwen2, qwen2  # type: ignore[import-untyped]
     from torchtune.models.qwen2._convert_weights import (  # type: ignore[import-untyped]
         qwen2_hf_to_tune,
         qwen2_tune_to_hf,
@@ -114,21 +117,36 @@ def read_config(directory: Path, *, max_tokens: int | None = None) -> ModelConfi
     return ModelConfig.from_hf(loaded, max_tokens=max_tokens)
 
 
-def build_model(config: ModelConfig) -> nn.Module:
+def build_model(config: ModelConfig, lora: LoraConfig | None = None) -> nn.Module:
     """The network with weights not yet set."""
-    model: nn.Module = qwen2(
-        vocab_size=config.vocabulary,
-        num_layers=config.layers,
-        num_heads=config.heads,
-        num_kv_heads=config.kv_heads,
-        embed_dim=config.width,
-        intermediate_dim=config.feed_forward,
-        max_seq_len=config.max_tokens,
-        norm_eps=config.norm_epsilon,
-        rope_base=config.rope_theta,
-        tie_word_embeddings=config.tied,
-    )
+    shape: dict[str, Any] = {
+        "vocab_size": config.vocabulary,
+        "num_layers": config.layers,
+        "num_heads": config.heads,
+        "num_kv_heads": config.kv_heads,
+        "embed_dim": config.width,
+        "intermediate_dim": config.feed_forward,
+        "max_seq_len": config.max_tokens,
+        "norm_eps": config.norm_epsilon,
+        "rope_base": config.rope_theta,
+        "tie_word_embeddings": config.tied,
+    }
+    model: nn.Module
+    if lora is None:
+        model = qwen2(**shape)
+    else:
+        adapted = {"lora_attn_modules": list(ATTENTION), "apply_lora_to_mlp": not lora.attention_only}
+        model = lora_qwen2(**shape, **adapted, lora_rank=lora.rank, lora_alpha=lora.alpha)
     return model
+
+
+def set_precision(model: Any, precision: Precision) -> None:
+    """Round the layers' matrices. Embeddings, the projection to the vocabulary and the norms stay float32."""
+    if precision == "float32":
+        return
+    for name, parameter in model.layers.named_parameters():
+        if not name.endswith("scale"):
+            parameter.data = parameter.data.to(torch.bfloat16)
 
 
 def initialize(model: nn.Module, seed: int) -> None:
@@ -144,10 +162,10 @@ def initialize(model: nn.Module, seed: int) -> None:
                 parameter.normal_(0.0, INITIAL_DEVIATION, generator=generator)
 
 
-def to_hf_weights(model: nn.Module, config: ModelConfig) -> dict[str, Tensor]:
-    """Weights under Hugging Face's names."""
+def to_hf_weights(weights: Mapping[str, Tensor], config: ModelConfig) -> dict[str, Tensor]:
+    """Weights under Hugging Face's names, from those of `build_model`."""
     converted: dict[str, Tensor] = qwen2_tune_to_hf(
-        model.state_dict(),
+        weights,
         num_heads=config.heads,
         num_kv_heads=config.kv_heads,
         dim=config.width,
@@ -176,7 +194,8 @@ def trunk(
     mask_B_T_S: Tensor | None = None,
 ) -> Tensor:
     """Hidden states [B, T, D] after the final norm. Without a mask attention is causal over each row."""
-    hidden: Tensor = model.tok_embeddings(token_ids_B_T)  # [B, T, D]
+    dtype = model.layers[0].attn.q_proj.weight.dtype
+    hidden: Tensor = model.tok_embeddings(token_ids_B_T).to(dtype)  # [B, T, D]
     for layer in model.layers:
         hidden = layer(hidden, mask=mask_B_T_S, input_pos=positions_B_T)
     normed: Tensor = model.norm(hidden)
@@ -184,6 +203,6 @@ def trunk(
 
 
 def head(model: Any, hidden: Tensor) -> Tensor:
-    """Logits [..., V] in float32."""
-    logits: Tensor = model.output(hidden)
-    return logits.float()
+    """Logits [..., V], computed in float32."""
+    logits: Tensor = model.output(hidden.float())
+    return logits

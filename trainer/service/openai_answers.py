@@ -9,9 +9,9 @@ from __future__ import annotations
 from itertools import accumulate
 from typing import Any
 
+from rollbus.trainer.backends.model_settings import LogprobsMode
 from rollbus.trainer.service.openai_api import ChatRequest, CompletionRequest
 from rollbus.trainer.service.sampler import Generation
-from rollbus.trainer.service.sampling import LogprobsMode
 from rollbus.trainer.service.tool_calls import ToolCall, read_tool_calls
 
 

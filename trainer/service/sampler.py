@@ -19,9 +19,10 @@ from typing import Any, Literal
 import torch
 from torch import Tensor, nn
 
+from rollbus.trainer.backends.model_settings import LogprobsMode
 from rollbus.trainer.service.cache import CachePool
 from rollbus.trainer.service.model import ModelConfig, head, trunk
-from rollbus.trainer.service.sampling import LogprobsMode, SamplingParameters, choose
+from rollbus.trainer.service.sampling import SamplingParameters, choose
 
 logger = logging.getLogger(__name__)
 

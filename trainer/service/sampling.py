@@ -8,12 +8,11 @@ the distribution at the request's temperature (`processed`), both before top_p: 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Literal
 
 import torch
 from torch import Tensor
 
-LogprobsMode = Literal["raw", "processed"]
+from rollbus.trainer.backends.model_settings import LogprobsMode
 
 
 @dataclass(frozen=True, slots=True)

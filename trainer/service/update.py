@@ -17,8 +17,10 @@ from torch import Tensor, nn
 from rollbus.schemas.errors import RejectedError
 from rollbus.trainer import grpo
 from rollbus.trainer.backends.protocol import TrainConfig
-from rollbus.trainer.service.checkpoint import load_model, load_optimizer, load_weights
-from rollbus.trainer.service.model import ModelConfig, build_model, head, trunk
+from rollbus.trainer.service.checkpoint import load_optimizer
+from rollbus.trainer.service.loading import ModelLoader
+from rollbus.trainer.service.master_weights import MasterWeights
+from rollbus.trainer.service.model import ModelConfig, head, trunk
 from rollbus.trainer.service.rows import Tree, TreeBatch, batches, unpack
 
 PADDED_TOKENS = 8192
@@ -40,22 +42,24 @@ class TokenScores:
 class Learner:
     """The weights in training, their optimizer, and which version they are."""
 
-    def __init__(self, config: ModelConfig, *, device: str = "cpu") -> None:
+    def __init__(self, config: ModelConfig, *, device: str = "cpu", loader: ModelLoader | None = None) -> None:
         self.config = config
-        self.model: nn.Module = build_model(config).to(device)
+        self.loader = loader or ModelLoader(config, device=device)
+        self.model: nn.Module = self.loader.fresh()
+        self.masters = MasterWeights(self.model)
         self.version: int | None = None
         """None while the weights are no version: before the first load, and between a step and its checkpoint."""
-        self._device = torch.device(device)
-        self.optimizer = torch.optim.AdamW(self.model.parameters(), foreach=device != "cpu")
+        self._device = self.loader.device
+        self.optimizer = torch.optim.AdamW(self.masters.named.values(), foreach=self._device.type != "cpu")
 
     def start_from(self, version: int, checkpoint: Path) -> None:
         """Hold the weights and optimizer state of `version`, reading them unless they are held already."""
         if self.version == version:
             return
         self.version = None
-        load_weights(checkpoint, self.model, self.config)
+        self.masters.load(self.loader.trained_weights(checkpoint))
         self.optimizer.state.clear()
-        load_optimizer(checkpoint, self.model, self.optimizer)
+        load_optimizer(checkpoint, self.masters.named, self.optimizer)
         self.version = version
 
     def step(
@@ -81,8 +85,9 @@ class Learner:
                 global_tokens=divisor,
             )
             share.loss.backward()  # type: ignore[no-untyped-call]
+            self.masters.collect_gradients()
             shares.append(share)
-        norm = float(nn.utils.clip_grad_norm_(self.model.parameters(), config.max_grad_norm))
+        norm = float(nn.utils.clip_grad_norm_(self.masters.named.values(), config.max_grad_norm))
         report = grpo.metrics(grpo.combine(shares))
         if not math.isfinite(norm):
             self.optimizer.zero_grad(set_to_none=True)
@@ -101,6 +106,7 @@ class Learner:
         self.version = None
         self.optimizer.step()
         self.optimizer.zero_grad(set_to_none=True)
+        self.masters.write_back()
 
     def _tokens(
         self, batch: TreeBatch, scores: TokenScores, advantages_N: Tensor, reference_N: Tensor | None
@@ -122,9 +128,9 @@ class Learner:
     ) -> list[Tensor] | None:
         if not config.kl_coefficient or reference is None:
             return None
-        frozen, _ = load_model(reference, max_tokens=self.config.max_tokens)
+        frozen = self.loader.load(reference)
         with torch.no_grad():
-            return [score(frozen.to(self._device), batch, device=self._device).logprobs_N for batch in prepared]
+            return [score(frozen, batch, device=self._device).logprobs_N for batch in prepared]
 
     def _advantages(
         self, prepared: Sequence[TreeBatch], config: TrainConfig, references: list[Tensor] | None

@@ -90,7 +90,7 @@ def test_checkpoint_restores_weights_and_optimizer_bit_for_bit(base_model: Path,
     save_checkpoint(path, model, config, base=base_model, provenance={"version": 1}, optimizer=optimizer)
     again, _ = load_model(path)
     restored = torch.optim.AdamW(again.parameters(), lr=1e-2)
-    assert load_optimizer(path, again, restored)
+    assert load_optimizer(path, dict(again.named_parameters()), restored)
     for one, two in zip(model.parameters(), again.parameters(), strict=True):
         assert torch.equal(one, two)
         assert all(torch.equal(optimizer.state[one][key], restored.state[two][key]) for key in optimizer.state[one])

@@ -1,0 +1,142 @@
+"""Adapters: the base model at first, trained alone, stored as PEFT does, and served with shared frozen weights."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+from torch import Tensor
+
+from rollbus.schemas.errors import ConfigurationError
+from rollbus.trainer.backends.model_settings import LoraConfig
+from rollbus.trainer.backends.protocol import TrainConfig
+from rollbus.trainer.service.checkpoint import create_model, is_complete, save_checkpoint
+from rollbus.trainer.service.loading import ModelLoader
+from rollbus.trainer.service.lora import ADAPTER
+from rollbus.trainer.service.model import head, read_config, trunk
+from rollbus.trainer.service.update import Learner
+from tests.trainer.service.test_update import SEPARATE, SHARED, packed_row, same, weights
+
+CONFIG = TrainConfig(learning_rate=1e-2)
+LORA = LoraConfig(rank=4, alpha=8.0)
+TOKENS = torch.tensor([[5, 60, 70, 80, 90, 100]])
+
+
+def loader(base_model: Path, lora: LoraConfig | None = LORA) -> ModelLoader:
+    return ModelLoader(read_config(base_model), lora=lora, base=base_model)
+
+
+def logits(model: Any) -> Tensor:
+    with torch.no_grad():
+        return head(model, trunk(model, TOKENS))
+
+
+def start(base_model: Path, folder: Path) -> tuple[Learner, Path]:
+    """A learner at version 0, which is written first."""
+    one = Learner(read_config(base_model), loader=loader(base_model))
+    save(one, base_model, folder / "0000")
+    one.start_from(0, folder / "0000")
+    return one, folder / "0000"
+
+
+def save(one: Learner, base_model: Path, target: Path) -> None:
+    save_checkpoint(
+        target,
+        one.model,
+        one.config,
+        base=base_model,
+        provenance={"version": int(target.name)},
+        masters=one.masters.named,
+        optimizer=one.optimizer,
+        lora=LORA,
+    )
+
+
+def test_the_first_version_is_the_base_model_exactly(base_model: Path, tmp_path: Path) -> None:
+    one, first = start(base_model, tmp_path)
+    plain = loader(base_model, None).load(base_model)
+    assert torch.equal(logits(loader(base_model).load(first)), logits(plain))
+    assert is_complete(first)
+    assert not (first / "model.safetensors").exists()
+    assert sum(one.numel() for one in one.masters.named.values()) < 0.2 * sum(p.numel() for p in plain.parameters())
+
+
+def test_a_step_moves_the_adapters_and_nothing_else(base_model: Path, tmp_path: Path) -> None:
+    one, _ = start(base_model, tmp_path)
+    frozen = {name: p.clone() for name, p in one.model.named_parameters() if not p.requires_grad}
+    before = {name: p.detach().clone() for name, p in one.masters.named.items()}
+    for _ in range(2):  # A has no gradient while B is zero
+        one.step(packed_row(SHARED, 32), CONFIG)
+    assert all(torch.equal(p, frozen[name]) for name, p in one.model.named_parameters() if name in frozen)
+    assert all(not torch.equal(p, before[name]) for name, p in one.masters.named.items())
+    assert all(".lora_" in name for name in before)
+
+
+def test_going_on_from_an_adapter_checkpoint_equals_never_having_stopped(base_model: Path, tmp_path: Path) -> None:
+    through, _ = start(base_model, tmp_path)
+    through.step(packed_row(SHARED, 32), CONFIG)
+    save(through, base_model, tmp_path / "0001")
+    resumed = Learner(read_config(base_model), loader=loader(base_model))
+    resumed.start_from(1, tmp_path / "0001")
+    reports = [one.step(packed_row(SEPARATE, 64), CONFIG) for one in (through, resumed)]
+    assert reports[0] == reports[1]
+    assert same(weights(through), weights(resumed))
+
+
+def test_the_stored_adapter_added_to_the_base_as_peft_does_is_the_trained_model(
+    base_model: Path, tmp_path: Path
+) -> None:
+    """By PEFT's formula on Hugging Face's names, and run by transformers: W + alpha / rank · B·A."""
+    transformers = pytest.importorskip("transformers")
+    transformers.logging.disable_progress_bar()
+    one, _ = start(base_model, tmp_path)
+    for _ in range(3):
+        one.step(packed_row(SHARED, 32), CONFIG)
+    save(one, base_model, tmp_path / "0001")
+    adapter = load_file(tmp_path / "0001" / ADAPTER)
+    merged = dict(load_file(base_model / "model.safetensors"))
+    down = [name for name in adapter if name.endswith("lora_A.weight")]
+    assert len(down) == 7 * one.config.layers
+    for name in down:
+        target = name.removeprefix("base_model.model.").replace("lora_A.weight", "weight")
+        up = adapter[name.replace("lora_A", "lora_B")]
+        merged[target] = merged[target] + LORA.alpha / LORA.rank * up @ adapter[name]
+    folder = tmp_path / "merged"
+    folder.mkdir()
+    (folder / "config.json").write_text((base_model / "config.json").read_text())
+    save_file(merged, folder / "model.safetensors", metadata={"format": "pt"})
+    theirs = transformers.AutoModelForCausalLM.from_pretrained(str(folder), local_files_only=True)
+    with torch.no_grad():
+        expected = theirs(TOKENS).logits
+    ours = logits(loader(base_model).load(tmp_path / "0001"))
+    assert torch.allclose(ours, expected, atol=1e-5)
+    assert not torch.allclose(ours, logits(loader(base_model, None).load(base_model)), atol=1e-3)
+
+
+def test_versions_share_the_frozen_weights_and_nothing_else(base_model: Path, tmp_path: Path) -> None:
+    one, first = start(base_model, tmp_path)
+    one.step(packed_row(SHARED, 32), CONFIG)
+    save(one, base_model, tmp_path / "0001")
+    serving = loader(base_model)
+    models = [serving.load(first), serving.load(tmp_path / "0001")]
+    for (name, a), (_, b) in zip(models[0].named_parameters(), models[1].named_parameters(), strict=True):
+        assert (a is b) == (".lora_" not in name), name
+    assert not torch.equal(logits(models[0]), logits(models[1]))
+
+
+def test_a_checkpoint_of_the_other_kind_or_shape_is_refused_with_what_to_do(
+    base_model: Path, tmp_path: Path, tokenizer: Any
+) -> None:
+    one, first = start(base_model, tmp_path)
+    with pytest.raises(ConfigurationError, match="take `lora` out"):
+        loader(base_model).load(base_model)
+    with pytest.raises(ConfigurationError, match="no weights"):
+        loader(base_model, None).load(first)
+    with pytest.raises(ConfigurationError, match="were `base_model` or `lora` changed"):
+        loader(base_model, LoraConfig(rank=2)).load(first)
+    with pytest.raises(ConfigurationError, match="do not fit"):
+        Learner(one.config, loader=loader(base_model, LoraConfig(attention_only=True))).start_from(0, first)
+    other = create_model(tmp_path / "other", one.config.__class__(layers=1), tokenizer, seed=1)
+    with pytest.raises(ConfigurationError, match="do not fit"):
+        loader(base_model, None).load(other)

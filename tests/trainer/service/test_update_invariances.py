@@ -1,0 +1,117 @@
+"""However the same answers are packed, padded and ordered, the update takes the same gradient from them."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from rollbus.trainer.backends.protocol import TrainConfig
+from rollbus.trainer.service.checkpoint import load_model
+from rollbus.trainer.service.model import ModelConfig, build_model, initialize
+from rollbus.trainer.service.update import Learner
+from tests.trainer.service.conftest import SMALL
+from tests.trainer.service.test_update import packed_row
+
+WIDE_OPEN = TrainConfig(learning_rate=1e-9, max_grad_norm=1e9)
+"""Leaves gradients as they are, and the weights nearly."""
+Answers = list[tuple[list[int], list[list[int]]]]
+"""Prompts, each with the answers to it."""
+
+ids = st.integers(5, 200)
+answers = st.lists(
+    st.tuples(
+        st.lists(ids, min_size=1, max_size=5), st.lists(st.lists(ids, min_size=2, max_size=5), min_size=1, max_size=3)
+    ),
+    min_size=1,
+    max_size=3,
+)
+
+
+def shared(given_answers: Answers, *, padding: int = 0) -> dict[str, Tensor]:
+    """One packed row, in which the answers to a prompt share it."""
+    segments: Any = []
+    for prompt, group in given_answers:
+        root = len(segments)
+        segments.append((root, root, prompt, 0, 0))
+        for answer in group:
+            segments.append((len(segments), root, answer, len(prompt), len(answer) - 1))
+    return filled(packed_row(segments, sum(len(segment[2]) for segment in segments) + padding))
+
+
+def separate(given_answers: Answers, order: list[int] | None = None) -> dict[str, Tensor]:
+    """A row for each answer, its prompt before it."""
+    whole = [(prompt, answer) for prompt, group in given_answers for answer in group]
+    length = max(len(prompt) + len(answer) for prompt, answer in whole)
+    rows = [
+        filled(packed_row([(0, 0, [*prompt, *answer], 0, len(answer) - 1)], length))
+        for prompt, answer in (whole if order is None else [whole[index] for index in order])
+    ]
+    return {name: torch.cat([row[name] for row in rows]) for name in rows[0]}
+
+
+def filled(row: dict[str, Tensor]) -> dict[str, Tensor]:
+    """Log-probs and advantages that depend on the token alone, so that they are the same in every packing."""
+    sampled, tokens = row["assistant_mask"], row["tokens"].float()
+    row["logprobs"] = torch.where(sampled, -5.5 + torch.sin(tokens), torch.nan)
+    row["advantages"] = torch.where(sampled, torch.cos(tokens * 1.7), 0.0)
+    return row
+
+
+def gradient(row: dict[str, Tensor]) -> Tensor:
+    """Every weight's gradient, read from the first moment that AdamW keeps of it."""
+    learner = Learner(SMALL)
+    initialize(learner.model, seed=3)
+    learner.step(row, WIDE_OPEN)
+    moments = [learner.optimizer.state[weight]["exp_avg"].flatten() for weight in learner.model.parameters()]
+    return torch.cat(moments) / (1 - WIDE_OPEN.adam_beta1)
+
+
+def assert_same(first: Tensor, second: Tensor) -> None:
+    assert float(first.abs().max()) > 1e-3
+    torch.testing.assert_close(first, second, rtol=2e-4, atol=2e-6)
+
+
+@settings(max_examples=20)
+@given(answers)
+def test_packed_rows_with_shared_prompts_give_the_gradient_of_separate_ones(given_answers: Answers) -> None:
+    assert_same(gradient(shared(given_answers)), gradient(separate(given_answers)))
+
+
+@settings(max_examples=10)
+@given(answers, st.integers(1, 9))
+def test_padding_gives_no_gradient(given_answers: Answers, padding: int) -> None:
+    assert_same(gradient(shared(given_answers)), gradient(shared(given_answers, padding=padding)))
+
+
+@settings(max_examples=10)
+@given(answers, st.randoms())
+def test_the_order_of_rows_does_not_matter(given_answers: Answers, random: Any) -> None:
+    order = list(range(sum(len(group) for _, group in given_answers)))
+    random.shuffle(order)
+    assert_same(gradient(separate(given_answers)), gradient(separate(given_answers, order)))
+
+
+def test_micro_batches_give_the_gradient_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = separate([([5, 6, 7], [[8, 9, 10], [11, 12]]), ([13], [[14, 15, 16, 17], [18, 19]])])
+    whole = gradient(rows)
+    monkeypatch.setattr("rollbus.trainer.service.update.PADDED_TOKENS", 6)
+    assert_same(whole, gradient(rows))
+
+
+def test_log_softmax_in_chunks_is_log_softmax(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = separate([([5, 6, 7], [[8, 9, 10], [11, 12]]), ([13], [[14, 15, 16, 17], [18, 19]])])
+    whole = gradient(rows)
+    monkeypatch.setattr("rollbus.trainer.service.update.HEAD_ROWS", 2)
+    assert_same(whole, gradient(rows))
+
+
+def test_the_model_is_built_alike_from_its_configuration_and_its_directory(base_model: Path) -> None:
+    loaded, config = load_model(base_model)
+    assert isinstance(config, ModelConfig)
+    assert [tuple(each.shape) for each in loaded.parameters()] == [
+        tuple(each.shape) for each in build_model(config).parameters()
+    ]

@@ -60,6 +60,16 @@ def test_a_factor_on_all_rewards_is_a_factor_on_the_advantages(
     assert torch.allclose(before * factor, after, rtol=1e-9, atol=1e-12)
 
 
+@given(rewards, st.sampled_from([2.0, 8.0]))
+def test_divided_by_the_deviation_a_factor_on_all_rewards_changes_nothing(
+    groups: list[list[float]], factor: float
+) -> None:
+    """But for the epsilon beside the deviation, which is at least a quarter of 1/√6 here."""
+    values, group = flat(groups)
+    before, after = (grpo.group_advantages(each, group, "mean_std").advantages_K for each in (values, values * factor))
+    assert torch.allclose(before, after, rtol=2e-5, atol=0)
+
+
 @given(rewards, st.sampled_from(KINDS), st.randoms())
 def test_the_order_of_members_does_not_matter(groups: list[list[float]], kind: Any, random: Any) -> None:
     values, group = flat(groups)

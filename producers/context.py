@@ -26,6 +26,18 @@ class ModelCall:
 
     captured: bool = False
     """Whether a wrapped client beneath saw it."""
+    above: "ModelCall | None" = None
+    """The call of another framework that this one serves."""
+    on_captured: Callable[[], None] | None = None
+
+    def mark_captured(self) -> None:
+        """Say that its tokens are recorded, to the frameworks above too."""
+        call: ModelCall | None = self
+        while call is not None and not call.captured:
+            call.captured = True
+            if call.on_captured is not None:
+                call.on_captured()
+            call = call.above
 
 
 _model_call: ContextVar[ModelCall | None] = ContextVar("rollbus_model_call", default=None)
@@ -57,6 +69,7 @@ def leave(token: Token["Episode | None"]) -> None:
 
 def enter_call(episode: "Episode", name: str, call: ModelCall) -> CallTokens:
     """Make an episode, a function and a hook's call the current ones."""
+    call.above = _model_call.get()
     return _episode.set(episode), _function.set(name), _model_call.set(call)
 
 
@@ -71,7 +84,16 @@ def leave_call(tokens: CallTokens) -> None:
 def mark_captured() -> None:
     """Tell the hook above, if there is one, that a wrapped client records this call."""
     if (call := _model_call.get()) is not None:
-        call.captured = True
+        call.mark_captured()
+
+
+def watch_call(on_captured: Callable[[], None]) -> ModelCall:
+    """Watch the model call that begins here, without a block around it; `on_captured` is called if a wrapped client
+    records it.
+    """
+    call = ModelCall(above=_model_call.get(), on_captured=on_captured)
+    _model_call.set(call)
+    return call
 
 
 @contextmanager

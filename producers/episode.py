@@ -223,10 +223,10 @@ class Episode:
                 self.emit(EpisodeEnded, {"stop_reason": stop_reason, "error": text, "writer_ids": writers})
             self.close_writer()
 
-    def close_writer(self) -> None:
+    def close_writer(self, *, even_if_silent: bool = False) -> None:
         """Say how many events this process wrote; nothing of it may follow."""
         with self._lock:
-            if self.recording and self._sequence:
+            if self.recording and (self._sequence or even_if_silent):
                 self.emit(WriterClosed, {"count": self._sequence})
             self.ended = True
 
@@ -273,6 +273,19 @@ class Episode:
     def joined_by(self, writer_id: str) -> None:
         """Remember another writer of this process, for the episode's end to name."""
         self._other_writers.add(writer_id)
+
+    def late_writer(self) -> "Episode":
+        """Return a writer of its own for what may be known only after the episode's end, which will wait for it."""
+        return self._recorder.join(self.id, self.started_at_ms)
+
+    def let_go(self, late: "Episode") -> None:
+        """Do without a late writer that has nothing to write."""
+        with self._lock:
+            if self.ended:
+                late.close_writer(even_if_silent=True)
+            else:
+                self._other_writers.discard(late._writer_id)
+                late.ended = True
 
     def after_fork(self, writer_id: str) -> None:
         """Go on in a child process under another writer; the parent ends the episode."""

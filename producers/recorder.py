@@ -344,6 +344,10 @@ class Recorder:
             episode_id = headers["rollbus-episode"]
             started = headers.get("rollbus-started", "")
             started_at_ms = int(started) if started.isdecimal() else 0
+        return self.join(episode_id, started_at_ms)
+
+    def join(self, episode_id: str, started_at_ms: int) -> Episode:
+        """Return another writer of an episode; an episode of this process will name it when it ends."""
         writer_id = self._new_id()
         for known in tuple(self._live):
             if known.id == episode_id:

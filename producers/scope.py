@@ -91,10 +91,11 @@ class EpisodeScope:
         episode, token = self._entered.pop()
         context.leave(token)
         if not episode.ended:
-            episode.end(*_reason(error))
+            episode.end(*stop_of(error))
 
 
-def _reason(error: BaseException | None) -> tuple[StopReason, str | None]:
+def stop_of(error: BaseException | None) -> tuple[StopReason, str | None]:
+    """Return why a run is over, and the text of what ended it."""
     if error is None or isinstance(error, GeneratorExit):
         return "completed", None
     try:

@@ -10,7 +10,7 @@ where the model is called.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 from uuid import UUID
 
 from langchain_core.callbacks import BaseCallbackHandler
@@ -35,13 +35,13 @@ def record_model(model: Model, recorder: Recorder, **options: Any) -> Model:
     """
     if not all(hasattr(model, root) for root, _ in _CLIENTS):
         raise TypeError(f"{type(model).__name__} has no OpenAI client; use a ChatOpenAI, or `rollbus proxy run`")
-    copied = model.model_copy()  # type: ignore[attr-defined]
+    copied: Any = model.model_copy()  # type: ignore[attr-defined]
     for root, resource in _CLIENTS:
         if (client := getattr(model, root)) is not None:
             wrapped = recorder.wrap(client, **options)
             setattr(copied, root, wrapped)
             setattr(copied, resource, wrapped.chat.completions)
-    return copied
+    return cast(Model, copied)
 
 
 class RollbusHandler(BaseCallbackHandler):

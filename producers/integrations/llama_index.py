@@ -11,9 +11,8 @@ Spans tell which agent works and which tool runs; the chat events stand around t
 
 import inspect
 from collections.abc import Callable, Collection
-from typing import Any, TypeVar
+from typing import Any, TypeVar, cast
 
-from llama_index.core.instrumentation import get_dispatcher
 from llama_index.core.instrumentation.event_handlers import BaseEventHandler
 from llama_index.core.instrumentation.events import BaseEvent
 from llama_index.core.instrumentation.events.llm import LLMChatEndEvent, LLMChatStartEvent
@@ -21,6 +20,7 @@ from llama_index.core.instrumentation.span import BaseSpan
 from llama_index.core.instrumentation.span_handlers import BaseSpanHandler
 from llama_index.core.tools import BaseTool, ToolOutput
 from llama_index.llms.openai.utils import to_openai_message_dicts
+from llama_index_instrumentation import get_dispatcher
 from pydantic import PrivateAttr
 
 from rollbus.producers.answer import Answer, Choice
@@ -40,10 +40,10 @@ def record_llm(llm: Model, recorder: Recorder, **options: Any) -> Model:
     """
     if not hasattr(llm, "_get_client") or not hasattr(llm, "_get_aclient"):
         raise TypeError(f"{type(llm).__name__} has no OpenAI client; use OpenAI or OpenAILike, or `rollbus proxy run`")
-    copied = llm.model_copy(update={"reuse_client": True})  # type: ignore[attr-defined]
+    copied: Any = llm.model_copy(update={"reuse_client": True})  # type: ignore[attr-defined]
     copied._client = recorder.wrap(llm._get_client(), **options)
     copied._aclient = recorder.wrap(llm._get_aclient(), **options)
-    return copied
+    return cast(Model, copied)
 
 
 def install(recorder: Recorder, *, task: str | None = None, child_agents: Collection[str] = ()) -> Callable[[], None]:
@@ -92,10 +92,10 @@ class _Spans(BaseSpanHandler[BaseSpan]):
             name = instance.metadata.name or type(instance).__name__
             self._structure.tool_started(id_, parent_span_id, name=name, arguments=arguments)
         else:
-            name = getattr(instance, "name", None)
-            is_agent = isinstance(name, str)
-            step = None if is_agent else _agent_of_step(bound_args)
-            self._structure.run_started(id_, parent_span_id, name if is_agent else step or "", is_agent=is_agent)
+            agent = getattr(instance, "name", None)
+            is_agent = isinstance(agent, str)
+            name = str(agent) if is_agent else _agent_of_step(bound_args)
+            self._structure.run_started(id_, parent_span_id, name, is_agent=is_agent)
         return BaseSpan(id_=id_, parent_id=parent_span_id)
 
     def prepare_to_exit_span(
@@ -149,12 +149,12 @@ class _Events(BaseEventHandler):
             self._structure.model_ended(("model", event.span_id), _exchange(event))
 
 
-def _agent_of_step(bound_args: inspect.BoundArguments) -> str | None:
+def _agent_of_step(bound_args: inspect.BoundArguments) -> str:
     event = bound_args.arguments.get("ev")
     for field in AGENT_OF_STEP:
         if isinstance(name := getattr(event, field, None), str):
             return name
-    return None
+    return ""
 
 
 def _exchange(event: LLMChatEndEvent) -> Exchange | None:

@@ -49,7 +49,7 @@ def _recorded(agent: Agent[Any], recorder: Recorder, client: AsyncOpenAI | None,
         client, name = own._client, str(own.model)
     else:
         name = (own if isinstance(own, str) else None) or model or ""
-    if client is None or not name or isinstance(own, Model) and not isinstance(own, OpenAIChatCompletionsModel):
+    if client is None or not name or (isinstance(own, Model) and not isinstance(own, OpenAIChatCompletionsModel)):
         raise TypeError(
             f"agent {agent.name!r} has model {own!r}: give it an OpenAIChatCompletionsModel, or pass client and model"
         )
@@ -82,7 +82,11 @@ class RollbusHooks(RunHooks[Context]):
         self._prompts: dict[Hashable, list[Any]] = {}
 
     async def on_llm_start(
-        self, context: RunContextWrapper[Context], agent: Agent[Context], system_prompt: str | None, input_items: list[Any]
+        self,
+        context: RunContextWrapper[Context],
+        agent: Agent[Context],
+        system_prompt: str | None,
+        input_items: list[Any],
     ) -> None:
         """A model is about to be called."""
         if not isinstance(agent.model, RecordedModel):

@@ -1,8 +1,8 @@
 """Runs, model calls and tool calls of a framework to episodes, function names and events: what all hooks share.
 
-A hook passes on the framework's own ids (any hashable) of what starts and ends. While a model call runs, its episode and
-function are the current ones, so the wrapped client beneath records its tokens there. A model call that no wrapped client saw
-becomes a turn without tokens (`not_captured`), which gives way to a proxy's record of the same answer.
+A hook passes on the framework's own ids (any hashable) of what starts and ends. While a model call runs, its episode
+and function are the current ones, so the wrapped client beneath records its tokens there. A model call that no wrapped
+client saw becomes a turn without tokens (`not_captured`), which gives way to a proxy's record of the same answer.
 Nothing raises: every public method is guarded.
 """
 
@@ -15,6 +15,7 @@ from typing import Any
 from rollbus.producers import context
 from rollbus.producers.episode import Episode
 from rollbus.producers.recorder import Recorder
+from rollbus.producers.scope import stop_of
 from rollbus.producers.turn_record import Exchange
 
 NOT_CAPTURED = "not_captured"
@@ -90,10 +91,7 @@ class Structure:
         run = self._open.pop(key, None)
         if run is None or run.episode is None or not run.owned:
             return
-        if error is None:
-            run.episode.end()
-        else:
-            run.episode.end("timeout" if isinstance(error, TimeoutError) else "error", f"{type(error).__name__}: {error}")
+        run.episode.end(*stop_of(error))
 
     def _model_started(self, key: Hashable, parent: Hashable | None, function: str) -> None:
         opened = _Open(self._episode_of(parent), function or self._name_of(parent))

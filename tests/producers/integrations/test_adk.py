@@ -4,7 +4,8 @@ from typing import Any
 
 import pytest
 from google.adk.agents import LlmAgent
-from google.adk.agents.run_config import RunConfig, StreamingMode
+from google.adk.agents._streaming_mode import StreamingMode
+from google.adk.agents.run_config import RunConfig
 from google.adk.apps import App
 from google.adk.models.lite_llm import LiteLlm
 from google.adk.runners import InMemoryRunner

@@ -10,6 +10,7 @@ from langchain_openai import ChatOpenAI
 from langgraph.graph import END, START, StateGraph
 from langgraph.graph.message import add_messages
 from langgraph.prebuilt import ToolNode, tools_condition
+from pydantic import SecretStr
 
 from rollbus.producers import MemorySink, Recorder
 from rollbus.producers.integrations.langchain import RollbusHandler, record_model
@@ -39,8 +40,9 @@ def server() -> AgentServer:
 
 def model_of(server: AgentServer, **options: Any) -> ChatOpenAI:
     """A chat model of the scripted server."""
-    http = {"http_client": server.http(), "http_async_client": server.async_http()}
-    return ChatOpenAI(model="agent", api_key="k", base_url="http://server/v1", max_retries=0, **http, **options)
+    http: dict[str, Any] = {"http_client": server.http(), "http_async_client": server.async_http()}
+    key = SecretStr("k")
+    return ChatOpenAI(model="agent", api_key=key, base_url="http://server/v1", max_retries=0, **http, **options)
 
 
 def graph_of(model: Any) -> Any:

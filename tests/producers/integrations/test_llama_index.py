@@ -48,8 +48,8 @@ def llm_of(server: AgentServer) -> OpenAI:
 
 def agent_of(llm: OpenAI, *, name: str = "keeper", streaming: bool = True) -> FunctionAgent:
     """An agent with one tool."""
-    tools = [FunctionTool.from_defaults(stock)]
-    return FunctionAgent(name=name, description="counts", tools=tools, llm=llm, streaming=streaming)
+    tool = FunctionTool.from_defaults(stock)
+    return FunctionAgent(name=name, description="counts", tools=[tool], llm=llm, streaming=streaming)
 
 
 @pytest.mark.parametrize("streaming", [True, False])

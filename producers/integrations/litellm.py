@@ -1,0 +1,122 @@
+"""LiteLLM: a logger that records every call, with tokens where the server gave them.
+
+    litellm.callbacks.append(RollbusLogger(rb))
+    with rb.episode(task="stock"):
+        litellm.completion(model="openai/agent", messages=messages, client=rb.wrap(OpenAI(base_url=...)))
+
+With a wrapped `client` beneath, that client asks for tokens and records them, and the logger stands aside. Without one
+the logger records what LiteLLM's answer holds: ask for `logprobs=True` and `extra_body={"return_token_ids": True}` to
+have tokens in it (a stream's are lost in LiteLLM). LiteLLM may call back twice, late, or from another thread: a call is
+known by its `litellm_call_id`, its episode is the one that was current when it began, and it has a writer of its own
+there that the episode's end waits for.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from threading import Lock
+from typing import Any
+
+from litellm.integrations.custom_logger import CustomLogger
+
+from rollbus.producers import context
+from rollbus.producers.answer import Answer, answer_of, ids_of
+from rollbus.producers.episode import Episode
+from rollbus.producers.recorder import Recorder
+from rollbus.producers.turn_record import Exchange
+
+MAX_OPEN = 10_000
+"""Calls kept whose end has not come; beyond it the oldest is forgotten."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Call:
+    late: Episode
+    """The call's own writer."""
+    function: str
+    seen: context.ModelCall
+
+
+class RollbusLogger(CustomLogger):
+    """Records LiteLLM's calls into the episode that was current when they began."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        """Record with this recorder."""
+        super().__init__()
+        self._recorder = recorder
+        self._open: dict[str, _Call] = {}
+        self._lock = Lock()
+
+    def log_pre_api_call(self, model: str, messages: Any, kwargs: Mapping[str, Any]) -> None:
+        """A call begins, in the caller's context."""
+        self._recorder.guard.call("hook", self._begin, kwargs, default=None)
+
+    def log_success_event(self, kwargs: Mapping[str, Any], response_obj: Any, start_time: Any, end_time: Any) -> None:
+        """It has an answer; of a stream, the whole of it."""
+        self._recorder.guard.call("hook", self._end, kwargs, response_obj, start_time, end_time, default=None)
+
+    async def async_log_success_event(
+        self, kwargs: Mapping[str, Any], response_obj: Any, start_time: Any, end_time: Any
+    ) -> None:
+        """It has an answer, and was asked for asynchronously."""
+        self.log_success_event(kwargs, response_obj, start_time, end_time)
+
+    def log_failure_event(self, kwargs: Mapping[str, Any], response_obj: Any, start_time: Any, end_time: Any) -> None:
+        """It has failed."""
+        self._recorder.guard.call("hook", self._fail, kwargs, default=None)
+
+    async def async_log_failure_event(
+        self, kwargs: Mapping[str, Any], response_obj: Any, start_time: Any, end_time: Any
+    ) -> None:
+        """It has failed, and was asked for asynchronously."""
+        self.log_failure_event(kwargs, response_obj, start_time, end_time)
+
+    def _begin(self, kwargs: Mapping[str, Any]) -> None:
+        episode = self._recorder.current_episode()
+        if episode is None:
+            self._recorder.counts.add("calls_outside_episode")
+            return
+        late = episode.late_writer()
+        seen = context.watch_call(on_captured=lambda: episode.let_go(late))
+        with self._lock:
+            self._open[str(kwargs["litellm_call_id"])] = _Call(late, context.current_function(), seen)
+            while len(self._open) > MAX_OPEN:
+                del self._open[next(iter(self._open))]
+
+    def _take(self, kwargs: Mapping[str, Any]) -> _Call | None:
+        with self._lock:
+            return self._open.pop(str(kwargs.get("litellm_call_id")), None)
+
+    def _fail(self, kwargs: Mapping[str, Any]) -> None:
+        call = self._take(kwargs)
+        if call is not None and not call.seen.captured:
+            call.late.close_writer(even_if_silent=True)
+
+    def _end(self, kwargs: Mapping[str, Any], response: Any, start: Any, end: Any) -> None:
+        whole = kwargs.get("complete_streaming_response") or kwargs.get("async_complete_streaming_response")
+        if kwargs.get("stream") and whole is None:
+            return  # called for a single chunk
+        call = self._take(kwargs)
+        if call is None or call.seen.captured:
+            return
+        asked = dict(kwargs.get("optional_params") or {})
+        exchange = Exchange(
+            request={**asked, "model": kwargs.get("model"), "messages": kwargs.get("messages") or ()},
+            answer=_answer(whole or response),
+            streamed=bool(kwargs.get("stream")),
+            latency_ms=int((end - start).total_seconds() * 1000),
+            logprob_mode=self._recorder.settings.logprob_mode,
+        )
+        call.late.record(exchange, call.function)
+        call.late.close_writer(even_if_silent=True)
+        if call.seen.above is not None:
+            call.seen.above.mark_captured()
+
+
+def _answer(response: Any) -> Answer:
+    """Return the neutral form; LiteLLM moves a choice's unknown fields, and so its token ids, to one side."""
+    answer = answer_of(response)
+    ids = [(getattr(each, "provider_specific_fields", None) or {}).get("token_ids") for each in response.choices]
+    choices = zip(answer.choices, ids, strict=True)
+    return replace(
+        answer, choices=tuple(replace(each, token_ids=each.token_ids or ids_of(found)) for each, found in choices)
+    )

@@ -1,0 +1,147 @@
+"""LiteLLM's calls, with its own view of the tokens or the wrapped client's beneath."""
+
+import asyncio
+import time
+from collections.abc import Iterator
+from typing import Any
+
+import httpx
+import litellm
+import pytest
+from litellm.exceptions import BadRequestError
+
+from rollbus.producers import MemorySink, Recorder
+from rollbus.producers.integrations.litellm import RollbusLogger
+from rollbus.schemas.events import EpisodeEnded, TurnRecorded, WriterClosed
+from tests.producers.integrations.agent_server import AgentServer, assert_sampled, recorded
+from tests.producers.openai_server import Server
+
+pytestmark = pytest.mark.filterwarnings(
+    "ignore::pydantic.PydanticDeprecatedSince211",  # LiteLLM reads deprecated attributes of its own chunks
+    "ignore:Pydantic serializer warnings:UserWarning",  # and serialises answers as another type than they are
+)
+ASK: Any = [{"role": "user", "content": "How many bolts?"}]
+WITH_TOKENS: dict[str, Any] = {"logprobs": True, "extra_body": {"return_token_ids": True}}
+
+
+@pytest.fixture
+def server() -> AgentServer:
+    """A server that asks for a tool."""
+    return AgentServer(tool="stock", arguments={"item": "bolts"})
+
+
+@pytest.fixture(autouse=True)
+def _logger(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    monkeypatch.setattr(litellm, "callbacks", [RollbusLogger(recorder)])
+    yield
+    litellm.logging_callback_manager._reset_all_callbacks()  # type: ignore[no-untyped-call]
+
+
+@pytest.fixture
+def loop() -> Iterator[None]:
+    """An event loop of the thread: LiteLLM's blocking calls make one otherwise, and leave it open."""
+    own = asyncio.new_event_loop()
+    asyncio.set_event_loop(own)
+    yield
+    asyncio.set_event_loop(None)
+    own.close()
+
+
+def turns(recorder: Recorder, sink: MemorySink, count: int) -> list[TurnRecorded]:
+    """The turns, once there are so many: LiteLLM calls back from another thread."""
+    deadline = time.monotonic() + 10
+    while True:
+        found = [event for event in recorded(recorder, sink) if isinstance(event, TurnRecorded)]
+        if len(found) >= count or time.monotonic() > deadline:
+            return found
+        time.sleep(0.02)
+
+
+def call(client: Any, **options: Any) -> Any:
+    """Ask the scripted server through LiteLLM."""
+    return litellm.completion(model="openai/agent", messages=ASK, client=client, **options)
+
+
+@pytest.mark.usefixtures("loop")
+def test_tokens_that_litellm_was_asked_for_are_recorded(
+    recorder: Recorder, sink: MemorySink, server: AgentServer
+) -> None:
+    with recorder.episode(task="stock"), recorder.function("keeper"):
+        call(server.client(), temperature=0.5, **WITH_TOKENS)
+    found = turns(recorder, sink, 1)
+    assert_sampled(server, found)
+    assert [(turn.function, turn.temperature) for turn in found] == [("keeper", 0.5)]
+    assert found[0].added_messages[0].content == "How many bolts?"
+
+
+async def test_an_asynchronous_call_is_recorded_alike(
+    recorder: Recorder, sink: MemorySink, server: AgentServer
+) -> None:
+    async with recorder.episode(task="stock"):
+        await litellm.acompletion(model="openai/agent", messages=ASK, client=server.async_client(), **WITH_TOKENS)
+    found = await asyncio.to_thread(turns, recorder, sink, 1)
+    assert_sampled(server, found)
+
+
+@pytest.mark.usefixtures("loop")
+def test_a_call_through_a_wrapped_client_is_recorded_once_by_that_client(
+    recorder: Recorder, sink: MemorySink, server: AgentServer
+) -> None:
+    with recorder.episode(task="stock"):
+        for _ in call(recorder.wrap(server.client()), stream=True):
+            pass
+        call(server.client(), **WITH_TOKENS)  # its record shows that the logger had its time
+    found = turns(recorder, sink, 2)
+    assert_sampled(server, found)
+    assert [turn.streamed for turn in found] == [True, False]
+
+
+@pytest.mark.usefixtures("loop")
+def test_the_episodes_end_names_the_writer_of_a_call_that_is_reported_late(
+    recorder: Recorder, sink: MemorySink, server: AgentServer
+) -> None:
+    with recorder.episode(task="stock"):
+        call(server.client(), **WITH_TOKENS)
+    (turn,) = turns(recorder, sink, 1)
+    (end,) = (event for event in recorded(recorder, sink) if isinstance(event, EpisodeEnded))
+    closed = {event.writer_id: event.count for event in recorded(recorder, sink) if isinstance(event, WriterClosed)}
+    assert turn.writer_id in end.writer_ids
+    assert set(closed) == set(end.writer_ids)
+    assert closed[turn.writer_id] == 1
+
+
+@pytest.mark.usefixtures("loop")
+def test_a_failed_call_leaves_no_writer_to_wait_for(recorder: Recorder, sink: MemorySink) -> None:
+    refusing = Server(lambda body: httpx.Response(400, json={"error": {"message": "no"}}))
+    with recorder.episode(task="stock"), pytest.raises(BadRequestError):
+        call(refusing.client())
+    deadline = time.monotonic() + 10
+    while time.monotonic() < deadline:
+        events = recorded(recorder, sink)
+        closed = {event.writer_id for event in events if isinstance(event, WriterClosed)}
+        (end,) = (event for event in events if isinstance(event, EpisodeEnded))
+        if closed == set(end.writer_ids):
+            return
+        time.sleep(0.02)
+    pytest.fail("a writer of the episode has not closed")
+
+
+@pytest.mark.usefixtures("loop")
+def test_a_stream_without_a_wrapped_client_says_that_its_tokens_are_lost(
+    recorder: Recorder, sink: MemorySink, server: AgentServer
+) -> None:
+    with recorder.episode(task="stock"):
+        for _ in call(server.client(), stream=True, **WITH_TOKENS):
+            pass
+    (turn,) = turns(recorder, sink, 1)
+    assert (turn.streamed, turn.untrainable_reason) == (True, "no_logprobs")
+    assert turn.completion.tool_calls is not None
+
+
+@pytest.mark.usefixtures("loop")
+def test_a_call_outside_an_episode_is_counted(recorder: Recorder, sink: MemorySink, server: AgentServer) -> None:
+    call(server.client(), **WITH_TOKENS)
+    with recorder.episode(task="stock"):
+        call(server.client(), **WITH_TOKENS)
+    assert len(turns(recorder, sink, 1)) == 1
+    assert recorder.counters["calls_outside_episode"] == 1

@@ -21,7 +21,12 @@ from tests.services.stream_process import WorkerProcess
 __all__ = ["namespace"]
 
 SESSION_S = 3.0
-SOON = {"group.min.session.timeout.ms": "2000"}
+SOON = {
+    "group.min.session.timeout.ms": "2000",
+    "log.retention.check.interval.ms": "1000",
+    "log.initial.task.delay.ms": "500",
+}
+"""The broker notices dead workers, and what retention may delete, sooner than by default."""
 SCRIPT = Path(__file__).with_name("worker.py")
 NewWorker = Callable[..., WorkerProcess]
 
@@ -43,7 +48,7 @@ def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 @pytest.fixture
 async def settings(kafka: str, namespace: str) -> StreamSettings:
     """A namespace with its topics."""
-    made = stream_settings(kafka, namespace, session_timeout_s=SESSION_S)
+    made = stream_settings(kafka, namespace, session_timeout_s=SESSION_S, event_partitions=3)
     await ensure_topics(made, pipeline())
     return made
 
@@ -63,7 +68,8 @@ async def workers(tmp_path: Path) -> AsyncIterator[NewWorker]:
         def make(settings: StreamSettings, **changes: Any) -> WorkerProcess:
             nonlocal made
             made += 1
-            changes = {"session_timeout_s": settings.session_timeout_s, **changes}
+            shared = ("session_timeout_s", "event_partitions", "replication_factor")
+            changes = {name: getattr(settings, name) for name in shared} | changes
             worker = WorkerProcess(settings, tmp_path / f"worker-{made}.log", script=SCRIPT, **changes)
             stack.push_async_callback(worker.kill)
             return worker

@@ -1,6 +1,7 @@
 """The real stages, traffic whose outcome is known beforehand, and the check that every trajectory has one fate."""
 
 import asyncio
+import time
 from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
@@ -62,20 +63,21 @@ class Traffic:
     """Sends groups of episodes, each acknowledged before the next, and remembers them."""
 
     def __init__(self, settings: StreamSettings) -> None:
-        self._settings = settings
+        self.settings = settings
         self.events: list[Any] = []
         self.published: list[tuple[Topic, Pair]] = []
 
-    async def send(self, groups: Sequence[int], *, pause_s: float = 0.0, **fields: Any) -> None:
-        """Send some groups; returns once the broker has them all."""
-        producer = AIOKafkaProducer(**self._settings.kafka.client_options(), enable_idempotence=True, linger_ms=5)
+    async def send(self, groups: Sequence[int], *, pause_s: float = 0.0, turns: int = 2, at_ms: int = 0) -> None:
+        """Send some groups, by a clock that is wrong by `at_ms`; returns once the broker has them all."""
+        producer = AIOKafkaProducer(**self.settings.kafka.client_options(), enable_idempotence=True, linger_ms=5)
         await producer.start()
         try:
             for group in groups:
-                events = group_events(group, **fields)
+                events = group_events(group, turns=turns, at_ms=at_ms)
                 pairs = [(event.root_episode_id.encode(), encode(event)) for event in events]
-                topic = EPISODE_EVENTS.full_name(self._settings.namespace)
-                for future in [await producer.send(topic, value, key=key) for key, value in pairs]:
+                topic = EPISODE_EVENTS.full_name(self.settings.namespace)
+                now_ms = int(time.time() * 1000) + at_ms
+                for future in [await producer.send(topic, value, key=key, timestamp_ms=now_ms) for key, value in pairs]:
                     await future
                 self.events += events
                 self.published += [(EPISODE_EVENTS, pair) for pair in pairs]
@@ -87,12 +89,12 @@ class Traffic:
         """Wait until each trajectory is in a batch or dropped."""
         wanted = len({event.episode_id for event in self.events})
         async with asyncio.timeout(within_s):
-            while len(await _fates(self._settings)) < wanted:  # noqa: ASYNC110 - looks at topics
+            while len(await _fates(self.settings)) < wanted:  # noqa: ASYNC110 - looks at topics
                 await asyncio.sleep(0.5)
 
     async def check(self) -> Recorded:
         """Read the log and raise AssertionError unless all of it is as it must be; only once no worker runs."""
-        found = await read_everything(self._settings, pipeline())
+        found = await read_everything(self.settings, pipeline())
         await check_log(found, pipeline(), self.published)
         check_fates(found, self.events)
         return found

@@ -1,6 +1,6 @@
 """A worker of the real stages that can be told to die at a point: `python worker.py <servers> <namespace> <JSON>`.
 
-The JSON holds settings of the worker and, for the fault: `die` (a point), `nth` (at the how manyth time), and
+The JSON holds settings of the worker and, for the fault: `die` (a point), `nth` (at the how manyth time),
 `clock_shift_s` (how wrong its wall clock is).
 """
 
@@ -8,6 +8,7 @@ import asyncio
 import json
 import logging
 import os
+import resource
 import signal
 import sys
 import time
@@ -122,6 +123,12 @@ def shift_clock(shift_s: float) -> None:
     time.time = lambda: right() + shift_s
 
 
+def allow_files_of(size: int) -> None:
+    """Let no file grow beyond so many bytes, as on a full disk; this process's log is one."""
+    signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, size))
+
+
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[2]))
     changes = json.loads(sys.argv[3]) if len(sys.argv) > 3 else {}
@@ -131,6 +138,8 @@ if __name__ == "__main__":
     from tests.services.stream_fixtures import stream_settings
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
+    if (file_bytes := changes.pop("file_bytes", None)) is not None:
+        allow_files_of(file_bytes)
     point, nth = changes.pop("die", None), changes.pop("nth", 1)
     if point is not None:
         POINTS[point](Death(nth))

@@ -1,0 +1,132 @@
+"""Brokers that die, one alone or one of three: the workers wait or go on, and every record is as it must be."""
+
+import asyncio
+import os
+import random
+import signal
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rollbus.local.kafka import kafka_service, new_cluster_id
+from rollbus.local.ports import free_port
+from rollbus.local.service import ServiceProcess
+from rollbus.local.settings import HOST
+from rollbus.local.tether import tethered
+from rollbus.streams.settings import StreamSettings
+from rollbus.streams.topics_kafka import ensure_topics
+from tests.faults.conftest import SESSION_S, SOON, NewWorker
+from tests.faults.episodes import Traffic, pipeline
+from tests.services.stream_fixtures import stream_settings
+
+pytestmark = [pytest.mark.services, pytest.mark.faults]
+
+THREE = {
+    **SOON,
+    "default.replication.factor": "3",
+    "min.insync.replicas": "2",
+    "offsets.topic.replication.factor": "3",
+    "transaction.state.log.replication.factor": "3",
+    "transaction.state.log.min.isr": "2",
+    "share.coordinator.state.topic.replication.factor": "3",
+    "share.coordinator.state.topic.min.isr": "2",
+    "broker.session.timeout.ms": "4000",
+    "broker.heartbeat.interval.ms": "1000",
+}
+
+
+def nodes(folder: Path, count: int) -> list[ServiceProcess]:
+    """Brokers that are each other's controllers; not started."""
+    ports = [(free_port(), free_port()) for _ in range(count)]
+    voters = ",".join(f"{number}@{HOST}:{controller}" for number, (_, controller) in enumerate(ports, 1))
+    cluster_id = new_cluster_id()
+    found = []
+    for number, (client, controller) in enumerate(ports, 1):
+        place = folder / f"node-{number}"
+        changes = {**(THREE if count > 1 else SOON), "node.id": str(number), "controller.quorum.voters": voters}
+        service = kafka_service(
+            folder=place, client_port=client, controller_port=controller, changes=changes, cluster_id=cluster_id
+        )
+        found.append(ServiceProcess(service, log_path=place / "service.log", prefix=tethered()))
+    return found
+
+
+def start(brokers: list[ServiceProcess]) -> None:
+    """Start them, again if they were killed, and wait until each answers."""
+    for broker in brokers:
+        while broker.is_running():
+            time.sleep(0.1)
+        broker.start()
+    for broker in brokers:
+        broker.wait_until_healthy()
+
+
+def kill(broker: ServiceProcess) -> None:
+    """End a broker as a power cut does."""
+    assert broker.identity is not None
+    os.kill(broker.identity.pid, signal.SIGKILL)
+
+
+@pytest.fixture
+def brokers(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[list[ServiceProcess]]:
+    """As many brokers as the test's parameter says."""
+    made = nodes(tmp_path, request.param)
+    try:
+        start(made)
+        yield made
+    finally:
+        for broker in made:
+            broker.stop(grace_s=1.0)
+
+
+@pytest.fixture
+async def settings(brokers: list[ServiceProcess], namespace: str) -> StreamSettings:
+    """A namespace on these brokers."""
+    servers = ",".join(broker.service.address for broker in brokers)
+    made = stream_settings(
+        servers, namespace, session_timeout_s=SESSION_S, event_partitions=2, replication_factor=len(brokers)
+    )
+    await ensure_topics(made, pipeline())
+    return made
+
+
+@pytest.mark.parametrize("brokers", [1], indirect=True)
+async def test_the_only_broker_is_killed_under_load_and_comes_back(
+    brokers: list[ServiceProcess], settings: StreamSettings, traffic: Traffic, workers: NewWorker
+) -> None:
+    worker = workers(settings)
+    await worker.start()
+    await worker.until_open()
+    feeding = asyncio.create_task(traffic.send(range(30), pause_s=0.3))
+    for pause_s in (2.0, 4.0):
+        await asyncio.sleep(pause_s)
+        kill(brokers[0])
+        await asyncio.to_thread(start, brokers)
+    await feeding
+    await traffic.until_trained()
+    worker.send(signal.SIGTERM)
+    assert await worker.ended() == 0, worker.log()
+    await traffic.check()
+
+
+@pytest.mark.parametrize("brokers", [3], indirect=True)
+async def test_one_of_three_brokers_is_killed_and_the_others_go_on(
+    brokers: list[ServiceProcess], settings: StreamSettings, traffic: Traffic, workers: NewWorker
+) -> None:
+    worker = workers(settings)
+    await worker.start()
+    await worker.until_open()
+    victim = random.Random(11).choice(brokers)
+    feeding = asyncio.create_task(traffic.send(range(30), pause_s=0.2))
+    await asyncio.sleep(2.0)
+    kill(victim)
+    await feeding
+    await traffic.until_trained()  # with two brokers only
+    await asyncio.to_thread(start, [victim])
+    await traffic.send(range(30, 40))
+    await traffic.until_trained()
+    worker.send(signal.SIGTERM)
+    assert await worker.ended() == 0, worker.log()
+    await traffic.check()

@@ -1,0 +1,75 @@
+"""Workers come, go and freeze: nothing is lost and nothing twice."""
+
+import asyncio
+import random
+import signal
+
+import pytest
+
+from rollbus.streams.settings import StreamSettings
+from tests.faults.conftest import SESSION_S, NewWorker
+from tests.faults.episodes import Traffic
+
+pytestmark = [pytest.mark.services, pytest.mark.faults]
+
+
+async def test_one_worker_becomes_three_and_one_again(
+    settings: StreamSettings, traffic: Traffic, workers: NewWorker
+) -> None:
+    feeding = asyncio.create_task(traffic.send(range(60), pause_s=0.4))
+    three = [workers(settings) for _ in range(3)]
+    for worker in three:
+        await worker.start()
+        await worker.until_open()
+    for worker in three[:2]:
+        await asyncio.sleep(2.0)
+        worker.send(signal.SIGTERM)
+        assert await worker.ended() == 0, worker.log()
+    await feeding
+    await traffic.until_trained()
+    three[2].send(signal.SIGTERM)
+    assert await three[2].ended() == 0, three[2].log()
+    await traffic.check()
+
+
+async def test_workers_that_freeze_past_their_session_and_go_on_are_fenced(
+    settings: StreamSettings, traffic: Traffic, workers: NewWorker
+) -> None:
+    chance = random.Random(5)
+    both = [workers(settings), workers(settings)]
+    for worker in both:
+        await worker.start()
+        await worker.until_open()
+    feeding = asyncio.create_task(traffic.send(range(70), pause_s=0.4))
+    for frozen in (both[0], both[1], both[0]):
+        await asyncio.sleep(1.0 + chance.random())
+        frozen.send(signal.SIGSTOP)
+        await asyncio.sleep(SESSION_S + 2.0)
+        frozen.send(signal.SIGCONT)
+    await feeding
+    await traffic.until_trained()
+    for worker in both:
+        worker.send(signal.SIGTERM)
+    assert [await worker.ended() for worker in both] == [0, 0]
+    await traffic.check()
+
+
+async def test_one_episode_with_most_of_the_traffic_holds_up_nobody(
+    settings: StreamSettings, traffic: Traffic, workers: NewWorker
+) -> None:
+    hot = Traffic(settings)
+    worker, heir = workers(settings), workers(settings)
+    await worker.start()
+    await worker.until_open()
+    feeding = asyncio.create_task(hot.send([0], turns=400))
+    await traffic.send(range(1, 20), pause_s=0.1)
+    await worker.kill()
+    await heir.start()
+    await feeding
+    traffic.events += hot.events
+    traffic.published += hot.published
+    await traffic.until_trained()
+    heir.send(signal.SIGTERM)
+    assert await heir.ended() == 0, heir.log()
+    found = await traffic.check()
+    assert max(len(entries) for entries in found.entries.values()) > 400

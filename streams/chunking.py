@@ -6,11 +6,14 @@ one whole. The whole stands where its earliest part stands.
 
 import struct
 from collections.abc import Iterable
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rollbus.schemas.chunks import Chunk, join
+from rollbus.schemas.chunks import Chunk
 from rollbus.schemas.codec import decode
+from rollbus.schemas.errors import UndecodableError
+from rollbus.schemas.joining import Joiner, Whole
 from rollbus.streams.stage import Incoming
 from rollbus.streams.state import RowCodec, Table
 
@@ -47,13 +50,20 @@ class ChunkParts:
 
     def __init__(self) -> None:
         self.table: Table[PartRow] = Table("chunk", _CODEC)
-        self._by_digest: dict[str, dict[int, str]] = {}
+        self._parts = Joiner[PartRow]()
+        self._done: dict[str, int] = {}
+        """When the records put together lately began to come, by digest."""
 
     def rebuild(self) -> None:
         """Derive which parts belong together."""
-        self._by_digest = {}
-        for key in self.table.rows:
-            self._note(key)
+        self._parts, self._done = Joiner(), {}
+        for key, row in sorted(self.table.rows.items(), key=lambda item: item[1].offset):
+            digest, _, index = key.partition("/")
+            if int(index) == DONE:
+                self._done[digest] = row.arrived_ms
+                continue
+            with suppress(UndecodableError):  # parts that contradict each other expire
+                self._parts.add(Chunk(bytes.fromhex(digest), int(index), row.count, row.part), row)
 
     def collect(self, incoming: Incoming, now_ms: int) -> Incoming | None:
         """Keep a part; return the whole record once it is there, None before that and for repeated parts.
@@ -61,15 +71,20 @@ class ChunkParts:
         Raises RecordError where the parts make no record that we know.
         """
         chunk: Chunk = incoming.record
-        digest = chunk.digest.hex()
-        parts = self._by_digest.get(digest, {})
-        if DONE in parts or chunk.index in parts:
+        digest, at = chunk.digest.hex(), incoming.location
+        if digest in self._done or self._parts.has(chunk):
             return None
-        key = f"{digest}/{chunk.index}"
-        at = incoming.location
-        self.table.put(key, PartRow(now_ms, at.partition, at.offset, chunk.count, chunk.part))
-        self._note(key)
-        return self._whole(digest, incoming, now_ms)
+        row = PartRow(now_ms, at.partition, at.offset, chunk.count, chunk.part)
+        try:
+            whole = self._parts.add(chunk, row)
+        except UndecodableError:
+            if not self._parts.has_begun(chunk):
+                self._forget_rows(digest, chunk.count)
+            raise
+        if whole is None:
+            self.table.put(f"{digest}/{chunk.index}", row)
+            return None
+        return self._joined(whole, incoming, now_ms)
 
     def fork(self) -> "ChunkParts":
         """Return a copy to try things on; rows themselves are never changed."""
@@ -80,32 +95,25 @@ class ChunkParts:
 
     def expire(self, before_ms: int) -> Iterable[str]:
         """Forget what began before a time; return the digests of records that never became whole, sorted."""
-        missing = []
-        for digest, parts in sorted(self._by_digest.items()):
-            if min(self.table.rows[key].arrived_ms for key in parts.values()) <= before_ms:
-                if DONE not in parts:
-                    missing.append(digest)
-                self._forget(digest)
-        return missing
+        for done in [digest for digest, began_ms in self._done.items() if began_ms <= before_ms]:
+            del self._done[done]
+            self.table.delete(f"{done}/{DONE}")
+        late = sorted(self._parts, key=lambda item: item[0])
+        late = [(digest, entry) for digest, entry in late if entry.place.arrived_ms <= before_ms]
+        for digest, entry in late:
+            self._parts.forget(digest)
+            self._forget_rows(digest.hex(), entry.count)
+        return [digest.hex() for digest, _ in late]
 
-    def _whole(self, digest: str, incoming: Incoming, now_ms: int) -> Incoming | None:
-        parts = self._by_digest[digest]
-        rows = {index: self.table.rows[key] for index, key in parts.items()}
-        if len(rows) < incoming.record.count:
-            return None
-        earliest = min(row.offset for row in rows.values())
-        self._forget(digest)
-        key = f"{digest}/{DONE}"
-        self.table.put(key, PartRow(now_ms, incoming.location.partition, earliest, incoming.record.count, b""))
-        self._note(key)
-        data = join({index: row.part for index, row in rows.items()}, incoming.record.digest)
-        record: Any = decode(data)
-        return Incoming(record, incoming.key, replace(incoming.location, offset=earliest), data)
+    def _joined(self, whole: Whole[PartRow], incoming: Incoming, now_ms: int) -> Incoming:
+        digest, count = incoming.record.digest.hex(), incoming.record.count
+        self._forget_rows(digest, count)
+        self._done[digest] = now_ms
+        row = PartRow(now_ms, incoming.location.partition, whole.place.offset, count, b"")
+        self.table.put(f"{digest}/{DONE}", row)
+        record: Any = decode(whole.data)
+        return Incoming(record, incoming.key, replace(incoming.location, offset=whole.place.offset), whole.data)
 
-    def _note(self, key: str) -> None:
-        digest, _, index = key.partition("/")
-        self._by_digest.setdefault(digest, {})[int(index)] = key
-
-    def _forget(self, digest: str) -> None:
-        for key in self._by_digest.pop(digest).values():
-            self.table.delete(key)
+    def _forget_rows(self, digest: str, count: int) -> None:
+        for index in range(count):
+            self.table.delete(f"{digest}/{index}")

@@ -5,6 +5,8 @@ The newest version is the one last made a candidate or put into service; after a
 
 from collections.abc import Mapping
 
+from rollbus.schemas.lineage import lags_from
+
 NO_PARENT = -1
 
 
@@ -15,11 +17,8 @@ class Lineage:
         """`parents` gives the parent of each known version, NO_PARENT for a base model."""
         self.newest = newest
         self._parents = parents
-        self._lags: dict[int, int] = {}
-        version, lag = newest, 0
-        while version is not None and version != NO_PARENT and version not in self._lags:
-            self._lags[version] = lag
-            version, lag = parents.get(version), lag + 1
+        known = {version: None if parent == NO_PARENT else parent for version, parent in parents.items()}
+        self._lags = lags_from(None if newest == NO_PARENT else newest, known)
 
     def lag(self, version: int) -> int | None:
         """Return completed steps since `version`; None where it is no ancestor of the newest.

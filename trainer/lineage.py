@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from rollbus.schemas.errors import DataLossError
+from rollbus.schemas.lineage import lags_from
 from rollbus.schemas.steps import PolicyState, PolicyVersion
 
 
@@ -45,11 +46,10 @@ class Lineage:
 
     def lags(self, base: int) -> Mapping[int, int]:
         """Return the lag of every version from the base to the root; a version not in it is off the lineage."""
-        lags: dict[int, int] = {}
-        version: int | None = base
-        while version is not None and version in self.parents:
-            if version in lags:
-                raise DataLossError(f"policy version {version} is its own ancestor; look at the topic policy-versions")
-            lags[version] = len(lags)
-            version = self.parents.get(version)
-        return lags
+        if base not in self.parents:
+            return {}
+        lags = lags_from(base, self.parents)
+        oldest = next(reversed(lags))
+        if self.parents.get(oldest) is not None:
+            raise DataLossError(f"policy version {oldest} is its own ancestor; look at the topic policy-versions")
+        return {version: lag for version, lag in lags.items() if version in self.parents}

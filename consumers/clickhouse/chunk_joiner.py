@@ -5,10 +5,10 @@ the parts. A record whose parts do not all come is given up by the log's own tim
 gives up at the same place.
 """
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, replace
 
-from rollbus.schemas.chunks import join, parse
-from rollbus.schemas.errors import UndecodableError
+from rollbus.schemas.chunks import parse
+from rollbus.schemas.joining import Joiner
 
 PATIENCE_MS = 60_000
 """By the time stamps of later records; a producer sends the chunks of a record one after the other."""
@@ -29,50 +29,28 @@ class KafkaRecord:
     value: bytes | None
 
 
-@dataclass(slots=True)
-class _Open:
-    first: KafkaRecord
-    count: int
-    parts: dict[int, bytes] = field(default_factory=dict)
-
-
 class ChunkJoiner:
     """The incomplete records of one partition."""
 
     def __init__(self) -> None:
         """Begin without any."""
-        self._open: dict[bytes, _Open] = {}
-        self._open_bytes = 0
+        self._parts = Joiner[KafkaRecord]()
 
     @property
     def oldest_offset(self) -> int | None:
         """Where the oldest incomplete record begins."""
-        return min((entry.first.offset for entry in self._open.values()), default=None)
+        return min((entry.place.offset for _, entry in self._parts), default=None)
 
     def add(self, record: KafkaRecord) -> KafkaRecord | None:
         """Return the whole record, placed at its first chunk, once its last part is in; raises UndecodableError."""
-        chunk = parse(record.value or b"")
-        entry = self._open.setdefault(chunk.digest, _Open(record, chunk.count))
-        if entry.count != chunk.count:
-            raise UndecodableError(f"chunk {chunk.index} says {chunk.count} parts, the first one said {entry.count}")
-        if chunk.index not in entry.parts:
-            entry.parts[chunk.index] = chunk.part
-            self._open_bytes += len(chunk.part)
-        if len(entry.parts) < entry.count:
-            return None
-        self._forget(chunk.digest)
-        first = entry.first
-        whole = join(entry.parts, chunk.digest)
-        return KafkaRecord(first.topic, first.partition, first.offset, first.timestamp_ms, first.key, whole)
+        whole = self._parts.add(parse(record.value or b""), record)
+        return replace(whole.place, value=whole.data) if whole is not None else None
 
     def give_up(self, now_ms: int) -> list[tuple[KafkaRecord, str]]:
         """Forget what waited too long or is too much; return the first chunk of each, and what was missing."""
         lost = []
-        for digest, entry in sorted(self._open.items(), key=lambda item: item[1].first.offset):
-            if now_ms - entry.first.timestamp_ms > PATIENCE_MS or self._open_bytes > MAX_OPEN_BYTES:
-                self._forget(digest)
-                lost.append((entry.first, f"{entry.count - len(entry.parts)} of {entry.count} chunks never came"))
+        for digest, entry in sorted(self._parts, key=lambda item: item[1].place.offset):
+            if now_ms - entry.place.timestamp_ms > PATIENCE_MS or self._parts.open_bytes > MAX_OPEN_BYTES:
+                self._parts.forget(digest)
+                lost.append((entry.place, f"{entry.missing} of {entry.count} chunks never came"))
         return lost
-
-    def _forget(self, digest: bytes) -> None:
-        self._open_bytes -= sum(map(len, self._open.pop(digest).parts.values()))

@@ -24,6 +24,7 @@ from rollbus.schemas.ids import group_hint, hash_bytes, messages_hash, trajector
 from rollbus.schemas.making import copier
 from rollbus.schemas.trajectories import ToolResult, Trajectory, Turn
 from rollbus.streams.assembly_rewards import standing
+from rollbus.streams.echoes import without_echoes
 from rollbus.streams.histories import merge, token_problem
 
 NOT_TARGETED = DropReason.NOT_TARGETED.value
@@ -61,7 +62,7 @@ def build(events: Iterable[Event], config: AssemblyConfig, config_hash: str, clo
         return None
     start: EpisodeStarted = of[EpisodeStarted][0]
     end: EpisodeEnded | None = of[EpisodeEnded][0] if of[EpisodeEnded] else None
-    turns: list[TurnRecorded] = of[TurnRecorded]
+    turns = without_echoes(of[TurnRecorded])
     missed = [_not_targeted(turn, config) for turn in turns]
     problems = [miss or token_problem(turn) for turn, miss in zip(turns, missed, strict=True)]
     targeted = [turn for turn, miss in zip(turns, missed, strict=True) if miss is None]

@@ -4,6 +4,7 @@
 launcher's process.
 """
 
+import hashlib
 import json
 import os
 import random
@@ -43,6 +44,8 @@ class ArtServer:
     directory: Path
     control_port: int = field(default_factory=free_port)
     model_port: int = field(default_factory=free_port)
+    options: tuple[str, ...] = ()
+    """More arguments of the command."""
     process_id: int = 0
 
     @property
@@ -59,7 +62,7 @@ class ArtServer:
 
     def start(self, *, die_at: str = "") -> None:
         arguments = ["--model", MODEL, "--base-model", self.base_model, "--directory", self.directory]
-        arguments += ["--control-port", self.control_port, "--model-port", self.model_port]
+        arguments += ["--control-port", self.control_port, "--model-port", self.model_port, *self.options]
         self.process_id = self.launcher.launch([str(argument) for argument in arguments], die_at)
         deadline = time.monotonic() + START_TIMEOUT_S
         while not self._answers():
@@ -83,6 +86,12 @@ class ArtServer:
 
     def client(self) -> ArtClient:
         return ArtClient(self.url)
+
+    def digest(self, version: int) -> str:
+        """Of weights and optimizer state."""
+        files = sorted((self.checkpoints / f"{version:04d}").glob("*.safetensors"))
+        assert len(files) == 2, files
+        return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()
 
     def _answers(self) -> bool:
         try:

@@ -75,7 +75,8 @@ def check_base_model(directory: Path) -> None:
         missing.append("model.safetensors")
     if missing:
         raise ConfigurationError(
-            f"base model {directory} lacks {', '.join(missing)}; give a directory in Hugging Face layout"
+            f"base model {directory} lacks {', '.join(missing)}; give a directory in Hugging Face layout (nothing is "
+            "fetched from a hub: download the model first)"
         )
 
 

@@ -9,12 +9,12 @@ import asyncio
 import hashlib
 import json
 import math
-import os
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from rollbus.schemas.errors import RejectedError, ServiceError, UnavailableError
+from rollbus.trainer.appending import append_line
 from rollbus.trainer.backends.protocol import (
     Capabilities,
     JobState,
@@ -211,10 +211,7 @@ class MemoryBackend:
     def _record(self, entry: dict[str, object]) -> None:
         """Journal first, then memory: what was not written did not happen."""
         if self._journal is not None:
-            with self._journal.open("a", encoding="utf-8") as file:
-                file.write(json.dumps(entry, sort_keys=True) + "\n")
-                file.flush()
-                os.fsync(file.fileno())
+            append_line(self._journal, json.dumps(entry, sort_keys=True).encode())
         self._apply(entry)
 
     def _apply(self, entry: dict[str, object]) -> None:

@@ -26,6 +26,7 @@ from rollbus.trainer.service.http_server import EndpointServer
 from rollbus.trainer.service.journal import VersionStore
 from rollbus.trainer.service.loading import ModelLoader
 from rollbus.trainer.service.master_weights import MasterWeights
+from rollbus.trainer.service.memory_limits import memory_failures
 from rollbus.trainer.service.model import read_config
 from rollbus.trainer.service.sampler import Sampler
 from rollbus.trainer.service.tokenizer import load_tokenizer
@@ -202,7 +203,8 @@ class TorchService:
         learner, version = self.learner, self.store.next_number()
         learner.start_from(plan.base_version, self.store.path(plan.base_version))
         reference = self.store.path(plan.config.kl_reference_version) if plan.config.kl_coefficient else None
-        metrics = learner.step(packed, plan.config, reference=reference)
+        with memory_failures(f"the update from version {plan.base_version} over {packed['tokens'].numel()} tokens"):
+            metrics = learner.step(packed, plan.config, reference=reference)
         save_checkpoint(
             self.store.path(version),
             learner.model,
@@ -249,6 +251,7 @@ class TorchService:
     def _write_base_version(self) -> None:
         """Version 0 is the base model, written as a checkpoint once."""
         if self.store.numbers():
+            self._check_base_model()
             return
         model = self.loader.fresh()
         masters = MasterWeights(model)
@@ -263,3 +266,13 @@ class TorchService:
             lora=self.settings.options.lora,
             provenance={"version": 0, "parent": None, "base_model": self.settings.base_model.name},
         )
+
+    def _check_base_model(self) -> None:
+        """ConfigurationError where the checkpoints are of another base model: their tokens would mean other texts."""
+        newest = self.store.path(self.store.numbers()[-1])
+        for name in ("config.json", "tokenizer.json"):
+            if (newest / name).read_bytes() != (self.settings.base_model / name).read_bytes():
+                raise ConfigurationError(
+                    f"{name} of base model {self.settings.base_model} is not that of checkpoint {newest}; put the base "
+                    "model back that this run began with, or give `art_server: directory:` another folder"
+                )

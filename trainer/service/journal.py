@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from rollbus.schemas.errors import DataLossError, UnavailableError
+from rollbus.trainer.appending import append_line
 from rollbus.trainer.backends.protocol import TrainResult
 from rollbus.trainer.backends.wire import result_from_json, result_to_json
 from rollbus.trainer.service.checkpoint import PROVENANCE, TEMPORARY_PREFIX, is_complete, read_provenance
@@ -80,10 +81,7 @@ class Journal:
         """Write, sync, then believe it."""
         with self._lock:
             try:
-                with self._path.open("ab") as file:
-                    file.write(json.dumps(entry).encode() + b"\n")
-                    file.flush()
-                    os.fsync(file.fileno())
+                append_line(self._path, json.dumps(entry).encode())
             except OSError as error:
                 raise UnavailableError(
                     f"journal {self._path} cannot be written: {error}; free space on its disk"

@@ -75,7 +75,7 @@ class Learner:
         advantages = self._advantages(prepared, config, references)
         settings = loss_settings(config)
         self.model.train()
-        self.optimizer.zero_grad(set_to_none=True)
+        self._forget_gradients()  # what an attempt that failed left behind
         shares = []
         for index, batch in enumerate(prepared):
             scores = score(self.model, batch, device=self._device)
@@ -90,7 +90,7 @@ class Learner:
         norm = float(nn.utils.clip_grad_norm_(self.masters.named.values(), config.max_grad_norm))
         report = grpo.metrics(grpo.combine(shares))
         if not math.isfinite(norm):
-            self.optimizer.zero_grad(set_to_none=True)
+            self._forget_gradients()
             raise RejectedError(
                 f"the gradient of the batch is not finite (norm {norm}, largest ratio {report['ratio_max']:.3g}); "
                 "the weights are unchanged. Look at its advantages and log-probs"
@@ -105,8 +105,12 @@ class Learner:
             group["weight_decay"] = config.weight_decay
         self.version = None
         self.optimizer.step()
-        self.optimizer.zero_grad(set_to_none=True)
+        self._forget_gradients()
         self.masters.write_back()
+
+    def _forget_gradients(self) -> None:
+        self.optimizer.zero_grad(set_to_none=True)
+        self.model.zero_grad(set_to_none=True)
 
     def _tokens(
         self, batch: TreeBatch, scores: TokenScores, advantages_N: Tensor, reference_N: Tensor | None

@@ -1,0 +1,184 @@
+"""The service around sampler and learner: what is announced is loaded, and what is wrong says what to do."""
+
+import resource
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from rollbus.schemas.errors import ConfigurationError, RejectedError, UnavailableError
+from rollbus.trainer.backends.art_server import check_base_model
+from rollbus.trainer.backends.model_settings import LoraConfig, ModelOptions
+from rollbus.trainer.backends.protocol import TrainConfig
+from rollbus.trainer.service.art_service import ServiceSettings, StepPlan, TorchService
+from rollbus.trainer.service.checkpoint import create_model
+from rollbus.trainer.service.journal import Failure, Journal
+from rollbus.trainer.service.memory_limits import memory_failures
+from rollbus.trainer.service.sampling import SamplingParameters
+from tests.trainer.service.conftest import SMALL
+from tests.trainer.service.test_update import SHARED, packed_row
+
+OPTIONS = ModelOptions(max_rows=4)
+
+
+@contextmanager
+def service(base_model: Path, folder: Path, options: ModelOptions = OPTIONS) -> Iterator[TorchService]:
+    one = TorchService(ServiceSettings("agent", base_model, folder, options=options))
+    yield one
+    one.close()
+
+
+def plan(base: int = 0) -> StepPlan:
+    return StepPlan(
+        base, TrainConfig(learning_rate=1e-3), lambda version, metrics: {"version": version, "parent": base}
+    )
+
+
+def step(one: TorchService, base: int = 0, **changed: Any) -> dict[str, float]:
+    return one._step(packed_row(SHARED, 32) | changed, plan(base))
+
+
+class Watching(TorchService):
+    """Notes, whenever it loads new weights, whether their directory could be seen already."""
+
+    def _load_from(self, version: int, directory: Path) -> None:
+        super()._load_from(version, directory)
+        self.seen_early = self.store.path(version).exists()
+
+
+def test_new_weights_answer_before_anyone_can_know_of_them(base_model: Path, tmp_path: Path) -> None:
+    one = Watching(ServiceSettings("agent", base_model, tmp_path, options=OPTIONS))
+    step(one)
+    assert one.seen_early is False
+    assert one.sampler.loaded() == (0, 1)
+    assert one.store.numbers() == [0, 1]
+    answer = one.sampler.submit([5, 6], SamplingParameters(max_tokens=2), 1).result(timeout=30)
+    assert answer.version == 1
+    one.close()
+
+
+@pytest.mark.parametrize(
+    "options",
+    [OPTIONS, replace(OPTIONS, lora=LoraConfig(rank=2)), replace(OPTIONS, precision="bfloat16")],
+    ids=["float32", "adapters", "bfloat16"],
+)
+def test_a_restarted_service_goes_on_bit_for_bit(base_model: Path, tmp_path: Path, options: ModelOptions) -> None:
+    with service(base_model, tmp_path / "through", options) as through:
+        step(through)
+        step(through, 1)
+    with service(base_model, tmp_path / "stopped", options) as stopped:
+        step(stopped)
+    with service(base_model, tmp_path / "stopped", options) as resumed:
+        assert resumed.sampler.loaded() == (1,)
+        step(resumed, 1)
+    paths = [one.store.path(2) for one in (through, resumed)]
+    for name in ("optimizer.safetensors", "adapter_model.safetensors" if options.lora else "model.safetensors"):
+        assert (paths[0] / name).read_bytes() == (paths[1] / name).read_bytes(), name
+
+
+def test_another_base_model_under_old_checkpoints_is_refused(base_model: Path, tmp_path: Path, tokenizer: Any) -> None:
+    with service(base_model, tmp_path / "data"):
+        pass
+    other = create_model(tmp_path / "other", replace(SMALL, layers=1), tokenizer, seed=1)
+    with pytest.raises(ConfigurationError, match=r"config\.json of base model .*put the base"):
+        TorchService(ServiceSettings("agent", other, tmp_path / "data", options=OPTIONS))
+    retokenized = tmp_path / "retokenized"
+    shutil.copytree(base_model, retokenized)
+    (retokenized / "tokenizer.json").write_text((base_model / "tokenizer.json").read_text() + " ")
+    with pytest.raises(ConfigurationError, match=r"tokenizer\.json of base model"):
+        TorchService(ServiceSettings("agent", retokenized, tmp_path / "data", options=OPTIONS))
+
+
+def test_a_base_model_that_is_not_there_is_named_with_what_to_do(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match=r"Qwen/Nowhere lacks config\.json.*download the model first"):
+        check_base_model(Path("Qwen/Nowhere"))
+    with pytest.raises(ConfigurationError, match=r"config\.json is missing"):
+        TorchService(ServiceSettings("agent", tmp_path / "nowhere", tmp_path / "data"))
+
+
+def test_a_gradient_that_is_not_finite_leaves_no_version_and_no_trace(base_model: Path, tmp_path: Path) -> None:
+    with service(base_model, tmp_path / "spoiled") as spoiled, service(base_model, tmp_path / "plain") as plain:
+        row = packed_row(SHARED, 32)
+        row["advantages"][row["assistant_mask"]] = float("nan")
+        with pytest.raises(RejectedError, match=r"not finite.*Look at its advantages"):
+            spoiled._step(row, plan())
+        assert spoiled.store.numbers() == [0]
+        assert step(spoiled) == step(plain)
+
+
+class Starving:
+    """A learner that asks for more memory than there is."""
+
+    def __init__(self, learner: Any) -> None:
+        self._learner = learner
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._learner, name)
+
+    def step(self, *args: Any, **options: Any) -> dict[str, float]:
+        torch.empty(2**50)
+        raise AssertionError("no machine has a petabyte")
+
+
+def test_an_update_that_runs_out_of_memory_can_be_tried_again_and_says_what_to_change(
+    base_model: Path, tmp_path: Path
+) -> None:
+    with service(base_model, tmp_path) as one:
+        learner, one.learner = one.learner, Starving(one.learner)  # type: ignore[assignment]
+        with pytest.raises(UnavailableError, match=r"ran out of memory.*weights are unchanged.*max_tokens") as failure:
+            step(one)
+        assert failure.value.retriable
+        assert one.store.numbers() == [0]
+        one.learner = learner
+        step(one)
+        assert one.store.numbers() == [0, 1]
+
+
+def test_only_an_allocators_errors_are_taken_for_a_lack_of_memory() -> None:
+    with pytest.raises(UnavailableError, match="the update ran out of memory"), memory_failures("the update"):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2 GiB")
+    with pytest.raises(UnavailableError), memory_failures("the update"):
+        raise MemoryError
+    with pytest.raises(RuntimeError, match="shapes"), memory_failures("the update"):
+        raise RuntimeError("shapes do not match")
+
+
+@contextmanager
+def files_no_longer_than(size: int) -> Iterator[None]:
+    """A disk that takes no more: the kernel cuts a write off there and refuses the next one."""
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+
+
+def test_a_checkpoint_that_does_not_fit_its_disk_leaves_nothing_and_can_be_tried_again(
+    base_model: Path, tmp_path: Path
+) -> None:
+    with service(base_model, tmp_path / "full") as full, service(base_model, tmp_path / "plain") as plain:
+        with files_no_longer_than(50_000), pytest.raises(UnavailableError, match="free space on its disk"):
+            step(full)
+        assert [path.name for path in full.store.directory.iterdir()] == ["0000"]
+        assert step(full) == step(plain)
+        weights = [one.store.path(1) / "model.safetensors" for one in (full, plain)]
+        assert weights[0].read_bytes() == weights[1].read_bytes()
+
+
+def test_a_journal_that_does_not_fit_its_disk_stays_whole(tmp_path: Path) -> None:
+    path = tmp_path / "journal.jsonl"
+    journal = Journal(path)
+    journal.started("h1", 0)
+    before = path.read_bytes()
+    with files_no_longer_than(len(before) + 10), pytest.raises(UnavailableError, match="free space"):
+        journal.failed("h1", Failure("no", retriable=True))
+    assert path.read_bytes() == before
+    assert journal.unfinished() == {"h1": 0}
+    journal.failed("h1", Failure("no", retriable=True))
+    assert Journal(path).failure("h1") == Failure("no", retriable=True)

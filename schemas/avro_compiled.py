@@ -87,9 +87,9 @@ class _Source:
         self._names = [field.name for field in dataclasses.fields(record)]
         self._fresh = (f"v{number}" for number in itertools.count())
         self._scope: dict[str, Any] = {
-            "record": record,
-            "unfrozen": unfrozen(record),
-            "new": object.__new__,
+            "_new": object.__new__,
+            "_unfrozen": unfrozen(record),
+            "_frozen": record,
             "short": _SHORT,
             "long": _write_long,
             "rest": _read_rest,
@@ -151,16 +151,16 @@ class _Source:
 
     def _reading(self) -> Iterator[str]:
         yield "def read(data, at):"
-        yield _INDENT + "made = new(unfrozen)"
+        yield _INDENT + "_made = _new(_unfrozen)"
         kinds = [_kind(self._hints[name])[0] for name in self._names]
         for kind, several in itertools.groupby(zip(kinds, self._names, strict=True), key=lambda field: field[0]):
             reading = self._read_optional if kind == "optional" else self._read_each
             yield from _indented(reading([name for _, name in several]))
-        yield from _indented([*finishing(self._record), "return made, at"])
+        yield from _indented([*finishing(self._record), "return _made, at"])
 
     def _read_each(self, names: list[str]) -> Iterator[str]:
         for name in names:
-            yield from self._read(self._hints[name], f"made.{name}")
+            yield from self._read(self._hints[name], f"_made.{name}")
 
     def _read_optional(self, names: list[str]) -> Iterator[str]:
         """Read neighbours that are mostly left out together: a comparison tells whether all of them are."""
@@ -168,7 +168,7 @@ class _Source:
             yield from self._read_each(names)
             return
         yield f"if data[at:at + {len(names)}] == {bytes(len(names))!r}:"
-        yield _INDENT + " = ".join(f"made.{name}" for name in names) + " = None"
+        yield _INDENT + " = ".join(f"_made.{name}" for name in names) + " = None"
         yield _INDENT + f"at += {len(names)}"
         yield "else:"
         yield from _indented(self._read_each(names))

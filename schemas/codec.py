@@ -50,13 +50,9 @@ def encode(record: Any) -> bytes:
 
 def decode(data: bytes | None) -> Any:
     """Return the record; raises UndecodableError or InvalidRecordError, never anything else."""
-    if data is None or len(data) < HEADER_BYTES:
-        raise UndecodableError(f"{0 if data is None else len(data)} bytes are too short for a record")
-    if data[:2] != MARKER:
-        raise UndecodableError(f"the record starts with 0x{data[:2].hex()} instead of 0x{MARKER.hex()}")
-    reader = _readers().get(data[2:HEADER_BYTES])
-    if reader is None:
-        raise UndecodableError(f"unknown schema fingerprint {data[2:HEADER_BYTES].hex()}; is the writer newer than we?")
+    reader = None if data is None else _readers().get(data[:HEADER_BYTES])
+    if data is None or reader is None:
+        raise UndecodableError(_unknown(data or b""))
     try:
         record, end = reader.read(data, HEADER_BYTES)
         if end > len(data):
@@ -72,8 +68,16 @@ def decode(data: bytes | None) -> Any:
 
 def record_name(data: bytes) -> str | None:
     """Return the record type that the bytes claim to be; None where the header is not ours."""
-    reader = _readers().get(data[2:HEADER_BYTES]) if data[:2] == MARKER else None
+    reader = _readers().get(data[:HEADER_BYTES])
     return reader.name if reader else None
+
+
+def _unknown(data: bytes) -> str:
+    if len(data) < HEADER_BYTES:
+        return f"{len(data)} bytes are too short for a record"
+    if data[:2] != MARKER:
+        return f"the record starts with 0x{data[:2].hex()} instead of 0x{MARKER.hex()}"
+    return f"unknown schema fingerprint {data[2:HEADER_BYTES].hex()}; is the writer newer than we?"
 
 
 @cache
@@ -87,13 +91,14 @@ def _writer(record: type) -> _Writer:
 
 @cache
 def _readers() -> dict[bytes, _Reader]:
+    """Return what reads each version of each record, by the header that it is written with."""
     readers = {}
     for record in RECORDS:
         newest = newest_version(record)
         for version in range(1, newest + 1):
             schema = _load(record.__name__, version)
             read = avro_compiled.reader(record) if version == newest else _resolving(record, schema, newest)
-            readers[_fingerprint(schema)] = _Reader(record.__name__, read)
+            readers[MARKER + _fingerprint(schema)] = _Reader(record.__name__, read)
     return readers
 
 

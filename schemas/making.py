@@ -20,9 +20,15 @@ def unfrozen(record: type) -> type:
 
 
 def finishing(record: type) -> list[str]:
-    """Return the statements that turn `made`, an object of the unfrozen class, into the record, and check it."""
-    checked = ["made.__post_init__()"] if hasattr(record, "__post_init__") else []
-    return ["made.__class__ = record", *checked]
+    """Return the statements that turn `_made`, an object of the unfrozen class, into a `_frozen` one, and check it."""
+    checked = ["_made.__post_init__()"] if hasattr(record, "__post_init__") else []
+    return ["_made.__class__ = _frozen", *checked]
+
+
+def maker(record: type[T]) -> Callable[..., T]:
+    """Return a function of all fields in their order that makes a record."""
+    names = [field.name for field in dataclasses.fields(cast(Any, record))]
+    return _compiled(record, f"make({', '.join(names)})", {name: name for name in names})
 
 
 def copier(source: type, target: type[T], *given: str) -> Callable[..., T]:
@@ -34,9 +40,13 @@ def copier(source: type, target: type[T], *given: str) -> Callable[..., T]:
     known = {field.name for field in dataclasses.fields(source)}
     if strange := [*(set(wanted) - known - set(given)), *(set(given) - set(wanted))]:
         raise TypeError(f"{target.__name__} of {source.__name__}: nobody gives, or nobody has, {sorted(strange)}")
-    copied = [f"made.{name} = {name if name in given else f'source.{name}'}" for name in wanted]
-    lines = ["made = new(unfrozen)", *copied, *finishing(target), "return made"]
-    text = f"def copy(source, *, {', '.join(given)}):\n" if given else "def copy(source):\n"
-    scope: dict[str, Any] = {"new": object.__new__, "unfrozen": unfrozen(target), "record": target}
-    exec(text + "".join(f"    {line}\n" for line in lines), scope)
-    return cast(Callable[..., T], scope["copy"])
+    text = f"make(source, *, {', '.join(given)})" if given else "make(source)"
+    return _compiled(target, text, {name: name if name in given else f"source.{name}" for name in wanted})
+
+
+def _compiled(record: type[T], signature: str, values: dict[str, str]) -> Callable[..., T]:
+    setting = [f"_made.{name} = {value}" for name, value in values.items()]
+    lines = ["_made = _new(_unfrozen)", *setting, *finishing(record), "return _made"]
+    scope: dict[str, Any] = {"_new": object.__new__, "_unfrozen": unfrozen(record), "_frozen": record}
+    exec(f"def {signature}:\n" + "".join(f"    {line}\n" for line in lines), scope)
+    return cast(Callable[..., T], scope["make"])

@@ -6,7 +6,7 @@ over. A closed one goes out at once. A hole makes it untrainable: it is kept for
 so that later rewards become revisions and anything else that comes late is counted.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import replace
 from typing import Any
 
@@ -47,9 +47,14 @@ class AssemblyStage:
         """Return the empty state of a partition."""
         return AssemblyState(self._config)
 
-    def step(self, state: AssemblyState, incoming: Incoming) -> Iterator[Outgoing]:
+    def step(self, state: AssemblyState, incoming: Incoming) -> Iterable[Outgoing]:
         """Take in one event, chunk, tick or configuration."""
         state.fresh()
+        if type(incoming.record) in KINDS:
+            return _admit(state, incoming.record, incoming.data)
+        return self._take_in_other(state, incoming)
+
+    def _take_in_other(self, state: AssemblyState, incoming: Incoming) -> Iterator[Outgoing]:
         record = incoming.record
         if isinstance(record, Chunk):
             whole = state.chunks.collect(incoming, state.clock.now_ms)
@@ -62,40 +67,33 @@ class AssemblyStage:
             if record.stage == self.name and record.run_id is None:
                 state.config.apply(record)
                 state.due.rebuild([*state.open, *state.stubs.rows])
-        elif type(record) not in KINDS:
-            raise misplaced(record, self.input)
         else:
-            yield from _admit(state, record, incoming.data)
+            raise misplaced(record, self.input)
 
 
-def _admit(state: AssemblyState, event: Event, data: bytes) -> Iterator[Outgoing]:
-    key = f"{event.episode_id}{SEPARATOR}{key_within(event)}"
+def _admit(state: AssemblyState, event: Event, data: bytes) -> Iterable[Outgoing]:
+    within = key_within(event)
+    key = f"{event.episode_id}{SEPARATOR}{within}"
     stub = state.stubs.get(event.episode_id)
     known = state.events.get(key)
-    known_sum = _checksum_of(known) if known else stub.seen.get(key_within(event)) if stub else None
+    known_sum = _checksum_of(known) if known else stub.seen.get(within) if stub else None
     if known_sum is not None:
-        if known_sum != checksum(data):
-            yield from _refuse(state, event, data, DropReason.DUPLICATE_CONFLICT)
-        return
+        return () if known_sum == checksum(data) else _refuse(state, event, data, DropReason.DUPLICATE_CONFLICT)
     if stub is None:
-        yield from _keep(state, key, event, data)
-    elif stub.excluded:
-        yield from _refuse(state, event, data, DropReason.EXCLUDED)
-    elif isinstance(event, RewardReported | Excluded):
-        yield from _revise(state, key, event, data, stub)
-    else:
-        yield from _refuse(state, event, data, DropReason.LATE_EVENT)
+        return _keep(state, key, event, data)
+    if stub.excluded:
+        return _refuse(state, event, data, DropReason.EXCLUDED)
+    if isinstance(event, RewardReported | Excluded):
+        return _revise(state, key, event, data, stub)
+    return _refuse(state, event, data, DropReason.LATE_EVENT)
 
 
-def _keep(state: AssemblyState, key: str, event: Event, data: bytes) -> Iterator[Outgoing]:
-    row = EventRow(KINDS[type(event)], state.clock.now_ms, data, event)
-    if state.put(key, row):
-        state.due.watch(event.episode_id)
+def _keep(state: AssemblyState, key: str, event: Event, data: bytes) -> Iterable[Outgoing]:
+    episode = state.keep(key, event, EventRow(KINDS[type(event)], state.clock.now_ms, data, event))
     if isinstance(event, Excluded):
-        yield _drop(state, "episode", event.episode_id, DropReason.EXCLUDED, event.reason)
         _close(state, event.episode_id, Stub(state.clock.now_ms, None, excluded=True))
-    elif state.open[event.episode_id].complete():
-        yield from _finish(state, event.episode_id)
+        return [_drop(state, "episode", event.episode_id, DropReason.EXCLUDED, event.reason)]
+    return _finish(state, event.episode_id) if episode.complete() else ()
 
 
 def _revise(

@@ -114,8 +114,9 @@ class Writer:
 
     def missing(self) -> int:
         """Return how many of its events are known to be missing."""
-        total = max(self.sequences, default=-1) + 1 if self.count is None else self.count
-        return sum(1 for sequence in range(total) if sequence not in self.sequences)
+        if self.count is None:
+            return max(self.sequences, default=-1) + 1 - len(self.sequences)
+        return self.count - sum(sequence < self.count for sequence in self.sequences)
 
 
 @dataclass(slots=True)
@@ -206,13 +207,22 @@ class AssemblyState(StageState):
             episode = self.open[episode_id] = OpenEpisode()
         episode.add(key, row, writer_id, sequence, record)
 
-    def put(self, key: str, row: EventRow) -> bool:
-        """Keep a row and index it; True where the episode's deadline is new or may have come nearer."""
+    def put(self, key: str, row: EventRow) -> None:
+        """Keep a row of a closed episode, or one of a refused event, and index it."""
         self.events.put(key, row)
-        episode = self.open.get(key.partition(SEPARATOR)[0])
-        before = episode is not None and episode.lives
         self.index(key, row)
-        return not before or row.kind == "e"
+
+    def keep(self, key: str, event: Event, row: EventRow) -> OpenEpisode:
+        """Keep an event of an episode that is not closed, index it, and return the episode."""
+        self.events.put(key, row)
+        episode = self.open.get(event.episode_id)
+        if episode is None:
+            episode = self.open[event.episode_id] = OpenEpisode()
+        lived = episode.lives
+        episode.add(key, row, event.writer_id, event.sequence, event)
+        if not lived or row.kind == "e":  # the deadline is new, or may have come nearer
+            self.due.watch(event.episode_id)
+        return episode
 
     def _deadline(self, episode_id: str) -> int | None:
         config = self.config.value

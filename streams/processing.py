@@ -15,12 +15,16 @@ from rollbus.schemas.attempts import attempt_of
 from rollbus.schemas.codec import decode, encode
 from rollbus.schemas.drops import DeadLetter
 from rollbus.schemas.errors import RecordError, UndecodableError
+from rollbus.schemas.making import maker
+from rollbus.schemas.soundness import check_sound
 from rollbus.schemas.topics import DEAD_LETTERS
 from rollbus.schemas.trajectories import Location
 from rollbus.streams.batch import Partition, RawRecord
 from rollbus.streams.stage import EffectsStage, Incoming, Outgoing
 
 logger = logging.getLogger(__name__)
+
+_incoming, _location = maker(Incoming), maker(Location)
 
 OWN_ROWS = b"\x1f"
 """First byte of the changelog keys that belong to the runtime and not to the stage's tables."""
@@ -76,7 +80,7 @@ class StagePartition:
             if number % YIELD_EVERY == 0:
                 await asyncio.sleep(0)
             try:
-                outputs = list(self._stage.step(self.state, incoming, answer))
+                outputs = self._stage.step(self.state, incoming, answer)
             except RecordError as error:
                 self._dead_letter(raw, error, result)
                 continue
@@ -116,8 +120,8 @@ def read_record(raw: RawRecord, partition: Partition) -> Incoming:
         key = raw.key.decode() if raw.key is not None else ""
     except UnicodeDecodeError as error:
         raise UndecodableError(f"the key is not UTF-8: {error}") from error
-    topic, number = partition
-    return Incoming(record, key, Location(topic=topic, partition=number, offset=raw.offset), raw.value)
+    check_sound(record)
+    return _incoming(record, key, _location(*partition, raw.offset), raw.value)
 
 
 def dead_letter(

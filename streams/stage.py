@@ -67,8 +67,8 @@ class EffectsStage(Protocol[S, A]):
         """Return one answer per record, in order; changes nothing, may run again after a crash, never raises."""
         ...
 
-    def step(self, state: S, incoming: Incoming, answer: A) -> Iterable[Outgoing]:
-        """Change the state by one record and its answer; pure."""
+    def step(self, state: S, incoming: Incoming, answer: A) -> Sequence[Outgoing]:
+        """Change the state by one record and its answer, to the end, and only then return what follows; pure."""
         ...
 
 
@@ -86,6 +86,6 @@ class PureAsEffects(Generic[S]):
         """Return nothing for each record: a pure stage asks nobody."""
         return [None] * len(incoming)
 
-    def step(self, state: S, incoming: Incoming, answer: None) -> Iterable[Outgoing]:
+    def step(self, state: S, incoming: Incoming, answer: None) -> Sequence[Outgoing]:
         """Run the pure step to its end, so that no output that cannot be written leaves the state half changed."""
         return list(self.stage.step(state, incoming))

@@ -14,6 +14,7 @@ from rollbus.schemas.chunks import Chunk
 from rollbus.schemas.codec import decode
 from rollbus.schemas.errors import UndecodableError
 from rollbus.schemas.joining import Joiner, Whole
+from rollbus.schemas.soundness import check_sound
 from rollbus.streams.stage import Incoming
 from rollbus.streams.state import RowCodec, Table
 
@@ -112,6 +113,7 @@ class ChunkParts:
         row = PartRow(now_ms, incoming.location.partition, whole.place.offset, count, b"")
         self.table.put(f"{digest}/{DONE}", row)
         record: Any = decode(whole.data)
+        check_sound(record)
         return Incoming(record, incoming.key, replace(incoming.location, offset=whole.place.offset), whole.data)
 
     def _forget_rows(self, digest: str, count: int) -> None:

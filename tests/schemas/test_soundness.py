@@ -27,7 +27,7 @@ def test_large_numbers_that_are_no_counts_pass() -> None:
     [
         (make_started("e\x1f1"), "EpisodeStarted: episode_id holds the control character"),
         (make_started(group_id="g\x1f"), "group_id holds"),
-        (make_closed(count=2**31), "WriterClosed: count 2,147,483,648 is out of range"),
+        (replace(make_closed(), count=2**31), "WriterClosed: count 2,147,483,648 is out of range"),
         (make_score(revision=-(2**62)), "Score: revision"),
         (replace(make_tick(1), stream_time_ms=2**62), "Tick: stream_time_ms"),
         (make_score(location=Location(topic="t", partition=0, offset=2**60)), "Location: offset"),

@@ -27,7 +27,7 @@ test-312: setup
 	@$(PYTHON_BIN)/pytest
 
 test-311: setup ## Run the tests of the core, the producers and the streams on Python 3.11
-	@UV_PROJECT_ENVIRONMENT=.venv-311 VIRTUAL_ENV= $(PYTHON_BIN)/uv sync -q --frozen --python 3.11 --extra streams --no-editable --reinstall-package rollbus
+	@UV_PROJECT_ENVIRONMENT=.venv-311 VIRTUAL_ENV= $(PYTHON_BIN)/uv sync -q --frozen --python 3.11 --extra streams --extra proxy --no-editable --reinstall-package rollbus
 	@.venv-311/bin/python -m pytest -m "not services" tests/schemas tests/producers tests/streams --ignore=tests/producers/integrations
 
 test-java: setup ## Read and write the wire format with Apache Avro for Java (Maven)

@@ -123,7 +123,7 @@ class Call:
     def finished(self, response: Any) -> None:
         """Record an unstreamed answer and hide what was not asked for."""
         self._guard.call("finished", self._finished, response, default=None)
-        if self._hides:
+        if self.hides:
             self._guard.call("hide", self._hide, response, default=None)
 
     def _finished(self, response: Any) -> None:
@@ -146,13 +146,18 @@ class Call:
         if iterator is None:
             self._capture.recorder.counts.add("calls_unobserved")
             return stream
-        watch = _Watch(self)
-        self._episode.opened(watch)
+        watch = self.watch()
         if hasattr(iterator, "__anext__"):
             stream._iterator, stream.close = watch.read_async(iterator), watch.closing_async(stream.close)
         else:
             stream._iterator, stream.close = watch.read(iterator), watch.closing(stream.close)
         return stream
+
+    def watch(self) -> "Watch":
+        """Return what takes a stream's chunks; the episode's end records it as far as it came."""
+        watch = Watch(self)
+        self._episode.opened(watch)
+        return watch
 
     def _record(self, answer: Any, *, streamed: bool) -> None:
         withheld = self._withheld
@@ -169,7 +174,8 @@ class Call:
         self._episode.record(exchange, self._function)
 
     @property
-    def _hides(self) -> bool:
+    def hides(self) -> bool:
+        """Whether something was asked for that the application did not ask for."""
         return self._capture.hide_injected and self.kwargs is not self.original
 
     def _hide(self, response: Any) -> None:
@@ -184,13 +190,13 @@ class Call:
 
     def shown(self, chunk: Any) -> bool:
         """Hide what was not asked for in a chunk; False where the chunk itself was not asked for (usage)."""
-        if not self._hides:
+        if not self.hides:
             return True
         self._guard.call("hide", self._hide, chunk, default=None)
         return self.asks_usage or bool(getattr(chunk, "choices", True)) or getattr(chunk, "usage", None) is None
 
 
-class _Watch:
+class Watch:
     """A stream being read."""
 
     def __init__(self, call: Call) -> None:
@@ -201,7 +207,7 @@ class _Watch:
     def read(self, chunks: Iterator[Any]) -> Iterator[Any]:
         try:
             for chunk in chunks:
-                self._add(chunk)
+                self.add(chunk)
                 if self._call.shown(chunk):
                     yield chunk
             self.finish(complete=True)
@@ -211,7 +217,7 @@ class _Watch:
     async def read_async(self, chunks: AsyncIterator[Any]) -> AsyncIterator[Any]:
         try:
             async for chunk in chunks:
-                self._add(chunk)
+                self.add(chunk)
                 if self._call.shown(chunk):
                     yield chunk
             self.finish(complete=True)
@@ -236,7 +242,8 @@ class _Watch:
         """Record it as far as it came."""
         self.finish(complete=False)
 
-    def _add(self, chunk: Any) -> None:
+    def add(self, chunk: Any) -> None:
+        """Take the next chunk."""
         try:
             self._accumulator.add(chunk)
         except Exception as error:  # a shape nobody has seen yet

@@ -30,12 +30,15 @@ COMMANDS: dict[str, Entry] = {
     "status": Entry("stack", "status", "Show what runs, where it listens and whether it is healthy.", "local"),
     "down": Entry("stack", "down", "Stop what `up` started; data stays.", "local"),
     "demo": Entry("demo", "demo", "Watch an agent get better at tic-tac-toe from its own traffic.", "local"),
+    "finetune": Entry("finetune", "finetune", "Run a NeMo Agent Toolkit finetuning configuration on the bus.", "local"),
     "topics": Entry("topics", "topics", "Create, check, list and draw the Kafka topics.", "streams"),
     "worker": Entry("worker", "worker", "Stream stages: from episode events to training batches.", "streams"),
     "run": Entry("run", "run", "Several runs on one log, and an operator's word to each.", "streams"),
+    "replay": Entry("replay", "replay", "The same log again, under another reward, grouping or curriculum.", "streams"),
     "trainer": Entry("trainer", "trainer", "From training batches to GRPO updates.", "trainer"),
     "policy": Entry("policy", "policy", "Which weights there are, which are served, and the way back.", "trainer"),
     "art-server": Entry("art_server", "art_server", "OpenPipe ART with its model endpoint.", "local"),
+    "proxy": Entry("proxy", "proxy", "Record programs that cannot be changed, on their way to the model.", "proxy"),
     "dead-letters": Entry(
         "dead_letters", "dead_letters", "What could not be processed, and how to try it again.", "streams"
     ),

@@ -1,0 +1,209 @@
+"""The proxy's routes: chat completions are recorded, everything else passes, and episodes can be opened by HTTP.
+
+POST /rollbus/episodes              {"task": …, and what else an episode has} → id, base_url
+POST /rollbus/episodes/ID/reward    {"value": …, "name"?, "key"?}
+POST /rollbus/episodes/ID/end       {"stop_reason"?}
+*    /rollbus/episodes/ID/v1/…      the server's API, recorded into that episode
+*    /v1/…                          the server's API
+GET  /rollbus/health                what was recorded, delivered and lost
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator
+from contextlib import ExitStack, asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import httpx
+from starlette.applications import Starlette
+from starlette.background import BackgroundTask
+from starlette.requests import Request
+from starlette.responses import JSONResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from rollbus.producers.capture import Call, Capture
+from rollbus.producers.episode import Episode
+from rollbus.producers.proxy import relay
+from rollbus.producers.proxy.attributes import parse
+from rollbus.producers.proxy.episodes import FUNCTION_HEADER, HEADER, Episodes, UnknownEpisodeError
+from rollbus.producers.recorder import Recorder
+
+logger = logging.getLogger(__name__)
+RECORDED = "chat/completions"
+METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"]
+HOP_BY_HOP = frozenset(
+    {"connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade", "host", "content-length"}
+)
+"""Headers that belong to one connection; `content-encoding` goes too, as bodies are unpacked here."""
+DELIVERY_TIMEOUT_S = 0.25
+"""How long an answer's last byte may wait until its record is with the broker: no end of episode overtakes it then."""
+
+
+@dataclass(slots=True)
+class Proxy:
+    """What the routes share."""
+
+    recorder: Recorder
+    upstream: str
+    """The server's address up to and with `/v1`."""
+    http: httpx.AsyncClient
+    task: str | None = None
+    mode: str = "force"
+    episodes: Episodes = field(init=False)
+    refusing: set[tuple[object, ...]] = field(default_factory=set)
+
+    def __post_init__(self) -> None:
+        """Open no episode yet."""
+        self.episodes = Episodes(self.recorder, self.task)
+
+    def app(self) -> Starlette:
+        """Return the application; it closes its connections and ends its episodes when it stops."""
+        prefix = "/rollbus/episodes/{episode}"
+        return Starlette(
+            routes=[
+                Route("/rollbus/health", self.health),
+                Route("/rollbus/episodes", self.open, methods=["POST"]),
+                Route(f"{prefix}/reward", self.reward, methods=["POST"]),
+                Route(f"{prefix}/end", self.end, methods=["POST"]),
+                Route(f"{prefix}/v1/{{path:path}}", self.forward, methods=METHODS),
+                Route("/v1/{path:path}", self.forward, methods=METHODS),
+            ],
+            exception_handlers={UnknownEpisodeError: _not_found, httpx.TransportError: _bad_gateway, ValueError: _bad},
+            lifespan=self._lifespan,
+        )
+
+    @asynccontextmanager
+    async def _lifespan(self, app: Starlette) -> AsyncIterator[None]:
+        yield
+        self.episodes.close_all()
+        await self.http.aclose()
+        await asyncio.to_thread(self.recorder.close)
+
+    async def health(self, request: Request) -> Response:
+        """Say what was recorded, delivered and lost."""
+        return JSONResponse({"healthy": self.recorder.healthy, "counters": dict(self.recorder.counters)})
+
+    async def open(self, request: Request) -> Response:
+        """Open an episode."""
+        fields = await _json(request)
+        if not isinstance(fields.get("task"), str):
+            raise ValueError('an episode needs a task: send {"task": "…"}')
+        known = {"task", "example_id", "group_id", "group_size", "labels", "agent"}
+        if unknown := sorted(set(fields) - known):
+            raise ValueError(f"unknown fields {', '.join(unknown)}; an episode has {', '.join(sorted(known))}")
+        episode = self.episodes.open(**fields)
+        base_url = f"{str(request.base_url).rstrip('/')}/rollbus/episodes/{episode.id}/v1"
+        return JSONResponse({"id": episode.id, "base_url": base_url}, status_code=201)
+
+    async def reward(self, request: Request) -> Response:
+        """Report what an open episode is worth."""
+        fields = await _json(request)
+        value = fields.get("value")
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            raise ValueError('a reward needs a number: send {"value": 1.0}')
+        options = {name: fields[name] for name in ("name", "key", "comment") if name in fields}
+        event_id = self.episodes.get(request.path_params["episode"]).reward(float(value), **options)
+        return JSONResponse({"event_id": event_id}, status_code=202)
+
+    async def end(self, request: Request) -> Response:
+        """End an episode."""
+        fields = await _json(request)
+        self.episodes.close(request.path_params["episode"]).end(fields.get("stop_reason", "completed"))
+        return Response(status_code=204)
+
+    async def forward(self, request: Request) -> Response:
+        """Pass a request on; record it where it is a chat completion of an episode."""
+        body = await request.body()
+        with ExitStack() as scope:
+            episode = scope.enter_context(self.episodes.of_request(request.headers, request.path_params.get("episode")))
+            call = self._call(request, episode, body)
+            if call is None:
+                return await self._pass(request, body)
+            return await self._record(request, call, scope)
+
+    def _call(self, request: Request, episode: Episode | None, body: bytes) -> Call | None:
+        if episode is None or request.method != "POST" or request.path_params["path"] != RECORDED:
+            return None
+        try:
+            arguments = parse(body)
+        except ValueError:
+            return None  # the server's answer says what is wrong with it
+        if not isinstance(arguments, dict):
+            return None
+        function = request.headers.get(FUNCTION_HEADER)
+        capture = Capture(self.recorder, episode, function, self.mode, True, self.upstream, self.refusing)
+        return capture.begin(arguments)
+
+    async def _record(self, request: Request, call: Call, scope: ExitStack) -> Response:
+        async def upstream(body: bytes) -> httpx.Response:
+            return await self._send(request, body)
+
+        response = await relay.send(call, upstream)
+        headers = _headers(response)
+        if response.is_success and "text/event-stream" in response.headers.get("content-type", ""):
+            return StreamingResponse(
+                self._delivered(relay.streamed(call, response), scope.pop_all()),
+                status_code=response.status_code,
+                headers=headers,
+                background=BackgroundTask(response.aclose),
+            )
+        body = await response.aread()
+        if response.is_success:
+            body = relay.whole(call, body)
+            await self._flush()
+        return Response(body, response.status_code, headers)
+
+    async def _delivered(self, events: AsyncIterator[bytes], scope: ExitStack) -> AsyncIterator[bytes]:
+        """Pass a stream on; the request's part of the episode closes with it, however it ends."""
+        with scope:
+            async for event in events:
+                yield event
+        await self._flush()
+
+    async def _flush(self) -> None:
+        await asyncio.to_thread(self.recorder.flush, DELIVERY_TIMEOUT_S)
+
+    async def _pass(self, request: Request, body: bytes) -> Response:
+        response = await self._send(request, body)
+        return StreamingResponse(
+            response.aiter_bytes(), response.status_code, _headers(response), background=BackgroundTask(response.aclose)
+        )
+
+    async def _send(self, request: Request, body: bytes) -> httpx.Response:
+        ours = HOP_BY_HOP | {HEADER, "rollbus-started", FUNCTION_HEADER, "accept-encoding"}
+        headers = [(name, value) for name, value in request.headers.items() if name not in ours]
+        url = httpx.URL(f"{self.upstream}/{request.path_params['path']}", query=request.url.query.encode())
+        built = self.http.build_request(request.method, url, headers=headers, content=body)
+        return await self.http.send(built, stream=True)
+
+
+def _headers(response: httpx.Response) -> dict[str, str]:
+    gone = HOP_BY_HOP | {"content-encoding"}
+    return {name: value for name, value in response.headers.items() if name not in gone}
+
+
+async def _json(request: Request) -> dict[str, Any]:
+    body = await request.body()
+    fields = parse(body) if body else {}
+    if not isinstance(fields, dict):
+        raise ValueError("send a JSON object")
+    return fields
+
+
+async def _bad(request: Request, error: Exception) -> Response:
+    return _error(400, str(error))
+
+
+async def _not_found(request: Request, error: Exception) -> Response:
+    return _error(404, str(error))
+
+
+async def _bad_gateway(request: Request, error: Exception) -> Response:
+    logger.warning("the model server does not answer: %r", error)
+    return _error(502, f"the model server does not answer: {type(error).__name__}: {error}")
+
+
+def _error(status: int, message: str) -> Response:
+    """Return an error in the form that OpenAI's clients read."""
+    return JSONResponse({"error": {"message": message, "type": "rollbus_proxy"}}, status_code=status)

@@ -1,0 +1,66 @@
+"""Which episode a proxied request belongs to.
+
+In this order: the header that `Recorder.headers` made in another process; the episode in the path, opened here by the
+control routes; with a task configured, an episode of the request's own. Otherwise it is not recorded.
+"""
+
+from collections import OrderedDict
+from collections.abc import Mapping
+from contextlib import AbstractContextManager, nullcontext
+
+from rollbus.producers.episode import Episode
+from rollbus.producers.recorder import Recorder
+
+HEADER = "rollbus-episode"
+FUNCTION_HEADER = "rollbus-function"
+MAX_OPEN = 10_000
+"""Episodes opened here whose end has not come; beyond it the oldest is ended as timed out."""
+
+
+class UnknownEpisodeError(LookupError):
+    """The path names an episode that was not opened here, or has ended."""
+
+
+class Episodes:
+    """The episodes that were opened through the proxy."""
+
+    def __init__(self, recorder: Recorder, task: str | None) -> None:
+        """Requests without an episode are episodes of `task`, one each; without a task they are not recorded."""
+        self._recorder, self._task = recorder, task
+        self._open: OrderedDict[str, Episode] = OrderedDict()
+
+    def open(self, *, task: str, **fields: object) -> Episode:
+        """Start an episode; its requests come under a path of its own."""
+        episode = self._recorder.start(task=task, **fields)  # type: ignore[arg-type]
+        self._open[episode.id] = episode
+        while len(self._open) > MAX_OPEN:
+            self._open.popitem(last=False)[1].end("timeout")
+        return episode
+
+    def get(self, episode_id: str) -> Episode:
+        """Return an open episode; raises UnknownEpisodeError."""
+        if (episode := self._open.get(episode_id)) is None:
+            raise UnknownEpisodeError(f"no episode {episode_id!r} is open here: it has ended, or never began")
+        return episode
+
+    def close(self, episode_id: str) -> Episode:
+        """Take an episode from the open ones, for its end; raises UnknownEpisodeError."""
+        episode = self.get(episode_id)
+        del self._open[episode_id]
+        return episode
+
+    def close_all(self) -> None:
+        """End what is still open."""
+        while self._open:
+            self._open.popitem()[1].end("timeout")
+
+    def of_request(self, headers: Mapping[str, str], episode_id: str | None) -> AbstractContextManager[Episode | None]:
+        """Return a block in which the request's episode is known; None where it is not recorded."""
+        if HEADER in headers:
+            return self._recorder.attach(headers)
+        if episode_id is not None:
+            return nullcontext(self.get(episode_id))
+        if self._task is not None:
+            return self._recorder.episode(task=self._task)
+        self._recorder.counts.add("calls_outside_episode")
+        return nullcontext(None)

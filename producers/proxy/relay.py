@@ -1,0 +1,93 @@
+"""One chat completion on its way through: asked for with tokens, recorded, and returned as the program expects it."""
+
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+from typing import Any
+
+import httpx
+
+from rollbus.producers.capture import Call, Watch
+from rollbus.producers.proxy.attributes import dump, parse
+
+Send = Callable[[bytes], "Any"]
+"""Sends a body upstream and returns (awaitable) the response, whose own body is not read yet."""
+EVENT_END = b"\n\n"
+DATA = b"data:"
+DONE = b"[DONE]"
+
+
+@dataclass(slots=True)
+class RefusalError(Exception):
+    """An answer of the server that says what it does not accept; read by `Call.retry`."""
+
+    status_code: int
+    body: str
+
+
+async def send(call: Call, upstream: Send) -> httpx.Response:
+    """Return the server's answer, asked for once more without our additions where it refuses them."""
+    response: httpx.Response = await upstream(_body(call.kwargs))
+    if response.is_success:
+        return response
+    refusal = RefusalError(response.status_code, (await response.aread()).decode(errors="replace"))
+    if call.retry(refusal):
+        return await send(call, upstream)
+    call.failed()
+    return response
+
+
+def whole(call: Call, body: bytes) -> bytes:
+    """Record an unstreamed answer and return what the program gets; a body that is no JSON is returned as it is."""
+    try:
+        answer = parse(body)
+    except ValueError:
+        call.failed()
+        return body
+    call.finished(answer)
+    return dump(answer) if call.hides else body
+
+
+async def streamed(call: Call, response: httpx.Response) -> AsyncIterator[bytes]:
+    """Record a stream of server-sent events while the program reads it."""
+    watch = call.watch()
+    try:
+        async with aclosing(_events(response)) as events:
+            async for event in events:
+                if (shown := _shown(call, watch, event)) is not None:
+                    yield shown
+        watch.finish(complete=True)
+    finally:
+        watch.finish(complete=False)
+
+
+def _shown(call: Call, watch: Watch, event: bytes) -> bytes | None:
+    """Record one event and return what the program gets of it; None where it is to see nothing."""
+    data = b"".join(line[len(DATA) :].strip() for line in event.splitlines() if line.startswith(DATA))
+    if not data or data == DONE:
+        return event + EVENT_END
+    try:
+        chunk = parse(data)
+    except ValueError:
+        return event + EVENT_END
+    watch.add(chunk)
+    if not call.shown(chunk):
+        return None
+    return (DATA + b" " + dump(chunk) if call.hides else event) + EVENT_END
+
+
+async def _events(response: httpx.Response) -> AsyncGenerator[bytes, None]:
+    """Return the events of a stream, whole, whichever way the network cut it."""
+    waiting = b""
+    async for piece in response.aiter_bytes():
+        *events, waiting = (waiting + piece).replace(b"\r\n", b"\n").split(EVENT_END)
+        for event in events:
+            yield event
+    if waiting.strip():
+        yield waiting
+
+
+def _body(arguments: Mapping[str, Any]) -> bytes:
+    """Return the request's JSON: what goes to the client's `extra_body` stands beside the rest."""
+    extra = arguments.get("extra_body") or {}
+    return dump({**{name: value for name, value in arguments.items() if name != "extra_body"}, **extra})

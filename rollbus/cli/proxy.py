@@ -1,0 +1,58 @@
+"""`rollbus proxy`: record programs that cannot be changed."""
+
+from typing import TYPE_CHECKING
+
+import click
+
+from rollbus.cli.root import log_to_stderr, with_settings
+
+if TYPE_CHECKING:
+    from rollbus.settings import Settings
+
+
+@click.group()
+def proxy() -> None:
+    """An OpenAI-compatible proxy that records what passes."""
+
+
+@proxy.command()
+@click.option("--upstream", required=True, help="The model server, up to and with /v1.")
+@click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
+@click.option("--port", default=8001, show_default=True, type=click.IntRange(0, 65535))
+@click.option("--task", help="Record requests that name no episode as episodes of this task, one each.")
+@click.option("--producer", default="proxy", show_default=True, help="Name of this proxy in every event.")
+@click.option(
+    "--logprobs",
+    type=click.Choice(["force", "request", "passive"]),
+    default="force",
+    show_default=True,
+    help="Ask the server for log-probs and ids: always, unless the program says no, or never.",
+)
+@click.option("--timeout", default=600.0, show_default=True, help="Longest wait for the server, in seconds.")
+@with_settings
+def run(
+    settings: "Settings",
+    upstream: str,
+    host: str,
+    port: int,
+    task: str | None,
+    producer: str,
+    logprobs: str,
+    timeout: float,
+) -> None:
+    """Pass requests on to the model server and record chat completions, until SIGTERM or Ctrl-C.
+
+    A request belongs to the episode that its `rollbus-episode` header names, or to the one in its path: POST
+    /rollbus/episodes opens one and answers with the base URL to use for it.
+    """
+    import httpx
+    import uvicorn
+
+    from rollbus.producers import init
+    from rollbus.producers.proxy.app import Proxy
+
+    log_to_stderr()
+    recorder = init(security=settings.kafka, namespace=settings.namespace, producer=producer)
+    http = httpx.AsyncClient(timeout=httpx.Timeout(timeout, connect=10.0), limits=httpx.Limits(max_connections=None))
+    app = Proxy(recorder, upstream.rstrip("/"), http, task=task, mode=logprobs).app()
+    uvicorn.run(app, host=host, port=port, log_config=None, access_log=False)

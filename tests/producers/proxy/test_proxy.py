@@ -1,0 +1,246 @@
+"""What passes the proxy is recorded token by token, and the program behind it notices nothing."""
+
+import json
+from collections.abc import AsyncIterator
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from rollbus.producers import MemorySink, Recorder
+from rollbus.producers.proxy.app import Proxy
+from rollbus.schemas.events import EpisodeEnded, EpisodeStarted, RewardReported, TurnRecorded
+from rollbus.schemas.tokens import decode_logprobs, decode_token_ids
+from tests.producers.integrations.agent_server import recorded
+from tests.producers.openai_server import Body, Server, completion, sse, streamed
+
+HELLO: Any = [{"role": "user", "content": "Say hello"}]
+
+
+class Program:
+    """A program that speaks to the proxy, and the model server behind it."""
+
+    def __init__(self, recorder: Recorder, server: Server, **options: Any) -> None:
+        """Join the program, the proxy and the server without a network."""
+        self.server = server
+        upstream = httpx.AsyncClient(transport=httpx.MockTransport(self._upstream))
+        self.app = Proxy(recorder, "http://server/v1", upstream, **options).app()
+        self.http = httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://proxy")
+        self.seen: list[httpx.Request] = []
+
+    def client(self, base_url: str = "http://proxy/v1", **headers: str) -> openai.AsyncOpenAI:
+        """The program's own, unchanged client."""
+        return openai.AsyncOpenAI(
+            api_key="secret", base_url=base_url, http_client=self.http, max_retries=0, default_headers=headers
+        )
+
+    async def _upstream(self, request: httpx.Request) -> httpx.Response:
+        self.seen.append(request)
+        return self.server._answer(request)
+
+
+@pytest.fixture
+async def program(recorder: Recorder, server: Server) -> AsyncIterator[Program]:
+    """A program behind a proxy that records only what names its episode."""
+    made = Program(recorder, server)
+    yield made
+    await made.http.aclose()
+
+
+def turns(recorder: Recorder, sink: MemorySink) -> list[TurnRecorded]:
+    """The turns recorded so far."""
+    return [event for event in recorded(recorder, sink) if isinstance(event, TurnRecorded)]
+
+
+def assert_whole(turn: TurnRecorded) -> None:
+    """The turn holds exactly what the scripted server sampled."""
+    assert turn.trainable, turn.untrainable_reason
+    assert list(decode_token_ids(turn.prompt_token_ids or b"")) == [1, 2, 3]
+    assert list(decode_token_ids(turn.completion_token_ids or b"")) == [10, 20]
+    assert list(decode_logprobs(turn.logprobs or b"")) == [-0.5, -0.25]
+    assert turn.completion.content == "Hello there"
+
+
+async def test_a_call_that_names_its_episode_is_recorded_and_looks_untouched(
+    recorder: Recorder, sink: MemorySink, program: Program
+) -> None:
+    with recorder.episode(task="greet") as episode:
+        client = program.client(**episode.headers(), **{"rollbus-function": "greeter"})
+        answer = await client.chat.completions.create(model="agent", messages=HELLO, temperature=0.5)
+    assert answer.choices[0].message.content == "Hello there"
+    assert answer.choices[0].logprobs is None
+    assert "token_ids" not in (answer.choices[0].model_extra or {})
+    (turn,) = turns(recorder, sink)
+    assert_whole(turn)
+    assert (turn.episode_id, turn.function, turn.temperature) == (episode.id, "greeter", 0.5)
+
+
+async def test_a_stream_is_recorded_and_shows_only_what_was_asked_for(
+    recorder: Recorder, sink: MemorySink, program: Program
+) -> None:
+    with recorder.episode(task="greet") as episode:
+        stream = await program.client(**episode.headers()).chat.completions.create(
+            model="agent", messages=HELLO, stream=True
+        )
+        chunks = [chunk async for chunk in stream]
+    assert "".join(chunk.choices[0].delta.content or "" for chunk in chunks) == "Hello there"
+    assert all(chunk.usage is None and chunk.choices[0].logprobs is None for chunk in chunks)
+    (turn,) = turns(recorder, sink)
+    assert_whole(turn)
+    assert turn.streamed
+
+
+async def test_the_servers_key_goes_through_and_our_headers_do_not(recorder: Recorder, program: Program) -> None:
+    with recorder.episode(task="greet") as episode:
+        await program.client(**episode.headers()).chat.completions.create(model="agent", messages=HELLO)
+    (request,) = program.seen
+    assert request.headers["authorization"] == "Bearer secret"
+    assert not [name for name in request.headers if name.startswith("rollbus")]
+
+
+async def test_an_episode_opened_over_http_takes_the_calls_under_its_path(
+    recorder: Recorder, sink: MemorySink, program: Program
+) -> None:
+    opened = (await program.http.post("/rollbus/episodes", json={"task": "greet", "example_id": "x1"})).json()
+    await program.client(opened["base_url"]).chat.completions.create(model="agent", messages=HELLO)
+    reward = await program.http.post(f"/rollbus/episodes/{opened['id']}/reward", json={"value": 0.5, "key": "k"})
+    ended = await program.http.post(f"/rollbus/episodes/{opened['id']}/end")
+    assert (reward.status_code, ended.status_code) == (202, 204)
+    events = recorded(recorder, sink)
+    assert [event.example_id for event in events if isinstance(event, EpisodeStarted)] == ["x1"]
+    assert [event.value for event in events if isinstance(event, RewardReported)] == [0.5]
+    assert [event.stop_reason for event in events if isinstance(event, EpisodeEnded)] == ["completed"]
+    assert {event.episode_id for event in events} == {opened["id"]}
+    gone = await program.http.post(f"/rollbus/episodes/{opened['id']}/end")
+    assert (gone.status_code, "no episode" in gone.json()["error"]["message"]) == (404, True)
+
+
+async def test_with_a_task_every_call_is_an_episode(recorder: Recorder, sink: MemorySink, server: Server) -> None:
+    program = Program(recorder, server, task="greet")
+    for _ in range(2):
+        await program.client().chat.completions.create(model="agent", messages=HELLO)
+    await program.http.aclose()
+    events = recorded(recorder, sink)
+    assert [event.task for event in events if isinstance(event, EpisodeStarted)] == ["greet", "greet"]
+    assert len([event for event in events if isinstance(event, EpisodeEnded)]) == 2
+
+
+async def test_a_call_without_an_episode_passes_as_it_is_and_is_counted(
+    recorder: Recorder, sink: MemorySink, program: Program
+) -> None:
+    answer = await program.client().chat.completions.create(model="agent", messages=HELLO)
+    assert answer.choices[0].message.content == "Hello there"
+    assert "logprobs" not in program.server.requests[0]
+    assert recorder.counters["calls_outside_episode"] == 1
+    assert not turns(recorder, sink)
+
+
+async def test_a_stream_that_breaks_off_is_recorded_as_far_as_it_came(recorder: Recorder, sink: MemorySink) -> None:
+    async def pieces() -> AsyncIterator[bytes]:
+        yield sse(streamed()[:2], done=False).content
+        raise httpx.ReadError("cut")
+
+    async def upstream(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, headers={"content-type": "text/event-stream"}, content=pieces())
+
+    http = _with_upstream(recorder, upstream)
+    body = {"model": "agent", "messages": HELLO, "stream": True}
+    with recorder.episode(task="greet") as episode:
+        await http.post("/v1/chat/completions", json=body, headers=episode.headers())
+    (turn,) = turns(recorder, sink)
+    assert (turn.untrainable_reason, turn.finish_reason) == ("truncated_stream", "abandoned")
+    await http.aclose()
+
+
+async def test_other_routes_pass_with_their_method_query_and_status(recorder: Recorder) -> None:
+    async def upstream(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(418, text=f"{request.method} {request.url}", headers={"x-kept": "yes"})
+
+    program = _with_upstream(recorder, upstream)
+    answer = await program.get("/v1/models/agent?limit=3")
+    assert (answer.status_code, answer.headers["x-kept"]) == (418, "yes")
+    assert answer.text == "GET http://server/v1/models/agent?limit=3"
+    await program.aclose()
+
+
+async def test_a_server_that_refuses_log_probs_is_asked_again_without(recorder: Recorder, sink: MemorySink) -> None:
+    def refuse(body: Body) -> httpx.Response | Body:
+        return httpx.Response(400, text="logprobs: unknown field") if "logprobs" in body else completion()
+
+    program = Program(recorder, Server(refuse))
+    with recorder.episode(task="greet") as episode:
+        await program.client(**episode.headers()).chat.completions.create(model="agent", messages=HELLO)
+        await program.client(**episode.headers()).chat.completions.create(model="agent", messages=HELLO)
+    await program.http.aclose()
+    assert ["logprobs" in request for request in program.server.requests] == [True, False, False]
+    assert {turn.untrainable_reason for turn in turns(recorder, sink)} <= {"logprobs_refused", None}
+
+
+async def test_an_error_of_the_server_reaches_the_program(recorder: Recorder, sink: MemorySink) -> None:
+    program = Program(recorder, Server(lambda body: httpx.Response(429, json={"error": {"message": "slow down"}})))
+    with recorder.episode(task="greet") as episode, pytest.raises(openai.RateLimitError, match="slow down"):
+        await program.client(**episode.headers()).chat.completions.create(model="agent", messages=HELLO)
+    await program.http.aclose()
+    assert not turns(recorder, sink)
+    assert recorder.counters["calls_failed"] == 1
+
+
+async def test_a_server_that_is_away_is_a_bad_gateway(recorder: Recorder) -> None:
+    async def away(request: httpx.Request) -> httpx.Response:
+        raise httpx.ConnectError("refused")
+
+    http = _with_upstream(recorder, away)
+    answer = await http.post("/v1/chat/completions", json={"model": "agent", "messages": HELLO})
+    assert answer.status_code == 502
+    assert answer.json()["error"]["message"] == "the model server does not answer: ConnectError: refused"
+    await http.aclose()
+
+
+@pytest.mark.parametrize("cut", [1, 7, 64, 10_000])
+async def test_a_stream_cut_anywhere_is_the_same_turn(recorder: Recorder, sink: MemorySink, cut: int) -> None:
+    whole = sse(streamed()).content
+
+    async def pieces() -> AsyncIterator[bytes]:
+        for start in range(0, len(whole), cut):
+            yield whole[start : start + cut]
+
+    async def upstream(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(200, headers={"content-type": "text/event-stream"}, content=pieces())
+
+    http = _with_upstream(recorder, upstream)
+    with recorder.episode(task="greet") as episode:
+        body = {"model": "agent", "messages": HELLO, "stream": True}
+        answer = await http.post("/v1/chat/completions", json=body, headers=episode.headers())
+    assert answer.text.endswith("data: [DONE]\n\n")
+    (turn,) = turns(recorder, sink)
+    assert_whole(turn)
+    await http.aclose()
+
+
+@pytest.mark.parametrize(
+    ("body", "message"),
+    [
+        ("{}", "an episode needs a task"),
+        ('{"task": "t", "tsk": 1}', "unknown fields tsk"),
+        ("[1]", "send a JSON object"),
+        ("{", "Expecting property name"),
+    ],
+)
+async def test_a_request_that_is_not_right_is_told_why(program: Program, body: str, message: str) -> None:
+    answer = await program.http.post("/rollbus/episodes", content=body)
+    assert answer.status_code == 400
+    assert message in answer.json()["error"]["message"]
+
+
+async def test_health_says_what_was_recorded(recorder: Recorder, program: Program) -> None:
+    with recorder.episode(task="greet"):
+        pass
+    health = json.loads((await program.http.get("/rollbus/health")).text)
+    assert health["counters"]["episodes_started"] == 1
+
+
+def _with_upstream(recorder: Recorder, upstream: Any) -> httpx.AsyncClient:
+    proxy = Proxy(recorder, "http://server/v1", httpx.AsyncClient(transport=httpx.MockTransport(upstream)))
+    transport = httpx.ASGITransport(proxy.app(), raise_app_exceptions=False)
+    return httpx.AsyncClient(transport=transport, base_url="http://proxy")

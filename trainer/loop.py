@@ -1,6 +1,7 @@
 """The batches of a run, in order, each become one training step; the loop that owns a run's training.
 
 log (log_kafka)     in: ledger and batches of the run; out: steps, versions, outcomes, drops with the offset
+reading_ahead       the next batch and its payload, while the backend works
 ledger, lineage     which step is next, from which weights, and what was done before a crash
 step                one batch, from its members' payload to the transaction that closes it
 door, accounting    what is trained and what is dropped, and the records that say so
@@ -26,6 +27,7 @@ from rollbus.trainer.backends.protocol import Backend, TrainResult, Versions
 from rollbus.trainer.ledger import AlreadyDone, Ledger
 from rollbus.trainer.log import NextBatch, Publication, TrainerLog
 from rollbus.trainer.promotion import find_promotion
+from rollbus.trainer.reading_ahead import ReadingAhead
 from rollbus.trainer.step import (
     LoopSettings,
     StepContext,
@@ -62,7 +64,7 @@ class Trainer:
         clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
     ) -> None:
-        self._log = log
+        self._log = ReadingAhead(log)
         self._backend = backend
         self._settings = settings
         self._validation = validation
@@ -96,6 +98,7 @@ class Trainer:
             with suppress(StoppedWaitingError):
                 await self._run(until_idle=until_idle)
         finally:
+            await self._log.forget()
             if self._validating is not None:
                 await self._validating.close()
 
@@ -117,11 +120,15 @@ class Trainer:
     async def settle(self) -> None:
         """Take over and close the step that was left open, if there is one: then nothing of the run is in flight."""
         await self._open(agree=False)
-        while self.ledger.open_step is not None:
-            following = await self._log.next_batch(self._settings.batch_wait_s)
-            if following is None:
-                raise UnavailableError(f"the batch of open step {self.ledger.open_step.step} does not come; try again")
-            await self._handle(following)
+        try:
+            while self.ledger.open_step is not None:
+                following = await self._log.next_batch(self._settings.batch_wait_s)
+                if following is None:
+                    step = self.ledger.open_step.step
+                    raise UnavailableError(f"the batch of open step {step} does not come; try again")
+                await self._handle(following)
+        finally:
+            await self._log.forget()
 
     async def _open(self, *, agree: bool = True) -> None:
         """Take over, fold the ledger, and bring log and backend to agree.
@@ -345,9 +352,11 @@ class Trainer:
             )
 
     async def _wait(self, waiting: Awaitable[TrainResult]) -> TrainResult:
-        if self._settings.finish_on_stop:
-            return await waiting
-        return await self._unless_stopped(waiting)
+        self._log.begin()
+        try:
+            return await (waiting if self._settings.finish_on_stop else self._unless_stopped(waiting))
+        finally:
+            self._log.enough()
 
     async def _pause(self, seconds: float) -> None:
         await self._unless_stopped(self._sleep(seconds))

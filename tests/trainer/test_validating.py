@@ -37,12 +37,12 @@ def validation(agent: Agent = by_version, *, interval: int = 2, wait: bool = Fal
     )
 
 
-def trainer(world: World, chosen: Validation, **settings: Any) -> Trainer:
+def trainer(world: World, chosen: Validation, *, log: Any = None, **settings: Any) -> Trainer:
     async def sleep(seconds: float) -> None:
         await asyncio.sleep(0)
 
     return Trainer(
-        MemoryLog(world.broker, run_id="main", model="agent"),
+        log or MemoryLog(world.broker, run_id="main", model="agent"),
         world.backend,
         replace(world.settings, **settings),
         validation=chosen,
@@ -200,9 +200,8 @@ async def test_evaluations_are_written_between_steps_and_never_inside_one() -> N
             order.extend(type(each.record).__name__ for each in publications)
             await publish(self, publications, next_offset=next_offset)
 
-    watched = trainer(world, validation())
-    watched._log = Watched(world.broker, run_id="main", model="agent")
-    await watched.run(until_idle=True)
+    log = Watched(world.broker, run_id="main", model="agent")
+    await trainer(world, validation(), log=log).run(until_idle=True)
     for index, name in enumerate(order):
         if name == Evaluation.__name__:
             before = [each for each in order[:index] if each in ("StepStarted", StepCompleted.__name__)]

@@ -1,0 +1,111 @@
+"""Training batches of any size on a broker: trajectories in `trajectories`, batches that point at them, one run."""
+
+import random
+from array import array
+from collections.abc import Sequence
+from dataclasses import replace
+
+from aiokafka import AIOKafkaProducer
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+
+from rollbus.schemas.chunks import split
+from rollbus.schemas.codec import encode
+from rollbus.schemas.groups import Group, GroupMember, TrainingBatch
+from rollbus.schemas.ids import content_hash
+from rollbus.schemas.kafka_connection import KafkaConnection
+from rollbus.schemas.topics import BATCHES, MAX_MESSAGE_BYTES, TOPICS, TRAJECTORIES
+from rollbus.schemas.trajectories import History, Location, Span, Trajectory
+from tests.builders import START_MS, make_group, make_member, make_trajectory
+
+PARTITIONS = 4
+VOCABULARY = 30_000
+RUN, MODEL = "main", "agent"
+
+
+async def create_topics(connection: KafkaConnection, namespace: str) -> None:
+    admin = AIOKafkaAdminClient(**connection.client_options())
+    await admin.start()
+    try:
+        config = {"max.message.bytes": str(MAX_MESSAGE_BYTES)}
+        await admin.create_topics(
+            [
+                NewTopic(
+                    topic.full_name(namespace),
+                    PARTITIONS if topic.partitions == "events" else 1,
+                    1,
+                    topic_configs=config,
+                )
+                for topic in TOPICS
+            ]
+        )
+    finally:
+        await admin.close()
+
+
+async def write_batches(
+    connection: KafkaConnection, namespace: str, *, batches: int, groups: int, group_size: int, tokens: int
+) -> list[TrainingBatch]:
+    """Write so many batches, each of its own trajectories; half of a trajectory's tokens are sampled."""
+    chance = random.Random(7)
+    producer = AIOKafkaProducer(
+        **connection.client_options(), max_request_size=MAX_MESSAGE_BYTES, compression_type="zstd", linger_ms=20
+    )
+    await producer.start()
+    try:
+        written = []
+        for number in range(batches):
+            made = [
+                await _group(producer, namespace, chance, number, each, group_size, tokens) for each in range(groups)
+            ]
+            batch = TrainingBatch(
+                batch_hash=content_hash([number, groups, group_size, tokens]),
+                run_id=RUN,
+                model=MODEL,
+                number=number,
+                window=0,
+                groups=tuple(made),
+                newest_policy_version=number,
+                cut_at_ms=START_MS,
+            )
+            for frame in split(encode(batch)):
+                await producer.send_and_wait(BATCHES.full_name(namespace), frame, key=RUN.encode())
+            written.append(batch)
+    finally:
+        await producer.stop()
+    return written
+
+
+async def _group(
+    producer: AIOKafkaProducer, namespace: str, chance: random.Random, batch: int, index: int, size: int, tokens: int
+) -> Group:
+    name, topic = f"b{batch}-g{index}", TRAJECTORIES.full_name(namespace)
+    members: list[GroupMember] = []
+    sent = []
+    for member in range(size):
+        trajectory = make_payload(f"{name}-{member}", chance, version=batch, tokens=tokens)
+        frames = split(encode(trajectory))
+        sent.append([await producer.send(topic, frame, key=name.encode()) for frame in frames])
+    for member, futures in enumerate(sent):
+        last = [await each for each in futures][-1]
+        location = Location(topic=topic, partition=last.partition, offset=last.offset)
+        reward = float(member % 2)
+        members.append(
+            make_member(
+                f"{name}-{member}", reward, advantage=reward - 0.5, location=location, sampled_tokens=tokens // 2,
+                min_policy_version=batch, max_policy_version=batch,
+            )
+        )  # fmt: skip
+    rewards: Sequence[float] = [member.reward for member in members]
+    return replace(make_group(name, rewards, members=tuple(members)))
+
+
+def make_payload(trajectory_id: str, chance: random.Random, *, version: int, tokens: int) -> Trajectory:
+    """One turn: half prompt, half sampled."""
+    ids = array("i", (chance.randrange(VOCABULARY) for _ in range(tokens)))
+    logprobs = array("f", (-chance.random() * 3 for _ in range(tokens - tokens // 2)))
+    history = History(
+        token_ids=ids.tobytes(),
+        logprobs=logprobs.tobytes(),
+        spans=(Span(start=tokens // 2, end=tokens, turn=0, policy_version=version),),
+    )
+    return make_trajectory(f"e-{trajectory_id}", trajectory_id=trajectory_id, histories=(history,))

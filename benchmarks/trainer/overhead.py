@@ -1,0 +1,86 @@
+"""What a step costs beside its update: the trainer on a real broker, and an art-server whose update is a sleep of 1 s.
+
+    python -m benchmarks.trainer.overhead BOOTSTRAP [steps] [--profile]
+
+Counted is the time from one closed step to the next, less the second. A batch is 16 groups of 8 trajectories of 400
+tokens, the demo's shape; all batches are there at the start.
+"""
+
+import argparse
+import asyncio
+import cProfile
+import json
+import subprocess
+import sys
+import time
+from dataclasses import replace
+from statistics import median
+from typing import Any
+
+from benchmarks.trainer.load import MODEL, RUN, create_topics, write_batches
+from rollbus.schemas.kafka_connection import KafkaConnection
+from rollbus.schemas.steps import StepCompleted
+from rollbus.trainer.backends.art_client import ArtClient
+from rollbus.trainer.log_kafka import KafkaLog
+from rollbus.trainer.loop import Trainer
+from rollbus.trainer.settings import TrainerSettings
+
+STEP_S = 1.0
+GROUPS, GROUP_SIZE, TOKENS = 16, 8, 400
+
+
+class Watched(KafkaLog):
+    """Notes when each step was closed."""
+
+    def __init__(self, *arguments: Any, **named: Any) -> None:
+        super().__init__(*arguments, **named)
+        self.closed: list[float] = []
+
+    async def publish(self, publications: Any, **named: Any) -> None:
+        await super().publish(publications, **named)
+        if any(isinstance(each.record, StepCompleted) for each in publications):
+            self.closed.append(time.perf_counter())
+
+
+async def measure(bootstrap_servers: str, url: str, steps: int, *, profile: bool) -> list[float]:
+    """Return the seconds beside the update, by step; the first step, which opens connections, is left out."""
+    connection = KafkaConnection(bootstrap_servers=bootstrap_servers)
+    namespace = f"bench-{time.time_ns()}."
+    await create_topics(connection, namespace)
+    await write_batches(connection, namespace, batches=steps + 1, groups=GROUPS, group_size=GROUP_SIZE, tokens=TOKENS)
+    log = Watched(connection, namespace=namespace, run_id=RUN, model=MODEL)
+    settings = TrainerSettings(kafka=connection, namespace=namespace).loop_settings()
+    trainer = Trainer(log, ArtClient(url), replace(settings, retry_pauses_s=()))
+    profiler = cProfile.Profile()
+    if profile:
+        profiler.enable()
+    try:
+        await trainer.run(until_idle=True)
+    finally:
+        await log.close()
+    if profile:
+        profiler.disable()
+        profiler.dump_stats("/tmp/overhead.prof")
+    return [later - earlier - STEP_S for earlier, later in zip(log.closed, log.closed[1:], strict=False)]
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("bootstrap_servers")
+    parser.add_argument("steps", type=int, nargs="?", default=20)
+    parser.add_argument("--profile", action="store_true")
+    options = parser.parse_args()
+    command = [sys.executable, "-m", "benchmarks.trainer.server", str(STEP_S)]
+    server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
+    try:
+        assert server.stdout is not None
+        url = f"http://127.0.0.1:{int(server.stdout.readline())}"
+        found = asyncio.run(measure(options.bootstrap_servers, url, options.steps, profile=options.profile))
+    finally:
+        server.kill()
+        server.wait()
+    print(json.dumps({"seconds": median(found), "lowest": min(found), "highest": max(found), "steps": len(found)}))
+
+
+if __name__ == "__main__":
+    main()

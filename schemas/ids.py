@@ -13,6 +13,7 @@ NAMESPACE = uuid.UUID("5f0c3a1e-6d0b-5c57-9a40-0f3a3a7d9f21")
 """Root of every uuid5 that rollbus makes; changing it would change every id."""
 
 _SEPARATOR = "\x1f"
+_CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
 _HASH_DIGITS = 32
 """128 bits: no accidental collision at any volume that a log can hold."""
 
@@ -49,7 +50,7 @@ def hash_bytes(data: bytes) -> str:
 
 def canonical_json(value: Any) -> str:
     """JSON with sorted keys, no spaces and no NaN: equal values give equal text."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
+    return _CANONICAL.encode(value)
 
 
 def messages_hash(messages: Iterable[Mapping[str, Any]]) -> str:

@@ -10,6 +10,7 @@ from dataclasses import dataclass
 
 from rollbus.schemas.errors import InvalidRecordError
 from rollbus.schemas.events import TurnRecorded
+from rollbus.schemas.making import maker
 from rollbus.schemas.tokens import BYTES_PER_TOKEN, decode_logprobs, token_count
 from rollbus.schemas.trajectories import History, Span
 
@@ -17,6 +18,8 @@ NOT_IN_TOP_LIST = -9999.0
 """What OpenAI and vLLM report instead of a log-prob that is not in the list; never a real one."""
 _SURELY_LOGPROBS = bytes(range(0x80, 0xC6))
 """Highest bytes of the float32 numbers from −0 down to −8192."""
+
+_span = maker(Span)
 
 
 def token_problem(turn: TurnRecorded) -> str | None:
@@ -76,13 +79,9 @@ def merge(turns: Iterable[tuple[int, TurnRecorded]]) -> tuple[History, ...]:
             history = _Growing(b"", b"", [])
             growing.append(history)
         start = token_count(prompt)
-        history.spans.append(_span(index, turn, start, start + token_count(completion)))
+        history.spans.append(_span(start, start + token_count(completion), index, turn.policy_version or 0))
         history.tokens = prompt + completion
         history.logprobs += turn.logprobs or b""
     return tuple(
         History(token_ids=history.tokens, logprobs=history.logprobs, spans=tuple(history.spans)) for history in growing
     )
-
-
-def _span(index: int, turn: TurnRecorded, start: int, end: int) -> Span:
-    return Span(start=start, end=end, turn=index, policy_version=turn.policy_version or 0)

@@ -14,6 +14,7 @@ from rollbus.schemas.codec import decode
 from rollbus.streams.state import RowCodec
 
 V = TypeVar("V")
+_COMPACT = json.JSONEncoder(separators=(",", ":"), ensure_ascii=False)
 _INT = struct.Struct(">q")
 _FLOAT = struct.Struct(">d")
 _STAMP = struct.Struct(">qq")
@@ -27,7 +28,7 @@ def json_codec(to_plain: Callable[[V], Any], from_plain: Callable[[Any], V]) -> 
     """Rows as compact JSON of a plain value."""
 
     def encode(row: V) -> bytes:
-        return json.dumps(to_plain(row), separators=(",", ":"), ensure_ascii=False).encode()
+        return _COMPACT.encode(to_plain(row)).encode()
 
     return RowCodec(1, encode, {1: lambda data: from_plain(json.loads(data))})
 

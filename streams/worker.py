@@ -4,6 +4,7 @@ SIGTERM and SIGINT end it cleanly with status 0; an error that an operator must 
 """
 
 import asyncio
+import gc
 import logging
 import os
 import signal
@@ -32,6 +33,7 @@ PARTITIONS_CHECK_S = 10.0
 STOP_S = 2.5
 """A stop that takes longer is ended hard, which loses nothing."""
 GIVE_UP_S = 10.0
+OBJECTS_BETWEEN_COLLECTIONS = 50_000
 QUIET_LOGGERS = ("faust", "mode", "aiokafka", "rollbus.streams.transport")
 
 
@@ -39,14 +41,19 @@ def run_worker(
     settings: StreamSettings, stages: Sequence[Any], configs: Sequence[ConfigApplied] = (), *, app_version: str = ""
 ) -> None:
     """Run the stages until SIGTERM or SIGINT; raises what an operator must look at."""
-    quiet_libraries()
+    prepare_process()
     asyncio.run(_until_signal(settings, stages, configs, app_version))
 
 
-def quiet_libraries() -> None:
-    """Let Faust and aiokafka speak of trouble only."""
+def prepare_process() -> None:
+    """Let Faust and aiokafka speak of trouble only, and the collector of cycles look seldom.
+
+    State is many objects without a cycle, and by default all of them are looked at again and again.
+    """
     for name in QUIET_LOGGERS:
         logging.getLogger(name).setLevel(logging.WARNING)
+    gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS)
+    gc.freeze()
 
 
 async def _until_signal(

@@ -1,7 +1,7 @@
 """Every setting of every process, as one file holds them; each part receives its own, with what is shared filled in.
 
 namespace, kafka                 shared by all
-worker, assembly, scoring, runs  the stream stages
+worker, assembly, scoring, judge, runs  the stream stages
 trainer, art_server              training
 clickhouse, sink                 analytics
 stack                            the local stack
@@ -52,6 +52,18 @@ class ArtServerSection(ModelSettings):
     """Checkpoints whose version is a multiple of it stay for good."""
 
 
+class JudgeSection(Section):
+    """The model that `judge` and `judge_relative` ask, behind any OpenAI-compatible endpoint."""
+
+    base_url: str | None = None
+    """As `https://api.openai.com/v1`; without it no judge can be asked."""
+    model: str = ""
+    """A reward's own option `model` wins over it."""
+    api_key: SecretStr | None = None
+    timeout_s: float = Field(default=60.0, gt=0)
+    """Of one request; a reward's own `timeout_s` holds for the whole call."""
+
+
 class StackSection(Section):
     """Folder and ports of the local stack; two stacks on one machine need different ones."""
 
@@ -76,6 +88,7 @@ class Settings(Section):
     worker: StreamSettings = StreamSettings()
     assembly: AssemblyConfig = AssemblyConfig()
     scoring: ScoringConfig = ScoringConfig()
+    judge: JudgeSection = JudgeSection()
     runs: tuple[RunConfig, ...] = (RunConfig(),)
     trainer: TrainerSettings = TrainerSettings()
     art_server: ArtServerSection = ArtServerSection()

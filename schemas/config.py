@@ -95,11 +95,20 @@ class GroupingConfig(Config):
     max_history_tokens: int | None = Field(default=None, gt=0)
     """Longer trajectories are dropped as `overlong` before the group mean."""
     baseline_decay: float = Field(default=0.95, ge=0, lt=1)
+    rewards: tuple[RewardConfig, ...] = ()
+    """Reward functions over a whole group, asked once it has closed; weighted, they add to the members' scores."""
+    rewards_concurrency: int = Field(default=16, ge=1)
+    """Calls of theirs in flight per partition."""
 
     @model_validator(mode="after")
     def _sizes_agree(self) -> "GroupingConfig":
         if self.min_group_size > self.group_size:
             raise ValueError(f"min_group_size {self.min_group_size} is above group_size {self.group_size}")
+        names = [reward.name for reward in self.rewards]
+        if len(names) != len(set(names)):
+            raise ValueError(f"rewards over groups need different names, got {', '.join(names)}")
+        if self.rewards and self.strategy == "baseline":
+            raise ValueError("strategy baseline makes groups of one, which no reward over groups can compare")
         return self
 
 

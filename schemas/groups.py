@@ -62,6 +62,14 @@ class Group:
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
+class ClosedGroup:
+    """A group whose members are settled, before the reward functions over whole groups have spoken."""
+
+    group: Group
+    """With the rewards of the members' own scores; the judged group in the run's log has the same id."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
 class CurriculumState:
     """What the curriculum of a run remembers, after a window closed."""
 

@@ -18,6 +18,7 @@ RECORDS: tuple[type, ...] = (
     trajectories.RewardRevised,
     trajectories.Score,
     groups.Group,
+    groups.ClosedGroup,
     groups.CurriculumState,
     groups.TrainingBatch,
     groups.StepOutcome,

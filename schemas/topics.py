@@ -18,7 +18,7 @@ from rollbus.schemas.events import (
     TurnRecorded,
     WriterClosed,
 )
-from rollbus.schemas.groups import CurriculumState, Group, StepOutcome, TrainingBatch
+from rollbus.schemas.groups import ClosedGroup, CurriculumState, Group, StepOutcome, TrainingBatch
 from rollbus.schemas.replays import ReplayManifest
 from rollbus.schemas.steps import (
     Evaluation,
@@ -93,7 +93,7 @@ TRAJECTORIES = Topic(
     "group hint",
     (Trajectory, RewardRevised, Tick, ConfigApplied),
     ("assembly", "ticker"),
-    ("scoring", "trainer"),
+    ("scoring", "group-scoring", "trainer"),
     "events",
     "time",
 )
@@ -106,11 +106,20 @@ SCORES = Topic(
     "events",
     "time",
 )
+CLOSED_GROUPS = Topic(
+    "closed-groups",
+    "group id",
+    (ClosedGroup, Tick, ConfigApplied),
+    ("grouping", "ticker"),
+    ("group-scoring",),
+    "events",
+    "time",
+)
 RUN_LOG = Topic(
     "run-log",
     "run id",
     (Group, StepOutcome, PolicyVersion, RunCommand, Tick, ConfigApplied),
-    ("grouping", "trainer", "operator", "ticker"),
+    ("grouping", "group-scoring", "trainer", "operator", "ticker"),
     ("curriculum",),
     "one",
     "forever",
@@ -141,6 +150,7 @@ TOPICS: tuple[Topic, ...] = (
     ALIASES,
     TRAJECTORIES,
     SCORES,
+    CLOSED_GROUPS,
     RUN_LOG,
     CURRICULUM,
     BATCHES,
@@ -159,9 +169,12 @@ STAGE_INPUTS: dict[str, Topic] = {
     "assembly": EPISODE_EVENTS,
     "scoring": TRAJECTORIES,
     "grouping": SCORES,
+    "group-scoring": CLOSED_GROUPS,
     "curriculum": RUN_LOG,
 }
-"""The one input topic of each stage; the ticker writes into all of them."""
+"""The one input topic of each stage, in the order of the flow; the ticker writes into all that are in use."""
+ONLY_WHERE_CONFIGURED = frozenset({"group-scoring"})
+"""Stages that nothing flows through, not even time, unless a run's configuration asks for them."""
 
 
 _BY_NAME = {topic.name: topic for topic in TOPICS}

@@ -7,7 +7,7 @@ but the order in which the partitions of a stage reach the next.
 
 import zlib
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -15,7 +15,8 @@ from rollbus.schemas.chunks import Chunk
 from rollbus.schemas.codec import encode
 from rollbus.schemas.control import ConfigApplied, Tick
 from rollbus.schemas.topics import DEFAULT_NAMESPACE, STAGE_INPUTS, Topic
-from rollbus.schemas.trajectories import Location
+from rollbus.schemas.trajectories import Location, Trajectory
+from rollbus.streams.payload import bind_payload
 from rollbus.streams.stage import Incoming
 from rollbus.streams.stages import AnyStage
 
@@ -46,6 +47,23 @@ class Log:
     def records(self, topic: Topic) -> list[Any]:
         """Return all records of a topic, partition after partition."""
         return [incoming.record for partition in self.of(topic) for incoming in partition]
+
+
+@dataclass(frozen=True, slots=True)
+class LogPayload:
+    """The trajectories of a log in memory, by location."""
+
+    log: Log
+
+    async def fetch(self, locations: Collection[Location]) -> Mapping[Location, Trajectory]:
+        """Return those that are there."""
+        found = {}
+        for location in locations:
+            partitions = self.log.topics.get(location.topic.removeprefix(self.log.namespace), [])
+            records = partitions[location.partition] if location.partition < len(partitions) else []
+            if location.offset < len(records) and isinstance(records[location.offset].record, Trajectory):
+                found[location] = records[location.offset].record
+        return found
 
 
 @dataclass(slots=True)
@@ -91,6 +109,8 @@ class Flow:
 
     def __init__(self, stages: Iterable[AnyStage], *, partitions: int = 1, namespace: str = DEFAULT_NAMESPACE) -> None:
         self.log = Log(partitions, namespace)
+        stages = list(stages)
+        bind_payload(stages, LogPayload(self.log))
         self.readers = [
             Reader(stage, partition, stage.new_state())
             for stage in stages

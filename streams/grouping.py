@@ -11,8 +11,8 @@ from typing import Any
 from rollbus.schemas.config import RunConfig
 from rollbus.schemas.control import ConfigApplied, Tick
 from rollbus.schemas.drops import Drop, DropReason
-from rollbus.schemas.groups import Group, GroupClosedBy
-from rollbus.schemas.topics import DROPS, RUN_LOG, SCORES
+from rollbus.schemas.groups import ClosedGroup, Group, GroupClosedBy
+from rollbus.schemas.topics import CLOSED_GROUPS, DROPS, RUN_LOG, SCORES
 from rollbus.schemas.trajectories import Score
 from rollbus.streams.grouping_maths import GroupFrame, group_id, make_group, make_single
 from rollbus.streams.grouping_state import (
@@ -156,7 +156,7 @@ class GroupingStage:
     def _close(self, state: GroupingState, key: str, closed_by: GroupClosedBy) -> Outgoing:
         scores = self._take(state, key)
         group = make_group(self._frame(state, group_key(scores[0], self._strategy(state)), closed_by), scores)
-        return self._emit(group)
+        return self._emit(state, group)
 
     def _alone(self, state: GroupingState, score: Score, reward: float) -> Outgoing:
         """Hold a score against the running baseline of its example, or of its task without one."""
@@ -164,9 +164,12 @@ class GroupingStage:
         baseline = state.baselines.get(shared) or Baseline()
         state.baselines.put(shared, baseline.add(reward, state.config.value.grouping.baseline_decay))
         self._settle(state, score)
-        return self._emit(make_single(self._frame(state, shared, "baseline"), score, baseline.mean()))
+        return self._emit(state, make_single(self._frame(state, shared, "baseline"), score, baseline.mean()))
 
-    def _emit(self, group: Group) -> Outgoing:
+    def _emit(self, state: GroupingState, group: Group) -> Outgoing:
+        """Send a group to the curriculum, or first to those who judge it as a whole."""
+        if state.config.value.grouping.rewards and group.closed_by != "baseline":
+            return Outgoing(CLOSED_GROUPS, group.group_id, ClosedGroup(group=group))
         return Outgoing(RUN_LOG, self._run_id, group)
 
     def _take(self, state: GroupingState, key: str) -> list[Score]:

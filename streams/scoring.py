@@ -21,7 +21,7 @@ from rollbus.schemas.trajectories import Location, Reward, RewardRevised, Score,
 from rollbus.streams.chunking import ChunkParts
 from rollbus.streams.deadlines import Deadlines
 from rollbus.streams.rewards.contract import Ask
-from rollbus.streams.rewards.registry import BUILT_IN, Registry, function_of, reward_version
+from rollbus.streams.rewards.registry import BUILT_IN, Registry, check, reward_version
 from rollbus.streams.rows import KEPT, Kept
 from rollbus.streams.scoring_answers import Answer, Asker, combined
 from rollbus.streams.stage import Incoming, Outgoing
@@ -85,8 +85,7 @@ class ScoringStage:
         ask: Ask | None = None,
     ) -> None:
         """Raise ConfigurationError for a reward that nobody registered; `keep_ms` is assembly's late horizon."""
-        for reward in config.rewards:
-            function_of(registry, reward)
+        check(registry, config.rewards, "trajectory")
         self._config, self._keep_ms, self._registry = config, keep_ms, registry
         self._asker = Asker(registry, ask)
         self._versions: dict[str, str] = {}

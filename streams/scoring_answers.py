@@ -1,14 +1,14 @@
 """Ask reward functions, and write down what they said: a value, nothing yet, or why not.
 
 Whatever a function does, the answer comes: exceptions, time-outs and values that are no numbers become errors of one
-component of one trajectory.
+component of one trajectory, or of one group where the function is over groups.
 """
 
 import asyncio
 import inspect
 import math
 import threading
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,8 @@ from rollbus.streams.rewards.registry import Registry, function_of
 MAX_HUNG_THREADS = 64
 """A thread cannot be ended; beyond so many that hang, a function is refused instead of started."""
 _RETRY_S = 0.1
+Subject = Trajectory | Sequence[Trajectory]
+"""What a function is over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,6 +32,8 @@ class Answer:
     value: float | None = None
     """None where there is nothing to say yet."""
     error: str | None = None
+    members: "tuple[Answer, ...] | None" = None
+    """Of a function over a group: what it said of each member, in their order; None where it said nothing at all."""
 
 
 class Asker:
@@ -40,12 +44,12 @@ class Asker:
         self._hung = 0
 
     async def ask_all(
-        self, trajectory: Trajectory, rewards: tuple[RewardConfig, ...], slots: asyncio.Semaphore
+        self, subject: Subject, rewards: tuple[RewardConfig, ...], slots: asyncio.Semaphore
     ) -> dict[str, Answer]:
-        """Return one answer per component."""
+        """Return one answer per component; `subject` is what its functions are over."""
         slow = [reward for reward in rewards if not self.is_quick(reward)]
-        answers = {reward.name: self._ask_in_place(trajectory, reward) for reward in rewards if reward not in slow}
-        found = await asyncio.gather(*(self._ask_one(trajectory, reward, slots) for reward in slow))
+        answers = {reward.name: self._ask_in_place(subject, reward) for reward in rewards if reward not in slow}
+        found = await asyncio.gather(*(self._ask_one(subject, reward, slots) for reward in slow))
         answers.update((reward.name, answer) for reward, answer in zip(slow, found, strict=True))
         return {reward.name: answers[reward.name] for reward in rewards}
 
@@ -54,14 +58,15 @@ class Asker:
         function = self._registry.get(reward.type)
         return function is not None and function.quick
 
-    def _ask_in_place(self, trajectory: Trajectory, reward: RewardConfig) -> Answer:
+    def _ask_in_place(self, subject: Subject, reward: RewardConfig) -> Answer:
         context = RewardContext(reward.name, reward.options, self._ask)
         try:
-            return _checked(self._registry[reward.type].call(trajectory, context), reward.name)
+            function: Any = self._registry[reward.type]
+            return _checked_for(subject, function.call(subject, context), reward.name)
         except Exception as error:
             return Answer(error=f"reward {reward.name!r} raised {error!r}")
 
-    async def _ask_one(self, trajectory: Trajectory, reward: RewardConfig, slots: asyncio.Semaphore) -> Answer:
+    async def _ask_one(self, subject: Subject, reward: RewardConfig, slots: asyncio.Semaphore) -> Answer:
         context = RewardContext(reward.name, reward.options, self._ask)
         try:
             function = function_of(self._registry, reward)
@@ -72,29 +77,29 @@ class Asker:
             if attempt:
                 await asyncio.sleep(_RETRY_S * 2**attempt)
             async with slots:
-                answer = await self._attempt(function, trajectory, context, reward.timeout_s)
+                answer = await self._attempt(function, subject, context, reward.timeout_s)
             if answer.error is None:
                 break
         return answer
 
     async def _attempt(
-        self, function: RewardFunction, trajectory: Trajectory, context: RewardContext, timeout_s: float
+        self, function: RewardFunction, subject: Any, context: RewardContext, timeout_s: float
     ) -> Answer:
         try:
             async with asyncio.timeout(timeout_s):
                 if inspect.iscoroutinefunction(function.call):
-                    value: Any = function.call(trajectory, context)
+                    value: Any = function.call(subject, context)
                 else:
-                    value = await self._in_thread(function, trajectory, context)
+                    value = await self._in_thread(function, subject, context)
                 if isinstance(value, Awaitable):
                     value = await value
-            return _checked(value, context.name)
+            return _checked_for(subject, value, context.name)
         except TimeoutError:
             return Answer(error=f"reward {context.name!r} gave no answer within {timeout_s} s")
         except Exception as error:  # a user's function may raise anything
             return Answer(error=f"reward {context.name!r} raised {error!r}")
 
-    async def _in_thread(self, function: RewardFunction, trajectory: Trajectory, context: RewardContext) -> Any:
+    async def _in_thread(self, function: RewardFunction, subject: Any, context: RewardContext) -> Any:
         """Call a sync function in a thread of its own, so that one that hangs holds up no other."""
         if self._hung >= MAX_HUNG_THREADS:
             raise RuntimeError(f"{self._hung} calls hang already; restart the worker and mend the function")
@@ -109,7 +114,7 @@ class Asker:
         def call() -> None:
             result, failure = None, None
             try:
-                result = function.call(trajectory, context)
+                result = function.call(subject, context)
             except Exception as error:
                 failure = error
             try:
@@ -120,6 +125,20 @@ class Asker:
         self._hung += 1
         threading.Thread(target=call, name=f"reward-{context.name}", daemon=True).start()
         return await done
+
+
+def _checked_for(subject: Subject, value: Any, name: str) -> Answer:
+    """Return what a function said of a trajectory, or of each member of a group."""
+    if isinstance(subject, Trajectory):
+        return _checked(value, name)
+    if value is None:
+        return Answer()
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        return Answer(error=f"reward {name!r} returned {value!r}, which is no sequence")
+    values = list(value)
+    if len(values) != len(subject):
+        return Answer(error=f"reward {name!r} returned {len(values)} values for {len(subject)} members")
+    return Answer(members=tuple(_checked(each, name) for each in values))
 
 
 def _checked(value: Any, name: str) -> Answer:

@@ -6,6 +6,7 @@ from rollbus.schemas.config import AssemblyConfig, RunConfig, ScoringConfig
 from rollbus.streams.alias import AliasStage
 from rollbus.streams.assembly import AssemblyStage
 from rollbus.streams.curriculum import CurriculumStage
+from rollbus.streams.group_scoring import GroupScoringStage
 from rollbus.streams.grouping import GroupingStage
 from rollbus.streams.rewards.contract import Ask
 from rollbus.streams.rewards.registry import Registry, installed
@@ -27,7 +28,12 @@ def namespace_stages(
     return [*map(PureAsEffects, pure), scores]
 
 
-def run_stages(run: RunConfig) -> list[AnyStage]:
-    """Return grouping and curriculum of a run."""
-    pure: list[Stage[Any]] = [GroupingStage(run), CurriculumStage(run)]
-    return list(map(PureAsEffects, pure))
+def run_stages(run: RunConfig, *, registry: Registry | None = None, ask: Ask | None = None) -> list[AnyStage]:
+    """Return grouping and curriculum of a run, and between them group scoring where the run asks for it.
+
+    Raises ConfigurationError for a reward over groups that nobody registered.
+    """
+    grouping, curriculum = PureAsEffects(GroupingStage(run)), PureAsEffects(CurriculumStage(run))
+    if not run.grouping.rewards:
+        return [grouping, curriculum]
+    return [grouping, GroupScoringStage(run, registry=registry or installed(), ask=ask), curriculum]

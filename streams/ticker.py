@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from rollbus.schemas.control import ConfigApplied, Tick
 from rollbus.schemas.errors import ConfigurationError
-from rollbus.schemas.topics import STAGE_INPUTS, Topic
+from rollbus.schemas.topics import ONLY_WHERE_CONFIGURED, STAGE_INPUTS, Topic
 
 MOST, LEAST = 2.0, 0.5
 """How many intervals stream time advances per tick."""
@@ -37,6 +37,12 @@ class ConfigChange:
     """Under which the ticker remembers what was last applied."""
     topic: Topic
     record: ConfigApplied
+
+
+def inputs_in_use(configs: Iterable[ConfigApplied]) -> list[Topic]:
+    """Return the topics that a tick goes into: every stage's input, optional ones where a configuration names them."""
+    unused = ONLY_WHERE_CONFIGURED - {record.stage for record in configs}
+    return list(dict.fromkeys(topic for stage, topic in STAGE_INPUTS.items() if stage not in unused))
 
 
 def config_changes(wanted: Iterable[ConfigApplied], applied: Mapping[str, str]) -> Iterator[ConfigChange]:

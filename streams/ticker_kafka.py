@@ -8,19 +8,19 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable, Iterable, Sequence
-from contextlib import aclosing
+from contextlib import aclosing, suppress
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import InvalidProducerEpoch, KafkaError, ProducerFenced
 
 from rollbus.schemas.codec import decode, encode
 from rollbus.schemas.control import ConfigApplied, Tick
-from rollbus.schemas.topics import STAGE_INPUTS, Topic
+from rollbus.schemas.topics import Topic
 from rollbus.streams import names
 from rollbus.streams.changelog_kafka import read_partition
 from rollbus.streams.output_kafka import Row, new_producer, stop_producer, write
 from rollbus.streams.settings import StreamSettings
-from rollbus.streams.ticker import config_changes, next_tick
+from rollbus.streams.ticker import config_changes, inputs_in_use, next_tick
 from rollbus.streams.topics import partitions_of
 
 logger = logging.getLogger(__name__)
@@ -28,6 +28,7 @@ logger = logging.getLogger(__name__)
 _TICK = b"tick"
 _CONFIG = b"config\x1f"
 RETRY_S = 1.0
+CLOSE_S = 2.0
 
 
 def wall_clock_ms() -> int:
@@ -47,8 +48,9 @@ class Ticker:
     ) -> None:
         self._settings, self._configs, self._clock = settings, configs, clock
         self._changelog = names.changelog_topic(settings.namespace, names.TICKER)
-        self._inputs = list(dict.fromkeys(STAGE_INPUTS.values()))
+        self._inputs = inputs_in_use(configs)
         self._wanted = asyncio.Event()
+        self._writing = asyncio.Lock()
         self._task: asyncio.Task[None] | None = None
         self.last: Tick | None = None
         self._applied: dict[str, str] = {}
@@ -64,9 +66,11 @@ class Ticker:
             self._task = asyncio.create_task(self._main(), name="ticker")
 
     async def stop(self) -> None:
-        """Tick no more."""
+        """Tick no more; a tick that is being written may end, else it holds back the readers of every input."""
         task, self._task = self._task, None
         if task is not None:
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._writing.acquire(), CLOSE_S)
             task.cancel()
             await asyncio.wait([task])
 
@@ -105,7 +109,8 @@ class Ticker:
             await asyncio.sleep(max(0.0, due - time.monotonic()))
             due = max(due + interval_s, time.monotonic())
             tick = next_tick(self.last, wall_clock_ms=self._clock(), interval_ms=self._settings.tick_interval_ms)
-            await self._write(producer, tick)
+            async with self._writing:
+                await self._write(producer, tick)
 
     async def _write(self, producer: AIOKafkaProducer, tick: Tick) -> None:
         changes = list(config_changes(self._configs, self._applied))

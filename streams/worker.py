@@ -18,6 +18,8 @@ from rollbus.streams.app import StageApp
 from rollbus.streams.ends_kafka import EndOffsets
 from rollbus.streams.metrics import prometheus_text
 from rollbus.streams.metrics_server import MetricsServer
+from rollbus.streams.payload import bind_payload
+from rollbus.streams.payload_kafka import KafkaPayload
 from rollbus.streams.settings import StreamSettings
 from rollbus.streams.ticker_kafka import Ticker
 from rollbus.streams.topics_kafka import require_partitions, require_topics
@@ -108,6 +110,8 @@ class Worker:
         self._settings = settings
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.ticker = Ticker(settings, configs)
+        self._payload = KafkaPayload(settings)
+        bind_payload(stages, self._payload)
         self.apps = [
             StageApp(
                 stage,
@@ -159,6 +163,7 @@ class Worker:
             task.cancel()
         await asyncio.gather(self.ticker.stop(), *(app.stop() for app in self.apps))
         await self._ends.stop()
+        await self._payload.close()
         if self._server is not None:
             await self._server.stop()
 

@@ -14,12 +14,25 @@ if TYPE_CHECKING:
 
 def all_stages(settings: "Settings") -> list[Any]:
     """Return every stage: the namespace's, then each run's."""
+    from rollbus.streams.rewards.registry import installed
     from rollbus.streams.stages import namespace_stages, run_stages
 
-    stages = list(namespace_stages(settings.assembly, settings.scoring))
+    registry, ask = installed(), judge_endpoint(settings)
+    stages = list(namespace_stages(settings.assembly, settings.scoring, registry=registry, ask=ask))
     for run in settings.runs:
-        stages += run_stages(run)
+        stages += run_stages(run, registry=registry, ask=ask)
     return stages
+
+
+def judge_endpoint(settings: "Settings") -> Any:
+    """Return the model that judges ask, None where none is configured."""
+    from rollbus.streams.rewards.endpoint import Endpoint
+
+    judge = settings.judge
+    if judge.base_url is None:
+        return None
+    key = judge.api_key.get_secret_value() if judge.api_key else ""
+    return Endpoint(judge.base_url, judge.model, api_key=key, timeout_s=judge.timeout_s)
 
 
 def chosen_stages(settings: "Settings", names: Sequence[str]) -> list[Any]:
@@ -36,7 +49,8 @@ def configurations(settings: "Settings") -> list[ConfigApplied]:
     """Return the configuration of every stage as the record that puts it into effect."""
     applied = [_applied("assembly", None, settings.assembly), _applied("scoring", None, settings.scoring)]
     for run in settings.runs:
-        applied += [_applied(stage, run.run_id, run) for stage in ("grouping", "curriculum")]
+        stages = ("grouping", *("group-scoring",) * bool(run.grouping.rewards), "curriculum")
+        applied += [_applied(stage, run.run_id, run) for stage in stages]
     return applied
 
 

@@ -5,4 +5,5 @@ registry        the table of names, and the users' own by entry point
 feedback        rewards that were reported
 exact_match, regex, json_valid, length      what the text itself shows
 judge           what another model says
+judge_relative  how another model ranks the members of a closed group
 """

@@ -1,11 +1,13 @@
 """What a reward function is, and what it is given.
 
 It may be sync or async. It returns a number, or None where it cannot say yet: None is not 0. It may raise, hang or
-return nonsense: that harms the score of its trajectory and nothing else.
+return nonsense: that harms the score of its trajectory and nothing else. One over a closed group returns a number or
+None for each member, in their order; where it fails as a whole it harms that group and no other.
 """
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Literal
 
 from rollbus.schemas.trajectories import Trajectory
 
@@ -26,15 +28,19 @@ class RewardContext:
 
 
 Call = Callable[[Trajectory, RewardContext], float | Awaitable[float | None] | None]
+Values = Sequence[float | None]
+GroupCall = Callable[[Sequence[Trajectory], RewardContext], Values | Awaitable[Values]]
 
 
 @dataclass(frozen=True, slots=True)
 class RewardFunction:
     """One row of the registry."""
 
-    call: Call
+    call: Call | GroupCall
     version: str = "1"
     """Part of the reward version: raise it when the meaning changes."""
+    per: Literal["trajectory", "group"] = "trajectory"
+    """What it is called with: one trajectory, or all members of a closed group."""
     quick: bool = False
     """True where it neither waits nor computes for long: called in place, without a thread and a timeout."""
     reads_feedback: bool = False

@@ -3,8 +3,9 @@
 An entry point names a RewardFunction, or a plain function, which becomes one that runs in a thread with a timeout.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from importlib.metadata import entry_points
+from typing import Any, Literal
 
 from rollbus.schemas.config import RewardConfig, ScoringConfig
 from rollbus.schemas.errors import ConfigurationError
@@ -14,6 +15,7 @@ from rollbus.streams.rewards.exact_match import exact_match
 from rollbus.streams.rewards.feedback import feedback
 from rollbus.streams.rewards.json_valid import json_valid
 from rollbus.streams.rewards.judge import judge
+from rollbus.streams.rewards.judge_relative import judge_relative
 from rollbus.streams.rewards.length import length
 from rollbus.streams.rewards.regex import regex
 
@@ -25,6 +27,7 @@ BUILT_IN: Registry = {
     "feedback": RewardFunction(feedback, quick=True, reads_feedback=True),
     "json_valid": RewardFunction(json_valid, quick=True),
     "judge": RewardFunction(judge),
+    "judge_relative": RewardFunction(judge_relative, per="group"),
     "length": RewardFunction(length, quick=True),
     "regex": RewardFunction(regex, quick=True),
 }
@@ -56,12 +59,27 @@ def function_of(registry: Registry, reward: RewardConfig) -> RewardFunction:
         ) from None
 
 
+def check(registry: Registry, rewards: Iterable[RewardConfig], per: Literal["trajectory", "group"]) -> None:
+    """Raise ConfigurationError for a component that nobody registered, or that is over something else."""
+    for reward in rewards:
+        found = function_of(registry, reward).per
+        if found != per:
+            where = {"group": "a run's grouping.rewards", "trajectory": "scoring.rewards"}[found]
+            raise ConfigurationError(f"reward {reward.name!r}: {reward.type!r} is over a {found}; it goes into {where}")
+
+
 def reward_version(registry: Registry, config: ScoringConfig) -> str:
     """Return the hash of everything a score's value depends on besides the trajectory."""
-    return content_hash(
-        [
-            [function_of(registry, reward).version, reward.type, reward.name, reward.weight, reward.options]
-            for reward in config.rewards
-        ]
-        + [config.clip_low, config.clip_high]
-    )
+    return content_hash([*_parts(registry, config.rewards), config.clip_low, config.clip_high])
+
+
+def group_reward_version(registry: Registry, rewards: Iterable[RewardConfig], before: str) -> str:
+    """Return the hash of what a member's reward depends on: its own score's version, and the functions over groups."""
+    return content_hash([before, *_parts(registry, rewards)])
+
+
+def _parts(registry: Registry, rewards: Iterable[RewardConfig]) -> list[Any]:
+    return [
+        [function_of(registry, reward).version, reward.type, reward.name, reward.weight, reward.options]
+        for reward in rewards
+    ]

@@ -8,7 +8,7 @@ from typing import Any
 
 from rollbus.schemas.control import ConfigApplied
 from rollbus.schemas.drops import DeadLetter, Drop, ProducerReport
-from rollbus.schemas.groups import CurriculumState, Group, StepOutcome, TrainingBatch
+from rollbus.schemas.groups import ClosedGroup, CurriculumState, Group, StepOutcome, TrainingBatch
 from rollbus.schemas.ids import event_id, trajectory_id
 from rollbus.schemas.replays import ReplayManifest, ReplayRange, StageDigest
 from rollbus.schemas.steps import (
@@ -140,6 +140,7 @@ def _run() -> list[Record]:
     return [
         ("run-log", "main", config),
         ("run-log", "main", make_command("pause")),
+        ("closed-groups", "g1", ClosedGroup(group=groups()[0])),
         *(("run-log", "main", group) for group in groups()),
         ("curriculum", "main", window),
         ("batches", "main", batch()),

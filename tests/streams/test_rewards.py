@@ -1,10 +1,12 @@
 """What each built-in reward says of a trajectory."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rollbus.schemas.config import RewardConfig
 from rollbus.schemas.trajectories import Reward, Trajectory
 from rollbus.streams.rewards import registry
 from rollbus.streams.rewards.contract import RewardContext, RewardFunction
@@ -111,3 +113,18 @@ def test_installed_functions_come_from_entry_points(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(registry, "entry_points", lambda group: [Entry()] if group == "rollbus.rewards" else [])
     assert isinstance(registry.installed()["mine"], RewardFunction)
     assert registry.installed().keys() == {*registry.BUILT_IN, "mine"}
+
+
+def test_a_reward_over_groups_comes_from_an_installed_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_rewards_of_a_test.py").write_text(
+        "from rollbus.streams.rewards.contract import RewardFunction\n"
+        "shortest = RewardFunction(lambda group, context: [0.0] * len(group), per='group', version='7')\n"
+    )
+    info = tmp_path / "my_rewards-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: my-rewards\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[rollbus.rewards]\nshortest = my_rewards_of_a_test:shortest\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = registry.installed()
+    assert (found["shortest"].per, found["shortest"].version) == ("group", "7")
+    registry.check(found, (RewardConfig(type="shortest"),), "group")

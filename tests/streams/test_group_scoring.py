@@ -1,0 +1,258 @@
+"""Closed groups are judged as wholes: what is said is written down, and who misbehaves harms one group only."""
+
+import asyncio
+import math
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from rollbus.schemas.config import AssemblyConfig, GroupingConfig, RewardConfig, RunConfig, ScoringConfig
+from rollbus.schemas.errors import ConfigurationError
+from rollbus.schemas.events import TurnRecorded
+from rollbus.schemas.groups import ClosedGroup, Group
+from rollbus.schemas.topics import DROPS, EPISODE_EVENTS, RUN_LOG, TRAJECTORIES
+from rollbus.schemas.trajectories import Location, Trajectory
+from rollbus.streams.flow import Flow
+from rollbus.streams.group_scoring import GroupScoringStage
+from rollbus.streams.rewards.contract import RewardContext, RewardFunction
+from rollbus.streams.rewards.registry import BUILT_IN, check
+from rollbus.streams.scoring import ScoringStage
+from rollbus.streams.stages import namespace_stages, run_stages
+from tests.builders import make_config, make_episode, make_group, make_member, make_tick, make_trajectory
+from tests.stepping import Stepper
+
+
+def ranks(group: Sequence[Trajectory], context: RewardContext) -> list[float | None]:
+    """The longer the text of the only turn, the better."""
+    lengths = sorted({len(one.turns[0].completion.content or "") for one in group})
+    return [float(lengths.index(len(one.turns[0].completion.content or ""))) for one in group]
+
+
+async def _hang(group: Sequence[Trajectory], context: RewardContext) -> list[float | None]:
+    await asyncio.Event().wait()
+    return []
+
+
+def _raise(group: Sequence[Trajectory], context: RewardContext) -> list[float | None]:
+    raise RuntimeError("user code")
+
+
+REGISTRY = {
+    **BUILT_IN,
+    "ranks": RewardFunction(ranks, per="group", quick=True),
+    "slow_ranks": RewardFunction(ranks, per="group"),
+    "hang": RewardFunction(_hang, per="group"),
+    "raise": RewardFunction(_raise, per="group"),
+    "short": RewardFunction(lambda group, context: [1.0], per="group"),
+    "number": RewardFunction(lambda group, context: 1.0, per="group"),  # type: ignore[arg-type,return-value]
+    "silent": RewardFunction(lambda group, context: None, per="group"),  # type: ignore[arg-type,return-value]
+    "one_nan": RewardFunction(lambda group, context: [math.nan, *range(len(group) - 1)], per="group"),
+    "one_none": RewardFunction(lambda group, context: [None, *range(len(group) - 1)], per="group"),
+}
+TEXTS = ("a", "bb", "ccc")
+
+
+class Texts:
+    """Trajectories by offset, and what was asked for."""
+
+    def __init__(self, *texts: str) -> None:
+        self.texts, self.fetched = texts, 0
+
+    async def fetch(self, locations: Collection[Location]) -> Mapping[Location, Trajectory]:
+        self.fetched += 1
+        return {
+            each: make_trajectory(f"t{each.offset}", text=self.texts[each.offset])
+            for each in locations
+            if each.offset < len(self.texts)
+        }
+
+
+def component(kind: str, **fields: Any) -> RewardConfig:
+    return RewardConfig(**({"type": kind, "name": kind, "timeout_s": 0.05, "attempts": 1} | fields))
+
+
+def run_with(*rewards: RewardConfig, **grouping: Any) -> RunConfig:
+    return RunConfig(grouping=GroupingConfig(rewards=rewards, advantage="mean", **grouping))
+
+
+def judging(*rewards: RewardConfig, texts: Sequence[str] = TEXTS, **grouping: Any) -> tuple[Stepper, Texts]:
+    payload = Texts(*texts)
+    stepper = Stepper(GroupScoringStage(run_with(*rewards, **grouping), registry=REGISTRY, payload=payload))
+    stepper.tick()
+    return stepper, payload
+
+
+def closed(name: str = "g1", size: int = 3, rewards: Sequence[float] | None = None) -> ClosedGroup:
+    members = tuple(
+        make_member(
+            f"t{offset}",
+            (rewards or [0.0] * size)[offset],
+            location=Location(topic="rollbus.trajectories", partition=0, offset=offset),
+        )
+        for offset in range(size)
+    )
+    return ClosedGroup(group=make_group(name, [0.0] * size, members=members))
+
+
+def test_a_function_over_the_group_gives_rewards_components_and_advantages() -> None:
+    stepper, _ = judging(component("ranks", weight=2.0))
+    (group,) = stepper.feed(closed(rewards=[1.0, 0.0, 0.0]))
+    assert [member.reward for member in group.members] == [1.0, 2.0, 4.0]
+    assert [member.components["ranks"] for member in group.members] == [0.0, 1.0, 2.0]
+    assert sum(member.advantage for member in group.members) == pytest.approx(0)
+    assert (group.reward_min, group.reward_max, group.has_signal) == (1.0, 4.0, True)
+    assert group.reward_version != closed().group.reward_version
+
+
+@pytest.mark.parametrize("kind", ["ranks", "slow_ranks"])
+def test_a_group_delivered_again_is_judged_once_even_after_a_restart(kind: str) -> None:
+    stepper, payload = judging(component(kind, timeout_s=5))
+    assert len(stepper.outputs([closed(), closed()])) == 1
+    stepper.restore()
+    assert stepper.feed(closed()) == []
+    assert payload.fetched == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "word"),
+    [("hang", "within 0.05 s"), ("raise", "user code"), ("short", "1 values for 3"), ("number", "no sequence")],
+)
+def test_a_function_that_fails_costs_its_group_and_no_other(kind: str, word: str) -> None:
+    stepper, _ = judging(component(kind))
+    (drop,) = stepper.feed(closed())
+    assert (drop.unit, drop.reason, drop.stage, drop.run_id) == ("group", "score_failed", "group-scoring", "main")
+    assert (drop.trajectory_ids, word in drop.detail) == (("t0", "t1", "t2"), True)
+
+
+def test_a_function_that_says_nothing_is_a_missing_score() -> None:
+    stepper, _ = judging(component("silent"))
+    (drop,) = stepper.feed(closed())
+    assert (drop.unit, drop.reason) == ("group", "score_missing")
+
+
+@pytest.mark.parametrize(("kind", "reason"), [("one_nan", "score_failed"), ("one_none", "score_missing")])
+def test_a_member_without_a_number_leaves_before_the_mean(kind: str, reason: str) -> None:
+    stepper, _ = judging(component(kind))
+    drop, group = stepper.feed(closed())
+    assert (drop.unit, drop.unit_id, drop.reason) == ("trajectory", "t0", reason)
+    assert [(member.trajectory_id, member.advantage) for member in group.members] == [("t1", -0.5), ("t2", 0.5)]
+
+
+def test_what_is_left_of_a_group_must_still_be_one() -> None:
+    stepper, _ = judging(component("one_nan"))
+    first, rest = stepper.feed(closed(size=2))
+    assert (first.unit, first.reason, first.trajectory_ids) == ("trajectory", "score_failed", ("t0",))
+    assert (rest.unit, rest.reason, rest.trajectory_ids) == ("group", "incomplete_group", ("t1",))
+
+
+def test_a_member_whose_payload_is_gone_is_dropped_and_nobody_is_asked_about_the_last() -> None:
+    stepper, _ = judging(component("ranks"), texts=TEXTS[:2])
+    drop, group = stepper.feed(closed())
+    assert (drop.reason, drop.unit_id, len(group.members)) == ("payload_lost", "t2", 2)
+    stepper, _ = judging(component("raise"), texts=TEXTS[:1])
+    drops = stepper.feed(closed(size=2))
+    assert [(drop.reason, drop.trajectory_ids) for drop in drops] == [
+        ("payload_lost", ("t1",)),
+        ("incomplete_group", ("t0",)),
+    ]
+
+
+def test_only_so_many_calls_are_in_flight() -> None:
+    running = most = 0
+
+    async def count(group: Sequence[Trajectory], context: RewardContext) -> list[float | None]:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0)
+        running -= 1
+        return [1.0] * len(group)
+
+    registry = {**REGISTRY, "count": RewardFunction(count, per="group")}
+    run = run_with(component("count", timeout_s=5), rewards_concurrency=2)
+    stepper = Stepper(GroupScoringStage(run, registry=registry, payload=Texts(*TEXTS)))
+    assert len(stepper.outputs([closed(f"g{number}") for number in range(6)])) == 6
+    assert most == 2
+
+
+def test_a_configuration_in_the_log_holds_from_where_it_stands() -> None:
+    stepper, _ = judging(component("ranks"))
+    config = make_config("group-scoring", run_with(component("ranks", weight=10.0)), run_id="main")
+    before, after = (out.record for out in stepper.outputs([closed("g1"), config, closed("g2")]))
+    assert [group.reward_max for group in (before, after)] == [2.0, 20.0]
+
+
+def test_other_runs_and_functions_in_the_wrong_place_are_left_out() -> None:
+    stepper, payload = judging(component("ranks"))
+    assert stepper.feed(ClosedGroup(group=make_group("g", run_id="other"))) == []
+    assert payload.fetched == 0
+    with pytest.raises(ConfigurationError, match=r"over a trajectory; it goes into scoring\.rewards"):
+        GroupScoringStage(run_with(component("feedback")))
+    with pytest.raises(ConfigurationError, match=r"over a group; it goes into a run's grouping\.rewards"):
+        ScoringStage(ScoringConfig(rewards=(component("judge_relative"),)), keep_ms=1)
+    with pytest.raises(ConfigurationError, match="no function 'nobody'"):
+        check(REGISTRY, (component("nobody"),), "group")
+
+
+RUN = RunConfig(grouping=GroupingConfig(group_size=3, rewards=(component("ranks"),)))
+
+
+def flow_of(run: RunConfig, **stage: Any) -> Flow:
+    stages = [*namespace_stages(AssemblyConfig(), ScoringConfig(rewards=())), *run_stages(run, registry=REGISTRY)]
+    if stage:
+        stages = [GroupScoringStage(run, registry=REGISTRY, **stage) if _judges(one) else one for one in stages]
+    return Flow(stages, partitions=2)
+
+
+def _judges(stage: Any) -> bool:
+    return isinstance(stage, GroupScoringStage)
+
+
+def groups_of(flow: Flow) -> list[Group]:
+    return [record for record in flow.records(RUN_LOG) if isinstance(record, Group)]
+
+
+async def pour(flow: Flow) -> None:
+    for number, text in enumerate(TEXTS * 2):
+        start = {"group_id": f"g{number // 3}", "group_size": 3, "example_id": None}
+        for event in make_episode(f"e{number}", reward=None, start=start):
+            if isinstance(event, TurnRecorded):
+                event = replace(event, completion=replace(event.completion, content=text))
+            flow.publish(EPISODE_EVENTS, event.root_episode_id, event)
+    await flow.settle()
+    await flow.tick(make_tick(1))
+
+
+async def test_through_the_whole_flow_a_judged_group_reaches_the_run() -> None:
+    flow = flow_of(RUN)
+    await pour(flow)
+    groups = groups_of(flow)
+    assert len(groups) == 2
+    for group in groups:
+        assert sorted(member.reward for member in group.members) == [0.0, 1.0, 2.0]
+    assert flow.records(DROPS) == []
+    assert len([one for one in flow.records(TRAJECTORIES) if isinstance(one, Trajectory)]) == 6
+
+
+async def test_a_replay_reads_the_verdicts_and_asks_nobody() -> None:
+    live = flow_of(RUN)
+    await pour(live)
+    judged = {group.group_id: group for group in groups_of(live)}
+
+    async def recorded(group_id: str) -> Group | None:
+        return judged.get(group_id)
+
+    again = flow_of(RUN, recorded=recorded, payload=None)
+    await pour(again)
+    assert groups_of(again) == groups_of(live)
+
+
+def test_a_run_that_asks_for_no_such_reward_has_no_such_stage() -> None:
+    assert [stage.name for stage in run_stages(RunConfig())] == ["grouping.main", "curriculum.main"]
+    assert [stage.name for stage in run_stages(RUN, registry=REGISTRY)] == [
+        "grouping.main",
+        "group-scoring.main",
+        "curriculum.main",
+    ]

@@ -20,6 +20,7 @@ from rollbus.schemas.config import (
     ScoringConfig,
 )
 from rollbus.schemas.groups import Group
+from rollbus.schemas.ids import trajectory_id
 from rollbus.schemas.topics import BATCHES, DROPS, EPISODE_EVENTS, RUN_LOG, TRAJECTORIES, Topic
 from rollbus.streams.settings import StreamSettings
 from rollbus.streams.stages import AnyStage, namespace_stages, run_stages
@@ -87,9 +88,9 @@ class Traffic:
 
     async def until_trained(self, *, within_s: float = DONE_S) -> None:
         """Wait until each trajectory is in a batch or dropped."""
-        wanted = len({event.episode_id for event in self.events})
+        wanted = {trajectory_id(event.episode_id) for event in self.events}
         async with asyncio.timeout(within_s):
-            while len(await _fates(self.settings)) < wanted:  # noqa: ASYNC110 - looks at topics
+            while not wanted <= await _fates(self.settings):  # noqa: ASYNC110 - looks at topics
                 await asyncio.sleep(0.5)
 
     async def check(self) -> Recorded:

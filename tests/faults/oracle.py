@@ -16,6 +16,7 @@ from rollbus.schemas import chunks
 from rollbus.schemas.codec import decode, encode
 from rollbus.schemas.control import ConfigApplied, Tick
 from rollbus.schemas.errors import RecordError
+from rollbus.schemas.soundness import check_sound
 from rollbus.schemas.topics import DEAD_LETTERS, STAGE_INPUTS, TOPICS, Topic
 from rollbus.schemas.trajectories import Location
 from rollbus.streams.batch import Partition
@@ -98,9 +99,9 @@ def _incoming(place: Partition, entry: Entry) -> Incoming:
         key = (entry.key or b"").decode()
     except UnicodeDecodeError as error:
         raise RecordError("key") from error
-    return Incoming(
-        record, key, Location(topic=place.topic, partition=place.partition, offset=entry.offset), entry.value
-    )
+    check_sound(record)
+    location = Location(topic=place.topic, partition=place.partition, offset=entry.offset)
+    return Incoming(record, key, location, entry.value)
 
 
 def _place(found: Recorded, topic: Topic, key: bytes | None) -> Partition:

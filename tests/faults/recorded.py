@@ -1,5 +1,7 @@
 """What stands on the broker after a test, read once: records, committed offsets, changelogs, open transactions."""
 
+import asyncio
+import time
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
@@ -17,6 +19,9 @@ from rollbus.streams.processing import OWN_ROWS
 from rollbus.streams.settings import StreamSettings
 from rollbus.streams.stages import AnyStage
 from rollbus.streams.topics import partitions_of
+
+PATIENCE_S = 5.0
+"""Beyond a transaction's deadline: the broker looks for dead ones each second."""
 
 
 class Entry(NamedTuple):
@@ -62,11 +67,11 @@ async def read_everything(settings: StreamSettings, stages: Sequence[AnyStage]) 
         for stage in stages
         for place in found.places(stage.input)
     }
+    found.held_back = await _held_back(settings, [*tables, *changelogs])
     found.entries = await _read(settings, tables)
     for place, entries in (await _read(settings, changelogs)).items():
         found.rows[changelogs[place]] = _compacted(entries)
     found.committed = await _committed(settings, stages, found)
-    found.held_back = await _held_back(settings, [*tables, *changelogs])
     found.dead_letters = await read_dead_letters_async(settings.kafka, settings.namespace)
     return found
 
@@ -117,6 +122,14 @@ async def _committed(
 
 
 async def _held_back(settings: StreamSettings, places: Sequence[Partition]) -> dict[Partition, int]:
+    """Return what stays hidden for longer than any transaction may last."""
+    deadline = time.monotonic() + settings.transaction_timeout_s + PATIENCE_S
+    while (held := await _hidden(settings, places)) and time.monotonic() < deadline:  # noqa: ASYNC110
+        await asyncio.sleep(1.0)
+    return held
+
+
+async def _hidden(settings: StreamSettings, places: Sequence[Partition]) -> dict[Partition, int]:
     ends = []
     for isolation in ("read_uncommitted", "read_committed"):
         consumer = AIOKafkaConsumer(**settings.kafka.client_options(), isolation_level=isolation)

@@ -46,7 +46,7 @@ def seeds(topic: Topic) -> list[Any]:
     ]
     trajectories = [make_trajectory("e1"), make_trajectory("e2", reward=None)]
     scores = [make_score("t1"), make_score("t2", 0.0), make_score("t3", None)]
-    run_log = [make_group("g1"), make_command("pause"), make_version(1), make_outcome(make_batch(0, []))]
+    run_log = [make_group("g1"), make_command("resume"), make_version(1), make_outcome(make_batch(0, []))]
     return {
         ALIASES.name: alias,
         EPISODE_EVENTS.name: events,

@@ -1,0 +1,94 @@
+"""Poison through a real worker of all stages: each record is taken or a dead letter, and the good ones are trained."""
+
+import asyncio
+import random
+import struct
+from pathlib import Path
+
+import pytest
+from aiokafka.errors import MessageSizeTooLargeError
+from click.testing import CliRunner
+
+from rollbus.cli.root import rollbus
+from rollbus.schemas.codec import encode
+from rollbus.schemas.topics import ALIASES, EPISODE_EVENTS, RUN_LOG, SCORES, TRAJECTORIES, Topic
+from rollbus.streams.topics_kafka import ensure_topics
+from tests.builders import make_turn
+from tests.faults.episodes import Traffic, pipeline
+from tests.faults.oracle import Pair, check_log
+from tests.faults.recorded import read_everything
+from tests.services.stream_fixtures import send, stream_settings
+from tests.services.stream_process import running
+from tests.streams.poison import fuzzed
+
+pytestmark = pytest.mark.services
+
+POISONED = (ALIASES, EPISODE_EVENTS, TRAJECTORIES, SCORES, RUN_LOG)
+FUZZED = 1_000
+"""Into each stage's input."""
+
+
+def by_hand() -> list[Pair]:
+    """One record of each kind of poison that has a name."""
+    whole = encode(make_turn("by-hand"))
+    unequal = bytearray(encode(make_turn("by-hand", completion=(4, 5), logprobs=(-0.5, -0.25))))
+    place = unequal.index(struct.pack("<ff", -0.5, -0.25))
+    not_a_number = bytearray(unequal)
+    not_a_number[place : place + 4] = struct.pack("<f", float("nan"))
+    del unequal[place : place + 4]
+    unequal[place - 1] = 8  # the length before it, as Avro writes 4
+    return [
+        (b"k", whole[:30]),
+        (b"k", b"\xc3\x01" + bytes(8) + whole[10:]),  # an unknown schema
+        (b"k", b"\x00\x00\x00\x00\x01confluent"),
+        (b"k", random.Random(1).randbytes(1_000_000)),
+        (b"\xff\xfe", whole),
+        (b"k", whole.replace(b"your move", b"your \xff\xfeve")),
+        (b"k", None),
+        (b"k", b""),
+        (b"k", bytes(not_a_number)),
+        (b"k", bytes(unequal)),
+    ]
+
+
+def keyed(topic: Topic) -> list[Pair]:
+    """Fuzzed records under keys that repeat."""
+    return [(f"k{n % 7}".encode(), value) for n, value in enumerate(fuzzed(topic, FUZZED, seed=9)) if n % 50]
+
+
+async def test_poison_ends_no_worker_and_every_record_of_it_is_accounted_for(
+    kafka: str, namespace: str, tmp_path: Path
+) -> None:
+    settings = stream_settings(kafka, namespace)
+    await ensure_topics(settings, pipeline())
+    traffic = Traffic(settings)
+    async with running(settings, pipeline()):
+        await traffic.send(range(2))
+        for topic, pairs in [(EPISODE_EVENTS, by_hand()), *((t, keyed(t)) for t in POISONED)]:
+            await send(settings, topic.name, pairs)
+            traffic.published += [(topic, pair) for pair in pairs]
+        with pytest.raises(MessageSizeTooLargeError):
+            await send(settings, EPISODE_EVENTS.name, [(b"k", bytes(9_000_000))])  # ten times what a record may have
+        await traffic.send(range(2, 4))
+        await traffic.until_trained()
+    found = await read_everything(settings, pipeline())
+    await check_log(found, pipeline(), traffic.published)
+    refused = {letter.value for letter in found.dead_letters}
+    assert {value for _, value in by_hand()[:8]} <= refused
+    assert len(found.dead_letters) > FUZZED
+    config = tmp_path / "rollbus.yaml"
+    config.write_text(f"namespace: {namespace}\nkafka: {{bootstrap_servers: '{kafka}'}}\n")
+
+    async def cli(*arguments: str) -> str:
+        result = await asyncio.to_thread(
+            CliRunner().invoke, rollbus, ["-c", str(config), "dead-letters", *arguments], env={"COLUMNS": "200"}
+        )
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    assert "InvalidRecordError" in await cli("list")
+    letter = found.dead_letters[0]
+    assert letter.error_class in await cli("show", f"{letter.topic}:{letter.partition}:{letter.offset}")
+    assert "would reinject" in await cli("reinject", "--class", "UndecodableError", "--all", "--dry-run")
+    origin = f"{letter.topic}:{letter.partition}:{letter.offset}"
+    assert "as attempt 2" in await cli("reinject", origin)

@@ -1,0 +1,242 @@
+"""What `rollbus topics acls` prints, applied to a broker that enforces it: each role can do its work, and no more."""
+
+import argparse
+import asyncio
+import dataclasses
+import shlex
+from collections.abc import AsyncIterator, Iterable, Iterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.errors import (
+    GroupAuthorizationFailedError,
+    TopicAuthorizationFailedError,
+    TransactionalIdAuthorizationFailed,
+)
+from aiokafka.protocol.admin import CreateAclsRequest
+from click.testing import CliRunner
+from pydantic import SecretStr
+
+from rollbus.cli.root import rollbus
+from rollbus.local.kafka import kafka_service
+from rollbus.local.ports import free_port
+from rollbus.local.service import ServiceProcess
+from rollbus.local.tether import tethered
+from rollbus.producers.kafka_sink import KafkaSink
+from rollbus.producers.sink import Outbound
+from rollbus.schemas.codec import encode
+from rollbus.schemas.control import ConfigApplied
+from rollbus.schemas.ids import canonical_json
+from rollbus.schemas.kafka_connection import KafkaConnection
+from rollbus.schemas.steps import StepCompleted
+from rollbus.schemas.topics import EPISODE_EVENTS, TOPICS, TRAINING_STEPS, TRAJECTORIES
+from rollbus.streams.settings import StreamSettings
+from rollbus.streams.topics_kafka import ensure_topics
+from rollbus.trainer.backends.memory import MemoryBackend
+from rollbus.trainer.log_kafka import KafkaLog
+from rollbus.trainer.loop import Trainer
+from tests.builders import START_MS
+from tests.faults.episodes import RUN, Traffic, group_events, pipeline
+from tests.services.stream_fixtures import read_topic, stream_settings
+from tests.services.stream_process import running
+from tests.trainer.scenario import SETTINGS
+
+pytestmark = pytest.mark.services
+
+ROLES = ("producer", "worker", "trainer", "sink")
+PASSWORD = "only-for-this-test"
+LOGIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
+TYPES = {"topic": 2, "group": 3, "transactional_id": 5}
+PATTERNS = {"literal": 3, "prefixed": 4}
+OPERATIONS = {"Read": 3, "Write": 4, "Create": 5, "Describe": 8, "DescribeConfigs": 10}
+ALLOW = 3
+"""Numbers of Kafka's protocol (AclBindings)."""
+
+BROKER = {
+    "listener.security.protocol.map": "CLIENT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
+    "sasl.enabled.mechanisms": "PLAIN",
+    "sasl.mechanism.inter.broker.protocol": "PLAIN",
+    "listener.name.client.plain.sasl.jaas.config": " ".join(
+        [
+            f'{LOGIN} username="admin" password="{PASSWORD}"',
+            *(f'user_{user}="{PASSWORD}"' for user in ("admin", *ROLES)),
+        ]
+    )
+    + ";",
+    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
+    "super.users": "User:admin;User:ANONYMOUS",  # the controller's own listener knows no users
+}
+
+
+@pytest.fixture
+def server(tmp_path: Path) -> Iterator[str]:
+    """Address of a broker that asks who one is, and lets nobody but its administrator do anything."""
+    log = tmp_path / "kafka.log"
+    service = kafka_service(
+        folder=tmp_path / "kafka", client_port=free_port(), controller_port=free_port(), changes=BROKER
+    )
+    service = dataclasses.replace(service, is_healthy=lambda: "Kafka Server started" in log.read_text())
+    broker = ServiceProcess(service, log_path=log, prefix=tethered())
+    try:
+        broker.start()
+        broker.wait_until_healthy()
+        yield service.address
+    finally:
+        broker.stop()
+
+
+def connection(server: str, user: str) -> KafkaConnection:
+    """The broker as one user reaches it."""
+    return KafkaConnection(
+        bootstrap_servers=server,
+        security_protocol="SASL_PLAINTEXT",
+        sasl_mechanism="PLAIN",
+        username=user,
+        password=SecretStr(PASSWORD),
+    )
+
+
+def settings_of(server: str, namespace: str, user: str) -> StreamSettings:
+    return stream_settings(server, namespace).model_copy(update={"kafka": connection(server, user)})
+
+
+def printed(config: Path) -> Iterator[tuple[str, argparse.Namespace]]:
+    """Each line of `rollbus topics acls` as `kafka-acls` would take it, with its role."""
+    parser = argparse.ArgumentParser(exit_on_error=False)
+    parser.add_argument("--operation", action="append")
+    parser.add_argument("--resource-pattern-type", choices=PATTERNS)
+    for kind in TYPES:
+        parser.add_argument(f"--{kind.replace('_', '-')}")
+    result = CliRunner().invoke(rollbus, ["-c", str(config), "topics", "acls"])
+    assert result.exit_code == 0, result.output
+    role = ""
+    for line in result.output.splitlines():
+        if line.startswith("#"):
+            role = line.removeprefix("# ").partition(":")[0]
+        else:
+            yield role, parser.parse_args(shlex.split(line))
+
+
+async def apply(server: str, lines: Iterable[tuple[str, argparse.Namespace]]) -> None:
+    """Allow each role's user what was printed for it."""
+    admin = AIOKafkaAdminClient(**connection(server, "admin").client_options())
+    await admin.start()
+    try:
+        for role, line in lines:
+            ((kind, name),) = [(kind, name) for kind in TYPES if (name := getattr(line, kind)) is not None]
+            pattern = PATTERNS[line.resource_pattern_type]
+            for operation in line.operation:
+                request = CreateAclsRequest(
+                    TYPES[kind], name, pattern, f"User:{role}", "*", OPERATIONS[operation], ALLOW
+                )
+                response: Any = await admin._send_request(request)
+                assert all(code == 0 for code, _ in response.creation_responses), response
+    finally:
+        await admin.close()
+
+
+async def consume_everything(server: str, namespace: str) -> int:
+    """Do what the sink does: join its group, read all topics, commit; return how many records there were."""
+    consumer = AIOKafkaConsumer(
+        *(topic.full_name(namespace) for topic in TOPICS),
+        **connection(server, "sink").client_options(),
+        group_id=f"{namespace}sink",
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+    )
+    await consumer.start()
+    try:
+        count = 0
+        while records := await consumer.getmany(timeout_ms=3_000):
+            count += sum(map(len, records.values()))
+            await consumer.commit()
+            if count > 20:
+                break
+        return count
+    finally:
+        await consumer.stop()
+
+
+@asynccontextmanager
+async def producer_of(server: str, user: str, **options: Any) -> AsyncIterator[AIOKafkaProducer]:
+    producer = AIOKafkaProducer(**connection(server, user).client_options(), **options)
+    try:
+        await producer.start()
+        yield producer
+    finally:
+        await producer.stop()
+
+
+async def try_to_read(server: str, user: str, topic: str) -> None:
+    consumer = AIOKafkaConsumer(**connection(server, user).client_options(), auto_offset_reset="earliest")
+    await consumer.start()
+    try:
+        consumer.assign([TopicPartition(topic, 0)])
+        await asyncio.wait_for(consumer.getmany(timeout_ms=5_000), 20)
+    finally:
+        await consumer.stop()
+
+
+async def try_to_join(server: str, user: str, group: str, topic: str) -> None:
+    consumer = AIOKafkaConsumer(topic, **connection(server, user).client_options(), group_id=group)
+    try:
+        await asyncio.wait_for(consumer.start(), 20)
+        await asyncio.wait_for(consumer.getmany(timeout_ms=5_000), 20)
+    finally:
+        await consumer.stop()
+
+
+async def work(server: str, namespace: str) -> None:
+    """Let every role do all its work once, from the producer's events to the trainer's step and the sink's reading."""
+    sink = KafkaSink(connection(server, "producer"))
+    await sink.start()
+    name = EPISODE_EVENTS.full_name(namespace)
+    try:
+        records = [Outbound(name, e.root_episode_id.encode(), encode(e), START_MS) for e in group_events(0)]
+        assert await sink.send(records) == frozenset()
+    finally:
+        await sink.close()
+    traffic = Traffic(settings_of(server, namespace, "admin"))
+    traffic.events = group_events(0)
+    applied = ConfigApplied(
+        stage="grouping",
+        run_id=RUN.run_id,
+        config_hash=RUN.config_hash(),
+        content=canonical_json(RUN.model_dump(mode="json")),
+    )
+    async with running(settings_of(server, namespace, "worker"), pipeline(), [applied]):
+        await traffic.until_trained(within_s=40)
+        log = KafkaLog(connection(server, "trainer"), namespace=namespace, run_id="main", model="agent")
+        await Trainer(log, MemoryBackend(), dataclasses.replace(SETTINGS, batch_wait_s=5.0)).run(until_idle=True)
+    steps = await read_topic(settings_of(server, namespace, "admin"), TRAINING_STEPS.name, 1)
+    assert any(isinstance(step, StepCompleted) and step.trained for step in steps)
+    assert await consume_everything(server, namespace) > 20
+
+
+async def test_the_printed_permissions_are_enough_for_each_role_and_no_more(
+    server: str, namespace: str, tmp_path: Path
+) -> None:
+    await ensure_topics(settings_of(server, namespace, "admin"), pipeline())
+    config = tmp_path / "rollbus.yaml"
+    config.write_text(f"namespace: {namespace}\nworker: {{event_partitions: 2}}\nruns: [{{run_id: main}}]\n")
+    await apply(server, list(printed(config)))
+    await work(server, namespace)
+    events, trajectories = EPISODE_EVENTS.full_name(namespace), TRAJECTORIES.full_name(namespace)
+    steps, drops = TRAINING_STEPS.full_name(namespace), f"{namespace}drops"
+    for user, topic in (("producer", trajectories), ("worker", steps), ("trainer", events), ("sink", drops)):
+        async with producer_of(server, user) as producer:
+            with pytest.raises(TopicAuthorizationFailedError):
+                await asyncio.wait_for(producer.send_and_wait(topic, b"not allowed"), 20)
+    for user, topic in (("producer", events), ("worker", steps), ("trainer", events)):
+        with pytest.raises(TopicAuthorizationFailedError):
+            await try_to_read(server, user, topic)
+    for user, topic in (("trainer", trajectories), ("sink", events)):
+        with pytest.raises(GroupAuthorizationFailedError):
+            await try_to_join(server, user, f"{namespace}assembly", topic)
+    with pytest.raises(TransactionalIdAuthorizationFailed):
+        async with producer_of(server, "trainer", transactional_id=f"{namespace}ticker"):
+            pass

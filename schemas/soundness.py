@@ -27,7 +27,8 @@ _IDS = ("_id", "_ids", "_key", "_hint", "_hash", "alias", "task", "model", "name
 
 def check_sound(record: Any) -> None:
     """Raise InvalidRecordError for a record that no stage could handle."""
-    checker = _checker(type(record))
+    kind: Any = type(record)
+    checker = _checker(kind)
     if checker is not None:
         checker(record)
 

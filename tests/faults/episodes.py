@@ -114,7 +114,7 @@ def check_fates(found: Recorded, events: Sequence[Any]) -> None:
     records = {topic: [decode(entry.value) for entry in found.of(topic)] for topic in (TRAJECTORIES, RUN_LOG, BATCHES)}
     emitted = Counter(one.trajectory_id for one in records[TRAJECTORIES] if type(one).__name__ == "Trajectory")
     assert emitted == Counter(expected.trajectories), "trajectories"
-    groups = {
+    groups: Any = {
         group.group_key.removeprefix("group:"): {
             one.trajectory_id: (one.reward, pytest.approx(one.advantage)) for one in group.members
         }

@@ -69,7 +69,8 @@ async def _live(found: Recorded, stage: AnyStage, place: Partition) -> Life:
     life, end = Life(), found.committed[stage.name, place.partition]
     log = Log(1, found.settings.namespace)
     reader = Reader(stage, 0, stage.new_state())
-    log.topics[stage.input.name] = records = [[]]
+    records: list[list[Incoming]] = [[]]
+    log.topics[stage.input.name] = records
     for entry in found.entries[place]:
         if entry.offset >= end:
             break

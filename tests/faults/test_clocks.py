@@ -63,4 +63,4 @@ async def test_the_broker_takes_records_from_the_future_and_the_past(settings: S
         records = [Outbound(name, b"k", encode(event), time_ms) for time_ms in (now_ms, 0)]
         assert await asyncio.wait_for(sink.send(records), 20) == frozenset()
     finally:
-        await sink.stop()
+        await sink.close()

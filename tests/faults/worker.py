@@ -13,6 +13,7 @@ import signal
 import sys
 import time
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -35,8 +36,7 @@ class Death:
 
 def in_write(death: Death, *, half: bool) -> None:
     """Die before a transaction's records are sent, or with half of them sent."""
-    from rollbus.streams import transaction
-
+    transaction: Any = import_module("rollbus.streams.transaction")
     write = transaction.write
 
     async def dying(producer: Any, rows: Any) -> None:
@@ -51,8 +51,7 @@ def in_write(death: Death, *, half: bool) -> None:
 
 def in_commit(death: Death, *, after_s: float | None) -> None:
     """Die when all is sent but not committed, or so long after the commit was begun."""
-    from rollbus.streams import transaction
-
+    transaction: Any = import_module("rollbus.streams.transaction")
     new_producer = transaction.new_producer
 
     def dying(*arguments: Any) -> Any:

@@ -38,6 +38,14 @@ class AssemblyConfig(Config):
     min_episode_length: int = Field(default=1, ge=1)
     """Fewest turns a trajectory must have."""
     include_tool_calls: bool = True
+    reward_sources: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    """Which sources may set, supersede and retract the reward of a name; `*` stands for every name that is not listed.
+    A name without a rule is anybody's."""
+
+    def allows(self, reward: str, source: str) -> bool:
+        """Say whether a source may set a reward."""
+        sources = self.reward_sources.get(reward, self.reward_sources.get("*"))
+        return sources is None or source in sources
 
 
 class RewardConfig(Config):

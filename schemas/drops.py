@@ -18,6 +18,8 @@ class DropReason(StrEnum):
     ORPHANED_REWARD = "orphaned_reward"
     """Its episode was never seen, or is past `late_horizon`."""
     UNRESOLVED_ALIAS = "unresolved_alias"
+    REWARD_NOT_ALLOWED = "reward_not_allowed"
+    """Its source may not set the reward of this name."""
     MISSING_EVENTS = "missing_events"
     """A writer's count or the start never became whole."""
     MISSING_CHUNK = "missing_chunk"

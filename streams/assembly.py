@@ -21,6 +21,7 @@ from rollbus.streams.assembly_build import Closing, build
 from rollbus.streams.assembly_rewards import standing
 from rollbus.streams.assembly_state import (
     KINDS,
+    NOT_ALLOWED,
     REFUSED,
     SEPARATOR,
     AssemblyState,
@@ -32,6 +33,9 @@ from rollbus.streams.assembly_state import (
 )
 from rollbus.streams.stage import Incoming, Outgoing
 from rollbus.streams.stage_state import misplaced
+
+_NO_PART = (REFUSED, NOT_ALLOWED)
+"""Kinds of rows that no trajectory is made of."""
 
 
 class AssemblyStage:
@@ -79,6 +83,8 @@ def _admit(state: AssemblyState, event: Event, data: bytes) -> Iterable[Outgoing
     known_sum = _checksum_of(known) if known else stub.seen.get(within) if stub else None
     if known_sum is not None:
         return () if known_sum == checksum(data) else _refuse(state, event, data, DropReason.DUPLICATE_CONFLICT)
+    if type(event) is RewardReported and not state.config.value.allows(event.name, event.source):
+        return _not_allowed(state, key, event, data, stub)
     if stub is None:
         return _keep(state, key, event, data)
     if stub.excluded:
@@ -94,6 +100,19 @@ def _keep(state: AssemblyState, key: str, event: Event, data: bytes) -> Iterable
         _close(state, event.episode_id, Stub(state.clock.now_ms, None, excluded=True))
         return [_drop(state, "episode", event.episode_id, DropReason.EXCLUDED, event.reason)]
     return _finish(state, event.episode_id) if episode.complete() else ()
+
+
+def _not_allowed(
+    state: AssemblyState, key: str, event: RewardReported, data: bytes, stub: Stub | None
+) -> Iterator[Outgoing]:
+    """Count a reward that its source may not set; its place in the writer's sequence is taken all the same."""
+    row = EventRow(NOT_ALLOWED, state.clock.now_ms, data, event)
+    detail = f"reward {event.name!r} by source {event.source!r}, episode {event.episode_id}"
+    yield _drop(state, "event", event.event_id, DropReason.REWARD_NOT_ALLOWED, detail)
+    if stub is not None:
+        state.put(key, row)
+    elif state.keep(key, event, row).complete():
+        yield from _finish(state, event.episode_id)
 
 
 def _revise(
@@ -140,7 +159,7 @@ def _finish(state: AssemblyState, episode_id: str) -> Iterator[Outgoing]:
     """Close an episode: its trajectory, or a drop where its start is missing; and a drop for what is missing."""
     episode, now_ms = state.open[episode_id], state.clock.now_ms
     holes = episode.holes()
-    events = [event_of(row) for key in episode.keys if (row := state.events.rows[key]).kind != REFUSED]
+    events = [event_of(row) for key in episode.keys if (row := state.events.rows[key]).kind not in _NO_PART]
     trajectory = build(events, state.config.value, state.config.hash, Closing(now_ms, holes))
     if trajectory is None or holes:
         detail = ", ".join(f"{writer}: {count if count > 0 else '?'}" for writer, count in holes.items())

@@ -12,14 +12,14 @@ from rollbus.schemas.trajectories import Reward
 def standing(reports: Iterable[RewardReported]) -> tuple[Reward, ...]:
     """Return what stands of an episode's reports.
 
-    A report is gone once another names it in `supersedes`. A retraction that names none withdraws the earlier
-    reports of its name, turn and source.
+    A report is gone once another of its name names it in `supersedes`: who may set one reward can undo no other. A
+    retraction that names none withdraws the earlier reports of its name, turn and source.
     """
     ordered = sorted(reports, key=_order)
-    replaced = {report.supersedes for report in ordered if report.supersedes}
+    replaced = {(report.name, report.supersedes) for report in ordered if report.supersedes}
     kept: list[RewardReported] = []
     for report in ordered:
-        if report.event_id in replaced:
+        if (report.name, report.event_id) in replaced:
             continue
         if report.retracted:
             if not report.supersedes:

@@ -27,7 +27,7 @@ from rollbus.streams.stage_state import Applied, StageState
 from rollbus.streams.state import RowCodec, Table
 
 SEPARATOR = "\x1f"
-Kind = Literal["s", "t", "o", "r", "e", "w", "x", "!"]
+Kind = Literal["s", "t", "o", "r", "e", "w", "x", "n", "!"]
 KINDS: dict[type, Kind] = {
     EpisodeStarted: "s",
     TurnRecorded: "t",
@@ -39,7 +39,9 @@ KINDS: dict[type, Kind] = {
 }
 REFUSED: Kind = "!"
 """An event that was refused (late, or known with other content): only its checksum is kept."""
-_FROM_OUTSIDE = ("r", "x")
+NOT_ALLOWED: Kind = "n"
+"""A reward whose source may not set it: it counts as an event of its writer, and for nothing else."""
+_FROM_OUTSIDE = ("r", "x", NOT_ALLOWED)
 """Kinds that people and services send who take no part in the episode: they keep no episode open."""
 
 

@@ -333,3 +333,53 @@ def test_a_missing_part_is_counted_and_its_episode_has_a_hole() -> None:
     found = stepper.tick(1_800)
     assert reasons(found) == ["missing_chunk"]
     assert not any(key.startswith(b"chunk") for key in stepper.changelog)
+
+
+SOURCES = {"reward": ("agent", "checker"), "*": ("user",)}
+
+
+def test_a_source_that_may_not_set_a_reward_is_counted_once_and_leaves_no_hole() -> None:
+    stepper = assembling(reward_sources=SOURCES)
+    *before, reward, ended, closed = make_episode(reward=0.5)
+    forged = replace(reward, source="user")
+    assert reasons(stepper.feed(*before, forged, forged)) == ["reward_not_allowed"]
+    stepper.restore()
+    assert stepper.feed(forged) == []
+    trajectory = only_trajectory(stepper.feed(ended, closed))
+    assert (trajectory.rewards, trajectory.trainable) == ((), True)
+    assert stepper.feed(forged) == []
+
+
+def test_neither_late_nor_by_retraction_may_it_change_what_others_set() -> None:
+    stepper = assembling(reward_sources=SOURCES)
+    (trajectory,) = stepper.feed(*make_episode(reward=0.5))
+    (standing,) = trajectory.rewards
+    forged = [
+        make_reward(value=9.0, key="late", source="user"),
+        make_reward(value=None, key="gone", source="user", retracted=True),
+        make_reward(value=9.0, key="over", source="user", supersedes=standing.event_id),
+    ]
+    assert reasons(stepper.feed(*forged)) == ["reward_not_allowed"] * 3
+    stepper.restore()
+    assert stepper.feed(*forged) == []
+    (revised,) = stepper.feed(make_reward(value=0.75, key="checked", source="checker"))
+    assert sorted(reward.value for reward in revised.rewards) == [0.5, 0.75]
+
+
+def test_the_rule_for_all_other_names_and_none_at_all() -> None:
+    stepper = assembling(reward_sources=SOURCES)
+    stepper.feed(*make_episode(reward=None))
+    other = make_reward(name="thumb", key="a", source="agent")
+    assert reasons(stepper.feed(other)) == ["reward_not_allowed"]
+    assert kinds(stepper.feed(replace(other, event_id="b", source="user"))) == ["RewardRevised"]
+    anybody = assembling()
+    anybody.feed(*make_episode(reward=None))
+    assert kinds(anybody.feed(other)) == ["RewardRevised"]
+
+
+def test_a_source_may_not_supersede_under_a_name_of_its_own_what_others_set() -> None:
+    stepper = assembling(reward_sources=SOURCES)
+    (trajectory,) = stepper.feed(*make_episode(reward=0.5))
+    (standing,) = trajectory.rewards
+    (revised,) = stepper.feed(make_reward(name="thumb", key="x", source="user", supersedes=standing.event_id))
+    assert sorted(reward.name for reward in revised.rewards) == ["reward", "thumb"]

@@ -10,7 +10,7 @@ from typing import Any
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
-from aiokafka.errors import KafkaError, TopicAlreadyExistsError, for_code
+from aiokafka.errors import InvalidConfigurationError, KafkaError, TopicAlreadyExistsError, for_code
 
 from rollbus.schemas.errors import ConfigurationError, RejectedError, UnavailableError
 from rollbus.streams.settings import StreamSettings
@@ -55,6 +55,12 @@ async def ensure_topics(settings: StreamSettings, stages: Iterable[Any] = ()) ->
         wrong = await _wrong(admin, specs, there)
     _refuse(wrong)
     return [spec.name for spec in missing]
+
+
+async def partitions_on_broker(settings: StreamSettings, topic: str) -> int:
+    """Return how many partitions a topic has, by its full name; 0 where there is none."""
+    async with _admin(settings) as admin:
+        return (await _partitions(admin)).get(topic, 0)
 
 
 async def delete_topics(settings: StreamSettings, names: Iterable[str]) -> list[str]:
@@ -126,15 +132,19 @@ async def _describe(
     )
 
 
-async def _create(admin: AIOKafkaAdminClient, specs: list[TopicSpec], replication: int) -> None:
+async def _create(admin: AIOKafkaAdminClient, specs: list[TopicSpec], replication: int, *, wished: bool = True) -> None:
     topics = [
-        NewTopic(spec.name, spec.partitions, replication, topic_configs=dict(spec.config + spec.wished))
+        NewTopic(spec.name, spec.partitions, replication, topic_configs=dict(spec.config + spec.wished * wished))
         for spec in specs
     ]
     response = await admin.create_topics(topics)
-    for name, code, *message in response.topic_errors:
-        error = for_code(code)
-        if code and error is not TopicAlreadyExistsError:
+    errors = {name: (for_code(code), *message) for name, code, *message in response.topic_errors if code}
+    if wished and any(error is InvalidConfigurationError for error, *_ in errors.values()):
+        logger.warning("the broker is older than Kafka 3.6: it will refuse records of clients whose clocks are ahead")
+        await _create(admin, [spec for spec in specs if spec.name in errors], replication, wished=False)
+        return
+    for name, (error, *message) in errors.items():
+        if error is not TopicAlreadyExistsError:
             raise RejectedError(f"topic {name} could not be created: {error.__name__} {message[0] if message else ''}")
     logger.info("created %d topics", len(specs))
 

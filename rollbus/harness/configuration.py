@@ -70,6 +70,8 @@ class BusConfig(_Strict):
     """Name of the run; drawn without it."""
     data_dir: Path = Path(".rollbus/finetune")
     """Folder of the local stack, and of what `--resume` needs."""
+    groups_per_step: int | None = Field(default=None, ge=1)
+    """Groups of one optimizer step; a whole epoch is one step without it."""
     settings: dict[str, Any] = {}
     """Laid over the settings that are made for the run, as in a settings file: `kafka`, `clickhouse`, `trainer`, …"""
 

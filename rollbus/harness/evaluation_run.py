@@ -8,8 +8,8 @@ import asyncio
 import json
 import logging
 import os
-from collections.abc import Callable, Sequence
-from contextlib import AsyncExitStack
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from typing import Any
 
@@ -47,19 +47,22 @@ class EvaluationRun:
         """Run and score everything; raises ConfigurationError and what making the components raises."""
         async with AsyncExitStack() as stack:
             builder = await self._configured(stack)
-            recording = builder.recording
-            if recording is None:
-                recording = Recording("eval.")
-                stack.push_async_callback(recording.close)
-                builder.recording = recording
-                stack.callback(setattr, builder, "recording", None)
-            general = builder.config.eval.general
+            recording = await _recording(builder, stack)
             examples = self._examples(builder.config)
             workflow = await self._workflow(builder, stack)
-            items = await self._run_all(examples, workflow, recording, general.max_concurrency)
+            concurrency = builder.config.eval.general.max_concurrency
+            items = await self._run_all(examples, workflow, recording, concurrency)
             results = [(name, await self._scored(builder, name, items)) for name in builder.config.eval.evaluators]
         output = EvaluationRunOutput(eval_input=EvalInput(eval_input_items=items), evaluation_results=results)
-        return _written(output, general.output_dir) if self._config.write_output else output
+        folder = builder.config.eval.general.output_dir
+        return _written(output, folder) if self._config.write_output else output
+
+    @asynccontextmanager
+    async def prepared(self) -> AsyncIterator[tuple[Sequence[Example], Callable[..., Any]]]:
+        """Yield the examples and the workflow, for whoever runs them otherwise."""
+        async with AsyncExitStack() as stack:
+            builder = await self._configured(stack)
+            yield self._examples(builder.config), await self._workflow(builder, stack)
 
     async def _configured(self, stack: AsyncExitStack) -> Builder:
         """Return the builder; one of its own where the run has another configuration file."""
@@ -121,13 +124,23 @@ class EvaluationRun:
         )
 
 
+async def _recording(builder: Builder, stack: AsyncExitStack) -> Recording:
+    """Return the builder's recording; one in memory, for this run only, where it has none."""
+    if builder.recording is None:
+        builder.recording = Recording("eval.")
+        stack.push_async_callback(builder.recording.close)
+        stack.callback(setattr, builder, "recording", None)
+    return builder.recording
+
+
 async def run_example(example: Example, workflow: Callable[..., Any], recording: Recording) -> EvalInputItem:
     """Run one example in an episode that stays in memory; a failure is in the item."""
     episode_id = recording.local_episode_id()
     recording.watch(episode_id)
     output, error = None, None
     try:
-        async with recording.recorder.episode(task=TASK, example_id=example.id, episode_id=episode_id):
+        recorder = recording.recorder
+        async with recorder.episode(task=TASK, example_id=example.id, episode_id=episode_id):
             output = await call(workflow, example.input)
     except Exception as failure:
         error = f"{type(failure).__name__}: {failure}"

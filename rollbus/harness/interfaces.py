@@ -192,6 +192,7 @@ class Trainer(ABC):
             "min_reward": min(rewards),
             "max_reward": max(rewards),
             "num_examples": len(rewards),
+            "rewards": rewards,
         }
 
     def apply_curriculum_learning(

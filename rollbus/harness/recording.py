@@ -12,6 +12,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rollbus.harness.evaluation_models import IntermediateStep
+from rollbus.harness.transcripts import logprobs_with_tokens
 from rollbus.producers import EventSink, MemorySink, Outbound, Recorder, init
 from rollbus.schemas import codec
 from rollbus.schemas.chunks import is_chunk, join, parse
@@ -132,19 +133,15 @@ def logprobs_of(turn: TurnRecorded) -> dict[str, Any]:
     """Return a turn's log-probs as an `EpisodeItem` takes them; empty where the turn cannot be trained."""
     if not (turn.trainable and turn.prompt_token_ids and turn.completion_token_ids and turn.logprobs):
         return {}
-    ids, values = decode_token_ids(turn.completion_token_ids), decode_logprobs(turn.logprobs)
-    return {
-        "content": [
-            {"token": f"token_id:{token}", "logprob": value, "bytes": None, "top_logprobs": []}
-            for token, value in zip(ids, values, strict=True)
-        ],
-        "prompt_token_ids": list(decode_token_ids(turn.prompt_token_ids)),
-        "token_ids": list(ids),
-        "policy_version": turn.policy_version,
-        "model": turn.model,
-        "logprob_mode": turn.logprob_mode,
-        "temperature": turn.temperature,
-    }
+    return logprobs_with_tokens(
+        list(decode_token_ids(turn.prompt_token_ids)),
+        list(decode_token_ids(turn.completion_token_ids)),
+        list(decode_logprobs(turn.logprobs)),
+        policy_version=turn.policy_version,
+        model=turn.model,
+        logprob_mode=turn.logprob_mode,
+        temperature=turn.temperature,
+    )
 
 
 def _plain(message: Message) -> dict[str, Any]:

@@ -1,0 +1,247 @@
+"""The trainer: epoch after epoch, collect, choose, submit, wait, write down.
+
+Every part of an epoch that an earlier process finished is found done, so a resumed run goes through the same epochs
+and writes the same rows. Validation runs before the epochs that are a multiple of its interval, and after the last.
+"""
+
+import asyncio
+import logging
+import time
+from collections.abc import Callable
+from typing import Any
+
+from rollbus.harness import troubles
+from rollbus.harness.art_components import ARTTrainerConfig
+from rollbus.harness.art_trainer_adapter import ARTTrainerAdapter
+from rollbus.harness.curriculum import Chosen, choose
+from rollbus.harness.episodes import TrainingJobRef, TrainingJobStatus, TrainingStatusEnum, TrajectoryCollection
+from rollbus.harness.finetune_config import FinetuneConfig
+from rollbus.harness.interfaces import Trainer
+from rollbus.harness.outputs import Outputs, reward_metrics
+from rollbus.harness.publishing import total
+from rollbus.harness.run_log import RunLog
+from rollbus.schemas.topics import EVALUATIONS
+from rollbus.streams.curriculum_modes import Memory
+from rollbus.trainer.evaluation import evaluation_key, evaluation_of
+from rollbus.trainer.log import Publication
+
+logger = logging.getLogger(__name__)
+
+FLAT_EPOCHS = 5
+"""Without a group whose rewards differ, before the run stops: more of the same teaches nothing."""
+
+
+class ARTTrainer(Trainer):
+    """Runs epochs; on the bus with the adapter to ART, in process with any other."""
+
+    def __init__(self, trainer_config: ARTTrainerConfig, **kwargs: Any) -> None:
+        super().__init__(trainer_config, **kwargs)
+        self.run_log: RunLog | None = None
+        self.run_id = ""
+        self.model = ""
+        """Name of the trained model, for evaluation records."""
+        self.resume = False
+        self.on_epoch: Callable[[int, int], None] = lambda done, total: None
+        self._outputs: Outputs
+        self._chosen: Chosen | None = None
+        self._flat = 0
+        self._statuses: dict[int, TrainingJobStatus] = {}
+        self._refs: dict[int, TrainingJobRef] = {}
+        self._metrics: dict[int, dict[str, Any]] = {}
+
+    async def initialize(self, run_config: FinetuneConfig) -> None:
+        """Initialize everything; a resumed curriculum goes on where its state says."""
+        await super().initialize(run_config)
+        self._outputs = Outputs(run_config.output_dir)
+        state = self._outputs.curriculum_state() if self.resume else None
+        if state is not None:
+            self._curriculum_state = {
+                **{name: state[name] for name in ("current_percentile", "last_expansion_epoch", "total_groups")},
+                "included_groups": set(state["included_groups"]),
+            }
+        elif not self.resume:
+            self._outputs.clear()
+
+    async def run(self, num_epochs: int) -> list[TrainingJobStatus]:
+        """Run all epochs; stops after the first that fails."""
+        statuses = []
+        for epoch in range(num_epochs):
+            self.on_epoch(epoch, num_epochs)
+            await self._validate(epoch)
+            ref = await self.run_epoch(epoch, self.run_id)
+            status = await self._finish(epoch, ref)
+            statuses.append(status)
+            if status.status is not TrainingStatusEnum.COMPLETED:
+                logger.error("Training %s failed: %s", self.run_id, status.message)
+                return statuses
+            logger.info("Completed epoch %d/%d", epoch + 1, num_epochs)
+        self.on_epoch(num_epochs, num_epochs)
+        await self._validate(num_epochs, last=True)
+        self._warn_of_no_gain()
+        return statuses
+
+    async def run_epoch(self, epoch: int, run_id: str) -> TrainingJobRef | None:
+        """Collect and submit one epoch; None where nothing of it teaches anything."""
+        logger.info("Starting epoch %d for run %s", epoch + 1, run_id)
+        meta = {"epoch": epoch}
+        await self.trajectory_builder.start_run(run_id, meta)
+        collection = await self.trajectory_builder.finalize(run_id, meta)
+        if not collection.count():
+            reasons = getattr(self.trajectory_builder, "last_reasons", {})
+            raise troubles.no_trajectories(epoch, self.run_config.target_functions, reasons)
+        chosen = await self._choose(collection, epoch)
+        self._metrics[epoch] = self._epoch_metrics(collection, chosen.collection)
+        self._stop_where_flat(collection)
+        if not isinstance(self.trainer_adapter, ARTTrainerAdapter) and not chosen.collection.count():
+            logger.warning("No trajectories left in epoch %d after the curriculum", epoch + 1)
+            return None
+        on_bus = isinstance(self.trainer_adapter, ARTTrainerAdapter)
+        return await self.trainer_adapter.submit(collection if on_bus else chosen.collection)
+
+    def apply_curriculum_learning(
+        self, trajectory_collection: TrajectoryCollection, epoch: int
+    ) -> TrajectoryCollection:
+        """Return the groups to train on, and remember what was decided."""
+        chosen = choose(trajectory_collection, epoch, self._memory(), self.curriculum_config)
+        self._remember(chosen)
+        return chosen.collection
+
+    async def get_metrics(self, run_id: str) -> dict[str, Any]:
+        """Return the run's epochs and how each one's job ended."""
+        return {
+            "run_id": run_id,
+            "num_epochs": len(self._statuses),
+            "statuses": [status.status.value for status in self._statuses.values()],
+            "epochs": [self._metrics[epoch] for epoch in sorted(self._metrics)],
+            "curriculum": self.get_curriculum_state(),
+        }
+
+    async def cleanup(self) -> None:
+        """Cancel what is still being played."""
+        tasks = list(getattr(self.trajectory_builder, "evaluation_runs", {}).values())
+        waiting = [task for task in tasks if isinstance(task, asyncio.Task) and not task.done()]
+        for task in waiting:
+            task.cancel()
+        await asyncio.gather(*waiting, return_exceptions=True)
+
+    def log_progress(self, epoch: int, metrics: dict[str, Any], output_dir: str | None = None) -> None:
+        """Write the epoch's line, the histories, the curriculum's state and the plot."""
+        self._outputs.training(epoch, self.run_id, metrics)
+        if self.curriculum_config.enabled:
+            self._outputs.curriculum(self.get_curriculum_state())
+        self._outputs.plot()
+        logger.info(
+            "Epoch %d progress logged - Avg Reward: %.4f, Trajectories: %d",
+            epoch + 1,
+            metrics["avg_reward"],
+            metrics["num_trajectories"],
+        )
+
+    async def _finish(self, epoch: int, ref: TrainingJobRef | None) -> TrainingJobStatus:
+        """Wait for the epoch's job and write everything down; what the step measured is then known too."""
+        if ref is None:
+            status = TrainingJobStatus(
+                run_id=self.run_id,
+                backend="none",
+                status=TrainingStatusEnum.COMPLETED,
+                progress=100.0,
+                message="No trajectories to train on",
+            )
+        else:
+            status = await self.trainer_adapter.wait_until_complete(ref)
+        self._statuses[epoch] = status
+        metrics = {**self._metrics[epoch], **{f"step_{name}": value for name, value in (status.metadata or {}).items()}}
+        self._metrics[epoch] = metrics
+        self.log_progress(epoch, metrics)
+        told = {name: metrics[name] for name in ("num_trajectories", "num_groups", "avg_reward")}
+        self.trajectory_builder.log_progress(self.run_id, {"epoch": epoch, **told})
+        if ref is not None:
+            self.trainer_adapter.log_progress(ref, {"epoch": epoch, "status": status.status.value})
+        if status.status is TrainingStatusEnum.COMPLETED:
+            logger.info("Training %s completed successfully.", self.run_id)
+        return status
+
+    async def _choose(self, collection: TrajectoryCollection, epoch: int) -> Chosen:
+        """Ask the run's curriculum on the bus, or decide here."""
+        if isinstance(self.trainer_adapter, ARTTrainerAdapter):
+            chosen = await self.trainer_adapter.decide(collection, epoch)
+        else:
+            chosen = choose(collection, epoch, self._memory(), self.curriculum_config)
+        self._remember(chosen)
+        return chosen
+
+    def _memory(self) -> Memory:
+        state = self._curriculum_state
+        return Memory(state["current_percentile"], state["last_expansion_epoch"], state["total_groups"] or None)
+
+    def _remember(self, chosen: Chosen) -> None:
+        self._curriculum_state = {
+            "current_percentile": chosen.memory.percentile,
+            "last_expansion_epoch": chosen.memory.last_expansion,
+            "total_groups": chosen.memory.total_groups or 0,
+            "included_groups": set(chosen.included),
+        }
+
+    def _epoch_metrics(self, collection: TrajectoryCollection, kept: TrajectoryCollection) -> dict[str, Any]:
+        enabled = self.curriculum_config.enabled
+        groups = [group for group in collection.trajectories if group]
+        metrics: dict[str, Any] = {
+            **reward_metrics(collection),
+            "num_trajectories": collection.count(),
+            "num_groups": len(groups),
+            "filtered_trajectories": kept.count(),
+            "filtered_groups": len(kept.trajectories),
+            **reward_metrics(kept, "filtered_"),
+            "curriculum_percentile": self._curriculum_state["current_percentile"] if enabled else 1.0,
+        }
+        return {**metrics, "curriculum_state": self.get_curriculum_state()} if enabled else metrics
+
+    def _stop_where_flat(self, collection: TrajectoryCollection) -> None:
+        if getattr(self.trajectory_builder, "num_generations", 2) < 2:
+            return
+        rewards = [[total(one) for one in group] for group in collection.trajectories if group]
+        self._flat = 0 if any(max(group) > min(group) for group in rewards) else self._flat + 1
+        if self._flat >= FLAT_EPOCHS:
+            everything = [reward for group in rewards for reward in group]
+            raise troubles.rewards_flat(self._flat, sum(everything) / len(everything))
+
+    async def _validate(self, epoch: int, *, last: bool = False) -> None:
+        run = self.run_config.run_configuration
+        if run is None or run.validation_dataset is None or (epoch % run.validation_interval and not last):
+            return
+        done = [row for row in self._outputs.validation_rows() if row["epoch"] == epoch and "error" not in row]
+        if done:
+            return
+        logger.info("Running validation before epoch %d", epoch + 1)
+        metrics = await self.run_validation_evaluation(epoch, self.run_id)
+        self._outputs.validation(epoch, metrics)
+        if "error" in metrics:
+            logger.warning("Validation of epoch %d failed: %s", epoch + 1, metrics["error"])
+            return
+        logger.info("Validation - Avg Reward: %.4f, Examples: %d", metrics["avg_reward"], metrics["num_examples"])
+        await self._record_validation(metrics["rewards"])
+
+    async def _record_validation(self, rewards: list[float]) -> None:
+        """Put the validation on the bus, and so into ClickHouse, with the interval of its mean."""
+        log = self.run_log
+        if log is None:
+            return
+        record = evaluation_of(
+            {"reward": rewards},
+            model=self.model,
+            policy_version=log.view.newest_version(),
+            name="validation",
+            now_ms=time.time_ns() // 1_000_000,
+            run_id=log.run_id,
+        )
+        await log.publish([Publication(EVALUATIONS, evaluation_key(record), record)])
+
+    def _warn_of_no_gain(self) -> None:
+        rows = [row for row in self._outputs.validation_rows() if row.get("avg_reward") is not None]
+        if len(rows) > 1 and rows[-1]["avg_reward"] <= rows[0]["avg_reward"]:
+            logger.warning(
+                "Rewards are not increasing: validation went from %.4f to %.4f; try more generations, the curriculum, "
+                "another learning rate, and see that the reward function tells good from bad",
+                rows[0]["avg_reward"],
+                rows[-1]["avg_reward"],
+            )

@@ -1,0 +1,217 @@
+"""The adapter to ART, on the bus: a submitted epoch is a closed curriculum window, its job the batches that come of it.
+
+The run's trainer process takes them to the server; what became of them is read from the log. What a caller leaves
+out of the collection that it submits is excluded before the window closes.
+"""
+
+import logging
+import os
+import time
+from collections.abc import Iterable
+from statistics import fmean
+from typing import Any
+
+from rollbus.harness import troubles
+from rollbus.harness.art_components import ARTTrainerAdapterConfig
+from rollbus.harness.curriculum import Chosen
+from rollbus.harness.episodes import TrainingJobRef, TrainingJobStatus, TrainingStatusEnum, TrajectoryCollection
+from rollbus.harness.finetune_config import FinetuneConfig
+from rollbus.harness.interfaces import TrainerAdapter
+from rollbus.harness.outputs import append_line
+from rollbus.harness.publishing import PUBLISHED, publications
+from rollbus.harness.run_log import RunLog
+from rollbus.harness.run_view import RunView
+from rollbus.schemas.errors import ConfigurationError
+from rollbus.schemas.topics import TRAJECTORIES
+from rollbus.schemas.trajectories import RewardRevised
+from rollbus.streams.curriculum_modes import Memory
+from rollbus.trainer.log import Publication
+
+logger = logging.getLogger(__name__)
+
+BACKEND = "openpipe_art"
+POLL_S = 10.0
+
+
+class ARTTrainerAdapter(TrainerAdapter):
+    """Submits epochs."""
+
+    def __init__(self, adapter_config: ARTTrainerAdapterConfig) -> None:
+        super().__init__(adapter_config)
+        self.config = adapter_config
+        self.run_log: RunLog | None = None
+        self.health_url: str | None = f"{adapter_config.backend.url}/health"
+        """Asked for health; None where the run's backend is in memory."""
+
+    async def initialize(self, run_config: FinetuneConfig) -> None:
+        """Take in the configuration; raises UnavailableError where the configured address does not answer."""
+        await super().initialize(run_config)
+        if not await self.is_healthy():
+            raise troubles.no_connection(self.config.backend.url)
+
+    async def is_healthy(self) -> bool:
+        """Ask the configured address; only 200 is healthy."""
+        if self.health_url is None:
+            return True
+        import httpx
+
+        try:
+            async with httpx.AsyncClient(timeout=10.0) as client:
+                return (await client.get(self.health_url)).status_code == 200
+        except httpx.HTTPError as error:
+            logger.warning("%s does not answer: %r", self.health_url, error)
+            return False
+
+    async def submit(self, trajectories: TrajectoryCollection) -> TrainingJobRef:
+        """Publish what is not on the bus yet, close the epoch's window and name the job that comes of it."""
+        epoch = self._epoch(trajectories)
+        chosen = await self.decide(trajectories, epoch)
+        count, groups = chosen.collection.count(), len(chosen.collection.trajectories)
+        logger.info("Submitted %d trajectories in %d groups for training", count, groups)
+        metadata = {"epoch": epoch, "num_trajectories": count, "num_groups": groups}
+        return TrainingJobRef(run_id=trajectories.run_id, backend=BACKEND, metadata=metadata)
+
+    async def decide(self, trajectories: TrajectoryCollection, epoch: int) -> Chosen:
+        """Close the epoch's window and return what the run's curriculum lets through."""
+        log = self._log()
+        await self._publish_rest(trajectories, epoch)
+        await self._exclude_left_out(trajectories, epoch)
+        await log.end_epoch(epoch)
+        window = log.view.windows[epoch]
+        positions = {_group_id(log.view, group): index for index, group in enumerate(trajectories.trajectories)}
+        included = [positions[one] for one in window.admitted_group_ids if one in positions]
+        kept = [
+            [one for one in trajectories.trajectories[index] if not _left_by_curriculum(log.view, one.metadata)]
+            for index in included
+        ]
+        memory = Memory(window.percentile, window.last_expansion_window, window.total_groups)
+        collection = TrajectoryCollection(trajectories=kept, run_id=trajectories.run_id)
+        return Chosen(collection, memory, tuple(included))
+
+    async def status(self, ref: TrainingJobRef) -> TrainingJobStatus:
+        """Return how the epoch's batches stand, by the log; asking about a finished job gives the same answer again."""
+        await self._log().refresh()
+        return self._status(ref)
+
+    async def wait_until_complete(self, ref: TrainingJobRef, poll_interval: float = POLL_S) -> TrainingJobStatus:
+        """Return once every batch has an outcome: the log is read as it grows, whatever the `poll_interval`."""
+        log = self._log()
+        await log.wait_for(lambda view: self._has_ended(ref), "the training of the epoch's batches")
+        return self._status(ref)
+
+    def log_progress(self, ref: TrainingJobRef, metrics: dict[str, Any], output_dir: str | None = None) -> None:
+        """Append a line to trainer_adapter_<run>.jsonl."""
+        backend = self.config.backend
+        line = {
+            "run_id": ref.run_id,
+            "backend": ref.backend,
+            "trainer_config": {
+                "base_model": backend.base_model,
+                "project": backend.project,
+                "name": backend.name,
+            },
+            **metrics,
+        }
+        folder = output_dir or self.run_config.output_dir
+        append_line(os.path.join(folder, f"trainer_adapter_{ref.run_id}.jsonl"), line)
+
+    def metrics_of(self, ref: TrainingJobRef) -> dict[str, Any]:
+        """Return what the job's steps measured, on average, and the weights that came of them."""
+        view = self._log().view
+        steps = [
+            view.completed[one.batch_hash] for one in view.batches_of(_epoch(ref)) if one.batch_hash in view.completed
+        ]
+        if not steps:
+            return {}
+        names = sorted(set.intersection(*(set(step.metrics) for step in steps)))
+        means = {name: fmean(step.metrics[name] for step in steps) for name in names}
+        return {"policy_version": steps[-1].policy_version, "steps": len(steps), **means}
+
+    def _status(self, ref: TrainingJobRef) -> TrainingJobStatus:
+        view, epoch = self._log().view, _epoch(ref)
+        shared: dict[str, Any] = {"run_id": ref.run_id, "backend": ref.backend, "metadata": self.metrics_of(ref)}
+        batches = view.batches_of(epoch)
+        failure = next((found for one in batches if (found := view.last_failure(one.batch_hash))), None)
+        skipped = [view.skipped[one.batch_hash].reason for one in batches if one.batch_hash in view.skipped]
+        if failure is not None and failure.final:
+            message = troubles.training_failed(failure.message)
+            return TrainingJobStatus(status=TrainingStatusEnum.FAILED, message=message, **shared)
+        admitted = view.windows[epoch].admitted_group_ids
+        ended = sum(view.has_ended(group) for group in admitted)
+        if ended < len(admitted):
+            message = f"{ended} of {len(admitted)} groups are trained"
+            progress = 100.0 * ended / len(admitted)
+            return TrainingJobStatus(status=TrainingStatusEnum.RUNNING, progress=progress, message=message, **shared)
+        message = "Training completed" if shared["metadata"] else "No trajectories to train on"
+        message = f"Nothing trained: {', '.join(skipped)}" if skipped and not shared["metadata"] else message
+        return TrainingJobStatus(status=TrainingStatusEnum.COMPLETED, progress=100.0, message=message, **shared)
+
+    def _has_ended(self, ref: TrainingJobRef) -> bool:
+        return self._status(ref).status is not TrainingStatusEnum.RUNNING
+
+    async def _publish_rest(self, trajectories: TrajectoryCollection, epoch: int) -> None:
+        """Publish what the caller made itself, and wait until the stages have decided on it."""
+        log = self._log()
+        assert self.run_config.reward_function is not None
+        missing = publications(
+            trajectories,
+            run_id=log.run_id,
+            epoch=epoch,
+            task="workflow",
+            reward_name=self.run_config.reward_function.name,
+            now_ms=time.time_ns() // 1_000_000,
+            model=self.config.backend.name,
+            policy_version=log.view.newest_version(),
+        )
+        await log.publish(missing)
+        ids = [str(one.metadata[PUBLISHED]) for group in trajectories.trajectories for one in group if one.metadata]
+        await log.wait_for(lambda view: view.settled(ids), f"the groups of epoch {epoch}")
+
+    async def _exclude_left_out(self, trajectories: TrajectoryCollection, epoch: int) -> None:
+        log = self._log()
+        given = {str(one.metadata[PUBLISHED]) for group in trajectories.trajectories for one in group if one.metadata}
+        revisions = list(_exclusions(log.view, epoch, given))
+        await log.publish(revisions)
+
+    def _epoch(self, trajectories: TrajectoryCollection) -> int:
+        for group in trajectories.trajectories:
+            for one in group:
+                if one.metadata and "epoch" in one.metadata:
+                    return int(one.metadata["epoch"])
+        return self._log().view.next_epoch()
+
+    def _log(self) -> RunLog:
+        if self.run_log is None:
+            raise ConfigurationError("the adapter to ART needs the bus; run it through `rollbus finetune`")
+        return self.run_log
+
+
+def _exclusions(view: RunView, epoch: int, given: set[str]) -> Iterable[Publication]:
+    """Yield an exclusion for every trajectory of the epoch that is grouped and not among those given."""
+    for record in view.trajectories.values():
+        of_epoch = record.labels.get("epoch") == str(epoch)
+        if of_epoch and record.trajectory_id in view.group_of and record.trajectory_id not in given:
+            revised = RewardRevised(
+                trajectory_id=record.trajectory_id,
+                episode_id=record.episode_id,
+                group_hint=record.group_hint,
+                revision=1,
+                rewards=record.rewards,
+                excluded=True,
+                revised_at_ms=record.assembled_at_ms,
+            )
+            yield Publication(TRAJECTORIES, record.group_hint, revised)
+
+
+def _group_id(view: RunView, group: list[Any]) -> str | None:
+    ids = (str(one.metadata[PUBLISHED]) for one in group if one.metadata and PUBLISHED in one.metadata)
+    return next((view.group_of[one] for one in ids if one in view.group_of), None)
+
+
+def _left_by_curriculum(view: RunView, metadata: dict[str, Any] | None) -> bool:
+    reason = view.dropped.get(str((metadata or {}).get(PUBLISHED)), "")
+    return reason.startswith("curriculum")
+
+
+def _epoch(ref: TrainingJobRef) -> int:
+    return int((ref.metadata or {}).get("epoch", 0))

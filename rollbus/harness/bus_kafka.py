@@ -1,0 +1,107 @@
+"""The bus on a real broker: a reader of the run's topics from their beginning, and an idempotent producer."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+
+from rollbus.producers.kafka_sink import KafkaSink
+from rollbus.schemas.chunks import split
+from rollbus.schemas.codec import decode, encode, record_name
+from rollbus.schemas.control import Tick
+from rollbus.schemas.errors import RecordError, UnavailableError
+from rollbus.schemas.kafka_connection import KafkaConnection
+from rollbus.schemas.topics import (
+    BATCHES,
+    CURRICULUM,
+    DROPS,
+    EPISODE_EVENTS,
+    MAX_MESSAGE_BYTES,
+    RUN_LOG,
+    TRAINING_STEPS,
+    TRAJECTORIES,
+)
+from rollbus.trainer.connection_kafka import kafka_errors, partition_counts, reader_options
+from rollbus.trainer.joining import Joiner
+from rollbus.trainer.log import Publication
+
+READ = (TRAJECTORIES, RUN_LOG, CURRICULUM, BATCHES, TRAINING_STEPS, DROPS)
+POLL_MS = 200
+_UNREAD = frozenset({Tick.__name__, "TurnRecorded", "ToolCalled", "Score"})
+"""Records that no view needs: not decoded."""
+
+
+class KafkaBus:
+    """Fulfils `Bus`."""
+
+    def __init__(self, connection: KafkaConnection, namespace: str, *, with_events: bool = False) -> None:
+        """`with_events` also reads the episodes' beginnings and ends: a resumed run must know which are done."""
+        self._connection, self._namespace = connection, namespace
+        self._topics = (*READ, EPISODE_EVENTS) if with_events else READ
+        self._sink = KafkaSink(connection, client_id="rollbus-finetune")
+        self._joiners: dict[TopicPartition, Joiner] = {}
+        self._consumer: AIOKafkaConsumer | None = None
+        self._producer: AIOKafkaProducer | None = None
+
+    @property
+    def sink(self) -> KafkaSink:
+        """Where the recorder sends."""
+        return self._sink
+
+    async def open(self) -> None:
+        """Connect and go to the oldest records; raises ConfigurationError where a topic is missing."""
+        names = [topic.full_name(self._namespace) for topic in self._topics]
+        counts = await partition_counts(self._connection, names)
+        self._joiners = {TopicPartition(name, number): Joiner() for name in names for number in range(counts[name])}
+        with kafka_errors("opening the run's log"):
+            self._producer = AIOKafkaProducer(
+                **self._connection.client_options(),
+                enable_idempotence=True,
+                max_request_size=MAX_MESSAGE_BYTES,
+                compression_type="zstd",
+            )
+            await self._producer.start()
+            self._consumer = AIOKafkaConsumer(**reader_options(self._connection))
+            await self._consumer.start()
+            self._consumer.assign(list(self._joiners))
+            await self._consumer.seek_to_beginning()
+
+    async def publish(self, publications: Sequence[Publication]) -> None:
+        """Send everything and await every acknowledgement."""
+        if self._producer is None:
+            raise UnavailableError("the run's log is not open")
+        with kafka_errors("writing to the run's log"):
+            for one in publications:
+                topic = one.topic.full_name(self._namespace)
+                partition = 0 if one.topic.partitions == "one" else None
+                for frame in split(encode(one.record)):
+                    await self._producer.send(topic, frame, key=one.key.encode(), partition=partition)
+            await self._producer.flush()
+
+    async def poll(self) -> list[Any]:
+        """Return what is new and can be read; what cannot is a dead letter of the stage that reads it."""
+        if self._consumer is None:
+            raise UnavailableError("the run's log is not open")
+        with kafka_errors("reading the run's log"):
+            polled = await self._consumer.getmany(timeout_ms=POLL_MS)
+        records = []
+        for partition, found in polled.items():
+            for one in found:
+                record = self._read(partition, one.value)
+                if record is not None:
+                    records.append(record)
+        return records
+
+    async def close(self) -> None:
+        """Stop both clients."""
+        for client in (self._producer, self._consumer):
+            if client is not None:
+                await client.stop()
+        self._producer = self._consumer = None
+
+    def _read(self, partition: TopicPartition, value: bytes | None) -> Any:
+        try:
+            whole = self._joiners[partition].add(value) if value is not None else None
+            return None if whole is None or record_name(whole) in _UNREAD else decode(whole)
+        except RecordError:
+            return None

@@ -1,0 +1,46 @@
+"""The rows of training and validation → reward_plot.png: rewards above, the curriculum's share below."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+DPI = 150
+SIZE_INCHES = (10, 7)
+
+
+def curves(
+    training: Sequence[dict[str, Any]], validation: Sequence[dict[str, Any]]
+) -> dict[str, list[tuple[int, float]]]:
+    """Return every curve's points by its label; points without a value are left out, curves without points too."""
+    wanted = {
+        "Training reward": (training, "avg_reward"),
+        "Training reward, after the curriculum": (training, "filtered_avg_reward"),
+        "Validation reward": (validation, "avg_reward"),
+        "Share of groups admitted": (training, "curriculum_percentile"),
+    }
+    found = {
+        label: [(int(row["epoch"]), float(row[name])) for row in rows if row.get(name) is not None]
+        for label, (rows, name) in wanted.items()
+    }
+    return {label: points for label, points in found.items() if points}
+
+
+def draw(path: Path, training: Sequence[dict[str, Any]], validation: Sequence[dict[str, Any]]) -> None:
+    """Write the picture."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=SIZE_INCHES, layout="constrained")
+    FigureCanvasAgg(figure)
+    rewards, share = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
+    styles = {"Validation reward": "s--"}
+    for label, points in curves(training, validation).items():
+        axes = share if label.startswith("Share") else rewards
+        axes.plot(*zip(*points, strict=True), styles.get(label, "o-"), label=label, markersize=4)
+    rewards.set(title="Reward by epoch", ylabel="Reward")
+    share.set(xlabel="Epoch", ylabel="Share", ylim=(0, 1.05))
+    for axes in (rewards, share):
+        axes.grid(alpha=0.3)
+        if axes.lines:
+            axes.legend(loc="best", fontsize="small")
+    figure.savefig(path, dpi=DPI)

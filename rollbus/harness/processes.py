@@ -1,0 +1,240 @@
+"""The processes of a finetuning run: what is there is used, what is missing is started, and ends with the run.
+
+A settings file names the services to use; without one Kafka and ClickHouse are started here, in the run's folder. The
+ART server is the one at the configured address; where nothing answers there, and the address is this machine's, it is
+started too. Worker, sink and trainer are always the run's own, in a namespace of its own.
+"""
+
+import asyncio
+import logging
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack
+from dataclasses import replace
+from pathlib import Path
+from types import TracebackType
+from typing import Any, Self
+from urllib.parse import urlsplit
+
+import yaml
+
+from rollbus.demo.base_model import WarmStartSettings, ensure
+from rollbus.demo.lag_kafka import LagReader
+from rollbus.demo.processes import stack_rows, stage_rows
+from rollbus.harness import troubles
+from rollbus.harness.art_components import ARTTrainerAdapterConfig
+from rollbus.harness.bus_kafka import KafkaBus
+from rollbus.harness.configuration import Configuration
+from rollbus.harness.run_settings import adapter_of, laid_over, on_art_server, settings_of
+from rollbus.harness.run_view import RunView
+from rollbus.local.ports import free_port
+from rollbus.local.service import Service
+from rollbus.local.settings import HOST
+from rollbus.local.stack import answers_http
+from rollbus.local.supervisor import Supervisor
+from rollbus.producers import EventSink
+from rollbus.schemas.errors import ConfigurationError, ServiceError, UnavailableError
+from rollbus.settings import Settings
+from rollbus.settings_file import load_settings, read_document
+
+logger = logging.getLogger(__name__)
+
+LOOPBACK = ("localhost", "127.0.0.1", "0.0.0.0", "::1")
+DEMO_MODEL = "rollbus/tictactoe"
+"""As a base model: the demo's small one, made on first use."""
+DRAIN_S = 30.0
+SETTINGS_FILE = "settings.yaml"
+
+
+class Processes:
+    """Everything that runs beside the harness; use it as a block, in the main thread."""
+
+    def __init__(self, config: Configuration, run_id: str, folder: Path, *, settings_file: Path | None = None) -> None:
+        self._config, self._run_id, self._folder = config, run_id, folder
+        self._given = settings_file
+        self._stack = ExitStack()
+        self._supervisor: Supervisor | None = None
+        self.settings: Settings
+        self.namespace = f"{run_id}."
+
+    def __enter__(self) -> Self:
+        self._folder.mkdir(parents=True, exist_ok=True)
+        self._supervisor = self._stack.enter_context(Supervisor(log_dir=self._folder / "logs"))
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        self._stack.close()
+
+    def start(self) -> None:
+        """Start what is missing; raises UnavailableError where a configured service does not answer."""
+        assert self._supervisor is not None
+        document = self._document()
+        path = self._folder / SETTINGS_FILE
+        path.write_text(
+            f"# Written by `rollbus finetune`.\n{yaml.safe_dump(document, sort_keys=False)}", encoding="utf-8"
+        )
+        self.settings = load_settings(Settings, path, {})
+        for service in self._missing(path):
+            self._supervisor.start(service)
+        self._supervisor.wait()
+        asyncio.run(self._create_topics())
+        for service in self._stages(path):
+            self._supervisor.start(service)
+        self._supervisor.wait()
+
+    def check(self) -> None:
+        """Raise UnavailableError, with the end of its log, if one has ended."""
+        assert self._supervisor is not None
+        self._supervisor.check()
+
+    def bus(self, *, resume: bool) -> KafkaBus:
+        """Return the run's bus, not yet open."""
+        return KafkaBus(self.settings.kafka, self.namespace, with_events=resume)
+
+    def sink(self) -> EventSink:
+        """Return where the recorder sends."""
+        from rollbus.producers.kafka_sink import KafkaSink
+
+        return KafkaSink(self.settings.kafka, client_id="rollbus-finetune")
+
+    def addresses(self) -> Iterator[str]:
+        """Yield a line for each service: what it is and where."""
+        yield f"{'run':<11} {self._run_id}"
+        yield f"{'kafka':<11} {self.settings.kafka.bootstrap_servers}"
+        yield f"{'clickhouse':<11} {self.settings.clickhouse.host}:{self.settings.clickhouse.port}"
+        if self._art is not None:
+            yield f"{'art-server':<11} {self._art.backend.url}"
+        yield f"{'settings':<11} {self._folder / SETTINGS_FILE}"
+
+    async def drain(self, view: RunView) -> None:
+        """Wait until ClickHouse has everything; what takes longer is there after the next start of the sink."""
+        if self._given is not None:
+            return
+        lag = LagReader(self.settings.kafka.bootstrap_servers, {"sink": f"{self.namespace}sink"})
+        await lag.open()
+        try:
+            async with asyncio.timeout(DRAIN_S):
+                while (await lag.read()).get("sink") != 0:  # noqa: ASYNC110  # ClickHouse tells nobody
+                    await asyncio.sleep(0.2)
+        except TimeoutError:
+            logger.warning("ClickHouse is still behind; `rollbus -c %s sink run` goes on", self._folder / SETTINGS_FILE)
+        finally:
+            await lag.close()
+
+    # Settings
+
+    @property
+    def _art(self) -> ARTTrainerAdapterConfig | None:
+        """Return the adapter's configuration, where the run trains on an ART server."""
+        adapter = adapter_of(self._config)
+        return adapter if isinstance(adapter, ARTTrainerAdapterConfig) and on_art_server(self._config) else None
+
+    def _document(self) -> dict[str, Any]:
+        own = settings_of(self._config, self._run_id, self.namespace)
+        services = self._services_here() if self._given is None else self._services_given(self._given)
+        return _plain(laid_over(services, own))
+
+    def _services_given(self, path: Path) -> dict[str, Any]:
+        """Return the services of a settings file, read with its environment; its runs and topics are others'."""
+        values, _, mistakes = read_document(path, os.environ)
+        if mistakes:
+            raise ConfigurationError("\n".join([f"mistakes in the settings from {path}:", *mistakes]))
+        return {name: values[name] for name in ("kafka", "clickhouse", "sink", "stack") if name in values}
+
+    def _services_here(self) -> dict[str, Any]:
+        """Return Kafka and ClickHouse in the run's folder; on the ports that an earlier start took."""
+        stack = self._earlier_stack() or {
+            "data_dir": str((self._folder / self._run_id).resolve()),
+            "kafka_port": free_port(),
+            "kafka_controller_port": free_port(),
+            "clickhouse_port": free_port(),
+            "art_port": self._art.backend.port if self._art is not None else free_port(),
+            "model_port": self._model_port(),
+        }
+        return {
+            "kafka": {"bootstrap_servers": f"{HOST}:{stack['kafka_port']}"},
+            "clickhouse": {"host": HOST, "port": stack["clickhouse_port"]},
+            "stack": stack,
+        }
+
+    def _earlier_stack(self) -> dict[str, Any] | None:
+        path = self._folder / SETTINGS_FILE
+        if not path.exists():
+            return None
+        found: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
+        return found.get("stack") if found.get("namespace") == self.namespace else None
+
+    def _model_port(self) -> int:
+        """Return the port of the trained model's endpoint, as an entry under `llms` has it."""
+        names = {self._art.backend.base_model, self._art.backend.name} if self._art is not None else set()
+        for llm in self._config.llms.values():
+            address = urlsplit(str(getattr(llm, "base_url", "") or ""))
+            if getattr(llm, "model_name", None) in names and address.hostname in LOOPBACK and address.port:
+                return address.port
+        return free_port()
+
+    # Processes
+
+    def _missing(self, settings_file: Path) -> Iterator[Service]:
+        stack = self.settings.stack.as_stack_settings()
+        rows = {service.name: service for service in stack_rows(stack, settings_file)}
+        art = self._art
+        if self._given is None:
+            yield from (service for name, service in rows.items() if name != "art-server")
+        if art is not None and not _answers(art.backend.ip, art.backend.port):
+            self._require_startable(art)
+            yield replace(rows["art-server"], is_healthy=lambda: _answers(art.backend.ip, art.backend.port))
+
+    def _require_startable(self, art: ARTTrainerAdapterConfig) -> None:
+        """Refuse to start a server for an address that is not ours, or for a model that is not here."""
+        backend = art.backend
+        if backend.ip not in LOOPBACK:
+            raise troubles.no_connection(backend.url, "no answer")
+        if backend.base_model == DEMO_MODEL:
+            ensure(WarmStartSettings(), self.settings.stack.data_dir / "models")
+        elif not Path(backend.base_model).is_dir():
+            raise troubles.no_connection(
+                backend.url, f"and none is started here, because base_model {backend.base_model!r} is no folder"
+            )
+
+    def _stages(self, settings_file: Path) -> Iterator[Service]:
+        for service in stage_rows(settings_file, has_tables=self._has_tables):
+            if service.name != "trainer" or isinstance(adapter_of(self._config), ARTTrainerAdapterConfig):
+                yield service
+
+    def _has_tables(self) -> bool:
+        from rollbus.consumers.clickhouse import ask
+
+        try:
+            ask(self.settings.clickhouse, "SELECT count() FROM schema_migrations")
+        except (ServiceError, UnavailableError):
+            return False
+        return True
+
+    async def _create_topics(self) -> None:
+        from rollbus.cli.stages import all_stages
+        from rollbus.streams.topics_kafka import ensure_topics
+
+        await ensure_topics(self.settings.stream_settings(), all_stages(self.settings))
+
+
+def _answers(host: str, port: int) -> bool:
+    import httpx
+
+    if host in LOOPBACK:
+        return answers_http(port, "/health")
+    try:
+        return httpx.get(f"http://{host}:{port}/health", timeout=5.0).status_code == 200
+    except httpx.HTTPError:
+        return False
+
+
+def _plain(value: Any) -> Any:
+    """Return what YAML writes: no paths, no tuples."""
+    if isinstance(value, Mapping):
+        return {str(key): _plain(item) for key, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item) for item in value]
+    return str(value) if isinstance(value, Path) else value

@@ -1,0 +1,85 @@
+"""One finetuning run on the bus: publish, end an epoch, wait for what the stages make of it.
+
+What is asked twice happens once: ids are made of run, epoch, example and generation. So a resumed run does the same
+again, finds it done, and goes on where nothing is.
+"""
+
+import asyncio
+import time
+from collections.abc import Callable, Sequence
+
+from rollbus.harness.bus import Bus
+from rollbus.harness.recording import Recording
+from rollbus.harness.run_view import RunView, command_id_of
+from rollbus.schemas.control import RunCommand
+from rollbus.schemas.errors import UnavailableError
+from rollbus.schemas.topics import RUN_LOG
+from rollbus.trainer.log import Publication
+
+STALLED_S = 300.0
+"""Nothing new on the log for so long, while something is waited for: a stage is down."""
+
+
+class RunLog:
+    """The run's records, written and read."""
+
+    def __init__(
+        self,
+        bus: Bus,
+        run_id: str,
+        recording: Recording,
+        *,
+        check: Callable[[], None] = lambda: None,
+        stalled_s: float = STALLED_S,
+    ) -> None:
+        """`check` raises if a process that the run needs has ended; it is asked while something is waited for."""
+        self.bus, self.run_id, self.recording = bus, run_id, recording
+        self.view = RunView(run_id)
+        self._check, self._stalled_s = check, stalled_s
+        self._reading = asyncio.Lock()
+
+    async def refresh(self) -> bool:
+        """Read on; False where nothing came."""
+        async with self._reading:
+            records = await self.bus.poll()
+            self.view.take(records)
+        return bool(records)
+
+    async def read_to_the_end(self) -> None:
+        """Read everything that is there: after a restart."""
+        while await self.refresh():
+            pass
+
+    async def wait_for(self, condition: Callable[[RunView], bool], what: str) -> None:
+        """Read on until a condition holds; raises UnavailableError where the log stands still meanwhile."""
+        moved = time.monotonic()
+        while not condition(self.view):
+            if await self.refresh():
+                moved = time.monotonic()
+                continue
+            self._check()
+            if time.monotonic() - moved > self._stalled_s:
+                raise UnavailableError(
+                    f"run {self.run_id}: waited {self._stalled_s:.0f} s for {what} and nothing new is on the log; "
+                    "see that the run's worker and trainer live, and their logs"
+                )
+
+    async def publish(self, publications: Sequence[Publication]) -> None:
+        """Write records."""
+        if publications:
+            await self.bus.publish(publications)
+
+    async def end_epoch(self, epoch: int) -> None:
+        """Close the curriculum's window of an epoch and wait for its decision."""
+        command_id = command_id_of(self.run_id, epoch)
+        if command_id not in self.view.commands:
+            command = RunCommand(
+                run_id=self.run_id, command="end_window", command_id=command_id, comment=f"end of epoch {epoch}"
+            )
+            await self.publish([Publication(RUN_LOG, self.run_id, command)])
+        await self.wait_for(lambda view: epoch in view.windows, f"the curriculum's decision on epoch {epoch}")
+
+    async def close(self) -> None:
+        """Deliver what was recorded and let go."""
+        await self.recording.close()
+        await self.bus.close()

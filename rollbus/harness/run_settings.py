@@ -1,0 +1,172 @@
+"""A finetuning configuration → one settings file, as any other run of rollbus has it.
+
+reward_function → scoring    num_generations → grouping    curriculum_learning → curriculum
+target_…, min_episode_length → assembly    backend, training → trainer and ART server
+"""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from rollbus.harness.art_components import ARTTrainerAdapterConfig, ARTTrainingConfig, ARTTrajectoryBuilderConfig
+from rollbus.harness.builder import TrainedModel
+from rollbus.harness.configuration import Configuration
+from rollbus.harness.curriculum import NO_LIMIT, curriculum_config
+from rollbus.harness.evaluation_run import TASK
+from rollbus.harness.typed import TrainerAdapterConfig, TrajectoryBuilderConfig
+
+GROUP_WINDOW_MS = 30_000
+"""Attempts at an example end together; one that failed for good holds its group open for so long."""
+TICK_MS = 200
+"""An epoch waits for a few ticks; five a second cost little."""
+EVENT_PARTITIONS = 2
+NO_KEY = "default"
+"""The toolkit's word for no key."""
+
+
+def settings_of(config: Configuration, run_id: str, namespace: str) -> dict[str, Any]:
+    """Return the settings of the run's stages; `rollbus: settings:` is laid over them."""
+    adapter, builder = adapter_of(config), builder_of(config)
+    document: dict[str, Any] = {
+        "namespace": namespace,
+        "worker": {"event_partitions": EVENT_PARTITIONS, "tick_interval_ms": TICK_MS},
+        "assembly": _assembly(config, builder),
+        "scoring": {"rewards": [{"type": "feedback", "name": _reward(config)}]},
+        "runs": [_run(config, run_id, _generations(builder), model_of(adapter))],
+    }
+    if isinstance(adapter, ARTTrainerAdapterConfig):
+        document["trainer"] = _trainer(adapter)
+        if on_art_server(config):
+            document["trainer"]["backend"] = _backend(adapter)
+        document["art_server"] = _art_server(config, adapter)
+    return laid_over(document, config.rollbus.settings)
+
+
+def adapter_of(config: Configuration) -> TrainerAdapterConfig:
+    """Return the chosen adapter's configuration."""
+    return config.trainer_adapters[config.finetuning.trainer_adapter or ""]
+
+
+def builder_of(config: Configuration) -> TrajectoryBuilderConfig:
+    """Return the chosen builder's configuration."""
+    return config.trajectory_builders[config.finetuning.trajectory_builder or ""]
+
+
+def model_of(adapter: TrainerAdapterConfig) -> str:
+    """Return the name of the trained model."""
+    return adapter.backend.name if isinstance(adapter, ARTTrainerAdapterConfig) else "agent"
+
+
+def trained_model(config: Configuration) -> TrainedModel | None:
+    """Return what requests for the base model are asked of instead."""
+    adapter = adapter_of(config)
+    if not isinstance(adapter, ARTTrainerAdapterConfig):
+        return None
+    return TrainedModel(adapter.backend.name, adapter.backend.base_model)
+
+
+def on_art_server(config: Configuration) -> bool:
+    """Say whether the run trains on an ART server, and not in memory."""
+    backend = config.rollbus.settings.get("trainer", {}).get("backend", {})
+    return isinstance(adapter_of(config), ARTTrainerAdapterConfig) and backend.get("type", "art-server") == "art-server"
+
+
+def processed_logprobs(config: Configuration) -> bool:
+    """Say whether a model is sampled at another temperature than 1: its log-probs must be of that distribution."""
+    temperatures = [getattr(llm, "temperature", None) for llm in config.llms.values()]
+    return any(temperature not in (None, 1.0) for temperature in temperatures)
+
+
+def laid_over(base: Any, over: Any) -> Any:
+    """Return settings with others laid over them, section by section."""
+    if isinstance(base, dict) and isinstance(over, Mapping):
+        return {**base, **{key: laid_over(base.get(key), value) for key, value in over.items()}}
+    return over
+
+
+def _reward(config: Configuration) -> str:
+    assert config.finetuning.reward_function is not None
+    return config.finetuning.reward_function.name
+
+
+def _generations(builder: TrajectoryBuilderConfig) -> int:
+    return int(getattr(builder, "num_generations", 2))
+
+
+def _assembly(config: Configuration, builder: TrajectoryBuilderConfig) -> dict[str, Any]:
+    tuning = config.finetuning
+    found: dict[str, Any] = {"target_functions": list(tuning.target_functions)}
+    if tuning.target_model is not None:
+        found["target_model"] = _target_model(config, tuning.target_model)
+    if isinstance(builder, ARTTrajectoryBuilderConfig):
+        found["include_tool_calls"] = builder.include_tool_calls
+        found["min_episode_length"] = max(1, math.ceil(builder.min_episode_length / 2))
+    return found
+
+
+def _target_model(config: Configuration, name: str) -> str:
+    """Return the name that answers carry: an entry under `llms` stands for its model, the base for the trained one."""
+    asked = str(getattr(config.llms[name], "model_name", name)) if name in config.llms else name
+    trained = trained_model(config)
+    return trained.name if trained is not None and asked == trained.base_model else asked
+
+
+def _run(config: Configuration, run_id: str, generations: int, model: str) -> dict[str, Any]:
+    single = generations == 1
+    return {
+        "run_id": run_id,
+        "model": model,
+        "filter": {"tasks": [TASK], "labels": {"run": run_id}},
+        "grouping": {
+            "strategy": "baseline" if single else "by_example",
+            "group_size": generations,
+            "min_group_size": min(2, generations),
+            "window_ms": GROUP_WINDOW_MS,
+            "advantage": "mean_std",
+        },
+        "curriculum": curriculum_config(config.finetuning.curriculum_learning).model_dump(
+            mode="json", exclude_defaults=True
+        ),
+        "batching": {
+            "groups_per_step": config.rollbus.groups_per_step or NO_LIMIT,
+            "max_waiting_groups": NO_LIMIT,
+            # The steps of an epoch follow one another on what the weights before the first of them sampled.
+            "max_off_policy_steps": NO_LIMIT,
+            "flush_ms": 1,
+        },
+    }
+
+
+def _trainer(adapter: ARTTrainerAdapterConfig) -> dict[str, Any]:
+    training = adapter.training or ARTTrainingConfig()
+    return {
+        "train": {"learning_rate": training.learning_rate, "kl_coefficient": training.beta},
+        "alarm": None,
+        "poll_interval_s": 0.1,
+    }
+
+
+def _backend(adapter: ARTTrainerAdapterConfig) -> dict[str, Any]:
+    found: dict[str, Any] = {"type": "art-server", "url": adapter.backend.url}
+    if adapter.backend.api_key != NO_KEY:
+        found["token"] = adapter.backend.api_key
+    return found
+
+
+def _art_server(config: Configuration, adapter: ARTTrainerAdapterConfig) -> dict[str, Any]:
+    """Return the server's part; it counts where the server is started here."""
+    backend = adapter.backend
+    found: dict[str, Any] = {"model": backend.name}
+    base_model = Path(backend.base_model)
+    if base_model.is_dir():
+        found["base_model"] = str(base_model.resolve())
+    if backend.init_args is not None and backend.init_args.max_seq_length is not None:
+        found["max_tokens"] = backend.init_args.max_seq_length
+    if backend.delete_old_checkpoints:
+        found["keep_checkpoints"] = 1
+    if backend.api_key != NO_KEY:
+        found["token"] = backend.api_key
+    if processed_logprobs(config):
+        found["logprobs_mode"] = "processed"
+    return found

@@ -1,0 +1,170 @@
+"""Records of the log → where a finetuning run stands: pure, and the same after a restart that reads them again.
+
+Epoch and curriculum window are one: an epoch ends with one `end_window`, so window n is epoch n.
+"""
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rollbus.schemas.control import RunCommand
+from rollbus.schemas.drops import Drop
+from rollbus.schemas.events import EpisodeEnded, EpisodeStarted
+from rollbus.schemas.groups import CurriculumState, Group, TrainingBatch
+from rollbus.schemas.ids import stable_id, trajectory_id
+from rollbus.schemas.steps import StepCompleted, StepFailed, StepSkipped
+from rollbus.schemas.trajectories import Trajectory
+
+GROUP_SEPARATOR = "/"
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """One generation of one example in one epoch; told apart from those before it that failed."""
+
+    run_id: str
+    epoch: int
+    example_id: str
+    generation: int
+    number: int = 0
+
+    @property
+    def episode_id(self) -> str:
+        """Return the id of its episode: the same after a restart."""
+        parts = (self.run_id, self.epoch, self.example_id, self.generation, self.number)
+        return stable_id("finetune-episode", *parts)
+
+    @property
+    def trajectory_id(self) -> str:
+        """Return the id of what its episode becomes."""
+        return trajectory_id(self.episode_id)
+
+
+def group_id_of(run_id: str, epoch: int, example_id: str) -> str:
+    """Return the explicit group of an example's attempts in an epoch: the hint that brings them to one partition."""
+    return GROUP_SEPARATOR.join((run_id, str(epoch), example_id))
+
+
+def command_id_of(run_id: str, epoch: int) -> str:
+    """Return the id of the command that ends an epoch: saying it twice is saying it once."""
+    return stable_id("finetune-epoch", run_id, epoch)
+
+
+@dataclass(slots=True)
+class RunView:
+    """What the log says of one run."""
+
+    run_id: str
+    trajectories: dict[str, Trajectory] = field(default_factory=dict)
+    groups: dict[str, Group] = field(default_factory=dict)
+    """In order of arrival, as grouping made them."""
+    group_of: dict[str, str] = field(default_factory=dict)
+    """Trajectory id → group id."""
+    dropped: dict[str, str] = field(default_factory=dict)
+    """Trajectory id → reason of its first drop, with the detail."""
+    windows: dict[int, CurriculumState] = field(default_factory=dict)
+    commands: set[str] = field(default_factory=set)
+    batches: dict[str, TrainingBatch] = field(default_factory=dict)
+    """By hash, in the order in which they were cut."""
+    batch_of: dict[str, str] = field(default_factory=dict)
+    """Group id → batch hash."""
+    completed: dict[str, StepCompleted] = field(default_factory=dict)
+    skipped: dict[str, StepSkipped] = field(default_factory=dict)
+    failures: dict[str, list[StepFailed]] = field(default_factory=dict)
+    started: set[str] = field(default_factory=set)
+    """Episode ids."""
+    ended: dict[str, str] = field(default_factory=dict)
+    """Episode id → stop reason."""
+
+    def take(self, records: Iterable[Any]) -> None:
+        """Take in what was read; a record seen before changes nothing."""
+        for record in records:
+            self._take(record)
+
+    def fate(self, trajectory: str) -> str | None:
+        """Say what became of a trajectory: `grouped`, a drop's reason, or None while nothing has."""
+        return "grouped" if trajectory in self.group_of else self.dropped.get(trajectory)
+
+    def settled(self, trajectories: Iterable[str]) -> bool:
+        """Whether each one has a group or a drop."""
+        return all(self.fate(one) is not None for one in trajectories)
+
+    def groups_of(self, trajectories: Iterable[str]) -> list[Group]:
+        """Return the groups of these trajectories, in order of arrival."""
+        wanted = {self.group_of[one] for one in trajectories if one in self.group_of}
+        return [group for group_id, group in self.groups.items() if group_id in wanted]
+
+    def batches_of(self, window: int) -> list[TrainingBatch]:
+        """Return the batches that were cut from a window, in order."""
+        return [batch for batch in self.batches.values() if batch.window == window]
+
+    def has_ended(self, group_id: str) -> bool:
+        """Whether a group was in a step, or was dropped instead."""
+        batch_hash = self.batch_of.get(group_id)
+        if batch_hash is not None:
+            return batch_hash in self.completed or batch_hash in self.skipped
+        group = self.groups.get(group_id)
+        return group is not None and all(member.trajectory_id in self.dropped for member in group.members)
+
+    def last_failure(self, batch_hash: str) -> StepFailed | None:
+        """Return the newest failed attempt at a batch."""
+        found = self.failures.get(batch_hash)
+        return found[-1] if found else None
+
+    def newest_version(self) -> int:
+        """Return the weights after the last completed step; 0 is the base model."""
+        return max((step.policy_version for step in self.completed.values()), default=0)
+
+    def next_epoch(self) -> int:
+        """Return the epoch whose window is still open."""
+        return max(self.windows, default=-1) + 1
+
+    def reasons(self, trajectories: Iterable[str]) -> Mapping[str, int]:
+        """Return how many of these were dropped, by reason."""
+        counts: dict[str, int] = {}
+        for one in trajectories:
+            if one not in self.group_of and one in self.dropped:
+                counts[self.dropped[one]] = counts.get(self.dropped[one], 0) + 1
+        return dict(sorted(counts.items()))
+
+    def _take(self, record: Any) -> None:
+        match record:
+            case Trajectory() if record.labels.get("run") == self.run_id:
+                self.trajectories.setdefault(record.trajectory_id, record)
+            case EpisodeStarted() if record.labels.get("run") == self.run_id:
+                self.started.add(record.episode_id)
+            case EpisodeEnded():
+                self.ended.setdefault(record.episode_id, record.stop_reason)
+            case Drop() if record.run_id in (None, self.run_id):
+                self._drop(record)
+            case _ if getattr(record, "run_id", None) == self.run_id:
+                self._take_of_run(record)
+
+    def _take_of_run(self, record: Any) -> None:
+        match record:
+            case Group():
+                self.groups.setdefault(record.group_id, record)
+                for member in record.members:
+                    self.group_of.setdefault(member.trajectory_id, record.group_id)
+            case CurriculumState():
+                self.windows.setdefault(record.window, record)
+            case RunCommand():
+                self.commands.add(record.command_id)
+            case TrainingBatch():
+                self.batches.setdefault(record.batch_hash, record)
+                self.batch_of |= {group.group_id: record.batch_hash for group in record.groups}
+            case StepCompleted():
+                self.completed.setdefault(record.batch_hash, record)
+            case StepSkipped():
+                self.skipped.setdefault(record.batch_hash, record)
+            case StepFailed():
+                known = self.failures.setdefault(record.batch_hash, [])
+                if record not in known:
+                    known.append(record)
+
+    def _drop(self, drop: Drop) -> None:
+        named = f"{drop.reason} ({drop.detail})" if drop.detail and drop.unit == "trajectory" else drop.reason
+        for one in drop.trajectory_ids:
+            self.dropped.setdefault(one, named)
+        if drop.unit == "episode":
+            self.dropped.setdefault(trajectory_id(drop.unit_id), named)

@@ -1,0 +1,89 @@
+"""A trajectory of the log → the toolkit's form: messages in order, log-probs with the sampled ids beside them."""
+
+from typing import Any
+
+from rollbus.harness.episodes import EpisodeItem, EpisodeItemRole, Trajectory
+from rollbus.schemas import trajectories as records
+from rollbus.schemas.events import Message
+from rollbus.schemas.tokens import BYTES_PER_TOKEN, decode_logprobs, decode_token_ids
+
+ROLES = {
+    "user": EpisodeItemRole.USER,
+    "human": EpisodeItemRole.USER,
+    "assistant": EpisodeItemRole.ASSISTANT,
+    "ai": EpisodeItemRole.ASSISTANT,
+    "system": EpisodeItemRole.SYSTEM,
+    "tool": EpisodeItemRole.TOOL,
+    "function": EpisodeItemRole.FUNCTION,
+}
+"""Any other role is OTHER."""
+STEP_REWARD = "step"
+"""Added to the reward's name where a single step is rewarded."""
+_KEPT = ("tool_call_id", "tool_calls", "name")
+
+
+def as_trajectory(record: records.Trajectory, worth: float, *, include_tool_calls: bool = True) -> Trajectory:
+    """Return the toolkit's trajectory of one attempt; `worth` is its score, the rewards of its steps included."""
+    spans = {span.turn: (history, span) for history in record.histories for span in history.spans}
+    episode: list[EpisodeItem] = []
+    for index, turn in enumerate(record.turns):
+        episode += [_item(message, {}) for message in turn.added_messages]
+        episode.append(_item(turn.completion, _logprobs(turn, *spans[index]) if index in spans else {}))
+    if not include_tool_calls:
+        episode = [item for item in episode if item.role not in (EpisodeItemRole.TOOL, EpisodeItemRole.FUNCTION)]
+    steps = [report.value for report in record.rewards if report.name.endswith(f".{STEP_REWARD}")]
+    return Trajectory(
+        episode=episode,
+        reward=worth - sum(steps),
+        shaped_rewards=steps or None,
+        metadata={
+            "id": record.example_id,
+            "run_id": record.labels.get("run"),
+            "epoch": int(record.labels.get("epoch", 0)),
+            "generation": int(record.labels.get("generation", 0)),
+            "trajectory_id": record.trajectory_id,
+            "episode_id": record.episode_id,
+        },
+    )
+
+
+def role_of(name: str) -> EpisodeItemRole:
+    """Return a role by any of its names."""
+    return ROLES.get(name, EpisodeItemRole.OTHER)
+
+
+def _item(message: Message, logprobs: dict[str, Any]) -> EpisodeItem:
+    role = role_of(message.role)
+    metadata = {name: value for name in _KEPT if (value := getattr(message, name)) is not None}
+    return EpisodeItem(
+        role=role,
+        content=message.content or "",
+        logprobs=logprobs if role is EpisodeItemRole.ASSISTANT else None,
+        metadata=metadata or None,
+    )
+
+
+def _logprobs(turn: records.Turn, history: records.History, span: records.Span) -> dict[str, Any]:
+    ids = decode_token_ids(history.token_ids)
+    before = sum(other.end - other.start for other in history.spans if other.end <= span.start)
+    packed = history.logprobs[before * BYTES_PER_TOKEN : (before + span.end - span.start) * BYTES_PER_TOKEN]
+    return logprobs_with_tokens(
+        list(ids[: span.start]),
+        list(ids[span.start : span.end]),
+        list(decode_logprobs(packed)),
+        policy_version=span.policy_version,
+        model=turn.model,
+        logprob_mode=turn.logprob_mode,
+        temperature=turn.temperature,
+    )
+
+
+def logprobs_with_tokens(
+    prompt_token_ids: list[int], token_ids: list[int], logprobs: list[float], **beside: Any
+) -> dict[str, Any]:
+    """Return OpenAI's form of log-probs, with what training needs beside it: pass it on as it is."""
+    content = [
+        {"token": f"token_id:{token}", "logprob": value, "bytes": None, "top_logprobs": []}
+        for token, value in zip(token_ids, logprobs, strict=True)
+    ]
+    return {"content": content, "prompt_token_ids": prompt_token_ids, "token_ids": token_ids, **beside}

@@ -1,5 +1,6 @@
 """Stream time goes on whatever the wall clock does, and a configuration is applied once."""
 
+import asyncio
 import itertools
 
 import pytest
@@ -9,7 +10,9 @@ from hypothesis import strategies as st
 from rollbus.schemas.config import AssemblyConfig
 from rollbus.schemas.control import ConfigApplied, Tick
 from rollbus.schemas.errors import ConfigurationError
+from rollbus.streams.settings import StreamSettings
 from rollbus.streams.ticker import config_changes, next_tick
+from rollbus.streams.ticker_kafka import Ticker
 
 
 def run(clocks: list[int], interval_ms: int = 1_000) -> list[Tick]:
@@ -61,3 +64,18 @@ def test_a_stage_that_takes_no_configuration_is_refused_with_those_that_do(stage
 
 def test_a_real_configuration_has_the_hash_that_records_name() -> None:
     assert AssemblyConfig().config_hash() == AssemblyConfig().config_hash()
+
+
+async def test_a_tick_that_is_being_written_may_end_before_the_ticker_stops() -> None:
+    ticker, written = Ticker(StreamSettings()), []
+
+    async def tick() -> None:
+        async with ticker._writing:
+            await asyncio.sleep(0.05)
+            written.append("tick")
+        await asyncio.Event().wait()
+
+    ticker._task = asyncio.create_task(tick())
+    await asyncio.sleep(0.01)
+    await ticker.stop()
+    assert written == ["tick"]

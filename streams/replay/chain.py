@@ -1,0 +1,331 @@
+"""Stages in a chain: recorded records of the first one's input in, every stage's own records out. No Faust, no clock.
+
+A record goes on through all pure stages before the next one is looked at. The first effects stage is asked about all
+that one piece brought it, a later one at the end of the round; drops, which all stages write into one topic, wait for
+that end too. So the output does not depend on how much was read at once.
+"""
+
+from collections import deque
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from rollbus.schemas.chunks import split
+from rollbus.schemas.codec import encode
+from rollbus.schemas.control import ConfigApplied, Tick
+from rollbus.schemas.drops import Drop, DropReason
+from rollbus.schemas.errors import RecordError
+from rollbus.schemas.events import EpisodeStarted
+from rollbus.schemas.groups import TrainingBatch
+from rollbus.schemas.replays import StageDigest
+from rollbus.schemas.topics import BATCHES, DEAD_LETTERS, DROPS, MAX_RECORD_BYTES, RUN_LOG, Topic
+from rollbus.schemas.trajectories import Location
+from rollbus.streams.batch import Partition, RawRecord
+from rollbus.streams.processing import dead_letter, read_record
+from rollbus.streams.replay.digest import Digest, combined
+from rollbus.streams.replay.output import Output, Partitioner
+from rollbus.streams.replay.recorded import BEFORE_ALL, Change, Recorded
+from rollbus.streams.replay.rounds import Round
+from rollbus.streams.stage import Incoming, Outgoing, PureAsEffects
+from rollbus.streams.stages import AnyStage
+
+ASK_AT_ONCE = 256
+"""Records about which an effects stage is asked together."""
+FORGET_EVERY = 5_000
+"""Records after which the states drop their lists of touched rows, which only a changelog needs."""
+
+
+@dataclass(slots=True, eq=False)
+class _Reader:
+    """One stage with its states."""
+
+    stage: Any
+    name: str
+    input: Topic
+    asks: bool
+    states: list[Any]
+    digests: list[Digest]
+    waiting: list[tuple[int, Incoming]] = field(default_factory=list)
+    """What an effects stage has not been asked about yet."""
+    held: list[tuple[int, bytes, bytes]] = field(default_factory=list)
+    """Drops of this round: partition, key and bytes."""
+    records_in: int = 0
+    records_out: int = 0
+    dead_letters: int = 0
+
+
+class Chain:
+    """Stages in the order of the flow, on all partitions."""
+
+    def __init__(
+        self,
+        stages: Sequence[AnyStage],
+        *,
+        partitions: int,
+        output: Output,
+        partition_of: Partitioner,
+        source_namespace: str,
+        namespace: str,
+        recorded: Recorded | None = None,
+        change: Change = lambda record: record,
+        excluded: frozenset[str] = frozenset(),
+        early: Mapping[str, Sequence[Incoming]] | None = None,
+        app_version: str = "",
+    ) -> None:
+        """`change` is for recorded configurations; `early` are rewards that an episode has from its start."""
+        self._partitions, self._output, self._partition_of = partitions, output, partition_of
+        self._source, self._namespace, self._app_version = source_namespace, namespace, app_version
+        self._recorded, self._change = recorded or Recorded(), change
+        self._excluded, self._early = excluded, early or {}
+        self._told_excluded: set[str] = set()
+        self._readers = [self._reader(stage) for stage in stages]
+        self._first = [reader for reader in self._readers if reader.input is self._readers[0].input]
+        self.input = self._readers[0].input
+        self._inputs = list(dict.fromkeys(reader.input.name for reader in self._readers))
+        self._by_input = {name: [r for r in self._readers if r.input.name == name] for name in self._inputs}
+        self._following = {name: rs for name, rs in self._by_input.items() if name != self.input.name}
+        asking = [reader for reader in self._readers if reader.asks]
+        self._asked_at_once = [reader for reader in asking if reader.input is asking[0].input]
+        self._names = {reader.input.name: reader.input for reader in self._readers}
+        self._unanswered: deque[TrainingBatch] = deque()
+        self._touched = 0
+        self.last_tick = -1
+        self.stream_time_ms: int | None = None
+
+    async def begin(self) -> None:
+        """Tell what held when the range began."""
+        await self._tell(BEFORE_ALL)
+
+    async def piece(self, partition: int, records: Sequence[RawRecord]) -> None:
+        """Take recorded records of the first input."""
+        place = Partition(self.input.full_name(self._source), partition)
+        for raw in records:
+            try:
+                incoming = read_record(raw, place)
+            except RecordError as error:
+                for reader in self._first:
+                    self._dead_letter(reader, raw, place, error)
+                continue
+            if self._excluded and self._is_excluded(partition, incoming):
+                continue
+            if isinstance(incoming.record, ConfigApplied):
+                changed = self._change(incoming.record)
+                if changed is None:
+                    continue
+                incoming = replace(incoming, record=changed, data=encode(changed))
+            self._hand(self._first, partition, incoming)
+            if self._early and isinstance(incoming.record, EpisodeStarted):
+                for reward in self._early.get(incoming.record.episode_id, ()):
+                    self._hand(self._first, partition, reward)
+            if len(self._first[0].waiting) >= ASK_AT_ONCE:
+                await self._ask(self._asked_at_once)
+        await self._ask(self._asked_at_once)
+        self._forget(len(records))
+        await self._output.settle()
+
+    async def round(self, found: Round) -> None:
+        """End the round before and take a tick: the later stages' first, since live has it in all inputs at once."""
+        tick = found.tick
+        if tick.number > self.last_tick:
+            await self._end_round(tick.number)
+            self.last_tick, self.stream_time_ms = tick.number, tick.stream_time_ms
+            for name in reversed(self._following):
+                await self._everywhere(self._names[name], "", tick, found.data)
+        for partition, raw in found.at:
+            place = Location(topic=self.input.full_name(self._source), partition=partition, offset=raw.offset)
+            self._hand(self._first, partition, Incoming(tick, "", place, found.data))
+        await self._ask()
+        self._forget(len(found.at) * len(self._readers))
+
+    async def end(self) -> None:
+        """End the last round."""
+        await self._ask()
+        self._write_held()
+        await self._output.settle()
+
+    def digests(self) -> tuple[StageDigest, ...]:
+        """Return what each stage made, so far."""
+        return tuple(
+            StageDigest(
+                stage=reader.name,
+                records_in=reader.records_in,
+                records_out=reader.records_out,
+                dead_letters=reader.dead_letters,
+                digest=combined(reader.digests),
+            )
+            for reader in self._readers
+        )
+
+    def open_rows(self) -> int:
+        """Return how many rows all states hold: what a replay's memory grows with."""
+        return sum(state.size() for reader in self._readers for state in reader.states)
+
+    def _reader(self, stage: AnyStage) -> _Reader:
+        pure = isinstance(stage, PureAsEffects)
+        count = self._partitions if stage.input.partitions == "events" else 1
+        states = [stage.new_state() for _ in range(count)]
+        inner = stage.stage if isinstance(stage, PureAsEffects) else stage
+        return _Reader(inner, stage.name, stage.input, not pure, states, [Digest() for _ in range(count)])
+
+    # From record to record
+
+    def _hand(self, readers: Iterable[_Reader], partition: int, incoming: Incoming) -> None:
+        for reader in readers:
+            reader.records_in += 1
+            if reader.asks:
+                reader.waiting.append((partition, incoming))
+            else:
+                self._step(reader, partition, incoming, None)
+
+    def _step(self, reader: _Reader, partition: int, incoming: Incoming, answer: Any) -> None:
+        state = reader.states[partition]
+        try:
+            step = reader.stage.step
+            outputs = list(step(state, incoming, answer) if reader.asks else step(state, incoming))
+        except RecordError as error:
+            self._dead_letter(reader, _Raw.of(incoming), Partition(incoming.location.topic, partition), error)
+            return
+        for out in outputs:
+            self._emit(reader, partition, out)
+        for out in outputs:
+            if out.topic is BATCHES:
+                self._answer(out.record)
+
+    async def _ask(self, readers: "Sequence[_Reader] | None" = None) -> None:
+        """Let these effects stages, or all, answer what waits for them, in the order of the flow."""
+        while reader := next((each for each in readers or self._readers if each.waiting), None):
+            waiting, reader.waiting = reader.waiting, []
+            answers = await self._answers(reader, waiting)
+            for (partition, incoming), answer in zip(waiting, answers, strict=True):
+                self._step(reader, partition, incoming, answer)
+
+    async def _answers(self, reader: _Reader, waiting: Sequence[tuple[int, Incoming]]) -> list[Any]:
+        found: dict[int, Iterable[Any]] = {}
+        for partition in sorted({partition for partition, _ in waiting}):
+            asked = [incoming for number, incoming in waiting if number == partition]
+            found[partition] = iter(await reader.stage.answer(reader.states[partition], asked))
+        return [next(iter(found[partition])) for partition, _ in waiting]
+
+    def _emit(self, reader: _Reader, partition: int, out: Outgoing) -> None:
+        reader.records_out += 1
+        data = encode(out.record)
+        reader.digests[partition].add(out.topic.name, out.key, out.record, data)
+        key = out.key.encode()
+        if out.topic is DROPS:
+            reader.held.append((self._partition(out.topic, key), key, data))
+        else:
+            self._write(out.topic, self._partition(out.topic, key), out.key, out.record, data)
+
+    def _write(self, topic: Topic, partition: int, key: str, record: Any, data: bytes) -> None:
+        """Write a record into the replay's namespace and hand it to the stages that read it there."""
+        offset = self._append(topic, partition, key.encode() if key else None, data)
+        readers = self._following.get(topic.name)
+        if readers:
+            place = Location(topic=topic.full_name(self._namespace), partition=partition, offset=offset)
+            self._hand(readers, partition, Incoming(record, key, place, data))
+
+    def _append(self, topic: Topic, partition: int, key: bytes | None, data: bytes) -> int:
+        if len(data) <= MAX_RECORD_BYTES:
+            return self._output.append(topic, partition, key, data)
+        first, *_ = [self._output.append(topic, partition, key, frame) for frame in split(data)]
+        return first
+
+    def _partition(self, topic: Topic, key: bytes) -> int:
+        return 0 if topic.partitions == "one" else self._partition_of(key, self._partitions)
+
+    # Time, and what live was told
+
+    async def _end_round(self, tick: int) -> None:
+        await self._ask()
+        await self._tell(tick)
+        self._write_held()
+        await self._output.settle()
+
+    async def _tell(self, tick: int) -> None:
+        for told in self._recorded.due(tick):
+            await self._told(told.topic, told.key, told.record)
+
+    async def _told(self, topic: Topic, key: str, record: Any) -> None:
+        if topic.name not in self._following:
+            return
+        if isinstance(record, ConfigApplied):
+            await self._everywhere(topic, key, record, encode(record))
+        else:
+            self._write(topic, 0, key, record, encode(record))
+            await self._ask()
+
+    async def _everywhere(self, topic: Topic, key: str, record: Tick | ConfigApplied, data: bytes) -> None:
+        for partition in range(self._partitions if topic.partitions == "events" else 1):
+            self._write(topic, partition, key, record, data)
+        await self._ask()
+
+    def _answer(self, batch: TrainingBatch) -> None:
+        """Tell the curriculum what became of a batch, and of those that it cuts for that: in a loop, not in depth."""
+        if RUN_LOG.name not in self._following:
+            return
+        self._unanswered.append(batch)
+        if len(self._unanswered) > 1:
+            return
+        while self._unanswered:
+            outcome = self._recorded.answer(self._unanswered[0], self.last_tick)
+            if outcome is not None:
+                self._write(RUN_LOG, 0, outcome.run_id, outcome, encode(outcome))
+            self._unanswered.popleft()
+
+    def _write_held(self) -> None:
+        for reader in self._readers:
+            for partition, key, data in reader.held:
+                self._append(DROPS, partition, key, data)
+            reader.held.clear()
+
+    def _forget(self, records: int) -> None:
+        self._touched += records
+        if self._touched >= FORGET_EVERY:
+            self._touched = 0
+            for reader in self._readers:
+                for state in reader.states:
+                    state.forget_touched()
+
+    # What goes no further
+
+    def _is_excluded(self, partition: int, incoming: Incoming) -> bool:
+        """Say whether a record is of a forgotten episode; the first of each leaves a drop."""
+        record = incoming.record
+        ids = (getattr(record, "episode_id", None), getattr(record, "root_episode_id", None))
+        if not self._excluded.intersection(ids):
+            return False
+        if ids[0] not in self._told_excluded:
+            self._told_excluded.add(str(ids[0]))
+            state = self._first[0].states[partition]
+            drop = Drop(
+                unit="episode",
+                unit_id=str(ids[0]),
+                reason=DropReason.EXCLUDED.value,
+                stage=self._first[0].name,
+                detail="on the list of exclusions",
+                dropped_at_ms=state.clock.now_ms,
+            )
+            self._emit(self._first[0], partition, Outgoing(DROPS, drop.unit_id, drop))
+        return True
+
+    def _dead_letter(self, reader: _Reader, raw: RawRecord, place: Partition, error: RecordError) -> None:
+        letter = dead_letter(raw, place, error, stage=reader.name, app_version=self._app_version)
+        reader.dead_letters += 1
+        reader.records_out += 1
+        data = encode(letter)
+        reader.digests[place.partition].add(DEAD_LETTERS.name, "", letter, data)
+        self._append(DEAD_LETTERS, 0, raw.key, data)
+
+
+@dataclass(frozen=True, slots=True)
+class _Raw:
+    """A record of the replay's own as if it had been fetched, for its dead letter."""
+
+    offset: int
+    timestamp: int
+    key: bytes | None
+    value: bytes | None
+
+    @classmethod
+    def of(cls, incoming: Incoming) -> "_Raw":
+        return cls(incoming.location.offset, 0, incoming.key.encode(), incoming.data)

@@ -1,0 +1,54 @@
+"""Which replays there are: manifests in `replays` of the namespace that was replayed. The newest of a name holds."""
+
+from contextlib import aclosing
+
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import KafkaError
+
+from rollbus.schemas.codec import decode, encode
+from rollbus.schemas.errors import ConfigurationError, RecordError, UnavailableError
+from rollbus.schemas.replays import ReplayManifest
+from rollbus.schemas.topics import REPLAYS
+from rollbus.streams.replay.recorded_kafka import read_whole
+from rollbus.streams.settings import StreamSettings
+
+
+async def read_manifests(settings: StreamSettings) -> dict[str, ReplayManifest]:
+    """Return the newest manifest of each replay, deleted ones left out; raises UnavailableError."""
+    found: dict[str, ReplayManifest] = {}
+    async with aclosing(read_whole(settings, REPLAYS)) as records:
+        async for raw in records:
+            try:
+                record = decode(raw.value)
+            except RecordError:
+                continue  # the sink, which writes manifests down, dead-letters it
+            if isinstance(record, ReplayManifest):
+                found[record.name] = record
+    return {name: manifest for name, manifest in found.items() if manifest.state != "deleted"}
+
+
+async def write_manifest(settings: StreamSettings, manifest: ReplayManifest) -> None:
+    """Write a manifest and wait until it is confirmed; raises UnavailableError."""
+    producer = AIOKafkaProducer(**settings.kafka.client_options(), enable_idempotence=True)
+    try:
+        await producer.start()
+        topic = REPLAYS.full_name(settings.namespace)
+        await producer.send_and_wait(topic, encode(manifest), key=manifest.name.encode(), partition=0)
+    except KafkaError as error:
+        raise UnavailableError(f"Kafka at {settings.kafka.bootstrap_servers}: {error!r}") from error
+    finally:
+        await producer.stop()
+
+
+async def find_manifest(settings: StreamSettings, name: str) -> ReplayManifest:
+    """Return a replay that counts; raises ConfigurationError for one that is not there or not whole."""
+    manifests = await read_manifests(settings)
+    manifest = manifests.get(name)
+    if manifest is None:
+        known = ", ".join(sorted(manifests)) or "none"
+        raise ConfigurationError(f"no replay {name!r} of {settings.namespace}; there are: {known}")
+    if manifest.state not in ("complete", "following"):
+        raise ConfigurationError(
+            f"replay {name!r} is not whole: it was {manifest.state} and has not ended; give its command again to go on"
+        )
+    return manifest

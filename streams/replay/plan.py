@@ -1,0 +1,134 @@
+"""What is to be replayed: parsed and checked, before anything is read."""
+
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from pydantic import ValidationError
+
+from rollbus.schemas.config import (
+    AssemblyConfig,
+    Config,
+    CurriculumConfig,
+    GroupingConfig,
+    RunConfig,
+    ScoringConfig,
+)
+from rollbus.schemas.control import ConfigApplied
+from rollbus.schemas.errors import ConfigurationError
+from rollbus.schemas.ids import canonical_json
+from rollbus.schemas.replays import ReplayConfig, ReplayRewards, ReplayScores
+from rollbus.schemas.topics import STAGE_INPUTS, Topic
+from rollbus.streams.replay.range import Bound
+
+CHAIN = ("assembly", "scoring", "grouping", "group-scoring", "curriculum")
+"""The stages of a whole replay, in the order of the flow."""
+STAGES = ("alias", *CHAIN)
+OF_A_RUN = ("grouping", "group-scoring", "curriculum")
+
+
+@dataclass(frozen=True, slots=True)
+class ReplayPlan:
+    """One replay."""
+
+    name: str
+    start: Bound
+    end: Bound
+    stages: tuple[str, ...]
+    """Without the runs; in order."""
+    assembly: AssemblyConfig
+    scoring: ScoringConfig
+    runs: tuple[RunConfig, ...]
+    """What holds until a recorded configuration says otherwise."""
+    new_scoring: ScoringConfig | None = None
+    new_grouping: GroupingConfig | None = None
+    new_curriculum: CurriculumConfig | None = None
+    """What holds all along, whatever was recorded."""
+    rewards: ReplayRewards = "recorded"
+    scores: ReplayScores = "recorded"
+    allow_missing: bool = False
+
+    @property
+    def namespace(self) -> str:
+        """Where its topics stand."""
+        return namespace_of(self.name)
+
+    @property
+    def input(self) -> Topic:
+        """The recorded topic that it reads."""
+        return STAGE_INPUTS[self.stages[0]]
+
+    @property
+    def scoring_config(self) -> ScoringConfig:
+        """The scoring to begin with."""
+        return self.new_scoring or self.scoring
+
+    def run_configs(self) -> tuple[RunConfig, ...]:
+        """Return the runs to begin with."""
+        return tuple(map(self.changed_run, self.runs))
+
+    def changed_run(self, run: RunConfig) -> RunConfig:
+        """Return a run with what this replay does otherwise."""
+        changes: dict[str, GroupingConfig | CurriculumConfig] = {}
+        if self.new_grouping is not None:
+            changes["grouping"] = self.new_grouping
+        if self.new_curriculum is not None:
+            changes["curriculum"] = self.new_curriculum
+        return run.model_copy(update=changes) if changes else run
+
+    def change(self, record: ConfigApplied) -> ConfigApplied | None:
+        """Return what to use in place of a recorded configuration; None for nothing."""
+        if record.stage == "scoring" and self.new_scoring is not None:
+            return None
+        if record.stage not in OF_A_RUN:
+            return record
+        try:
+            run = RunConfig.model_validate_json(record.content)
+        except ValidationError:
+            return record  # the stage refuses it, as live did
+        changed = self.changed_run(run)
+        return record if changed is run else applied(record.stage, run.run_id, changed)
+
+    def overrides(self) -> tuple[ReplayConfig, ...]:
+        """Return the configurations that this replay does not take from the log."""
+        found: list[ConfigApplied] = []
+        if self.new_scoring is not None:
+            found.append(applied("scoring", None, self.new_scoring))
+        if self.new_grouping is not None or self.new_curriculum is not None:
+            found += [applied(stage, run.run_id, run) for run in self.run_configs() for stage in OF_A_RUN]
+        return tuple(
+            ReplayConfig(stage=one.stage, run_id=one.run_id, config_hash=one.config_hash, content=one.content)
+            for one in found
+        )
+
+
+def applied(stage: str, run_id: str | None, config: Config) -> ConfigApplied:
+    """Return the record that puts a configuration into effect."""
+    content = canonical_json(config.model_dump(mode="json"))
+    return ConfigApplied(stage=stage, run_id=run_id, config_hash=config.config_hash(), content=content)
+
+
+def namespace_of(name: str) -> str:
+    """Return the namespace of a replay."""
+    return f"replay-{name}."
+
+
+def check_name(name: str) -> None:
+    """Raise ConfigurationError for a name that no topic can have."""
+    if not re.fullmatch(r"[a-z0-9][a-z0-9-]{0,40}", name):
+        raise ConfigurationError(f"{name!r} is no name for a replay: small letters, digits and -, at most 41")
+
+
+def chain_of(stages: Sequence[str]) -> tuple[str, ...]:
+    """Return the stages in the order of the flow, all without a name; raises ConfigurationError for a broken chain."""
+    if not stages:
+        return CHAIN
+    unknown = sorted(set(stages) - set(STAGES))
+    if unknown:
+        raise ConfigurationError(f"no stage {', '.join(unknown)}; there are {', '.join(STAGES)}")
+    chosen = tuple(stage for stage in STAGES if stage in stages)
+    if {"grouping", "curriculum"} <= set(chosen):
+        chosen = tuple(stage for stage in CHAIN if stage in {*chosen, "group-scoring"})
+    if chosen in (("alias",), *(CHAIN[a:b] for a in range(5) for b in range(a + 1, 6))):
+        return chosen
+    raise ConfigurationError(f"stages {', '.join(chosen)} do not follow one another; the flow is {' → '.join(CHAIN)}")

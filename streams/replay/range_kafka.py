@@ -1,0 +1,174 @@
+"""The ends of a range to offsets, and what of it no longer exists.
+
+A range of times or ticks begins with its first tick and ends with its last one, in every partition. Ticks are found by
+bisection: they stand in order, and a read tells the next one behind any offset.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.errors import KafkaError
+
+from rollbus.schemas.chunks import is_chunk
+from rollbus.schemas.codec import decode, record_name
+from rollbus.schemas.control import Tick
+from rollbus.schemas.errors import ConfigurationError, DataLossError, UnavailableError
+from rollbus.schemas.replays import ReplayRange
+from rollbus.schemas.topics import Topic
+from rollbus.streams.replay.range import Bound
+from rollbus.streams.settings import StreamSettings
+from rollbus.streams.topics import partitions_of
+from rollbus.streams.topics_kafka import partitions_on_broker
+
+POLL_MS = 500
+FETCH_BYTES = 4 * 1024 * 1024
+
+
+@dataclass(frozen=True, slots=True)
+class ResolvedRange:
+    """What there is to read."""
+
+    ranges: tuple[ReplayRange, ...]
+    missing: tuple[ReplayRange, ...] = ()
+    """Records of the range that retention has deleted."""
+
+
+def new_reader(settings: StreamSettings) -> AIOKafkaConsumer:
+    """Return a consumer without a group, of committed records."""
+    return AIOKafkaConsumer(
+        **settings.kafka.client_options(),
+        isolation_level="read_committed",
+        enable_auto_commit=False,
+        auto_offset_reset="none",
+        fetch_max_wait_ms=50,
+        max_partition_fetch_bytes=max(FETCH_BYTES, settings.max_partition_fetch_bytes),
+    )
+
+
+async def resolve(settings: StreamSettings, topic: Topic, start: Bound, end: Bound) -> ResolvedRange:
+    """Return the offsets between two bounds; raises ConfigurationError where there is no such topic or range."""
+    name = topic.full_name(settings.namespace)
+    consumer = new_reader(settings)
+    try:
+        await consumer.start()
+        places = [TopicPartition(name, number) for number in range(partitions_of(topic, settings))]
+        known = await partitions_on_broker(settings, name)
+        if known != len(places):
+            raise ConfigurationError(
+                f"{name} has {known} partitions, not {len(places)}; look at namespace and `event_partitions`"
+            )
+        consumer.assign(places)
+        firsts, ends = await consumer.beginning_offsets(places), await consumer.end_offsets(places)
+        ranges, missing = [], []
+        for place in places:
+            there = _Partition(consumer, place, firsts[place], ends[place])
+            wanted = await there.start(start)
+            until = max(wanted, await there.end(end))
+            begin = min(max(wanted, there.first), until)
+            ranges.append(_range(topic, place, begin, until))
+            if wanted < begin:
+                missing.append(_range(topic, place, wanted, begin))
+        return ResolvedRange(tuple(ranges), tuple(missing))
+    except (KafkaError, OSError) as error:
+        raise UnavailableError(f"Kafka at {settings.kafka.bootstrap_servers}: {error!r}") from error
+    finally:
+        await consumer.stop()
+
+
+def refuse_missing(missing: tuple[ReplayRange, ...]) -> None:
+    """Raise DataLossError that names what is gone."""
+    if missing:
+        gone = ", ".join(f"{one.topic}[{one.partition}] {one.from_offset} … {one.to_offset - 1}" for one in missing)
+        raise DataLossError(
+            f"retention has deleted a part of the range: {gone}; begin later, or go on without it by --allow-missing"
+        )
+
+
+def _range(topic: Topic, place: TopicPartition, start: int, end: int) -> ReplayRange:
+    return ReplayRange(topic=topic.name, partition=place.partition, from_offset=start, to_offset=end)
+
+
+@dataclass(slots=True)
+class _Partition:
+    """One partition between its first kept offset and its end."""
+
+    consumer: AIOKafkaConsumer
+    place: TopicPartition
+    first: int
+    last: int
+
+    async def start(self, bound: Bound) -> int:
+        """Return the wanted first offset; below `first` where it is gone."""
+        if (offset := self._offset(bound)) is not None:
+            return offset
+        if not bound.by_tick:
+            return self.first
+        found = await self._tick(lambda tick: _reaches(tick, bound))
+        if found is None:
+            return self.last
+        offset, tick = found
+        if self.first > 0 and _is_past(tick, bound):
+            earlier = await self._tick(lambda tick: True)
+            if earlier is not None and earlier[0] == offset:
+                return 0  # nobody knows where it stood: everything before is gone
+        return offset
+
+    async def end(self, bound: Bound) -> int:
+        """Return the offset after the last wanted one."""
+        if (offset := self._offset(bound)) is not None:
+            return min(offset, self.last)
+        if not bound.by_tick:
+            return self.last
+        found = await self._tick(lambda tick: _is_past(tick, bound))
+        return await self._after_tick_before(found[0]) if found else self.last
+
+    def _offset(self, bound: Bound) -> int | None:
+        if bound.offset is not None:
+            return bound.offset
+        return dict(bound.offsets).get(self.place.partition)
+
+    async def _after_tick_before(self, offset: int) -> int:
+        """Return the offset after the last tick before an offset; what follows it is of a later round."""
+        low, high, found = self.first, offset, self.first
+        while low < high:
+            middle = (low + high) // 2
+            tick = await self._tick_from(middle, high)
+            if tick is None:
+                high = middle
+            else:
+                low = found = tick[0] + 1
+        return found
+
+    async def _tick(self, holds: Callable[[Tick], bool]) -> tuple[int, Tick] | None:
+        """Return the first tick for which something holds that holds for all later ones too."""
+        low, high, found = self.first, self.last, None
+        while low < high:
+            middle = (low + high) // 2
+            tick = await self._tick_from(middle, high)
+            if tick is None:
+                high = middle
+            elif holds(tick[1]):
+                found, high = tick, middle
+            else:
+                low = tick[0] + 1
+        return found
+
+    async def _tick_from(self, offset: int, end: int) -> tuple[int, Tick] | None:
+        self.consumer.seek(self.place, offset)
+        while await self.consumer.position(self.place) < end:
+            records = (await self.consumer.getmany(self.place, timeout_ms=POLL_MS)).get(self.place, ())
+            for record in records:
+                if record.offset >= end:
+                    return None
+                if record.value and not is_chunk(record.value) and record_name(record.value) == Tick.__name__:
+                    return record.offset, decode(record.value)
+        return None
+
+
+def _reaches(tick: Tick, bound: Bound) -> bool:
+    return tick.number >= bound.tick if bound.tick is not None else tick.stream_time_ms >= (bound.time_ms or 0)
+
+
+def _is_past(tick: Tick, bound: Bound) -> bool:
+    return tick.number > bound.tick if bound.tick is not None else tick.stream_time_ms > (bound.time_ms or 0)

@@ -1,0 +1,116 @@
+"""What live wrote down of the outside world, told again at the same stream time: a replay asks nobody.
+
+Before tick n stands what live had between the ticks n − 1 and n: configurations, new policy versions, ends of epochs,
+and the trainer's answer to a batch that the replay cuts too. Any other batch is answered at once, since nobody
+trains during a replay: as skipped, so it makes room for the next and no weights come of it.
+"""
+
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from rollbus.schemas.control import ConfigApplied, RunCommand, Tick
+from rollbus.schemas.groups import StepOutcome, TrainingBatch
+from rollbus.schemas.steps import PolicyVersion
+from rollbus.schemas.topics import RUN_LOG, Topic
+from rollbus.schemas.trajectories import Score
+
+BEFORE_ALL = -1
+FindScore = Callable[[str, str, int], Awaitable[Score | None]]
+"""Group hint, trajectory id and revision to the score that live gave it; None where it gave none."""
+Change = Callable[[ConfigApplied], ConfigApplied | None]
+"""A recorded configuration to the one that the replay uses in its place; None for none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Told:
+    """One record of live that the replay writes into an input of its own."""
+
+    topic: Topic
+    key: str
+    record: Any
+
+
+@dataclass(slots=True)
+class Recorded:
+    """All of it that a range needs."""
+
+    before: dict[int, list[Told]] = field(default_factory=lambda: defaultdict(list))
+    """By number of the tick that follows it; BEFORE_ALL for what held when the range began."""
+    outcomes: dict[str, tuple[int, StepOutcome]] = field(default_factory=dict)
+    """By batch hash: the tick that follows it, and the outcome."""
+
+    def due(self, tick: int) -> list[Told]:
+        """Return, once, what stands before a tick and has not been told."""
+        numbers = sorted(number for number in self.before if number <= tick)
+        return [told for number in numbers for told in self.before.pop(number)]
+
+    def answer(self, batch: TrainingBatch, last_tick: int) -> StepOutcome | None:
+        """Return the outcome to tell now; None where live's own comes later."""
+        found = self.outcomes.pop(batch.batch_hash, None)
+        if found is None:
+            return StepOutcome(
+                run_id=batch.run_id,
+                step=0,
+                batch_hash=batch.batch_hash,
+                batch_number=batch.number,
+                state="skipped",
+                base_version=batch.newest_policy_version,
+                policy_version=batch.newest_policy_version,
+            )
+        tick, outcome = found
+        if tick <= last_tick:
+            return outcome
+        self.before[tick].append(Told(RUN_LOG, batch.run_id, outcome))
+        return None
+
+
+def collect(
+    topic: Topic, records: Iterable[tuple[str, Any]], *, first_tick: int | None, change: Change, recorded: Recorded
+) -> None:
+    """Take from a recorded input (key, record) what a replay of an earlier stage must tell again in its own.
+
+    `first_tick` is where the range begins: of what came before, only what still held counts.
+    """
+    held: dict[str, Told] = {}
+    waiting: list[Told] = []
+    for key, record in records:
+        if isinstance(record, Tick):
+            if first_tick is not None and record.number < first_tick:
+                held.update((_place(told), told) for told in waiting if not isinstance(told.record, RunCommand))
+            else:
+                recorded.before[record.number] += [told for told in waiting if _is_told(told)]
+                _note_outcomes(waiting, record.number, recorded)
+            waiting = []
+        elif (told := _told(topic, key, record, change)) is not None:
+            waiting.append(told)
+    recorded.before[BEFORE_ALL] += held.values()
+
+
+def _told(topic: Topic, key: str, record: Any, change: Change) -> Told | None:
+    if isinstance(record, ConfigApplied):
+        changed = change(record)
+        return None if changed is None else Told(topic, key, changed)
+    ends_window = isinstance(record, RunCommand) and record.command == "end_window"
+    return Told(topic, key, record) if ends_window or isinstance(record, PolicyVersion | StepOutcome) else None
+
+
+def _is_told(told: Told) -> bool:
+    return not isinstance(told.record, StepOutcome)
+
+
+def _note_outcomes(waiting: list[Told], tick: int, recorded: Recorded) -> None:
+    for told in waiting:
+        if isinstance(told.record, StepOutcome):
+            recorded.outcomes[told.record.batch_hash] = (tick, told.record)
+
+
+def _place(told: Told) -> str:
+    """Return what a later record of the same place replaces."""
+    record = told.record
+    if isinstance(record, ConfigApplied):
+        return f"config {record.stage} {record.run_id}"
+    if isinstance(record, PolicyVersion):
+        return f"version {record.model} {record.version}"
+    return f"outcome {getattr(record, 'batch_hash', '')}"

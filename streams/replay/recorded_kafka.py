@@ -1,0 +1,196 @@
+"""What live wrote down, read from its topics: scores when they are asked for, all else before a replay begins.
+
+Scores stand about where the trajectories they belong to stand, so each partition is read on only as far as the score
+that is wanted, and what was read ahead of it waits. Of the other inputs only the few records that a replay tells again
+are decoded.
+"""
+
+from collections import OrderedDict
+from collections.abc import AsyncIterator, Sequence
+from contextlib import aclosing
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.errors import KafkaError
+
+from rollbus.schemas.chunks import is_chunk, parse
+from rollbus.schemas.codec import decode, record_name
+from rollbus.schemas.config import RunConfig
+from rollbus.schemas.control import ConfigApplied, RunCommand, Tick
+from rollbus.schemas.errors import RecordError, UnavailableError
+from rollbus.schemas.events import Excluded, RewardReported
+from rollbus.schemas.groups import Group, StepOutcome
+from rollbus.schemas.joining import Joiner
+from rollbus.schemas.replays import ReplayRange
+from rollbus.schemas.steps import PolicyVersion
+from rollbus.schemas.topics import EXCLUSIONS, RUN_LOG, Topic
+from rollbus.schemas.trajectories import Location, Score
+from rollbus.streams.group_scoring import FindGroup
+from rollbus.streams.output_kafka import partition_of
+from rollbus.streams.replay.range_kafka import new_reader
+from rollbus.streams.replay.recorded import Change, Recorded, collect
+from rollbus.streams.replay.source_kafka import KafkaSource, assign
+from rollbus.streams.settings import StreamSettings
+from rollbus.streams.stage import Incoming
+from rollbus.streams.topics import partitions_of
+
+TOLD_AGAIN = frozenset(each.__name__ for each in (Tick, ConfigApplied, PolicyVersion, StepOutcome, RunCommand))
+REMEMBERED = 4_096
+"""Scores kept after they were found, for a second component that asks for the same."""
+ScoreKey = tuple[str, int]
+"""Trajectory id and revision."""
+
+
+class RecordedScores:
+    """Live's scores, by trajectory and revision."""
+
+    def __init__(self, consumer: AIOKafkaConsumer, sources: Sequence[KafkaSource]) -> None:
+        self._consumer, self._sources = consumer, sources
+        self._ahead: list[dict[ScoreKey, Score]] = [{} for _ in sources]
+        self._found: OrderedDict[ScoreKey, Score] = OrderedDict()
+
+    @classmethod
+    async def open(cls, settings: StreamSettings, ranges: Sequence[ReplayRange]) -> "RecordedScores":
+        """Connect, and stand at the beginnings of ranges of `scores`, one for each partition in order."""
+        consumer = new_reader(settings)
+        await consumer.start()
+        places = assign(consumer, settings.namespace, ranges)
+        return cls(consumer, [KafkaSource(consumer, place, span) for span, place in places.items()])
+
+    async def find(self, hint: str, trajectory_id: str, revision: int) -> Score | None:
+        """Return a score; None where there is none to the end of the range."""
+        key = (trajectory_id, revision)
+        if key in self._found:
+            return self._found[key]
+        number = partition_of(hint.encode(), len(self._sources))
+        ahead, source = self._ahead[number], self._sources[number]
+        while key not in ahead:
+            records = await source.read()
+            if not records:
+                return None
+            for raw in records:
+                score = _decoded(raw.value, frozenset({Score.__name__}))
+                if isinstance(score, Score):
+                    ahead.setdefault((score.trajectory_id, score.revision), score)
+        found = self._found[key] = ahead.pop(key)
+        if len(self._found) > REMEMBERED:
+            self._found.popitem(last=False)
+        return found
+
+    async def close(self) -> None:
+        """Let the connection go."""
+        await self._consumer.stop()
+
+
+async def read_told(
+    settings: StreamSettings, topic: Topic, *, first_tick: int | None, until: int | None, change: Change, into: Recorded
+) -> None:
+    """Read one partition of an input, to the tick `until`, for what a replay tells again; ticks are in all alike."""
+    records = [pair async for pair in _told_again(settings, topic, until)]
+    collect(topic, records, first_tick=first_tick, change=change, recorded=into)
+
+
+async def _told_again(settings: StreamSettings, topic: Topic, until: int | None) -> AsyncIterator[tuple[str, Any]]:
+    async with aclosing(read_whole(settings, topic, partitions=1)) as found:
+        async for raw in found:
+            record = _decoded(raw.value, TOLD_AGAIN)
+            if record is not None:
+                yield (raw.key or b"").decode(errors="replace"), record
+            if isinstance(record, Tick) and until is not None and record.number > until:
+                return
+
+
+async def nothing_judged(group_id: str) -> Group | None:
+    """Know of no judged group."""
+    return None
+
+
+async def find_judged(settings: StreamSettings, runs: Sequence[RunConfig]) -> FindGroup:
+    """Return what finds the groups that live has judged, for runs that have their groups judged."""
+    asked = {run.run_id for run in runs if run.grouping.rewards}
+    if not asked:
+        return nothing_judged
+    found: dict[str, Group] = {}
+    joiner: Joiner[None] = Joiner()
+    async with aclosing(read_whole(settings, RUN_LOG)) as records:
+        async for raw in records:
+            data = raw.value
+            if data is not None and is_chunk(data):
+                whole = joiner.add(parse(data), None)
+                data = whole.data if whole else None
+            record = _decoded(data, frozenset({Group.__name__}))
+            if isinstance(record, Group) and record.run_id in asked:
+                found.setdefault(record.group_id, record)
+
+    async def find(group_id: str) -> Group | None:
+        return found.get(group_id)
+
+    return find
+
+
+async def read_whole(settings: StreamSettings, topic: Topic, partitions: int | None = None) -> AsyncIterator[Any]:
+    """Yield every committed record of a topic's partitions, one after the other, as far as it goes now."""
+    name = topic.full_name(settings.namespace)
+    count = partitions_of(topic, settings) if partitions is None else partitions
+    consumer = new_reader(settings)
+    try:
+        await consumer.start()
+        places = [TopicPartition(name, number) for number in range(count)]
+        firsts, ends = await consumer.beginning_offsets(places), await consumer.end_offsets(places)
+        spans = [
+            ReplayRange(topic=topic.name, partition=tp.partition, from_offset=firsts[tp], to_offset=ends[tp])
+            for tp in places
+        ]
+        for span, place in assign(consumer, settings.namespace, spans).items():
+            source = KafkaSource(consumer, place, span)
+            while records := await source.read():
+                for raw in records:
+                    yield raw
+    except (KafkaError, OSError) as error:
+        raise UnavailableError(f"Kafka at {settings.kafka.bootstrap_servers}: {error!r}") from error
+    finally:
+        await consumer.stop()
+
+
+async def read_exclusions(settings: StreamSettings) -> tuple[frozenset[str], int]:
+    """Return the episodes on the list of exclusions, and the position up to which it was read."""
+    episodes, position = set(), 0
+    async with aclosing(read_whole(settings, EXCLUSIONS)) as found:
+        async for raw in found:
+            position = raw.offset + 1
+            record = _decoded(raw.value, frozenset({Excluded.__name__}))
+            if isinstance(record, Excluded):
+                episodes.add(record.episode_id)
+    return frozenset(episodes), position
+
+
+async def read_rewards(
+    settings: StreamSettings, topic: Topic, ranges: Sequence[ReplayRange]
+) -> dict[str, list[Incoming]]:
+    """Return every reward report of a range, by episode, in the order of its partition."""
+    consumer = new_reader(settings)
+    found: dict[str, list[Incoming]] = {}
+    try:
+        await consumer.start()
+        for span, place in assign(consumer, settings.namespace, ranges).items():
+            source = KafkaSource(consumer, place, span)
+            while records := await source.read():
+                for raw in records:
+                    record = _decoded(raw.value, frozenset({RewardReported.__name__}))
+                    if record is not None and record.episode_id:
+                        at = Location(topic=place.topic, partition=place.partition, offset=raw.offset)
+                        incoming = Incoming(record, record.root_episode_id, at, raw.value or b"")
+                        found.setdefault(record.episode_id, []).append(incoming)
+    finally:
+        await consumer.stop()
+    return found
+
+
+def _decoded(data: bytes | None, names: frozenset[str]) -> Any:
+    """Return a record of one of these types, None for any other and for what cannot be read."""
+    if data is None or is_chunk(data) or record_name(data) not in names:
+        return None
+    try:
+        return decode(data)
+    except RecordError:
+        return None

@@ -1,0 +1,97 @@
+"""The partitions of a recorded topic to one order: by (tick, partition, offset), however much is read at once.
+
+A round is a tick and everything up to the next one. The same tick stands in every partition of a topic, so a record's
+round is the last tick before it in its own partition: its stream time.
+"""
+
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from rollbus.schemas.chunks import is_chunk
+from rollbus.schemas.codec import decode, record_name
+from rollbus.schemas.control import Tick
+from rollbus.schemas.errors import RecordError
+from rollbus.streams.batch import RawRecord
+
+
+class Source(Protocol):
+    """One partition of the range."""
+
+    partition: int
+
+    async def read(self) -> Sequence[RawRecord]:
+        """Return the next records, as many as come; none at the end of the range."""
+        ...
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Records of one partition between two ticks, or a part of them."""
+
+    partition: int
+    records: Sequence[RawRecord]
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """A tick, and the partitions in which it stands."""
+
+    tick: Tick
+    data: bytes
+    at: tuple[tuple[int, RawRecord], ...]
+
+
+async def merged(sources: Sequence[Source]) -> AsyncIterator[Piece | Round]:
+    """Yield everything in one order: what stands before the first ticks, then round after round."""
+    cursors = [_Cursor(source) for source in sources]
+    for cursor in cursors:
+        async for piece in cursor.until_tick():
+            yield piece
+    while waiting := [cursor for cursor in cursors if cursor.tick is not None]:
+        number = min(cursor.number for cursor in waiting)
+        now = [cursor for cursor in waiting if cursor.number == number]
+        first = now[0]
+        assert first.tick is not None
+        assert first.raw is not None
+        at = tuple((cursor.source.partition, cursor.raw) for cursor in now if cursor.raw is not None)
+        yield Round(first.tick, first.raw.value or b"", at)
+        for cursor in now:
+            async for piece in cursor.until_tick():
+                yield piece
+
+
+@dataclass(slots=True)
+class _Cursor:
+    """Stands before a tick, or at the end."""
+
+    source: Source
+    tick: Tick | None = None
+    raw: RawRecord | None = None
+    number: int = -1
+    _rest: Sequence[RawRecord] = field(default_factory=list)
+
+    async def until_tick(self) -> AsyncIterator[Piece]:
+        """Yield what stands before the next tick, and stop at it."""
+        self.tick = self.raw = None
+        while True:
+            records = self._rest or await self.source.read()
+            if not records:
+                return
+            end = next((index for index, raw in enumerate(records) if self._is_tick(raw)), len(records))
+            self._rest = records[end + 1 :]
+            if end:
+                yield Piece(self.source.partition, records[:end])
+            if self.tick is not None:
+                return
+
+    def _is_tick(self, raw: RawRecord) -> bool:
+        if raw.value is None or is_chunk(raw.value) or record_name(raw.value) != Tick.__name__:
+            return False
+        try:
+            self.tick, self.raw = decode(raw.value), raw
+        except RecordError:
+            return False
+        assert self.tick is not None
+        self.number = self.tick.number
+        return True

@@ -1,0 +1,117 @@
+"""Scoring in a replay: the scores that live gave, or others by functions that ask nobody; a judge only if told to.
+
+`RecordedScoring` runs the scoring stage's own step on the answers that stand in live's scores. `offline` takes a
+registry and gives one in which whatever would ask a model is answered from live's scores too, or refused.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from rollbus.schemas.chunks import Chunk
+from rollbus.schemas.config import RewardConfig, ScoringConfig
+from rollbus.schemas.control import ConfigApplied
+from rollbus.schemas.errors import ConfigurationError
+from rollbus.schemas.topics import TRAJECTORIES
+from rollbus.schemas.trajectories import RewardRevised, Score, Trajectory
+from rollbus.streams.replay.recorded import FindScore
+from rollbus.streams.rewards.contract import RewardContext, RewardFunction
+from rollbus.streams.rewards.registry import Registry
+from rollbus.streams.scoring import ScoringStage, ScoringState
+from rollbus.streams.scoring_answers import Answer
+from rollbus.streams.stage import Incoming, Outgoing
+
+ASKS_A_MODEL = frozenset({"judge"})
+"""Types of reward functions that ask another model."""
+
+
+class OtherConfigurationError(Exception):
+    """A score was given under a configuration that this replay does not know of: look for it, and begin again."""
+
+
+class RecordedScoring:
+    """The scoring stage, answered from the scores that live wrote."""
+
+    name: str = ScoringStage.name
+    input = TRAJECTORIES
+
+    def __init__(self, stage: ScoringStage, find: FindScore) -> None:
+        self._stage, self._find = stage, find
+
+    def new_state(self) -> ScoringState:
+        """Return the stage's empty state."""
+        return self._stage.new_state()
+
+    async def answer(self, state: ScoringState, incoming: Sequence[Incoming]) -> Sequence[Mapping[str, Answer]]:
+        """Return what live wrote down about each trajectory and each revision."""
+        state.fresh()
+        forked = state.chunks.fork() if any(isinstance(each.record, Chunk) for each in incoming) else None
+        config, config_hash = state.config.value, state.config.hash
+        found = []
+        for each in incoming:
+            record = each.record
+            if isinstance(record, Chunk) and forked is not None:
+                whole = forked.collect(each, state.clock.now_ms)
+                record = whole.record if whole else None
+            if isinstance(record, ConfigApplied) and record.stage == self.name:
+                config, config_hash = ScoringConfig.model_validate_json(record.content), record.config_hash
+            found.append(await self._recorded(config, config_hash, record))
+        return found
+
+    def step(self, state: ScoringState, incoming: Incoming, answer: Mapping[str, Answer]) -> list[Outgoing]:
+        """Write down a score and its answers, as the stage does."""
+        return self._stage.step(state, incoming, answer)
+
+    async def _recorded(self, config: ScoringConfig, config_hash: str, record: Any) -> dict[str, Answer]:
+        if not isinstance(record, Trajectory | RewardRevised):
+            return {}
+        revision = record.revision if isinstance(record, RewardRevised) else 0
+        score = await self._find(record.group_hint, record.trajectory_id, revision)
+        if score is not None and score.config_hash != config_hash:
+            raise OtherConfigurationError(f"trajectory {record.trajectory_id} was scored under {score.config_hash}")
+        if score is None:
+            error = "live gave no score in this range; replay with --score-anew"
+            return {reward.name: Answer(error=error) for reward in config.rewards[:1]}
+        return answers_of(score)
+
+
+def answers_of(score: Score) -> dict[str, Answer]:
+    """Return the answers that a score was made of, as far as it tells: one error for all where it failed."""
+    answers = {name: Answer(value) for name, value in score.components.items()}
+    if score.outcome == "failed":
+        answers["\x1fremembered failure"] = Answer(error=score.error or "failed")
+    return answers
+
+
+def offline(registry: Registry, rewards: Sequence[RewardConfig], recorded: frozenset[str], find: FindScore) -> Registry:
+    """Return a registry that asks no model; raises ConfigurationError for a component that live never asked for.
+
+    `recorded` are the names of the components that live's scores have.
+    """
+    asking = [reward for reward in rewards if reward.type in ASKS_A_MODEL]
+    unknown = [reward.name for reward in asking if reward.name not in recorded]
+    if unknown:
+        raise ConfigurationError(
+            f"reward {', '.join(unknown)} asks a model, and live's scores have no such component to take instead; "
+            "replay with --score-anew to ask"
+        )
+
+    async def remembered(trajectory: Trajectory, context: RewardContext) -> float | None:
+        score = await find(trajectory.group_hint, trajectory.trajectory_id, 0)
+        if score is None or context.name not in score.components:
+            raise LookupError(f"live's score has no component {context.name!r}; replay with --score-anew")
+        return score.components[context.name]
+
+    found = dict(registry)
+    for kind in ASKS_A_MODEL & registry.keys():
+        found[kind] = replace(registry[kind], call=remembered) if asking else refusing(registry[kind])
+    return found
+
+
+def refusing(function: RewardFunction) -> RewardFunction:
+    """Return the function as one that says why it does not answer."""
+
+    def refuse(trajectory: Trajectory, context: RewardContext) -> float | None:
+        raise PermissionError(f"reward {context.name!r} asks a model; replay with --score-anew")
+
+    return replace(function, call=refuse)

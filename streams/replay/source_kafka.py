@@ -1,0 +1,51 @@
+"""A bounded range of a recorded topic, partition by partition, each read on its own so that memory stays bounded."""
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
+from rollbus.schemas.replays import ReplayRange
+from rollbus.schemas.topics import topic_of
+from rollbus.streams.batch import RawRecord
+
+POLL_MS = 500
+Progress = Callable[[int, int, int], None]
+"""Offsets, records and bytes of a read."""
+
+
+def assign(consumer: AIOKafkaConsumer, namespace: str, ranges: Sequence[ReplayRange]) -> dict[ReplayRange, Any]:
+    """Assign a started consumer to the ranges, standing at their beginnings."""
+    places = {one: TopicPartition(topic_of(one.topic).full_name(namespace), one.partition) for one in ranges}
+    consumer.assign(list(places.values()))
+    for one, place in places.items():
+        consumer.seek(place, one.from_offset)
+    return places
+
+
+class KafkaSource:
+    """One partition of the range."""
+
+    def __init__(
+        self,
+        consumer: AIOKafkaConsumer,
+        place: TopicPartition,
+        span: ReplayRange,
+        progress: Progress = lambda offsets, records, size: None,
+    ) -> None:
+        self.partition = span.partition
+        self._consumer, self._place, self._end, self._progress = consumer, place, span.to_offset, progress
+        self._position = span.from_offset
+
+    async def read(self) -> Sequence[RawRecord]:
+        """Return the next records; none at the range's end."""
+        while self._position < self._end:
+            found: Sequence[Any] = (await self._consumer.getmany(self._place, timeout_ms=POLL_MS)).get(self._place, ())
+            position = min(await self._consumer.position(self._place), self._end)
+            if found and found[-1].offset >= self._end:
+                found = [record for record in found if record.offset < self._end]
+            self._progress(position - self._position, len(found), sum(len(record.value or b"") for record in found))
+            self._position = position
+            if found:
+                return found
+        return ()

@@ -1,0 +1,111 @@
+"""A replay's records onto Kafka, at the offsets that were told for them.
+
+Nothing is transactional here, so no control record takes an offset. What a replay of the same plan wrote before it was
+killed stands there already: its offsets are passed over, since the same plan gives the same bytes.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Mapping
+from contextlib import suppress
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.errors import KafkaError
+
+from rollbus.schemas.errors import DataLossError, UnavailableError
+from rollbus.schemas.topics import MAX_MESSAGE_BYTES, Topic
+from rollbus.streams.output_kafka import BATCH_BYTES, REQUEST_TIMEOUT_MS, Row, stop_producer, write
+from rollbus.streams.settings import StreamSettings
+
+HELD_BYTES = 4 * 1024 * 1024
+"""So much waits while as much again is on its way."""
+
+
+class KafkaOutput:
+    """Writes into the namespace of its settings."""
+
+    def __init__(self, settings: StreamSettings) -> None:
+        self._settings = settings
+        self._producer = AIOKafkaProducer(
+            **settings.kafka.client_options(),
+            enable_idempotence=True,
+            compression_type="zstd",
+            max_batch_size=BATCH_BYTES,
+            max_request_size=MAX_MESSAGE_BYTES,
+            request_timeout_ms=REQUEST_TIMEOUT_MS,
+        )
+        self.counts: Counter[tuple[str, int]] = Counter()
+        self.resumed = 0
+        """Records that stood there already."""
+        self._there: Mapping[tuple[str, int], int] = {}
+        self._rows: list[Row] = []
+        self._bytes = 0
+        self._writing: asyncio.Task[None] | None = None
+        self._names: dict[str, str] = {}
+
+    async def start(self, there: Mapping[tuple[str, int], int]) -> None:
+        """Connect; `there` are the ends of the partitions, by topic name without namespace."""
+        self._there = there
+        await self._producer.start()
+
+    def append(self, topic: Topic, partition: int, key: bytes | None, frame: bytes) -> int:
+        """Take a frame and return the offset that it has."""
+        place = (topic.name, partition)
+        offset = self.counts[place]
+        self.counts[place] = offset + 1
+        if offset < self._there.get(place, 0):
+            self.resumed += 1
+        else:
+            name = self._names.get(topic.name) or self._names.setdefault(
+                topic.name, topic.full_name(self._settings.namespace)
+            )
+            self._rows.append(Row(name, partition, key, frame))
+            self._bytes += len(frame)
+        return offset
+
+    async def settle(self) -> None:
+        """Send what waits, if it is much; the next part may be made meanwhile."""
+        if self._bytes >= HELD_BYTES:
+            await self._send()
+
+    async def finish(self) -> None:
+        """Send everything, and compare the ends of the partitions with what was told; raises DataLossError."""
+        await self._send()
+        await self._send()
+        ends = await end_offsets(self._settings, list(self.counts))
+        wrong = {place: (count, ends[place]) for place, count in self.counts.items() if ends[place] != count}
+        if wrong:
+            (topic, partition), (count, end) = next(iter(wrong.items()))
+            raise DataLossError(
+                f"{self._settings.namespace}{topic}[{partition}] ends at {end} and not at {count}: somebody else has "
+                "written there; delete the replay and start it again"
+            )
+
+    async def close(self) -> None:
+        """Let the connection go."""
+        if self._writing is not None:
+            self._writing.cancel()
+            with suppress(asyncio.CancelledError, Exception):
+                await self._writing
+        await stop_producer(self._producer)
+
+    async def _send(self) -> None:
+        if self._writing is not None:
+            await self._writing
+        rows, self._rows, self._bytes = self._rows, [], 0
+        self._writing = asyncio.create_task(write(self._producer, rows)) if rows else None
+        await asyncio.sleep(0)
+
+
+async def end_offsets(settings: StreamSettings, places: list[tuple[str, int]]) -> dict[tuple[str, int], int]:
+    """Return the ends of partitions of the namespace; raises UnavailableError."""
+    consumer = AIOKafkaConsumer(**settings.kafka.client_options(), enable_auto_commit=False)
+    try:
+        await consumer.start()
+        asked = {place: TopicPartition(settings.namespace + place[0], place[1]) for place in places}
+        ends = await consumer.end_offsets(list(asked.values())) if asked else {}
+        return {place: ends[tp] for place, tp in asked.items()}
+    except (KafkaError, OSError) as error:
+        raise UnavailableError(f"Kafka at {settings.kafka.bootstrap_servers}: {error!r}") from error
+    finally:
+        await consumer.stop()

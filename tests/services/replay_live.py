@@ -1,0 +1,158 @@
+"""Live traffic for the replay tests: real workers that are killed, episodes with losses, repeats and late rewards."""
+
+import asyncio
+import os
+import random
+import sys
+from collections import Counter
+from collections.abc import AsyncIterator, Sequence
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import yaml
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
+from rollbus.local.tether import tethered
+from rollbus.schemas.codec import decode, encode
+from rollbus.schemas.control import ConfigApplied, Tick
+from rollbus.schemas.topics import EPISODE_EVENTS, topic_of
+from rollbus.settings import Settings
+from rollbus.settings_file import load_settings
+from rollbus.streams.settings import StreamSettings
+from rollbus.streams.topics import partitions_of
+from tests.builders import make_episode, make_excluded, make_reward
+from tests.services.stream_fixtures import send
+
+ROOT = Path(__file__).parents[2]
+Frame = tuple[bytes | None, bytes]
+CONFIG: dict[str, Any] = {
+    "worker": {"event_partitions": 3, "tick_interval_ms": 200, "linger_ms": 0},
+    "assembly": {"inactivity_ms": 1_500, "gap_grace_ms": 800},
+    "runs": [
+        {
+            "grouping": {"group_size": 3, "window_ms": 2_500},
+            "curriculum": {"mode": "harness", "groups_per_window": 3},
+            "batching": {"groups_per_step": 1},
+        },
+        {"run_id": "alone", "grouping": {"strategy": "baseline"}, "batching": {"groups_per_step": 4}},
+    ],
+}
+
+
+def write_settings(folder: Path, kafka: str, namespace: str, **changes: Any) -> Path:
+    """Write the settings file of a test; return its path."""
+    path = folder / "rollbus.yaml"
+    path.write_text(
+        yaml.safe_dump({"namespace": namespace, "kafka": {"bootstrap_servers": kafka}, **CONFIG, **changes})
+    )
+    return path
+
+
+def settings_of(path: Path) -> Settings:
+    return load_settings(Settings, path, {})
+
+
+def traffic(seed: int, episodes: int) -> list[Any]:
+    """Events of so many episodes in the order in which they are sent: shuffled a little, some lost, some twice."""
+    chance = random.Random(seed)
+    events: list[tuple[float, Any]] = []
+    for number in range(episodes):
+        name, problem = f"e{number}", number // 3
+        start = {"example_id": f"x{problem}"} if problem % 2 else {"group_id": f"g{problem}", "group_size": 3}
+        reward = None if chance.random() < 0.1 else round(chance.random(), 3)
+        for event in make_episode(name, reward=reward, turns=chance.randint(1, 3), start=start):
+            if chance.random() > 0.01:
+                events.append((number + chance.random() * 2, event))
+            if chance.random() < 0.02:
+                events.append((number + chance.random() * 6, event))
+        if chance.random() < 0.2:
+            late = make_reward(name, round(chance.random(), 3), key="late", writer="feedback")
+            events.append((number + 10 + chance.random() * 10, late))
+        if chance.random() < 0.05:
+            events.append((number + chance.random() * 12, make_excluded(name)))
+    return [event for _, event in sorted(events, key=lambda pair: pair[0])]
+
+
+async def publish(settings: StreamSettings, events: Sequence[Any], *, chunks: int, pause_s: float) -> None:
+    """Send the events in so many portions."""
+    size = -(-len(events) // chunks)
+    for first in range(0, len(events), size):
+        items = [(event.root_episode_id.encode(), encode(event)) for event in events[first : first + size]]
+        await send(settings, EPISODE_EVENTS.name, items)
+        await asyncio.sleep(pause_s)
+
+
+class CommandWorker:
+    """`rollbus worker run` in a process of its own."""
+
+    def __init__(self, settings: Path, log: Path) -> None:
+        self._settings, self.log = settings, log
+        self.process: asyncio.subprocess.Process | None = None
+
+    async def start(self) -> None:
+        with self.log.open("ab") as log:
+            self.process = await asyncio.create_subprocess_exec(
+                *tethered(), sys.executable, "-m", "rollbus", "--config", str(self._settings), "worker", "run",
+                stdout=log, stderr=log, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"},
+            )  # fmt: skip
+
+    async def kill(self) -> None:
+        if self.process is not None and self.process.returncode is None:
+            self.process.kill()
+            await self.process.wait()
+
+
+@asynccontextmanager
+async def workers(settings: Path, folder: Path, count: int) -> AsyncIterator[list[CommandWorker]]:
+    """So many workers; killed at the end."""
+    started = [CommandWorker(settings, folder / f"worker-{number}.log") for number in range(count)]
+    try:
+        for worker in started:
+            await worker.start()
+        yield started
+    finally:
+        for worker in started:
+            await worker.kill()
+
+
+async def frames(settings: StreamSettings, topic: str) -> dict[int, list[Frame]]:
+    """Return the committed frames of a topic of the namespace, by partition."""
+    consumer = AIOKafkaConsumer(
+        **settings.kafka.client_options(),
+        isolation_level="read_committed",
+        auto_offset_reset="earliest",
+        enable_auto_commit=False,
+    )
+    await consumer.start()
+    try:
+        count = partitions_of(topic_of(topic), settings)
+        places = [TopicPartition(settings.namespace + topic, number) for number in range(count)]
+        consumer.assign(places)
+        ends = await consumer.end_offsets(places)
+        found: dict[int, list[Frame]] = {place.partition: [] for place in places}
+        while any([await consumer.position(place) < ends[place] for place in places]):
+            for place, records in (await consumer.getmany(timeout_ms=200)).items():
+                found[place.partition].extend((record.key, record.value) for record in records)
+        return found
+    finally:
+        await consumer.stop()
+
+
+async def records(settings: StreamSettings, topic: str) -> list[Any]:
+    """Return the decoded data records of a topic, without ticks and configurations."""
+    found = await frames(settings, topic)
+    decoded = [decode(value) for partition in sorted(found) for _, value in found[partition]]
+    return [record for record in decoded if not isinstance(record, Tick | ConfigApplied)]
+
+
+async def until_still(settings: StreamSettings, topics: Sequence[str], *, still_s: float = 2.0) -> None:
+    """Wait until live adds nothing but ticks to its topics any more."""
+    before: Counter[str] = Counter()
+    async with asyncio.timeout(60):
+        while True:
+            now = Counter({topic: len(await records(settings, topic)) for topic in topics})
+            if now == before and sum(now.values()):
+                return
+            before = now
+            await asyncio.sleep(still_s)

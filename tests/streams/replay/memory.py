@@ -1,0 +1,73 @@
+"""Replays in memory: a simulated live history in, frames by topic and partition out."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rollbus.schemas.codec import decode, encode
+from rollbus.schemas.topics import Topic
+from rollbus.streams.replay.chain import Chain
+from rollbus.streams.replay.digest import without_location
+from rollbus.streams.replay.output import MemoryOutput, by_checksum
+from rollbus.streams.replay.rounds import Round, merged
+from rollbus.streams.stages import AnyStage
+
+Frames = dict[tuple[str, int], list[tuple[bytes | None, bytes]]]
+
+
+@dataclass(frozen=True, slots=True)
+class Raw:
+    """A record as it is fetched."""
+
+    offset: int
+    key: bytes | None
+    value: bytes | None
+    timestamp: int = 0
+    headers: tuple[tuple[str, bytes], ...] = ()
+
+
+@dataclass(slots=True)
+class ListSource:
+    """One partition of a range, handed out in portions of a size."""
+
+    partition: int
+    records: Sequence[Raw]
+    size: int = 50
+    position: int = field(default=0)
+
+    async def read(self) -> Sequence[Raw]:
+        found = self.records[self.position : self.position + self.size]
+        self.position += len(found)
+        return found
+
+
+async def replayed(
+    stages: Sequence[AnyStage], sources: Sequence[ListSource], *, partitions: int, **options: Any
+) -> tuple[Chain, Frames]:
+    """Run the stages over the sources; return the chain at its end and what it wrote."""
+    output = MemoryOutput()
+    chain = Chain(
+        stages, partitions=partitions, output=output, partition_of=by_checksum,
+        source_namespace="", namespace="replay.", **options,
+    )  # fmt: skip
+    await chain.begin()
+    async for each in merged(sources):
+        if isinstance(each, Round):
+            await chain.round(each)
+        else:
+            await chain.piece(each.partition, each.records)
+    await chain.end()
+    return chain, output.frames
+
+
+def sources_of(frames: Frames, topic: Topic, partitions: int, size: int = 50) -> list[ListSource]:
+    """Return what a replay wrote as what the next one reads."""
+    return [
+        ListSource(number, [Raw(i, *frame) for i, frame in enumerate(frames.get((topic.name, number), []))], size)
+        for number in range(partitions if topic.partitions == "events" else 1)
+    ]
+
+
+def blank(frames: Sequence[tuple[bytes | None, bytes]]) -> list[tuple[bytes | None, bytes]]:
+    """Return frames with every location blank."""
+    return [(key, encode(without_location(decode(value)))) for key, value in frames]

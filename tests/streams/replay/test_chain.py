@@ -1,0 +1,143 @@
+"""Simulated histories, replayed: each stage gives what live gave, however it is read; a replay of a replay is itself."""
+
+import os
+import subprocess
+import sys
+from collections import Counter, defaultdict
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from rollbus.schemas.codec import encode
+from rollbus.schemas.config import ScoringConfig
+from rollbus.schemas.topics import DROPS, EPISODE_EVENTS, RUN_LOG, SCORES, TRAJECTORIES, Topic
+from rollbus.streams.replay.digest import without_location
+from rollbus.streams.stages import AnyStage, namespace_stages, run_stages
+from tests.streams.replay.memory import Frames, ListSource, Raw, blank, replayed, sources_of
+from tests.streams.simulation.history import ASSEMBLY, Past, live
+
+INPUTS = {"assembly": EPISODE_EVENTS, "scoring": TRAJECTORIES, "grouping": SCORES, "curriculum": RUN_LOG}
+SEEDS = st.integers(min_value=0, max_value=5_000)
+few = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+
+
+def stages_of(past: Past, *kinds: str) -> list[AnyStage]:
+    found = [stage for stage in namespace_stages(ASSEMBLY, ScoringConfig()) if stage.name in kinds]
+    return found + [stage for kind in ("grouping", "curriculum") for run in past.runs for stage in run_stages(run)
+                    if kind in kinds and stage.name.startswith(kind)]  # fmt: skip
+
+
+def recorded(past: Past, topic: Topic, size: int = 50) -> list[ListSource]:
+    """A topic of the live history as it can be read."""
+    return [
+        ListSource(
+            number,
+            [
+                Raw(each.location.offset, each.key.encode() or None, each.data)
+                for each in past.broker.committed(topic, number)
+            ],
+            size,
+        )
+        for number in range(past.broker.partitions_of(topic))
+    ]
+
+
+def written_by(past: Past, kind: str) -> dict[Any, list[bytes]]:
+    """What live's tasks of a stage wrote, by task and topic, locations blank."""
+    found: dict[Any, list[bytes]] = defaultdict(list)
+    for (writer, (topic, _)), rows in past.broker.written().items():
+        stage, _, partition = writer.rpartition("-")
+        if stage.partition(".")[0] == kind:
+            found[stage, int(partition), topic] += [encode(without_location(record)) for _, record in rows]
+    return found
+
+
+async def alone(past: Past, kind: str, size: int) -> dict[Any, list[bytes]]:
+    """What each stage of a kind makes of its recorded input, partition by partition."""
+    found: dict[Any, list[bytes]] = {}
+    for stage in stages_of(past, kind):
+        for source in recorded(past, INPUTS[kind], size):
+            others = [ListSource(n, []) for n in range(past.broker.partitions) if n != source.partition]
+            _, frames = await replayed([stage], [source, *others], partitions=past.broker.partitions)
+            for (topic, _), rows in frames.items():
+                found.setdefault((stage.name, source.partition, topic), []).extend(data for _, data in blank(rows))
+    return found
+
+
+@pytest.mark.parametrize("kind", list(INPUTS))
+@few
+@given(seed=SEEDS, size=st.integers(1, 40))
+async def test_a_stage_alone_gives_live_byte_for_byte(kind: str, seed: int, size: int) -> None:
+    past = live(seed)
+    expected = {place: Counter(rows) for place, rows in written_by(past, kind).items() if rows}
+    assert {place: Counter(rows) for place, rows in (await alone(past, kind, size)).items()} == expected
+
+
+async def whole(past: Past, size: int, kinds: Sequence[str] = tuple(INPUTS)) -> tuple[Any, Frames]:
+    return await replayed(stages_of(past, *kinds), recorded(past, INPUTS[kinds[0]], size),
+                          partitions=past.broker.partitions)  # fmt: skip
+
+
+@few
+@given(seed=SEEDS, sizes=st.tuples(st.integers(1, 7), st.integers(8, 60)))
+async def test_from_the_events_two_replays_are_equal_however_much_is_read_at_once(
+    seed: int, sizes: tuple[int, int]
+) -> None:
+    past = live(seed)
+    (first, one), (second, other) = [await whole(past, size) for size in sizes]
+    assert one == other
+    assert first.digests() == second.digests()
+    trajectories = [row for (topic, _), rows in one.items() for _, row in rows if topic == TRAJECTORIES.name]
+    assert Counter(trajectories) == Counter(each.data for each in past.broker.committed(TRAJECTORIES))
+
+
+@few
+@given(seed=SEEDS)
+async def test_a_replay_of_a_replay_is_itself(seed: int) -> None:
+    past = live(seed)
+    _, frames = await whole(past, 20)
+    for kind, topics in (("scoring", ["scores"]), ("grouping", ["run-log"]), ("curriculum", ["curriculum", "batches"])):
+        for stage in stages_of(past, kind):
+            again = await replayed(
+                [stage], sources_of(frames, INPUTS[kind], past.broker.partitions), partitions=past.broker.partitions
+            )
+            for (topic, number), rows in again[1].items():
+                if topic in topics:
+                    names = {type_of(row) for row in rows}
+                    before = [row for row in frames[topic, number] if type_of(row) in names and of_run(row, stage.name)]
+                    assert blank(rows) == blank(before)
+
+
+def type_of(row: tuple[bytes | None, bytes]) -> bytes:
+    return row[1][:10]
+
+
+def of_run(row: tuple[bytes | None, bytes], stage: str) -> bool:
+    return "." not in stage or row[0] == stage.partition(".")[2].encode()
+
+
+def test_digests_do_not_depend_on_hash_seed_time_zone_or_locale() -> None:
+    program = (
+        "import asyncio; from tests.streams.replay.test_chain import whole, live;"
+        "print([d.digest for d in asyncio.run(whole(live(11), 13))[0].digests()])"
+    )
+    told = set()
+    for seed, zone, locale in (("0", "UTC", "C"), ("1234", "Pacific/Kiritimati", "tr_TR.UTF-8")):
+        environment = {**os.environ, "PYTHONHASHSEED": seed, "TZ": zone, "LC_ALL": locale}
+        told.add(subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True,
+                                check=True).stdout)  # fmt: skip
+    assert len(told) == 1
+
+
+async def test_what_is_on_the_list_of_exclusions_comes_out_as_one_drop() -> None:
+    past = live(11)
+    gone = past.events[0].episode_id
+    _, frames = await replayed(stages_of(past, "assembly"), recorded(past, EPISODE_EVENTS),
+                               partitions=past.broker.partitions, excluded=frozenset({gone}))  # fmt: skip
+    rows = [data for (topic, _), found in frames.items() for _, data in found if topic == TRAJECTORIES.name]
+    assert not any(gone.encode() in data for data in rows)
+    drops = [data for (topic, _), found in frames.items() for _, data in found if topic == DROPS.name]
+    assert sum(b"on the list of exclusions" in data for data in drops) == 1

@@ -28,8 +28,10 @@ def settings(bootstrap_servers: str, namespace: str) -> StreamSettings:
     )
 
 
-def episode(number: int, chance: random.Random) -> list[bytes]:
-    """Return the events of one episode, encoded."""
+def episode(
+    number: int, chance: random.Random, *, group_id: str | None = None, group_size: int | None = None
+) -> list[bytes]:
+    """Return the events of one episode, encoded; members of one group share their first prompt."""
     name, tokens = f"episode-{number}", [chance.randrange(150_000) for _ in range(TOKENS)]
     events: list[bytes] = []
 
@@ -39,8 +41,9 @@ def episode(number: int, chance: random.Random) -> list[bytes]:
         times = {"occurred_at_ms": sequence, "episode_started_at_ms": 0}
         return {"event_id": event_id(name, "w", sequence), **ids, **times}
 
-    events.append(encode(EpisodeStarted(**envelope(), task="bench", example_id=str(number // 8))))
-    prompt = tokens[:50]
+    group = {"group_id": group_id, "group_size": group_size}
+    events.append(encode(EpisodeStarted(**envelope(), task="bench", example_id=str(number // 8), **group)))
+    prompt = list(range(50))
     for _ in range(TURNS):
         turn = TurnRecorded(
             **envelope(),

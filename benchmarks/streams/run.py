@@ -11,14 +11,10 @@ import os
 import statistics
 import subprocess
 import sys
-import tempfile
 import time
 from pathlib import Path
 
-from rollbus.local.kafka import kafka_service
-from rollbus.local.ports import free_port
-from rollbus.local.service import ServiceProcess
-from rollbus.local.tether import tethered
+from benchmarks.streams.broker import broker
 
 ROOT = Path(__file__).parents[2]
 PER_EPISODE = 8
@@ -58,16 +54,8 @@ def one_round(bootstrap_servers: str, data: Path, quix_python: str, episodes: in
 
 def main(quix_python: str, episodes: int, rounds: int) -> None:
     """Start a broker, alternate, print medians and the ratios of ours to the others, and stop the broker."""
-    with tempfile.TemporaryDirectory() as name:
-        folder = Path(name)
-        service = kafka_service(folder=folder, client_port=free_port(), controller_port=free_port())
-        broker = ServiceProcess(service, log_path=folder / "kafka.log", prefix=tethered())
-        try:
-            broker.start()
-            broker.wait_until_healthy()
-            seen = [one_round(service.address, folder / "data", quix_python, episodes) for _ in range(rounds)]
-        finally:
-            broker.stop()
+    with broker() as running:
+        seen = [one_round(*running, quix_python, episodes) for _ in range(rounds)]
     print(f"medians of {rounds} alternating rounds, and the lowest and highest rate:")
     for module in VARIANTS:
         rate, cpu, written = (

@@ -1,0 +1,248 @@
+"""How long from the last event of an explicit group until a committed reader has its Group, and each stage's share.
+
+python -m benchmarks.streams.latency [seconds] [settings as JSON]
+
+At 300 events a second, and at half of what the three stages take in one process, which is measured first.
+"""
+
+import asyncio
+import itertools
+import json
+import random
+import sys
+import time
+from collections import deque
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+
+from benchmarks.streams.broker import broker
+from benchmarks.streams.load import episode, settings
+from benchmarks.streams.pipeline import three_stages
+from rollbus.schemas.codec import decode
+from rollbus.schemas.groups import Group
+from rollbus.schemas.ids import trajectory_id
+from rollbus.schemas.topics import EPISODE_EVENTS, RUN_LOG, SCORES, TRAJECTORIES
+from rollbus.schemas.trajectories import Score, Trajectory
+from rollbus.streams.topics_kafka import ensure_topics
+
+RATE = 300
+MEMBERS = 4
+SLOTS = 16
+"""Groups under way at a time."""
+BACKLOG_EVENTS = 12_000
+SEND_EVERY_S = 0.002
+SETTLE_S = 2.0
+"""Of the measurement's beginning, when connections are made and code is warm for the first time."""
+PATIENCE_S = 20.0
+STEPS = ("assembly", "scoring", "grouping")
+
+
+@dataclass(frozen=True, slots=True)
+class Sent:
+    """One event to send; the last one of a group names it."""
+
+    key: bytes
+    value: bytes
+    ends: str | None
+
+
+@dataclass(slots=True)
+class Times:
+    """When the last event of a group was sent, and when its records could be read."""
+
+    sent: float
+    seen: dict[str, float] = field(default_factory=dict)
+
+
+def traffic(chance: random.Random) -> Iterator[Sent]:
+    """Yield events for ever: of `SLOTS` groups at a time, in random turns, the members of each side by side."""
+    slots: list[deque[Sent]] = [deque() for _ in range(SLOTS)]
+    number = 0
+    while True:
+        slot = chance.choice(slots)
+        if not slot:
+            slot.extend(_group(number, chance))
+            number += 1
+        yield slot.popleft()
+
+
+def _group(number: int, chance: random.Random) -> list[Sent]:
+    name = f"group-{number}"
+    members = [number * MEMBERS + place for place in range(MEMBERS)]
+    events = [episode(member, chance, group_id=name, group_size=MEMBERS) for member in members]
+    sent = [
+        Sent(f"episode-{member}".encode(), event, None)
+        for turn in zip(*events, strict=True)
+        for member, event in zip(members, turn, strict=True)
+    ]
+    return [*sent[:-1], Sent(sent[-1].key, sent[-1].value, name)]
+
+
+class Reader:
+    """Follows the three stages' output, and notes when each group's records can be read."""
+
+    def __init__(self, bootstrap_servers: str, namespace: str) -> None:
+        topics = (TRAJECTORIES, SCORES, RUN_LOG)
+        self._step = {topic.full_name(namespace): step for topic, step in zip(topics, STEPS, strict=True)}
+        self._consumer = AIOKafkaConsumer(
+            *self._step,
+            bootstrap_servers=bootstrap_servers,
+            isolation_level="read_committed",
+            auto_offset_reset="earliest",
+            enable_auto_commit=False,
+        )
+        self.groups: dict[str, Times] = {}
+        self.of_last: dict[str, str] = {}
+        """The group whose last member a trajectory is."""
+        self.complete = 0
+
+    async def run(self) -> None:
+        """Read until cancelled."""
+        await self._consumer.start()
+        try:
+            while True:
+                fetched = await self._consumer.getmany(timeout_ms=1000)
+                now = time.monotonic()
+                for place, records in fetched.items():
+                    for record in records:
+                        self._note(self._step[place.topic], decode(record.value), now)
+        finally:
+            await self._consumer.stop()
+
+    def _note(self, step: str, record: Any, now: float) -> None:
+        if isinstance(record, Group):
+            self.complete += 1
+            name = record.group_key.removeprefix("group:")
+        elif isinstance(record, Trajectory | Score):
+            name = self.of_last.get(record.trajectory_id, "")
+        else:
+            return
+        if name in self.groups:
+            self.groups[name].seen[step] = now
+
+
+async def send(bootstrap_servers: str, namespace: str, events: list[Sent], reader: Reader, rate: float) -> int:
+    """Send at a steady rate; return how many groups ended."""
+    options = settings(bootstrap_servers, namespace).kafka.client_options()
+    producer = AIOKafkaProducer(**options, compression_type="zstd", linger_ms=5, max_batch_size=262_144)
+    await producer.start()
+    began, count, ended, topic = time.monotonic(), 0, 0, EPISODE_EVENTS.full_name(namespace)
+    try:
+        while count < len(events):
+            due = int((time.monotonic() - began) * rate) + 1
+            for event in events[count:due]:
+                if event.ends is not None:
+                    ended += 1
+                    reader.groups[event.ends] = Times(time.monotonic())
+                    reader.of_last[trajectory_id(event.key.decode())] = event.ends
+                await producer.send(topic, event.value, key=event.key)
+            count = due
+            await asyncio.sleep(SEND_EVERY_S)
+        await producer.flush()
+    finally:
+        await producer.stop()
+    return ended
+
+
+async def measure(bootstrap_servers: str, rate: float, seconds: float, changes: dict[str, Any]) -> None:
+    """Print the latencies at a rate."""
+    namespace, events = await _prepare(bootstrap_servers, int(rate * seconds))
+    reader = Reader(bootstrap_servers, namespace)
+    async with _worker(bootstrap_servers, namespace, changes) as done:
+        reading = asyncio.create_task(reader.run())
+        await _until(reader, await send(bootstrap_servers, namespace, events, reader, rate))
+        reading.cancel()
+    show(rate, reader, done)
+
+
+async def capacity(bootstrap_servers: str, changes: dict[str, Any]) -> float:
+    """Return the events per second at which the three stages work off a backlog."""
+    namespace, events = await _prepare(bootstrap_servers, BACKLOG_EVENTS)
+    reader = Reader(bootstrap_servers, namespace)
+    expected = await send(bootstrap_servers, namespace, events, reader, BACKLOG_EVENTS)
+    async with _worker(bootstrap_servers, namespace, changes):
+        began, reading = time.monotonic(), asyncio.create_task(reader.run())
+        await _until(reader, expected)
+        took = time.monotonic() - began
+        reading.cancel()
+    print(f"a backlog is worked off at {len(events) / took:.0f} events/s")
+    return len(events) / took
+
+
+async def _prepare(bootstrap_servers: str, count: int) -> tuple[str, list[Sent]]:
+    """Make a namespace; return it and events to send."""
+    namespace = f"latency-{time.time_ns()}."
+    await ensure_topics(settings(bootstrap_servers, namespace), three_stages())
+    return namespace, list(itertools.islice(traffic(random.Random(1)), count))
+
+
+@asynccontextmanager
+async def _worker(bootstrap_servers: str, namespace: str, changes: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
+    """Run the three stages in a process of their own; what it reports is there after the block."""
+    process = await asyncio.create_subprocess_exec(
+        *(sys.executable, "-m", "benchmarks.streams.pipeline", bootstrap_servers, namespace, json.dumps(changes)),
+        stdin=asyncio.subprocess.PIPE,
+        stdout=asyncio.subprocess.PIPE,
+    )
+    assert process.stdout is not None
+    await process.stdout.readline()
+    done: dict[str, Any] = {}
+    yield done
+    output, _ = await process.communicate(b"")
+    done |= json.loads(output.splitlines()[-1])
+
+
+async def _until(reader: Reader, groups: int) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while reader.complete < groups:
+        if time.monotonic() > deadline:
+            sys.exit(f"only {reader.complete} of {groups} groups came within {PATIENCE_S:.0f} s")
+        await asyncio.sleep(0.01)
+
+
+def show(rate: float, reader: Reader, done: dict[str, Any]) -> None:
+    """Print percentiles in ms, the stages' shares, and what it cost."""
+    first = min(times.sent for times in reader.groups.values()) + SETTLE_S
+    groups = [times for times in reader.groups.values() if times.sent >= first]
+    print(f"{rate:.0f} events/s, {len(groups)} groups; ms from the last event, and each stage's share of them:")
+    print(f"  {'whole':10} p50 {quantile(groups, None, 0.5):5.0f}   p99 {quantile(groups, None, 0.99):5.0f}")
+    for step, stage in zip(STEPS, ("assembly", "scoring", "grouping.main"), strict=True):
+        count = max(done[stage]["transactions"], 1)
+        step_ms, commit_ms = (done[stage][name] / count * 1000 for name in ("step_s", "commit_s"))
+        spread = f"p50 {quantile(groups, step, 0.5):5.0f}   p99 {quantile(groups, step, 0.99):5.0f}"
+        print(
+            f"  {step:10} {spread}   {count} transactions, on average "
+            f"{done[stage]['records'] / count:.1f} records, {step_ms:.0f} ms step, {commit_ms:.0f} ms commit"
+        )
+    print(f"  worker: {done['cpu_seconds'] / done['seconds']:.0%} of a core, {done['resident_mb']} MB")
+
+
+def quantile(groups: list[Times], step: str | None, share: float) -> float:
+    """Return a quantile, in ms, of the whole way or of one stage's part."""
+    spans = sorted(_span(times, step) for times in groups)
+    return spans[min(len(spans) - 1, int(share * len(spans)))] * 1000
+
+
+def _span(times: Times, step: str | None) -> float:
+    ends = [times.sent, *(times.seen[name] for name in STEPS)]
+    if step is None:
+        return ends[-1] - ends[0]
+    place = STEPS.index(step)
+    return ends[place + 1] - ends[place]
+
+
+async def main(seconds: float, changes: dict[str, Any]) -> None:
+    """Measure at the fixed rate, and at half of the capacity."""
+    with broker() as running:
+        await measure(running.bootstrap_servers, RATE, seconds, changes)
+        most = await capacity(running.bootstrap_servers, changes)
+        await measure(running.bootstrap_servers, most / 2, seconds, changes)
+
+
+if __name__ == "__main__":
+    arguments = sys.argv[1:]
+    asyncio.run(main(float(arguments[0]) if arguments else 30.0, json.loads(arguments[1]) if arguments[1:] else {}))

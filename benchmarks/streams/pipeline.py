@@ -1,0 +1,62 @@
+"""A worker with the three stages from event to group, until its standard input ends; then what it did, as JSON.
+
+python -m benchmarks.streams.pipeline <bootstrap servers> <namespace> [settings as JSON]
+"""
+
+import asyncio
+import json
+import resource
+import sys
+import time
+from typing import Any
+
+from benchmarks.streams.load import settings
+from rollbus.schemas.config import AssemblyConfig, RunConfig, ScoringConfig
+from rollbus.streams.app import StageApp
+from rollbus.streams.stages import namespace_stages, run_stages
+from rollbus.streams.worker import Worker, prepare_process, serve
+
+STAGES = ("assembly", "scoring", "grouping.main")
+
+
+def three_stages() -> list[Any]:
+    """Return assembly, scoring by feedback, and grouping."""
+    assembly = AssemblyConfig()
+    every = [*namespace_stages(assembly, ScoringConfig()), *run_stages(RunConfig())]
+    return [stage for stage in every if stage.name in STAGES]
+
+
+def _is_open(app: StageApp) -> bool:
+    return bool(app.runners) and all(runner.ready for runner in app.runners.values())
+
+
+def report(worker: Worker) -> dict[str, dict[str, float]]:
+    """Return what each stage has done, over its partitions."""
+    fields = ("records", "transactions", "step_s", "commit_s")
+    return {
+        app.stage.name: {name: sum(getattr(r.metrics, name) for r in app.runners.values()) for name in fields}
+        for app in worker.apps
+    }
+
+
+async def run(bootstrap_servers: str, namespace: str, changes: dict[str, Any]) -> None:
+    """Say `ready` once every partition is open; serve until told to stop."""
+    prepare_process()
+    stop, workers = asyncio.Event(), list[Worker]()
+    made = settings(bootstrap_servers, namespace).model_copy(update=changes)
+    serving = asyncio.create_task(serve(made, three_stages(), stop=stop, on_ready=workers.append))
+    while not (workers and all(map(_is_open, workers[0].apps))):  # noqa: ASYNC110
+        await asyncio.sleep(0.05)
+    print("ready", flush=True)
+    began, cpu = time.monotonic(), time.process_time()
+    await asyncio.to_thread(sys.stdin.read)
+    done: dict[str, Any] = report(workers[0])
+    done["seconds"], done["cpu_seconds"] = time.monotonic() - began, time.process_time() - cpu
+    done["resident_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    stop.set()
+    await serving
+    print(json.dumps(done))
+
+
+if __name__ == "__main__":
+    asyncio.run(run(sys.argv[1], sys.argv[2], json.loads(sys.argv[3]) if len(sys.argv) > 3 else {}))

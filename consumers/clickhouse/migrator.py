@@ -21,6 +21,15 @@ logger = logging.getLogger(__name__)
 FOLDER = Path(__file__).parent / "migrations"
 _NAME = re.compile(r"(\d{4})_([a-z0-9_]+)\.sql")
 
+ORIGIN_COLUMNS = """\
+kafka_topic LowCardinality(String),
+    kafka_partition Int32,
+    kafka_offset Int64 CODEC(Delta, ZSTD(1)),
+    kafka_timestamp DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
+    ingested_at DateTime64(3, 'UTC') DEFAULT now64(3),
+    first_wins Int64 MATERIALIZED -kafka_offset"""
+"""What `${origin}` in a migration stands for: a place in the log, and that the first of two rows with one id stays."""
+
 RECORD_TABLE = """\
 CREATE TABLE IF NOT EXISTS schema_migrations
 (
@@ -107,7 +116,7 @@ def load_migrations(folder: Path = FOLDER) -> tuple[Migration, ...]:
         match = _NAME.fullmatch(path.name)
         if match is None:
             raise ConfigurationError(f"{path.name} is not named like 0001_what_it_does.sql")
-        statements = split_statements(path.read_text())
+        statements = tuple(each.replace("${origin}", ORIGIN_COLUMNS) for each in split_statements(path.read_text()))
         checksum = hashlib.sha256("\n".join(statements).encode()).hexdigest()[:16]
         found.append(Migration(int(match[1]), match[2], statements, checksum))
     if [migration.id for migration in found] != list(range(1, len(found) + 1)):

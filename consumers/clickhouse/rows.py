@@ -41,6 +41,7 @@ MAKERS: dict[type, Callable[[Any, Origin], Rows]] = {
 }
 
 NOT_STORED: dict[type, str] = {
+    groups.ResampleRequested: "what comes of it is an episode whose `resampled` is true",
     groups.ClosedGroup: "the same group follows in the run's log, with all its rewards, or as a drop",
     control.Tick: "one per second and partition; it carries nothing but the time, which every other row has",
 }

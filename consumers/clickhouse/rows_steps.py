@@ -174,6 +174,7 @@ def evaluation(record: Evaluation, origin: Origin) -> Rows:
         episodes=record.episodes,
         metrics=dict(record.metrics),
         seed=record.seed,
+        set_hash=record.set_hash,
         evaluated_at=time_ms(record.evaluated_at_ms),
     )
     return [("evaluations", row)]

@@ -65,9 +65,9 @@ def list_queries() -> tuple[SavedQuery, ...]:
 
 
 def load_query(name: str) -> SavedQuery:
-    """Return the question; raises ConfigurationError that lists the names there are."""
+    """Return the question, `-` for `_` if you like; raises ConfigurationError that lists the names there are."""
     for query in list_queries():
-        if query.name == name:
+        if query.name == name.replace("-", "_"):
             return query
     names = ", ".join(query.name for query in list_queries())
     raise ConfigurationError(f"no saved question {name!r}; there are {names}")

@@ -123,7 +123,7 @@ def test_groups_without_signal_are_told_apart(filled: ClickHouseSettings) -> Non
 
 
 def test_a_step_is_traced_to_the_events_behind_it(filled: ClickHouseSettings) -> None:
-    rows = answer(filled, "step_lineage")
+    rows = answer(filled, "lineage_of_step")
     assert {(row["step"], row["batch"]) for row in rows} == {(1, "b0")}
     assert {(row["position"], row["group_id"]) for row in rows} == {(0, "g1"), (1, "g3")}
     assert {row["episode_id"] for row in rows} == {"e1", "e2", "e5", "e6", "e9"}
@@ -141,7 +141,7 @@ def test_a_step_is_traced_to_the_events_behind_it(filled: ClickHouseSettings) ->
 
 
 def test_an_episode_is_followed_to_its_step(filled: ClickHouseSettings) -> None:
-    (row,) = answer(filled, "steps_of_episode", episode="e5")
+    (row,) = answer(filled, "lineage_of_episode", episode="e5")
     assert (row["group_id"], row["step"], row["fate"], row["lag"], row["policy_version"]) == ("g3", 1, "trained", 1, 2)
 
 

@@ -1,5 +1,6 @@
 -- What producers wrote: one row per event, and one typed table per kind that carries more than the envelope.
--- first_wins: of two rows with one id, the one that came first in its partition stays, as in the stages.
+-- ${origin} stands for the columns that every row has: its place in the log, and what decides between two rows of one id.
+-- Small granules: these ids are looked up a hundred at a time, and stand far apart.
 
 CREATE TABLE IF NOT EXISTS events
 (
@@ -15,17 +16,12 @@ CREATE TABLE IF NOT EXISTS events
     producer LowCardinality(String),
     environment LowCardinality(String),
     detail String CODEC(ZSTD(3)) COMMENT 'JSON of what has no typed table: WriterClosed, Excluded, AliasDeclared',
-    kafka_topic LowCardinality(String),
-    kafka_partition Int32,
-    kafka_offset Int64 CODEC(Delta, ZSTD(1)),
-    kafka_timestamp DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
-    ingested_at DateTime64(3, 'UTC') DEFAULT now64(3),
-    first_wins Int64 MATERIALIZED -kafka_offset
+    ${origin}
 )
 ENGINE = ReplacingMergeTree(first_wins)
 PARTITION BY toYYYYMM(episode_started_at)
 ORDER BY (namespace, episode_id, writer_id, sequence, event_id)
-SETTINGS non_replicated_deduplication_window = 2000;
+SETTINGS index_granularity = 1024, non_replicated_deduplication_window = 2000;
 
 CREATE TABLE IF NOT EXISTS episodes
 (
@@ -44,12 +40,7 @@ CREATE TABLE IF NOT EXISTS episodes
     producer LowCardinality(String),
     environment LowCardinality(String),
     started_at DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
-    kafka_topic LowCardinality(String),
-    kafka_partition Int32,
-    kafka_offset Int64 CODEC(Delta, ZSTD(1)),
-    kafka_timestamp DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
-    ingested_at DateTime64(3, 'UTC') DEFAULT now64(3),
-    first_wins Int64 MATERIALIZED -kafka_offset
+    ${origin}
 )
 ENGINE = ReplacingMergeTree(first_wins)
 PARTITION BY toYYYYMM(started_at)
@@ -66,12 +57,7 @@ CREATE TABLE IF NOT EXISTS episode_ends
     writer_ids Array(String),
     episode_started_at DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
     ended_at DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
-    kafka_topic LowCardinality(String),
-    kafka_partition Int32,
-    kafka_offset Int64 CODEC(Delta, ZSTD(1)),
-    kafka_timestamp DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
-    ingested_at DateTime64(3, 'UTC') DEFAULT now64(3),
-    first_wins Int64 MATERIALIZED -kafka_offset
+    ${origin}
 )
 ENGINE = ReplacingMergeTree(first_wins)
 PARTITION BY toYYYYMM(episode_started_at)
@@ -113,12 +99,7 @@ CREATE TABLE IF NOT EXISTS turns
     untrainable_reason LowCardinality(Nullable(String)),
     episode_started_at DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
     occurred_at DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
-    kafka_topic LowCardinality(String),
-    kafka_partition Int32,
-    kafka_offset Int64 CODEC(Delta, ZSTD(1)),
-    kafka_timestamp DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
-    ingested_at DateTime64(3, 'UTC') DEFAULT now64(3),
-    first_wins Int64 MATERIALIZED -kafka_offset
+    ${origin}
 )
 ENGINE = ReplacingMergeTree(first_wins)
 PARTITION BY toYYYYMM(episode_started_at)
@@ -134,12 +115,7 @@ CREATE TABLE IF NOT EXISTS turn_tokens
     completion_token_ids Array(Int32) CODEC(T64, ZSTD(3)),
     logprobs Array(Float32) CODEC(ZSTD(3)),
     episode_started_at DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
-    kafka_topic LowCardinality(String),
-    kafka_partition Int32,
-    kafka_offset Int64 CODEC(Delta, ZSTD(1)),
-    kafka_timestamp DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
-    ingested_at DateTime64(3, 'UTC') DEFAULT now64(3),
-    first_wins Int64 MATERIALIZED -kafka_offset
+    ${origin}
 )
 ENGINE = ReplacingMergeTree(first_wins)
 PARTITION BY toYYYYMM(episode_started_at)
@@ -161,12 +137,7 @@ CREATE TABLE IF NOT EXISTS tool_calls
     latency_ms Nullable(Int64),
     episode_started_at DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
     occurred_at DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
-    kafka_topic LowCardinality(String),
-    kafka_partition Int32,
-    kafka_offset Int64 CODEC(Delta, ZSTD(1)),
-    kafka_timestamp DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
-    ingested_at DateTime64(3, 'UTC') DEFAULT now64(3),
-    first_wins Int64 MATERIALIZED -kafka_offset
+    ${origin}
 )
 ENGINE = ReplacingMergeTree(first_wins)
 PARTITION BY toYYYYMM(episode_started_at)
@@ -189,12 +160,7 @@ CREATE TABLE IF NOT EXISTS rewards
     comment Nullable(String) CODEC(ZSTD(3)),
     episode_started_at DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
     occurred_at DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
-    kafka_topic LowCardinality(String),
-    kafka_partition Int32,
-    kafka_offset Int64 CODEC(Delta, ZSTD(1)),
-    kafka_timestamp DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
-    ingested_at DateTime64(3, 'UTC') DEFAULT now64(3),
-    first_wins Int64 MATERIALIZED -kafka_offset
+    ${origin}
 )
 ENGINE = ReplacingMergeTree(first_wins)
 PARTITION BY toYYYYMM(episode_started_at)

@@ -36,17 +36,12 @@ CREATE TABLE IF NOT EXISTS trajectories
     trainable Bool,
     untrainable_reason LowCardinality(Nullable(String)),
     config_hash String,
-    kafka_topic LowCardinality(String),
-    kafka_partition Int32,
-    kafka_offset Int64 CODEC(Delta, ZSTD(1)),
-    kafka_timestamp DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
-    ingested_at DateTime64(3, 'UTC') DEFAULT now64(3),
-    first_wins Int64 MATERIALIZED -kafka_offset
+    ${origin}
 )
 ENGINE = ReplacingMergeTree(first_wins)
 PARTITION BY toYYYYMM(started_at)
 ORDER BY (namespace, trajectory_id)
-SETTINGS non_replicated_deduplication_window = 2000;
+SETTINGS index_granularity = 1024, non_replicated_deduplication_window = 2000;
 
 -- turn counts from 0; the conversation itself is in turns, under event_id. started_at is the trajectory's.
 CREATE TABLE IF NOT EXISTS trajectory_turns
@@ -69,17 +64,12 @@ CREATE TABLE IF NOT EXISTS trajectory_turns
     untrainable_reason LowCardinality(Nullable(String)),
     started_at DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
     occurred_at DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
-    kafka_topic LowCardinality(String),
-    kafka_partition Int32,
-    kafka_offset Int64 CODEC(Delta, ZSTD(1)),
-    kafka_timestamp DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
-    ingested_at DateTime64(3, 'UTC') DEFAULT now64(3),
-    first_wins Int64 MATERIALIZED -kafka_offset
+    ${origin}
 )
 ENGINE = ReplacingMergeTree(first_wins)
 PARTITION BY toYYYYMM(started_at)
 ORDER BY (namespace, trajectory_id, turn)
-SETTINGS non_replicated_deduplication_window = 2000;
+SETTINGS index_granularity = 1024, non_replicated_deduplication_window = 2000;
 
 -- The reports that stood: revision 0 at assembly, later ones after RewardRevised.
 CREATE TABLE IF NOT EXISTS trajectory_rewards
@@ -94,12 +84,7 @@ CREATE TABLE IF NOT EXISTS trajectory_rewards
     turn_event_id Nullable(String),
     source LowCardinality(String),
     revised_at DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
-    kafka_topic LowCardinality(String),
-    kafka_partition Int32,
-    kafka_offset Int64 CODEC(Delta, ZSTD(1)),
-    kafka_timestamp DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
-    ingested_at DateTime64(3, 'UTC') DEFAULT now64(3),
-    first_wins Int64 MATERIALIZED -kafka_offset
+    ${origin}
 )
 ENGINE = ReplacingMergeTree(first_wins)
 PARTITION BY toYYYYMM(revised_at)
@@ -120,12 +105,7 @@ CREATE TABLE IF NOT EXISTS histories
     span_turns Array(Int64) CODEC(ZSTD(3)),
     span_policy_versions Array(Int64) CODEC(ZSTD(3)),
     started_at DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
-    kafka_topic LowCardinality(String),
-    kafka_partition Int32,
-    kafka_offset Int64 CODEC(Delta, ZSTD(1)),
-    kafka_timestamp DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
-    ingested_at DateTime64(3, 'UTC') DEFAULT now64(3),
-    first_wins Int64 MATERIALIZED -kafka_offset
+    ${origin}
 )
 ENGINE = ReplacingMergeTree(first_wins)
 PARTITION BY toYYYYMM(started_at)
@@ -142,12 +122,7 @@ CREATE TABLE IF NOT EXISTS reward_revisions
     rewards Int64,
     excluded Bool,
     revised_at DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
-    kafka_topic LowCardinality(String),
-    kafka_partition Int32,
-    kafka_offset Int64 CODEC(Delta, ZSTD(1)),
-    kafka_timestamp DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
-    ingested_at DateTime64(3, 'UTC') DEFAULT now64(3),
-    first_wins Int64 MATERIALIZED -kafka_offset
+    ${origin}
 )
 ENGINE = ReplacingMergeTree(first_wins)
 PARTITION BY toYYYYMM(revised_at)
@@ -191,12 +166,7 @@ CREATE TABLE IF NOT EXISTS scores
     error Nullable(String) CODEC(ZSTD(3)),
     excluded Bool,
     config_hash String,
-    kafka_topic LowCardinality(String),
-    kafka_partition Int32,
-    kafka_offset Int64 CODEC(Delta, ZSTD(1)),
-    kafka_timestamp DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
-    ingested_at DateTime64(3, 'UTC') DEFAULT now64(3),
-    first_wins Int64 MATERIALIZED -kafka_offset
+    ${origin}
 )
 ENGINE = ReplacingMergeTree(first_wins)
 ORDER BY (namespace, trajectory_id, revision)

@@ -21,12 +21,7 @@ CREATE TABLE IF NOT EXISTS groups
     closed_at DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
     reward_version LowCardinality(String),
     config_hash String,
-    kafka_topic LowCardinality(String),
-    kafka_partition Int32,
-    kafka_offset Int64 CODEC(Delta, ZSTD(1)),
-    kafka_timestamp DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
-    ingested_at DateTime64(3, 'UTC') DEFAULT now64(3),
-    first_wins Int64 MATERIALIZED -kafka_offset
+    ${origin}
 )
 ENGINE = ReplacingMergeTree(first_wins)
 ORDER BY (namespace, run_id, group_id)
@@ -52,12 +47,7 @@ CREATE TABLE IF NOT EXISTS group_members
     score_revision Int64,
     resampled Bool,
     closed_at DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
-    kafka_topic LowCardinality(String),
-    kafka_partition Int32,
-    kafka_offset Int64 CODEC(Delta, ZSTD(1)),
-    kafka_timestamp DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
-    ingested_at DateTime64(3, 'UTC') DEFAULT now64(3),
-    first_wins Int64 MATERIALIZED -kafka_offset
+    ${origin}
 )
 ENGINE = ReplacingMergeTree(first_wins)
 ORDER BY (namespace, run_id, group_id, trajectory_id)
@@ -79,12 +69,7 @@ CREATE TABLE IF NOT EXISTS curriculum_states
     closed_at DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
     mode_state String CODEC(ZSTD(3)),
     config_hash String,
-    kafka_topic LowCardinality(String),
-    kafka_partition Int32,
-    kafka_offset Int64 CODEC(Delta, ZSTD(1)),
-    kafka_timestamp DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
-    ingested_at DateTime64(3, 'UTC') DEFAULT now64(3),
-    first_wins Int64 MATERIALIZED -kafka_offset
+    ${origin}
 )
 ENGINE = ReplacingMergeTree(first_wins)
 ORDER BY (namespace, run_id, window)
@@ -103,12 +88,7 @@ CREATE TABLE IF NOT EXISTS batches
     newest_policy_version Int64,
     cut_at DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
     config_hash String,
-    kafka_topic LowCardinality(String),
-    kafka_partition Int32,
-    kafka_offset Int64 CODEC(Delta, ZSTD(1)),
-    kafka_timestamp DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
-    ingested_at DateTime64(3, 'UTC') DEFAULT now64(3),
-    first_wins Int64 MATERIALIZED -kafka_offset
+    ${origin}
 )
 ENGINE = ReplacingMergeTree(first_wins)
 ORDER BY (namespace, run_id, batch_hash)
@@ -122,12 +102,7 @@ CREATE TABLE IF NOT EXISTS batch_groups
     number Int64,
     position Int64,
     group_id String,
-    kafka_topic LowCardinality(String),
-    kafka_partition Int32,
-    kafka_offset Int64 CODEC(Delta, ZSTD(1)),
-    kafka_timestamp DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
-    ingested_at DateTime64(3, 'UTC') DEFAULT now64(3),
-    first_wins Int64 MATERIALIZED -kafka_offset
+    ${origin}
 )
 ENGINE = ReplacingMergeTree(first_wins)
 ORDER BY (namespace, run_id, batch_hash, position)
@@ -155,12 +130,7 @@ CREATE TABLE IF NOT EXISTS steps
     final Bool,
     started_at Nullable(DateTime64(3, 'UTC')),
     ended_at Nullable(DateTime64(3, 'UTC')),
-    kafka_topic LowCardinality(String),
-    kafka_partition Int32,
-    kafka_offset Int64 CODEC(Delta, ZSTD(1)),
-    kafka_timestamp DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
-    ingested_at DateTime64(3, 'UTC') DEFAULT now64(3),
-    first_wins Int64 MATERIALIZED -kafka_offset
+    ${origin}
 )
 ENGINE = ReplacingMergeTree(first_wins)
 ORDER BY (namespace, run_id, step, state, attempt)
@@ -182,12 +152,7 @@ CREATE TABLE IF NOT EXISTS step_members
     sampled_tokens Nullable(Int64),
     policy_version Nullable(Int64),
     ended_at DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
-    kafka_topic LowCardinality(String),
-    kafka_partition Int32,
-    kafka_offset Int64 CODEC(Delta, ZSTD(1)),
-    kafka_timestamp DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
-    ingested_at DateTime64(3, 'UTC') DEFAULT now64(3),
-    first_wins Int64 MATERIALIZED -kafka_offset
+    ${origin}
 )
 ENGINE = ReplacingMergeTree(first_wins)
 ORDER BY (namespace, run_id, step, group_id, trajectory_id)
@@ -203,12 +168,7 @@ CREATE TABLE IF NOT EXISTS step_outcomes
     state LowCardinality(String),
     base_version Int64,
     policy_version Int64,
-    kafka_topic LowCardinality(String),
-    kafka_partition Int32,
-    kafka_offset Int64 CODEC(Delta, ZSTD(1)),
-    kafka_timestamp DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
-    ingested_at DateTime64(3, 'UTC') DEFAULT now64(3),
-    first_wins Int64 MATERIALIZED -kafka_offset
+    ${origin}
 )
 ENGINE = ReplacingMergeTree(first_wins)
 ORDER BY (namespace, run_id, step, state)
@@ -228,12 +188,7 @@ CREATE TABLE IF NOT EXISTS policy_versions
     state LowCardinality(String),
     reason Nullable(String),
     changed_at DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
-    kafka_topic LowCardinality(String),
-    kafka_partition Int32,
-    kafka_offset Int64 CODEC(Delta, ZSTD(1)),
-    kafka_timestamp DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
-    ingested_at DateTime64(3, 'UTC') DEFAULT now64(3),
-    first_wins Int64 MATERIALIZED -kafka_offset
+    ${origin}
 )
 ENGINE = ReplacingMergeTree(first_wins)
 ORDER BY (namespace, model, version, changed_at, state)
@@ -251,12 +206,7 @@ CREATE TABLE IF NOT EXISTS evaluations
     metrics Map(LowCardinality(String), Float64),
     seed Nullable(Int64),
     evaluated_at DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
-    kafka_topic LowCardinality(String),
-    kafka_partition Int32,
-    kafka_offset Int64 CODEC(Delta, ZSTD(1)),
-    kafka_timestamp DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
-    ingested_at DateTime64(3, 'UTC') DEFAULT now64(3),
-    first_wins Int64 MATERIALIZED -kafka_offset
+    ${origin}
 )
 ENGINE = ReplacingMergeTree(first_wins)
 ORDER BY (namespace, evaluation_id)
@@ -269,12 +219,7 @@ CREATE TABLE IF NOT EXISTS run_commands
     command LowCardinality(String),
     command_id String,
     comment Nullable(String),
-    kafka_topic LowCardinality(String),
-    kafka_partition Int32,
-    kafka_offset Int64 CODEC(Delta, ZSTD(1)),
-    kafka_timestamp DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
-    ingested_at DateTime64(3, 'UTC') DEFAULT now64(3),
-    first_wins Int64 MATERIALIZED -kafka_offset
+    ${origin}
 )
 ENGINE = ReplacingMergeTree(first_wins)
 ORDER BY (namespace, run_id, command_id)

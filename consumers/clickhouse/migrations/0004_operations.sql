@@ -12,12 +12,7 @@ CREATE TABLE IF NOT EXISTS drops
     trajectories Int64,
     detail String CODEC(ZSTD(3)),
     dropped_at DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
-    kafka_topic LowCardinality(String),
-    kafka_partition Int32,
-    kafka_offset Int64 CODEC(Delta, ZSTD(1)),
-    kafka_timestamp DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
-    ingested_at DateTime64(3, 'UTC') DEFAULT now64(3),
-    first_wins Int64 MATERIALIZED -kafka_offset
+    ${origin}
 )
 ENGINE = ReplacingMergeTree(first_wins)
 ORDER BY (namespace, run_id, unit, unit_id, reason, stage)
@@ -34,12 +29,7 @@ CREATE TABLE IF NOT EXISTS drop_trajectories
     unit LowCardinality(String),
     unit_id String,
     dropped_at DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
-    kafka_topic LowCardinality(String),
-    kafka_partition Int32,
-    kafka_offset Int64 CODEC(Delta, ZSTD(1)),
-    kafka_timestamp DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
-    ingested_at DateTime64(3, 'UTC') DEFAULT now64(3),
-    first_wins Int64 MATERIALIZED -kafka_offset
+    ${origin}
 )
 ENGINE = ReplacingMergeTree(first_wins)
 ORDER BY (namespace, run_id, trajectory_id, reason, stage, unit_id)
@@ -60,12 +50,7 @@ CREATE TABLE IF NOT EXISTS dead_letters
     message String CODEC(ZSTD(3)),
     attempt Int64,
     app_version LowCardinality(String),
-    kafka_topic LowCardinality(String),
-    kafka_partition Int32,
-    kafka_offset Int64 CODEC(Delta, ZSTD(1)),
-    kafka_timestamp DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
-    ingested_at DateTime64(3, 'UTC') DEFAULT now64(3),
-    first_wins Int64 MATERIALIZED -kafka_offset
+    ${origin}
 )
 ENGINE = ReplacingMergeTree(first_wins)
 PARTITION BY toYYYYMM(timestamp)
@@ -79,12 +64,7 @@ CREATE TABLE IF NOT EXISTS producer_reports
     writer_id String,
     counters Map(LowCardinality(String), Int64),
     reported_at DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
-    kafka_topic LowCardinality(String),
-    kafka_partition Int32,
-    kafka_offset Int64 CODEC(Delta, ZSTD(1)),
-    kafka_timestamp DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
-    ingested_at DateTime64(3, 'UTC') DEFAULT now64(3),
-    first_wins Int64 MATERIALIZED -kafka_offset
+    ${origin}
 )
 ENGINE = ReplacingMergeTree(first_wins)
 PARTITION BY toYYYYMM(reported_at)
@@ -99,12 +79,7 @@ CREATE TABLE IF NOT EXISTS config_applied
     run_id LowCardinality(String),
     config_hash String,
     content String CODEC(ZSTD(3)),
-    kafka_topic LowCardinality(String),
-    kafka_partition Int32,
-    kafka_offset Int64 CODEC(Delta, ZSTD(1)),
-    kafka_timestamp DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
-    ingested_at DateTime64(3, 'UTC') DEFAULT now64(3),
-    first_wins Int64 MATERIALIZED -kafka_offset
+    ${origin}
 )
 ENGINE = ReplacingMergeTree(first_wins)
 ORDER BY (namespace, stage, run_id, config_hash, kafka_topic, kafka_partition, kafka_offset)

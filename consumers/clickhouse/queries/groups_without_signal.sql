@@ -4,9 +4,19 @@
 -- param run String = 'main' : run id
 -- param low Float64 = 0.0 : reward that counts as all failed
 -- param high Float64 = 1.0 : reward that counts as all solved
+-- param rows UInt32 = 100 : most rows per task; more versions are taken together under their lowest
+WITH
+    versions AS
+    (
+        SELECT cityHash64(group_id) AS group_key, max(max_policy_version) AS version
+        FROM group_members
+        WHERE namespace = {namespace:String} AND run_id = {run:String}
+        GROUP BY group_key
+    ),
+    (SELECT intDiv(max(version), {rows:UInt32}) + 1 FROM versions) AS width
 SELECT
     groups.task AS task,
-    members.policy_version AS policy_version,
+    intDiv(members.version, width) * width AS policy_version,
     count() AS groups,
     countIf(NOT groups.has_signal) AS without_signal,
     without_signal / groups AS share,
@@ -16,14 +26,10 @@ SELECT
     avg(groups.reward_std) AS reward_std_mean
 FROM
 (
-    SELECT * FROM groups FINAL WHERE namespace = {namespace:String} AND run_id = {run:String}
-) AS groups
-INNER JOIN
-(
-    SELECT group_id, max(max_policy_version) AS policy_version
-    FROM group_members FINAL
+    SELECT cityHash64(group_id) AS group_key, task, has_signal, reward_min, reward_max, size, reward_std
+    FROM groups FINAL
     WHERE namespace = {namespace:String} AND run_id = {run:String}
-    GROUP BY group_id
-) AS members ON members.group_id = groups.group_id
+) AS groups
+INNER JOIN versions AS members ON members.group_key = groups.group_key
 GROUP BY task, policy_version
 ORDER BY task, policy_version

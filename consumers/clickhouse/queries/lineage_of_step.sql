@@ -1,27 +1,24 @@
--- name: step_lineage
--- One step traced to its batch, groups, trajectories, episodes and events, each event with its Kafka coordinates.
+-- name: lineage_of_step
+-- One step traced to its batch, groups, trajectories, turns and events, each event with its Kafka coordinates.
 -- param namespace String = 'rollbus.' : prefix of the log's topics
 -- param run String = 'main' : run id
 -- param step Int64 = 0 : number of the step; 0 means the newest that has members
 WITH
-    chosen AS
     (
-        SELECT if({step:Int64} > 0, {step:Int64}, max(step)) AS step
+        SELECT if({step:Int64} = 0, (
+            SELECT max(step) FROM step_members WHERE namespace = {namespace:String} AND run_id = {run:String}
+        ), {step:Int64})
+    ) AS chosen,
+    (
+        SELECT groupArray(trajectory_id)
         FROM step_members
-        WHERE namespace = {namespace:String} AND run_id = {run:String}
-    ),
-    members AS
+        WHERE namespace = {namespace:String} AND run_id = {run:String} AND step = chosen
+    ) AS trajectory_ids,
     (
-        SELECT *
-        FROM step_members FINAL
-        WHERE namespace = {namespace:String} AND run_id = {run:String} AND step = (SELECT step FROM chosen)
-    ),
-    member_trajectories AS
-    (
-        SELECT trajectory_id, episode_id
-        FROM trajectories FINAL
-        WHERE namespace = {namespace:String} AND trajectory_id IN (SELECT trajectory_id FROM members)
-    )
+        SELECT groupUniqArray((trajectory_id, episode_id))
+        FROM trajectories
+        WHERE namespace = {namespace:String} AND trajectory_id IN (SELECT arrayJoin(trajectory_ids))
+    ) AS assembled
 SELECT
     members.step AS step,
     members.batch_hash AS batch,
@@ -31,26 +28,49 @@ SELECT
     members.fate AS fate,
     members.lag AS lag,
     members.advantage AS advantage,
-    member_trajectories.episode_id AS episode_id,
+    episodes.episode_id AS episode_id,
+    turns.turn AS turn,
+    turns.policy_version AS sampled_by,
     events.kind AS kind,
     events.event_id AS event_id,
     events.occurred_at AS occurred_at,
     events.kafka_topic AS kafka_topic,
     events.kafka_partition AS kafka_partition,
     events.kafka_offset AS kafka_offset
-FROM members
+FROM
+(
+    SELECT step, batch_hash, group_id, trajectory_id, fate, lag, advantage
+    FROM step_members FINAL
+    WHERE namespace = {namespace:String} AND run_id = {run:String} AND step = chosen
+) AS members
 LEFT JOIN
 (
-    SELECT batch_hash, group_id, position
+    SELECT group_id, position
     FROM batch_groups FINAL
-    WHERE namespace = {namespace:String} AND run_id = {run:String}
-        AND batch_hash IN (SELECT batch_hash FROM members)
-) AS positions ON positions.batch_hash = members.batch_hash AND positions.group_id = members.group_id
-LEFT JOIN member_trajectories ON member_trajectories.trajectory_id = members.trajectory_id
+    WHERE namespace = {namespace:String} AND run_id = {run:String} AND batch_hash IN
+    (
+        SELECT batch_hash FROM step_members
+        WHERE namespace = {namespace:String} AND run_id = {run:String} AND step = chosen
+    )
+) AS positions ON positions.group_id = members.group_id
 LEFT JOIN
 (
-    SELECT *
-    FROM events FINAL
-    WHERE namespace = {namespace:String} AND episode_id IN (SELECT episode_id FROM member_trajectories)
-) AS events ON events.episode_id = member_trajectories.episode_id
+    SELECT arrayJoin(assembled) AS pair, pair.1 AS trajectory_id, pair.2 AS episode_id
+) AS episodes ON episodes.trajectory_id = members.trajectory_id
+LEFT JOIN
+(
+    SELECT event_id, kind, episode_id, occurred_at, kafka_topic, kafka_partition, kafka_offset
+    FROM events
+    WHERE namespace = {namespace:String} AND episode_id IN (SELECT arrayJoin(assembled).2)
+    ORDER BY kafka_offset
+    LIMIT 1 BY event_id
+) AS events ON events.episode_id = episodes.episode_id
+LEFT JOIN
+(
+    SELECT event_id, toNullable(turn) AS turn, policy_version
+    FROM trajectory_turns
+    WHERE namespace = {namespace:String} AND trajectory_id IN (SELECT arrayJoin(trajectory_ids))
+    ORDER BY kafka_offset
+    LIMIT 1 BY event_id
+) AS turns ON turns.event_id = events.event_id
 ORDER BY position, trajectory_id, occurred_at, kafka_offset

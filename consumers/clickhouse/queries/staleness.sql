@@ -4,7 +4,7 @@
 -- param run String = 'main' : run id
 WITH members AS
 (
-    SELECT trajectory_id, group_id, fate, reason, lag, advantage, sampled_tokens
+    SELECT cityHash64(group_id, trajectory_id) AS member, fate, reason, lag, advantage, sampled_tokens
     FROM step_members FINAL
     WHERE namespace = {namespace:String} AND run_id = {run:String}
 )
@@ -16,13 +16,12 @@ SELECT
     avg(group_members.reward) AS reward_mean,
     avg(abs(members.advantage)) AS advantage_size
 FROM members
-LEFT JOIN
+LEFT ANY JOIN
 (
-    SELECT group_id, trajectory_id, reward
-    FROM group_members FINAL
+    SELECT cityHash64(group_id, trajectory_id) AS member, reward
+    FROM group_members
     WHERE namespace = {namespace:String} AND run_id = {run:String}
-) AS group_members
-    ON group_members.group_id = members.group_id AND group_members.trajectory_id = members.trajectory_id
+) AS group_members ON group_members.member = members.member
 WHERE members.fate = 'trained' OR members.reason IN ('stale', 'off_lineage')
 GROUP BY lag
 ORDER BY toInt64OrNull(lag) NULLS LAST, lag

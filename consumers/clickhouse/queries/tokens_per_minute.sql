@@ -3,25 +3,32 @@
 -- param namespace String = 'rollbus.' : prefix of the log's topics
 -- param model String = '' : only this model, as answers name it; empty means all
 -- param minutes UInt32 = 1440 : how many minutes back from the newest turn
-WITH recent AS
-(
-    SELECT toStartOfMinute(occurred_at) AS minute, *
-    FROM (SELECT * FROM turns FINAL WHERE namespace = {namespace:String})
-    WHERE {model:String} = '' OR model = {model:String} OR startsWith(model, concat({model:String}, '@'))
-)
+WITH
+    (
+        SELECT toStartOfMinute(max(occurred_at)) - toIntervalMinute({minutes:UInt32})
+        FROM turns
+        WHERE namespace = {namespace:String}
+            AND ({model:String} = '' OR model = {model:String} OR startsWith(model, concat({model:String}, '@')))
+    ) AS since,
+    recent AS
+    (
+        SELECT cityHash64(event_id) AS event, toStartOfMinute(occurred_at) AS minute, trainable
+        FROM turns FINAL
+        WHERE namespace = {namespace:String} AND toStartOfMinute(occurred_at) > since
+            AND ({model:String} = '' OR model = {model:String} OR startsWith(model, concat({model:String}, '@')))
+    )
 SELECT
     recent.minute AS minute,
     count() AS turns,
-    sum(length(tokens.prompt_token_ids)) AS prompt_tokens,
-    sum(length(tokens.completion_token_ids)) AS completion_tokens,
+    sum(tokens.prompt) AS prompt_tokens,
+    sum(tokens.completion) AS completion_tokens,
     countIf(recent.trainable) AS trainable_turns
 FROM recent
-LEFT JOIN
+LEFT ANY JOIN
 (
-    SELECT event_id, prompt_token_ids, completion_token_ids
-    FROM turn_tokens FINAL
-    WHERE namespace = {namespace:String}
-) AS tokens ON tokens.event_id = recent.event_id
-WHERE recent.minute > (SELECT max(minute) FROM recent) - toIntervalMinute({minutes:UInt32})
+    SELECT cityHash64(event_id) AS event, length(prompt_token_ids) AS prompt, length(completion_token_ids) AS completion
+    FROM turn_tokens
+    WHERE namespace = {namespace:String} AND cityHash64(event_id) IN (SELECT event FROM recent)
+) AS tokens ON tokens.event = recent.event
 GROUP BY minute
 ORDER BY minute WITH FILL STEP toIntervalMinute(1)

@@ -1,0 +1,35 @@
+-- name: tools_against_reward
+-- Each tool's calls, errors and latency, with the mean reward of episodes where it failed and where it did not.
+-- param namespace String = 'rollbus.' : prefix of the log's topics
+WITH
+    calls AS
+    (
+        SELECT
+            name,
+            episode_id,
+            count() AS calls,
+            countIf(error IS NOT NULL) AS errors,
+            avg(latency_ms) AS latency_ms
+        FROM tool_calls FINAL
+        WHERE namespace = {namespace:String}
+        GROUP BY name, episode_id
+    ),
+    rewards AS
+    (
+        SELECT episode_id, argMax(value, revision) AS reward
+        FROM scores FINAL
+        WHERE namespace = {namespace:String} AND episode_id IN (SELECT episode_id FROM calls)
+        GROUP BY episode_id
+    )
+SELECT
+    calls.name AS tool,
+    sum(calls.calls) AS calls,
+    sum(calls.errors) AS errors,
+    errors / calls AS error_rate,
+    avg(calls.latency_ms) AS latency_ms_mean,
+    avgIf(rewards.reward, calls.errors > 0) AS reward_with_error,
+    avgIf(rewards.reward, calls.errors = 0) AS reward_without_error
+FROM calls
+LEFT JOIN rewards ON rewards.episode_id = calls.episode_id
+GROUP BY tool
+ORDER BY calls DESC, tool

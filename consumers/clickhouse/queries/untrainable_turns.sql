@@ -1,0 +1,34 @@
+-- name: untrainable_turns
+-- Turns that cannot be trained, by model and reason: their share of the model's turns, and the producers they came from.
+-- param namespace String = 'rollbus.' : prefix of the log's topics
+WITH
+    refused AS
+    (
+        SELECT episode_id, splitByChar('@', toString(model))[1] AS model, untrainable_reason AS reason, occurred_at
+        FROM turns FINAL
+        WHERE namespace = {namespace:String} AND NOT trainable
+    ),
+    totals AS
+    (
+        SELECT splitByChar('@', toString(model))[1] AS model, count() AS turns
+        FROM turns FINAL
+        WHERE namespace = {namespace:String}
+        GROUP BY model
+    )
+SELECT
+    refused.model AS model,
+    refused.reason AS reason,
+    count() AS turns,
+    turns / any(totals.turns) AS share,
+    groupUniqArray(20)(toString(episodes.producer)) AS producers,
+    max(refused.occurred_at) AS newest
+FROM refused
+INNER JOIN totals ON totals.model = refused.model
+LEFT JOIN
+(
+    SELECT episode_id, producer
+    FROM episodes FINAL
+    WHERE namespace = {namespace:String} AND episode_id IN (SELECT episode_id FROM refused)
+) AS episodes ON episodes.episode_id = refused.episode_id
+GROUP BY model, reason
+ORDER BY model, turns DESC, reason

@@ -53,6 +53,11 @@ def version_of(episode: str) -> int:
     return VERSIONS.get(episode, 1)
 
 
+def user_of(episode: str) -> str:
+    """Odd episodes are Ada's, even ones Bob's."""
+    return "ada" if int(episode[1:]) % 2 else "bob"
+
+
 def story() -> list[Record]:
     """Return every record of the log, each type of the registry at least once, in the order of the flow."""
     return [*_events(), *_trajectories(), *_run(), *_ledger(), *_operations()]
@@ -77,13 +82,19 @@ def _trajectories() -> list[Record]:
         trajectory = make_trajectory(
             episode,
             reward=REWARDS[episode],
+            labels={"user": user_of(episode)},
             trainable=trainable,
             untrainable_reason=None if trainable else "no_logprobs",
         )
         records.append(("trajectories", "example:play:x1", trajectory))
         if trainable:
             score = make_score(
-                trajectory_id(episode), REWARDS[episode], version=version_of(episode), episode_id=episode
+                trajectory_id(episode),
+                REWARDS[episode],
+                version=version_of(episode),
+                episode_id=episode,
+                labels={"user": user_of(episode)},
+                components={"reward": REWARDS[episode], "style": 0.5},
             )
             records.append(("scores", "example:play:x1", score))
     revised = RewardRevised(

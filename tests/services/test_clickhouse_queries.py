@@ -13,9 +13,10 @@ from rollbus.consumers.clickhouse.origin import Origin, Row
 from rollbus.consumers.clickhouse.rows import rows_of
 from rollbus.local.ports import free_port
 from rollbus.schemas.errors import ConfigurationError, RejectedError, UnavailableError
-from rollbus.schemas.ids import trajectory_id
-from tests.builders import START_MS
-from tests.consumers.story import story
+from rollbus.schemas.ids import event_id, trajectory_id
+from rollbus.schemas.steps import StepCompleted
+from tests.builders import MINUTE_MS, START_MS, make_score
+from tests.consumers.story import Record, story
 
 pytestmark = pytest.mark.services
 
@@ -36,19 +37,47 @@ def empty(clickhouse: tuple[str, int]) -> ClickHouseSettings:
 
 @pytest.fixture(scope="module")
 def filled(clickhouse: tuple[str, int]) -> Iterator[ClickHouseSettings]:
-    """The story, each of its records delivered twice at different offsets."""
+    """The story and what belongs to it, each of its records delivered twice at different offsets."""
     settings = new_database(clickhouse)
     client = ClickHouse(settings)
     for delivery in range(2):
-        tables: dict[str, list[Row]] = {}
-        for offset, (topic, _, record) in enumerate(story()):
-            origin = Origin(NAMESPACE, topic, 0, delivery * 1000 + offset, START_MS + offset)
-            for table, row in rows_of(record, origin):
-                tables.setdefault(table, []).append(row)
-        for table, rows in tables.items():
-            client.insert(table, rows)
+        write(client, NAMESPACE, [*story(), *beside_the_story()], first_offset=delivery * 1000)
+    write(client, "replay-x.", replayed())
     yield settings
     client.close()
+
+
+def write(client: ClickHouse, namespace: str, records: list[Record], first_offset: int = 0) -> None:
+    tables: dict[str, list[Row]] = {}
+    for offset, (topic, _, record) in enumerate(records):
+        origin = Origin(namespace, topic, 0, first_offset + offset, START_MS + offset)
+        for table, row in rows_of(record, origin):
+            tables.setdefault(table, []).append(row)
+    for table, rows in tables.items():
+        client.insert(table, rows)
+
+
+def beside_the_story() -> list[Record]:
+    """A third step, from version 0 to 1, which both have played."""
+    step = StepCompleted(
+        run_id="main",
+        model="agent",
+        step=3,
+        batch_hash="b3",
+        batch_number=3,
+        base_version=0,
+        policy_version=1,
+        trained=(),
+        started_at_ms=START_MS + 7 * MINUTE_MS,
+        completed_at_ms=START_MS + 8 * MINUTE_MS,
+    )
+    return [("training-steps", "main", step)]
+
+
+def replayed() -> list[Record]:
+    """A replay of e1 with another reward, e2 with the same, and of an episode that live has not."""
+    rewards = {trajectory_id("e1"): 1.0, trajectory_id("e2"): 1.0, "t-new": 0.0}
+    return [("scores", "k", make_score(name, value)) for name, value in rewards.items()]
 
 
 def answer(settings: ClickHouseSettings, name: str, **values: Any) -> list[dict[str, Any]]:
@@ -224,3 +253,114 @@ def test_migrations_run_once_and_a_newer_database_is_refused(clickhouse: tuple[s
     client.close()
     with pytest.raises(ConfigurationError, match="has migration 9999, this rollbus knows up to"):
         migrate(settings)
+
+
+def test_an_event_is_followed_to_its_step_by_its_id_or_its_place(filled: ClickHouseSettings) -> None:
+    turn = event_id("e5", "w1", 1)
+    (row,) = answer(filled, "lineage_of_event", id=turn)
+    assert (row["kind"], row["episode_id"], row["turn"]) == ("TurnRecorded", "e5", 0)
+    assert (row["group_id"], row["batch"], row["step"], row["fate"], row["policy_version"]) == (
+        "g3",
+        "b0",
+        1,
+        "trained",
+        2,
+    )
+    place = {name: row[f"kafka_{name}"] for name in ("topic", "partition", "offset")}
+    assert answer(filled, "lineage_of_event", **place) == [row]
+
+
+def test_a_group_that_was_not_trained_says_why(filled: ClickHouseSettings) -> None:
+    rows = answer(filled, "why_group_not_trained", group="g2")
+    assert [(row["stage"], row["what"], row["trajectories"]) for row in rows] == [
+        ("grouping", "closed: full", 2),
+        ("curriculum", "seen by window 0", 0),
+        ("curriculum", "dropped: no_signal", 2),
+    ]
+    assert rows[0]["detail"] == "rewards 1 to 1, mean 1, deviation 0: no signal"
+    trained = [row["what"] for row in answer(filled, "why_group_not_trained", group="g1")]
+    assert trained == ["closed: full", "admitted by window 0", "in batch 0", "trained in step 1"]
+
+
+def test_what_one_users_traffic_trained(filled: ClickHouseSettings) -> None:
+    rows = answer(filled, "trained_by_label", value="ada")
+    assert [(row["fate"], row["reason"], row["step"], row["policy_version"], row["trajectories"]) for row in rows] == [
+        ("dropped", "stale", 1, None, 1),
+        ("trained", None, 1, 2, 2),
+        ("not in a step", None, 0, None, 2),
+    ]
+    assert answer(filled, "trained_by_label", value="nobody") == []
+
+
+def test_rewards_by_label_count_each_trajectory_once(filled: ClickHouseSettings) -> None:
+    rows = answer(filled, "reward_by_label")
+    assert [(row["label"], row["trajectories"], row["trained_share"]) for row in rows] == [
+        ("ada", 4, 0.5),
+        ("bob", 4, 0.5),
+    ]
+
+
+def test_whether_a_step_helped_is_told_on_the_same_tasks(filled: ClickHouseSettings) -> None:
+    rows = answer(filled, "did_step_help", step=3)
+    assert [(row["task"], row["episodes_before"], row["episodes_after"]) for row in rows] == [
+        ("play", 3, 5),
+        ("all", 3, 5),
+    ]
+    assert rows[0]["change"] == rows[1]["change"] == pytest.approx(0.8 - 2 / 3)
+    assert rows[0]["change_low"] < rows[0]["change"] < rows[0]["change_high"]
+    assert answer(filled, "did_step_help", step=1) == [], "version 2 has not played yet"
+
+
+def test_the_component_that_drives_the_rise_comes_first(filled: ClickHouseSettings) -> None:
+    rows = answer(filled, "reward_components", versions=1)
+    assert [(row["component"], row["change"]) for row in rows] == [
+        ("reward", pytest.approx(0.8 - 2 / 3)),
+        ("style", 0.0),
+    ]
+    assert rows[0]["reward_change"] == pytest.approx(0.8 - 2 / 3)
+
+
+def test_a_replay_is_held_against_what_it_replayed(filled: ClickHouseSettings) -> None:
+    (row,) = answer(filled, "live_against_replay", replay="replay-x.")
+    assert (row["trajectories"], row["same_reward"], row["other_reward"]) == (9, 1, 1)
+    assert (row["only_live"], row["only_replay"]) == (6, 1)
+    assert (row["live_reward_mean"], row["replay_reward_mean"]) == (0.5, 1.0)
+
+
+def test_pass_at_k_is_the_unbiased_estimate(filled: ClickHouseSettings) -> None:
+    rows = {(row["policy_version"], row["k"]): row["pass"] for row in answer(filled, "pass_at_k")}
+    assert rows == {(0, 1): pytest.approx(2 / 3), (0, 2): 1, (1, 1): pytest.approx(0.75), (1, 2): 1}
+
+
+def test_the_worst_step_names_its_groups(filled: ClickHouseSettings) -> None:
+    (row,) = answer(filled, "worst_steps", limit=1)
+    assert (row["step"], row["metric"], row["groups"], row["trajectories"], row["dropped"]) == (1, 1.5, 2, 5, 1)
+    assert sorted(row["group_ids"]) == ["g1", "g3"]
+    assert (row["lag_mean"], row["lag_max"], row["reward_mean"]) == (0.5, 1, pytest.approx(0.6))
+
+
+def test_smoothing_and_cost_follow_the_versions(filled: ClickHouseSettings) -> None:
+    smooth = [row["smoothed"] for row in answer(filled, "smoothed_reward", weight=0.5)]
+    assert smooth == [pytest.approx(2 / 3), pytest.approx((2 / 3 + 0.8) / 2)]
+    costs = [(row["sampled_tokens"], row["cost_so_far"]) for row in answer(filled, "cost_per_reward", price=1e6)]
+    assert costs == [(6, 6), (10, 16)]
+
+
+def test_before_and_after_a_version(filled: ClickHouseSettings) -> None:
+    (row,) = answer(filled, "before_and_after", version=1)
+    assert (row["before_count"], row["after_count"], row["before_mean"]) == (3, 5, pytest.approx(2 / 3))
+    assert 0 < row["p"] <= 1
+
+
+def test_windows_tools_lengths_and_steps(filled: ClickHouseSettings) -> None:
+    (window,) = answer(filled, "curriculum_against_reward")
+    assert (window["window"], window["groups"], window["admitted"], window["reward_mean"]) == (0, 3, 2, 0.75)
+    (tool,) = answer(filled, "tools_against_reward")
+    assert (tool["tool"], tool["calls"], tool["errors"]) == ("search", 1, 0)
+    (length,) = answer(filled, "length_against_reward")
+    assert (length["trajectories"], length["sampled_tokens_mean"], length["cut_off"]) == (8, 2, 0)
+    steps = {row["step"]: (row["loss"], row["entropy"], row["grad_norm"]) for row in answer(filled, "step_metrics")}
+    assert steps == {1: (0.25, 1.5, None), 3: (None, None, None)}
+    assert answer(filled, "untrainable_turns") == []
+    assert answer(filled, "unsolved_tasks") == []
+    assert [row["best"] for row in answer(filled, "unsolved_tasks", success=2.0)] == [1.0]

@@ -17,13 +17,12 @@ from rollbus.schemas.errors import ConfigurationError
 if TYPE_CHECKING:
     from rollbus.schemas.replays import ReplayManifest, ReplayRange
     from rollbus.settings import Settings
+    from rollbus.streams.replay.compare import Comparison
     from rollbus.streams.replay.plan import ReplayPlan
     from rollbus.streams.replay.run_kafka import Watch
 
 OPTIONS = (
-    click.option(
-        "--from", "start", metavar="BOUND", help="Begin: earliest, a time, '2h ago', tick:N, offsets."
-    ),
+    click.option("--from", "start", metavar="BOUND", help="Begin: earliest, a time, '2h ago', tick:N, offsets."),
     click.option("--to", "end", metavar="BOUND", default="latest", show_default=True, help="Where to end."),
     click.option("--stage", "stages", multiple=True, help="Only this stage, from its recorded input; repeatable."),
     click.option("--reward", metavar="F", help="Another reward: YAML, a registered name, or file.py:function."),
@@ -94,7 +93,11 @@ def _run(settings: "Settings", *, dry_run: bool, diff: str | None, **chosen: Any
         )
         manifest = asyncio.run(found.run(dry_run=dry_run))
     show_manifest(manifest, dry_run=dry_run)
+    if diff and dry_run:
+        raise ConfigurationError("--diff live compares what stands in topics; leave --dry-run out")
     console.print(f"{line.records:,} records in {line.seconds:.1f} s; at most {found.open_rows:,} rows were open")
+    if diff:
+        _compare(settings, "live", manifest.name)
 
 
 def registry_for(reward: str | None) -> Any:
@@ -239,6 +242,42 @@ def show(settings: "Settings", name: str) -> None:
     if name not in manifests:
         raise ConfigurationError(f"no replay {name!r}; there are: {', '.join(sorted(manifests)) or 'none'}")
     pprint(manifests[name], max_length=40)
+
+
+@replay.command()
+@click.argument("one")
+@click.argument("other")
+@with_settings
+def compare(settings: "Settings", one: str, other: str) -> None:
+    """Say what came out otherwise in two replays, and why; `live` is what live made of the same range."""
+    _compare(settings, one, other)
+
+
+def _compare(settings: "Settings", one: str, other: str) -> None:
+    from rollbus.streams.replay.compare_kafka import compare_replays
+
+    show_comparison(asyncio.run(compare_replays(settings.stream_settings(), one, other)), settings.namespace)
+
+
+def show_comparison(found: "Comparison", namespace: str) -> None:
+    """Print what is alike, what is not, and where SQL goes on."""
+    from rollbus.streams.replay.plan import namespace_of
+
+    console = Console()
+    alike = ", ".join(f"{count:,} {kind}" for kind, count in found.same.items()) or "nothing"
+    console.print(f"{found.one} and {found.other} have alike: {alike}")
+    for title, edge in (("different", False), ("cut by the range's edge", True)):
+        rows = [each for each in found.differences if each.edge is edge]
+        if rows:
+            table = Table("what", "how", "why", "count", "examples", title=title, title_justify="left")
+            for each in rows:
+                table.add_row(each.kind, each.what, each.cause, f"{each.count:,}", "\n".join(each.examples))
+            console.print(table)
+    if not found.inside:
+        console.print("no difference inside the range")
+    sides = [namespace if name == "live" else namespace_of(name) for name in (found.one, found.other)]
+    ask = f"--param namespace={sides[0]} --param replay={sides[1]}"
+    console.print(f"go on in SQL: rollbus sql run live_against_replay {ask}", soft_wrap=True)
 
 
 @replay.command()

@@ -1,4 +1,4 @@
-"""Simulated histories, replayed: each stage gives what live gave, however it is read; a replay of a replay is itself."""
+"""Simulated histories, replayed: each stage gives what live gave, however it is read, and so does a replay of it."""
 
 import os
 import subprocess

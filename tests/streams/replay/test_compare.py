@@ -1,0 +1,95 @@
+"""Two outcomes of one range: what differs is named with its cause, and what the edge has cut is told apart."""
+
+from dataclasses import replace
+from typing import Any
+
+from rollbus.schemas.drops import Drop
+from rollbus.schemas.groups import CurriculumState
+from rollbus.schemas.ids import trajectory_id
+from rollbus.streams.replay.compare import Comparison, Made, Span, compare, within
+from tests.builders import START_MS, make_group, make_score, make_trajectory
+
+SPAN = Span(START_MS, START_MS + 60_000)
+
+
+def made(name: str, *records: Any, span: Span = SPAN) -> Made:
+    return within(records, Made(name), span)
+
+
+def told(found: Comparison) -> list[tuple[str, str, str, bool, int]]:
+    return [(each.kind, each.what, each.cause, each.edge, each.count) for each in found.differences]
+
+
+def score_of(episode: str, value: float | None, **fields: Any) -> Any:
+    return make_score(trajectory_id(episode), value, episode_id=episode, **fields)
+
+
+def group_of(name: str, *episodes: str, **fields: Any) -> Any:
+    group = make_group(name, [float(n) for n in range(len(episodes))], **fields)
+    members = [
+        replace(m, trajectory_id=trajectory_id(e), episode_id=e) for m, e in zip(group.members, episodes, strict=True)
+    ]
+    return replace(group, members=tuple(members))
+
+
+def drop_of(reason: str, *, unit: Any = "episode", unit_id: str = "e1", run: str | None = None, stage: str = "assembly",
+            ids: tuple[str, ...] = ()) -> Drop:  # fmt: skip
+    return Drop(unit=unit, unit_id=unit_id, reason=reason, stage=stage, run_id=run, trajectory_ids=ids, dropped_at_ms=0)
+
+
+def test_equal_sides_have_no_difference() -> None:
+    records = (make_trajectory("e1"), score_of("e1", 1.0), group_of("g", "e1", "e2"))
+    found = compare(made("live", *records), made("b", *records), SPAN)
+    assert told(found) == []
+    assert found.same == {"trajectory": 1, "score": 1, "group": 1, "curriculum": 1}
+
+
+def test_another_reward_is_the_cause_of_other_scores() -> None:
+    one = made("live", make_trajectory("e1"), score_of("e1", 1.0))
+    other = made("b", make_trajectory("e1"), score_of("e1", 0.0, reward_version="r2"))
+    found = compare(one, other, SPAN)
+    assert told(found) == [("score", "changed", "another reward", False, 1)]
+    assert found.differences[0].examples == (f"{trajectory_id('e1')}: 1 → 0",)
+
+
+def test_a_group_that_is_missing_says_what_became_of_its_members() -> None:
+    trajectories = [make_trajectory("e1"), make_trajectory("e2")]
+    one = made("live", *trajectories, group_of("g", "e1", "e2"))
+    ids = (trajectory_id("e1"), trajectory_id("e2"))
+    dropped = drop_of("incomplete_group", unit="group", unit_id="x", run="main", stage="grouping", ids=ids)
+    assert told(compare(one, made("b", *trajectories, dropped), SPAN)) == [
+        ("group", "only in live", "dropped as incomplete_group", False, 1)
+    ]
+    regrouped = made("b", *trajectories, group_of("h", "e1", "e2", group_key="other"))
+    assert {row[:3] for row in told(compare(one, regrouped, SPAN))} == {
+        ("group", "only in live", "its members are in other groups"),
+        ("group", "only in b", "its members are in other groups"),
+    }
+
+
+def test_what_the_edge_has_cut_is_told_apart() -> None:
+    late = make_trajectory("e2", assembled_at_ms=START_MS + 99_000)
+    begun_before = drop_of("missing_events", unit_id="e1")
+    one = made("live", make_trajectory("e1"), late, span=Span())
+    found = compare(one, made("b", begun_before), SPAN)
+    assert told(found) == [("trajectory", "only in live", "the range's edge", True, 2)]
+    assert found.inside == ()
+
+
+def test_the_curriculum_s_other_choice_is_told_with_its_reason() -> None:
+    trajectories = [make_trajectory("e1"), make_trajectory("e2")]
+    state = CurriculumState(run_id="main", window=0, mode="harness", percentile=0.3, last_expansion_window=-1,
+                            admitted_group_ids=("g",), closed_at_ms=0)  # fmt: skip
+    refused = drop_of("curriculum", unit="group", unit_id="g", run="main", stage="curriculum")
+    one = made("live", *trajectories, group_of("g", "e1", "e2"), state)
+    other = made("b", *trajectories, group_of("g", "e1", "e2"), refused)
+    assert told(compare(one, other, SPAN)) == [
+        ("curriculum", "admitted → curriculum (run main)", "other window or rank", False, 1)
+    ]
+
+
+def test_lost_signal_is_no_lost_group() -> None:
+    trajectories = [make_trajectory("e1"), make_trajectory("e2")]
+    one = made("live", *trajectories, group_of("g", "e1", "e2"))
+    other = made("b", *trajectories, group_of("g", "e1", "e2", has_signal=False))
+    assert told(compare(one, other, SPAN)) == [("signal", "lost (run main)", "other rewards", False, 1)]

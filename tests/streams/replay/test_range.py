@@ -1,0 +1,44 @@
+"""The ends of a range as a user writes them, and chains of stages."""
+
+import pytest
+
+from rollbus.schemas.errors import ConfigurationError
+from rollbus.streams.replay.plan import CHAIN, chain_of, check_name
+from rollbus.streams.replay.range import Bound, parse_bound
+
+
+@pytest.mark.parametrize(
+    ("text", "bound"),
+    [
+        ("earliest", Bound()),
+        ("tick:12", Bound(tick=12)),
+        ("700", Bound(offset=700)),
+        ("0:5,2:7", Bound(offsets=((0, 5), (2, 7)))),
+        ("2h ago", Bound(time_ms=10_000_000 - 7_200_000)),
+        ("1970-01-01T00:00:01", Bound(time_ms=1_000)),
+        ("1970-01-01T01:00:01+01:00", Bound(time_ms=1_000)),
+    ],
+)
+def test_a_bound_is_an_offset_a_time_or_a_tick(text: str, bound: Bound) -> None:
+    assert parse_bound(text, now_ms=10_000_000) == bound
+
+
+def test_anything_else_is_refused_with_the_forms_there_are() -> None:
+    with pytest.raises(ConfigurationError, match="tick:4711"):
+        parse_bound("yesterday", now_ms=0)
+
+
+def test_stages_must_follow_one_another() -> None:
+    assert chain_of(()) == CHAIN
+    assert chain_of(("curriculum", "grouping")) == ("grouping", "group-scoring", "curriculum")
+    assert chain_of(("alias",)) == ("alias",)
+    with pytest.raises(ConfigurationError, match="do not follow"):
+        chain_of(("assembly", "grouping"))
+    with pytest.raises(ConfigurationError, match="no stage trainer"):
+        chain_of(("trainer",))
+
+
+@pytest.mark.parametrize("name", ["", "Big", "with.dot", "x" * 60])
+def test_a_name_becomes_part_of_topics(name: str) -> None:
+    with pytest.raises(ConfigurationError):
+        check_name(name)

@@ -32,6 +32,7 @@ async def test_workers_whose_clocks_are_an_hour_apart_time_nobody_out(
         assert await worker.ended() == 0, worker.log()
     last = workers(settings)
     await last.start()
+    await last.until_open()
     await feeding
     await traffic.until_trained()
     last.send(signal.SIGTERM)
@@ -45,6 +46,7 @@ async def test_a_producer_whose_clock_is_wrong_is_heard(
 ) -> None:
     worker = workers(settings)
     await worker.start()
+    await worker.until_open()
     await traffic.send(range(3))
     await traffic.send(range(3, 6), at_ms=hours * HOUR_MS)
     await traffic.until_trained()

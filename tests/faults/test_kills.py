@@ -27,6 +27,7 @@ async def test_a_kill_at_any_point_of_a_transaction_costs_nothing(
         assert await worker.ended() == -signal.SIGKILL, worker.log()
     last = workers(settings)
     await last.start()
+    await last.until_open()
     await feeding
     await traffic.until_trained()
     last.send(signal.SIGTERM)
@@ -52,6 +53,7 @@ async def test_a_kill_during_a_restore_or_a_rebalance_costs_nothing(
     await leaving.start()
     await leaving.until_open()
     await coming.start()
+    await coming.until_open()
     assert await leaving.ended() == -signal.SIGKILL, leaving.log()
     await feeding
     await traffic.until_trained()

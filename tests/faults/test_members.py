@@ -65,6 +65,7 @@ async def test_one_episode_with_most_of_the_traffic_holds_up_nobody(
     await traffic.send(range(1, 20), pause_s=0.1)
     await worker.kill()
     await heir.start()
+    await heir.until_open()
     await feeding
     traffic.events += hot.events
     traffic.published += hot.published

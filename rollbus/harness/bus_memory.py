@@ -5,6 +5,7 @@ at it lets one tick pass, so stream time moves only while somebody waits.
 """
 
 from collections.abc import Sequence
+from contextlib import suppress
 from typing import Any
 
 from rollbus.producers import MemorySink
@@ -12,6 +13,7 @@ from rollbus.schemas.chunks import split
 from rollbus.schemas.codec import decode, encode
 from rollbus.schemas.config import AssemblyConfig, RunConfig, ScoringConfig
 from rollbus.schemas.control import Tick
+from rollbus.schemas.errors import RunStoppedError
 from rollbus.schemas.topics import (
     BATCHES,
     CURRICULUM,
@@ -110,7 +112,8 @@ class MemoryBus:
             self._copied[topic.name] = len(written)
         if len(self._broker.records(BATCHES)) > self._broker.offsets.get(self._run.run_id, 0):
             log = MemoryLog(self._broker, run_id=self._run.run_id, model=self._run.model)
-            await Trainer(log, self.backend, self._settings).run(until_idle=True)
+            with suppress(RunStoppedError):  # it is on record as StepFailed, where a trainer's process would end
+                await Trainer(log, self.backend, self._settings).run(until_idle=True)
         for topic in (RUN_LOG, DROPS):
             answered = self._broker.topics[topic.name]
             for data in answered[self._copied.get(topic.name, 0) :]:

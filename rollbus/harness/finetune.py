@@ -234,4 +234,5 @@ def _require_enabled(config: Configuration) -> None:
 
 
 def _brief(metrics: dict[str, Any]) -> dict[str, Any]:
-    return {name: value for name, value in metrics.items() if name != "epochs"}
+    """Return metrics fit for one line."""
+    return {name: value for name, value in metrics.items() if name not in ("epochs", "curriculum")}

@@ -2,9 +2,26 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
-from rollbus.harness import TrainingStatusEnum
-from tests.harness.world import Endpoint, document, memory_bus, opened, read, run_epochs
+import pytest
+
+from rollbus.harness import EvalInputItem, EvalOutputItem, TrainingStatusEnum
+from rollbus.harness.art_trainer_adapter import ARTTrainerAdapter
+from rollbus.harness.finetune import Components
+from rollbus.schemas.errors import RejectedError, RunStoppedError
+from rollbus.trainer.backends.memory import MemoryBackend
+from rollbus.trainer.backends.protocol import TrainRequest
+from tests.harness.world import RUN, Endpoint, document, memory_bus, opened, read, run_epochs
+
+
+def rows_of(tmp_path: Path) -> list[dict[str, Any]]:
+    text = (tmp_path / "output" / "training_metrics.jsonl").read_text()
+    return [json.loads(line) for line in text.splitlines()]
+
+
+def output(tmp_path: Path, name: str) -> Any:
+    return json.loads((tmp_path / "output" / name).read_text())
 
 
 async def test_two_epochs_are_played_grouped_trained_and_written_down(tmp_path: Path) -> None:
@@ -15,10 +32,306 @@ async def test_two_epochs_are_played_grouped_trained_and_written_down(tmp_path: 
         view = made.log.view
     assert [status.status for status in statuses] == [TrainingStatusEnum.COMPLETED] * 2
     assert len(endpoint.asked) == 2 * 3 * 2
-    assert {request["model"] for request in endpoint.asked} == {"agent"}
+    assert {request["model"] for request in endpoint.asked} == {"agent"}, "requests go to the model in training"
     assert [len(step.trained) for step in view.completed.values()] == [6, 6]
-    rows = [json.loads(line) for line in (tmp_path / "output" / "training_metrics.jsonl").read_text().splitlines()]
+    rows = rows_of(tmp_path)
     assert [row["epoch"] for row in rows] == [0, 1]
     assert [row["num_trajectories"] for row in rows] == [6, 6]
     assert [row["avg_reward"] for row in rows] == [0.5, 0.5]
     assert (tmp_path / "output" / "reward_plot.png").stat().st_size > 1000
+    builder_lines = (tmp_path / "output" / f"trajectory_builder_{RUN}.jsonl").read_text().splitlines()
+    adapter_lines = (tmp_path / "output" / f"trainer_adapter_{RUN}.jsonl").read_text().splitlines()
+    assert {"timestamp", "run_id", "num_generations"} <= json.loads(builder_lines[0]).keys()
+    assert json.loads(adapter_lines[1])["trainer_config"] == {
+        "base_model": "base",
+        "project": "trainer_project",
+        "name": "agent",
+    }
+
+
+async def test_the_rows_have_the_toolkits_fields(tmp_path: Path) -> None:
+    config = read(tmp_path, document(tmp_path, curriculum_learning={"enabled": True}))
+    async with opened(config, memory_bus(config), Endpoint()) as made:
+        await run_epochs(made, 1)
+    (row,) = rows_of(tmp_path)
+    assert list(row)[:14] == [
+        *("epoch", "timestamp", "run_id", "avg_reward", "min_reward", "max_reward", "num_trajectories", "num_groups"),
+        *("filtered_trajectories", "filtered_groups", "filtered_avg_reward", "filtered_min_reward"),
+        *("filtered_max_reward", "curriculum_percentile"),
+    ]
+    assert (row["num_groups"], row["filtered_groups"], row["curriculum_percentile"]) == (3, 1, 0.3)
+    history = output(tmp_path, "reward_history.json")
+    assert list(history[0]) == ["epoch", "timestamp", "avg_reward", "min_reward", "max_reward", "num_trajectories"]
+    state = output(tmp_path, "curriculum_state.json")
+    assert list(state) == ["current_percentile", "last_expansion_epoch", "total_groups", "included_groups", "config"]
+    assert (state["current_percentile"], state["total_groups"], state["included_groups"]) == (0.3, 3, [0])
+
+
+async def test_the_curriculum_expands_on_the_bus_as_in_the_toolkit(tmp_path: Path) -> None:
+    tuning = {"curriculum_learning": {"enabled": True, "expansion_interval": 2}}
+    config = read(tmp_path, document(tmp_path, examples=10, **tuning))
+    async with opened(config, memory_bus(config), Endpoint()) as made:
+        await run_epochs(made, 5)
+    rows = rows_of(tmp_path)
+    assert [row["curriculum_percentile"] for row in rows] == pytest.approx([0.3, 0.5, 0.5, 0.7, 0.7])
+    assert [row["filtered_groups"] for row in rows] == [3, 5, 5, 7, 7]
+    assert [row["filtered_trajectories"] for row in rows] == [6, 10, 10, 14, 14]
+
+
+@pytest.mark.parametrize("ends_after", [1, 2, 4, 5, 7])
+async def test_a_run_killed_in_the_middle_resumes_with_the_same_counts(tmp_path: Path, ends_after: int) -> None:
+    config = read(tmp_path, document(tmp_path, curriculum_learning={"enabled": True, "initial_percentile": 0.6}))
+    bus, endpoint = memory_bus(config), Endpoint()
+
+    class Killed(BaseException):
+        pass
+
+    create = endpoint.create
+
+    async def create_until_killed(**request: Any) -> Any:
+        if len(endpoint.asked) == ends_after:
+            raise Killed
+        return await create(**request)
+
+    endpoint.create = create_until_killed  # type: ignore[method-assign]
+    with pytest.raises(BaseException) as caught:  # noqa: PT011
+        async with opened(config, bus, endpoint) as made:
+            await run_epochs(made, 2)
+    assert caught.group_contains(Killed) if isinstance(caught.value, BaseExceptionGroup) else caught.type is Killed
+    endpoint.create = create  # type: ignore[method-assign]
+    async with opened(config, bus, endpoint, resume=True) as made:
+        statuses = await run_epochs(made, 2)
+        view = made.log.view
+    assert [status.status for status in statuses] == [TrainingStatusEnum.COMPLETED] * 2
+    rows = rows_of(tmp_path)
+    assert [(row["epoch"], row["num_trajectories"], row["filtered_groups"]) for row in rows] == [(0, 6, 2), (1, 6, 2)]
+    assert sorted(len(step.trained) for step in view.completed.values()) == [4, 4]
+
+
+async def test_a_finished_run_that_is_resumed_asks_nothing_and_changes_nothing(tmp_path: Path) -> None:
+    config = read(tmp_path, document(tmp_path))
+    bus, endpoint = memory_bus(config), Endpoint()
+    async with opened(config, bus, endpoint) as made:
+        await run_epochs(made, 2)
+    before = [{**row, "timestamp": ""} for row in rows_of(tmp_path)]
+    asked = len(endpoint.asked)
+    async with opened(config, bus, endpoint, resume=True) as made:
+        await run_epochs(made, 2)
+        assert len(made.log.view.completed) == 2
+    assert len(endpoint.asked) == asked
+    assert [{**row, "timestamp": ""} for row in rows_of(tmp_path)] == before
+
+
+async def flaky(question: str, llm: Any) -> str:
+    """Fails the first time that it is asked about question 1."""
+    answer = await llm.chat([{"role": "user", "content": question}])
+    said = str(answer.choices[0].message.content)
+    if question == "question 1" and said == "1":
+        raise ValueError("broken")
+    return said
+
+
+async def test_a_failed_attempt_is_made_again_and_stays_on_record(tmp_path: Path) -> None:
+    plain = document(tmp_path)
+    plain["workflow"]["function"] = f"{__name__}:flaky"
+    config = read(tmp_path, plain)
+    async with opened(config, memory_bus(config), Endpoint()) as made:
+        await run_epochs(made, 1)
+        view = made.log.view
+    assert rows_of(tmp_path)[0]["num_trajectories"] == 6
+    assert [reason.split()[0] for reason in view.dropped.values()] == ["score_missing"]
+
+
+async def hopeless(question: str, llm: Any) -> str:
+    answer = await llm.chat([{"role": "user", "content": question}])
+    if question == "question 1":
+        raise ValueError("broken")
+    return str(answer.choices[0].message.content)
+
+
+async def test_an_example_that_always_fails_costs_that_example_only(tmp_path: Path) -> None:
+    plain = document(tmp_path)
+    plain["workflow"]["function"] = f"{__name__}:hopeless"
+    config = read(tmp_path, plain)
+    async with opened(config, memory_bus(config), Endpoint()) as made:
+        (status,) = await run_epochs(made, 1)
+    assert status.status is TrainingStatusEnum.COMPLETED
+    assert (rows_of(tmp_path)[0]["num_trajectories"], rows_of(tmp_path)[0]["num_groups"]) == (4, 2)
+
+
+def unsure(item: EvalInputItem) -> float | None:
+    """No score is no zero."""
+    return None if item.id == "e1" else float(int(item.output_obj) % 2 == 0)
+
+
+async def test_an_attempt_without_a_score_is_left_out_and_not_zero(tmp_path: Path) -> None:
+    plain = document(tmp_path)
+    plain["eval"]["evaluators"]["good"]["function"] = f"{__name__}:unsure"
+    config = read(tmp_path, plain)
+    async with opened(config, memory_bus(config), Endpoint()) as made:
+        await run_epochs(made, 1)
+    assert (rows_of(tmp_path)[0]["num_trajectories"], rows_of(tmp_path)[0]["avg_reward"]) == (4, 0.5)
+
+
+def shaped(item: EvalInputItem) -> EvalOutputItem:
+    """A step's reward beside the result's."""
+    good = float(int(item.output_obj) % 2 == 0)
+    return EvalOutputItem(id=item.id, score=good, shaped_rewards=[0.25])
+
+
+async def test_rewards_of_steps_count_and_stand_at_their_turns(tmp_path: Path) -> None:
+    plain = document(tmp_path)
+    plain["eval"]["evaluators"]["good"]["function"] = f"{__name__}:shaped"
+    config = read(tmp_path, plain)
+    async with opened(config, memory_bus(config), Endpoint()) as made:
+        await made.builder.start_run(RUN, {"epoch": 0})
+        collection = await made.builder.finalize(RUN, {"epoch": 0})
+        view = made.log.view
+    found = collection.trajectories[0]
+    assert sorted(one.reward for one in found) == [0.0, 1.0]
+    assert [one.shaped_rewards for one in found] == [[0.25], [0.25]]
+    group = next(iter(view.groups.values()))
+    assert sorted(member.reward for member in group.members) == [0.25, 1.25]
+    report = next(one for one in next(iter(view.trajectories.values())).rewards if one.name == "good.step")
+    assert report.turn_event_id is not None
+
+
+async def test_a_built_trajectory_carries_messages_and_log_probs(tmp_path: Path) -> None:
+    config = read(tmp_path, document(tmp_path, examples=1))
+    async with opened(config, memory_bus(config), Endpoint()) as made:
+        await made.builder.start_run(RUN)
+        with pytest.raises(ValueError, match="already in progress"):
+            await made.builder.start_run(RUN)
+        collection = await made.builder.finalize(RUN)
+    (group,) = collection.trajectories
+    asked, said = group[0].episode
+    assert (asked.role.value, asked.content, asked.logprobs) == ("user", "question 0", None)
+    assert said.role.value == "assistant"
+    assert said.logprobs["content"][0]["logprob"] == -0.5
+    assert said.logprobs["prompt_token_ids"] == [ord(letter) for letter in "question 0"]
+    assert {"id", "run_id", "generation"} <= (group[0].metadata or {}).keys()
+
+
+async def test_one_generation_is_grouped_by_example_and_held_against_a_baseline(tmp_path: Path) -> None:
+    plain = document(tmp_path)
+    plain["trajectory_builders"]["b"]["num_generations"] = 1
+    config = read(tmp_path, plain)
+    async with opened(config, memory_bus(config), Endpoint()) as made:
+        await made.builder.start_run(RUN, {"epoch": 0})
+        collection = await made.builder.finalize(RUN, {"epoch": 0})
+        assert [len(group) for group in collection.trajectories] == [1, 1, 1]
+    async with opened(config, memory_bus(config), Endpoint()) as made:
+        await run_epochs(made, 2)
+        assert [len(step.trained) for step in made.log.view.completed.values()] == [3]
+
+
+async def test_several_steps_an_epoch_are_one_job(tmp_path: Path) -> None:
+    plain = document(tmp_path, examples=5)
+    plain["rollbus"]["groups_per_step"] = 2
+    config = read(tmp_path, plain)
+    async with opened(config, memory_bus(config), Endpoint()) as made:
+        (status,) = await run_epochs(made, 1)
+        assert [len(step.trained) for step in made.log.view.completed.values()] == [4, 4, 2]
+    assert (status.progress, (status.metadata or {})["steps"]) == (100.0, 3)
+
+
+async def test_learning_rate_and_beta_reach_the_request(tmp_path: Path) -> None:
+    seen: list[TrainRequest] = []
+
+    def look(point: str, request: TrainRequest) -> None:
+        seen.append(request)
+
+    config = read(tmp_path, document(tmp_path))
+    bus = memory_bus(config, backend=MemoryBackend(model="agent", fault=look))
+    async with opened(config, bus, Endpoint()) as made:
+        await run_epochs(made, 1)
+    assert {(one.config.learning_rate, one.config.kl_coefficient) for one in seen} == {(1e-4, 0.25)}
+
+
+async def test_a_backend_without_memory_ends_the_run_with_what_to_change(tmp_path: Path) -> None:
+    def full(point: str, request: TrainRequest) -> None:
+        raise RejectedError("CUDA out of memory. Tried to allocate 2 GiB")
+
+    config = read(tmp_path, document(tmp_path))
+    bus = memory_bus(config, backend=MemoryBackend(model="agent", fault=full))
+    async with opened(config, bus, Endpoint()) as made:
+        statuses = await run_epochs(made, 3)
+    assert [status.status for status in statuses] == [TrainingStatusEnum.FAILED]
+    assert "reduce `engine_args.gpu_memory_utilization`" in (statuses[0].message or "")
+
+
+async def test_answers_without_log_probs_end_the_run_with_what_to_look_at(tmp_path: Path) -> None:
+    config = read(tmp_path, document(tmp_path))
+    async with opened(config, memory_bus(config), Endpoint(with_tokens=False)) as made:
+        with pytest.raises(RunStoppedError, match=r"No valid assistant messages with logprobs .*no_logprobs"):
+            await run_epochs(made, 1)
+
+
+async def test_a_target_that_nothing_calls_ends_the_run_with_what_to_look_at(tmp_path: Path) -> None:
+    config = read(tmp_path, document(tmp_path, target_functions=["other"]))
+    async with opened(config, memory_bus(config), Endpoint()) as made:
+        with pytest.raises(
+            RunStoppedError, match=r"No trajectories collected for epoch 1 .*target_functions \['other'\]"
+        ):
+            await run_epochs(made, 1)
+
+
+def always_one(item: EvalInputItem) -> float:
+    return 1.0
+
+
+async def test_flat_rewards_end_the_run_with_what_to_look_at(tmp_path: Path) -> None:
+    plain = document(tmp_path)
+    plain["eval"]["evaluators"]["good"]["function"] = f"{__name__}:always_one"
+    config = read(tmp_path, plain)
+    async with opened(config, memory_bus(config), Endpoint()) as made:
+        with pytest.raises(RunStoppedError, match="Rewards are flat: 5 epochs in a row"):
+            await run_epochs(made, 9)
+    assert len(rows_of(tmp_path)) == 4
+
+
+async def test_validation_runs_by_interval_and_at_the_end_and_trains_nothing(tmp_path: Path) -> None:
+    held_out = tmp_path / "held_out.jsonl"
+    held_out.write_text("\n".join(json.dumps({"id": f"v{n}", "question": f"held out {n}"}) for n in range(4)))
+    config = read(tmp_path, document(tmp_path))
+    run = {"validation_dataset": str(held_out), "validation_interval": 2}
+    async with opened(config, memory_bus(config), Endpoint(), **run) as made:
+        await run_epochs(made, 3)
+        assert not any("held out" in str(one.turns) for one in made.log.view.trajectories.values())
+    rows = output(tmp_path, "validation_history.json")
+    assert [row["epoch"] for row in rows] == [0, 2, 3]
+    assert [row["avg_reward"] for row in rows] == [0.0, 1.0, 0.0], "the n-th answer to a question says n"
+    assert list(rows[0]) == ["epoch", "timestamp", "avg_reward", "min_reward", "max_reward", "num_examples"]
+
+
+async def test_what_a_trainer_leaves_out_of_its_collection_is_not_trained(tmp_path: Path) -> None:
+    config = read(tmp_path, document(tmp_path))
+    async with opened(config, memory_bus(config), Endpoint()) as made:
+        assert isinstance(made.adapter, ARTTrainerAdapter)
+        await made.builder.start_run(RUN, {"epoch": 0})
+        collection = await made.builder.finalize(RUN, {"epoch": 0})
+        kept = collection.model_copy(update={"trajectories": collection.trajectories[:2]})
+        ref = await made.adapter.submit(kept)
+        status = await made.adapter.wait_until_complete(ref)
+        (step,) = made.log.view.completed.values()
+    assert status.status is TrainingStatusEnum.COMPLETED
+    assert len(step.trained) == 4
+    assert [dropped.reason for dropped in step.dropped] == ["excluded", "excluded"]
+
+
+async def test_a_job_may_be_asked_about_after_its_end(tmp_path: Path) -> None:
+    config = read(tmp_path, document(tmp_path))
+    async with opened(config, memory_bus(config), Endpoint()) as made:
+        await run_epochs(made, 1)
+        metrics = await made.trainer.get_metrics(RUN)
+    assert metrics["statuses"] == ["completed"]
+    assert metrics["epochs"][0]["step_policy_version"] == 1
+
+
+async def test_cleanup_ends_what_is_still_being_played(tmp_path: Path) -> None:
+    config = read(tmp_path, document(tmp_path))
+    made: Components
+    async with opened(config, memory_bus(config), Endpoint()) as made:
+        await made.builder.start_run(RUN, {"epoch": 0})
+    tasks = getattr(made.builder, "evaluation_runs")  # noqa: B009
+    assert all(task.done() for task in tasks.values())

@@ -161,6 +161,17 @@ class BatchingConfig(Config):
     """Stream time after which a batch is cut with fewer groups; None waits for `groups_per_step`."""
 
 
+class ResampleConfig(Config):
+    """More attempts at openings that traffic brings once: how many at most, by hour of stream time."""
+
+    attempts_per_hour: int = Field(ge=0)
+    """Never more, however often a worker restarts; shared out evenly to the partitions."""
+    tokens_per_hour: int | None = Field(default=None, ge=0)
+    """An attempt is charged what the attempt that it is compared with was long, until its own length is known."""
+    share: float | None = Field(default=None, gt=0)
+    """Attempts made per trajectory of the run's traffic, at most."""
+
+
 class RunConfig(Config):
     """One model's training over the log."""
 
@@ -170,3 +181,5 @@ class RunConfig(Config):
     grouping: GroupingConfig = GroupingConfig()
     curriculum: CurriculumConfig = CurriculumConfig()
     batching: BatchingConfig = BatchingConfig()
+    resample: ResampleConfig | None = None
+    """None makes no attempts beyond those of traffic."""

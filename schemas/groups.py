@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
+from rollbus.schemas.events import Message
 from rollbus.schemas.trajectories import Location
 
 GroupClosedBy = Literal["full", "window", "baseline"]
@@ -67,6 +68,31 @@ class ClosedGroup:
 
     group: Group
     """With the rewards of the members' own scores; the judged group in the run's log has the same id."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ResampleRequested:
+    """One more attempt is to be made at an opening that traffic brought once; paid for when this is written."""
+
+    episode_id: str
+    """Of the attempt: hash of run, trajectory and number."""
+    run_id: str
+    trajectory_id: str
+    """The attempt of production traffic that it is to be compared with."""
+    attempt: int
+    """Counts from 1."""
+    task: str
+    example_id: str | None = None
+    agent: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    model: str = ""
+    """Without the version."""
+    messages: tuple[Message, ...] = ()
+    """The opening: what stood before the first completion."""
+    requested_at_ms: int
+    """Stream time."""
+    useful_until_ms: int
+    """Stream time when the group's window ends; an attempt that begins later helps nobody."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -19,6 +19,7 @@ RECORDS: tuple[type, ...] = (
     trajectories.Score,
     groups.Group,
     groups.ClosedGroup,
+    groups.ResampleRequested,
     groups.CurriculumState,
     groups.TrainingBatch,
     groups.StepOutcome,

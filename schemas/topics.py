@@ -18,7 +18,7 @@ from rollbus.schemas.events import (
     TurnRecorded,
     WriterClosed,
 )
-from rollbus.schemas.groups import ClosedGroup, CurriculumState, Group, StepOutcome, TrainingBatch
+from rollbus.schemas.groups import ClosedGroup, CurriculumState, Group, ResampleRequested, StepOutcome, TrainingBatch
 from rollbus.schemas.replays import ReplayManifest
 from rollbus.schemas.steps import (
     Evaluation,
@@ -93,7 +93,7 @@ TRAJECTORIES = Topic(
     "group hint",
     (Trajectory, RewardRevised, Tick, ConfigApplied),
     ("assembly", "ticker"),
-    ("scoring", "group-scoring", "trainer"),
+    ("scoring", "group-scoring", "resample", "trainer"),
     "events",
     "time",
 )
@@ -114,6 +114,9 @@ CLOSED_GROUPS = Topic(
     ("group-scoring",),
     "events",
     "time",
+)
+RESAMPLE_REQUESTS = Topic(
+    "resample-requests", "episode id", (ResampleRequested,), ("resample",), ("resample agent",), "one", "time"
 )
 RUN_LOG = Topic(
     "run-log",
@@ -151,6 +154,7 @@ TOPICS: tuple[Topic, ...] = (
     TRAJECTORIES,
     SCORES,
     CLOSED_GROUPS,
+    RESAMPLE_REQUESTS,
     RUN_LOG,
     CURRICULUM,
     BATCHES,
@@ -168,12 +172,13 @@ STAGE_INPUTS: dict[str, Topic] = {
     "alias": ALIASES,
     "assembly": EPISODE_EVENTS,
     "scoring": TRAJECTORIES,
+    "resample": TRAJECTORIES,
     "grouping": SCORES,
     "group-scoring": CLOSED_GROUPS,
     "curriculum": RUN_LOG,
 }
 """The one input topic of each stage, in the order of the flow; the ticker writes into all that are in use."""
-ONLY_WHERE_CONFIGURED = frozenset({"group-scoring"})
+ONLY_WHERE_CONFIGURED = frozenset({"group-scoring", "resample"})
 """Stages that nothing flows through, not even time, unless a run's configuration asks for them."""
 
 

@@ -10,11 +10,16 @@ from typing import Any, Literal
 from rollbus.schemas.topics import DEAD_LETTERS, STAGE_INPUTS, TOPICS, Topic
 from rollbus.streams import names
 
-Role = Literal["producer", "worker", "trainer", "sink"]
-ROLES: tuple[Role, ...] = ("producer", "worker", "trainer", "sink")
+Role = Literal["producer", "worker", "trainer", "sink", "resampler"]
+ROLES: tuple[Role, ...] = ("producer", "worker", "trainer", "sink", "resampler")
 _ANY = {"any stage": "worker", "any consumer": "worker"}
 _CHANGELOG = ("Describe", "DescribeConfigs", "Read", "Write")
-_SINGULAR: dict[str, Role] = {"producers": "producer", "trainer": "trainer", "ticker": "worker"}
+_SINGULAR: dict[str, Role] = {
+    "producers": "producer",
+    "trainer": "trainer",
+    "ticker": "worker",
+    "resample agent": "resampler",
+}
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -42,6 +47,8 @@ def acls(role: Role, namespace: str, stages: Iterable[Any] = ()) -> list[Acl]:
         needed.append(Acl("transactional-id", f"{namespace}trainer.", ("Describe", "Write"), "prefixed"))
     elif role == "sink":
         needed.append(Acl("group", f"{namespace}sink", ("Read",)))
+    elif role == "resampler":
+        needed.append(Acl("group", f"{namespace}resample-agent.", ("Read",), "prefixed"))
     return sorted(needed)
 
 
@@ -77,6 +84,8 @@ def _reads(topic: Topic, role: Role) -> bool:
 
 
 def _writes(topic: Topic, role: Role) -> bool:
+    if role == "resampler":  # its agents record as any producer does
+        role = "producer"
     if topic == DEAD_LETTERS:
         return role in ("worker", "trainer")
     if topic.name == "drops" and role == "trainer":

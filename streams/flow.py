@@ -128,7 +128,7 @@ class Flow:
     async def tick(self, tick: Tick) -> None:
         """Let everything so far pass, then the tick, stage after stage."""
         await self.settle()
-        for topic in STAGE_INPUTS.values():
+        for topic in dict.fromkeys(STAGE_INPUTS.values()):
             self.publish(topic, "tick", tick)
             await self.settle()
 

@@ -8,6 +8,7 @@ from rollbus.streams.assembly import AssemblyStage
 from rollbus.streams.curriculum import CurriculumStage
 from rollbus.streams.group_scoring import GroupScoringStage
 from rollbus.streams.grouping import GroupingStage
+from rollbus.streams.resample import ResampleStage
 from rollbus.streams.rewards.contract import Ask
 from rollbus.streams.rewards.registry import Registry, installed
 from rollbus.streams.scoring import ScoringStage
@@ -28,12 +29,20 @@ def namespace_stages(
     return [*map(PureAsEffects, pure), scores]
 
 
-def run_stages(run: RunConfig, *, registry: Registry | None = None, ask: Ask | None = None) -> list[AnyStage]:
-    """Return grouping and curriculum of a run, and between them group scoring where the run asks for it.
+def run_stages(
+    run: RunConfig, *, registry: Registry | None = None, ask: Ask | None = None, partitions: int = 1
+) -> list[AnyStage]:
+    """Return grouping and curriculum of a run, and group scoring and resampling where the run asks for them.
+
+    `partitions` of the event topics share the budget of resampling.
 
     Raises ConfigurationError for a reward over groups that nobody registered.
     """
     grouping, curriculum = PureAsEffects(GroupingStage(run)), PureAsEffects(CurriculumStage(run))
-    if not run.grouping.rewards:
-        return [grouping, curriculum]
-    return [grouping, GroupScoringStage(run, registry=registry or installed(), ask=ask), curriculum]
+    stages: list[AnyStage] = [grouping]
+    if run.grouping.rewards:
+        stages.append(GroupScoringStage(run, registry=registry or installed(), ask=ask))
+    stages.append(curriculum)
+    if run.resample is not None:
+        stages.append(PureAsEffects(ResampleStage(run, partitions=partitions)))
+    return stages

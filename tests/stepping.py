@@ -24,13 +24,13 @@ class Stepper:
         self.ticks = -1
         self.now_s = 0.0
 
-    def feed(self, *records: Any, key: str = "key") -> list[Any]:
+    def feed(self, *records: Any, key: str = "key", partition: int = 0) -> list[Any]:
         """Process records one batch each; return the records that came out."""
-        return [out.record for record in records for out in self.outputs([record], key=key)]
+        return [out.record for record in records for out in self.outputs([record], key, partition)]
 
-    def outputs(self, records: Iterable[Any], key: str = "key") -> list[Outgoing]:
+    def outputs(self, records: Iterable[Any], key: str = "key", partition: int = 0) -> list[Outgoing]:
         """Process records as one batch; return what came out."""
-        batch = [self._incoming(record, key) for record in records]
+        batch = [self._incoming(record, key, partition) for record in records]
         answers = asyncio.run(self.stage.answer(self.state, batch))
         found = [
             out
@@ -52,10 +52,10 @@ class Stepper:
         for key in sorted(self.changelog, reverse=True):
             self.state.restore(key, self.changelog[key])
 
-    def _incoming(self, record: Any, key: str) -> Incoming:
+    def _incoming(self, record: Any, key: str, partition: int) -> Incoming:
         data = record.part if isinstance(record, Chunk) else encode(record)
         self.offset += 1
-        return Incoming(record, key, Location(topic="t", partition=0, offset=self.offset - 1), data)
+        return Incoming(record, key, Location(topic="t", partition=partition, offset=self.offset - 1), data)
 
     def _log(self) -> None:
         for key, value in self.state.drain():

@@ -34,11 +34,12 @@ COMMANDS: dict[str, Entry] = {
     "topics": Entry("topics", "topics", "Create, check, list and draw the Kafka topics.", "streams"),
     "worker": Entry("worker", "worker", "Stream stages: from episode events to training batches.", "streams"),
     "run": Entry("run", "run", "Several runs on one log, and an operator's word to each.", "streams"),
-    "replay": Entry("replay", "replay", "The same log again, under another reward, grouping or curriculum.", "streams"),
+    "replay": Entry("replay", "replay", "The same log again: other rewards, groups or curriculum.", "streams"),
+    "resample": Entry("resample", "resample", "Your agent again, on openings that came only once.", "streams"),
     "trainer": Entry("trainer", "trainer", "From training batches to GRPO updates.", "trainer"),
     "policy": Entry("policy", "policy", "Which weights there are, which are served, and the way back.", "trainer"),
     "art-server": Entry("art_server", "art_server", "OpenPipe ART with its model endpoint.", "local"),
-    "proxy": Entry("proxy", "proxy", "Record programs that cannot be changed, on their way to the model.", "proxy"),
+    "proxy": Entry("proxy", "proxy", "Record programs that cannot be changed, by a proxy.", "proxy"),
     "dead-letters": Entry(
         "dead_letters", "dead_letters", "What could not be processed, and how to try it again.", "streams"
     ),

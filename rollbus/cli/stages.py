@@ -20,7 +20,7 @@ def all_stages(settings: "Settings") -> list[Any]:
     registry, ask = installed(), judge_endpoint(settings)
     stages = list(namespace_stages(settings.assembly, settings.scoring, registry=registry, ask=ask))
     for run in settings.runs:
-        stages += run_stages(run, registry=registry, ask=ask)
+        stages += run_stages(run, registry=registry, ask=ask, partitions=settings.worker.event_partitions)
     return stages
 
 
@@ -49,7 +49,8 @@ def configurations(settings: "Settings") -> list[ConfigApplied]:
     """Return the configuration of every stage as the record that puts it into effect."""
     applied = [_applied("assembly", None, settings.assembly), _applied("scoring", None, settings.scoring)]
     for run in settings.runs:
-        stages = ("grouping", *("group-scoring",) * bool(run.grouping.rewards), "curriculum")
+        optional = {"group-scoring": bool(run.grouping.rewards), "resample": run.resample is not None}
+        stages = ("grouping", "curriculum", *(stage for stage, asked_for in optional.items() if asked_for))
         applied += [_applied(stage, run.run_id, run) for stage in stages]
     return applied
 

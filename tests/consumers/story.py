@@ -8,7 +8,7 @@ from typing import Any
 
 from rollbus.schemas.control import ConfigApplied
 from rollbus.schemas.drops import DeadLetter, Drop, ProducerReport
-from rollbus.schemas.groups import ClosedGroup, CurriculumState, Group, StepOutcome, TrainingBatch
+from rollbus.schemas.groups import ClosedGroup, CurriculumState, Group, ResampleRequested, StepOutcome, TrainingBatch
 from rollbus.schemas.ids import event_id, trajectory_id
 from rollbus.schemas.replays import ReplayManifest, ReplayRange, StageDigest
 from rollbus.schemas.steps import (
@@ -148,9 +148,19 @@ def _run() -> list[Record]:
         closed_at_ms=START_MS + MINUTE_MS,
     )
     config = ConfigApplied(stage="grouping", run_id="main", config_hash="c1", content="{}")
+    request = ResampleRequested(
+        episode_id="r1",
+        run_id="main",
+        trajectory_id=trajectory_id("e1"),
+        attempt=1,
+        task="play",
+        requested_at_ms=START_MS,
+        useful_until_ms=START_MS + MINUTE_MS,
+    )
     return [
         ("run-log", "main", config),
         ("run-log", "main", make_command("pause")),
+        ("resample-requests", "r1", request),
         ("closed-groups", "g1", ClosedGroup(group=groups()[0])),
         *(("run-log", "main", group) for group in groups()),
         ("curriculum", "main", window),

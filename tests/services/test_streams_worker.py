@@ -12,10 +12,11 @@ from rollbus.schemas.config import AssemblyConfig
 from rollbus.schemas.control import ConfigApplied, Tick
 from rollbus.schemas.errors import ConfigurationError, DataLossError, RunStoppedError, UnavailableError
 from rollbus.schemas.ids import canonical_json
-from rollbus.schemas.topics import DEAD_LETTERS, EPISODE_EVENTS, STAGE_INPUTS, TOPICS
+from rollbus.schemas.topics import DEAD_LETTERS, EPISODE_EVENTS, TOPICS
 from rollbus.streams.repair_kafka import accept_loss
 from rollbus.streams.settings import StreamSettings
 from rollbus.streams.stage import Incoming, Outgoing
+from rollbus.streams.ticker import inputs_in_use
 from rollbus.streams.topics_kafka import check_topics, describe_topics, ensure_topics
 from tests.services.stream_fixtures import (
     CountStage,
@@ -106,7 +107,7 @@ async def test_ticks_reach_every_input_and_a_configuration_is_applied_once(setti
         async with running(settings, [CountStage("assembly")], [applied]) as worker:
             first = worker.ticker.last.number if worker.ticker.last else 0
             await until(lambda: worker.ticker.last and worker.ticker.last.number >= first + 3, "no ticks")  # noqa: B023
-    for topic in STAGE_INPUTS.values():
+    for topic in inputs_in_use([applied]):
         partitions = 1 if topic.partitions == "one" else settings.event_partitions
         records = await read_topic(settings, topic.name, partitions)
         ticks = [record for record in records if isinstance(record, Tick)]

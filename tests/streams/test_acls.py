@@ -50,3 +50,9 @@ def test_no_role_gets_a_wildcard_or_a_name_outside_the_namespace(role: Role) -> 
 def test_a_permission_is_told_as_kafka_acls_takes_it() -> None:
     acl = Acl("group", "n.sink", ("Read",), "prefixed")
     assert acl.arguments() == "--operation Read --group 'n.sink' --resource-pattern-type prefixed"
+
+
+def test_who_makes_more_attempts_reads_their_requests_and_writes_as_a_producer() -> None:
+    assert topics_of("resampler", "Read") == {"n.resample-requests"}
+    assert topics_of("resampler", "Write") == topics_of("producer", "Write")
+    assert "n.resample-agent." in {acl.name for acl in acls("resampler", "n.")}

@@ -1,0 +1,123 @@
+"""Requests for more attempts to episodes: the user's own agent, run again on the same opening, marked as resampled.
+
+An attempt is made at most once. Its episode's id is decided by the request, and whoever makes it says so in the log
+before it begins; a process that is killed leaves a short group, never a doubled one.
+"""
+
+import asyncio
+import json
+import logging
+import time
+from collections import Counter
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+from rollbus.harness.calling import call
+from rollbus.producers import Episode, Recorder
+from rollbus.schemas.events import Message
+from rollbus.schemas.groups import ResampleRequested
+
+logger = logging.getLogger(__name__)
+Client = TypeVar("Client")
+
+
+@dataclass(frozen=True, slots=True)
+class Attempt:
+    """What the user's agent is given: the opening, and the episode that its calls belong to."""
+
+    task: str
+    example_id: str | None
+    messages: list[dict[str, Any]]
+    """What stood before the first completion, as the API takes it."""
+    labels: Mapping[str, str]
+    model: str
+    """Without the version: the attempt is to be sampled by the newest weights."""
+    episode: Episode
+    recorder: Recorder
+
+    def wrap(self, client: Client) -> Client:
+        """Return a client whose calls are turns of this attempt."""
+        return self.recorder.wrap(client, episode=self.episode)
+
+
+class Resampler:
+    """Makes attempts, so many at once; what an agent raises ends its attempt alone."""
+
+    def __init__(
+        self,
+        agent: Callable[[Attempt], Any],
+        recorder: Recorder,
+        *,
+        concurrency: int = 4,
+        timeout_s: float = 300.0,
+        clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
+    ) -> None:
+        self._agent, self._recorder, self._clock_ms = agent, recorder, clock_ms
+        self._slots = asyncio.Semaphore(concurrency)
+        self._timeout_s = timeout_s
+        self._tasks: set[asyncio.Task[None]] = set()
+        self.counts: Counter[str] = Counter()
+        """`made`, `failed` and `too_late`."""
+
+    async def room(self) -> None:
+        """Wait until another attempt may begin."""
+        await self._slots.acquire()
+
+    def begin(self, request: ResampleRequested) -> None:
+        """Make an attempt in the background, in the room that was waited for."""
+        task = asyncio.create_task(self._make(request), name=f"attempt {request.episode_id}")
+        self._tasks.add(task)
+        task.add_done_callback(self._ended)
+
+    async def finish(self) -> None:
+        """Wait for the attempts under way."""
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+    def _ended(self, task: asyncio.Task[None]) -> None:
+        self._tasks.discard(task)
+        self._slots.release()
+
+    async def _make(self, request: ResampleRequested) -> None:
+        if self._clock_ms() > request.useful_until_ms:
+            self.counts["too_late"] += 1
+            logger.info("attempt %s is too late for its group", request.episode_id)
+            return
+        try:
+            async with asyncio.timeout(self._timeout_s):
+                await self._in_episode(request)
+            self.counts["made"] += 1
+        except Exception as error:  # a user's agent may raise anything
+            self.counts["failed"] += 1
+            logger.warning("attempt %s of task %s failed: %r", request.episode_id, request.task, error)
+
+    async def _in_episode(self, request: ResampleRequested) -> None:
+        scope = self._recorder.episode(
+            task=request.task,
+            example_id=request.example_id,
+            agent=request.agent or None,
+            labels={**request.labels, "resampled_from": request.trajectory_id},
+            episode_id=request.episode_id,
+            resampled=True,
+        )
+        async with scope as episode:
+            attempt = Attempt(
+                task=request.task,
+                example_id=request.example_id,
+                messages=[_plain(message) for message in request.messages],
+                labels=request.labels,
+                model=request.model,
+                episode=episode,
+                recorder=self._recorder,
+            )
+            await call(self._agent, attempt)
+
+
+def _plain(message: Message) -> dict[str, Any]:
+    """Return a message as the chat API takes it."""
+    content = json.loads(message.parts) if message.parts else message.content
+    plain: dict[str, Any] = {"role": message.role, "content": content}
+    if message.tool_calls:
+        plain["tool_calls"] = json.loads(message.tool_calls)
+    plain.update((name, value) for name in ("name", "tool_call_id") if (value := getattr(message, name)))
+    return plain

@@ -1,0 +1,134 @@
+"""From one attempt of traffic to a full group: the user's agent runs again, at most once for each request."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from rollbus.producers import MemorySink, init
+from rollbus.resample import Attempt, Resampler
+from rollbus.schemas.config import (
+    AssemblyConfig,
+    BatchingConfig,
+    GroupingConfig,
+    ResampleConfig,
+    RunConfig,
+    ScoringConfig,
+)
+from rollbus.schemas.events import Event
+from rollbus.schemas.groups import Group, ResampleRequested
+from rollbus.schemas.topics import EPISODE_EVENTS, RESAMPLE_REQUESTS, RUN_LOG, SCORES, TRAJECTORIES
+from rollbus.schemas.trajectories import Score, Trajectory
+from rollbus.streams.flow import Flow
+from rollbus.streams.stages import namespace_stages, run_stages
+from tests.builders import make_episode, make_tick, make_turn
+
+RUN = RunConfig(
+    grouping=GroupingConfig(group_size=4, strategy="by_prompt"),
+    batching=BatchingConfig(groups_per_step=1),
+    resample=ResampleConfig(attempts_per_hour=100),
+)
+TRAFFIC = {"example_id": None}
+
+
+def make_flow() -> Flow:
+    return Flow([*namespace_stages(AssemblyConfig(), ScoringConfig()), *run_stages(RUN)])
+
+
+def publish(flow: Flow, events: list[Any]) -> None:
+    for event in events:
+        flow.publish(EPISODE_EVENTS, event.root_episode_id, event)
+
+
+def request(attempt: int = 1, **fields: Any) -> ResampleRequested:
+    known: dict[str, Any] = {"run_id": "main", "trajectory_id": "t", "task": "play"}
+    known |= {"requested_at_ms": 0, "useful_until_ms": 10}
+    return ResampleRequested(episode_id=f"r{attempt}", attempt=attempt, **(known | fields))
+
+
+async def make(agent: Any, *requests: ResampleRequested, now_ms: int = 0, **options: Any) -> tuple[Any, MemorySink]:
+    sink = MemorySink()
+    recorder = init(sink=sink)
+    resampler = Resampler(agent, recorder, clock_ms=lambda: now_ms, **options)
+    for each in requests:
+        await resampler.room()
+        resampler.begin(each)
+    await resampler.finish()
+    await asyncio.to_thread(recorder.close)
+    return resampler.counts, sink
+
+
+async def test_traffic_with_one_attempt_becomes_a_full_group_and_every_record_says_how() -> None:
+    flow = make_flow()
+    publish(flow, make_episode("traffic", reward=0.0, start=TRAFFIC))
+    await flow.settle()
+    requests = flow.records(RESAMPLE_REQUESTS)
+    assert len(requests) == 3
+
+    def agent(attempt: Attempt) -> None:
+        """Says what a wrapped client would: the same opening, another answer."""
+        events = make_episode(attempt.episode.id, reward=1.0, start=TRAFFIC | {"resampled": True})
+        publish(flow, events)
+
+    await make(agent, *requests)
+    await flow.settle()
+    await flow.tick(make_tick(1))
+    (group,) = [record for record in flow.records(RUN_LOG) if isinstance(record, Group)]
+    assert sorted((member.resampled, member.reward) for member in group.members) == [(False, 0.0)] + [(True, 1.0)] * 3
+    for topic, kind in ((TRAJECTORIES, Trajectory), (SCORES, Score)):
+        found = {one.episode_id: one.resampled for one in flow.records(topic) if isinstance(one, kind)}
+        assert found == {"traffic": False} | {one.episode_id: True for one in requests}
+    assert flow.records(RESAMPLE_REQUESTS) == requests  # what was made asks for nothing
+
+
+@pytest.mark.parametrize("form", ["sync", "async"])
+async def test_the_agent_runs_in_an_episode_of_the_requests_id_marked_as_resampled(form: str) -> None:
+    seen: list[Attempt] = []
+
+    async def run_async(attempt: Attempt) -> None:
+        seen.append(attempt)
+
+    opening = make_turn().added_messages
+    agent = run_async if form == "async" else seen.append
+    counts, sink = await make(agent, request(messages=opening, example_id="x", labels={"who": "a"}))
+    assert counts == {"made": 1}
+    (attempt,) = seen
+    assert (attempt.task, attempt.example_id, attempt.labels) == ("play", "x", {"who": "a"})
+    assert attempt.messages == [{"role": one.role, "content": one.content} for one in opening]
+    started, *_ = [record for record in sink.records() if isinstance(record, Event)]
+    assert (started.episode_id, started.resampled) == ("r1", True)
+    assert started.labels == {"who": "a", "resampled_from": "t"}
+
+
+async def test_an_agent_that_raises_or_hangs_harms_its_own_attempt_only() -> None:
+    async def agent(attempt: Attempt) -> None:
+        if attempt.episode.id == "r1":
+            raise RuntimeError("user code")
+        if attempt.episode.id == "r2":
+            await asyncio.Event().wait()
+
+    counts, sink = await make(agent, *(request(number) for number in (1, 2, 3)), timeout_s=0.05)
+    assert counts == {"failed": 2, "made": 1}
+    ended = {one.episode_id: one.stop_reason for one in sink.records() if type(one).__name__ == "EpisodeEnded"}
+    assert ended.keys() == {"r1", "r2", "r3"}
+    assert ended["r1"] == "error"
+
+
+async def test_what_comes_too_late_for_its_group_is_not_made() -> None:
+    counts, sink = await make(lambda attempt: None, request(), now_ms=11)
+    assert counts == {"too_late": 1}
+    assert not [record for record in sink.records() if isinstance(record, Event)]
+
+
+async def test_only_so_many_attempts_run_at_once() -> None:
+    running, most = 0, 0
+
+    async def agent(attempt: Attempt) -> None:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0)
+        running -= 1
+
+    counts, _ = await make(agent, *map(request, range(1, 8)), concurrency=2)
+    assert (counts, most) == ({"made": 7}, 2)

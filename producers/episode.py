@@ -143,8 +143,11 @@ class Episode:
 
     def begin(self, fields: Mapping[str, Any]) -> None:
         """Write the start; for the recorder."""
-        redactor = Redactor(self._recorder.redact)
-        labels = {str(key): redactor.text(_as_text(value)) or "" for key, value in (fields.get("labels") or {}).items()}
+        redactor = Redactor(self._recorder.privacy)
+        labels = {
+            str(key): redactor.text(_as_text(value), "labels") or ""
+            for key, value in (fields.get("labels") or {}).items()
+        }
         parent_id = self.parent.id if self.parent else None
         self.emit(EpisodeStarted, {**fields, "task": self.task, "labels": labels, "parent_episode_id": parent_id})
 
@@ -154,7 +157,7 @@ class Episode:
             self._recorder.counts.add("turns_suppressed")
             return None
         try:
-            drafts = drafts_of(exchange, self._recorder.redact)
+            drafts = drafts_of(exchange, self._recorder.privacy)
         except Exception as error:  # a shape nobody has seen yet
             self._recorder.guard.failed("capture", error)
             return self._record_failure(exchange, function, "capture_failed")
@@ -189,17 +192,21 @@ class Episode:
         self._recorder.counts.add("turns_trainable" if reason is None else f"turns_untrainable.{reason}")
 
     def _reward(self, fields: dict[str, Any], key: str | None, comment: str | None) -> str | None:
-        fields = {**fields, "value": number(fields["value"]), "comment": Redactor(self._recorder.redact).text(comment)}
+        fields = {
+            **fields,
+            "value": number(fields["value"]),
+            "comment": Redactor(self._recorder.privacy).text(comment, "comments"),
+        }
         if self.sampled and (key is not None or self.ended):
             return self._recorder.send_reward(self.id, None, fields, key, self.started_at_ms)
         return self.emit(RewardReported, fields)
 
     def _tool(self, fields: dict[str, Any], arguments: Any, result: Any, error: str | None) -> str | None:
-        redactor = Redactor(self._recorder.redact)
+        redactor = Redactor(self._recorder.privacy)
         texts = {
-            "arguments": redactor.text(_as_text(arguments)) or "",
-            "result": redactor.text(_as_text(result)),
-            "error": redactor.text(_as_text(error)),
+            "arguments": redactor.text(_as_text(arguments), "tool_calls") or "",
+            "result": redactor.text(_as_text(result), "tool_calls"),
+            "error": redactor.text(_as_text(error), "errors"),
         }
         if redactor.error is not None:
             self._recorder.guard.failed("redact", redactor.error)
@@ -218,7 +225,7 @@ class Episode:
             if not self.recording:
                 return
             if self._owner:
-                text = Redactor(self._recorder.redact).text(text_of(error))
+                text = Redactor(self._recorder.privacy).text(text_of(error), "errors")
                 writers = tuple(sorted({self._writer_id, *self._other_writers}))
                 self.emit(EpisodeEnded, {"stop_reason": stop_reason, "error": text, "writer_ids": writers})
             self.close_writer()

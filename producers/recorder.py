@@ -53,7 +53,7 @@ class Recorder:
         """Record under these settings into the sink that `make_sink` makes; the sink is not asked before the first
         event.
         """
-        self.settings, self.redact = settings, settings.redact
+        self.settings, self.privacy = settings, settings.privacy
         self._clock_ms, self._new_id = clock_ms, new_id
         self.counts = counters or Counters()
         self.guard = Guard(self.counts)
@@ -392,7 +392,7 @@ class Recorder:
             alias = target
         if not self.settings.enabled or episode_id in self._unsampled:
             return None
-        fields |= {"value": number(fields["value"]), "comment": Redactor(self.redact).text(comment)}
+        fields |= {"value": number(fields["value"]), "comment": Redactor(self.privacy).text(comment, "comments")}
         return self.send_reward(episode_id, alias, fields, key, started_at_ms)
 
     def _remember_unsampled(self, episode_id: str) -> None:

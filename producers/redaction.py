@@ -1,36 +1,59 @@
-"""Put the host's `redact` function between every text and the wire, and know whether it changed or failed on any.
+"""Put the host's wishes between every text and the wire: what is withheld, and what its `redact` function changes.
 
 Fails closed: a text whose redaction raised is replaced by a marker, and the turn loses its token ids, which would
-give the text away.
+give the text away. A withheld text is replaced by a digest, so that equal openings still group.
 """
 
+import hashlib
 from collections.abc import Callable
-from dataclasses import replace
-from typing import Any
+from dataclasses import dataclass, replace
+from typing import Any, Literal
 
 from rollbus.schemas.events import Message
 
 Redact = Callable[[str], str]
 REDACTION_FAILED = "[redaction failed]"
 _TEXT_FIELDS = ("content", "name", "tool_calls", "parts", "reasoning")
+Field = Literal["messages", "tools", "tool_calls", "labels", "comments", "errors", "tokens"]
+"""What can be withheld: texts of prompts and completions, tool schemas, arguments and results of tools, label values,
+comments on rewards, texts of errors, token ids with their log-probs.
+"""
+_DIGEST_BYTES = 12
+
+
+@dataclass(frozen=True, slots=True)
+class Privacy:
+    """What may leave the process."""
+
+    redact: Redact | None = None
+    withhold: frozenset[Field] = frozenset()
+
+    @property
+    def changes_texts(self) -> bool:
+        """Whether any text may leave in another form than it came."""
+        return self.redact is not None or bool(self.withhold)
 
 
 class Redactor:
     """One pass over the texts of one record."""
 
-    def __init__(self, redact: Redact | None) -> None:
+    def __init__(self, privacy: Privacy) -> None:
         """Remember nothing changed so far."""
-        self._redact = redact
+        self._privacy = privacy
         self.changed = False
         self.error: Exception | None = None
         """The last thing that `redact` raised."""
 
-    def text(self, text: str | None) -> str | None:
+    def text(self, text: str | None, field: Field) -> str | None:
         """Return the text as it may leave the process."""
-        if self._redact is None or not text:
+        if not text:
+            return text
+        if field in self._privacy.withhold:
+            return _digest(text)
+        if self._privacy.redact is None:
             return text
         try:
-            masked = self._redact(text)
+            masked = self._privacy.redact(text)
             if not isinstance(masked, str):
                 raise TypeError(f"redact returned {type(masked).__name__} instead of str")
         except Exception as error:  # the host's code: whatever it raises, nothing may leak
@@ -41,9 +64,9 @@ class Redactor:
 
     def message(self, message: Message) -> Message:
         """Return the message with every text redacted."""
-        if self._redact is None:
+        if not self._privacy.changes_texts:
             return message
-        masked: dict[str, Any] = {name: self.text(getattr(message, name)) for name in _TEXT_FIELDS}
+        masked: dict[str, Any] = {name: self.text(getattr(message, name), "messages") for name in _TEXT_FIELDS}
         return replace(message, **masked)
 
     @property
@@ -51,4 +74,11 @@ class Redactor:
         """Why the turn may not carry its tokens; None where no text was touched."""
         if self.error is not None:
             return "redaction_failed"
-        return "masked_text" if self.changed else None
+        if self.changed:
+            return "masked_text"
+        return "tokens_withheld" if "tokens" in self._privacy.withhold else None
+
+
+def _digest(text: str) -> str:
+    data = text.encode("utf-8", "surrogatepass")
+    return f"[withheld {hashlib.blake2b(data, digest_size=_DIGEST_BYTES).hexdigest()}]"

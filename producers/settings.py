@@ -4,6 +4,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, get_args
 
+from rollbus.producers.redaction import Field, Privacy
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.events import LogprobMode
 from rollbus.schemas.topics import DEFAULT_NAMESPACE
@@ -28,12 +29,19 @@ class RecorderSettings:
     """Share of groups (or of episodes without a group) that is recorded."""
     redact: Callable[[str], str] | None = None
     """Runs over every text before it leaves the process; a turn whose text it changes loses its tokens."""
+    withhold: frozenset[Field] = frozenset()
+    """Fields whose texts never leave the process, nor come to `redact`."""
     logprobs: CaptureMode = "force"
     logprob_mode: LogprobMode = "unknown"
     """What the servers' log-probs are of; see `TurnRecorded.logprob_mode`."""
     max_queue_events: int = 10_000
     max_queue_bytes: int = 64 * 1024 * 1024
     report_interval_s: float = 30.0
+
+    @property
+    def privacy(self) -> Privacy:
+        """Return what may leave the process."""
+        return Privacy(self.redact, self.withhold)
 
     def __post_init__(self) -> None:
         """Refuse settings that cannot work; raises ConfigurationError naming all of them."""
@@ -52,6 +60,11 @@ class RecorderSettings:
                 (
                     self.redact is not None and not callable(self.redact),
                     "redact must be a function from text to text",
+                ),
+                (
+                    not self.withhold <= set(get_args(Field)),
+                    f"withhold has {', '.join(sorted(self.withhold - set(get_args(Field))))}; "
+                    f"choose among {', '.join(get_args(Field))}",
                 ),
                 (self.max_queue_events < 1, f"max_queue_events is {self.max_queue_events}; it must be at least 1"),
                 (self.max_queue_bytes < 1, f"max_queue_bytes is {self.max_queue_bytes}; it must be at least 1"),

@@ -2,11 +2,12 @@
 
 import os
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from pathlib import Path
 
 from rollbus.producers.counters import Counters
 from rollbus.producers.recorder import Recorder
+from rollbus.producers.redaction import Field
 from rollbus.producers.settings import CaptureMode, RecorderSettings
 from rollbus.producers.sink import EventSink
 from rollbus.schemas.events import LogprobMode
@@ -26,6 +27,7 @@ def init(
     enabled: bool = True,
     sample_rate: float = 1.0,
     redact: Callable[[str], str] | None = None,
+    withhold: Collection[Field] = (),
     logprobs: CaptureMode = "force",
     logprob_mode: LogprobMode = "unknown",
     max_queue_events: int = 10_000,
@@ -48,6 +50,7 @@ def init(
         enabled=enabled,
         sample_rate=sample_rate,
         redact=redact,
+        withhold=frozenset(withhold),
         logprobs=logprobs,
         logprob_mode=logprob_mode,
         max_queue_events=max_queue_events,

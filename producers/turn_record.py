@@ -19,7 +19,7 @@ from rollbus.producers.answer import (
     text_of,
     token_ids_of,
 )
-from rollbus.producers.redaction import Redact, Redactor
+from rollbus.producers.redaction import Privacy, Redactor
 from rollbus.producers.verdict import clean_logprobs, judge
 from rollbus.schemas.events import LogprobMode, Message
 from rollbus.schemas.ids import hash_bytes
@@ -56,13 +56,13 @@ class Draft:
     redaction_error: Exception | None = None
 
 
-def drafts_of(exchange: Exchange, redact: Redact | None) -> list[Draft]:
+def drafts_of(exchange: Exchange, privacy: Privacy) -> list[Draft]:
     """Return one draft per choice; an answer without any gives one without completion."""
     answer = exchange.answer
     request = exchange.request
-    redactor = Redactor(redact)
+    redactor = Redactor(privacy)
     prompt = tuple(redactor.message(message_of(message)) for message in request.get("messages") or ())
-    tools = redactor.text(tools_json(request))
+    tools = redactor.text(tools_json(request), "tools")
     sampled = [token_ids_of(choice) for choice in answer.choices]
     sampled_tokens = None if any(ids is None for ids in sampled) else sum(len(ids or ()) for ids in sampled)
     shared = {
@@ -80,7 +80,7 @@ def drafts_of(exchange: Exchange, redact: Redact | None) -> list[Draft]:
     }
     drafts = []
     for choice, token_ids in zip(answer.choices or (Choice(),), sampled or [None], strict=True):
-        own = Redactor(redact)
+        own = Redactor(privacy)
         completion = own.message(completion_of(choice))
         withheld = redactor.reason or own.reason or exchange.withheld
         fields = _tokens(exchange, choice, token_ids, sampled_tokens, withheld)
@@ -115,7 +115,7 @@ def _tokens(
         withheld=withheld,
     )
     fields: dict[str, Any] = {"trainable": verdict.trainable, "untrainable_reason": verdict.reason}
-    if withheld in ("masked_text", "redaction_failed"):
+    if withheld in ("masked_text", "redaction_failed", "tokens_withheld"):
         return fields  # the ids would spell out what was masked
     return {
         **fields,

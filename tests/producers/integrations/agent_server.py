@@ -58,7 +58,10 @@ class AgentServer:
 
     def answer(self, request: httpx.Request) -> httpx.Response:
         """Answer one request."""
-        body = json.loads(request.content)
+        return self.answer_body(json.loads(request.content))
+
+    def answer_body(self, body: Body) -> httpx.Response:
+        """Answer one request by its JSON."""
         self.requests.append(body)
         done = any(message["role"] == "tool" for message in body["messages"])
         ids, logprobs = TOKENS["final" if done else "tool"]

@@ -1,0 +1,77 @@
+"""What is withheld never leaves the process; what stays is still good for what it is kept for."""
+
+from typing import Any
+
+import pytest
+
+from rollbus.producers import MemorySink, init
+from rollbus.schemas.codec import encode
+from rollbus.schemas.errors import ConfigurationError
+from rollbus.schemas.events import EpisodeStarted, TurnRecorded
+from tests.producers.openai_server import Server, completion
+
+SECRET = "the blue house"
+TOOLS: Any = [{"type": "function", "function": {"name": SECRET, "parameters": {}}}]
+
+
+def play(sink: MemorySink, **settings: Any) -> dict[str, int]:
+    """Say the secret wherever an agent can say it; returns the counters."""
+    recorder = init(sink=sink, **settings)
+    client = recorder.wrap(Server(lambda body: completion(content=SECRET)).client())
+    with pytest.raises(RuntimeError), recorder.episode(task="t", labels={"user": SECRET}) as episode:
+        client.chat.completions.create(model="m", messages=[{"role": "user", "content": SECRET}], tools=TOOLS)
+        recorder.tool("find", arguments=SECRET, result=SECRET)
+        episode.reward(1.0, comment=SECRET)
+        raise RuntimeError(SECRET)
+    assert recorder.close(5)
+    return dict(recorder.counters)
+
+
+def leaks(sink: MemorySink) -> int:
+    """How many events hold the secret."""
+    return sum(SECRET.encode() in encode(event) for event in sink.records("episode-events"))
+
+
+def test_withholding_each_field_hides_it_and_nothing_else() -> None:
+    fields: tuple[Any, ...] = ("messages", "tools", "tool_calls", "labels", "comments", "errors")
+    open_sink, closed_sink = MemorySink(), MemorySink()
+    play(open_sink)
+    play(closed_sink, withhold=fields)
+    assert leaks(open_sink) == 5  # start, turn, tool, reward, end
+    assert leaks(closed_sink) == 0
+    for field, still in (("messages", 5), ("labels", 4), ("tool_calls", 4), ("comments", 4), ("errors", 4)):
+        sink = MemorySink()
+        play(sink, withhold=[field])
+        assert leaks(sink) == still, field  # the turn also holds the tools
+
+
+def test_a_turn_whose_texts_are_withheld_can_still_be_trained(sink: MemorySink) -> None:
+    play(sink, withhold=["messages"])
+    (turn,) = (event for event in sink.records("episode-events") if isinstance(event, TurnRecorded))
+    assert turn.trainable
+    assert turn.added_messages[0].content == turn.completion.content  # equal texts stay equal
+    assert (turn.completion.content or "").startswith("[withheld ")
+
+
+def test_a_turn_whose_tokens_are_withheld_keeps_its_texts_and_says_why(sink: MemorySink) -> None:
+    play(sink, withhold=["tokens"])
+    (turn,) = (event for event in sink.records("episode-events") if isinstance(event, TurnRecorded))
+    assert turn.untrainable_reason == "tokens_withheld"
+    assert (turn.prompt_token_ids, turn.completion_token_ids, turn.logprobs) == (None, None, None)
+    assert turn.completion.content == SECRET
+
+
+def test_what_is_withheld_does_not_come_to_the_redaction(sink: MemorySink) -> None:
+    counters = play(sink, withhold=["messages", "labels", "tool_calls", "comments", "errors", "tools"], redact=_fail)
+    assert not [name for name in counters if name.startswith("hook_errors")]
+    (start,) = (event for event in sink.records("episode-events") if isinstance(event, EpisodeStarted))
+    assert start.labels["user"].startswith("[withheld ")
+
+
+def test_a_field_that_nobody_knows_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="withhold has prompts; choose among messages, tools"):
+        init(sink=MemorySink(), withhold=["prompts"])  # type: ignore[list-item]
+
+
+def _fail(text: str) -> str:
+    raise AssertionError("redact was called")

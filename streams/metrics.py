@@ -28,6 +28,11 @@ class PartitionMetrics:
     restored_rows: int = 0
     open_s: float = 0.0
 
+    def passed(self, batch: "Batch") -> None:
+        """Count ticks that wait for a transaction with more to say."""
+        self.position = batch.end
+        self.records += len(batch.records)
+
     def committed(self, batch: "Batch", processed: "Processed", *, step_s: float, commit_s: float) -> None:
         """Count one transaction."""
         self.position = batch.end
@@ -41,7 +46,7 @@ class PartitionMetrics:
 
 
 _ROWS: tuple[tuple[str, str, str, str], ...] = (
-    ("records_total", "counter", "records", "Input records whose transaction was committed."),
+    ("records_total", "counter", "records", "Input records that were taken in."),
     ("outputs_total", "counter", "outputs", "Records that the stage emitted."),
     ("dead_letters_total", "counter", "dead_letters", "Input records that could not be read."),
     ("changelog_rows_total", "counter", "changelog_rows", "State rows written."),
@@ -51,7 +56,7 @@ _ROWS: tuple[tuple[str, str, str, str], ...] = (
     ("commit_seconds_total", "counter", "commit_s", "Time from the begin of a transaction to its commit."),
     ("restored_rows", "gauge", "restored_rows", "State rows read when the partition was opened."),
     ("open_seconds", "gauge", "open_s", "How long opening the partition took."),
-    ("position", "gauge", "position", "Input position that is committed."),
+    ("position", "gauge", "position", "Input position up to which the state has come."),
     ("lag", "gauge", "lag", "Readable input records behind the position."),
 )
 """Name, kind, field, help."""

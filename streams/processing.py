@@ -13,6 +13,7 @@ from typing import Any
 from rollbus.schemas import chunks
 from rollbus.schemas.attempts import attempt_of
 from rollbus.schemas.codec import decode, encode
+from rollbus.schemas.control import Tick
 from rollbus.schemas.drops import DeadLetter
 from rollbus.schemas.errors import RecordError, UndecodableError
 from rollbus.schemas.making import maker
@@ -51,6 +52,8 @@ class Processed:
     dead_letters: int = 0
     outgoing: int = 0
     """Records that the stage emitted, before they were split into chunks."""
+    quiet: bool = False
+    """True where nothing but time has passed: ticks, of which nothing followed."""
 
 
 class StagePartition:
@@ -66,8 +69,11 @@ class StagePartition:
         """Apply one row of the stage's changelog."""
         self.state.restore(key, value)
 
-    async def process(self, records: Sequence[RawRecord]) -> Processed:
-        """Decode, ask, step and encode; raises whatever the stage raises except RecordError."""
+    async def process(self, records: Sequence[RawRecord], *, hold_quiet: bool = False) -> Processed:
+        """Decode, ask, step and encode; raises whatever the stage raises except RecordError.
+
+        Where nothing but time has passed, `hold_quiet` leaves the changelog rows for a later call.
+        """
         result = Processed()
         read = []
         for number, raw in enumerate(records):
@@ -89,7 +95,9 @@ class StagePartition:
                     self._write(outgoing, result)
                 except RecordError as error:  # the others of this step still go out
                     self._dead_letter(raw, error, result)
-        result.changelog = self.state.drain()
+        result.quiet = not result.outputs and all(type(incoming.record) is Tick for _, incoming in read)
+        if not (hold_quiet and result.quiet):
+            result.changelog = self.state.drain()
         return result
 
     def _read(self, raw: RawRecord, result: Processed) -> Incoming | None:

@@ -25,7 +25,9 @@ class StreamSettings(BaseModel):
     """Deadline of one transaction; an open one holds back every read-committed reader."""
     linger_ms: int = Field(default=20, ge=0)
     """How long a small batch waits for more: fewer transactions at low rates for that much more latency."""
-    fetch_max_wait_ms: int = Field(default=250, ge=1)
+    fetch_max_wait_ms: int = Field(default=50, ge=1)
+    """How long the broker holds a fetch that finds nothing: a partition that was just read is asked for only in the
+    next one. Larger means fewer requests of an idle worker for that much more latency at low rates."""
     max_partition_fetch_bytes: int = Field(default=2 * MAX_MESSAGE_BYTES, ge=MAX_MESSAGE_BYTES)
     """Never below a topic's largest message: aiokafka would step over it."""
     effects_batch_records: int = Field(default=256, ge=1)

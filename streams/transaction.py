@@ -6,6 +6,8 @@ The order that makes it safe:
   batch   step, begin, send outputs and changelog, wait until all are confirmed, offset, commit.
   error   throw away producer and state, wait, open again: nothing is ever retried in place.
 A batch is taken only where it continues the position, so lost, stale or doubled deliveries heal themselves.
+Ticks of which nothing follows wait a while for a transaction that has more to say; if the worker dies, they are read
+again.
 """
 
 import asyncio
@@ -38,6 +40,8 @@ FULL_RECORDS, FULL_BYTES = 2_000, 1_048_576
 """A batch of this size does not wait for more."""
 MOST_RECORDS = 2_500
 """Records of one transaction: what an open transaction holds back must not wait for long."""
+QUIET_S = 10.0
+"""How long ticks of which nothing follows may go without a transaction: so much an idle stage reads again."""
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 5.0
 CLOSE_S = 2.0
 """How long a closing runner waits for its running transaction, and then for its producer."""
@@ -97,6 +101,9 @@ class Runner:
         self._writing = False
         self._paused = False
         self._position = 0
+        """Up to where the state has come; what is committed may lie some quiet ticks behind."""
+        self._committed_s = 0.0
+        """When the last transaction was committed, by the process' own clock."""
         self._pause_s = FIRST_PAUSE_S
         self._failures: tuple[str, int, int] = ("", -1, 0)
         """Error, position and how often in a row."""
@@ -273,23 +280,35 @@ class Runner:
         assert self._producer is not None
         assert self._work is not None
         started = time.monotonic()
-        processed = await self._work.process(batch.records)
+        hold = started < self._committed_s + QUIET_S
+        processed = await self._work.process(batch.records, hold_quiet=hold)
+        if hold and processed.quiet:
+            self._position = batch.end
+            self.metrics.passed(batch)
+            return
         rows = [Row(self._changelog, self.partition.partition, *row) for row in processed.changelog]
         rows.append(Row(self._changelog, self.partition.partition, *changelog_kafka.position_row(batch.end)))
         rows.extend([await self._row(output) for output in processed.outputs])
         stepped = time.monotonic()
         self._writing = True
         try:
-            async with asyncio.timeout(self._settings.transaction_timeout_s):
-                await self._producer.begin_transaction()
-                await write(self._producer, rows)
-                offsets = {TopicPartition(*self.partition): batch.end}
-                await self._producer.send_offsets_to_transaction(offsets, self._group)
-                await self._producer.commit_transaction()
+            await self._write(rows, batch.end)
         finally:
             self._writing = False
-        self._position, self._pause_s = batch.end, FIRST_PAUSE_S
-        self.metrics.committed(batch, processed, step_s=stepped - started, commit_s=time.monotonic() - stepped)
+        self._position, self._pause_s, self._committed_s = batch.end, FIRST_PAUSE_S, time.monotonic()
+        self.metrics.committed(batch, processed, step_s=stepped - started, commit_s=self._committed_s - stepped)
+
+    async def _write(self, rows: list[Row], end: int) -> None:
+        """Write one transaction.
+
+        Step after step: a broker that is adding the offsets to a transaction refuses its rows for a while.
+        """
+        assert self._producer is not None
+        async with asyncio.timeout(self._settings.transaction_timeout_s):
+            await self._producer.begin_transaction()
+            await write(self._producer, rows)
+            await self._producer.send_offsets_to_transaction({TopicPartition(*self.partition): end}, self._group)
+            await self._producer.commit_transaction()
 
     async def _row(self, output: Encoded) -> Row:
         topic = self._settings.namespace + output.topic

@@ -144,3 +144,55 @@ def test_a_changelog_of_another_moment_than_the_offset_is_refused_with_both_posi
     check_position(None, None, topic="c", partition=0, group="g")
     with pytest.raises(DataLossError, match=r"position 4.*committed 5"):
         check_position(4, 5, topic="c", partition=0, group="g")
+
+
+class TickStage:
+    """Remembers the last tick, and emits a drop at every tenth."""
+
+    name = "ticking"
+    input = EPISODE_EVENTS
+
+    def new_state(self) -> KeepState:
+        return KeepState()
+
+    def step(self, state: KeepState, incoming: Incoming) -> Iterable[Outgoing]:
+        number = incoming.record.number
+        state.seen.put("now", str(number))
+        if number % 10 == 0:
+            yield Outgoing(
+                DROPS, "k", Drop(unit="event", unit_id=str(number), reason="x", stage="keep", dropped_at_ms=0)
+            )
+
+
+def ticks(*numbers: int) -> list[Raw]:
+    return [Raw(number, encode(make_tick(number))) for number in numbers]
+
+
+async def test_ticks_of_which_nothing_follows_may_wait_and_are_written_with_what_comes_after() -> None:
+    work = StagePartition(PureAsEffects(TickStage()), PLACE, app_version="1")
+    quiet = await work.process(ticks(1, 2), hold_quiet=True)
+    assert (quiet.quiet, quiet.changelog, quiet.outputs) == (True, [], [])
+    told = await work.process(ticks(3, 10), hold_quiet=True)
+    assert not told.quiet
+    assert (told.changelog, len(told.outputs)) == ([(b"seen\x1fnow", b"\x0110")], 1)
+
+
+async def test_quiet_ticks_are_written_where_they_may_not_wait() -> None:
+    work = StagePartition(PureAsEffects(TickStage()), PLACE, app_version="1")
+    await work.process(ticks(1), hold_quiet=True)
+    processed = await work.process(ticks(2))
+    assert (processed.quiet, processed.changelog) == (True, [(b"seen\x1fnow", b"\x012")])
+
+
+async def test_a_record_that_is_no_tick_never_waits() -> None:
+    event = Raw(1, encode(Drop(unit="event", unit_id="u", reason="x", stage="keep", dropped_at_ms=0)))
+    processed = await processed_quietly([*ticks(1), event])
+    assert not processed.quiet
+
+
+async def processed_quietly(raws: Sequence[Raw]) -> Processed:
+    class Silent(TickStage):
+        def step(self, state: KeepState, incoming: Incoming) -> Iterable[Outgoing]:
+            return ()
+
+    return await StagePartition(PureAsEffects(Silent()), PLACE, app_version="1").process(raws, hold_quiet=True)

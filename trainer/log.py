@@ -43,8 +43,12 @@ class TrainerLog(Protocol):
         """Every committed record of `policy-versions`, then of `training-steps`, in the order of the log."""
         ...
 
-    async def next_batch(self, timeout_s: float) -> NextBatch | None:
-        """The next batch of this run in the log's order; None if none came in time."""
+    async def next_batch(self, timeout_s: float, *, settle_broken: bool = True) -> NextBatch | None:
+        """The next batch of this run in the log's order; None if none came in time.
+
+        May be cancelled: nothing is lost then. What is no batch becomes a dead letter, and its offset is committed;
+        without `settle_broken` it is left where it stands, and the answer is None.
+        """
         ...
 
     async def publish(self, publications: Sequence[Publication], *, next_offset: int | None = None) -> None:

@@ -108,7 +108,7 @@ class KafkaLog:
             records.extend(decode(frame.value) for frame in frames)
         return records
 
-    async def next_batch(self, timeout_s: float) -> NextBatch | None:
+    async def next_batch(self, timeout_s: float, *, settle_broken: bool = True) -> NextBatch | None:
         """Return the next batch; bytes under this run's key that are no batch go to the dead letters."""
         deadline = asyncio.get_running_loop().time() + timeout_s
         while True:
@@ -127,10 +127,13 @@ class KafkaLog:
                     if isinstance(batch, TrainingBatch):
                         return NextBatch(batch, record.offset + 1)
                 except RecordError as error:
+                    if not settle_broken:
+                        _opened(self._consumer).seek(self._batches, record.offset)
+                        return None
                     await self._dead_letter(record.offset, record.timestamp, record.key, record.value, error)
 
     async def publish(self, publications: Sequence[Publication], *, next_offset: int | None = None) -> None:
-        """One transaction: send everything, await every acknowledgement, add the offset, commit.
+        """One transaction: send everything and the offset, await every acknowledgement, commit.
 
         After an error the producer is thrown away: whether the commit arrived is not known; the next `open` finds out.
         """
@@ -139,9 +142,10 @@ class KafkaLog:
         try:
             with kafka_errors(what):
                 await producer.begin_transaction()
-                await self._send_all(producer, publications)
+                sending = [self._send_all(producer, publications)]
                 if next_offset is not None:
-                    await producer.send_offsets_to_transaction({self._batches: next_offset}, self._group)
+                    sending.append(producer.send_offsets_to_transaction({self._batches: next_offset}, self._group))
+                await asyncio.gather(*sending)
                 await producer.commit_transaction()
         except BaseException:
             self._producer = None

@@ -69,7 +69,7 @@ class MemoryLog:
         """Return versions, then steps."""
         return [*self._broker.records(POLICY_VERSIONS), *self._broker.records(TRAINING_STEPS)]
 
-    async def next_batch(self, timeout_s: float) -> NextBatch | None:
+    async def next_batch(self, timeout_s: float, *, settle_broken: bool = True) -> NextBatch | None:
         """Return the next batch of the run; waits only where there is none."""
         deadline = asyncio.get_running_loop().time() + timeout_s
         while True:

@@ -353,10 +353,7 @@ class Trainer:
 
     async def _wait(self, waiting: Awaitable[TrainResult]) -> TrainResult:
         self._log.begin()
-        try:
-            return await (waiting if self._settings.finish_on_stop else self._unless_stopped(waiting))
-        finally:
-            self._log.enough()
+        return await (waiting if self._settings.finish_on_stop else self._unless_stopped(waiting))
 
     async def _pause(self, seconds: float) -> None:
         await self._unless_stopped(self._sleep(seconds))

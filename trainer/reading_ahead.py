@@ -1,7 +1,7 @@
 """A log that reads the next batch and its payload while the backend works, so that the next step has them at once.
 
-Nothing is committed ahead: a batch read here is still the next one after a crash. What was excluded is asked when the
-step begins, not here.
+Nothing is written or committed ahead: a batch read here is still the next one after a crash, and a record that is no
+batch waits for the loop's own look. What was excluded is asked when the step begins, not here.
 """
 
 import asyncio
@@ -19,8 +19,8 @@ from rollbus.trainer.log import NextBatch, Publication, TrainerLog
 
 logger = logging.getLogger(__name__)
 
-LOOK_S = 0.2
-"""How long one look for a batch takes; the loop's own look begins when the last of these has ended."""
+LOOK_S = 3600.0
+"""Longer than any step."""
 
 
 @dataclass(slots=True)
@@ -31,23 +31,17 @@ class _Ahead:
 
 
 class ReadingAhead:
-    """Fulfils `TrainerLog` around another one; `begin` when there is time, `enough` when it is over."""
+    """Fulfils `TrainerLog` around another one; `begin` when there is time."""
 
     def __init__(self, log: TrainerLog) -> None:
         self._log = log
-        self._task: asyncio.Task[_Ahead] | None = None
+        self._task: asyncio.Task[None] | None = None
         self._ready = _Ahead()
-        self._enough = True
 
     def begin(self) -> None:
-        """Look for the batch after this one; harmless to repeat."""
-        self._enough = False
-        if self._task is None:
+        """Look for the batch after this one, and then for its payload; harmless to repeat."""
+        if self._task is None and self._ready.following is None:
             self._task = asyncio.create_task(self._read())
-
-    def enough(self) -> None:
-        """Look no further; what has been found is kept."""
-        self._enough = True
 
     async def open(self) -> None:
         """Forget what was read: the committed offset decides what comes next."""
@@ -58,25 +52,29 @@ class ReadingAhead:
         """Ask the log."""
         return await self._log.read_ledger()
 
-    async def next_batch(self, timeout_s: float) -> NextBatch | None:
+    async def next_batch(self, timeout_s: float, *, settle_broken: bool = True) -> NextBatch | None:
         """Return the batch read ahead, or look for it."""
-        self.enough()
-        if self._task is not None:
-            task, self._task = self._task, None
-            self._ready = await task
+        task, self._task = self._task, None
+        if task is not None:
+            if self._ready.following is None:
+                task.cancel()  # nothing is lost: what comes now, the look below finds
+            (outcome,) = await asyncio.gather(task, return_exceptions=True)
+            if isinstance(outcome, Exception):
+                raise outcome
         following, self._ready.following = self._ready.following, None
-        return following or await self._log.next_batch(timeout_s)
+        return following or await self._log.next_batch(timeout_s, settle_broken=settle_broken)
 
     async def publish(self, publications: Sequence[Publication], *, next_offset: int | None = None) -> None:
         """Hand on."""
         await self._log.publish(publications, next_offset=next_offset)
 
     async def fetch(self, locations: Collection[Location]) -> Mapping[Location, Trajectory]:
-        """Return what was read ahead, once, or read it."""
-        ready, self._ready = self._ready, _Ahead()
-        if ready.asked and ready.asked == frozenset(locations):
-            return ready.payload
-        return await self._log.fetch(locations)
+        """Return what was read ahead, once, or read it: a batch that is tried again is not the one ahead."""
+        ready = self._ready
+        if not ready.asked or ready.asked != frozenset(locations):
+            return await self._log.fetch(locations)
+        found, ready.payload, ready.asked = ready.payload, {}, frozenset()
+        return found
 
     async def excluded_episodes(self) -> Collection[str]:
         """Ask the log."""
@@ -95,18 +93,16 @@ class ReadingAhead:
         await self.forget()
         await self._log.close()
 
-    async def _read(self) -> _Ahead:
-        ahead = _Ahead()
-        while ahead.following is None and not self._enough:
-            ahead.following = await self._log.next_batch(LOOK_S)
-        if ahead.following is None:
-            return ahead
-        locations = [member.location for _, member in members_of(ahead.following.batch)]
+    async def _read(self) -> None:
+        ready = self._ready
+        ready.following = await self._log.next_batch(LOOK_S, settle_broken=False)
+        if ready.following is None:
+            return
+        locations = [member.location for _, member in members_of(ready.following.batch)]
         try:
-            ahead.payload, ahead.asked = await self._log.fetch(locations), frozenset(locations)
+            ready.payload, ready.asked = await self._log.fetch(locations), frozenset(locations)
         except UnavailableError as error:
-            logger.info("payload of batch %d is not read ahead: %s", ahead.following.batch.number, error)
-        return ahead
+            logger.info("payload of batch %d is not read ahead: %s", ready.following.batch.number, error)
 
     async def forget(self) -> None:
         """Stop reading ahead; what was read comes again from the log after the next `open`."""

@@ -1,5 +1,6 @@
 """The trainer's log on a real broker keeps to the same contract as the one in memory."""
 
+import asyncio
 from collections.abc import AsyncIterator
 
 import pytest
@@ -46,6 +47,40 @@ class TestKafkaLog(TrainerLogContract):
         (letter,) = await world.records(DEAD_LETTERS)
         assert isinstance(letter, DeadLetter)
         assert (letter.offset, letter.value, letter.stage) == (0, b"\x00 not ours", "trainer")
+        await log.close()
+
+    async def test_a_look_ahead_leaves_what_is_no_batch_where_it_stands(self, world: KafkaWorld) -> None:
+        await world.append(BATCHES, "main", b"\x00 not ours", make_batch(0, []))
+        log = world.log()
+        await log.open()
+        for _ in range(2):
+            assert await log.next_batch(WAIT_S, settle_broken=False) is None
+        assert not await world.records(DEAD_LETTERS)
+        assert await log.next_batch(WAIT_S) is not None
+        assert len(await world.records(DEAD_LETTERS)) == 1
+        await log.close()
+
+    async def test_a_look_that_is_cancelled_loses_no_batch(self, world: KafkaWorld) -> None:
+        log = world.log()
+        await log.open()
+        looks = [asyncio.create_task(log.next_batch(WAIT_S))]
+        await asyncio.sleep(0.2)
+        looks[0].cancel()
+        await asyncio.gather(*looks, return_exceptions=True)
+        batches = [make_batch(number, []) for number in range(3)]
+        await world.append(BATCHES, "main", *batches)
+        found = []
+        while len(found) < 3:
+            look = asyncio.create_task(log.next_batch(WAIT_S))
+            await asyncio.sleep(0.003 * len(looks))
+            if len(looks) < 20 and not look.done():
+                look.cancel()
+                looks.append(look)
+            (outcome,) = await asyncio.gather(look, return_exceptions=True)
+            if not isinstance(outcome, asyncio.CancelledError):
+                assert outcome is not None
+                found.append(outcome.batch)
+        assert found == batches
         await log.close()
 
     async def test_missing_topics_are_named(self, world: KafkaWorld) -> None:

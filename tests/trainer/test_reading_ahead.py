@@ -140,6 +140,20 @@ async def test_an_episode_excluded_after_its_payload_was_read_is_still_refused()
     assert {each.trajectory_id for each in second.dropped if each.reason == "excluded"} == {"b1g0-2"}
 
 
+async def test_a_batch_tried_again_does_not_lose_the_one_that_was_read_ahead_meanwhile() -> None:
+    tries: list[object] = []
+
+    def fails_once(point: str, request: object) -> None:
+        tries.append(request)
+        if len(tries) == 1:
+            raise OSError("disk full")
+
+    world = World(backend=MemoryBackend(step_s=0.02, fault=fails_once))
+    batches = world.add_batches(3)
+    await world.trainer().run(until_idle=True)
+    check_exactly_once(world, batches)
+
+
 async def test_a_trainer_that_stops_leaves_what_it_read_ahead_to_the_next() -> None:
     world = World(backend=MemoryBackend(step_s=0.05))
     batches = world.add_batches(3)

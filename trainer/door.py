@@ -14,7 +14,8 @@ from rollbus.schemas.groups import Group, GroupMember, TrainingBatch
 from rollbus.schemas.steps import DroppedMember
 from rollbus.schemas.tokens import BYTES_PER_TOKEN, decode_logprobs, decode_token_ids, token_count
 from rollbus.schemas.trajectories import History, Trajectory, Turn
-from rollbus.trainer.backends.protocol import TrainTrajectory, TurnTokens
+from rollbus.trainer.backends.protocol import Said, TrainTrajectory, TurnTokens
+from rollbus.trainer.conversation import conversation_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -24,6 +25,8 @@ class DoorRules:
     max_off_policy_steps: int
     max_sequence_tokens: int | None = None
     """Longest history that the backend takes; None where it does not say."""
+    conversations: bool = False
+    """Whether the backend wants the messages beside the tokens."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -71,7 +74,8 @@ def _check_group(
         payload = payloads.get(member.trajectory_id)
         reason = _refusal(member, payload, lags=lags, excluded=excluded, rules=rules)
         if reason is None and payload is not None:
-            kept.append(_to_train(group.group_id, member, payload))
+            said = conversation_of(payload) if rules.conversations else ()
+            kept.append(_to_train(group.group_id, member, payload, said))
         else:
             lost.append(DroppedMember(trajectory_id=member.trajectory_id, group_id=group.group_id, reason=str(reason)))
     if any(trajectory.advantage != 0 for trajectory in kept):
@@ -165,7 +169,9 @@ def _numbers_hold(history: History) -> bool:
     return not token_ids or min(token_ids) >= 0
 
 
-def _to_train(group_id: str, member: GroupMember, payload: Trajectory) -> TrainTrajectory:
+def _to_train(
+    group_id: str, member: GroupMember, payload: Trajectory, conversation: tuple[Said, ...]
+) -> TrainTrajectory:
     turns = tuple(
         turn
         for index, history in enumerate(payload.histories)
@@ -177,6 +183,7 @@ def _to_train(group_id: str, member: GroupMember, payload: Trajectory) -> TrainT
         advantage=member.advantage,
         reward=member.reward,
         turns=turns,
+        conversation=conversation,
     )
 
 

@@ -23,7 +23,7 @@ from rollbus.schemas.groups import TrainingBatch
 from rollbus.schemas.steps import PolicyVersion
 from rollbus.schemas.topics import POLICY_VERSIONS, RUN_LOG
 from rollbus.trainer.alarm import Metrics, find_alarm, pause_for
-from rollbus.trainer.backends.protocol import Backend, TrainResult, Versions
+from rollbus.trainer.backends.protocol import Backend, Capabilities, TrainResult, Versions
 from rollbus.trainer.ledger import AlreadyDone, Ledger
 from rollbus.trainer.log import NextBatch, Publication, TrainerLog
 from rollbus.trainer.promotion import find_promotion
@@ -143,7 +143,7 @@ class Trainer:
                 f"run {self._settings.run_id!r} trains model {self._settings.model!r}, but the {capabilities.backend} "
                 f"backend holds {capabilities.model!r}; set the trainer's model, or point it at another server"
             )
-        self._context = self._new_context(ledger, capabilities.max_sequence_tokens)
+        self._context = self._new_context(ledger, capabilities)
         await self._prepare_validation(capabilities.inference_url)
         versions = await self._backend.versions()
         if ledger.closed_steps == 0 and ledger.open_step is None:
@@ -166,7 +166,7 @@ class Trainer:
             ledger.apply(record)
         return ledger
 
-    def _new_context(self, ledger: Ledger, max_sequence_tokens: int | None) -> StepContext:
+    def _new_context(self, ledger: Ledger, capabilities: Capabilities | None) -> StepContext:
         return StepContext(
             log=self._log,
             backend=self._backend,
@@ -174,7 +174,7 @@ class Trainer:
             ledger=ledger,
             clock_ms=self._clock_ms,
             wait=self._wait,
-            max_sequence_tokens=max_sequence_tokens,
+            capabilities=capabilities,
         )
 
     async def _train_batches(self, *, until_idle: bool) -> None:

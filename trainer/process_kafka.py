@@ -15,7 +15,7 @@ from rollbus.trainer.backends.protocol import Backend
 from rollbus.trainer.log import TrainerLog
 from rollbus.trainer.log_kafka import KafkaLog
 from rollbus.trainer.loop import Trainer
-from rollbus.trainer.settings import ArtLocalBackend, ArtServerBackend, TrainerSettings
+from rollbus.trainer.settings import ArtLocalBackend, ArtServerBackend, ReleasedArtBackend, TrainerSettings
 from rollbus.trainer.validation_settings import validation_of
 
 logger = logging.getLogger(__name__)
@@ -46,6 +46,8 @@ async def backend_of(settings: TrainerSettings) -> AsyncIterator[Backend]:
         backend = ArtClient(chosen.url, token=token)
     elif isinstance(chosen, ArtLocalBackend):
         backend = await _art_local(settings.model, chosen)
+    elif isinstance(chosen, ReleasedArtBackend):
+        backend = await _art_released(settings.model, chosen)
     else:
         from rollbus.trainer.backends.memory import MemoryBackend
 
@@ -89,6 +91,27 @@ async def _art_local(model: str, chosen: ArtLocalBackend) -> Backend:
             model_port=chosen.model_port,
             options=chosen.options(),
         )
+    )
+    await backend.start()
+    return backend
+
+
+async def _art_released(model: str, chosen: ReleasedArtBackend) -> Backend:
+    from rollbus.trainer.backends.art_released_client import ReleasedArtClient
+    from rollbus.trainer.backends.guards import Limits
+    from rollbus.trainer.service.model import read_limits
+    from rollbus.trainer.service.tokenizer import load_tokenizer, render_chat
+
+    tokenizer = await asyncio.to_thread(load_tokenizer, chosen.tokenizer)
+    known = read_limits(chosen.tokenizer, max_tokens=chosen.max_tokens)
+    backend = ReleasedArtClient(
+        chosen.url,
+        model=model,
+        base_model=chosen.base_model,
+        project=chosen.project,
+        folder=chosen.folder,
+        limits=Limits(known.max_tokens, known.vocabulary),
+        render=lambda messages: render_chat(tokenizer, messages, None),
     )
     await backend.start()
     return backend

@@ -8,7 +8,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
 from rollbus.schemas.kafka_connection import KafkaConnection
 from rollbus.schemas.topics import DEFAULT_NAMESPACE
 from rollbus.trainer.alarm import AlarmLimits
-from rollbus.trainer.backends.model_settings import LoraConfig, ModelOptions
+from rollbus.trainer.backends.model_settings import ArtEngine, LoraConfig, ModelOptions
 from rollbus.trainer.backends.protocol import TrainConfig
 from rollbus.trainer.promotion import PromotionRule
 from rollbus.trainer.step import LoopSettings
@@ -34,6 +34,19 @@ class LoraSettings(_Settings):
     attention_only: bool = False
 
 
+class ArtEngineSettings(_Settings):
+    """ART's own model service; the same fields and defaults as `model_settings.ArtEngine`."""
+
+    quantisation: Literal["4bit", "8bit", "none"] = "4bit"
+    gpu_memory_utilization: float | None = Field(default=None, gt=0, le=1)
+    tensor_parallel_size: int | None = Field(default=None, ge=1)
+    gradient_accumulation: int = Field(default=1, ge=1)
+    packing: bool = False
+    trainer_gpus: tuple[int, ...] = ()
+    inference_gpus: tuple[int, ...] = ()
+    vllm_url: str | None = None
+
+
 class ModelSettings(_Settings):
     """How one model is served and trained; the same fields and defaults as `model_settings.ModelOptions`."""
 
@@ -51,11 +64,15 @@ class ModelSettings(_Settings):
     precision: Literal["float32", "bfloat16"] = "float32"
     lora: LoraSettings | None = None
     """Without it all parameters are trained."""
+    art: ArtEngineSettings | None = None
+    """ART's own service in the place of ours, on GPUs."""
 
     def options(self) -> ModelOptions:
         """Return what the model service takes."""
         values = {name: getattr(self, name) for name in ModelSettings.model_fields}
-        return ModelOptions(**values | {"lora": LoraConfig(**self.lora.model_dump()) if self.lora else None})
+        values["lora"] = LoraConfig(**self.lora.model_dump()) if self.lora else None
+        values["art"] = ArtEngine(**self.art.model_dump()) if self.art else None
+        return ModelOptions(**values)
 
 
 class ArtLocalBackend(ModelSettings):
@@ -70,6 +87,21 @@ class ArtLocalBackend(ModelSettings):
     model_port: int = 8000
 
 
+class ReleasedArtBackend(_Settings):
+    """A released ART server (`art run`, 0.5.7 to 0.5.17): it renders chats and computes advantages itself."""
+
+    type: Literal["art-released"]
+    url: str = "http://127.0.0.1:7999"
+    base_model: str
+    """As the server knows it."""
+    tokenizer: Path
+    """Directory of the same model's config and tokenizer, here: what it would not render exactly is dropped."""
+    folder: Path
+    """Where the journal stands that the server does not keep."""
+    project: str = "rollbus"
+    max_tokens: int | None = Field(default=None, gt=0)
+
+
 class MemoryBackendSettings(_Settings):
     """No model at all: to try a pipeline."""
 
@@ -80,7 +112,9 @@ class MemoryBackendSettings(_Settings):
     """How long a step pretends to take."""
 
 
-BackendSettings = Annotated[ArtServerBackend | ArtLocalBackend | MemoryBackendSettings, Field(discriminator="type")]
+BackendSettings = Annotated[
+    ArtServerBackend | ArtLocalBackend | ReleasedArtBackend | MemoryBackendSettings, Field(discriminator="type")
+]
 
 
 class TrainSettings(_Settings):

@@ -17,7 +17,7 @@ from rollbus.schemas.steps import PolicyState, StepFailed, StepStarted
 from rollbus.schemas.topics import POLICY_VERSIONS, TRAINING_STEPS
 from rollbus.trainer.accounting import StepFacts, completed_step, members_of, skipped_step
 from rollbus.trainer.alarm import AlarmLimits
-from rollbus.trainer.backends.protocol import Backend, TrainConfig, TrainRequest, TrainResult
+from rollbus.trainer.backends.protocol import Backend, Capabilities, TrainConfig, TrainRequest, TrainResult
 from rollbus.trainer.door import DoorResult, DoorRules, check_batch
 from rollbus.trainer.ledger import Ledger, RunStep
 from rollbus.trainer.log import NextBatch, Publication, TrainerLog
@@ -77,7 +77,8 @@ class StepContext:
     clock_ms: Callable[[], int]
     wait: Callable[[Awaitable[TrainResult]], Awaitable[TrainResult]]
     """Waits for the backend; raises where the loop is asked to stop meanwhile."""
-    max_sequence_tokens: int | None = None
+    capabilities: Capabilities | None = None
+    """Of the backend; None until it was asked."""
 
     async def publish(self, publications: tuple[Publication, ...], *, next_offset: int | None = None) -> None:
         """Write to the log, then take the same records into the ledger."""
@@ -202,7 +203,12 @@ async def _through_door(context: StepContext, batch: TrainingBatch, lags: Mappin
         payload = found.get(member.location)
         if payload is not None and payload.trajectory_id == trajectory_id:
             payloads[trajectory_id] = payload
-    rules = DoorRules(context.settings.max_off_policy_steps, context.max_sequence_tokens)
+    told = context.capabilities
+    rules = DoorRules(
+        context.settings.max_off_policy_steps,
+        max_sequence_tokens=told.max_sequence_tokens if told else None,
+        conversations=told is not None and told.wants_conversations,
+    )
     excluded = await context.log.excluded_episodes()
     return check_batch(batch, payloads, lags=lags, excluded=excluded, rules=rules)
 

@@ -2,7 +2,6 @@
 
 import asyncio
 import contextlib
-import hashlib
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -14,13 +13,6 @@ from tests.services.art_fixtures import CRASH_POINTS, ArtServer, Launcher, made_
 pytestmark = pytest.mark.services
 
 BATCHES = ("first", "second", "third")
-
-
-def digest(server: ArtServer, version: int) -> str:
-    """Of weights and optimizer state."""
-    files = ("model.safetensors", "optimizer.safetensors")
-    content = b"".join((server.checkpoints / f"{version:04d}" / name).read_bytes() for name in files)
-    return hashlib.sha256(content).hexdigest()
 
 
 async def train(server: ArtServer, number: int) -> int:
@@ -41,7 +33,7 @@ def undisturbed(
     server.start()
     for number in range(len(BATCHES)):
         assert asyncio.run(train(server, number)) == number + 1
-    yield [digest(server, version) for version in (1, 2, 3)]
+    yield [server.digest(version) for version in (1, 2, 3)]
     server.stop()
 
 
@@ -66,7 +58,7 @@ async def test_after_a_crash_the_same_batch_gives_the_same_bits(
     assert await train(server, 1) == 2
     assert await train(server, 2) == 3
     await client.close()
-    assert [digest(server, version) for version in (1, 2, 3)] == undisturbed
+    assert [server.digest(version) for version in (1, 2, 3)] == undisturbed
 
 
 async def test_serving_version_and_rollback_survive_a_restart(own_art_server: ArtServer) -> None:
@@ -83,5 +75,5 @@ async def test_serving_version_and_rollback_survive_a_restart(own_art_server: Ar
     assert await client.journal(BATCHES[1]) is None, "rolled back, so it may be trained again"
     assert await train(server, 1) == 3
     assert [version.parent for version in (await client.versions()).known] == [None, 0, 1, 1]
-    assert digest(server, 3) == digest(server, 2)
+    assert server.digest(3) == server.digest(2)
     await client.close()

@@ -1,6 +1,7 @@
 """A real art-server, asked by the trainer's client and by openai's."""
 
 import asyncio
+import json
 from collections.abc import AsyncIterator
 from dataclasses import replace
 from pathlib import Path
@@ -14,6 +15,7 @@ from rollbus.schemas.errors import RejectedError
 from rollbus.schemas.tokens import encode_logprobs, encode_token_ids
 from rollbus.trainer.backends.art_client import ArtClient
 from rollbus.trainer.backends.protocol import TrainConfig, TrainRequest, TrainTrajectory, TurnTokens
+from tests.services import released_art
 from tests.services.art_fixtures import MODEL, ArtServer, made_up_batch
 
 pytestmark = pytest.mark.services
@@ -217,6 +219,47 @@ async def test_clients_of_a_released_art_server_can_train(art_server: ArtServer,
     assert (line["num_gradient_steps"], line["rendered_prompts"]) == (1, 8)
     assert after == before + 1
     assert (await client.versions()).serving == after
+
+
+async def test_a_program_written_for_art_0_5_7_trains_with_that_releases_own_client(
+    art_server: ArtServer, client: ArtClient
+) -> None:
+    found = await asyncio.to_thread(released_art.run, "0.5.7", "client.py", art_server.url)
+    assert "released-art/0.5.7" in found["release"]
+    assert found["inference"] == [art_server.model_url, "default"]
+    (line,) = found["lines"]
+    assert line["rendered_prompts"] == 8
+    assert line["loss/grad_norm"] > 0
+    assert found["after"] == found["before"] + 2
+    assert found["answered_by"] == f"{MODEL}@{found['after']}"
+    kept = [each.version for each in (await client.versions()).known]
+    assert kept == [0, found["after"]]
+    reported = art_server.checkpoints.parent / "reported" / "train.jsonl"
+    assert len(reported.read_text().splitlines()) == 1
+
+
+async def test_rendered_prompts_are_marked_and_never_mixed_with_recorded_ones(
+    art_server: ArtServer, client: ArtClient
+) -> None:
+    rendered = await _old_trajectories(art_server)
+    recorded = []
+    for reward, answer in enumerate(await sampled(art_server, count=4)):
+        choice = {**answer.choices[0].model_dump(), "prompt_token_ids": answer.prompt_token_ids}
+        recorded.append({"messages_and_choices": [*MESSAGES, choice], "reward": float(reward)})
+
+    async def train(rows: list[dict[str, Any]]) -> httpx.Response:
+        body = {"model": {"name": MODEL}, "trajectory_groups": [{"trajectories": rows}]}
+        async with httpx.AsyncClient(base_url=art_server.url, timeout=60) as http:
+            return await http.post("/_train_model", json=body)
+
+    mixed = await train([*rendered[:2], *recorded[2:]])
+    assert mixed.status_code == 409
+    assert "never mixed" in mixed.json()["error"]["message"]
+    for rows, count in ((recorded, 0), (rendered, 4)):
+        assert (await train(rows)).json()["rendered_prompts"] == count
+        head = (await client.versions()).head
+        provenance = json.loads((art_server.checkpoints / f"{head:04d}" / "rollbus.json").read_bytes())
+        assert provenance["rendered_prompts"] == count
 
 
 async def _old_trajectories(server: ArtServer) -> list[dict[str, Any]]:

@@ -14,7 +14,7 @@ from rollbus.schemas.chunks import split
 from rollbus.schemas.codec import decode
 from rollbus.schemas.groups import StepOutcome, TrainingBatch
 from rollbus.schemas.kafka_connection import KafkaConnection
-from rollbus.schemas.steps import StepCompleted
+from rollbus.schemas.steps import StepCompleted, StepFailed
 from rollbus.schemas.topics import (
     BATCHES,
     MAX_MESSAGE_BYTES,
@@ -101,18 +101,25 @@ class TrainerWorld(KafkaWorld):
         super().__init__(bootstrap_servers, namespace)
         self.backend = backend
         self.sampled_by = 0
+        self.retry_pauses_s = (0.2, 0.5, 1.0)
         self.processes: list[asyncio.subprocess.Process] = []
         self.batches: list[TrainingBatch] = []
 
     def settings(self) -> TrainerSettings:
-        return TrainerSettings(kafka=self.connection, namespace=self.namespace, backend=self.backend)
+        return TrainerSettings(
+            kafka=self.connection,
+            namespace=self.namespace,
+            backend=self.backend,
+            retry_pauses_s=self.retry_pauses_s,
+        )
 
     async def close(self) -> None:
         """End what was started, and remove the topics."""
         for process in self.processes:
             if process.returncode is None:
                 process.kill()
-            await process.communicate()
+            if process.stderr is not None and not process.stderr.at_eof():
+                print((await process.communicate())[1].decode())  # shown where the test failed
         await super().close()
 
     async def start(self, die_at: str = "") -> asyncio.subprocess.Process:
@@ -141,6 +148,9 @@ class TrainerWorld(KafkaWorld):
 
     async def steps(self) -> list[StepCompleted]:
         return [each for each in await self.records(TRAINING_STEPS) if isinstance(each, StepCompleted)]
+
+    async def failures(self) -> list[StepFailed]:
+        return [each for each in await self.records(TRAINING_STEPS) if isinstance(each, StepFailed)]
 
     async def wait_for_steps(self, count: int) -> None:
         """Wait until so many steps are closed, and all that was committed with them can be read."""

@@ -14,8 +14,9 @@ import asyncio
 import logging
 import threading
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from concurrent.futures import Future
+from contextlib import asynccontextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,6 +24,7 @@ from typing import Any, TypeVar
 import art
 
 from rollbus.schemas.errors import RejectedError, RollbusError, ServiceError, UnavailableError
+from rollbus.trainer.backends.art_engine import internal_config, lora_config, server_config, update_arguments
 from rollbus.trainer.backends.art_packing import RollbusBackend, art_arguments, art_groups
 from rollbus.trainer.backends.guards import Admitted, Limits, admit
 from rollbus.trainer.backends.model_settings import ModelOptions
@@ -36,7 +38,8 @@ from rollbus.trainer.backends.protocol import (
     Versions,
 )
 from rollbus.trainer.backends.wire import result_to_json
-from rollbus.trainer.service.art_service import GRADIENT_STEPS, ServiceSettings, StepPlan, TorchService
+from rollbus.trainer.service.art_own_service import ArtOwnService
+from rollbus.trainer.service.art_service import GRADIENT_STEPS, Provenance, ServiceSettings, StepPlan, TorchService
 from rollbus.trainer.service.checkpoint import read_provenance
 from rollbus.trainer.service.journal import Failure, Journal, recover
 from rollbus.trainer.service.retention import Retention, expendable
@@ -84,7 +87,9 @@ class ArtLocal:
         self._started = False
         self.model: art.TrainableModel[Any, Any]
         self.art_backend: RollbusBackend
-        self.service: TorchService
+        self.service: TorchService | ArtOwnService
+        self.own: ArtOwnService | None = None
+        """The service where it is ART's own; None where it is ours."""
         self._journal: Journal
         self._queue: asyncio.Queue[_Job]
         self._worker: asyncio.Task[None]
@@ -106,7 +111,7 @@ class ArtLocal:
             backend="art-local",
             model=self.settings.model,
             max_sequence_tokens=self.service.config.max_tokens,
-            deterministic=self.settings.options.device == "cpu",  # CUDA kernels do not promise it
+            deterministic=self.settings.options.device == "cpu" and self.own is None,  # CUDA promises it to nobody
             inference_url=self.service.base_url,
         )
 
@@ -163,7 +168,7 @@ class ArtLocal:
         return self._recorded(batch_hash)
 
     async def versions(self) -> Versions:
-        store, loaded = self.service.store, set(self.service.sampler.loaded())
+        store, loaded = self.service.store, set(self.service.loaded())
         known = []
         for number in store.numbers():
             provenance = read_provenance(store.path(number))
@@ -176,7 +181,7 @@ class ArtLocal:
                     loaded=number in loaded,
                 )
             )
-        return Versions(head=self._head(), serving=self.service.served.serving, known=tuple(known))
+        return Versions(head=self._head(), serving=self.service.serving, known=tuple(known))
 
     async def current_version(self) -> int:
         return self._head()
@@ -201,15 +206,17 @@ class ArtLocal:
         future = asyncio.run_coroutine_threadsafe(work, self._loop)
         return await asyncio.shield(asyncio.wrap_future(future))
 
+    @asynccontextmanager
+    async def updates_held(self) -> AsyncIterator[None]:
+        """Between two updates: none runs until this ends."""
+        await self.on_art(self.one_update.acquire())
+        try:
+            yield
+        finally:
+            self._loop.call_soon_threadsafe(self.one_update.release)
+
     async def _start(self) -> None:
-        settings, longest = self.settings, self.settings.options.max_tokens
-        self.model = art.TrainableModel(
-            name=settings.model,
-            run_name=settings.model,
-            project=PROJECT,
-            base_model=str(settings.base_model),
-            _internal_config={"init_args": {"max_seq_length": longest}} if longest else None,
-        )
+        settings = self.settings
         directory = settings.directory / PROJECT / "models" / settings.model
         service_settings = ServiceSettings(
             name=settings.model,
@@ -224,14 +231,40 @@ class ArtLocal:
         store = TorchService.open_store(service_settings)
         for note in recover(self._journal, store):
             logger.warning("%s", note)
-        self.service = TorchService(service_settings)
-        if self._journal.serving is None:
-            self._journal.served(serving=self.service.served.serving, head=self._head())
-        self.service.serve(self._journal.serving or 0)
+        self.model = art.TrainableModel(
+            name=settings.model,
+            run_name=settings.model,
+            project=PROJECT,
+            base_model=str(settings.base_model),
+            **_arts_settings(settings.options),
+        )
+        if settings.options.art is None:
+            self.service = TorchService(service_settings)
+        else:
+            self.service = self.own = ArtOwnService(service_settings)
         self.art_backend = RollbusBackend(str(settings.directory), self.service)
-        await self.model.register(self.art_backend)
+        if self.own is not None:
+            await self._register()  # writes version 0, the first time
+            self._journal.served(serving=store.numbers()[-1], head=store.numbers()[-1])
+        elif self._journal.serving is None:
+            self._journal.served(serving=self.service.serving, head=self._head())
+        self.service.serve(self._journal.serving or 0)
+        if self.own is None:
+            await self._register()  # its endpoint answers from here on
         self._queue, self.one_update = asyncio.Queue(), asyncio.Lock()
         self._worker = asyncio.create_task(self._work())
+
+    async def _register(self) -> None:
+        """Let ART start its service, ours or its own; again after its own closed itself."""
+        if self.own is None:
+            await self.model.register(self.art_backend)
+            return
+        settings = self.settings
+        where = server_config(settings.model_host, settings.model_port, settings.api_key)
+        await self.model.register(self.art_backend, _openai_client_config=where)
+        self.own.base_url = self.model.inference_base_url
+        if not read_provenance(self.own.store.path(0)):
+            self.own.note(0, {"version": 0, "parent": None, "base_model": settings.base_model.name})
 
     async def _stop(self) -> None:
         async with self.one_update:
@@ -271,7 +304,7 @@ class ArtLocal:
             )
         lineage = frozenset(self.service.store.lineage(base))
         limits = Limits(self.service.config.max_tokens, self.service.config.vocabulary, lineage)
-        admitted = admit(request, limits)
+        admitted = admit(request, limits, temperatures=self.own is None)
         if not admitted.trajectories:
             self._journal.done(skipped(request, admitted))
             return
@@ -280,7 +313,7 @@ class ArtLocal:
         await asyncio.to_thread(self._retire, request.config.kl_reference_version)
 
     async def _update(self, request: TrainRequest, admitted: Admitted) -> TrainResult:
-        """One call of ART's `train`; the result is built inside, so that the checkpoint can hold it."""
+        """One call of ART's `train`. The checkpoint that it leaves names its batch and holds the result."""
         results: list[TrainResult] = []
         began = time.monotonic()
 
@@ -296,30 +329,48 @@ class ArtLocal:
                 "result": result_to_json(results[-1]),
             }
 
-        backend, config = self.art_backend, request.config
-        self.service.plan = StepPlan(request.base_version, config, provenance)
+        trained = await self._train_with_art(request, admitted, provenance)
+        if trained.metrics.get(GRADIENT_STEPS) and self.own is not None:
+            self.own.note(trained.step, provenance(trained.step, trained.metrics))
+            self.own.serve(trained.step)
+        if not results or not trained.metrics.get(GRADIENT_STEPS):
+            raise RejectedError(f"ART found nothing to train in batch {request.batch_hash}, although it was admitted")
+        return results[-1]
+
+    async def _train_with_art(self, request: TrainRequest, admitted: Admitted, provenance: Provenance) -> Any:
+        backend, config, engine = self.art_backend, request.config, self.settings.options.art
+        arguments = art_arguments(config) if engine is None else update_arguments(config, engine)
         if config.advantages == "given":
             backend.given = {one.trajectory_id: one.advantage for one in admitted.trajectories}
         backend.aggregation = config.aggregation
         if any(turn.temperature != 1 for one in admitted.trajectories for turn in one.turns):
             backend.tempered = admitted.trajectories
+        if isinstance(self.service, TorchService):
+            self.service.plan = StepPlan(request.base_version, config, provenance)
         try:
-            trained = await backend.train(
-                self.model, art_groups(admitted.trajectories), save_checkpoint=False, **art_arguments(config)
+            return await backend.train(
+                self.model, art_groups(admitted.trajectories), save_checkpoint=False, **arguments
             )
+        except Exception as error:
+            if self.own is None or isinstance(error, RejectedError):
+                raise
+            backend.forget_service()  # it has closed itself, vLLM included
+            await self._register()
+            raise UnavailableError(
+                f"ART's own service failed ({type(error).__name__}: {error}) and was started anew from version "
+                f"{request.base_version}; look at its log, and at docs/gpu.md if it ran out of memory"
+            ) from error
         finally:
-            self.service.plan, backend.given = None, None
-            self.service.temperatures, backend.tempered = None, ()
-        if not results or not trained.metrics.get(GRADIENT_STEPS):
-            raise RejectedError(f"ART found nothing to train in batch {request.batch_hash}, although it was admitted")
-        return results[-1]
+            backend.given, backend.tempered = None, ()
+            if isinstance(self.service, TorchService):
+                self.service.plan, self.service.temperatures = None, None
 
     def _retire(self, reference: int) -> None:
         """Remove what retention gives up. A failure costs disk space and nothing else."""
         store = self.service.store
         numbers = store.numbers()
         parents = {number: store.parent(number) for number in numbers}
-        in_use = (self._head(), self.service.served.serving, reference)
+        in_use = (self._head(), self.service.serving, reference)
         try:
             for version in expendable(numbers, parents, self.settings.retention, in_use=in_use):
                 store.retire(version)
@@ -350,6 +401,14 @@ class ArtLocal:
         if result is None or result.version not in self.service.store.lineage(self._head()):
             return None
         return result
+
+
+def _arts_settings(options: ModelOptions) -> dict[str, Any]:
+    """For `art.TrainableModel`: everything where its own service runs, the longest sequence where ours does."""
+    if options.art is not None:
+        return {"_internal_config": internal_config(options, options.art), "lora_config": lora_config(options)}
+    longest = options.max_tokens
+    return {"_internal_config": {"init_args": {"max_seq_length": longest}} if longest else None}
 
 
 def completed(

@@ -1,11 +1,12 @@
 """The routes of released ART servers, so that ART's and NeMo's existing clients can use ours.
 
-    POST /register, /_get_step, /_prepare_backend_for_training, /_train_model (answers NDJSON),
+    POST /register, /_get_step, /_prepare_backend_for_training, /_train_model (answers NDJSON), /_log,
          /_delete_checkpoint_files (also as /_delete_checkpoints), /close
 
 These clients let ART compute the advantages and are always served the newest weights. A trajectory is trained on its
-recorded ids; where a client sent only sampled ids, its prompt is rendered by the chat template here and the step is
-marked so in its metrics (`rendered_prompts`).
+recorded ids. Where a client sent only sampled ids, its prompts are rendered by the chat template here: a guess at what
+the model was shown, so the step is marked by `rendered_prompts` in its metrics and in the checkpoint, and a call that
+mixes such prompts with recorded ones is refused.
 """
 
 from __future__ import annotations
@@ -13,6 +14,7 @@ from __future__ import annotations
 import asyncio
 import json
 import math
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
@@ -22,7 +24,9 @@ from openai.types.chat.chat_completion import Choice
 from starlette.responses import JSONResponse, StreamingResponse
 
 from rollbus.schemas.errors import RejectedError
+from rollbus.trainer.appending import append_line
 from rollbus.trainer.service.art_service import GRADIENT_STEPS
+from rollbus.trainer.service.retention import BASE_VERSION
 from rollbus.trainer.service.tokenizer import render_chat
 
 if TYPE_CHECKING:
@@ -41,6 +45,7 @@ def routes(backend: ArtLocal) -> list[tuple[str, str, Callable[[Request], Awaita
         ("POST", "/_get_step", old.get_step),
         ("POST", "/_prepare_backend_for_training", old.prepare),
         ("POST", "/_train_model", old.train),
+        ("POST", "/_log", old.log),
         ("POST", "/_delete_checkpoint_files", old.delete_checkpoints),
         ("POST", "/_delete_checkpoints", old.delete_checkpoints),
         ("POST", "/close", old.close),
@@ -66,13 +71,29 @@ class _OldRoutes:
         return JSONResponse([service.base_url, service.settings.api_key or "default"])
 
     async def delete_checkpoints(self, request: Request) -> Response:
-        """Delete all but those named, the serving one and what the next batch builds on."""
+        """Remove all but those named, the base model, the serving one and what the next batch builds on.
+
+        Where a removed one came from stays known.
+        """
         body = await request.json()
+        self._check_model(body.get("model", body))
         versions = await self._backend.versions()
-        keep = {int(step) for step in body.get("steps_to_keep", [])} | {versions.serving, versions.head}
-        await self._backend.on_art(
-            self._backend.art_backend._delete_checkpoint_files(self._backend.model, sorted(keep))
-        )
+        keep = {BASE_VERSION, versions.serving, versions.head, *map(int, body.get("steps_to_keep", ()))}
+        store = self._backend.service.store
+        async with self._backend.updates_held():
+            for version in set(store.numbers()) - keep:
+                await asyncio.to_thread(store.retire, version)
+        return JSONResponse(None)
+
+    async def log(self, request: Request) -> Response:
+        """Keep what a client reports, a line per call, beside the checkpoints; nothing here reads it."""
+        body = await request.json()
+        self._check_model(body["model"])
+        split = re.sub(r"\W", "_", str(body.get("split", "val")))
+        folder = self._backend.service.store.directory.parent / "reported"
+        folder.mkdir(exist_ok=True)
+        line = json.dumps(body["trajectory_groups"]).encode()
+        await asyncio.to_thread(append_line, folder / f"{split}.jsonl", line)
         return JSONResponse(None)
 
     async def close(self, request: Request) -> Response:
@@ -83,8 +104,9 @@ class _OldRoutes:
         body = await request.json()
         self._check_model(body["model"])
         tokenizer = self._backend.service.tokenizer
-        rendered = [0]
-        groups = [_group(group, tokenizer, rendered) for group in body["trajectory_groups"]]
+        prompts = _Prompts(tokenizer)
+        groups = [_group(group, prompts) for group in body["trajectory_groups"]]
+        prompts.check_not_mixed()
         lines: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
         loop = asyncio.get_running_loop()
 
@@ -93,7 +115,7 @@ class _OldRoutes:
 
         update = asyncio.ensure_future(
             self._backend.on_art(
-                self._train(groups, body.get("config") or {}, body.get("dev_config") or {}, rendered, put)
+                self._train(groups, body.get("config") or {}, body.get("dev_config") or {}, prompts.rendered, put)
             )
         )
         self._updates.add(update)
@@ -105,7 +127,7 @@ class _OldRoutes:
         groups: list[TrajectoryGroup],
         config: dict[str, Any],
         dev_config: dict[str, Any],
-        rendered: list[int],
+        rendered: int,
         put: Callable[[dict[str, Any] | None], None],
     ) -> None:
         """One update, on ART's loop. The last line holds the new step, or the error."""
@@ -113,6 +135,7 @@ class _OldRoutes:
         known = {name: value for name, value in config.items() if name in types.TrainConfig.model_fields}
         try:
             async with backend.one_update:
+                backend.service.remarks = {"rendered_prompts": rendered}
                 async for metrics in backend.art_backend._train_model(
                     backend.model,
                     groups,
@@ -120,12 +143,15 @@ class _OldRoutes:
                     dev_config,  # type: ignore[arg-type]
                 ):
                     steps = int(metrics.get(GRADIENT_STEPS, 0))
-                    put({**metrics, "num_gradient_steps": steps, "rendered_prompts": rendered[0]})
+                    put({**metrics, "num_gradient_steps": steps, "rendered_prompts": rendered})
             newest = backend.service.store.numbers()[-1]
+            if backend.own is not None:
+                backend.own.note(newest, {"version": newest, "parent": newest - 1, "rendered_prompts": rendered})
             await backend._promote(newest, rollback=True)
         except Exception as error:
             put({"error": f"{type(error).__name__}: {error}", "num_gradient_steps": 0})
         finally:
+            backend.service.remarks = {}
             put(None)
 
     def _check_model(self, model: dict[str, Any]) -> None:
@@ -141,16 +167,39 @@ async def _ndjson(lines: asyncio.Queue[dict[str, Any] | None]) -> AsyncIterator[
         yield json.dumps(line) + "\n"
 
 
-def _group(body: dict[str, Any], tokenizer: Any, rendered: list[int]) -> TrajectoryGroup:
-    return TrajectoryGroup([_trajectory(trajectory, tokenizer, rendered) for trajectory in body["trajectories"]])
+class _Prompts:
+    """The prompts of one call: as recorded, or rendered here; `rendered` counts the latter."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self._tokenizer = tokenizer
+        self.recorded = 0
+        self.rendered = 0
+
+    def of(self, choice: dict[str, Any], messages: list[dict[str, Any]], tools: Any) -> list[int]:
+        if "prompt_token_ids" in choice:
+            self.recorded += 1
+            return list(choice["prompt_token_ids"])
+        self.rendered += 1
+        return render_chat(self._tokenizer, messages, tools)
+
+    def check_not_mixed(self) -> None:
+        if self.recorded and self.rendered:
+            raise RejectedError(
+                f"{self.recorded} choices bring their prompt_token_ids and {self.rendered} do not; those rendered "
+                "here are never mixed with recorded ones: ask the endpoint for return_token_ids, or send the two apart"
+            )
 
 
-def _trajectory(body: dict[str, Any], tokenizer: Any, rendered: list[int]) -> Trajectory:
+def _group(body: dict[str, Any], prompts: _Prompts) -> TrajectoryGroup:
+    return TrajectoryGroup([_trajectory(trajectory, prompts) for trajectory in body["trajectories"]])
+
+
+def _trajectory(body: dict[str, Any], prompts: _Prompts) -> Trajectory:
     reward = float(body["reward"])
     if not math.isfinite(reward):
         raise RejectedError(f"a trajectory has the reward {reward}, which would spoil every weight")
-    histories = [body, *body.get("additional_histories", [])]
-    first, *more = [_choices(history, tokenizer, rendered) for history in histories]
+    histories = [body, *(body.get("additional_histories") or [])]
+    first, *more = [_choices(history, prompts) for history in histories]
     return Trajectory(
         messages_and_choices=list(first),
         additional_histories=[LegacyHistory(messages_and_choices=list(choices)) for choices in more],
@@ -158,7 +207,7 @@ def _trajectory(body: dict[str, Any], tokenizer: Any, rendered: list[int]) -> Tr
     )
 
 
-def _choices(history: dict[str, Any], tokenizer: Any, rendered: list[int]) -> list[Choice]:
+def _choices(history: dict[str, Any], prompts: _Prompts) -> list[Choice]:
     """The trainable choices of a history, each with the ids it was shown and those it sampled."""
     messages: list[dict[str, Any]] = []
     choices: list[Choice] = []
@@ -168,14 +217,11 @@ def _choices(history: dict[str, Any], tokenizer: Any, rendered: list[int]) -> li
             continue
         content = ((item.get("logprobs") or {}).get("content")) or []
         if content:
-            if "token_ids" not in item:
-                item = {**item, "token_ids": [_token_id(entry["token"]) for entry in content]}
-            if "prompt_token_ids" not in item:
-                rendered[0] += 1
-                item = {**item, "prompt_token_ids": render_chat(tokenizer, messages, history.get("tools"))}
             if not all(math.isfinite(entry["logprob"]) for entry in content):
                 raise RejectedError("a choice has a log-prob that is not finite")
-            choices.append(Choice.model_validate(item))
+            token_ids = item.get("token_ids") or [_token_id(entry["token"]) for entry in content]
+            shown = prompts.of(item, messages, history.get("tools"))
+            choices.append(Choice.model_validate({**item, "token_ids": token_ids, "prompt_token_ids": shown}))
         messages.append(item["message"])
     return choices
 

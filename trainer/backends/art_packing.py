@@ -24,6 +24,7 @@ from rollbus.schemas.errors import RejectedError
 from rollbus.schemas.tokens import decode_logprobs, decode_token_ids, encode_logprobs
 from rollbus.trainer.backends.protocol import TrainConfig, TrainTrajectory, TurnTokens
 from rollbus.trainer.grpo.aggregation import Aggregation, token_weight
+from rollbus.trainer.service.art_own_service import ArtOwnService
 from rollbus.trainer.service.art_service import TorchService
 
 TRAJECTORY_ID = "rollbus_trajectory_id"
@@ -32,11 +33,12 @@ ROUNDING_OF_LENGTH = 256
 
 
 class RollbusBackend(LocalBackend):
-    """LocalBackend with our model service and, unless `given` is None, with the caller's advantages."""
+    """LocalBackend with our model service or ART's own and, unless `given` is None, with the caller's advantages."""
 
-    def __init__(self, path: str, service: TorchService) -> None:
+    def __init__(self, path: str, service: TorchService | ArtOwnService) -> None:
         super().__init__(in_process=True, path=path)
-        self._supports_result_packing = True  # else one row, and one optimizer step, per trajectory
+        engine = service.settings.options.art
+        self._supports_result_packing = engine is None or engine.packing  # else a row per trajectory
         self._service = service
         self.given: Mapping[str, float] | None = None
         """Advantage by trajectory id for the next call of `train`."""
@@ -45,8 +47,14 @@ class RollbusBackend(LocalBackend):
         """The batch again, where some of it was sampled at a temperature other than 1."""
 
     async def _get_service(self, model: art.TrainableModel[Any, Any]) -> Any:
+        if isinstance(self._service, ArtOwnService):
+            return await super()._get_service(model)
         self._services[self._model_storage_key(model)] = self._service  # type: ignore[assignment]
         return self._service
+
+    def forget_service(self) -> None:
+        """Let the next call make ART's service anew: it closes itself where training failed."""
+        self._services.clear()
 
     async def _advance_skipped_step(self, *args: Any, **kwargs: Any) -> dict[str, float]:
         """ART would copy the weights to a new step and call it trained; a batch without signal makes no version."""
@@ -69,11 +77,15 @@ class RollbusBackend(LocalBackend):
 
         def pack(rows: list[TokenizedResult]) -> PackedTensors:
             return packed_tensors_from_tokenized_results(
-                rows, row_length, pad_token_id=tokenizer.eos_token_id, truncate_long_results=False, pack_results=True
+                rows,
+                row_length,
+                pad_token_id=tokenizer.eos_token_id,
+                truncate_long_results=False,
+                pack_results=self._supports_result_packing,
             )
 
         packed = pack(results)
-        if self.tempered:
+        if self.tempered and isinstance(self._service, TorchService):
             twins = pack(self._results(art_groups(temperature_twins(self.tempered)), self.given))
             self._service.temperatures = same_places(packed, twins)
         return undo_scaling(packed, results)

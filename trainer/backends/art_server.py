@@ -132,9 +132,12 @@ def build_control_app(backend: ArtLocal, *, token: str | None = None) -> Starlet
     from starlette.routing import Mount, Route
 
     from rollbus.trainer.backends import art_old_routes
+    from rollbus.trainer.service.art_service import TorchService
     from rollbus.trainer.service.endpoint import build_app
 
     control = _Control(backend)
+    service = backend.service
+    model_routes = [Mount("/", build_app(service.served, api_key=token))] if isinstance(service, TorchService) else []
     guarded: list[tuple[str, str, Handler]] = [
         ("GET", wire.CAPABILITIES, control.capabilities),
         ("POST", wire.BATCHES, control.submit),
@@ -150,7 +153,7 @@ def build_control_app(backend: ArtLocal, *, token: str | None = None) -> Starlet
             Route(wire.HEALTH, control.health),
             Route("/healthcheck", control.health),
             *(Route(path, _guarded(handler, token), methods=[method]) for method, path, handler in guarded),
-            Mount("/", build_app(backend.service.served, api_key=token)),
+            *model_routes,
         ]
     )
 

@@ -33,15 +33,20 @@ class Admitted:
     trajectories: tuple[TrainTrajectory, ...]
     dropped: dict[str, str]
     """Trajectory id → reason code."""
+    trained_ids: tuple[str, ...] = ()
+    """Of a batch that is known by its ids only."""
 
 
-def admit(request: TrainRequest, limits: Limits) -> Admitted:
-    """Split the batch. Groups are judged after their members: one whose rewards are all equal has nothing to say."""
+def admit(request: TrainRequest, limits: Limits, *, temperatures: bool = True) -> Admitted:
+    """Split the batch; `temperatures` is False where the update knows none.
+
+    Groups are judged after their members: one whose rewards are all equal has nothing to say.
+    """
     dropped: dict[str, str] = {}
     kept: list[TrainTrajectory] = []
     given = request.config.advantages == "given"
     for trajectory in request.trajectories:
-        if (reason := refusal(trajectory, limits, tempered=given)) is not None:
+        if (reason := refusal(trajectory, limits, tempered=given and temperatures)) is not None:
             dropped[trajectory.trajectory_id] = reason
         else:
             kept.append(trajectory)

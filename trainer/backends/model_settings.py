@@ -23,6 +23,30 @@ class LoraConfig:
 
 
 @dataclass(frozen=True, slots=True)
+class ArtEngine:
+    """ART's own model service: Unsloth trains adapters, a vLLM that ART starts serves them. It needs a GPU.
+
+    None leaves ART's default.
+    """
+
+    quantisation: Literal["4bit", "8bit", "none"] = "4bit"
+    """Of the frozen weights while training."""
+    gpu_memory_utilization: float | None = None
+    """vLLM's share of a GPU."""
+    tensor_parallel_size: int | None = None
+    """GPUs that one vLLM is split over."""
+    gradient_accumulation: int = 1
+    """Rows per optimizer step. Fewer than a batch has, and its later rows are trained by weights that have moved."""
+    packing: bool = False
+    """Several sequences in one row, kept apart by their mask."""
+    trainer_gpus: tuple[int, ...] = ()
+    inference_gpus: tuple[int, ...] = ()
+    """Both empty: one GPU for both in turn, vLLM asleep while training."""
+    vllm_url: str | None = None
+    """A vLLM of one's own in the place of the one that ART starts."""
+
+
+@dataclass(frozen=True, slots=True)
 class ModelOptions:
     """How one model is served and trained."""
 
@@ -40,3 +64,5 @@ class ModelOptions:
     precision: Precision = "float32"
     lora: LoraConfig | None = None
     """None trains all parameters."""
+    art: ArtEngine | None = None
+    """None takes our model service; otherwise ART's own."""

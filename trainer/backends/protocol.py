@@ -40,6 +40,16 @@ class TurnTokens:
 
 
 @dataclass(frozen=True, slots=True)
+class Said:
+    """One message of a chat."""
+
+    message: str
+    """JSON, as OpenAI's chat API has it."""
+    turn: int | None = None
+    """Index into the trajectory's turns where the policy sampled it; None for everyone else's messages."""
+
+
+@dataclass(frozen=True, slots=True)
 class TrainTrajectory:
     trajectory_id: str
     group_id: str
@@ -48,6 +58,8 @@ class TrainTrajectory:
     reward: float
     """For metrics, and for `advantages="art"`."""
     turns: tuple[TurnTokens, ...]
+    conversation: tuple[Said, ...] = ()
+    """For backends that ask for it (`wants_conversations`); empty where it cannot be told again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +179,8 @@ class Capabilities:
     inference_url: str | None
     """OpenAI-compatible endpoint, ending in /v1; None if it serves nothing."""
     cancel_running: bool = False
+    wants_conversations: bool = False
+    """It renders chats itself, and needs their messages beside the tokens."""
 
 
 @runtime_checkable

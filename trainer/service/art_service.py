@@ -55,14 +55,17 @@ class ServiceSettings:
     options: ModelOptions = field(default_factory=ModelOptions)
 
 
+Provenance = Callable[[int, Mapping[str, float]], dict[str, Any]]
+"""What to write into a checkpoint, from its version and the step's metrics."""
+
+
 @dataclass(frozen=True, slots=True)
 class StepPlan:
     """What one update is for."""
 
     base_version: int
     config: TrainConfig
-    provenance: Callable[[int, Mapping[str, float]], dict[str, Any]]
-    """What to write into the checkpoint, from its version and the step's metrics."""
+    provenance: Provenance
 
 
 class TorchService:
@@ -97,6 +100,8 @@ class TorchService:
         self.plan: StepPlan | None = None
         self.temperatures: Tensor | None = None
         """Of the next update's packed tokens, in the same places; None where all were sampled at 1."""
+        self.remarks: dict[str, Any] = {}
+        """For the checkpoint of an update that ART's own configuration decides."""
         self.last_metrics: dict[str, float] = {}
         self._server: EndpointServer | None = None
         self._closed = False
@@ -112,6 +117,14 @@ class TorchService:
     @property
     def base_url(self) -> str | None:
         return f"http://{self._server.host}:{self._server.port}/v1" if self._server else None
+
+    @property
+    def serving(self) -> int:
+        return self.served.serving
+
+    def loaded(self) -> tuple[int, ...]:
+        """Versions that answer requests now."""
+        return self.sampler.loaded()
 
     def serve(self, version: int) -> None:
         """Answer requests for the bare name with `version`."""
@@ -223,7 +236,7 @@ class TorchService:
         self.sampler.load(version, self.loader.load(directory))
 
     def _arts_plan(self, config: types.TrainConfig, dev_config: dev.TrainConfig) -> StepPlan:
-        base = self.store.numbers()[-1]
+        base, remarks = self.store.numbers()[-1], dict(self.remarks)
         ppo = bool(dev_config.get("ppo", False))
         low = dev_config.get("epsilon") or (0.2 if ppo else 1.0)
         high = dev_config.get("epsilon_high") or (low if ppo else 4.0)
@@ -246,7 +259,7 @@ class TorchService:
             dual_clip=None,
             kl_coefficient=config.kl_penalty_coef,
         )
-        return StepPlan(base, settings, lambda version, metrics: {"version": version, "parent": base})
+        return StepPlan(base, settings, lambda version, metrics: {"version": version, "parent": base, **remarks})
 
     def _write_base_version(self) -> None:
         """Version 0 is the base model, written as a checkpoint once."""

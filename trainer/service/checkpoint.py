@@ -189,8 +189,11 @@ def read_provenance(directory: Path) -> dict[str, Any]:
 def is_complete(directory: Path) -> bool:
     """Whether every file a checkpoint needs is there and its weights open."""
     try:
-        load_file(directory / (ADAPTER if (directory / ADAPTER_CONFIG).exists() else WEIGHTS))
-        read_config(directory)
+        if (directory / ADAPTER_CONFIG).exists():
+            load_file(directory / ADAPTER)
+        else:
+            load_file(directory / WEIGHTS)
+            read_config(directory)
     except (OSError, SafetensorError, ConfigurationError):
         return False
     return bool(read_provenance(directory))

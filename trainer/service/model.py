@@ -106,15 +106,37 @@ class ModelConfig:
             raise ConfigurationError(f"the base model's config.json lacks {error}") from error
 
 
+@dataclass(frozen=True, slots=True)
+class SequenceLimits:
+    """What a batch must keep to, whatever the architecture."""
+
+    max_tokens: int
+    vocabulary: int
+
+
+def read_limits(directory: Path, *, max_tokens: int | None = None) -> SequenceLimits:
+    """From the config.json of any causal language model."""
+    loaded = _read_json(directory)
+    try:
+        longest = int(loaded["max_position_embeddings"])
+        return SequenceLimits(min(longest, max_tokens) if max_tokens else longest, int(loaded["vocab_size"]))
+    except KeyError as error:
+        raise ConfigurationError(f"the base model's config.json lacks {error}") from error
+
+
 def read_config(directory: Path, *, max_tokens: int | None = None) -> ModelConfig:
+    return ModelConfig.from_hf(_read_json(directory), max_tokens=max_tokens)
+
+
+def _read_json(directory: Path) -> dict[str, Any]:
     path = directory / "config.json"
     try:
-        loaded = json.loads(path.read_text(encoding="utf-8"))
+        loaded: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
     except FileNotFoundError as error:
         raise ConfigurationError(f"no model at {directory}: config.json is missing") from error
     except ValueError as error:
         raise ConfigurationError(f"{path} is not JSON: {error}") from error
-    return ModelConfig.from_hf(loaded, max_tokens=max_tokens)
+    return loaded
 
 
 def build_model(config: ModelConfig, lora: LoraConfig | None = None) -> nn.Module:

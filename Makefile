@@ -8,7 +8,7 @@ export PYTHONUNBUFFERED := 1
 export OMP_NUM_THREADS ?= 1
 
 .DEFAULT_GOAL := help
-.PHONY: help setup kafka demo test test-java test-fast test-312 test-311 faults bench-streams check format lint types clean
+.PHONY: help setup kafka demo test test-java test-fast test-312 test-311 faults bench-streams bench-streams-latency bench-streams-scale check format lint types clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | column -t -s @
@@ -39,10 +39,16 @@ test-fast: setup ## Run the tests that need no service
 faults: setup ## Break workers, brokers, disks and clocks, and check every record (about 10 minutes)
 	@$(PYTHON_BIN)/pytest -m faults tests/faults
 
-bench-streams: setup ## Measure assembly beside Quix Streams and a bare aiokafka loop (about 3 minutes)
+bench-streams: setup ## Measure assembly beside Quix Streams, plain Faust and a bare aiokafka loop (about 4 minutes)
 	@[ -x .venv-bench/bin/python ] || VIRTUAL_ENV= $(PYTHON_BIN)/uv venv -q --python $(PYTHON_BIN)/python .venv-bench
 	@VIRTUAL_ENV= $(PYTHON_BIN)/uv pip install -q --python .venv-bench/bin/python -r benchmarks/streams/requirements.txt
 	@PYTHONPATH=. $(PYTHON_BIN)/python -m benchmarks.streams.run .venv-bench/bin/python
+
+bench-streams-latency: setup ## Measure how long a group takes from its last event (about 2 minutes)
+	@PYTHONPATH=. $(PYTHON_BIN)/python -m benchmarks.streams.latency
+
+bench-streams-scale: setup ## Measure two workers, many open episodes, memory and restoring (about 2 minutes)
+	@PYTHONPATH=. $(PYTHON_BIN)/python -m benchmarks.streams.scale
 
 check: setup lint types test-fast ## Format, lint, types and the fast tests
 

@@ -12,8 +12,7 @@ import random
 import sys
 import time
 from collections import deque
-from collections.abc import AsyncIterator, Iterator
-from contextlib import asynccontextmanager
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -22,6 +21,7 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 from benchmarks.streams.broker import broker
 from benchmarks.streams.load import episode, settings
 from benchmarks.streams.pipeline import three_stages
+from benchmarks.streams.worker_process import a_worker
 from rollbus.schemas.codec import decode
 from rollbus.schemas.groups import Group
 from rollbus.schemas.ids import trajectory_id
@@ -152,7 +152,7 @@ async def measure(bootstrap_servers: str, rate: float, seconds: float, changes: 
     """Print the latencies at a rate."""
     namespace, events = await _prepare(bootstrap_servers, int(rate * seconds))
     reader = Reader(bootstrap_servers, namespace)
-    async with _worker(bootstrap_servers, namespace, changes) as done:
+    async with a_worker(bootstrap_servers, namespace, changes) as done:
         reading = asyncio.create_task(reader.run())
         await _until(reader, await send(bootstrap_servers, namespace, events, reader, rate))
         reading.cancel()
@@ -164,7 +164,7 @@ async def capacity(bootstrap_servers: str, changes: dict[str, Any]) -> float:
     namespace, events = await _prepare(bootstrap_servers, BACKLOG_EVENTS)
     reader = Reader(bootstrap_servers, namespace)
     expected = await send(bootstrap_servers, namespace, events, reader, BACKLOG_EVENTS)
-    async with _worker(bootstrap_servers, namespace, changes):
+    async with a_worker(bootstrap_servers, namespace, changes):
         began, reading = time.monotonic(), asyncio.create_task(reader.run())
         await _until(reader, expected)
         took = time.monotonic() - began
@@ -178,22 +178,6 @@ async def _prepare(bootstrap_servers: str, count: int) -> tuple[str, list[Sent]]
     namespace = f"latency-{time.time_ns()}."
     await ensure_topics(settings(bootstrap_servers, namespace), three_stages())
     return namespace, list(itertools.islice(traffic(random.Random(1)), count))
-
-
-@asynccontextmanager
-async def _worker(bootstrap_servers: str, namespace: str, changes: dict[str, Any]) -> AsyncIterator[dict[str, Any]]:
-    """Run the three stages in a process of their own; what it reports is there after the block."""
-    process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-m", "benchmarks.streams.pipeline", bootstrap_servers, namespace, json.dumps(changes)),
-        stdin=asyncio.subprocess.PIPE,
-        stdout=asyncio.subprocess.PIPE,
-    )
-    assert process.stdout is not None
-    await process.stdout.readline()
-    done: dict[str, Any] = {}
-    yield done
-    output, _ = await process.communicate(b"")
-    done |= json.loads(output.splitlines()[-1])
 
 
 async def _until(reader: Reader, groups: int) -> None:
@@ -218,7 +202,7 @@ def show(rate: float, reader: Reader, done: dict[str, Any]) -> None:
             f"  {step:10} {spread}   {count} transactions, on average "
             f"{done[stage]['records'] / count:.1f} records, {step_ms:.0f} ms step, {commit_ms:.0f} ms commit"
         )
-    print(f"  worker: {done['cpu_seconds'] / done['seconds']:.0%} of a core, {done['resident_mb']} MB")
+    print(f"  worker: {done['cpu_seconds'] / done['seconds']:.0%} of a core, {done['resident_bytes'] >> 20} MB")
 
 
 def quantile(groups: list[Times], step: str | None, share: float) -> float:

@@ -65,8 +65,10 @@ def episode(
     return events
 
 
-async def load(bootstrap_servers: str, namespace: str, episodes: int) -> tuple[int, int]:
-    """Make the topics and fill them; return records and bytes."""
+async def load(
+    bootstrap_servers: str, namespace: str, episodes: int, *, at_once: int = AT_ONCE, most_events: int = TURNS + 4
+) -> tuple[int, int]:
+    """Make the topics and fill them with so many events of each episode; return records and bytes."""
     from rollbus.schemas.config import AssemblyConfig
     from rollbus.streams.assembly import AssemblyStage
 
@@ -77,9 +79,9 @@ async def load(bootstrap_servers: str, namespace: str, episodes: int) -> tuple[i
     producer = AIOKafkaProducer(**options, compression_type="zstd", linger_ms=20, max_batch_size=262_144)
     await producer.start()
     try:
-        for first in range(0, episodes, AT_ONCE):
-            several = [(n, episode(n, chance)) for n in range(first, min(first + AT_ONCE, episodes))]
-            for position in range(TURNS + 4):
+        for first in range(0, episodes, at_once):
+            several = [(n, episode(n, chance)) for n in range(first, min(first + at_once, episodes))]
+            for position in range(most_events):
                 for number, events in several:
                     key = f"episode-{number}".encode()
                     await producer.send(namespace + "episode-events", events[position], key=key)

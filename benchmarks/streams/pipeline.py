@@ -1,6 +1,6 @@
-"""A worker with the three stages from event to group, until its standard input ends; then what it did, as JSON.
+"""A worker with stages on the way from event to group, until its standard input ends; then what it did, as JSON.
 
-python -m benchmarks.streams.pipeline <bootstrap servers> <namespace> [settings as JSON]
+python -m benchmarks.streams.pipeline <bootstrap servers> <namespace> [settings as JSON] [stages]
 """
 
 import asyncio
@@ -8,6 +8,7 @@ import json
 import resource
 import sys
 import time
+from pathlib import Path
 from typing import Any
 
 from benchmarks.streams.load import settings
@@ -19,11 +20,11 @@ from rollbus.streams.worker import Worker, prepare_process, serve
 STAGES = ("assembly", "scoring", "grouping.main")
 
 
-def three_stages() -> list[Any]:
-    """Return assembly, scoring by feedback, and grouping."""
+def three_stages(names: tuple[str, ...] = STAGES) -> list[Any]:
+    """Return assembly, scoring by feedback, and grouping, or those of them that are named."""
     assembly = AssemblyConfig()
     every = [*namespace_stages(assembly, ScoringConfig()), *run_stages(RunConfig())]
-    return [stage for stage in every if stage.name in STAGES]
+    return [stage for stage in every if stage.name in names]
 
 
 def _is_open(app: StageApp) -> bool:
@@ -32,31 +33,38 @@ def _is_open(app: StageApp) -> bool:
 
 def report(worker: Worker) -> dict[str, dict[str, float]]:
     """Return what each stage has done, over its partitions."""
-    fields = ("records", "transactions", "step_s", "commit_s")
+    fields = ("records", "transactions", "step_s", "commit_s", "restored_rows")
     return {
         app.stage.name: {name: sum(getattr(r.metrics, name) for r in app.runners.values()) for name in fields}
         for app in worker.apps
     }
 
 
-async def run(bootstrap_servers: str, namespace: str, changes: dict[str, Any]) -> None:
-    """Say `ready` once every partition is open; serve until told to stop."""
+def resident_bytes() -> int:
+    """Return how much memory the process has now."""
+    return int(Path("/proc/self/statm").read_text().split()[1]) * resource.getpagesize()
+
+
+async def run(bootstrap_servers: str, namespace: str, changes: dict[str, Any], names: tuple[str, ...]) -> None:
+    """Say `ready` once every partition is open, and in which time and memory; serve until told to stop."""
     prepare_process()
+    before = time.monotonic()
     stop, workers = asyncio.Event(), list[Worker]()
     made = settings(bootstrap_servers, namespace).model_copy(update=changes)
-    serving = asyncio.create_task(serve(made, three_stages(), stop=stop, on_ready=workers.append))
+    serving = asyncio.create_task(serve(made, three_stages(names), stop=stop, on_ready=workers.append))
     while not (workers and all(map(_is_open, workers[0].apps))):  # noqa: ASYNC110
         await asyncio.sleep(0.05)
-    print("ready", flush=True)
+    print(json.dumps({"open_s": time.monotonic() - before, "resident_bytes": resident_bytes()}), flush=True)
     began, cpu = time.monotonic(), time.process_time()
     await asyncio.to_thread(sys.stdin.read)
     done: dict[str, Any] = report(workers[0])
     done["seconds"], done["cpu_seconds"] = time.monotonic() - began, time.process_time() - cpu
-    done["resident_mb"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    done["resident_bytes"] = resident_bytes()
     stop.set()
     await serving
     print(json.dumps(done))
 
 
 if __name__ == "__main__":
-    asyncio.run(run(sys.argv[1], sys.argv[2], json.loads(sys.argv[3]) if len(sys.argv) > 3 else {}))
+    given = [*sys.argv[3:], "{}", ",".join(STAGES)][:2] if len(sys.argv) < 5 else sys.argv[3:5]
+    asyncio.run(run(sys.argv[1], sys.argv[2], json.loads(given[0]), tuple(given[1].split(","))))

@@ -18,7 +18,7 @@ from benchmarks.streams.broker import broker
 
 ROOT = Path(__file__).parents[2]
 PER_EPISODE = 8
-VARIANTS = ("bare_aiokafka", "quix_app", "ours")
+VARIANTS = ("plain_faust", "bare_aiokafka", "quix_app", "ours")
 
 
 def measure(python: str, module: str, arguments: list[str]) -> dict[str, float]:
@@ -45,8 +45,9 @@ def one_round(bootstrap_servers: str, data: Path, quix_python: str, episodes: in
         before = log_bytes(data)
         python = quix_python if module == "quix_app" else sys.executable
         result = measure(python, module, [bootstrap_servers, namespace, str(records)])
-        rate, cpu = records / result["seconds"], result["cpu_seconds"] / records * 1e6
-        written = (log_bytes(data) - before) / ingested
+        done = result.get("records", records)
+        rate, cpu = done / result["seconds"], result["cpu_seconds"] / done * 1e6
+        written = (log_bytes(data) - before) / ingested * records / done
         found[module] = {"records_per_s": rate, "cpu_us": cpu, "written": written}
         print(f"  {module:14} {rate:8.0f} records/s {cpu:6.0f} CPU µs/record {written:5.2f} bytes written per byte in")
     return found
@@ -66,7 +67,7 @@ def main(quix_python: str, episodes: int, rounds: int) -> None:
         print(
             f"  {module:14} {rate:8.0f} records/s {span:18} {cpu:6.0f} CPU µs/record {written:5.2f} bytes per byte in"
         )
-    for module in ("bare_aiokafka", "quix_app"):
+    for module in VARIANTS[:-1]:
         ratios = [found["ours"]["records_per_s"] / found[module]["records_per_s"] for found in seen]
         print(f"  ours / {module}: {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
 

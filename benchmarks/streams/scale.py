@@ -1,0 +1,147 @@
+"""What a worker can hold and how it scales: two workers beside one, ten times the open episodes, memory, restoring.
+
+python -m benchmarks.streams.scale [episodes]
+
+A rate is that of the trajectories between the first tenth and the last, by the time at which they were written: what
+starting and stopping take is not in it.
+"""
+
+import asyncio
+import gc
+import random
+import sys
+import time
+from contextlib import AsyncExitStack
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
+from benchmarks.streams.broker import broker
+from benchmarks.streams.load import AT_ONCE, TURNS, episode, load
+from benchmarks.streams.pipeline import resident_bytes
+from benchmarks.streams.worker_process import a_worker
+from rollbus.schemas.codec import decode, encode
+from rollbus.schemas.config import AssemblyConfig, RunConfig, ScoringConfig
+from rollbus.schemas.control import Tick
+from rollbus.schemas.topics import TRAJECTORIES
+from rollbus.schemas.trajectories import Location
+from rollbus.streams.assembly import AssemblyStage
+from rollbus.streams.grouping import GroupingStage
+from rollbus.streams.scoring import ScoringStage
+from rollbus.streams.scoring_answers import Answer
+from rollbus.streams.stage import Incoming, Outgoing
+
+EVENTS = TURNS + 4
+PARTITIONS = 4
+NO_TICKS = {"tick_interval_ms": 3_600_000}
+OPEN_EVENTS = 3
+"""Events of an open episode where memory and restoring are measured: its start and two turns, 9 kB."""
+GROUPS = 5_000
+PATIENCE_S = 120.0
+NOWHERE = Location(topic="", partition=0, offset=0)
+
+
+async def rate(bootstrap_servers: str, episodes: int, *, workers: int = 1, at_once: int = AT_ONCE) -> float:
+    """Return the events per second at which workers assemble a backlog."""
+    namespace = f"scale-{time.time_ns()}."
+    await load(bootstrap_servers, namespace, episodes, at_once=at_once)
+    async with AsyncExitStack() as running:
+        reading = asyncio.create_task(_written(bootstrap_servers, namespace, episodes))
+        joining = (
+            running.enter_async_context(a_worker(bootstrap_servers, namespace, NO_TICKS, ("assembly",)))
+            for _ in range(workers)
+        )
+        await asyncio.gather(*joining)
+        times = sorted(await asyncio.wait_for(reading, PATIENCE_S))
+    tenth = len(times) // 10
+    return (len(times) - 2 * tenth) * EVENTS / ((times[-tenth - 1] - times[tenth]) / 1000)
+
+
+async def _written(bootstrap_servers: str, namespace: str, expected: int) -> list[int]:
+    """Return the times at which the expected number of trajectories were written."""
+    consumer = AIOKafkaConsumer(
+        bootstrap_servers=bootstrap_servers, isolation_level="read_committed", auto_offset_reset="earliest"
+    )
+    await consumer.start()
+    consumer.assign([TopicPartition(TRAJECTORIES.full_name(namespace), number) for number in range(PARTITIONS)])
+    times: list[int] = []
+    try:
+        while len(times) < expected:
+            for records in (await consumer.getmany(timeout_ms=500)).values():
+                times += [record.timestamp for record in records]
+    finally:
+        await consumer.stop()
+    return times
+
+
+async def restoring(bootstrap_servers: str, episodes: int) -> None:
+    """Print what a second worker takes to open partitions that hold so many open episodes, and in which memory."""
+    namespace, stages = f"scale-{time.time_ns()}.", ("assembly",)
+    records, _ = await load(bootstrap_servers, namespace, episodes, most_events=OPEN_EVENTS, at_once=episodes)
+    async with a_worker(bootstrap_servers, namespace, NO_TICKS, stages) as first:
+        empty = first["opened"]
+        await _until_committed(bootstrap_servers, namespace, records)
+    async with a_worker(bootstrap_servers, namespace, NO_TICKS, stages) as second:
+        opened = second["opened"]
+    took = opened["open_s"] - empty["open_s"]
+    memory = (opened["resident_bytes"] - empty["resident_bytes"]) / episodes
+    print(f"restoring {episodes} open episodes of {OPEN_EVENTS} events: {took:.1f} s more than opening none,")
+    print(f"  {took * 100_000 / episodes:.0f} s per 100,000; {memory / 1000:.1f} kB of memory each")
+
+
+async def _until_committed(bootstrap_servers: str, namespace: str, records: int) -> None:
+    """Wait until the assembly group's offsets say that all events are taken in."""
+    group, topic = f"{namespace}assembly", f"{namespace}episode-events"
+    consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap_servers, group_id=group, enable_auto_commit=False)
+    await consumer.start()
+    places = [TopicPartition(topic, number) for number in range(PARTITIONS)]
+    consumer.assign(places)
+    try:
+        async with asyncio.timeout(PATIENCE_S):
+            while sum([await consumer.committed(place) or 0 for place in places]) < records:  # noqa: ASYNC110
+                await asyncio.sleep(0.2)
+    finally:
+        await consumer.stop()
+
+
+def memory_of_groups() -> float:
+    """Return the bytes that an open group of eight members holds, one of them missing."""
+    assembly, chance = AssemblyStage(AssemblyConfig()), random.Random(1)
+    scoring, grouping = ScoringStage(ScoringConfig(), keep_ms=0), GroupingStage(RunConfig())
+    scores: list[Outgoing] = []
+    for number in range(GROUPS * 7):
+        group = f"group-{number // 7}"
+        assembled, made = assembly.new_state(), list[Outgoing]()
+        for event in episode(number, chance, group_id=group, group_size=8):
+            made += assembly.step(assembled, Incoming(decode(event), "", NOWHERE, event))
+        incoming = Incoming(made[0].record, group, NOWHERE, b"")
+        scores += scoring.step(scoring.new_state(), incoming, {"reward": Answer(1.0)})
+    data = [encode(score.record) for score in scores]
+    del scores
+    gc.collect()
+    state, before = grouping.new_state(), resident_bytes()
+    tick = Tick(number=0, stream_time_ms=1, wall_clock_ms=1, interval_ms=1_000)
+    list(grouping.step(state, Incoming(tick, "", NOWHERE, b"")))
+    for each in data:
+        kept = bytes(bytearray(each))
+        list(grouping.step(state, Incoming(decode(kept), "", NOWHERE, kept)))
+    list(state.drain())
+    gc.collect()
+    return (resident_bytes() - before) / GROUPS
+
+
+async def main(episodes: int) -> None:
+    """Print all figures."""
+    print(f"an open group of 8 with 7 members: {memory_of_groups() / 1000:.1f} kB of memory")
+    with broker() as running:
+        servers = running.bootstrap_servers
+        one = await rate(servers, episodes)
+        print(f"one worker: {one:.0f} events/s")
+        two = await rate(servers, episodes, workers=2)
+        print(f"two workers: {two:.0f} events/s, {two / one:.2f} times one")
+        crowded = await rate(servers, episodes, at_once=10 * AT_ONCE)
+        print(f"one worker, ten times the open episodes: {crowded:.0f} events/s, {crowded / one:.2f} times")
+        await restoring(servers, episodes)
+
+
+if __name__ == "__main__":
+    asyncio.run(main(int(sys.argv[1]) if len(sys.argv) > 1 else 10_000))

@@ -1,9 +1,12 @@
 """How commands print tables: compact, and wide enough where the output is a file or a pipe."""
 
 import sys
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import rich.console
+import rich.progress
 import rich.table
 from rich import box
 
@@ -26,3 +29,13 @@ class Table(rich.table.Table):
     def __init__(self, *columns: str, **options: Any) -> None:
         """Take what rich's table takes."""
         super().__init__(*columns, **{"box": box.SIMPLE_HEAD, "pad_edge": False, **options})
+
+
+@contextmanager
+def counting(what: str) -> Iterator[Callable[[int, int], None]]:
+    """Show a progress bar on stderr, and hand out what moves it: how much is done, and of how much."""
+    with rich.progress.Progress(
+        *rich.progress.Progress.get_default_columns(), console=Console(stderr=True), transient=True
+    ) as bar:
+        task = bar.add_task(what, total=None)
+        yield lambda done, total: bar.update(task, completed=done, total=total)

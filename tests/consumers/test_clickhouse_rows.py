@@ -8,7 +8,9 @@ import pytest
 from rollbus.consumers.clickhouse.migrator import load_migrations
 from rollbus.consumers.clickhouse.origin import MAX_TIME_MS, Origin
 from rollbus.consumers.clickhouse.rows import MAKERS, NOT_STORED, rows_of
+from rollbus.consumers.clickhouse.tables import TABLES_OF, topics_of
 from rollbus.schemas.registry import RECORDS
+from rollbus.schemas.topics import TOPICS
 from tests.builders import make_started, make_trajectory, make_turn
 from tests.consumers.story import story
 
@@ -72,3 +74,15 @@ def test_a_trajectory_names_the_versions_that_sampled_it_and_its_sampled_tokens(
 def test_a_clock_that_is_far_off_is_held_to_what_a_column_can_hold(said: int, kept: int) -> None:
     event = dataclasses.replace(make_started(), episode_started_at_ms=said)
     assert row(event, "episodes")["started_at"] == kept
+
+
+@pytest.mark.parametrize("record", [record for _, _, record in story()], ids=lambda record: type(record).__name__)
+def test_a_record_has_rows_only_in_the_tables_that_are_rebuilt_from_it(record: Any) -> None:
+    assert {table for table, _ in rows_of(record, ORIGIN)} <= set(TABLES_OF.get(type(record), ()))
+
+
+def test_every_table_is_rebuilt_from_the_topics_that_its_records_are_in() -> None:
+    assert topics_of(["rewards"]) == ("episode-events", "aliases")
+    assert topics_of(["policy_versions"]) == ("run-log", "policy-versions")
+    assert set(topics_of(["dead_letters"])) == {topic.name for topic in TOPICS}
+    assert set(TABLES_OF) == set(MAKERS)

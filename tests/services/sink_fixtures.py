@@ -1,0 +1,113 @@
+"""A sink beside a real broker and ClickHouse's real engine: topics, records, and the wait until all is written."""
+
+import asyncio
+import sys
+import uuid
+from collections.abc import AsyncIterator, Iterable
+from contextlib import asynccontextmanager
+
+import pytest
+from aiokafka import AIOKafkaProducer
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+
+from rollbus.consumers.clickhouse import ClickHouseSettings, SinkSettings, ask, run_sink_async
+from rollbus.consumers.clickhouse.kafka_status import sink_status_async
+from rollbus.consumers.clickhouse.sink import SinkCounters
+from rollbus.schemas.codec import encode
+from rollbus.schemas.kafka_connection import KafkaConnection
+from rollbus.schemas.topics import TOPICS
+from tests.consumers.story import Record
+
+
+@pytest.fixture
+def sink_settings(kafka: str, clickhouse: tuple[str, int], namespace: str) -> SinkSettings:
+    host, port = clickhouse
+    database = f"sink_{uuid.uuid4().hex[:8]}"
+    return SinkSettings(
+        kafka=KafkaConnection(bootstrap_servers=kafka),
+        namespace=namespace,
+        clickhouse=ClickHouseSettings(host=host, port=port, database=database),
+        linger_ms=50,
+    )
+
+
+@asynccontextmanager
+async def sink_process(settings: SinkSettings) -> AsyncIterator[asyncio.subprocess.Process]:
+    """A sink in a process of its own."""
+    program = (
+        "import sys; from rollbus.consumers.clickhouse import SinkSettings, run_sink; "
+        "run_sink(SinkSettings.model_validate_json(sys.argv[1]))"
+    )
+    text = settings.model_dump_json(exclude={"clickhouse": {"password"}})
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", program, text)
+    try:
+        yield process
+    finally:
+        if process.returncode is None:
+            process.kill()
+            await process.wait()
+
+
+async def create_topics(settings: SinkSettings) -> None:
+    admin = AIOKafkaAdminClient(bootstrap_servers=settings.kafka.bootstrap_servers)
+    await admin.start()
+    try:
+        names = [
+            NewTopic(topic.full_name(settings.namespace), 2 if topic.partitions == "events" else 1, 1)
+            for topic in TOPICS
+        ]
+        await admin.create_topics(names)
+    finally:
+        await admin.close()
+
+
+async def send(settings: SinkSettings, records: Iterable[tuple[str, str, bytes]]) -> None:
+    producer = AIOKafkaProducer(
+        bootstrap_servers=settings.kafka.bootstrap_servers,
+        transactional_id=f"{settings.namespace}writer",
+        max_request_size=1_572_864,
+    )
+    await producer.start()
+    try:
+        async with producer.transaction():
+            for topic, key, value in records:
+                await producer.send(settings.namespace + topic, value, key=key.encode())
+    finally:
+        await producer.stop()
+
+
+def encoded(records: Iterable[Record]) -> list[tuple[str, str, bytes]]:
+    return [(topic, key, encode(record)) for topic, key, record in records]
+
+
+async def run_until_written(settings: SinkSettings) -> SinkCounters:
+    """Run a sink until nothing in the log is unwritten, and stop it."""
+    stop = asyncio.Event()
+    running = asyncio.create_task(run_sink_async(settings, stop=stop))
+    try:
+        await wait_until_written(settings, running)
+    finally:
+        stop.set()
+        counters = await running
+    return counters
+
+
+async def wait_until_written(settings: SinkSettings, *sinks: "asyncio.Task[SinkCounters]") -> None:
+    async with asyncio.timeout(60):
+        while not await is_written(settings):
+            for sink in sinks:
+                assert not sink.done(), sink.result()
+            await asyncio.sleep(0.3)
+
+
+async def is_written(settings: SinkSettings) -> bool:
+    lags = await sink_status_async(settings)
+    return len({lag.topic for lag in lags}) == len(TOPICS) and not sum(lag.lag for lag in lags)
+
+
+def counts(settings: SinkSettings, *, final: bool = True) -> dict[str, int]:
+    """Rows of every table that carries Kafka coordinates."""
+    sql = "SELECT table FROM system.columns WHERE database = currentDatabase() AND name = 'kafka_timestamp'"
+    tables = [row[0] for row in ask(settings.clickhouse, sql).rows]
+    parts = [f"SELECT '{table}', count() FROM {table} {'FINAL' if final else ''}" for table in sorted(tables)]
+    return dict(ask(settings.clickhouse, " UNION ALL ".join(parts)).rows)

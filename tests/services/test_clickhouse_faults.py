@@ -1,0 +1,166 @@
+"""The sink killed, doubled and told to forget: what is in the tables equals an oracle computed from the log."""
+
+import asyncio
+import signal
+import sys
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
+from rollbus.consumers.clickhouse import SinkSettings, ask, migrate
+from rollbus.consumers.clickhouse.client_clickhouse import ClickHouse
+from rollbus.consumers.clickhouse.kafka_log import KafkaLog
+from rollbus.consumers.clickhouse.kafka_status import sink_status_async
+from rollbus.consumers.clickhouse.ranges import PartitionBuffer
+from rollbus.schemas.drops import Drop
+from rollbus.schemas.topics import TOPICS
+from tests.builders import START_MS
+from tests.consumers.story import story
+from tests.services.sink_fixtures import (
+    create_topics,
+    encoded,
+    run_until_written,
+    send,
+    sink_process,
+    sink_settings,
+    wait_until_written,
+)
+
+pytestmark = pytest.mark.services
+
+settings = sink_settings
+
+KILLED_BEFORE_ITS_COMMIT = """
+import os, signal, sys
+from rollbus.consumers.clickhouse import SinkSettings, run_sink
+from rollbus.consumers.clickhouse.kafka_source import KafkaSource
+
+async def commit(self, offsets):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+KafkaSource.commit = commit
+run_sink(SinkSettings.model_validate_json(sys.argv[1]))
+"""
+
+
+def late_drops(first: int, count: int) -> list[tuple[str, str, bytes]]:
+    drops = [
+        Drop(unit="event", unit_id=f"late-{n}", reason="late_event", stage="assembly", dropped_at_ms=START_MS)
+        for n in range(first, first + count)
+    ]
+    return encoded([("drops", drop.unit_id, drop) for drop in drops])
+
+
+async def oracle(settings: SinkSettings) -> dict[str, tuple[int, int]]:
+    """Rows and the sum of their offsets, table by table, as they follow from the records in Kafka."""
+    keys = {
+        name: key.split(", ") for name, key in ask(settings.clickhouse, "SELECT name, sorting_key FROM system.tables "
+        "WHERE database = currentDatabase() AND sorting_key != ''").rows
+    }  # fmt: skip
+    kept: dict[str, dict[Any, int]] = {}
+    async with KafkaLog(settings.kafka, settings.namespace) as log:
+        for (topic, number), span in (await log.spans([topic.name for topic in TOPICS])).items():
+            buffer = PartitionBuffer(namespace=settings.namespace, topic=topic, partition=number, start=span.begin)
+            async for records in log.read((topic, number), span):
+                for record in records:
+                    buffer.add(record)
+            made = buffer.cut()
+            for table, rows in made.tables.items() if made else ():
+                for row in rows:
+                    known = kept.setdefault(table, {})
+                    key = tuple(row[name] for name in keys[table])
+                    known[key] = min(known.get(key, row["kafka_offset"]), row["kafka_offset"])
+    return {table: (len(known), sum(known.values())) for table, known in kept.items()}
+
+
+def stored(settings: SinkSettings, *, final: bool = True) -> dict[str, tuple[int, int]]:
+    sql = "SELECT table FROM system.columns WHERE database = currentDatabase() AND name = 'kafka_timestamp'"
+    parts = [
+        f"SELECT '{table}', count(), sum(kafka_offset) FROM {table} {'FINAL' if final else ''}"
+        for (table,) in ask(settings.clickhouse, sql).rows
+    ]
+    found = ask(settings.clickhouse, " UNION ALL ".join(parts)).rows
+    return {table: (count, total) for table, count, total in found if count}
+
+
+async def killed_between_insert_and_commit(settings: SinkSettings) -> None:
+    text = settings.model_dump_json(exclude={"clickhouse": {"password"}})
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", KILLED_BEFORE_ITS_COMMIT, text)
+    assert await asyncio.wait_for(process.wait(), 60) == -signal.SIGKILL
+
+
+@pytest.fixture
+async def logged(settings: SinkSettings) -> SinkSettings:
+    await create_topics(settings)
+    await send(settings, [*encoded(story()), ("scores", "k", b"junk")])
+    migrate(settings.clickhouse)
+    return settings
+
+
+async def test_a_sink_killed_twice_before_its_commit_leaves_what_the_log_says(logged: SinkSettings) -> None:
+    await killed_between_insert_and_commit(logged)
+    assert stored(logged), "it had written"
+    assert not any(lag.committed for lag in await sink_status_async(logged))
+    await send(logged, late_drops(0, 20))
+    await killed_between_insert_and_commit(logged.model_copy(update={"max_rows": 7, "linger_ms": 0}))
+    await run_until_written(logged.model_copy(update={"max_rows": 11}))
+    assert stored(logged) == await oracle(logged)
+
+
+async def test_reading_everything_again_in_other_bounds_changes_nothing(logged: SinkSettings) -> None:
+    await run_until_written(logged)
+    await send(logged, late_drops(0, 30))
+    await run_until_written(logged)
+    before = stored(logged)
+    assert before == await oracle(logged)
+    await forget_offsets(logged)
+    await run_until_written(logged.model_copy(update={"max_rows": 13, "linger_ms": 0}))
+    assert stored(logged) == before
+
+
+async def test_rows_that_come_after_their_token_was_forgotten_are_absorbed_by_their_id(logged: SinkSettings) -> None:
+    client = ClickHouse(logged.clickhouse)
+    client.command("ALTER TABLE drops MODIFY SETTING non_replicated_deduplication_window = 2")
+    client.close()
+    small = logged.model_copy(update={"max_rows": 1, "linger_ms": 0})
+    for first in range(0, 25, 5):
+        await send(logged, late_drops(first, 5))
+        await run_until_written(small)
+    await forget_offsets(logged)
+    await run_until_written(small)
+    assert stored(logged, final=False)["drops"] > stored(logged)["drops"], "the window had overflowed"
+    assert stored(logged) == await oracle(logged)
+
+
+async def test_one_of_two_sinks_killed_leaves_the_other_to_finish(logged: SinkSettings) -> None:
+    quick = logged.model_copy(update={"max_rows": 5, "linger_ms": 10})
+    async with sink_process(quick) as first, sink_process(quick) as second:
+        await send(logged, late_drops(0, 200))
+        async with asyncio.timeout(60):
+            while not stored(logged):  # noqa: ASYNC110 - the sink is another process
+                await asyncio.sleep(0.1)
+        first.kill()
+        await first.wait()
+        await send(logged, late_drops(200, 100))
+        await wait_until_written(logged)
+        assert second.returncode is None
+        second.terminate()
+        await second.wait()
+    assert stored(logged) == await oracle(logged)
+
+
+async def forget_offsets(settings: SinkSettings) -> None:
+    """Put the sink's group back to the beginning of every partition."""
+    consumer = AIOKafkaConsumer(**settings.kafka.client_options(), group_id=settings.group_id, enable_auto_commit=False)
+    await consumer.start()
+    try:
+        partitions = [
+            TopicPartition(topic.full_name(settings.namespace), number)
+            for topic in TOPICS
+            for number in range(2 if topic.partitions == "events" else 1)
+        ]
+        consumer.assign(partitions)
+        await consumer.commit(dict.fromkeys(partitions, 0))
+    finally:
+        await consumer.stop()

@@ -1,0 +1,143 @@
+"""Tables made anew from the log: equal where nothing was lost, mended where something was, no reader disturbed."""
+
+import asyncio
+from collections.abc import AsyncIterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rollbus.consumers.clickhouse import ask
+from rollbus.consumers.clickhouse.chunk_joiner import KafkaRecord
+from rollbus.consumers.clickhouse.client_clickhouse import ClickHouse
+from rollbus.consumers.clickhouse.kafka_log import KafkaLog
+from rollbus.consumers.clickhouse.log_files import FileLog, Partition, Span, export_log
+from rollbus.consumers.clickhouse.rebuild import all_tables, rebuild
+from rollbus.consumers.clickhouse.settings import SinkSettings
+from rollbus.schemas.errors import ConfigurationError, DataLossError
+from rollbus.schemas.topics import TOPICS
+from tests.consumers.story import story
+from tests.services.sink_fixtures import counts, create_topics, encoded, run_until_written, send, sink_settings
+
+pytestmark = pytest.mark.services
+
+settings = sink_settings
+
+
+@pytest.fixture
+async def written(settings: SinkSettings) -> SinkSettings:
+    """The story, with a dead letter, in Kafka and in ClickHouse."""
+    await create_topics(settings)
+    await send(settings, [*encoded(story()), ("scores", "k", b"junk")])
+    await run_until_written(settings)
+    return settings
+
+
+class KeptLog(KafkaLog):
+    """A log whose reader can be asked to do something in the middle."""
+
+    async def read(self, partition: Partition, span: Span) -> AsyncIterator[Sequence[KafkaRecord]]:
+        async for records in super().read(partition, span):
+            yield records
+            await self.in_between()
+
+    async def in_between(self) -> None:
+        """Nothing, unless a test says otherwise."""
+
+
+async def rebuilt(settings: SinkSettings, *tables: str, log_class: type[KafkaLog] = KafkaLog) -> Any:
+    client = ClickHouse(settings.clickhouse)
+    try:
+        async with log_class(settings.kafka, settings.namespace) as log:
+            return await rebuild(client, log, settings.namespace, tables)
+    finally:
+        client.close()
+
+
+def command(settings: SinkSettings, sql: str) -> None:
+    client = ClickHouse(settings.clickhouse)
+    client.command(sql)
+    client.close()
+
+
+def leftovers(settings: SinkSettings) -> list[Any]:
+    sql = "SELECT name FROM system.tables WHERE database = currentDatabase() AND name LIKE '%_rebuild'"
+    return ask(settings.clickhouse, sql).rows
+
+
+async def test_what_was_written_comes_out_equal_and_what_was_lost_comes_back(written: SinkSettings) -> None:
+    before = counts(written)
+    made = await rebuilt(written)
+    assert [table.table for table in made.tables] == list(all_tables())
+    assert all(table.other_ranges == () for table in made.tables)
+    assert made.verified_ranges > 10
+    assert counts(written) == before
+
+    command(written, "ALTER TABLE turns DELETE WHERE episode_id = 'e3' SETTINGS mutations_sync = 2")
+    command(written, "TRUNCATE TABLE scores")
+    command(written, "ALTER TABLE groups UPDATE reward_mean = 7 WHERE group_id = 'g1' SETTINGS mutations_sync = 2")
+    made = await rebuilt(written, "turns", "scores", "groups")
+    assert {table.table for table in made.tables if table.other_ranges} == {"turns", "scores", "groups"}
+    assert counts(written) == before
+    assert ask(written.clickhouse, "SELECT reward_mean FROM groups FINAL WHERE group_id = 'g1'").rows == [(0.5,)]
+    assert leftovers(written) == []
+
+
+async def test_rows_that_the_log_does_not_hold_stay(written: SinkSettings) -> None:
+    copied = "SELECT * REPLACE ('replay-x.' AS namespace) FROM scores"
+    command(written, f"INSERT INTO scores {copied}")
+    before = counts(written)
+    await rebuilt(written, "scores")
+    assert counts(written) == before
+
+
+async def test_a_rebuild_from_an_export_needs_no_kafka(written: SinkSettings, tmp_path: Path) -> None:
+    topics = [topic.name for topic in TOPICS]
+    async with KafkaLog(written.kafka, written.namespace) as log:
+        records = await export_log(log, topics, tmp_path)
+    assert records == len(story()) + 1
+    before = counts(written)
+    command(written, "TRUNCATE TABLE events")
+    client = ClickHouse(written.clickhouse)
+    made = await rebuild(client, FileLog(tmp_path), written.namespace, ["events"])
+    client.close()
+    assert made.tables[0].rows == counts(written)["events"] == before["events"]
+
+
+async def test_what_the_sink_writes_meanwhile_is_not_lost_and_readers_see_whole_tables(written: SinkSettings) -> None:
+    before = counts(written)
+    seen: list[int] = []
+
+    class Busy(KeptLog):
+        async def in_between(self) -> None:
+            if not seen:
+                await send(written, encoded([("drops", "late", story()[-6][2])]))
+                await run_until_written(written)
+            seen.append((await asyncio.to_thread(counts, written))["events"])
+
+    await rebuilt(written, log_class=Busy)
+    assert set(seen) == {before["events"]}
+    after = counts(written, final=False)
+    assert after["drops"] == before["drops"] + 1, "delivered again, so once more until a merge"
+    assert counts(written) == before
+
+
+async def test_a_log_that_holds_less_than_the_table_changes_nothing(written: SinkSettings, tmp_path: Path) -> None:
+    class Forgetful(KeptLog):
+        async def read(self, partition: Partition, span: Span) -> AsyncIterator[Sequence[KafkaRecord]]:
+            async for records in super().read(partition, span):
+                yield [record for record in records if partition[0] != "scores"]
+
+    before = counts(written)
+    with pytest.raises(DataLossError, match="do not hold what the sink read; nothing was changed"):
+        await rebuilt(written, "scores", log_class=Forgetful)
+    command(written, "TRUNCATE TABLE sink_ranges")
+    with pytest.raises(DataLossError, match="table scores has 8 rows of scores:"):
+        await rebuilt(written, "scores", log_class=Forgetful)
+    assert counts(written) == before
+    assert leftovers(written) == []
+
+
+async def test_a_name_that_is_no_table_is_refused(settings: SinkSettings) -> None:
+    with pytest.raises(ConfigurationError, match="no table step is made from the log; there are batch_groups"):
+        await rebuilt(settings, "step")

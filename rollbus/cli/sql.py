@@ -1,6 +1,8 @@
 """`rollbus sql`: saved questions and your own."""
 
-from typing import TYPE_CHECKING
+from collections.abc import Callable
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -11,9 +13,24 @@ if TYPE_CHECKING:
     from rollbus.consumers.clickhouse.saved import Answer
     from rollbus.settings import Settings
 
-output_option = click.option(
-    "-o", "--output", type=click.Choice(["table", "csv", "json"]), default="table", show_default=True
-)
+
+def output_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add how an answer is shown, and where it goes."""
+    options = (
+        click.option(
+            "-o",
+            "--output",
+            type=click.Choice(["table", "csv", "json", "parquet", "chart"]),
+            default="table",
+            show_default=True,
+            help="json has one object per line; chart draws bars.",
+        ),
+        click.option("--to", type=click.Path(path_type=Path, dir_okay=False), help="File to write; parquet needs one."),
+        click.option("--value", help="Column that a chart draws; without it, the first mean or number."),
+    )
+    for option in reversed(options):
+        command = option(command)
+    return command
 
 
 @click.group()
@@ -36,27 +53,27 @@ def list_() -> None:
 @sql.command()
 @click.argument("name")
 @click.option("-p", "--param", "values", multiple=True, metavar="NAME=VALUE", help="A parameter; repeatable.")
-@output_option
+@output_options
 @with_settings
-def run(settings: "Settings", name: str, values: tuple[str, ...], output: str) -> None:
-    """Answer a saved question, for example: rollbus sql run staleness --param run=main"""
+def run(settings: "Settings", name: str, values: tuple[str, ...], **shown: Any) -> None:
+    """Answer a saved question, for example: rollbus sql run lineage-of-step --param step=12"""
     from rollbus.consumers.clickhouse.saved import load_query, run_query
 
     given = dict(_split(value) for value in values)
     if any(parameter.name == "namespace" for parameter in load_query(name).parameters):
         given.setdefault("namespace", settings.namespace)
-    _print(run_query(settings.clickhouse, name, given), output, title=name)
+    _print(run_query(settings.clickhouse, name, given), title=name, **shown)
 
 
 @sql.command()
 @click.argument("statement")
-@output_option
+@output_options
 @with_settings
-def query(settings: "Settings", statement: str, output: str) -> None:
+def query(settings: "Settings", statement: str, **shown: Any) -> None:
     """Answer one SQL statement of your own."""
     from rollbus.consumers.clickhouse.saved import ask
 
-    _print(ask(settings.clickhouse, statement), output)
+    _print(ask(settings.clickhouse, statement), **shown)
 
 
 def _split(value: str) -> tuple[str, str]:
@@ -66,10 +83,31 @@ def _split(value: str) -> tuple[str, str]:
     return name, text
 
 
-def _print(answer: "Answer", output: str, title: str | None = None) -> None:
+def _print(answer: "Answer", *, output: str, to: Path | None, value: str | None, title: str | None = None) -> None:
     from rollbus.consumers.clickhouse.output import as_csv, as_json, as_table
 
-    if output == "table":
-        Console().print(as_table(answer.columns, answer.rows, title=title))
+    if output == "parquet":
+        from rollbus.consumers.clickhouse.parquet import write_parquet
+
+        if to is None:
+            raise click.UsageError("--output parquet needs --to FILE")
+        write_parquet(to, answer.columns, answer.rows)
+        click.echo(f"{len(answer.rows)} rows in {to}", err=True)
+    elif output in {"csv", "json"}:
+        text = (as_csv if output == "csv" else as_json)(answer.columns, answer.rows)
+        if to is None:
+            click.echo(text, nl=False)
+        else:
+            to.write_text(text)
     else:
-        click.echo((as_csv if output == "csv" else as_json)(answer.columns, answer.rows), nl=False)
+        if output == "chart":
+            from rollbus.consumers.clickhouse.chart import as_chart
+
+            shown = as_chart(answer.columns, answer.rows, value=value)
+        else:
+            shown = as_table(answer.columns, answer.rows, title=title)
+        if to is None:
+            Console().print(shown)
+        else:
+            with to.open("w") as file:
+                Console(file=file).print(shown)

@@ -3,10 +3,17 @@
 import io
 import json
 from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
 
+import pyarrow.parquet as pq
+import pytest
 from rich.console import Console
 
+from rollbus.consumers.clickhouse.chart import as_chart
 from rollbus.consumers.clickhouse.output import as_csv, as_json, as_table, cell
+from rollbus.consumers.clickhouse.parquet import write_parquet
+from rollbus.schemas.errors import ConfigurationError
 
 COLUMNS = ["name", "value", "at", "ids"]
 ROWS = [("a,b", 0.123456, datetime(2026, 1, 2, tzinfo=UTC), ["x", "y"]), ("c", None, None, [])]
@@ -44,3 +51,49 @@ def test_text_that_looks_like_markup_stays_text() -> None:
 def test_long_lists_and_maps_are_shortened_in_a_cell() -> None:
     assert cell(list(range(10))) == "0, 1, 2, 3, 4, 5, 6, 7, … 2 more"
     assert cell({"a": 0.5}) == "a=0.5"
+
+
+def text_of(shown: Any) -> str:
+    console = Console(width=120, file=io.StringIO(), record=True)
+    console.print(shown)
+    return console.export_text()
+
+
+def test_a_chart_draws_the_mean_of_each_row() -> None:
+    columns = ["policy_version", "trajectories", "reward_mean"]
+    lines = text_of(as_chart(columns, [(0, 900, 0.25), (1, 20, 0.5), (2, 20, None)])).splitlines()
+    assert lines[0].strip() == "reward_mean"
+    assert [line.split()[0] for line in lines[1:]] == ["0", "1", "2"]
+    assert lines[1].count("█") * 2 == lines[2].count("█") > 20
+    assert lines[3].count("█") == 0
+    assert "900" in text_of(as_chart(columns, [(0, 900, 0.25)], value="trajectories"))
+
+
+def test_a_chart_of_many_rows_is_thinned_and_keeps_both_ends() -> None:
+    lines = text_of(as_chart(["step", "loss"], [(step, step / 7) for step in range(1000)])).splitlines()
+    assert (len(lines), lines[1].split()[0], lines[-1].split()[0]) == (61, "0", "999")
+
+
+def test_a_chart_without_numbers_or_of_an_unknown_column_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="needs a column of numbers"):
+        as_chart(["name", "task"], [("a", "b")])
+    with pytest.raises(ConfigurationError, match="no column 'loss'; there are name, value"):
+        as_chart(["name", "value"], [("a", 1)], value="loss")
+
+
+def test_parquet_keeps_types_lists_and_maps(tmp_path: Path) -> None:
+    path = tmp_path / "answer.parquet"
+    rows = [("a", 1, 0.5, ["x"], {"loss": 0.25}, ROWS[0][2]), ("b", None, None, [], {}, None)]
+    write_parquet(path, ["name", "count", "mean", "ids", "metrics", "at"], rows)
+    found = pq.read_table(path).to_pylist()
+    assert found[0] == {
+        "name": "a",
+        "count": 1,
+        "mean": 0.5,
+        "ids": ["x"],
+        "metrics": [("loss", 0.25)],
+        "at": ROWS[0][2],
+    }
+    assert (found[1]["count"], found[1]["metrics"]) == (None, [])
+    write_parquet(path, ["name"], [])
+    assert pq.read_table(path).num_rows == 0

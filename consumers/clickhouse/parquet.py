@@ -1,0 +1,22 @@
+"""An answer → a Parquet file: columns keep their types, lists and maps included."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+
+def write_parquet(path: Path, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
+    """Write the answer; a map becomes a list of its pairs, as Parquet has it."""
+    values = list(zip(*rows, strict=True)) if rows else [()] * len(columns)
+    arrays = {name: _array(column) for name, column in zip(columns, values, strict=True)}
+    pq.write_table(pa.table(arrays), path, compression="zstd")
+
+
+def _array(values: Sequence[Any]) -> pa.Array:
+    if any(isinstance(value, dict) for value in values):
+        found = next((item for value in values if value for item in value.values()), 0.0)
+        return pa.array([list((value or {}).items()) for value in values], pa.map_(pa.string(), pa.scalar(found).type))
+    return pa.array(list(values))

@@ -74,6 +74,10 @@ class Resampler:
         """Wait for the attempts under way."""
         await asyncio.gather(*self._tasks, return_exceptions=True)
 
+    def under_way(self) -> tuple[asyncio.Task[None], ...]:
+        """Return the attempts that have begun and not ended."""
+        return tuple(self._tasks)
+
     def _ended(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         self._slots.release()

@@ -52,11 +52,16 @@ def expect(events: Iterable[Any]) -> Expected:
         if len(rewards) < 2:
             expected.dropped["incomplete_group", next(iter(rewards))] += 1
         else:
-            expected.groups[group] = {
-                name: (reward, reward - fmean(other for mate, other in rewards.items() if mate != name))
-                for name, reward in rewards.items()
-            }
+            expected.groups[group] = leave_one_out(rewards)
     return expected
+
+
+def leave_one_out(rewards: dict[str, float]) -> dict[str, tuple[float, float]]:
+    """Return reward and advantage by trajectory."""
+    return {
+        name: (reward, reward - fmean(other for mate, other in rewards.items() if mate != name))
+        for name, reward in rewards.items()
+    }
 
 
 def _whole(events: list[Any]) -> bool:

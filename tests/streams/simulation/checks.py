@@ -7,7 +7,7 @@ from typing import Any
 from rollbus.schemas.groups import Group, StepOutcome
 from rollbus.schemas.steps import StepCompleted
 from rollbus.schemas.topics import BATCHES, CURRICULUM, DROPS, RUN_LOG, SCORES, TRAINING_STEPS, TRAJECTORIES, Topic
-from tests.flow.reference import expect
+from tests.flow.reference import Expected, expect, leave_one_out
 from tests.streams.simulation.cluster import undisturbed
 from tests.streams.simulation.history import Past
 from tests.streams.simulation.log import Place
@@ -97,7 +97,7 @@ def _amiss(found: Counter[str], expected: Counter[str]) -> str:
 
 def _as_worked_out_at_once(past: Past) -> None:
     """Trajectories, groups with advantages, and drops before batching are what follows from all events at once."""
-    expected = expect(past.events)
+    expected = judged(expect(past.events)) if past.runs[0].grouping.rewards else expect(past.events)
     emitted = Counter(one.trajectory_id for one in _records(past, TRAJECTORIES, "Trajectory"))
     assert emitted == Counter(expected.trajectories)
     groups = {
@@ -115,11 +115,23 @@ def _as_worked_out_at_once(past: Past) -> None:
     dropped = Counter[tuple[str, str]]()
     starts = {event.episode_id for event in past.events if type(event).__name__ == "EpisodeStarted"}
     for drop in _records(past, DROPS, "Drop"):
-        if drop.stage == "grouping" and drop.run_id == "main":
+        if drop.stage in ("grouping", "group-scoring") and drop.run_id == "main":
             dropped.update((drop.reason, name) for name in drop.trajectory_ids)
         elif drop.unit == "episode" and drop.unit_id not in starts:
             dropped[drop.reason, drop.unit_id] += 1
     assert dropped == expected.dropped
+
+
+def judged(expected: Expected) -> Expected:
+    """Work out what `places` makes of the groups, with a weight of 2."""
+    for name, members in list(expected.groups.items()):
+        if len(members) > 2:
+            expected.dropped.update(("score_failed", member) for member in members)
+            del expected.groups[name]
+        else:
+            rewards = {each: members[each][0] + 2.0 * place for place, each in enumerate(sorted(members))}
+            expected.groups[name] = leave_one_out(rewards)
+    return expected
 
 
 def _records(past: Past, topic: Topic, kind: str) -> Iterator[Any]:

@@ -6,7 +6,7 @@ forget the generator; a zombie is one that goes on although another worker has o
 """
 
 import random
-from collections.abc import Coroutine, Generator, Sequence
+from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -14,6 +14,7 @@ from rollbus.schemas.codec import encode
 from rollbus.streams.stage import Outgoing
 from rollbus.streams.stages import AnyStage
 from tests.streams.simulation.log import Broker, FencedError, Place
+from tests.streams.simulation.taking import take
 
 MOST_ROUNDS = 200
 """A history that settles takes a few, and a task a few dozen points in each."""
@@ -117,12 +118,7 @@ class Cluster:
             if end == position:
                 yield
                 continue
-            answers = _answer(task.stage.answer(state, batch))
-            outputs = [
-                out
-                for incoming, answer in zip(batch, answers, strict=True)
-                for out in task.stage.step(state, incoming, answer)
-            ]
+            outputs = take(task.stage, state, batch)
             rows = state.drain()
             yield
             transaction = broker.begin(task.name, epoch)
@@ -152,21 +148,10 @@ class Cluster:
         return state
 
 
-def _answer(question: Coroutine[Any, Any, Sequence[Any]]) -> Sequence[Any]:
-    """Run a coroutine that waits for nobody, without an event loop."""
-    try:
-        question.send(None)
-    except StopIteration as answered:
-        found: Sequence[Any] = answered.value
-        return found
-    raise AssertionError("a stage waits for the outside world; the simulation has none")
-
-
 def undisturbed(task: Task, broker: Broker) -> tuple[Any, list[Outgoing]]:
     """Return the state and the outputs of a stage that takes the same input in one life, record by record."""
     state = task.stage.new_state()
     outputs: list[Outgoing] = []
     for incoming in broker.committed(task.stage.input, task.partition):
-        (answer,) = _answer(task.stage.answer(state, [incoming]))
-        outputs += task.stage.step(state, incoming, answer)
+        outputs += take(task.stage, state, [incoming])
     return state, outputs

@@ -10,24 +10,38 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
+from rollbus.schemas.chunks import parse, split
 from rollbus.schemas.codec import encode
 from rollbus.schemas.config import (
     AssemblyConfig,
     BatchingConfig,
     CurriculumConfig,
     GroupingConfig,
+    RewardConfig,
     RunConfig,
     ScoringConfig,
 )
-from rollbus.schemas.topics import EPISODE_EVENTS, RUN_LOG, SCORES, TRAJECTORIES
+from rollbus.schemas.events import AliasDeclared
+from rollbus.schemas.topics import ALIASES, EPISODE_EVENTS, RUN_LOG, STAGE_INPUTS
+from rollbus.streams.payload import bind_payload
 from rollbus.streams.stage import PureAsEffects
 from rollbus.streams.stages import AnyStage, namespace_stages, run_stages
-from tests.builders import START_MS, make_command, make_episode, make_excluded, make_reward, make_tick
+from tests.builders import (
+    START_MS,
+    make_alias,
+    make_alias_reward,
+    make_command,
+    make_episode,
+    make_excluded,
+    make_reward,
+    make_tick,
+)
 from tests.streams.simulation.cluster import Cluster
+from tests.streams.simulation.judging import REGISTRY
 from tests.streams.simulation.log import Broker, Cheat
 from tests.streams.simulation.trainer import SimulatedTrainer
 
-ASSEMBLY = AssemblyConfig(inactivity_ms=30_000, gap_grace_ms=20_000)
+ASSEMBLY = AssemblyConfig(inactivity_ms=30_000, gap_grace_ms=20_000, late_horizon_ms=100_000)
 GROUPING = GroupingConfig(group_size=2, window_ms=50_000)
 MAIN: tuple[RunConfig, ...] = (
     RunConfig(
@@ -39,6 +53,10 @@ MAIN: tuple[RunConfig, ...] = (
         curriculum=CurriculumConfig(mode="harness", groups_per_window=2, window_span_ms=45_000, expansion_interval=1),
         batching=BatchingConfig(groups_per_step=2, batches_ahead=2, flush_ms=30_000),
     ),
+    RunConfig(
+        grouping=GROUPING.model_copy(update={"rewards": (RewardConfig(type="places", name="place", weight=2.0),)}),
+        batching=BatchingConfig(groups_per_step=1, max_off_policy_steps=1, max_waiting_groups=2),
+    ),
 )
 OTHER = RunConfig(
     run_id="other",
@@ -49,6 +67,13 @@ OTHER = RunConfig(
 SECONDS_CALM, SECONDS_WILD = (1,), (1, 15, 40)
 Sent = tuple[Any, bytes]
 """An event and its bytes."""
+_POISON: tuple[tuple[Any, bytes], ...] = (
+    (None, b""),
+    (None, b"\xc3\x01 no schema has these bytes"),
+    (None, b"\xc3\x02 half a chunk"),
+    (make_command("pause"), encode(make_command("pause"))),
+)
+"""What no stage of the events takes: unreadable, and misplaced."""
 COMMANDS: tuple[Any, ...] = ("end_window", "pause", "resume", "stop")
 
 
@@ -76,6 +101,7 @@ def live(seed: int, cheat: Cheat = "") -> Past:
     main, others = chance.randrange(len(MAIN)), int(chance.random() < 0.2)
     runs, stages = _stages(main, others)
     broker = Broker(partitions, cheat)
+    bind_payload(stages, broker)
     cluster = Cluster(broker, stages, chance, workers=chance.randint(1, 3))
     events = list(_events(chance, calm))
     sent = [*events, *(chance.choice(events) for _ in range(chance.randint(0, 3)))]
@@ -85,8 +111,7 @@ def live(seed: int, cheat: Cheat = "") -> Past:
     while sent:
         _disturb(chance, cluster, clock, calm)
         for _ in range(min(len(sent), chance.randint(1, 6))):
-            event, data = sent.pop()
-            broker.publish(EPISODE_EVENTS, event.root_episode_id, event, data)
+            _publish(chance, broker, *sent.pop())
         for _ in range(chance.randint(0, 12)):
             cluster.advance()
     cluster.settle()  # before time passes: a score under way must not miss its group
@@ -107,7 +132,7 @@ class _Clock:
         self._number += 1
         self._now_ms += seconds * 1_000
         tick, data = _tick(self._number, self._now_ms)
-        for topic in (EPISODE_EVENTS, TRAJECTORIES, SCORES, RUN_LOG):
+        for topic in dict.fromkeys(STAGE_INPUTS.values()):
             for partition in range(self._broker.partitions_of(topic)):
                 self._broker.publish(topic, "", tick, data, partition)
 
@@ -117,6 +142,22 @@ class _Clock:
         command = make_command(name, key=str(self._commands))
         for _ in range(2):
             self._broker.publish(RUN_LOG, "main", command, encode(command))
+
+
+def _publish(chance: random.Random, broker: Broker, event: Any, data: bytes) -> None:
+    """Write an event, now and then in chunks, and something unreadable or misplaced beside it."""
+    topic, key = (EPISODE_EVENTS, event.root_episode_id)
+    if not event.episode_id or isinstance(event, AliasDeclared):
+        topic, key = ALIASES, event.alias
+    if topic is EPISODE_EVENTS and chance.random() < 0.05:
+        for frame in split(data, limit=150):
+            broker.publish(topic, key, parse(frame) if frame is not data else event, frame)
+            if chance.random() < 0.1:
+                broker.publish(topic, key, parse(frame) if frame is not data else event, frame)
+    else:
+        broker.publish(topic, key, event, data)
+    if chance.random() < 0.03:
+        broker.publish(topic, key, *chance.choice(_POISON))
 
 
 def _disturb(chance: random.Random, cluster: Cluster, clock: _Clock, calm: bool) -> None:
@@ -145,6 +186,8 @@ def _events(chance: random.Random, calm: bool) -> Iterator[Sent]:
             yield from (event for index, event in enumerate(episode) if index != lost)
             if not calm and chance.random() < 0.3:
                 yield _late(f"e{group}-{attempt}", chance.choice(("reward", "reward", "excluded")))
+            if not calm and chance.random() < 0.2:
+                yield from _by_alias(f"e{group}-{attempt}", declared=chance.random() < 0.8)
 
 
 @cache
@@ -161,6 +204,12 @@ def _late(name: str, kind: str) -> Sent:
 
 
 @cache
+def _by_alias(name: str, declared: bool) -> tuple[Sent, ...]:
+    events = [make_alias_reward(f"order {name}", 0.5), *[make_alias(f"order {name}", name)] * declared]
+    return tuple((event, encode(event)) for event in events)
+
+
+@cache
 def _tick(number: int, now_ms: int) -> tuple[Any, bytes]:
     tick = make_tick(number, stream_time_ms=now_ms)
     return tick, encode(tick)
@@ -169,5 +218,6 @@ def _tick(number: int, now_ms: int) -> tuple[Any, bytes]:
 @cache
 def _stages(main: int, others: int) -> tuple[tuple[RunConfig, ...], list[AnyStage]]:
     runs = (MAIN[main], OTHER)[: 1 + others]
-    spaces = [stage for stage in namespace_stages(ASSEMBLY, ScoringConfig()) if stage.name != "alias"]
-    return runs, [*spaces, *(stage for run in runs for stage in run_stages(run)), PureAsEffects(SimulatedTrainer())]
+    stages = namespace_stages(ASSEMBLY, ScoringConfig(), registry=REGISTRY)
+    stages += [stage for run in runs for stage in run_stages(run, registry=REGISTRY)]
+    return runs, [*stages, PureAsEffects(SimulatedTrainer())]

@@ -7,12 +7,12 @@ fences the older and aborts what that one left open.
 
 import zlib
 from collections import defaultdict
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 from rollbus.schemas.topics import Topic
-from rollbus.schemas.trajectories import Location
+from rollbus.schemas.trajectories import Location, Trajectory
 from rollbus.streams.stage import Incoming
 
 Cheat = Literal["", "offsets_apart", "outputs_apart", "row_left_out", "no_fencing", "read_uncommitted"]
@@ -136,6 +136,16 @@ class Broker:
     def has_open(self, writer: str) -> bool:
         """Say whether a writer has left a transaction open; readers wait until it is ended."""
         return writer in self._open
+
+    async def fetch(self, locations: Collection[Location]) -> Mapping[Location, Trajectory]:
+        """Return the trajectories that stand at locations, as a payload does."""
+        found = {}
+        for at in locations:
+            entries = self.entries[at.topic, at.partition]
+            incoming = entries[at.offset].incoming if at.offset < len(entries) else None
+            if incoming is not None and isinstance(incoming.record, Trajectory):
+                found[at] = incoming.record
+        return found
 
     def committed(self, topic: Topic, partition: int | None = None) -> list[Incoming]:
         """Return a topic's committed records, of one partition where that is named."""

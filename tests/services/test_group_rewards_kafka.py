@@ -1,0 +1,118 @@
+"""On a real broker: attempts are made once though their maker dies, and the full group is judged as a whole."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from typing import Any
+
+import pytest
+
+from rollbus.producers import MemorySink, init
+from rollbus.resample import Attempt, Resampler
+from rollbus.resample_kafka import resample
+from rollbus.schemas.codec import encode
+from rollbus.schemas.config import (
+    AssemblyConfig,
+    GroupingConfig,
+    ResampleConfig,
+    RewardConfig,
+    RunConfig,
+    ScoringConfig,
+)
+from rollbus.schemas.groups import Group, ResampleRequested
+from rollbus.schemas.topics import EPISODE_EVENTS, RESAMPLE_REQUESTS, RUN_LOG
+from rollbus.schemas.trajectories import Trajectory
+from rollbus.streams.rewards.contract import RewardContext, RewardFunction
+from rollbus.streams.rewards.registry import BUILT_IN
+from rollbus.streams.settings import StreamSettings
+from rollbus.streams.stages import namespace_stages, run_stages
+from rollbus.streams.topics_kafka import ensure_topics
+from tests.builders import make_episode
+from tests.services.stream_fixtures import read_topic, send, stream_settings
+from tests.services.stream_process import running
+
+pytestmark = pytest.mark.services
+
+FOUR = 4
+Agent = Callable[[Attempt], Awaitable[None]]
+
+
+def later_is_better(group: Sequence[Trajectory], context: RewardContext) -> list[float | None]:
+    """Grade by the place among all members, so that it cannot be known of one alone."""
+    names = sorted(one.episode_id for one in group)
+    assert all(one.turns for one in group)
+    return [float(names.index(one.episode_id)) for one in group]
+
+
+REGISTRY = {**BUILT_IN, "later": RewardFunction(later_is_better, per="group")}
+RUN = RunConfig(
+    grouping=GroupingConfig(
+        group_size=FOUR, strategy="by_prompt", rewards=(RewardConfig(type="later", name="later", weight=10.0),)
+    ),
+    resample=ResampleConfig(attempts_per_hour=2 * (FOUR - 1)),
+)
+
+
+async def test_a_killed_maker_doubles_no_attempt_and_the_group_is_judged(kafka: str, namespace: str) -> None:
+    settings = stream_settings(kafka, namespace)
+    stages = namespace_stages(AssemblyConfig(), ScoringConfig())
+    stages += run_stages(RUN, registry=REGISTRY, partitions=settings.event_partitions)
+    await ensure_topics(settings, stages)
+    calls = Counter[str]()
+
+    async def dies(attempt: Attempt) -> None:
+        calls[attempt.episode.id] += 1
+        await asyncio.Event().wait()
+
+    async def plays(attempt: Attempt) -> None:
+        calls[attempt.episode.id] += 1
+        start = {"example_id": None, "resampled": True}
+        await _publish(settings, make_episode(attempt.episode.id, reward=1.0, start=start))
+
+    async with running(settings, stages):
+        await _publish(settings, make_episode("traffic", reward=0.0, start={"example_id": None}))
+        await _until(lambda: _count(settings, ResampleRequested), FOUR - 1)
+        await _make(settings, dies, lambda counts: len(calls) == 1)
+        await _make(settings, plays, lambda counts: counts["made"] == FOUR - 2)
+        # one attempt is lost with its maker; traffic with the same opening fills its place
+        await _publish(settings, make_episode("again", reward=0.0, start={"example_id": None}))
+        await _until(lambda: _count(settings, Group), 1)
+    assert set(calls.values()) == {1}
+    assert len(calls) == FOUR - 1
+    (group,) = [one for one in await read_topic(settings, RUN_LOG.name, 1) if isinstance(one, Group)]
+    assert sorted(member.components["later"] for member in group.members) == [0.0, 1.0, 2.0, 3.0]
+    assert sum(member.resampled for member in group.members) == FOUR - 2
+    assert all(member.reward == member.components["later"] * 10 + member.resampled for member in group.members)
+    assert len(await read_topic(settings, RESAMPLE_REQUESTS.name, 1)) == FOUR - 1
+
+
+async def _make(settings: StreamSettings, agent: Agent, until: Callable[[Counter[str]], bool]) -> None:
+    """Make attempts until something has come about, then die without a word."""
+    recorder = init(sink=MemorySink())
+    resampler = Resampler(agent, recorder, concurrency=1)
+    work = asyncio.create_task(resample(settings, RUN.run_id, resampler, stop=asyncio.Event()))
+    async with asyncio.timeout(30):
+        while not until(resampler.counts):  # noqa: ASYNC110 - looks at what others do
+            await asyncio.sleep(0.05)
+    for task in (*resampler.under_way(), work):
+        task.cancel()
+        with suppress(asyncio.CancelledError):
+            await task
+    await asyncio.to_thread(recorder.close)
+
+
+async def _publish(settings: StreamSettings, events: list[Any]) -> None:
+    items = [(event.root_episode_id.encode(), encode(event)) for event in events]
+    await send(settings, EPISODE_EVENTS.name, items)
+
+
+async def _count(settings: StreamSettings, kind: type) -> int:
+    topic = RESAMPLE_REQUESTS if kind is ResampleRequested else RUN_LOG
+    return sum(isinstance(record, kind) for record in await read_topic(settings, topic.name, 1))
+
+
+async def _until(count: Callable[[], Awaitable[int]], wanted: int) -> None:
+    async with asyncio.timeout(30):
+        while await count() < wanted:  # noqa: ASYNC110 - looks at a topic
+            await asyncio.sleep(0.2)

@@ -1,0 +1,19 @@
+"""A reward over groups that needs the payload of all members, and fails on some groups."""
+
+from collections.abc import Sequence
+
+from rollbus.schemas.trajectories import Trajectory
+from rollbus.streams.rewards.contract import RewardContext, RewardFunction
+from rollbus.streams.rewards.registry import BUILT_IN
+
+
+def places(group: Sequence[Trajectory], context: RewardContext) -> list[float | None]:
+    """Grade by the place among the ids, which can be worked out from them alone; groups of three fail."""
+    if len(group) > 2:
+        raise RuntimeError("three are a crowd")
+    names = sorted(one.trajectory_id for one in group)
+    assert all(one.turns for one in group)
+    return [float(names.index(one.trajectory_id)) for one in group]
+
+
+REGISTRY = {**BUILT_IN, "places": RewardFunction(places, per="group", quick=True)}

@@ -16,6 +16,7 @@ from rollbus.schemas.lazy import lazy_names
 
 if TYPE_CHECKING:
     from rollbus.harness.builder import Builder
+    from rollbus.harness.candidates import score_candidate
     from rollbus.harness.configuration import Configuration
     from rollbus.harness.episodes import (
         DPOItem,
@@ -100,6 +101,7 @@ __all__ = [
     "register_trainer",
     "register_trainer_adapter",
     "register_trajectory_builder",
+    "score_candidate",
 ]
 
 __getattr__ = lazy_names(
@@ -111,6 +113,7 @@ __getattr__ = lazy_names(
         **dict.fromkeys([name for name in __all__ if name.startswith("register_")], "registry"),
         "Builder": "builder",
         "Configuration": "configuration",
+        "score_candidate": "candidates",
         "EvaluationRun": "evaluation_run",
         **dict.fromkeys(
             (

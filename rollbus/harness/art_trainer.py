@@ -41,6 +41,8 @@ class ARTTrainer(Trainer):
         self.model = ""
         """Name of the trained model, for evaluation records."""
         self.resume = False
+        self.plots = True
+        """Whether reward_plot.png is drawn anew after each epoch."""
         self.on_epoch: Callable[[int, int], None] = lambda done, total: None
         self._outputs: Outputs
         self._chosen: Chosen | None = None
@@ -129,7 +131,8 @@ class ARTTrainer(Trainer):
         self._outputs.training(epoch, self.run_id, metrics)
         if self.curriculum_config.enabled:
             self._outputs.curriculum(self.get_curriculum_state())
-        self._outputs.plot()
+        if self.plots:
+            self._outputs.plot()
         logger.info(
             "Epoch %d progress logged - Avg Reward: %.4f, Trajectories: %d",
             epoch + 1,

@@ -27,6 +27,7 @@ from rollbus.harness.configuration import Configuration
 from rollbus.harness.episodes import TrainingJobStatus, TrainingStatusEnum, TrajectoryCollection
 from rollbus.harness.finetune_config import FinetuneRunConfig
 from rollbus.harness.interfaces import Trainer, TrainerAdapter, TrajectoryBuilder
+from rollbus.harness.nemo_customizer_trainer import NeMoCustomizerTrainer
 from rollbus.harness.processes import Processes
 from rollbus.harness.publishing import publications
 from rollbus.harness.recording import Recording
@@ -187,6 +188,8 @@ def _connect(
         builder.finalize = _publishing(builder, log, model)  # type: ignore[method-assign]
     if isinstance(adapter, ARTTrainerAdapter):
         adapter.run_log = log
+    if isinstance(trainer, NeMoCustomizerTrainer):
+        trainer.run_id = log.run_id
     if isinstance(trainer, ARTTrainer):
         trainer.run_log, trainer.run_id, trainer.model, trainer.resume = log, log.run_id, model, resume
 

@@ -30,7 +30,7 @@ def draw(path: Path, training: Sequence[dict[str, Any]], validation: Sequence[di
     from matplotlib.backends.backend_agg import FigureCanvasAgg
     from matplotlib.figure import Figure
 
-    figure = Figure(figsize=SIZE_INCHES, layout="constrained")
+    figure = Figure(figsize=SIZE_INCHES)
     FigureCanvasAgg(figure)
     rewards, share = figure.subplots(2, 1, sharex=True, height_ratios=(3, 1))
     styles = {"Validation reward": "s--"}

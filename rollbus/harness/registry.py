@@ -31,6 +31,7 @@ BUILT_IN = (
     "rollbus.harness.workflows",
     "rollbus.harness.evaluators",
     "rollbus.harness.art_components",
+    "rollbus.harness.dpo_components",
 )
 
 Kind = Literal["llm", "function", "evaluator", "trajectory_builder", "trainer_adapter", "trainer"]

@@ -27,7 +27,7 @@ def output(tmp_path: Path, name: str) -> Any:
 async def test_two_epochs_are_played_grouped_trained_and_written_down(tmp_path: Path) -> None:
     config = read(tmp_path, document(tmp_path))
     bus, endpoint = memory_bus(config), Endpoint()
-    async with opened(config, bus, endpoint) as made:
+    async with opened(config, bus, endpoint, plots=True) as made:
         statuses = await run_epochs(made, 2)
         view = made.log.view
     assert [status.status for status in statuses] == [TrainingStatusEnum.COMPLETED] * 2

@@ -124,7 +124,7 @@ def memory_bus(config: Configuration, **options: Any) -> MemoryBus:
 
 @asynccontextmanager
 async def opened(
-    config: Configuration, bus: MemoryBus, endpoint: Endpoint, *, resume: bool = False, **run: Any
+    config: Configuration, bus: MemoryBus, endpoint: Endpoint, *, resume: bool = False, plots: bool = False, **run: Any
 ) -> AsyncIterator[Components]:
     """The components of a run on the bus in memory, their model the endpoint."""
     recording = Recording("test.", bus.sink)
@@ -135,6 +135,8 @@ async def opened(
     await use(endpoint, builder)
     run_config = FinetuneRunConfig(config_file=config, **run)
     async with builder, components(builder, log, run_config, resume=resume) as made:
+        if isinstance(made.trainer, ARTTrainer):
+            made.trainer.plots = plots
         try:
             yield made
         finally:

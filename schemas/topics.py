@@ -123,7 +123,7 @@ RUN_LOG = Topic(
     "run id",
     (Group, StepOutcome, PolicyVersion, RunCommand, Tick, ConfigApplied),
     ("grouping", "group-scoring", "trainer", "operator", "ticker"),
-    ("curriculum",),
+    ("curriculum", "trainer"),
     "one",
     "forever",
 )
@@ -141,7 +141,7 @@ TRAINING_STEPS = Topic(
 POLICY_VERSIONS = Topic(
     "policy-versions", "model", (PolicyVersion,), ("trainer", "operator"), ("trainer",), "one", "forever"
 )
-EVALUATIONS = Topic("evaluations", "run id", (Evaluation,), ("trainer", "operator"), (), "one", "forever")
+EVALUATIONS = Topic("evaluations", "run id", (Evaluation,), ("trainer", "operator"), ("trainer",), "one", "forever")
 REPLAYS = Topic("replays", "replay name", (ReplayManifest,), ("replay",), ("trainer",), "one", "forever")
 EXCLUSIONS = Topic("exclusions", "episode id", (Excluded,), ("operator",), ("replay", "trainer"), "one", "forever")
 PRODUCER_REPORTS = Topic("producer-reports", "producer", (ProducerReport,), ("producers",), (), "one", "time")

@@ -37,6 +37,12 @@ def test_only_the_trainer_tells_of_steps() -> None:
     assert [role for role in ROLES if "n.training-steps" in topics_of(role, "Write")] == ["trainer"]
 
 
+def test_the_trainer_reads_all_that_it_follows() -> None:
+    """Batches, payload, exclusions; an operator's pauses in the run log; evaluations that let a candidate through."""
+    followed = {"batches", "trajectories", "scores", "run-log", "evaluations", "training-steps", "policy-versions"}
+    assert {f"n.{name}" for name in followed} <= topics_of("trainer", "Read")
+
+
 def test_the_sink_reads_every_topic_of_the_table_and_writes_none() -> None:
     assert topics_of("sink", "Read") == {topic.full_name("n.") for topic in TOPICS}
     assert topics_of("sink", "Write") == set()

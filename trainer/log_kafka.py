@@ -24,6 +24,7 @@ from rollbus.schemas.topics import (
     DEAD_LETTERS,
     DROPS,
     EVALUATIONS,
+    EXCLUSIONS,
     MAX_MESSAGE_BYTES,
     POLICY_VERSIONS,
     RUN_LOG,
@@ -49,6 +50,7 @@ TRANSACTION_TIMEOUT_MS = 10_000
 STOP_TIMEOUT_S = 5.0
 _TOPICS: tuple[Topic, ...] = (
     *(BATCHES, TRAINING_STEPS, POLICY_VERSIONS, RUN_LOG, DROPS, DEAD_LETTERS, SCORES, TRAJECTORIES, EVALUATIONS),
+    EXCLUSIONS,
 )
 
 
@@ -64,7 +66,7 @@ class KafkaLog:
         self._batches = TopicPartition(BATCHES.full_name(namespace), 0)
         self._joiner = Joiner()
         self._payload = KafkaPayload(connection, namespace)
-        self._exclusions: ExclusionReader | None = None
+        self._exclusions: tuple[ExclusionReader, ...] = ()
         self._pauses: PauseReader | None = None
         self._evaluations: EvaluationReader | None = None
         self._model = model
@@ -75,8 +77,8 @@ class KafkaLog:
         """Fence the trainer before (InitProducerId), only then read the committed offset, then go there."""
         await self.close()
         counts = await partition_counts(self._connection, [topic.full_name(self._namespace) for topic in _TOPICS])
-        scores = SCORES.full_name(self._namespace)
-        self._exclusions = ExclusionReader(self._connection, scores, counts[scores])
+        listed = [topic.full_name(self._namespace) for topic in (SCORES, EXCLUSIONS)]
+        self._exclusions = tuple(ExclusionReader(self._connection, topic, counts[topic]) for topic in listed)
         self._pauses = PauseReader(self._connection, RUN_LOG.full_name(self._namespace), self._run_id)
         self._evaluations = EvaluationReader(self._connection, EVALUATIONS.full_name(self._namespace), self._model)
         with kafka_errors("opening the trainer's log"):
@@ -157,8 +159,8 @@ class KafkaLog:
         return await self._payload.fetch(locations)
 
     async def excluded_episodes(self) -> Collection[str]:
-        """Read on in `scores`."""
-        return await self._exclusions.excluded_episodes() if self._exclusions is not None else ()
+        """Read on in `scores`, and in the list of who is to be forgotten."""
+        return {episode for reader in self._exclusions for episode in await reader.excluded_episodes()}
 
     async def paused(self) -> RunCommand | None:
         """Read on in `run-log`."""
@@ -175,7 +177,7 @@ class KafkaLog:
         for client in (producer, consumer):
             if client is not None:
                 await _stop_quietly(client)
-        for reader in (self._payload, self._exclusions, self._pauses, self._evaluations):
+        for reader in (self._payload, *self._exclusions, self._pauses, self._evaluations):
             if reader is not None:
                 await _stop_quietly(reader)
 

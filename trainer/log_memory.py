@@ -14,7 +14,16 @@ from rollbus.schemas.control import RunCommand
 from rollbus.schemas.errors import FencedError, RecordError, UnavailableError
 from rollbus.schemas.groups import TrainingBatch
 from rollbus.schemas.steps import Evaluation
-from rollbus.schemas.topics import BATCHES, EVALUATIONS, POLICY_VERSIONS, RUN_LOG, SCORES, TRAINING_STEPS, Topic
+from rollbus.schemas.topics import (
+    BATCHES,
+    EVALUATIONS,
+    EXCLUSIONS,
+    POLICY_VERSIONS,
+    RUN_LOG,
+    SCORES,
+    TRAINING_STEPS,
+    Topic,
+)
 from rollbus.schemas.trajectories import Location, Score, Trajectory
 from rollbus.trainer.alarm import standing_pause
 from rollbus.trainer.ledger import LedgerRecord
@@ -108,9 +117,10 @@ class MemoryLog:
         return found
 
     async def excluded_episodes(self) -> Collection[str]:
-        """Return the episodes whose newest score says so."""
+        """Return the episodes of which a score says so, and those on the list of exclusions."""
         scores = self._broker.records(SCORES)
-        return {score.episode_id for score in scores if isinstance(score, Score) and score.excluded}
+        said = {score.episode_id for score in scores if isinstance(score, Score) and score.excluded}
+        return said | {record.episode_id for record in self._broker.records(EXCLUSIONS)}
 
     async def paused(self) -> RunCommand | None:
         """Return the pause that holds."""

@@ -1,4 +1,4 @@
-"""Read a topic as far as it is committed now: the ledger in full, the scores for what was excluded."""
+"""Read a topic as far as it is committed now: the ledger in full, scores and exclusions for what was excluded."""
 
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Collection, Sequence
@@ -9,6 +9,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from rollbus.schemas.codec import decode, record_name
 from rollbus.schemas.control import RunCommand
 from rollbus.schemas.errors import RecordError
+from rollbus.schemas.events import Excluded
 from rollbus.schemas.kafka_connection import KafkaConnection
 from rollbus.schemas.steps import Evaluation
 from rollbus.schemas.trajectories import Score
@@ -91,7 +92,7 @@ class Follower(ABC):
 
 
 class ExclusionReader(Follower):
-    """Follows `scores`: the episodes that were excluded from training after they had been scored."""
+    """Follows `scores` or `exclusions`: the episodes that were excluded from training."""
 
     def __init__(self, connection: KafkaConnection, topic: str, partitions: int) -> None:
         super().__init__(connection, topic, partitions)
@@ -107,7 +108,7 @@ class ExclusionReader(Follower):
             record = decode(frame.value)
         except RecordError:
             return  # grouping, which decides on scores, dead-letters it
-        if isinstance(record, Score) and record.excluded:
+        if isinstance(record, Excluded) or (isinstance(record, Score) and record.excluded):
             self._excluded.add(record.episode_id)
 
 

@@ -36,6 +36,7 @@ COMMANDS: dict[str, Entry] = {
     "run": Entry("run", "run", "Several runs on one log, and an operator's word to each.", "streams"),
     "replay": Entry("replay", "replay", "The same log again: other rewards, groups or curriculum.", "streams"),
     "resample": Entry("resample", "resample", "Your agent again, on openings that came only once.", "streams"),
+    "forget": Entry("forget", "forget", "Train on a person's episodes no more, and delete their rows.", "streams"),
     "trainer": Entry("trainer", "trainer", "From training batches to GRPO updates.", "trainer"),
     "policy": Entry("policy", "policy", "Which weights there are, which are served, and the way back.", "trainer"),
     "art-server": Entry("art_server", "art_server", "OpenPipe ART with its model endpoint.", "local"),

@@ -1,0 +1,64 @@
+"""Episode ids → their rows deleted from every table that holds what was said; ids in the ledger stay.
+
+The rows go for good, of every namespace: live's and those of its replays. To delete again what is gone already does
+nothing, so a sink that was behind is followed by asking once more.
+"""
+
+from collections.abc import Iterable, Mapping
+
+from rollbus.consumers.clickhouse.client_clickhouse import ClickHouse
+from rollbus.consumers.clickhouse.settings import ClickHouseSettings
+
+TABLES = (
+    *("events", "episodes", "episode_ends", "turns", "turn_tokens", "tool_calls", "rewards"),
+    *("trajectories", "trajectory_turns", "trajectory_rewards", "histories", "reward_revisions", "scores"),
+)
+"""Groups, batches, steps and drops name trajectories and hold nothing that was said."""
+KEPT = "kind != 'Excluded'"
+"""Of `events`: the exclusion itself stays, and exporters look at it."""
+PORTION = 2_000
+"""Ids of one statement."""
+
+
+def find_episodes(
+    settings: ClickHouseSettings, namespace: str, labels: Mapping[str, str], episode_ids: Iterable[str] = ()
+) -> dict[str, str]:
+    """Return root by episode id of every episode with these labels or ids, and of all that belong to the same root."""
+    conditions = [f"labels[{_quoted(name)}] = {_quoted(value)}" for name, value in sorted(labels.items())]
+    wanted = [" AND ".join(conditions)] if conditions else []
+    if ids := sorted(episode_ids):
+        wanted.append(f"episode_id IN ({', '.join(map(_quoted, ids))})")
+    client = ClickHouse(settings)
+    try:
+        _, rows = client.query(
+            "SELECT DISTINCT episode_id, root_episode_id FROM episodes WHERE namespace = {namespace:String} "
+            "AND root_episode_id IN (SELECT root_episode_id FROM episodes WHERE namespace = {namespace:String} "
+            f"AND ({' OR '.join(f'({each})' for each in wanted)}))",
+            {"namespace": namespace},
+        )
+    finally:
+        client.close()
+    return {str(episode): str(root) for episode, root in rows}
+
+
+def delete_rows(settings: ClickHouseSettings, episode_ids: Iterable[str]) -> int:
+    """Delete every row of these episodes, and return how many there were; raises ServiceError."""
+    ids = sorted(episode_ids)
+    client = ClickHouse(settings)
+    deleted = 0
+    try:
+        for first in range(0, len(ids), PORTION):
+            chosen = f"episode_id IN ({', '.join(map(_quoted, ids[first : first + PORTION]))})"
+            for table in TABLES:
+                condition = f"{chosen} AND {KEPT}" if table == "events" else chosen
+                _, ((count,),) = client.query(f"SELECT count() FROM {table} WHERE {condition}", {})
+                if count:
+                    client.command(f"ALTER TABLE {table} DELETE WHERE {condition} SETTINGS mutations_sync = 2")
+                    deleted += int(count)
+    finally:
+        client.close()
+    return deleted
+
+
+def _quoted(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -1,0 +1,93 @@
+"""`rollbus forget` on a real broker and ClickHouse's engine: log, trainer, replay and tables know nobody any more."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from rollbus.cli.root import rollbus
+from rollbus.cli.stages import all_stages
+from rollbus.consumers.clickhouse import ask, migrate
+from rollbus.consumers.clickhouse.client_clickhouse import ClickHouse
+from rollbus.consumers.clickhouse.forget import TABLES
+from rollbus.consumers.clickhouse.origin import Origin
+from rollbus.consumers.clickhouse.rows import rows_of
+from rollbus.schemas.codec import encode
+from rollbus.schemas.ids import trajectory_id
+from rollbus.schemas.steps import StepCompleted, TrainedMember
+from rollbus.schemas.topics import EPISODE_EVENTS, TRAINING_STEPS
+from rollbus.streams.topics_kafka import ensure_topics
+from rollbus.trainer.log_kafka import KafkaLog
+from tests.builders import START_MS, make_episode, make_score, make_tick, make_trajectory
+from tests.services.replay_live import records, settings_of, write_settings
+from tests.services.stream_fixtures import send
+
+pytestmark = pytest.mark.services
+
+LABELS = {"ann": {"user": "ann"}, "bob": {"user": "bob's \\ friend"}}
+STEP = StepCompleted(run_id="main", model="agent", step=1, batch_hash="b", batch_number=0, base_version=0,
+                     policy_version=1, started_at_ms=0, completed_at_ms=0,
+                     trained=(TrainedMember(trajectory_id=trajectory_id("ann"), group_id="g", lag=0, advantage=1.0,
+                                            sampled_tokens=2),))  # fmt: skip
+
+
+def test_a_person_is_forgotten_everywhere(
+    kafka: str, namespace: str, clickhouse: tuple[str, int], tmp_path: Path
+) -> None:
+    database = namespace.strip(".").replace("-", "_")
+    path = write_settings(tmp_path, kafka, namespace,
+                          clickhouse={"host": clickhouse[0], "port": clickhouse[1], "database": database})  # fmt: skip
+    settings = settings_of(path)
+    stream = settings.stream_settings()
+    migrate(settings.clickhouse)
+
+    async def fill() -> None:
+        await ensure_topics(stream, all_stages(settings))
+        events = [each for name, labels in LABELS.items() for each in make_episode(name, start={"labels": labels})]
+        items = [(event.root_episode_id.encode(), encode(event)) for event in events]
+        await send(stream, EPISODE_EVENTS.name, [*items, (None, encode(make_tick(0)))])
+        await send(stream, TRAINING_STEPS.name, [(b"main", encode(STEP))])
+        client = ClickHouse(settings.clickhouse)
+        kept = [make_trajectory(name, labels=labels) for name, labels in LABELS.items()]
+        kept += [make_score(trajectory_id(name), episode_id=name) for name in LABELS]
+        for offset, record in enumerate([*events, *kept]):
+            for table, row in rows_of(record, Origin(namespace, "t", 0, offset, START_MS)):
+                client.insert(table, [row])
+        client.close()
+
+    def run(*arguments: str) -> str:
+        result = CliRunner().invoke(rollbus, ["--config", str(path), *arguments], catch_exceptions=False)
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    def rows_about(name: str) -> int:
+        return sum(
+            int(ask(settings.clickhouse, f"SELECT count() FROM {table} WHERE episode_id = '{name}'").rows[0][0])
+            for table in TABLES
+        )
+
+    asyncio.run(fill())
+    before = rows_about("bob")
+    assert "1 episodes" in run("forget", "--label", "user=ann", "--dry-run")
+    assert rows_about("ann") == before > 8
+    told = run("forget", "--label", "user=ann")
+    assert "1 are on the list of exclusions" in told
+    assert "weights are not unlearned" in told
+    assert "0 are on the list of exclusions from now on; 1 were already" in run("forget", "--label", "user=ann")
+    assert (rows_about("ann"), rows_about("bob")) == (0, before)
+
+    async def look() -> tuple[list[str], set[str]]:
+        log = KafkaLog(stream.kafka, namespace=namespace, run_id="main", model="agent")
+        await log.open()
+        try:
+            refused = set(await log.excluded_episodes())
+        finally:
+            await log.close()
+        own = stream.model_copy(update={"namespace": f"replay-{namespace.strip('.')}."})
+        return [each.episode_id for each in await records(own, "trajectories")], refused
+
+    run("replay", "--from", "earliest", "--stage", "assembly", "--as", namespace.strip("."))
+    assert asyncio.run(look()) == (["bob"], {"ann"})
+    run("forget", "--label", "user=bob's \\ friend")
+    assert rows_about("bob") == 0

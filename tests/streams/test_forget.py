@@ -1,0 +1,68 @@
+"""Who is forgotten: episodes by label or id, with their sub-agents; open state and open groups let them go."""
+
+from rollbus.schemas.config import AssemblyConfig, GroupingConfig, RunConfig, ScoringConfig
+from rollbus.schemas.topics import DROPS, EPISODE_EVENTS, RUN_LOG, TRAJECTORIES
+from rollbus.streams.flow import Flow
+from rollbus.streams.forget import Episode, Search, exclusions
+from rollbus.streams.stages import namespace_stages, run_stages
+from tests.builders import START_MS, make_episode, make_started, make_tick
+
+RUN = RunConfig(grouping=GroupingConfig(group_size=2, window_ms=60_000))
+
+
+def search(**labels: str) -> Search:
+    found = Search(labels)
+    found.look(make_started("a", labels={"user": "ann", "team": "x"}))
+    found.look(make_started("b", labels={"user": "bob", "team": "x"}))
+    found.look(make_started("a-sub", root="a"))
+    return found
+
+
+def test_a_label_finds_the_episode_and_what_belongs_to_it() -> None:
+    assert search(user="ann").found() == [Episode("a", "a"), Episode("a-sub", "a")]
+    assert search(user="ann", team="y").found() == []
+    assert [each.episode_id for each in search(team="x").found()] == ["a", "a-sub", "b"]
+
+
+def test_without_labels_nobody_is_found_but_by_id() -> None:
+    found = Search({}, frozenset({"b"}))
+    found.look(make_started("a"))
+    found.look(make_started("b"))
+    assert found.found() == [Episode("b", "b")]
+
+
+def test_forgetting_twice_says_the_same() -> None:
+    one, again = (exclusions([Episode("a", "a")], reason="asked", now_ms=now) for now in (1, 2))
+    assert one[0].event_id == again[0].event_id
+
+
+async def forgotten(*, ended: bool) -> Flow:
+    """A flow in which e1 is forgotten: open, or closed and in an open group of two."""
+    flow = Flow([*namespace_stages(AssemblyConfig(), ScoringConfig()), *run_stages(RUN)])
+    await flow.tick(make_tick(0))
+    events = make_episode("e1")
+    for event in events if ended else events[:2]:
+        flow.publish(EPISODE_EVENTS, "e1", event)
+    await flow.settle()
+    (record,) = exclusions([Episode("e1", "e1")], reason="asked", now_ms=START_MS)
+    for _ in range(2):
+        flow.publish(EPISODE_EVENTS, "e1", record)
+    for name in ("e2", "e3"):
+        for event in make_episode(name, reward=float(name == "e2")):
+            flow.publish(EPISODE_EVENTS, name, event)
+    await flow.settle()
+    return flow
+
+
+async def test_an_open_episode_goes_with_its_events() -> None:
+    flow = await forgotten(ended=False)
+    assert [trajectory.episode_id for trajectory in flow.records(TRAJECTORIES)
+            if hasattr(trajectory, "turns")] == ["e2", "e3"]  # fmt: skip
+    assert [(drop.unit_id, drop.reason) for drop in flow.records(DROPS)] == [("e1", "excluded")]
+
+
+async def test_an_open_group_loses_the_member() -> None:
+    flow = await forgotten(ended=True)
+    groups = [record for record in flow.records(RUN_LOG) if hasattr(record, "members")]
+    assert [sorted(member.episode_id for member in group.members) for group in groups] == [["e2", "e3"]]
+    assert [drop.reason for drop in flow.records(DROPS)] == ["excluded"]

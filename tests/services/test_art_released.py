@@ -34,7 +34,7 @@ def url(art_base_model: Path, data: Path) -> Iterator[str]:
     process = released_art.start("0.5.17", "server.py", str(port), str(data), str(art_base_model))
     found = f"http://127.0.0.1:{port}"
     try:
-        deadline = time.monotonic() + 120
+        deadline = time.monotonic() + 240
         while not _answers(found):
             assert process.poll() is None, process.communicate()[1]
             assert time.monotonic() < deadline, "the released server does not answer"

@@ -219,13 +219,22 @@ def show_manifest(manifest: "ReplayManifest", *, dry_run: bool = False) -> None:
 def list_(settings: "Settings") -> None:
     """List the replays of the namespace."""
     from rollbus.streams.replay.manifest_kafka import read_manifests
+    from rollbus.streams.replay.plan import CHAIN
 
-    table = Table("name", "state", "stages", "range (stream time, UTC)", "otherwise", "records", "code")
+    table = Table("name", "state", "stages", "from (stream time, UTC)", "to", "otherwise", "records", "code")
     for one in asyncio.run(read_manifests(settings.stream_settings())).values():
-        changed = ", ".join(dict.fromkeys(override.stage for override in one.overrides)) or "–"
-        span = f"{_time(one.from_ms)} … {_time(one.to_ms)}"
+        changed = ", ".join(_changed(one)) or "–"
+        span = (_time(one.from_ms), _time(one.to_ms))
         records = f"{sum(one.records.values()):,}" if one.records else "–"
-        table.add_row(one.name, one.state, " → ".join(one.stages), span, changed, records, one.code_hash[:8])
+        table.add_row(
+            one.name,
+            one.state,
+            "all" if one.stages == CHAIN else " → ".join(one.stages),
+            *span,
+            changed,
+            records,
+            one.code_hash[:8],
+        )
     Console().print(table)
 
 
@@ -298,9 +307,16 @@ def delete(settings: "Settings", name: str) -> None:
     click.echo(f"deleted replay {name!r}: {len(asyncio.run(run_it()))} topics")
 
 
+def _changed(manifest: "ReplayManifest") -> list[str]:
+    """Return what a replay did otherwise, as its options are called."""
+    stages = {override.stage for override in manifest.overrides}
+    told = ["reward"] * ("scoring" in stages) + ["grouping or curriculum"] * ("grouping" in stages)
+    return told + ["rewards of the end"] * (manifest.rewards == "end") + ["scored anew"] * (manifest.scores == "anew")
+
+
 def _time(ms: int | None) -> str:
-    if ms is None:
-        return "–"
+    if not ms:
+        return "–" if ms is None else "the beginning"
     with suppress(OverflowError, OSError, ValueError):
         return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
     return str(ms)

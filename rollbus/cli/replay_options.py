@@ -27,9 +27,10 @@ def scoring_of(text: str, registry: Registry) -> tuple[ScoringConfig, Registry]:
     if function and path.endswith(".py"):
         name = f"{Path(path).stem}.{function}"
         loaded = _loaded(Path(path), function)
-        return ScoringConfig(rewards=(RewardConfig(type=name, name="reward"),)), {**registry, name: loaded}
+        return ScoringConfig(rewards=(RewardConfig(type=name, name=function),)), {**registry, name: loaded}
     if text in registry:
-        return ScoringConfig(rewards=(RewardConfig(type=text, name="reward"),)), registry
+        name = "reward" if registry[text].reads_feedback else text  # feedback is read by the name of its report
+        return ScoringConfig(rewards=(RewardConfig(type=text, name=name),)), registry
     if not Path(text).exists():
         known = ", ".join(sorted(registry))
         raise ConfigurationError(

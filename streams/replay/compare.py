@@ -198,7 +198,9 @@ def _scores(one: Made, other: Made, cut: set[str], same: dict[Kind, int]) -> Ite
 
 
 def _shown(score: Score) -> str:
-    return score.outcome if score.value is None else f"{score.value:g}"
+    if score.value is not None:
+        return f"{score.value:g}"
+    return f"{score.outcome} ({score.error[:60]})" if score.error else score.outcome
 
 
 def _why_score(mine: Score, theirs: Score) -> str:
@@ -227,12 +229,19 @@ def _groups(one: Made, other: Made, cut: set[str], span: Span, same: dict[Kind, 
 def _same_group(run: str, mine: Group, theirs: Group, same: dict[Kind, int]) -> Iterator[Found]:
     if mine.has_signal != theirs.has_signal:
         what = "gained" if theirs.has_signal else "lost"
-        yield "signal", f"{what} (run {run})", "other rewards", False, mine.group_key
+        yield "signal", f"{what} (run {run})", _why_advantages(mine, theirs), False, mine.group_key
     elif [member.advantage for member in mine.members] != [member.advantage for member in theirs.members]:
-        why = "other rewards" if _rewards(mine) != _rewards(theirs) else "another way to compute advantages"
-        yield "group", f"other advantages (run {run})", why, False, mine.group_key
+        yield "group", f"other advantages (run {run})", _why_advantages(mine, theirs), False, mine.group_key
     else:
         same["group"] += 1
+
+
+def _why_advantages(mine: Group, theirs: Group) -> str:
+    if _rewards(mine) != _rewards(theirs):
+        return "other rewards"
+    if mine.config_hash != theirs.config_hash:
+        return "another grouping configuration"
+    return "other scores came before it" if mine.strategy == "baseline" else "another way to compute advantages"
 
 
 def _rewards(group: Group) -> list[float]:

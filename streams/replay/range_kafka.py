@@ -4,7 +4,9 @@ A range of times or ticks begins with its first tick and ends with its last one,
 bisection: they stand in order, and a read tells the next one behind any offset.
 """
 
-from collections.abc import Callable
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -34,9 +36,10 @@ class ResolvedRange:
     """Records of the range that retention has deleted."""
 
 
-def new_reader(settings: StreamSettings) -> AIOKafkaConsumer:
-    """Return a consumer without a group, of committed records."""
-    return AIOKafkaConsumer(
+@asynccontextmanager
+async def reader(settings: StreamSettings) -> AsyncIterator[AIOKafkaConsumer]:
+    """Connect a consumer without a group, of committed records; raises UnavailableError."""
+    consumer = AIOKafkaConsumer(
         **settings.kafka.client_options(),
         isolation_level="read_committed",
         enable_auto_commit=False,
@@ -44,23 +47,29 @@ def new_reader(settings: StreamSettings) -> AIOKafkaConsumer:
         fetch_max_wait_ms=50,
         max_partition_fetch_bytes=max(FETCH_BYTES, settings.max_partition_fetch_bytes),
     )
+    try:
+        await consumer.start()
+        await asyncio.sleep(0)  # a consumer that is stopped before its tasks have begun raises CancelledError
+        yield consumer
+    except (KafkaError, OSError) as error:
+        raise UnavailableError(f"Kafka at {settings.kafka.bootstrap_servers}: {error!r}") from error
+    finally:
+        await consumer.stop()
 
 
 async def resolve(settings: StreamSettings, topic: Topic, start: Bound, end: Bound) -> ResolvedRange:
     """Return the offsets between two bounds; raises ConfigurationError where there is no such topic or range."""
     name = topic.full_name(settings.namespace)
-    consumer = new_reader(settings)
-    try:
-        await consumer.start()
-        places = [TopicPartition(name, number) for number in range(partitions_of(topic, settings))]
-        known = await partitions_on_broker(settings, name)
-        if known != len(places):
-            raise ConfigurationError(
-                f"{name} has {known} partitions, not {len(places)}; look at namespace and `event_partitions`"
-            )
+    places = [TopicPartition(name, number) for number in range(partitions_of(topic, settings))]
+    known = await partitions_on_broker(settings, name)
+    if known != len(places):
+        raise ConfigurationError(
+            f"{name} has {known} partitions, not {len(places)}; look at namespace and `event_partitions`"
+        )
+    ranges, missing = [], []
+    async with reader(settings) as consumer:
         consumer.assign(places)
         firsts, ends = await consumer.beginning_offsets(places), await consumer.end_offsets(places)
-        ranges, missing = [], []
         for place in places:
             there = _Partition(consumer, place, firsts[place], ends[place])
             wanted = await there.start(start)
@@ -69,11 +78,7 @@ async def resolve(settings: StreamSettings, topic: Topic, start: Bound, end: Bou
             ranges.append(_range(topic, place, begin, until))
             if wanted < begin:
                 missing.append(_range(topic, place, wanted, begin))
-        return ResolvedRange(tuple(ranges), tuple(missing))
-    except (KafkaError, OSError) as error:
-        raise UnavailableError(f"Kafka at {settings.kafka.bootstrap_servers}: {error!r}") from error
-    finally:
-        await consumer.stop()
+    return ResolvedRange(tuple(ranges), tuple(missing))
 
 
 def refuse_missing(missing: tuple[ReplayRange, ...]) -> None:

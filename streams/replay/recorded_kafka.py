@@ -11,13 +11,12 @@ from contextlib import aclosing
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
-from aiokafka.errors import KafkaError
 
 from rollbus.schemas.chunks import is_chunk, parse
 from rollbus.schemas.codec import decode, record_name
 from rollbus.schemas.config import RunConfig
 from rollbus.schemas.control import ConfigApplied, RunCommand, Tick
-from rollbus.schemas.errors import RecordError, UnavailableError
+from rollbus.schemas.errors import RecordError
 from rollbus.schemas.events import Excluded, RewardReported
 from rollbus.schemas.groups import Group, StepOutcome
 from rollbus.schemas.joining import Joiner
@@ -27,7 +26,7 @@ from rollbus.schemas.topics import EXCLUSIONS, RUN_LOG, Topic
 from rollbus.schemas.trajectories import Location, Score
 from rollbus.streams.group_scoring import FindGroup
 from rollbus.streams.output_kafka import partition_of
-from rollbus.streams.replay.range_kafka import new_reader
+from rollbus.streams.replay.range_kafka import reader
 from rollbus.streams.replay.recorded import Change, Recorded, collect
 from rollbus.streams.replay.source_kafka import KafkaSource, assign
 from rollbus.streams.settings import StreamSettings
@@ -44,18 +43,12 @@ ScoreKey = tuple[str, int]
 class RecordedScores:
     """Live's scores, by trajectory and revision."""
 
-    def __init__(self, consumer: AIOKafkaConsumer, sources: Sequence[KafkaSource]) -> None:
-        self._consumer, self._sources = consumer, sources
-        self._ahead: list[dict[ScoreKey, Score]] = [{} for _ in sources]
+    def __init__(self, consumer: AIOKafkaConsumer, namespace: str, ranges: Sequence[ReplayRange]) -> None:
+        """Stand at the beginnings of ranges of `scores`, one for each partition in order."""
+        places = assign(consumer, namespace, ranges)
+        self._sources = [KafkaSource(consumer, place, span) for span, place in places.items()]
+        self._ahead: list[dict[ScoreKey, Score]] = [{} for _ in self._sources]
         self._found: OrderedDict[ScoreKey, Score] = OrderedDict()
-
-    @classmethod
-    async def open(cls, settings: StreamSettings, ranges: Sequence[ReplayRange]) -> "RecordedScores":
-        """Connect, and stand at the beginnings of ranges of `scores`, one for each partition in order."""
-        consumer = new_reader(settings)
-        await consumer.start()
-        places = assign(consumer, settings.namespace, ranges)
-        return cls(consumer, [KafkaSource(consumer, place, span) for span, place in places.items()])
 
     async def find(self, hint: str, trajectory_id: str, revision: int) -> Score | None:
         """Return a score; None where there is none to the end of the range."""
@@ -76,10 +69,6 @@ class RecordedScores:
         if len(self._found) > REMEMBERED:
             self._found.popitem(last=False)
         return found
-
-    async def close(self) -> None:
-        """Let the connection go."""
-        await self._consumer.stop()
 
 
 async def read_told(
@@ -132,10 +121,8 @@ async def read_whole(settings: StreamSettings, topic: Topic, partitions: int | N
     """Yield every committed record of a topic's partitions, one after the other, as far as it goes now."""
     name = topic.full_name(settings.namespace)
     count = partitions_of(topic, settings) if partitions is None else partitions
-    consumer = new_reader(settings)
-    try:
-        await consumer.start()
-        places = [TopicPartition(name, number) for number in range(count)]
+    places = [TopicPartition(name, number) for number in range(count)]
+    async with reader(settings) as consumer:
         firsts, ends = await consumer.beginning_offsets(places), await consumer.end_offsets(places)
         spans = [
             ReplayRange(topic=topic.name, partition=tp.partition, from_offset=firsts[tp], to_offset=ends[tp])
@@ -146,10 +133,6 @@ async def read_whole(settings: StreamSettings, topic: Topic, partitions: int | N
             while records := await source.read():
                 for raw in records:
                     yield raw
-    except (KafkaError, OSError) as error:
-        raise UnavailableError(f"Kafka at {settings.kafka.bootstrap_servers}: {error!r}") from error
-    finally:
-        await consumer.stop()
 
 
 async def read_exclusions(settings: StreamSettings) -> tuple[frozenset[str], int]:
@@ -168,10 +151,8 @@ async def read_rewards(
     settings: StreamSettings, topic: Topic, ranges: Sequence[ReplayRange]
 ) -> dict[str, list[Incoming]]:
     """Return every reward report of a range, by episode, in the order of its partition."""
-    consumer = new_reader(settings)
     found: dict[str, list[Incoming]] = {}
-    try:
-        await consumer.start()
+    async with reader(settings) as consumer:
         for span, place in assign(consumer, settings.namespace, ranges).items():
             source = KafkaSource(consumer, place, span)
             while records := await source.read():
@@ -181,8 +162,6 @@ async def read_rewards(
                         at = Location(topic=place.topic, partition=place.partition, offset=raw.offset)
                         incoming = Incoming(record, record.root_episode_id, at, raw.value or b"")
                         found.setdefault(record.episode_id, []).append(incoming)
-    finally:
-        await consumer.stop()
     return found
 
 

@@ -18,6 +18,7 @@ from rollbus.schemas.config import RunConfig
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.replays import ReplayManifest, ReplayRange
 from rollbus.schemas.topics import CLOSED_GROUPS, RUN_LOG, SCORES, STAGE_INPUTS, TOPICS, TRAJECTORIES
+from rollbus.schemas.trajectories import Score
 from rollbus.streams.alias import AliasStage
 from rollbus.streams.assembly import AssemblyStage
 from rollbus.streams.group_scoring import FindGroup, GroupScoringStage
@@ -28,7 +29,7 @@ from rollbus.streams.replay.manifest_kafka import read_manifests, write_manifest
 from rollbus.streams.replay.output import CountingOutput
 from rollbus.streams.replay.plan import ReplayPlan
 from rollbus.streams.replay.range import Bound
-from rollbus.streams.replay.range_kafka import new_reader, refuse_missing, resolve
+from rollbus.streams.replay.range_kafka import reader, refuse_missing, resolve
 from rollbus.streams.replay.recorded import Recorded
 from rollbus.streams.replay.recorded_kafka import (
     RecordedScores,
@@ -102,6 +103,7 @@ class Replay:
 
     async def _run(self, dry_run: bool) -> ReplayManifest:
         plan, settings = self.plan, self.settings
+        self._check_rewards()
         found = await resolve(settings, plan.input, plan.start, plan.end)
         if not plan.allow_missing:
             refuse_missing(found.missing)
@@ -147,12 +149,10 @@ class Replay:
     async def _replay(self, chain: Chain, ranges: Sequence[ReplayRange], stack: AsyncExitStack) -> int | None:
         """Read the range to its end; return the first stream time."""
         self.watch.begin(tuple(ranges))
-        consumer = new_reader(self.settings)
-        stack.push_async_callback(consumer.stop)
-        await consumer.start()
+        consumer = await stack.enter_async_context(reader(self.settings))
         places = assign(consumer, self.settings.namespace, ranges)
         sources = [KafkaSource(consumer, place, span, self.watch.progress) for span, place in places.items()]
-        first_ms = None
+        first_ms = None if any(one.from_offset for one in ranges) else 0
         await chain.begin()
         async for each in merged(sources):
             if isinstance(each, Round):
@@ -169,6 +169,13 @@ class Replay:
         return first_ms
 
     # Before the first record
+
+    def _check_rewards(self) -> None:
+        """Raise ConfigurationError for a reward that nobody registered, or that would ask a model uninvited."""
+        plan, registry = self.plan, self.registry
+        if plan.scores == "computed":
+            registry = offline(registry, plan.scoring_config.rewards, plan.scoring.rewards, nothing_scored)
+        ScoringStage(plan.scoring_config, keep_ms=0, registry=registry)
 
     async def _output(self, manifest: ReplayManifest, stack: AsyncExitStack) -> KafkaOutput:
         """Prepare the replay's topics: as an earlier attempt left them if it had the same plan, else empty."""
@@ -224,16 +231,12 @@ class Replay:
 
     async def _first_tick(self, ranges: Sequence[ReplayRange]) -> int | None:
         """Return the number of the first tick of the range."""
-        consumer = new_reader(self.settings)
-        try:
-            await consumer.start()
+        async with reader(self.settings) as consumer:
             places = assign(consumer, self.settings.namespace, ranges)
             sources = [KafkaSource(consumer, place, span) for span, place in places.items()]
             async for each in merged(sources):
                 if isinstance(each, Round):
                     return each.tick.number
-        finally:
-            await consumer.stop()
         return None
 
     async def _stages(self, first_tick: int | None, stack: AsyncExitStack) -> list[AnyStage]:
@@ -271,13 +274,17 @@ class Replay:
             return ScoringStage(config, keep_ms=keep_ms, registry=self.registry, ask=self.ask)
         start = Bound() if first_tick is None else Bound(tick=first_tick)
         there = await resolve(self.settings, SCORES, start, Bound())
-        scores = await RecordedScores.open(self.settings, there.ranges)
-        stack.push_async_callback(scores.close)
+        consumer = await stack.enter_async_context(reader(self.settings))
+        scores = RecordedScores(consumer, self.settings.namespace, there.ranges)
         if plan.scores == "recorded":
             return RecordedScoring(ScoringStage(config, keep_ms=keep_ms, registry=self.registry), scores.find)
-        known = frozenset(reward.name for reward in plan.scoring.rewards)
-        registry = offline(self.registry, config.rewards, known, scores.find)
+        registry = offline(self.registry, config.rewards, plan.scoring.rewards, scores.find)
         return ScoringStage(config, keep_ms=keep_ms, registry=registry)
+
+
+async def nothing_scored(hint: str, trajectory_id: str, revision: int) -> Score | None:
+    """Know of no score."""
+    return None
 
 
 def _same_plan(one: ReplayManifest, other: ReplayManifest) -> bool:

@@ -12,6 +12,7 @@ from rollbus.schemas.chunks import Chunk
 from rollbus.schemas.config import RewardConfig, ScoringConfig
 from rollbus.schemas.control import ConfigApplied
 from rollbus.schemas.errors import ConfigurationError
+from rollbus.schemas.ids import canonical_json
 from rollbus.schemas.topics import TRAJECTORIES
 from rollbus.schemas.trajectories import RewardRevised, Score, Trajectory
 from rollbus.streams.replay.recorded import FindScore
@@ -83,13 +84,16 @@ def answers_of(score: Score) -> dict[str, Answer]:
     return answers
 
 
-def offline(registry: Registry, rewards: Sequence[RewardConfig], recorded: frozenset[str], find: FindScore) -> Registry:
+def offline(
+    registry: Registry, rewards: Sequence[RewardConfig], recorded: Sequence[RewardConfig], find: FindScore
+) -> Registry:
     """Return a registry that asks no model; raises ConfigurationError for a component that live never asked for.
 
-    `recorded` are the names of the components that live's scores have.
+    `recorded` are the components of live's scores: only the same question has the same answer.
     """
+    known = {_question(reward) for reward in recorded}
     asking = [reward for reward in rewards if reward.type in ASKS_A_MODEL]
-    unknown = [reward.name for reward in asking if reward.name not in recorded]
+    unknown = [reward.name for reward in asking if _question(reward) not in known]
     if unknown:
         raise ConfigurationError(
             f"reward {', '.join(unknown)} asks a model, and live's scores have no such component to take instead; "
@@ -106,6 +110,11 @@ def offline(registry: Registry, rewards: Sequence[RewardConfig], recorded: froze
     for kind in ASKS_A_MODEL & registry.keys():
         found[kind] = replace(registry[kind], call=remembered) if asking else refusing(registry[kind])
     return found
+
+
+def _question(reward: RewardConfig) -> tuple[str, str, str]:
+    """Return what two components share that ask the same: all but weights and patience."""
+    return reward.type, reward.name, canonical_json(reward.options)
 
 
 def refusing(function: RewardFunction) -> RewardFunction:

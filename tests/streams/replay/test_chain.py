@@ -13,21 +13,44 @@ from hypothesis import strategies as st
 
 from rollbus.schemas.codec import encode
 from rollbus.schemas.config import ScoringConfig
-from rollbus.schemas.topics import DROPS, EPISODE_EVENTS, RUN_LOG, SCORES, TRAJECTORIES, Topic
+from rollbus.schemas.groups import Group
+from rollbus.schemas.topics import CLOSED_GROUPS, DROPS, EPISODE_EVENTS, RUN_LOG, SCORES, TRAJECTORIES, Topic
+from rollbus.streams.group_scoring import GroupScoringStage
 from rollbus.streams.replay.digest import without_location
 from rollbus.streams.stages import AnyStage, namespace_stages, run_stages
 from tests.streams.replay.memory import Frames, ListSource, Raw, blank, replayed, sources_of
-from tests.streams.simulation.history import ASSEMBLY, Past, live
+from tests.streams.simulation.history import ASSEMBLY, REGISTRY, Past, live
 
-INPUTS = {"assembly": EPISODE_EVENTS, "scoring": TRAJECTORIES, "grouping": SCORES, "curriculum": RUN_LOG}
+INPUTS = {
+    "assembly": EPISODE_EVENTS,
+    "scoring": TRAJECTORIES,
+    "grouping": SCORES,
+    "group-scoring": CLOSED_GROUPS,
+    "curriculum": RUN_LOG,
+}
 SEEDS = st.integers(min_value=0, max_value=5_000)
 few = settings(max_examples=25, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 
 
 def stages_of(past: Past, *kinds: str) -> list[AnyStage]:
-    found = [stage for stage in namespace_stages(ASSEMBLY, ScoringConfig()) if stage.name in kinds]
-    return found + [stage for kind in ("grouping", "curriculum") for run in past.runs for stage in run_stages(run)
-                    if kind in kinds and stage.name.startswith(kind)]  # fmt: skip
+    """Stages of these kinds, groups judged as live has judged them."""
+    found = namespace_stages(ASSEMBLY, ScoringConfig(), registry=REGISTRY)
+    judged = {each.record.group_id: each.record for each in past.broker.committed(RUN_LOG)
+              if isinstance(each.record, Group)}  # fmt: skip
+
+    async def find(group_id: str) -> Group | None:
+        return judged.get(group_id)
+
+    for kind in ("grouping", "group-scoring", "curriculum"):
+        for run in past.runs:
+            found += [
+                GroupScoringStage(run, registry=REGISTRY, recorded=find)
+                if isinstance(stage, GroupScoringStage)
+                else stage
+                for stage in run_stages(run, registry=REGISTRY)
+                if stage.name.startswith(f"{kind}.")
+            ]
+    return [stage for stage in found if stage.name.partition(".")[0] in kinds]
 
 
 def recorded(past: Past, topic: Topic, size: int = 50) -> list[ListSource]:

@@ -91,5 +91,7 @@ def test_the_curriculum_s_other_choice_is_told_with_its_reason() -> None:
 def test_lost_signal_is_no_lost_group() -> None:
     trajectories = [make_trajectory("e1"), make_trajectory("e2")]
     one = made("live", *trajectories, group_of("g", "e1", "e2"))
-    other = made("b", *trajectories, group_of("g", "e1", "e2", has_signal=False))
-    assert told(compare(one, other, SPAN)) == [("signal", "lost (run main)", "other rewards", False, 1)]
+    other = made("b", *trajectories, group_of("g", "e1", "e2", has_signal=False, config_hash="c2"))
+    assert told(compare(one, other, SPAN)) == [
+        ("signal", "lost (run main)", "another grouping configuration", False, 1)
+    ]

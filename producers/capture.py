@@ -1,4 +1,4 @@
-"""One call of a chat-completions client, from the request as the application made it to the recorded turns.
+"""One call of an OpenAI client, from the request as the application made it to the recorded turns.
 
 Before: asks the server for log-probs and token ids besides. After: records, and hides what the application did not
 ask for. Every step is guarded; where one fails the application's own request goes out and its own answer comes back.
@@ -10,9 +10,10 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from rollbus.producers import context
-from rollbus.producers.answer import answer_of
+from rollbus.producers.answer import Answer
 from rollbus.producers.episode import Episode
-from rollbus.producers.openai_stream import StreamAccumulator
+from rollbus.producers.surface import Accumulator, Surface
+from rollbus.producers.surface_chat import CHAT
 from rollbus.producers.turn_record import Exchange
 
 if TYPE_CHECKING:
@@ -48,57 +49,49 @@ class Capture:
     refusing: set[tuple[object, ...]] = field(default_factory=set)
     """Kinds of request for which the server has refused log-probs."""
 
-    def begin(self, request: Mapping[str, Any]) -> "Call | None":
+    def begin(self, request: Mapping[str, Any], surface: Surface = CHAT) -> "Call | None":
         """Return the call to observe; None where it belongs to no recorded episode."""
-        return self.recorder.guard.call("begin", self._begin, request, default=None)
+        return self.recorder.guard.call("begin", self._begin, request, surface, default=None)
 
-    def _begin(self, request: Mapping[str, Any]) -> "Call | None":
+    def _begin(self, request: Mapping[str, Any], surface: Surface) -> "Call | None":
         episode = self.episode or self.recorder.current_episode()
         if episode is None:
             self.recorder.counts.add("calls_outside_episode")
         if episode is None or not episode.recording:
             return None
+        if not surface.observes(request):
+            self.recorder.counts.add("calls_unobserved")
+            return None
+        call = Call(self, episode, self.function or context.current_function(), request, surface)
         context.mark_captured()
-        return Call(self, episode, self.function or context.current_function(), request)
+        return call
 
 
 class Call:
     """One request and what became of it."""
 
-    def __init__(self, capture: Capture, episode: Episode, function: str, request: Mapping[str, Any]) -> None:
+    def __init__(
+        self, capture: Capture, episode: Episode, function: str, request: Mapping[str, Any], surface: Surface
+    ) -> None:
         """Copy the request, which the application may change while it runs."""
-        self._capture, self._episode, self._function = capture, episode, function
+        self._capture, self._episode, self._function, self._surface = capture, episode, function, surface
         self._guard = capture.recorder.guard
         self._started = time.perf_counter()
-        # An iterator of messages can be read only once, so the server gets our copy.
-        messages = list(request.get("messages") or ())
-        self.original = {**request, "messages": messages} if "messages" in request else dict(request)
-        self._request = {**request, "messages": [dict(m) if isinstance(m, dict) else m for m in messages]}
+        self.original = surface.own(request)
+        self._request = surface.recorded(self.original)
         self._streamed = request.get("stream") is True
-        self._kind = (capture.server, str(request.get("model")), self._streamed, bool(request.get("tools")))
-        self._withheld = LOGPROBS_REFUSED if self._kind in capture.refusing else None
-        self.asks_logprobs = request.get("logprobs") is True
-        extra = request.get("extra_body")
-        self.asks_ids = isinstance(extra, Mapping) and bool(extra.get("return_token_ids"))
-        options = request.get("stream_options")
-        self.asks_usage = isinstance(options, Mapping) and bool(options.get("include_usage"))
+        self._kind = (capture.server, surface, str(request.get("model")), self._streamed, bool(request.get("tools")))
+        self._withheld = LOGPROBS_REFUSED if self._kind in capture.refusing else surface.withheld(request)
+        self._asked = surface.asked(request)
         self.kwargs = self._with_injections()
         self._done = False
 
     def _with_injections(self) -> dict[str, Any]:
         """Return the arguments to call with."""
-        request = self.original
         if self._capture.mode == "passive" or self._withheld:
-            return request
-        asked: dict[str, Any] = {}
-        if self._capture.mode == "force" or not isinstance(request.get("logprobs"), bool):
-            asked["logprobs"] = True
-        if request.get("extra_body") is None or isinstance(request["extra_body"], Mapping):
-            asked["extra_body"] = {"return_token_ids": True, **(request.get("extra_body") or {})}
-        if self._streamed and not self.asks_usage:
-            options = request.get("stream_options")
-            asked["stream_options"] = {**(options if isinstance(options, Mapping) else {}), "include_usage": True}
-        return {**request, **asked}
+            return self.original
+        asked = self._surface.ask(self.original, force=self._capture.mode == "force")
+        return {**self.original, **asked} if asked else self.original
 
     def retry(self, error: BaseException) -> bool:
         """Say whether to call again with the application's own arguments, because the server refuses what we added."""
@@ -131,10 +124,10 @@ class Call:
             return
         self._done = True
         try:
-            answer = answer_of(response)
+            answer = self._surface.answer(response)
         except Exception as error:  # a shape nobody has seen yet
             self._guard.failed("answer", error)
-            answer = answer_of(None)
+            answer = Answer()
         self._record(answer, streamed=False)
 
     def streaming(self, stream: Any) -> Any:
@@ -161,7 +154,7 @@ class Call:
 
     def _record(self, answer: Any, *, streamed: bool) -> None:
         withheld = self._withheld
-        if withheld and any(choice.logprobs for choice in answer.choices):
+        if withheld == LOGPROBS_REFUSED and any(choice.logprobs for choice in answer.choices):
             withheld = None  # the application asked by itself, and got them
         exchange = Exchange(
             request=self._request,
@@ -179,21 +172,18 @@ class Call:
         return self._capture.hide_injected and self.kwargs is not self.original
 
     def _hide(self, response: Any) -> None:
-        """Take out of an answer or a chunk what the application did not ask for."""
-        if not self.asks_ids:
-            _forget(response, "prompt_token_ids")
-        for choice in getattr(response, "choices", None) or ():
-            if not self.asks_logprobs and getattr(choice, "logprobs", None) is not None:
-                choice.logprobs = None
-            if not self.asks_ids:
-                _forget(choice, "token_ids")
+        self._surface.hide(response, self._asked)
 
     def shown(self, chunk: Any) -> bool:
         """Hide what was not asked for in a chunk; False where the chunk itself was not asked for (usage)."""
         if not self.hides:
             return True
         self._guard.call("hide", self._hide, chunk, default=None)
-        return self.asks_usage or bool(getattr(chunk, "choices", True)) or getattr(chunk, "usage", None) is None
+        return self._guard.call("shown", self._surface.shown, chunk, self._asked, default=True)
+
+    def accumulator(self) -> Accumulator:
+        """Return what puts this call's stream together."""
+        return self._surface.accumulator()
 
 
 class Watch:
@@ -201,7 +191,7 @@ class Watch:
 
     def __init__(self, call: Call) -> None:
         self._call = call
-        self._accumulator = StreamAccumulator()
+        self._accumulator = call.accumulator()
         self._broken = False
 
     def read(self, chunks: Iterator[Any]) -> Iterator[Any]:
@@ -261,9 +251,3 @@ class Watch:
         call._done = True
         call._episode.finished(self)
         call._record(self._accumulator.answer(complete=complete and not self._broken), streamed=True)
-
-
-def _forget(value: Any, name: str) -> None:
-    extra = getattr(value, "model_extra", None)
-    if extra:
-        extra.pop(name, None)

@@ -1,17 +1,22 @@
-"""Wrap an OpenAI client object: the same type on the same connections, with `chat.completions` recorded.
+"""Wrap an OpenAI client object: the same type on the same connections, with its three APIs of text recorded.
 
 Works on the object, never on the transport, and imports nothing of the client's package, so its version does not
 matter here. The wrapped client is an instance of a subclass made for it; `create` and `parse` of its completions are
-replaced, through which `stream`, `with_raw_response`, `with_streaming_response` and `with_options` go by themselves.
+replaced (of `completions` and `responses` too), through which `stream`, `with_raw_response`,
+`with_streaming_response` and `with_options` go by themselves.
 """
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
 from rollbus.producers.capture import Call, Capture
 from rollbus.producers.episode import Episode
+from rollbus.producers.surface import Surface
+from rollbus.producers.surface_chat import CHAT
+from rollbus.producers.surface_completions import COMPLETIONS
+from rollbus.producers.surface_responses import RESPONSES
 
 if TYPE_CHECKING:
     from rollbus.producers.recorder import Recorder
@@ -20,6 +25,8 @@ Client = TypeVar("Client")
 RAW_HEADER = "x-stainless-raw-response"
 """How the client asks itself for a raw response: `true`, or `stream` for one whose body is not read yet."""
 _METHODS = ("create", "parse")
+_SURFACES: Mapping[str, Surface] = {"completions": COMPLETIONS, "responses": RESPONSES}
+"""Resources that are recorded besides `chat.completions`, by their names on the client."""
 
 
 def wrap_client(
@@ -37,6 +44,10 @@ def wrap_client(
         {name: value for name, value in vars(client).items() if getattr(value, "_client", None) is not client}
     )
     twin.__dict__["chat"] = _recorded_chat(client.chat, twin, capture)  # type: ignore[attr-defined]
+    for name, surface in _SURFACES.items():
+        if (resource := vars(client).get(name)) is not None:  # made already, as clients before 1.70 make all of them
+            own = recorder.guard.call("wrap", type(resource), twin, default=resource)
+            twin.__dict__[name] = _recorded_resource(own, capture, surface)
     return twin
 
 
@@ -54,17 +65,33 @@ def _recorded_class(original: type[Client], capture: Capture) -> type[Client]:
     names: dict[str, Any] = {"__module__": original.__module__, "__qualname__": original.__qualname__}
     if hasattr(original, "copy"):
         names |= {"copy": copy, "with_options": copy}
+    for name, surface in _SURFACES.items():
+        made = inspect.getattr_static(original, name, None)
+        if isinstance(made, functools.cached_property):
+            names[name] = _recorded_property(made.func, capture, surface)
+            names[name].__set_name__(None, name)
     if hasattr(original, "beta"):
         names["beta"] = functools.cached_property(lambda self: _recorded_beta(original, self, capture))
         names["beta"].__set_name__(None, "beta")
     return type(original.__name__, (original,), names)
 
 
+def _recorded_property(
+    make: Callable[[Any], Any], capture: Capture, surface: Surface
+) -> "functools.cached_property[Any]":
+    return functools.cached_property(lambda self: _recorded_resource(make(self), capture, surface))
+
+
+def _recorded_resource(resource: Any, capture: Capture, surface: Surface) -> Any:
+    capture.recorder.guard.call("wrap", _record_methods, resource, capture, surface, default=None)
+    return resource
+
+
 def _recorded_beta(original: Any, twin: Any, capture: Capture) -> Any:
     beta = inspect.getattr_static(original, "beta").func(twin)
     chat = getattr(beta, "chat", None)
     if chat is not None:
-        capture.recorder.guard.call("wrap", _record_methods, chat.completions, capture, default=None)
+        _recorded_resource(chat.completions, capture, CHAT)
     return beta
 
 
@@ -79,25 +106,25 @@ def _recorded_chat(chat: Any, twin: Any, capture: Capture) -> Any:
         completions = object.__new__(type(completions))
         completions.__dict__.update(vars(chat.completions))
         own.completions = completions
-    _record_methods(completions, capture)
+    _record_methods(completions, capture, CHAT)
     return own
 
 
-def _record_methods(completions: Any, capture: Capture) -> None:
+def _record_methods(completions: Any, capture: Capture, surface: Surface) -> None:
     for name in _METHODS:
         method = getattr(completions, name, None)
         if method is not None:
-            setattr(completions, name, _recorded(method, capture))
+            setattr(completions, name, _recorded(method, capture, surface))
     if not hasattr(completions, "create"):
         raise TypeError(f"{type(completions).__name__} has no method create")
 
 
-def _recorded(method: Callable[..., Any], capture: Capture) -> Callable[..., Any]:
+def _recorded(method: Callable[..., Any], capture: Capture, surface: Surface) -> Callable[..., Any]:
     if inspect.iscoroutinefunction(inspect.unwrap(method)):
 
         @functools.wraps(method)
         async def call_async(*args: Any, **kwargs: Any) -> Any:
-            call = capture.begin(kwargs)
+            call = capture.begin(kwargs, surface)
             if call is None:
                 return await method(*args, **kwargs)
             try:
@@ -118,7 +145,7 @@ def _recorded(method: Callable[..., Any], capture: Capture) -> Callable[..., Any
 
     @functools.wraps(method)
     def call_sync(*args: Any, **kwargs: Any) -> Any:
-        call = capture.begin(kwargs)
+        call = capture.begin(kwargs, surface)
         if call is None:
             return method(*args, **kwargs)
         try:

@@ -1,4 +1,4 @@
-"""The proxy's routes: chat completions are recorded, everything else passes, and episodes can be opened by HTTP.
+"""The proxy's routes: the calls of a model are recorded, everything else passes, and episodes can be opened by HTTP.
 
 POST /rollbus/episodes              {"task": …, and what else an episode has} → id, base_url
 POST /rollbus/episodes/ID/reward    {"value": …, "name"?, "key"?}
@@ -10,7 +10,7 @@ GET  /rollbus/health                what was recorded, delivered and lost
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -28,9 +28,14 @@ from rollbus.producers.proxy import relay
 from rollbus.producers.proxy.attributes import parse
 from rollbus.producers.proxy.episodes import FUNCTION_HEADER, HEADER, Episodes, UnknownEpisodeError
 from rollbus.producers.recorder import Recorder
+from rollbus.producers.surface import Surface
+from rollbus.producers.surface_chat import CHAT
+from rollbus.producers.surface_completions import COMPLETIONS
+from rollbus.producers.surface_responses import RESPONSES
 
 logger = logging.getLogger(__name__)
-RECORDED = "chat/completions"
+RECORDED: Mapping[str, Surface] = {"chat/completions": CHAT, "completions": COMPLETIONS, "responses": RESPONSES}
+"""Paths under `/v1` whose POST is recorded."""
 METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"]
 HOP_BY_HOP = frozenset(
     {"connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade", "host", "content-length"}
@@ -123,7 +128,8 @@ class Proxy:
             return await self._record(request, call, scope)
 
     def _call(self, request: Request, episode: Episode | None, body: bytes) -> Call | None:
-        if episode is None or request.method != "POST" or request.path_params["path"] != RECORDED:
+        surface = RECORDED.get(request.path_params["path"])
+        if episode is None or request.method != "POST" or surface is None:
             return None
         try:
             arguments = parse(body)
@@ -133,7 +139,7 @@ class Proxy:
             return None
         function = request.headers.get(FUNCTION_HEADER)
         capture = Capture(self.recorder, episode, function, self.mode, True, self.upstream, self.refusing)
-        return capture.begin(arguments)
+        return capture.begin(arguments, surface)
 
     async def _record(self, request: Request, call: Call, scope: ExitStack) -> Response:
         async def upstream(body: bytes) -> httpx.Response:

@@ -1,4 +1,4 @@
-"""One chat completion on its way through: asked for with tokens, recorded, and returned as the program expects it."""
+"""One call of a model on its way through: asked for with tokens, recorded, and returned as the program expects it."""
 
 from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping
 from contextlib import aclosing

@@ -40,7 +40,7 @@ def run(
     logprobs: str,
     timeout: float,
 ) -> None:
-    """Pass requests on to the model server and record chat completions, until SIGTERM or Ctrl-C.
+    """Pass requests on to the model server and record the calls of models, until SIGTERM or Ctrl-C.
 
     A request belongs to the episode that its `rollbus-episode` header names, or to the one in its path: POST
     /rollbus/episodes opens one and answers with the base URL to use for it.

@@ -12,6 +12,7 @@ from rollbus.producers import MemorySink, Recorder
 from rollbus.producers.proxy.app import Proxy
 from rollbus.schemas.events import EpisodeEnded, EpisodeStarted, RewardReported, TurnRecorded
 from rollbus.schemas.tokens import decode_logprobs, decode_token_ids
+from tests.producers import test_other_surfaces
 from tests.producers.integrations.agent_server import recorded
 from tests.producers.openai_server import Body, Server, completion, sse, streamed
 
@@ -89,6 +90,26 @@ async def test_a_stream_is_recorded_and_shows_only_what_was_asked_for(
     (turn,) = turns(recorder, sink)
     assert_whole(turn)
     assert turn.streamed
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "answer", "text"),
+    [
+        ("completions", {"prompt": "Say"}, test_other_surfaces.completion(), "Hello there"),
+        ("responses", {"input": "Say"}, test_other_surfaces.response(), "Hello there"),
+    ],
+)
+async def test_the_other_apis_are_recorded_too(
+    recorder: Recorder, sink: MemorySink, path: str, body: Body, answer: Body, text: str
+) -> None:
+    program = Program(recorder, Server(lambda body: answer))
+    with recorder.episode(task="greet") as episode:
+        said = await program.http.post(f"/v1/{path}", json={"model": "agent", **body}, headers=episode.headers())
+    await program.http.aclose()
+    assert '"logprob":' not in said.text
+    (turn,) = turns(recorder, sink)
+    assert turn.completion.content == text
+    assert list(decode_token_ids(turn.completion_token_ids or b"")) == [10, 20]
 
 
 async def test_the_servers_key_goes_through_and_our_headers_do_not(recorder: Recorder, program: Program) -> None:

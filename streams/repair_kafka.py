@@ -20,10 +20,12 @@ from rollbus.streams.topics import partitions_of
 logger = logging.getLogger(__name__)
 
 
-async def accept_loss(settings: StreamSettings, stage: Any, *, now_ms: int = 0) -> dict[int, tuple[int, int]]:
+async def accept_loss(
+    settings: StreamSettings, stage: Any, *, now_ms: int = 0, dry_run: bool = False
+) -> dict[int, tuple[int, int]]:
     """Step over records that retention deleted before the stage read them; return (first, last) lost by partition.
 
-    Each such range becomes a dead letter of class DataLossError, without a value, dated `now_ms`.
+    Each such range becomes a dead letter of class DataLossError, without a value, dated `now_ms`. A dry run only looks.
     """
     group = names.group_id(settings.namespace, stage.name)
     topic = stage.input.full_name(settings.namespace)
@@ -36,8 +38,10 @@ async def accept_loss(settings: StreamSettings, stage: Any, *, now_ms: int = 0) 
             first = (await consumer.beginning_offsets([place]))[place]
             committed = await consumer.committed(place)
             if committed is not None and committed < first:
-                await _move(settings, stage, place, (committed, first), group, now_ms)
                 lost[partition] = (committed, first - 1)
+                if dry_run:
+                    continue
+                await _move(settings, stage, place, (committed, first), group, now_ms)
                 logger.warning("group %s accepts the loss of %s[%d] %d … %d", group, *place, committed, first - 1)
     finally:
         await consumer.stop()

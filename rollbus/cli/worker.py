@@ -37,18 +37,29 @@ def run(settings: "Settings", stages: tuple[str, ...]) -> None:
 
 @worker.command("accept-loss")
 @click.argument("stages", nargs=-1, required=True, metavar="STAGE...")
+@click.option("--yes", is_flag=True, help="Do it; without this, only say what would be lost.")
 @with_settings
-def accept_loss_(settings: "Settings", stages: tuple[str, ...]) -> None:
+def accept_loss_(settings: "Settings", stages: tuple[str, ...], yes: bool) -> None:
     """Let STAGEs go on after records that retention deleted before they were read. Stop their workers first.
 
-    Each range of lost records is kept as a dead letter of class DataLossError; see `rollbus dead-letters list`.
+    Without --yes it only looks. Each range of lost records is kept as a dead letter of class DataLossError; see
+    `rollbus dead-letters list`. What the stage had made of earlier records stays.
     """
     from rollbus.streams.repair_kafka import accept_loss
     from rollbus.streams.ticker_kafka import wall_clock_ms
 
+    verb, found = ("goes on" if yes else "would go on"), False
     for stage in chosen_stages(settings, stages):
-        lost = asyncio.run(accept_loss(settings.stream_settings(), stage, now_ms=wall_clock_ms()))
+        lost = asyncio.run(accept_loss(settings.stream_settings(), stage, now_ms=wall_clock_ms(), dry_run=not yes))
         for partition, (first, last) in lost.items():
-            click.echo(f"{stage.name}: {stage.input.name}[{partition}] goes on without records {first} … {last}")
+            place = f"{stage.input.name}[{partition}]"
+            click.echo(f"{stage.name}: {place} {verb} without records {first} … {last} ({last - first + 1} at most)")
         if not lost:
             click.echo(f"{stage.name}: nothing is lost, and nothing was changed")
+        found = found or bool(lost)
+    if found and not yes:
+        click.echo(
+            "Nothing was changed. No worker will ever see these records: what they told of episodes ends as drops "
+            "(`missing_events`, `missing_chunk`), or not at all where they were the only ones of their episode. A sink "
+            "or a replay that read them in time still has them. To go on, stop the workers and add --yes."
+        )

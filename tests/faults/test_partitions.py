@@ -68,7 +68,10 @@ async def test_retention_that_overtakes_a_stopped_worker_is_told_and_accepted_by
         assert result.exit_code == 0, result.output
         return result.output
 
-    said = await cli("worker", "accept-loss", "assembly", "alias")
+    asked = await cli("worker", "accept-loss", "assembly")
+    assert "would go on without records" in asked
+    assert "Nothing was changed" in asked
+    said = await cli("worker", "accept-loss", "--yes", "assembly", "alias")
     for partition, offset in first.items():
         assert f"assembly: episode-events[{partition}] goes on without records" in said
         assert f"… {offset - 1}" in said

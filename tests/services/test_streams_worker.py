@@ -139,7 +139,10 @@ async def test_records_deleted_before_they_were_read_are_data_loss(settings: Str
     await delete_all_records(settings)
     with pytest.raises(DataLossError, match=r"records 3 … 8 were deleted by retention"):
         await until_ended(settings, [CountStage()])
-    assert set((await accept_loss(settings, CountStage(), now_ms=5)).values()) == {(3, 8)}
+    for dry_run in (True, True, False):
+        found = await accept_loss(settings, CountStage(), now_ms=5, dry_run=dry_run)
+        assert set(found.values()) == {(3, 8)}
+    assert await accept_loss(settings, CountStage(), now_ms=5) == {}
     (letter,) = await read_topic(settings, DEAD_LETTERS.name, partitions=1)
     assert (letter.offset, letter.value, letter.timestamp_ms, letter.error_class) == (3, None, 5, "DataLossError")
     assert "records 3 … 8 were deleted" in letter.message

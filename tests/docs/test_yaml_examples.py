@@ -1,0 +1,37 @@
+"""Every settings example of the trainer's pages is really accepted."""
+
+import re
+from pathlib import Path
+
+import pytest
+import yaml
+
+from rollbus.settings import Settings
+from rollbus.settings_file import load_settings
+
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = ("gpu.md", "model-service.md", "trainer.md")
+EXAMPLES = [
+    pytest.param(example, id=f"{page}-{number}")
+    for page in PAGES
+    for number, example in enumerate(re.findall(r"```yaml\n(.*?)```", (DOCS / page).read_text(), flags=re.DOTALL))
+]
+
+
+@pytest.mark.parametrize("example", EXAMPLES)
+def test_a_settings_example_parses(example: str, tmp_path: Path) -> None:
+    path = tmp_path / "rollbus.yaml"
+    path.write_text(example)
+    settings = load_settings(Settings, path, {})
+    assert settings.model_fields_set
+
+
+def test_the_settings_of_a_gpu_reach_what_the_model_service_takes(tmp_path: Path) -> None:
+    both = re.findall(r"```yaml\n(.*?)```", (DOCS / "gpu.md").read_text(), flags=re.DOTALL)
+    ours, arts = (Settings.model_validate(yaml.safe_load(example)).art_server_settings(tmp_path) for example in both)
+    assert (ours.options.device, ours.options.precision, ours.options.max_tokens) == ("cuda", "bfloat16", 4096)
+    assert ours.options.lora is not None
+    assert (ours.options.lora.rank, ours.options.art) == (16, None)
+    assert arts.options.art is not None
+    assert (arts.options.art.quantisation, arts.options.art.gradient_accumulation) == ("4bit", 64)
+    assert (arts.options.max_rows, arts.options.logprobs_mode) == (64, "processed")

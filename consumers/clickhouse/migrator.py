@@ -54,15 +54,18 @@ class Migration:
     """Of the statements without comments: a remark may be changed later, a statement may not."""
 
 
-def migrate(settings: ClickHouseSettings) -> list[Migration]:
-    """Bring the database up to date and return what was applied; raises ConfigurationError, ServiceError."""
+def migrate(settings: ClickHouseSettings, known: tuple[Migration, ...] | None = None) -> list[Migration]:
+    """Bring the database up to date and return what was applied; raises ConfigurationError, ServiceError.
+
+    `known` are this version's migrations unless told otherwise.
+    """
     outside = ClickHouse(settings, database="default")
     outside.command(f"CREATE DATABASE IF NOT EXISTS {settings.database}")
     outside.close()
     client = ClickHouse(settings)
     try:
         client.command(RECORD_TABLE)
-        pending = find_pending(load_migrations(), applied(client), settings.database)
+        pending = find_pending(load_migrations() if known is None else known, applied(client), settings.database)
         for migration in pending:
             _apply(client, migration)
         return pending

@@ -54,7 +54,13 @@ def write(client: ClickHouse, namespace: str, records: list[Record], first_offse
         for table, row in rows_of(record, origin):
             tables.setdefault(table, []).append(row)
     for table, rows in tables.items():
-        client.insert(table, rows)
+        columns = columns_of(client, table)
+        client.insert(table, [{name: value for name, value in row.items() if name in columns} for row in rows])
+
+
+def columns_of(client: ClickHouse, table: str) -> set[str]:
+    sql = "SELECT name FROM system.columns WHERE database = currentDatabase() AND table = {table:String}"
+    return {name for (name,) in client.query(sql, {"table": table})[1]}
 
 
 def beside_the_story() -> list[Record]:
@@ -364,3 +370,24 @@ def test_windows_tools_lengths_and_steps(filled: ClickHouseSettings) -> None:
     assert answer(filled, "untrainable_turns") == []
     assert answer(filled, "unsolved_tasks") == []
     assert [row["best"] for row in answer(filled, "unsolved_tasks", success=2.0)] == [1.0]
+
+
+def test_a_database_of_the_version_before_answers_the_same_after_its_migration(
+    clickhouse: tuple[str, int], filled: ClickHouseSettings
+) -> None:
+    before, newest = load_migrations()[:-1], load_migrations()[-1]
+    host, port = clickhouse
+    settings = ClickHouseSettings(host=host, port=port, database=f"queries_{uuid.uuid4().hex[:8]}")
+    assert migrate(settings, before) == list(before)
+    client = ClickHouse(settings)
+    for delivery in range(2):
+        write(client, NAMESPACE, [*story(), *beside_the_story()], first_offset=delivery * 1000)
+    write(client, "replay-x.", replayed())
+    client.close()
+    assert migrate(settings) == [newest]
+    for query in list_queries():
+        asked = {name: value for name, value in EXAMPLES.items() if name in {each.name for each in query.parameters}}
+        assert str(answer(settings, query.name, **asked)) == str(answer(filled, query.name, **asked)), query.name
+
+
+EXAMPLES = {"id": trajectory_id("e3"), "episode": "e5", "group": "g2", "value": "ada", "replay": "replay-x."}

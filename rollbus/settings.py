@@ -24,7 +24,7 @@ from rollbus.trainer.settings import ArtServerBackend, BackendSettings, ModelSet
 if TYPE_CHECKING:
     from rollbus.trainer.backends.art_server import ArtServerSettings
 
-SHARED = ("kafka", "namespace", "clickhouse", "run_id", "model", "max_off_policy_steps")
+SHARED = ("kafka", "namespace", "clickhouse", "run_id", "model", "max_off_policy_steps", "from_namespace")
 """Settings of a part that stand elsewhere in the file: at the top, or in the run."""
 
 

@@ -57,13 +57,16 @@ _TOPICS: tuple[Topic, ...] = (
 class KafkaLog:
     """Fulfils `TrainerLog`."""
 
-    def __init__(self, connection: KafkaConnection, *, namespace: str, run_id: str, model: str) -> None:
+    def __init__(
+        self, connection: KafkaConnection, *, namespace: str, run_id: str, model: str, batches_from: str | None = None
+    ) -> None:
+        """Take the batches of another namespace where one is named: a replay's."""
         self._connection = connection
         self._namespace = namespace
         self._run_id = run_id
         self._group = f"{namespace}{STAGE}.{run_id}"
         self._transactional_id = f"{namespace}{STAGE}.{model}"
-        self._batches = TopicPartition(BATCHES.full_name(namespace), 0)
+        self._batches = TopicPartition(BATCHES.full_name(batches_from or namespace), 0)
         self._joiner = Joiner()
         self._payload = KafkaPayload(connection, namespace)
         self._exclusions: tuple[ExclusionReader, ...] = ()

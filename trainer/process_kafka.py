@@ -31,7 +31,13 @@ def run_trainer(settings: TrainerSettings, *, log: TrainerLog | None = None) -> 
 
 def log_of(settings: TrainerSettings) -> KafkaLog:
     """Return the log of the settings' run, not yet open."""
-    return KafkaLog(settings.kafka, namespace=settings.namespace, run_id=settings.run_id, model=settings.model)
+    return KafkaLog(
+        settings.kafka,
+        namespace=settings.namespace,
+        run_id=settings.run_id,
+        model=settings.model,
+        batches_from=settings.from_namespace,
+    )
 
 
 @asynccontextmanager
@@ -66,7 +72,7 @@ async def _run(settings: TrainerSettings, log: TrainerLog) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, trainer.stop)
         try:
-            await trainer.run()
+            await trainer.run(until_idle=settings.from_namespace is not None)
         except RollbusError as error:
             logger.error("trainer of run %s ends: %s", settings.run_id, error)
             raise

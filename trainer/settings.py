@@ -216,6 +216,8 @@ class TrainerSettings(_Settings):
 
     kafka: KafkaConnection = KafkaConnection()
     namespace: str = DEFAULT_NAMESPACE
+    from_namespace: str | None = None
+    """Take the batches of a replay there, and end with the last; everything is recorded in `namespace` all the same."""
     run_id: str = Field(default="main", pattern=r"^[a-z0-9][a-z0-9-]*$")
     model: str = "agent"
     backend: BackendSettings = ArtServerBackend()

@@ -24,13 +24,32 @@ def trainer() -> None:
 
 @trainer.command()
 @run_option
+@click.option(
+    "--from-namespace", metavar="NAMESPACE", help="Train a replay's batches, `replay-NAME.`, and end with the last."
+)
 @with_settings
-def run(settings: "Settings", run_id: str | None) -> None:
-    """Train a run's batches in order until SIGTERM or Ctrl-C; a second trainer of the same model fences the first."""
+def run(settings: "Settings", run_id: str | None, from_namespace: str | None) -> None:
+    """Train a run's batches in order until SIGTERM or Ctrl-C; a second trainer of the same model fences the first.
+
+    With --from-namespace the batches are those of a whole replay; steps and versions are recorded with the others.
+    """
     from rollbus.trainer.process_kafka import run_trainer
 
+    chosen = settings.trainer_settings(run_id)
+    if from_namespace is not None:
+        chosen = chosen.model_copy(update={"from_namespace": _of_a_whole_replay(settings, from_namespace)})
     log_to_stderr()
-    run_trainer(settings.trainer_settings(run_id))
+    run_trainer(chosen)
+
+
+def _of_a_whole_replay(settings: "Settings", namespace: str) -> str:
+    """Return a replay's namespace, by itself or by the replay's name; raises ConfigurationError unless it is whole."""
+    import asyncio
+
+    from rollbus.streams.replay.manifest_kafka import find_manifest
+
+    name = namespace.removeprefix("replay-").removesuffix(".")
+    return asyncio.run(find_manifest(settings.stream_settings(), name)).namespace
 
 
 @trainer.command()

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Mapping
+from typing import Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
@@ -13,11 +14,14 @@ logger = logging.getLogger(__name__)
 class LagReader:
     """Asks the broker; open it once, close it at the end."""
 
-    def __init__(self, bootstrap_servers: str, groups: Mapping[str, str]) -> None:
-        """`groups` is name for people → consumer group."""
+    def __init__(
+        self, bootstrap_servers: str, groups: Mapping[str, str], *, options: Mapping[str, Any] | None = None
+    ) -> None:
+        """`groups` is name for people → consumer group; `options` are of the clients, for a broker with credentials."""
         self._groups = groups
-        self._admin = AIOKafkaAdminClient(bootstrap_servers=bootstrap_servers)
-        self._consumer = AIOKafkaConsumer(bootstrap_servers=bootstrap_servers, isolation_level="read_committed")
+        connection = {**(options or {}), "bootstrap_servers": bootstrap_servers}
+        self._admin = AIOKafkaAdminClient(**connection)
+        self._consumer = AIOKafkaConsumer(**connection, isolation_level="read_committed")
 
     async def open(self) -> None:
         """Connect."""

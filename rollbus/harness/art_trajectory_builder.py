@@ -60,6 +60,8 @@ class ARTTrajectoryBuilder(TrajectoryBuilder):
         self.evaluation_runs: dict[str, asyncio.Task[list[str]]] = {}
         """By run id: the epoch being played."""
         self._epochs: dict[str, int] = {}
+        self.trainable_only = True
+        """False also returns what has no tokens, for adapters that train on text."""
         self.last_reasons: dict[str, int] = {}
         """Why trajectories of the last epoch were left out, with their number."""
 
@@ -93,7 +95,7 @@ class ARTTrajectoryBuilder(TrajectoryBuilder):
         if self.last_reasons:
             told = ", ".join(f"{reason}: {count}" for reason, count in self.last_reasons.items())
             logger.warning("left out of epoch %d: %s", self._epochs[run_id] + 1, told)
-        groups = [self._group(log, group) for group in log.view.groups_of(played)]
+        groups = self._grouped(log, played) if self.trainable_only else self._scored(log, played)
         collection = TrajectoryCollection(trajectories=groups, run_id=run_id)
         logger.info(
             "Built %d trajectories across %d examples for run_id: %s",
@@ -229,15 +231,28 @@ class ARTTrajectoryBuilder(TrajectoryBuilder):
             played.episode.reward(float(score.score) + sum(shaped), name=name, source="evaluator", comment=told)
         played.episode.end()
 
-    def _group(self, log: RunLog, group: Any) -> list[Trajectory]:
+    def _grouped(self, log: RunLog, played: Sequence[str]) -> list[list[Trajectory]]:
+        """Return what the stream grouped: what can be trained on recorded tokens."""
         return [
-            as_trajectory(
-                log.view.trajectories[member.trajectory_id],
-                member.reward,
-                include_tool_calls=self.config.include_tool_calls,
-            )
-            for member in group.members
+            [self._as_trajectory(log, member.trajectory_id, member.reward) for member in group.members]
+            for group in log.view.groups_of(played)
         ]
+
+    def _scored(self, log: RunLog, played: Sequence[str]) -> list[list[Trajectory]]:
+        """Return everything that has a score, with or without tokens: for adapters that train on text."""
+        assert self.run_config.reward_function is not None
+        name = self.run_config.reward_function.name
+        groups: dict[str | None, list[Trajectory]] = {}
+        for one in played:
+            record = log.view.trajectories.get(one)
+            worth = [report.value for report in record.rewards if report.name == name] if record is not None else []
+            if record is not None and worth:
+                groups.setdefault(record.example_id, []).append(self._as_trajectory(log, one, worth[-1]))
+        return list(groups.values())
+
+    def _as_trajectory(self, log: RunLog, trajectory_id: str, worth: float) -> Trajectory:
+        record = log.view.trajectories[trajectory_id]
+        return as_trajectory(record, worth, include_tool_calls=self.config.include_tool_calls)
 
     def _log(self) -> RunLog:
         if self.run_log is None:

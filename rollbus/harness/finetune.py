@@ -143,7 +143,7 @@ async def _run(options: FinetuneOptions, processes: Processes, run_id: str, cons
             statuses = await _epochs(made, config.finetuning.num_epochs, console)
             metrics = await made.trainer.get_metrics(run_id)
             logger.info("Final metrics: %s", json.dumps(_brief(metrics), default=str))
-        await processes.drain(log.view)
+        await processes.drain()
     finally:
         await log.close()
     return _conclude(statuses)
@@ -183,7 +183,7 @@ def _connect(
 ) -> None:
     """Give ours the log; put what a user's own builder finalizes on it."""
     if isinstance(builder, ARTTrajectoryBuilder):
-        builder.run_log = log
+        builder.run_log, builder.trainable_only = log, isinstance(adapter, ARTTrainerAdapter)
     else:
         builder.finalize = _publishing(builder, log, model)  # type: ignore[method-assign]
     if isinstance(adapter, ARTTrainerAdapter):

@@ -26,7 +26,6 @@ from rollbus.harness.art_components import ARTTrainerAdapterConfig
 from rollbus.harness.bus_kafka import KafkaBus
 from rollbus.harness.configuration import Configuration
 from rollbus.harness.run_settings import adapter_of, laid_over, on_art_server, settings_of
-from rollbus.harness.run_view import RunView
 from rollbus.local.ports import free_port
 from rollbus.local.service import Service
 from rollbus.local.settings import HOST
@@ -108,11 +107,11 @@ class Processes:
             yield f"{'art-server':<11} {self._art.backend.url}"
         yield f"{'settings':<11} {self._folder / SETTINGS_FILE}"
 
-    async def drain(self, view: RunView) -> None:
+    async def drain(self) -> None:
         """Wait until ClickHouse has everything; what takes longer is there after the next start of the sink."""
-        if self._given is not None:
-            return
-        lag = LagReader(self.settings.kafka.bootstrap_servers, {"sink": f"{self.namespace}sink"})
+        kafka = self.settings.kafka
+        group = {"sink": f"{self.namespace}sink"}
+        lag = LagReader(kafka.bootstrap_servers, group, options=kafka.client_options())
         await lag.open()
         try:
             async with asyncio.timeout(DRAIN_S):

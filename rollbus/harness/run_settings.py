@@ -117,7 +117,7 @@ def _run(config: Configuration, run_id: str, generations: int, model: str) -> di
     return {
         "run_id": run_id,
         "model": model,
-        "filter": {"tasks": [TASK], "labels": {"run": run_id}},
+        "filter": {"tasks": [TASK], "labels": {"run": run_id}, "models": _models(config, model)},
         "grouping": {
             "strategy": "baseline" if single else "by_example",
             "group_size": generations,
@@ -136,6 +136,13 @@ def _run(config: Configuration, run_id: str, generations: int, model: str) -> di
             "flush_ms": 1,
         },
     }
+
+
+def _models(config: Configuration, model: str) -> list[str]:
+    """Return the models whose episodes count: the trained one; where none is trained here, all that are asked."""
+    if trained_model(config) is not None:
+        return [model]
+    return sorted({str(getattr(llm, "model_name", name)) for name, llm in config.llms.items()} | {model})
 
 
 def _trainer(adapter: ARTTrainerAdapterConfig) -> dict[str, Any]:

@@ -1,0 +1,99 @@
+"""A bad reward trains three steps; then it is undone: roll back, replay with the fixed reward, train from the replay.
+
+    rollbus up && python examples/undo/undo.py
+
+Every step is a command of `rollbus`, printed before it runs, and what is served is measured after each.
+"""
+
+import asyncio
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+from agent import measure
+
+FOLDER = Path(__file__).parent
+STEPS = 3
+PATIENCE_S = 120.0
+ENVIRONMENT = {**os.environ, "ROLLBUS_CONFIG": str(FOLDER / "rollbus.yaml")}
+KAFKA = os.environ.get("KAFKA", "127.0.0.1:9092")
+NAMESPACE = os.environ.get("ROLLBUS_EXAMPLE_NAMESPACE", "undo.")
+MODEL_URL = os.environ.get("MODEL_URL", "http://127.0.0.1:8000/v1")
+REPLAY = os.environ.get("ROLLBUS_EXAMPLE_REPLAY", "fixed")
+
+
+def main() -> None:
+    """Tell the story, and the ledger's version of it."""
+    rollbus("topics", "create")
+    told = [("the base model", held_out())]
+    with running("worker", "run"):
+        call(sys.executable, str(FOLDER / "agent.py"), "play", MODEL_URL, KAFKA, NAMESPACE)
+        with running("trainer", "run"):
+            wait_for_steps(STEPS)
+    told.append((f"after {STEPS} steps on the bad reward", held_out()))
+    rollbus("policy", "rollback", "0", "--reason", "the reward's sign was wrong")
+    told.append(("rolled back", held_out()))
+    rollbus("replay", "--from", "earliest", "--reward", str(FOLDER / "fixed.yaml"), "--as", REPLAY, "--diff", "live")
+    rollbus("trainer", "run", "--from-namespace", f"replay-{REPLAY}.")
+    told.append(("trained again, on the fixed reward", held_out()))
+    rollbus("trainer", "steps")
+    rollbus("policy", "list")
+    for what, score in told:
+        print(f"{score:.4f}  {what}")
+
+
+def held_out() -> float:
+    """Measure what is served now."""
+    return asyncio.run(measure(MODEL_URL))
+
+
+def rollbus(*arguments: str) -> str:
+    """Run a command of rollbus as a user would, and print it with its output."""
+    print(f"$ rollbus {' '.join(arguments)}", flush=True)
+    output = call(sys.executable, "-m", "rollbus", *arguments)
+    print(output, flush=True)
+    return output
+
+
+def call(*command: str) -> str:
+    """Run a command to its end; raises SystemExit with what it said where it fails."""
+    done = subprocess.run(command, env=ENVIRONMENT, capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise SystemExit(f"{' '.join(command)}\n{done.stdout}{done.stderr}")
+    return done.stdout
+
+
+@contextmanager
+def running(*arguments: str) -> Iterator[None]:
+    """Keep a part of rollbus running."""
+    print(f"$ rollbus {' '.join(arguments)} &", flush=True)
+    process = subprocess.Popen(
+        [sys.executable, "-m", "rollbus", *arguments], env=ENVIRONMENT, stderr=subprocess.DEVNULL
+    )
+    try:
+        yield
+    finally:
+        process.send_signal(signal.SIGTERM)
+        try:
+            process.wait(30)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+
+
+def wait_for_steps(count: int) -> None:
+    """Wait until the trainer has closed so many steps."""
+    deadline = time.monotonic() + PATIENCE_S
+    while call(sys.executable, "-m", "rollbus", "trainer", "steps").count("completed") < count:
+        if time.monotonic() > deadline:
+            raise SystemExit(f"the trainer closed no {count} steps within {PATIENCE_S:.0f} s")
+        time.sleep(1)
+
+
+if __name__ == "__main__":
+    main()

@@ -28,13 +28,13 @@ test-312: setup
 
 test-311: setup ## Run the tests of the core, the producers and the streams on Python 3.11
 	@UV_PROJECT_ENVIRONMENT=.venv-311 VIRTUAL_ENV= $(PYTHON_BIN)/uv sync -q --frozen --python 3.11 --extra streams --extra proxy --no-editable --reinstall-package rollbus
-	@.venv-311/bin/python -m pytest -m "not services" tests/schemas tests/producers tests/streams --ignore=tests/producers/integrations
+	@.venv-311/bin/python -m pytest -m "not services and not faults" tests/schemas tests/producers tests/streams --ignore=tests/producers/integrations
 
 test-java: setup ## Read and write the wire format with Apache Avro for Java (Maven)
 	@mvn -B -Dstyle.color=never -f tests/java/pom.xml test | grep -E '^\[(INFO|ERROR)\] Tests run|BUILD|ERROR'
 
 test-fast: setup ## Run the tests that need no service
-	@$(PYTHON_BIN)/pytest -m "not services"
+	@$(PYTHON_BIN)/pytest -m "not services and not faults"
 
 faults: setup ## Break workers, brokers, disks and clocks, and check every record (about 10 minutes)
 	@$(PYTHON_BIN)/pytest -m faults tests/faults

@@ -307,3 +307,29 @@ async def test_a_failure_for_an_old_client_is_a_line_not_a_broken_stream(art_ser
 def test_a_checkpoint_is_a_hugging_face_directory(art_server: ArtServer) -> None:
     names = {path.name for path in Path(art_server.checkpoints / "0001").iterdir()}
     assert {"config.json", "model.safetensors", "tokenizer.json", "optimizer.safetensors", "rollbus.json"} <= names
+
+
+async def test_both_ports_ask_for_the_bearer_token_and_only_health_does_not(
+    own_art_server: ArtServer, tmp_path: Path
+) -> None:
+    token = tmp_path / "token"
+    token.write_text("secret\n")
+    server = own_art_server
+    server.options = ("--token-file", str(token))
+    server.start()
+    routes = [
+        ("GET", f"{server.url}/rollbus/v1/capabilities", None),
+        ("POST", f"{server.url}/_get_step", {"name": MODEL}),
+        ("GET", f"{server.url}/v1/models", None),
+        ("GET", f"{server.model_url}/models", None),
+    ]
+    async with httpx.AsyncClient() as http:
+        for given, status in (("", 401), ("Bearer wrong", 401), ("Bearer secret", 200)):
+            for method, url, body in routes:
+                answer = await http.request(method, url, json=body, headers={"authorization": given} if given else {})
+                assert answer.status_code == status, (method, url, given)
+        assert (await http.get(f"{server.url}/health")).status_code == 200
+        assert (await http.get(f"{server.url}/healthcheck")).status_code == 200
+    trusted = ArtClient(server.url, token="secret")
+    assert (await trusted.capabilities()).model == MODEL
+    await trusted.close()

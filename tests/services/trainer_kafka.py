@@ -102,6 +102,7 @@ class TrainerWorld(KafkaWorld):
         self.backend = backend
         self.sampled_by = 0
         self.retry_pauses_s = (0.2, 0.5, 1.0)
+        self.max_off_policy_steps = 4
         self.processes: list[asyncio.subprocess.Process] = []
         self.batches: list[TrainingBatch] = []
 
@@ -111,6 +112,8 @@ class TrainerWorld(KafkaWorld):
             namespace=self.namespace,
             backend=self.backend,
             retry_pauses_s=self.retry_pauses_s,
+            max_off_policy_steps=self.max_off_policy_steps,
+            alarm=None,  # the payload was sampled by nobody
         )
 
     async def close(self) -> None:

@@ -32,7 +32,8 @@ def internal_config(options: ModelOptions, engine: ArtEngine) -> dev.InternalMod
     if engine.tensor_parallel_size is not None:
         config["engine_args"]["tensor_parallel_size"] = engine.tensor_parallel_size
     if options.logprobs_mode == "processed":
-        config["engine_args"]["logprobs_mode"] = "processed_logprobs"
+        # ART hands on to vLLM what it does not list.
+        config["engine_args"]["logprobs_mode"] = "processed_logprobs"  # type: ignore[typeddict-unknown-key]
     if bool(engine.trainer_gpus) != bool(engine.inference_gpus) and engine.vllm_url is None:
         raise ConfigurationError("trainer_gpus and inference_gpus go together: name both, or neither for one GPU")
     if engine.trainer_gpus:

@@ -94,7 +94,7 @@ def _trajectory(trajectory: TrainTrajectory) -> Json:
 def _choice(message: Json, turn: TurnTokens) -> Json:
     """Ids as `token_id:5`: as text a token would be looked up, and one that is not found becomes the end token."""
     sampled = zip(decode_token_ids(turn.completion_token_ids), decode_logprobs(turn.logprobs), strict=True)
-    content = [
+    content: list[Json] = [
         {"token": f"token_id:{token_id}", "logprob": logprob, "bytes": None, "top_logprobs": []}
         for token_id, logprob in sampled
     ]

@@ -99,7 +99,7 @@ class _ChoiceStream:
     def end(self, answer: Generation) -> list[dict[str, Any]]:
         """What was held back, and the finish reason."""
         changes = self._changes(answer.text[len(self._sent) :], last=True)
-        last = {"delta": {}} if isinstance(self._wanted, ChatRequest) else {"text": ""}
+        last: dict[str, Any] = {"delta": {}} if isinstance(self._wanted, ChatRequest) else {"text": ""}
         return [*changes, {**last, "finish_reason": finish_reason(answer, called=self._calls > 0)}]
 
     def _settled(self) -> str:

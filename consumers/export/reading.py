@@ -1,0 +1,153 @@
+"""ClickHouse → the trajectories that were asked for, with their conversations and tokens, a few hundred at a time.
+
+What was excluded is left out before anything else: an episode, or one whose root episode was. The exclusions are read
+first, and the place up to which the sink had written them goes into the manifest.
+"""
+
+import json
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rollbus.consumers.clickhouse.client_clickhouse import ClickHouse
+from rollbus.consumers.export.conversations import StoredTurn
+
+BLOCK = 200
+"""Trajectories whose payload is in memory at once."""
+
+_EXCLUDED = """
+    SELECT episode_id FROM events WHERE namespace = {namespace:String} AND kind = 'Excluded'
+    UNION DISTINCT
+    SELECT episode_id FROM scores WHERE namespace = {namespace:String} AND excluded
+    UNION DISTINCT
+    SELECT episode_id FROM reward_revisions WHERE namespace = {namespace:String} AND excluded
+    UNION DISTINCT
+    SELECT unit_id FROM drops WHERE namespace = {namespace:String} AND reason = 'excluded' AND unit = 'episode'"""
+
+_CHOICE = f"""
+SELECT
+    found.trajectory_id AS trajectory_id, found.episode_id AS episode_id, found.root_episode_id AS root_episode_id,
+    found.task AS task, found.example_id AS example_id, found.group_hint AS group_hint, found.agent AS agent,
+    found.producer AS producer, found.labels AS labels, found.started_at AS started_at, found.ended_at AS ended_at,
+    found.stop_reason AS stop_reason, found.turns AS turns, found.tokens AS tokens,
+    found.sampled_tokens AS sampled_tokens, found.min_policy_version AS min_policy_version,
+    found.max_policy_version AS policy_version, found.trainable AS trainable,
+    score.value AS reward, score.components AS components, score.model AS model,
+    fates.fate AS fate, fates.step AS step, fates.reason AS reason
+FROM (SELECT *, trajectory_key FROM trajectories FINAL WHERE namespace = {{namespace:String}}) AS found
+LEFT JOIN latest_scores(namespace = {{namespace:String}}) AS score ON score.trajectory_key = found.trajectory_key
+LEFT JOIN
+(
+    SELECT trajectory_key, fate, step, reason
+    FROM trajectory_fates(namespace = {{namespace:String}}, run = {{run:String}})
+) AS fates ON fates.trajectory_key = found.trajectory_key
+WHERE found.episode_id NOT IN ({_EXCLUDED}) AND found.root_episode_id NOT IN ({_EXCLUDED})"""
+
+COLUMNS = (
+    "trajectory_id, episode_id, root_episode_id, task, example_id, group_hint, agent, producer, labels, started_at, "
+    "ended_at, stop_reason, turns, tokens, sampled_tokens, min_policy_version, policy_version, trainable, reward, "
+    "components, model, fate, step, reason"
+)
+"""What a filter can name."""
+
+
+@dataclass(frozen=True, slots=True)
+class TokenHistory:
+    """One token sequence as it can be trained."""
+
+    token_ids: list[int]
+    logprobs: list[float]
+    span_starts: list[int]
+    span_ends: list[int]
+    span_policy_versions: list[int]
+
+
+@dataclass(frozen=True, slots=True)
+class Selected:
+    """One trajectory with its payload."""
+
+    facts: Mapping[str, Any]
+    """The columns of the choice."""
+    turns: tuple[StoredTurn, ...] = ()
+    tools: str = ""
+    """JSON of the tool schemas that its turns were offered."""
+    histories: tuple[TokenHistory, ...] = field(default=())
+
+
+@dataclass(frozen=True, slots=True)
+class Exclusions:
+    """What was left out, and how much of the log that rests on."""
+
+    episodes: int
+    read_to: Mapping[str, int]
+    """topic:partition → the next offset that the sink had not written."""
+
+
+def read_exclusions(client: ClickHouse, namespace: str) -> Exclusions:
+    """Return how many episodes are excluded, and the position up to which that is known."""
+    values = {"namespace": namespace}
+    _, rows = client.query(f"SELECT count() FROM ({_EXCLUDED})", values)
+    _, places = client.query(
+        "SELECT kafka_topic, kafka_partition, max(next_offset) FROM sink_ranges WHERE namespace = {namespace:String} "
+        "AND kafka_topic IN ('episode-events', 'exclusions') GROUP BY ALL ORDER BY ALL",
+        values,
+    )
+    return Exclusions(int(rows[0][0]), {f"{topic}:{number}": int(offset) for topic, number, offset in places})
+
+
+def choose(client: ClickHouse, namespace: str, run: str, where: str, limit: int | None) -> list[dict[str, Any]]:
+    """Return the facts of the trajectories that a filter lets through; attempts at one problem stand together."""
+    sql = f"SELECT * FROM ({_CHOICE}) WHERE ({where or 'true'}) ORDER BY group_hint, started_at, trajectory_id"
+    names, rows = client.query(
+        sql + (f" LIMIT {limit}" if limit is not None else ""), {"namespace": namespace, "run": run}
+    )
+    return [dict(zip(names, row, strict=True)) for row in rows]
+
+
+def with_payload(
+    client: ClickHouse, namespace: str, chosen: list[dict[str, Any]], *, tokens: bool = False
+) -> Iterator[Selected]:
+    """Yield the chosen trajectories with their turns, and with their tokens if asked for."""
+    for start in range(0, len(chosen), BLOCK):
+        block = chosen[start : start + BLOCK]
+        turns = _turns(client, namespace, [facts["episode_id"] for facts in block])
+        histories = _histories(client, namespace, [facts["trajectory_id"] for facts in block]) if tokens else {}
+        for facts in block:
+            stored, tools = turns.get(facts["episode_id"], ([], ""))
+            yield Selected(facts, tuple(stored), tools, tuple(histories.get(facts["trajectory_id"], ())))
+
+
+def _turns(client: ClickHouse, namespace: str, episodes: list[str]) -> dict[str, tuple[list[StoredTurn], str]]:
+    _, rows = client.query(
+        "SELECT episode_id, event_id, writer_id, prefix_count, prefix_hash, added_messages, completion, tools "
+        "FROM turns FINAL WHERE namespace = {namespace:String} AND episode_id IN {episodes:Array(String)} "
+        "ORDER BY episode_id, occurred_at, writer_id, sequence",
+        {"namespace": namespace, "episodes": episodes},
+    )
+    found: dict[str, tuple[list[StoredTurn], str]] = {}
+    for episode, event_id, writer, count, prefix_hash, added, completion, tools in rows:
+        stored, known = found.get(episode, ([], ""))
+        stored.append(
+            StoredTurn(
+                event_id=event_id,
+                writer_id=writer,
+                prefix_count=count,
+                prefix_hash=prefix_hash,
+                added_messages=tuple(json.loads(added)),
+                completion=json.loads(completion),
+            )
+        )
+        found[episode] = (stored, tools or known)
+    return found
+
+
+def _histories(client: ClickHouse, namespace: str, trajectories: list[str]) -> dict[str, list[TokenHistory]]:
+    _, rows = client.query(
+        "SELECT trajectory_id, token_ids, logprobs, span_starts, span_ends, span_policy_versions FROM histories FINAL "
+        "WHERE namespace = {namespace:String} AND trajectory_id IN {ids:Array(String)} ORDER BY trajectory_id, history",
+        {"namespace": namespace, "ids": trajectories},
+    )
+    found: dict[str, list[TokenHistory]] = {}
+    for trajectory, *columns in rows:
+        found.setdefault(trajectory, []).append(TokenHistory(*(list(column) for column in columns)))
+    return found

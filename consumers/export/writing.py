@@ -1,0 +1,129 @@
+"""Rows → JSONL or Parquet files, with their number of rows and the hash of their bytes."""
+
+import hashlib
+import json
+from collections.abc import Iterable
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, Literal
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+FileFormat = Literal["jsonl", "parquet"]
+ROWS_PER_GROUP = 1_000
+
+_CALL = pa.struct(
+    {
+        "id": pa.string(),
+        "type": pa.string(),
+        "function": pa.struct({"name": pa.string(), "arguments": pa.string()}),
+    }
+)
+_MESSAGES = pa.list_(
+    pa.struct(
+        {
+            "role": pa.string(),
+            "content": pa.string(),
+            "tool_calls": pa.list_(_CALL),
+            "tool_call_id": pa.string(),
+            "name": pa.string(),
+            "reasoning_content": pa.string(),
+        }
+    )
+)
+_TEXT, _LONG, _REAL = pa.string(), pa.int64(), pa.float64()
+_TIME = pa.timestamp("ms", tz="UTC")
+_TYPES: dict[str, pa.DataType] = {
+    **dict.fromkeys(("messages", "prompt", "completion", "chosen", "rejected"), _MESSAGES),
+    **dict.fromkeys(("turns", "tokens", "sampled_tokens", "min_policy_version", "policy_version", "step"), _LONG),
+    **dict.fromkeys(("reward", "chosen_score", "rejected_score"), _REAL),
+    **dict.fromkeys(("started_at", "ended_at"), _TIME),
+    "labels": pa.list_(pa.struct({"name": _TEXT, "value": _TEXT})),
+    "components": pa.list_(pa.struct({"name": _TEXT, "value": _REAL})),
+    "trainable": pa.bool_(),
+    "conversations": pa.list_(_MESSAGES),
+    "histories": pa.list_(
+        pa.struct(
+            {
+                "token_ids": pa.list_(pa.int32()),
+                "logprobs": pa.list_(pa.float32()),
+                "span_starts": pa.list_(_LONG),
+                "span_ends": pa.list_(_LONG),
+                "span_policy_versions": pa.list_(_LONG),
+            }
+        )
+    ),
+}
+"""By column; every other column is text."""
+_MAPS = {"labels", "components"}
+"""In Parquet lists of names and values: the library that trainers load it with knows no maps."""
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenFile:
+    """One file of an export."""
+
+    path: str
+    """Inside the export's folder."""
+    rows: int
+    bytes: int
+    sha256: str
+
+
+def write_rows(folder: Path, name: str, rows: Iterable[dict[str, Any]], file_format: FileFormat) -> WrittenFile:
+    """Write one file; a Parquet file without rows has no columns."""
+    path = folder / f"{name}.{file_format}"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    count = _parquet(path, rows) if file_format == "parquet" else _jsonl(path, rows)
+    data = path.read_bytes()
+    return WrittenFile(str(path.relative_to(folder)), count, len(data), hashlib.sha256(data).hexdigest())
+
+
+def _jsonl(path: Path, rows: Iterable[dict[str, Any]]) -> int:
+    count = 0
+    with path.open("w") as file:
+        for row in rows:
+            file.write(json.dumps(row, ensure_ascii=False, default=_time) + "\n")
+            count += 1
+    return count
+
+
+def _parquet(path: Path, rows: Iterable[dict[str, Any]]) -> int:
+    count = 0
+    waiting: list[dict[str, Any]] = []
+    writer: pq.ParquetWriter | None = None
+    for row in rows:
+        waiting.append(row)
+        count += 1
+        if len(waiting) >= ROWS_PER_GROUP:
+            writer = _write_group(path, writer, waiting)
+            waiting = []
+    if waiting or writer is None:
+        writer = _write_group(path, writer, waiting)
+    writer.close()
+    return count
+
+
+def _write_group(path: Path, writer: pq.ParquetWriter | None, rows: list[dict[str, Any]]) -> pq.ParquetWriter:
+    if writer is None:
+        names = list(dict.fromkeys(name for row in rows for name in row))
+        writer = pq.ParquetWriter(
+            path, pa.schema({name: _TYPES.get(name, _TEXT) for name in names}), compression="zstd"
+        )
+    writer.write_table(pa.Table.from_pylist([_pairs(row) for row in rows], schema=writer.schema))
+    return writer
+
+
+def _pairs(row: dict[str, Any]) -> dict[str, Any]:
+    return {
+        name: [{"name": key, "value": item} for key, item in value.items()] if name in _MAPS else value
+        for name, value in row.items()
+    }
+
+
+def _time(value: Any) -> str:
+    if isinstance(value, datetime):
+        return value.isoformat()
+    raise TypeError(f"{type(value).__name__} has no JSON form")

@@ -1,0 +1,140 @@
+"""Exports from ClickHouse's real engine, read back with the library that trainers read them with."""
+
+import json
+import uuid
+from collections.abc import Iterator
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from datasets import load_dataset
+
+from rollbus.consumers.clickhouse import ClickHouseSettings, migrate
+from rollbus.consumers.clickhouse.client_clickhouse import ClickHouse
+from rollbus.consumers.clickhouse.origin import Origin, Row
+from rollbus.consumers.clickhouse.rows import rows_of
+from rollbus.consumers.export.run import ExportRequest, export
+from rollbus.schemas.errors import ConfigurationError, RejectedError
+from rollbus.schemas.events import Message
+from rollbus.schemas.ids import trajectory_id
+from tests.builders import START_MS, make_excluded, make_score, make_started, make_trajectory, make_turn
+
+pytestmark = pytest.mark.services
+
+REWARDS = {"e1": 1.0, "e2": 0.0, "e3": 0.5, "e4": 0.5, "e5": 1.0, "gone": 0.9}
+"""e1 to e3 answer one prompt, e4 and e5 another; `gone` was excluded."""
+
+
+def episode(name: str) -> list[tuple[str, Any]]:
+    prompt = Message(role="user", content="first" if name in {"e1", "e2", "e3", "gone"} else "second")
+    turns = [make_turn(name, 1, added_messages=(prompt,), text=f"answer of {name}", at_ms=START_MS)]
+    if name == "e5":
+        call = '[{"id":"c","type":"function","function":{"name":"f","arguments":"{}"}}]'
+        turns = [replace(turns[0], completion=Message(role="assistant", tool_calls=call))]
+    hint = f"example:play:{prompt.content}"
+    trajectory = make_trajectory(name, group_hint=hint, labels={"user": "ada"})
+    score = make_score(trajectory_id(name), REWARDS[name], episode_id=name, group_hint=hint)
+    events = [("episode-events", event) for event in (make_started(name), *turns)]
+    return [*events, ("trajectories", trajectory), ("scores", score)]
+
+
+@pytest.fixture(scope="module")
+def client(clickhouse: tuple[str, int]) -> Iterator[ClickHouse]:
+    host, port = clickhouse
+    settings = ClickHouseSettings(host=host, port=port, database=f"export_{uuid.uuid4().hex[:8]}")
+    migrate(settings)
+    client = ClickHouse(settings)
+    tables: dict[str, list[Row]] = {}
+    records = [record for name in REWARDS for record in episode(name)]
+    records.append(("exclusions", make_excluded("gone")))
+    for offset, (topic, record) in enumerate(records):
+        for table, row in rows_of(record, Origin("rollbus.", topic, 0, offset, START_MS)):
+            tables.setdefault(table, []).append(row)
+    for table, rows in tables.items():
+        client.insert(table, rows)
+    yield client
+    client.close()
+
+
+def asked(**fields: Any) -> ExportRequest:
+    return ExportRequest(**({"namespace": "rollbus."} | fields))
+
+
+def lines_of(path: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.mark.parametrize("file_format", ["jsonl", "parquet"])
+def test_preference_pairs_load_as_a_data_set(client: ClickHouse, tmp_path: Path, file_format: Any) -> None:
+    manifest = export(client, asked(kind="dpo", file_format=file_format), tmp_path / "out")
+    (file,) = manifest["files"]
+    kind = "json" if file_format == "jsonl" else "parquet"
+    path, cache = str(tmp_path / "out" / file["path"]), str(tmp_path / "cache")
+    rows = load_dataset(kind, data_files=path, cache_dir=cache, split="train")
+    assert [row["chosen"][0]["content"] for row in rows] == ["answer of e1", None]
+    assert [row["rejected"][0]["content"] for row in rows] == ["answer of e2", "answer of e4"]
+    assert rows[1]["chosen"][0]["tool_calls"][0]["function"]["name"] == "f"
+    assert [row["prompt"][0]["content"] for row in rows] == ["first", "second"]
+    assert (rows[0]["chosen_score"], rows[0]["rejected_score"]) == (1.0, 0.0)
+
+
+def test_nemo_customizer_gets_its_two_files(client: ClickHouse, tmp_path: Path) -> None:
+    request = asked(kind="dpo", dpo_layout="nemo-dpo", exhaustive=True, min_margin=0.5, validation=0.5)
+    manifest = export(client, request, tmp_path)
+    assert [file["path"] for file in manifest["files"]] == [
+        "training/training_file.jsonl",
+        "validation/validation_file.jsonl",
+    ]
+    lines = [line for file in manifest["files"] for line in lines_of(tmp_path / file["path"])]
+    assert {(line["chosen_response"], line["rejected_response"]) for line in lines} == {
+        ("answer of e1", "answer of e2"),
+        ("answer of e1", "answer of e3"),
+        ("answer of e3", "answer of e2"),
+    }
+    assert all(line["prompt"] == [{"role": "user", "content": "first"}] for line in lines)
+    assert manifest["left_out"] == {"pairs with tool calls": 1}
+
+
+def test_a_filter_chooses_what_an_sft_set_is_made_of(client: ClickHouse, tmp_path: Path) -> None:
+    request = asked(kind="sft", where="reward >= 0.5 AND labels['user'] = 'ada' AND fate = 'pending'")
+    export(client, request, tmp_path / "sft")
+    path, cache = str(tmp_path / "sft" / "train.jsonl"), str(tmp_path / "cache")
+    rows = load_dataset("json", data_files=path, cache_dir=cache, split="train")
+    assert sorted(row["trajectory_id"] for row in rows) == sorted(
+        trajectory_id(name) for name in ("e1", "e3", "e4", "e5")
+    )
+    assert [message["role"] for message in rows[0]["messages"]] == ["user", "assistant"]
+    export(client, asked(kind="sft", sft_layout="prompt-completion", limit=1), tmp_path / "answers")
+    (row,) = lines_of(tmp_path / "answers" / "train.jsonl")
+    assert (row["prompt"][0]["content"], row["completion"][0]["content"]) == ("first", "answer of e1")
+
+
+def test_trajectories_come_with_their_tokens_and_a_manifest_of_what_was_left_out(
+    client: ClickHouse, tmp_path: Path
+) -> None:
+    seen: list[tuple[int, int]] = []
+    manifest = export(
+        client,
+        asked(kind="trajectories", tokens=True, file_format="parquet"),
+        tmp_path / "out",
+        progress=lambda done, of: seen.append((done, of)),
+    )
+    assert (manifest["trajectories"], manifest["exclusions"]["episodes"], seen[-1]) == (5, 1, (5, 5))
+    (file,) = manifest["files"]
+    path, cache = str(tmp_path / "out" / file["path"]), str(tmp_path / "cache")
+    rows = load_dataset("parquet", data_files=path, cache_dir=cache, split="train")
+    assert "gone" not in rows["episode_id"]
+    assert rows[0]["histories"][0]["token_ids"] == [1, 2, 3, 4, 5]
+    assert rows[0]["histories"][0]["logprobs"] == [-0.5, -0.5]
+    assert json.loads((tmp_path / "out" / "manifest.json").read_text()) == manifest
+
+
+def test_what_cannot_be_done_says_so(client: ClickHouse, tmp_path: Path) -> None:
+    export(client, asked(kind="sft"), tmp_path)
+    with pytest.raises(ConfigurationError, match="holds an export already"):
+        export(client, asked(kind="sft"), tmp_path)
+    with pytest.raises(ConfigurationError, match="NeMo Customizer reads JSONL"):
+        export(client, asked(kind="dpo", dpo_layout="nemo-dpo", file_format="parquet"), tmp_path / "b")
+    with pytest.raises(RejectedError, match="rewards"):
+        export(client, asked(kind="sft", where="rewards > 1"), tmp_path / "c")

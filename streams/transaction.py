@@ -333,12 +333,13 @@ class Runner:
             await stop_producer(producer)
 
     def _is_hopeless(self, error: Exception) -> bool:
-        """Say whether the same error came too often at the same position; trouble with the broker never counts.
+        """Say whether the same error came too often at the same position; trouble that passes, as with the broker, never counts.
 
         Even state that does not fit its offset is looked at again: a worker that was frozen while it opened may
         have read the two on different sides of its successor's transaction.
         """
-        if isinstance(error, TimeoutError | OSError) or (isinstance(error, KafkaError) and error.retriable):
+        passes = isinstance(error, KafkaError | RollbusError) and error.retriable
+        if passes or isinstance(error, TimeoutError | OSError):
             return False
         if isinstance(error, UndecodableError) and self._work is not None and not self._ready:
             return True  # the changelog was written by a newer release

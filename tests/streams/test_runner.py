@@ -1,0 +1,277 @@
+"""The transaction runner against a fake host and a fake producer: positions, pauses, failures, and the way back."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+from typing import Any
+
+import pytest
+from aiokafka.errors import ProducerFenced
+
+from rollbus.schemas.codec import decode, encode
+from rollbus.schemas.errors import RunStoppedError, UnavailableError
+from rollbus.streams import transaction
+from rollbus.streams.batch import Batch, Partition
+from rollbus.streams.changelog_kafka import position_row
+from rollbus.streams.settings import StreamSettings
+from rollbus.streams.transaction import BATCHES_AHEAD, Runner
+from tests.services.stream_fixtures import CountStage, tool_event
+from tests.streams.test_transaction_parts import Raw
+
+SETTINGS = StreamSettings(namespace="t.", linger_ms=0, equal_failures=2, event_partitions=1)
+PLACE = Partition("t.episode-events", 0)
+
+
+@dataclass
+class Broker:
+    """What a broker keeps of one stage's partition; a transaction counts once it is committed."""
+
+    committed: int | None = None
+    first: int = 0
+    end: int = 100
+    changelog: dict[bytes, bytes | None] = field(default_factory=dict)
+    outputs: list[Any] = field(default_factory=list)
+    failures: list[Exception] = field(default_factory=list)
+    """What the next writes meet."""
+    gate: asyncio.Event | None = None
+    """Where it is set, commits wait for it."""
+    told: list[tuple[str, Any]] = field(default_factory=list)
+    """What the host was told, in order."""
+
+    async def start(self) -> None:
+        self.open: list[Any] = []
+
+    async def begin_transaction(self) -> None:
+        self.open = []
+
+    async def send_offsets_to_transaction(self, offsets: dict[Any, int], group: str) -> None:
+        ((_, self.offset),) = offsets.items()
+
+    async def commit_transaction(self) -> None:
+        if self.gate is not None:
+            await self.gate.wait()
+        for row in self.open:
+            if row.topic.endswith(".changelog"):
+                self.changelog[row.key] = row.value
+            else:
+                self.outputs.append(row)
+        self.committed = self.offset
+
+
+class Host:
+    """Notes what it is told."""
+
+    def __init__(self, broker: Broker) -> None:
+        self.broker = broker
+
+    async def committed(self, partition: Partition) -> int | None:
+        return self.broker.committed
+
+    async def bounds(self, partition: Partition) -> tuple[int, int]:
+        return self.broker.first, self.broker.end
+
+    async def seek(self, partition: Partition, offset: int) -> None:
+        self.broker.told.append(("seek", offset))
+
+    def pause(self, partition: Partition) -> None:
+        self.broker.told.append(("pause", partition.partition))
+
+    def resume(self, partition: Partition) -> None:
+        self.broker.told.append(("resume", partition.partition))
+
+
+@pytest.fixture
+def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
+    broker = Broker()
+
+    async def write(producer: Broker, rows: Sequence[Any]) -> None:
+        producer.open = list(rows)
+        if producer.failures:
+            raise producer.failures.pop(0)
+
+    async def restore(settings: Any, topic: str, partition: int, apply: Callable[[bytes, Any], None]) -> Any:
+        for key, value in broker.changelog.items():
+            if key != position_row(0)[0]:
+                apply(key, value)
+        return broker.committed, len(broker.changelog)
+
+    async def partition_count(producer: Any, topic: str) -> int:
+        return 1
+
+    async def stop(producer: Any) -> None:
+        broker.told.append(("stop", 0))
+
+    monkeypatch.setattr(transaction, "new_producer", lambda settings, name: broker)
+    monkeypatch.setattr(transaction, "write", write)
+    monkeypatch.setattr(transaction.changelog_kafka, "restore", restore)
+    monkeypatch.setattr(transaction, "partition_count", partition_count)
+    monkeypatch.setattr(transaction, "stop_producer", stop)
+    monkeypatch.setattr(transaction, "FIRST_PAUSE_S", 0.0)
+    return broker
+
+
+@asynccontextmanager
+async def running(broker: Broker, fatal: list[BaseException] | None = None) -> AsyncIterator[Runner]:
+    errors: list[BaseException] = [] if fatal is None else fatal
+    runner = Runner(CountStage(), 0, settings=SETTINGS, host=Host(broker), on_fatal=errors.append)
+    runner.start()
+    if fatal is None:
+        await until(lambda: runner.ready)
+    yield runner
+    if broker.gate is not None:
+        broker.gate.set()
+    await runner.close()
+    assert fatal is not None or not errors
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(5):
+        while not condition():  # noqa: ASYNC110 - looks at what the runner does
+            await asyncio.sleep(0)
+
+
+def batch(start: int | None, end: int) -> Batch:
+    records = [Raw(offset, encode(tool_event("k", offset))) for offset in range(start or 0, end)]
+    return Batch(PLACE, start, end, records)
+
+
+def counted(broker: Broker) -> list[str]:
+    return [decode(row.value).detail for row in broker.outputs]
+
+
+async def test_it_opens_where_the_group_has_committed_and_only_then_wants_batches(broker: Broker) -> None:
+    broker.committed = 7
+    runner = Runner(CountStage(), 0, settings=SETTINGS, host=Host(broker), on_fatal=lambda error: None)
+    runner.offer(batch(0, 3))
+    assert not runner.ready
+    runner.start()
+    await until(lambda: runner.ready)
+    assert broker.told == [("seek", 7), ("resume", 0)]
+    assert broker.outputs == []
+    await runner.close()
+
+
+async def test_a_batch_is_one_transaction_with_outputs_rows_and_offset(broker: Broker) -> None:
+    async with running(broker) as runner:
+        runner.offer(batch(0, 3))
+        await until(lambda: broker.committed == 3)
+    assert counted(broker) == ["k:1", "k:2", "k:3"]
+    assert len(broker.changelog) == 2  # the count of k, and the position
+
+
+async def test_batches_that_wait_go_together_and_what_overlaps_is_taken_once(broker: Broker) -> None:
+    async with running(broker) as runner:
+        for each in (batch(0, 3), batch(1, 5), batch(0, 2)):
+            runner.offer(each)
+        await until(lambda: broker.committed == 5)
+    assert counted(broker) == [f"k:{number}" for number in range(1, 6)]
+
+
+@pytest.mark.parametrize("start", [4, None])
+async def test_a_batch_that_does_not_continue_the_position_rewinds(broker: Broker, start: int | None) -> None:
+    async with running(broker) as runner:
+        runner.offer(batch(0, 2))
+        await until(lambda: broker.committed == 2)
+        broker.told.clear()
+        runner.offer(batch(start, 6))
+        await until(lambda: ("seek", 2) in broker.told)
+        runner.offer(batch(2, 6))
+        await until(lambda: broker.committed == 6)
+    assert broker.told[:2] == [("seek", 2), ("resume", 0)]
+    assert counted(broker) == [f"k:{number}" for number in range(1, 7)]
+
+
+async def test_it_pauses_its_partition_while_batches_wait_and_resumes(broker: Broker) -> None:
+    broker.gate = asyncio.Event()
+    async with running(broker) as runner:
+        runner.offer(batch(0, 1))
+        await until(lambda: runner._writing)
+        for start in range(1, 1 + BATCHES_AHEAD):
+            assert ("pause", 0) not in broker.told
+            runner.offer(batch(start, start + 1))
+        assert broker.told[-1] == ("pause", 0)
+        broker.gate.set()
+        await until(lambda: broker.committed == 1 + BATCHES_AHEAD)
+        assert broker.told[-1] == ("resume", 0)
+
+
+@pytest.mark.parametrize("error", [OSError("gone"), TimeoutError(), UnavailableError("payload"), ValueError("once")])
+async def test_a_failure_throws_all_away_and_goes_on_from_what_is_committed(broker: Broker, error: Exception) -> None:
+    async with running(broker) as runner:
+        runner.offer(batch(0, 2))
+        await until(lambda: broker.committed == 2)
+        broker.failures.append(error)
+        broker.told.clear()
+        runner.offer(batch(2, 4))
+        await until(lambda: ("seek", 2) in broker.told)
+        assert broker.told == [("pause", 0), ("stop", 0), ("seek", 2), ("resume", 0)]
+        runner.offer(batch(2, 4))
+        await until(lambda: broker.committed == 4)
+    assert counted(broker) == ["k:1", "k:2", "k:3", "k:4"]
+    assert runner.metrics.failures == 1
+
+
+@pytest.mark.parametrize("error", [OSError("gone"), UnavailableError("payload")])
+async def test_trouble_with_a_service_never_ends_it_however_often(broker: Broker, error: Exception) -> None:
+    fatal: list[BaseException] = []
+    async with running(broker, fatal) as runner:
+        for _ in range(2 * SETTINGS.equal_failures):
+            await until(lambda: runner.ready)
+            broker.failures.append(error)
+            runner.offer(batch(0, 2))
+            await until(lambda: not broker.failures)
+            await until(lambda: not runner.ready)
+        await until(lambda: runner.ready)
+        runner.offer(batch(0, 2))
+        await until(lambda: broker.committed == 2)
+    assert fatal == []
+
+
+async def test_the_same_failure_at_the_same_place_ends_it_and_says_where(broker: Broker) -> None:
+    fatal: list[BaseException] = []
+    async with running(broker, fatal) as runner:
+        for _ in range(SETTINGS.equal_failures):
+            await until(lambda: runner.ready)
+            broker.failures.append(ValueError("always"))
+            runner.offer(batch(0, 2))
+            await until(lambda: not broker.failures)
+            await until(lambda: not runner.ready)
+        await until(lambda: bool(fatal))
+    (error,) = fatal
+    assert isinstance(error, RunStoppedError)
+    assert "from offset 0" in str(error)
+
+
+async def test_records_that_retention_took_are_never_stepped_over(broker: Broker) -> None:
+    broker.committed, broker.first = 3, 9
+    fatal: list[BaseException] = []
+    async with running(broker, fatal):
+        await until(lambda: bool(fatal))
+    assert "records 3 … 8 were deleted by retention" in str(fatal[0])
+    assert ("resume", 0) not in broker.told
+
+
+async def test_who_was_fenced_stands_back_and_writes_nothing(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    fatal: list[BaseException] = []
+    async with running(broker, fatal) as runner:
+        await until(lambda: runner.ready)
+        broker.failures.append(ProducerFenced())
+        runner.offer(batch(0, 2))
+        await until(lambda: ("stop", 0) in broker.told)
+        runner.offer(batch(0, 2))
+        assert not runner.ready
+    assert (broker.outputs, broker.committed, fatal) == ([], None, [])
+
+
+async def test_closing_lets_a_running_transaction_end(broker: Broker) -> None:
+    broker.gate = asyncio.Event()
+    async with running(broker) as runner:
+        runner.offer(batch(0, 2))
+        await until(lambda: runner._writing)
+        closing = asyncio.create_task(runner.close())
+        await asyncio.sleep(0)
+        assert not runner.ready
+        broker.gate.set()
+        await closing
+    assert broker.committed == 2

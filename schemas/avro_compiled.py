@@ -38,6 +38,8 @@ def _long(value: int) -> bytes:
     return bytes(out)
 
 
+_SMALL = tuple((zigzag >> 1) ^ -(zigzag & 1) for zigzag in range(128))
+"""The numbers that are one byte."""
 _SHORT = tuple(_long(value) for value in range(4096))
 """The numbers that most lengths and counts are."""
 
@@ -62,8 +64,12 @@ def _read_rest(data: bytes, at: int, first: int) -> tuple[int, int]:
             raise ValueError("a number of more than 64 bits")
 
 
-def _negative(length: int) -> ValueError:
-    return ValueError(f"a negative length: zigzag {length}")
+def _read_length(data: bytes, at: int, first: int) -> tuple[int, int]:
+    """Return twice a length that is negative, and so refused, or takes several bytes, and where it ends."""
+    size, at = _read_rest(data, at, first) if first > 127 else (first, at)
+    if size & 1:
+        raise ValueError(f"a negative length: zigzag {size}")
+    return size, at
 
 
 @cache
@@ -93,7 +99,8 @@ class _Source:
             "short": _SHORT,
             "long": _write_long,
             "rest": _read_rest,
-            "negative": _negative,
+            "length": _read_length,
+            "small": _SMALL,
             "pack": _DOUBLE.pack,
             "unpack": _DOUBLE.unpack_from,
         }
@@ -194,20 +201,10 @@ class _Source:
             yield _INDENT + "raise ValueError(f'branch {size} of an optional value')"
         elif kind in ("tuple", "map"):
             yield from self._read_several(kind, inner, name)
+        elif kind == "int":
+            yield from _read_int(name)
         else:
-            yield from _read_number("size")
-            yield from self._read_sized(kind, name)
-
-    def _read_sized(self, kind: str, name: str) -> Iterator[str]:
-        """Read what begins with a number: the number itself, text, bytes."""
-        if kind == "int":
-            yield f"{name} = (size >> 1) ^ -(size & 1)"
-            return
-        yield "if size & 1:"
-        yield _INDENT + "raise negative(size)"
-        yield "end = at + (size >> 1)"
-        yield f"{name} = data[at:end]" + (".decode()" if kind == "str" else "")
-        yield "at = end"
+            yield from _read_sized(kind, name)
 
     def _read_several(self, kind: str, inner: Any, name: str) -> Iterator[str]:
         """Read blocks until an empty one; a negative count is followed by the block's size in bytes."""
@@ -236,6 +233,27 @@ def _read_number(name: str) -> Iterator[str]:
     yield "at += 1"
     yield f"if {name} > 127:"
     yield _INDENT + f"{name}, at = rest(data, at, {name})"
+
+
+def _read_int(name: str) -> Iterator[str]:
+    yield "size = data[at]"
+    yield "at += 1"
+    yield "if size < 128:"
+    yield _INDENT + f"{name} = small[size]"
+    yield "else:"
+    yield _INDENT + "size, at = rest(data, at, size)"
+    yield _INDENT + f"{name} = (size >> 1) ^ -(size & 1)"
+
+
+def _read_sized(kind: str, name: str) -> Iterator[str]:
+    """Read text or bytes; the common short ones are told from all others by two bits of their length."""
+    yield "size = data[at]"
+    yield "at += 1"
+    yield "if size & 129:"
+    yield _INDENT + "size, at = length(data, at, size)"
+    yield "end = at + (size >> 1)"
+    yield f"{name} = data[at:end]" + (".decode()" if kind == "str" else "")
+    yield "at = end"
 
 
 def _indented(lines: typing.Iterable[str]) -> Iterator[str]:

@@ -57,9 +57,22 @@ def _are_token_ids(data: bytes) -> bool:
 
 @dataclass(slots=True)
 class _Growing:
-    tokens: bytes
-    logprobs: bytes
+    prompt: bytes
+    completion: bytes
+    """Of the last turn; the two together are all tokens so far."""
+    logprobs: list[bytes]
     spans: list[Span]
+
+    def length(self) -> int:
+        return len(self.prompt) + len(self.completion)
+
+    def is_prefix_of(self, prompt: bytes) -> bool:
+        return prompt.startswith(self.prompt) and prompt.startswith(self.completion, len(self.prompt))
+
+    def finished(self) -> History:
+        return History(
+            token_ids=self.prompt + self.completion, logprobs=b"".join(self.logprobs), spans=tuple(self.spans)
+        )
 
 
 def merge(turns: Iterable[tuple[int, TurnRecorded]]) -> tuple[History, ...]:
@@ -70,18 +83,14 @@ def merge(turns: Iterable[tuple[int, TurnRecorded]]) -> tuple[History, ...]:
     growing: list[_Growing] = []
     for index, turn in turns:
         prompt, completion = turn.prompt_token_ids or b"", turn.completion_token_ids or b""
-        history = max(
-            (candidate for candidate in growing if prompt.startswith(candidate.tokens)),
-            key=lambda candidate: len(candidate.tokens),
-            default=None,
-        )
-        if history is None:
-            history = _Growing(b"", b"", [])
+        extended = [candidate for candidate in growing if candidate.is_prefix_of(prompt)]
+        if extended:
+            history = max(extended, key=_Growing.length)
+            history.prompt, history.completion = prompt, completion
+        else:
+            history = _Growing(prompt, completion, [], [])
             growing.append(history)
         start = token_count(prompt)
         history.spans.append(_span(start, start + token_count(completion), index, turn.policy_version or 0))
-        history.tokens = prompt + completion
-        history.logprobs += turn.logprobs or b""
-    return tuple(
-        History(token_ids=history.tokens, logprobs=history.logprobs, spans=tuple(history.spans)) for history in growing
-    )
+        history.logprobs.append(turn.logprobs or b"")
+    return tuple(history.finished() for history in growing)

@@ -7,6 +7,7 @@ import time
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
+from benchmarks.streams.events import warm_up
 from rollbus.schemas.codec import decode, encode
 from rollbus.schemas.config import AssemblyConfig
 from rollbus.schemas.trajectories import Location
@@ -26,6 +27,7 @@ async def run(bootstrap_servers: str, namespace: str, records: int) -> None:
     producer = AIOKafkaProducer(bootstrap_servers=bootstrap_servers, compression_type="zstd", linger_ms=20)
     await consumer.start()
     await producer.start()
+    warm_up()
     states: dict[int, object] = {}
     done, began, cpu = 0, 0.0, 0.0
     async for message in consumer:

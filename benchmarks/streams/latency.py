@@ -19,7 +19,8 @@ from typing import Any
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
 from benchmarks.streams.broker import broker
-from benchmarks.streams.load import episode, settings
+from benchmarks.streams.events import episode
+from benchmarks.streams.load import settings
 from benchmarks.streams.pipeline import three_stages
 from benchmarks.streams.worker_process import a_worker
 from rollbus.schemas.codec import decode

@@ -6,6 +6,7 @@ import resource
 import sys
 import time
 
+from benchmarks.streams.events import warm_up
 from benchmarks.streams.load import settings
 from rollbus.schemas.config import AssemblyConfig
 from rollbus.streams.assembly import AssemblyStage
@@ -15,6 +16,7 @@ from rollbus.streams.worker import prepare_process, serve
 async def run(bootstrap_servers: str, namespace: str, records: int) -> None:
     """Work until all records are committed; print what it took from the first transaction on."""
     prepare_process()
+    warm_up()
     stop, workers = asyncio.Event(), []
     made = settings(bootstrap_servers, namespace).model_copy(update={"tick_interval_ms": 3_600_000})
     serving = asyncio.create_task(serve(made, [AssemblyStage(AssemblyConfig())], stop=stop, on_ready=workers.append))

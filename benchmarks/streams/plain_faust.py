@@ -11,15 +11,14 @@ import time
 
 import faust
 
+from benchmarks.streams.events import NOWHERE, warm_up
 from rollbus.schemas.codec import decode, encode, record_name
 from rollbus.schemas.config import AssemblyConfig
-from rollbus.schemas.trajectories import Location
 from rollbus.streams.assembly import AssemblyStage
 from rollbus.streams.stage import Incoming
 
 STAGE = AssemblyStage(AssemblyConfig())
 LAST = {"EpisodeEnded", "WriterClosed"}
-NOWHERE = Location(topic="", partition=0, offset=0)
 MOST_RECORDS = 6_000
 PARTITIONS = 4
 
@@ -77,6 +76,7 @@ class Count:
 
 async def run(bootstrap_servers: str, namespace: str, records: int) -> None:
     """Work until enough records are taken in; print what it took."""
+    warm_up()
     count = Count(min(records, MOST_RECORDS))
     app = application(bootstrap_servers, namespace, count)
     app.finalize()

@@ -11,15 +11,14 @@ import time
 
 from quixstreams import Application
 
+from benchmarks.streams.events import NOWHERE, warm_up
 from rollbus.schemas.codec import decode, encode, record_name
 from rollbus.schemas.config import AssemblyConfig
-from rollbus.schemas.trajectories import Location
 from rollbus.streams.assembly import AssemblyStage
 from rollbus.streams.stage import Incoming
 
 STAGE = AssemblyStage(AssemblyConfig())
 LAST = {"EpisodeEnded", "WriterClosed"}
-NOWHERE = Location(topic="", partition=0, offset=0)
 
 
 class Count:
@@ -56,6 +55,7 @@ def assemble(value, key, timestamp, headers, state, count):  # type: ignore[no-u
 
 def main(bootstrap_servers: str, namespace: str, records: int) -> None:
     """Work until all records are committed; print what it took."""
+    warm_up()
     count = Count(records)
     app = Application(
         broker_address=bootstrap_servers,

@@ -15,9 +15,9 @@ import time
 from pathlib import Path
 
 from benchmarks.streams.broker import broker
+from benchmarks.streams.events import EVENTS
 
 ROOT = Path(__file__).parents[2]
-PER_EPISODE = 8
 VARIANTS = ("plain_faust", "bare_aiokafka", "quix_app", "ours")
 
 
@@ -36,7 +36,7 @@ def log_bytes(data: Path, prefix: str = "") -> int:
 
 def one_round(bootstrap_servers: str, data: Path, quix_python: str, episodes: int) -> dict[str, dict[str, float]]:
     """Fill topics of their own, let each variant work on them once, and print what each took."""
-    namespace, records, found = f"bench-{time.time_ns()}.", episodes * PER_EPISODE, {}
+    namespace, records, found = f"bench-{time.time_ns()}.", episodes * EVENTS, {}
     load = [sys.executable, "-m", "benchmarks.streams.load", bootstrap_servers, namespace, str(episodes)]
     size = int(subprocess.run(load, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout.split()[1])
     ingested = log_bytes(data, namespace)

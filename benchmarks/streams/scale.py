@@ -16,28 +16,26 @@ from contextlib import AsyncExitStack
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from benchmarks.streams.broker import broker
-from benchmarks.streams.load import AT_ONCE, TURNS, episode, load
+from benchmarks.streams.events import EVENTS, NOWHERE, episode
+from benchmarks.streams.load import AT_ONCE, load
 from benchmarks.streams.pipeline import resident_bytes
 from benchmarks.streams.worker_process import a_worker
 from rollbus.schemas.codec import decode, encode
 from rollbus.schemas.config import AssemblyConfig, RunConfig, ScoringConfig
 from rollbus.schemas.control import Tick
 from rollbus.schemas.topics import TRAJECTORIES
-from rollbus.schemas.trajectories import Location
 from rollbus.streams.assembly import AssemblyStage
 from rollbus.streams.grouping import GroupingStage
 from rollbus.streams.scoring import ScoringStage
 from rollbus.streams.scoring_answers import Answer
 from rollbus.streams.stage import Incoming, Outgoing
 
-EVENTS = TURNS + 4
 PARTITIONS = 4
 NO_TICKS = {"tick_interval_ms": 3_600_000}
 OPEN_EVENTS = 3
 """Events of an open episode where memory and restoring are measured: its start and two turns, 9 kB."""
 GROUPS = 5_000
 PATIENCE_S = 120.0
-NOWHERE = Location(topic="", partition=0, offset=0)
 
 
 async def rate(bootstrap_servers: str, episodes: int, *, workers: int = 1, at_once: int = AT_ONCE) -> float:

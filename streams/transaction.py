@@ -333,7 +333,7 @@ class Runner:
             await stop_producer(producer)
 
     def _is_hopeless(self, error: Exception) -> bool:
-        """Say whether the same error came too often at the same position; trouble that passes, as with the broker, never counts.
+        """Say whether the same error came too often at the same position; trouble that passes never counts.
 
         Even state that does not fit its offset is looked at again: a worker that was frozen while it opened may
         have read the two on different sides of its successor's transaction.

@@ -180,18 +180,17 @@ def _stub_of(trajectory: Trajectory, now_ms: int) -> Stub:
 
 
 def _close(state: AssemblyState, episode_id: str, stub: Stub) -> None:
-    """Replace an open episode's rows by its stub; rewards stay, since later ones may supersede them."""
-    seen: dict[str, int] = {}
+    """Replace an open episode's rows by its new stub; rewards stay, since later ones may supersede them."""
     late = []
     for key in state.open.pop(episode_id).keys:
         row = state.events.rows[key]
         if row.kind == REFUSED or (row.kind == "r" and not stub.excluded):
             late.append(key)
         else:
-            seen[key.partition(SEPARATOR)[2]] = _checksum_of(row)
+            stub.seen[key.partition(SEPARATOR)[2]] = _checksum_of(row)
             state.events.delete(key)
     state.late[episode_id] = late
-    state.stubs.put(episode_id, replace(stub, seen=seen))
+    state.stubs.put(episode_id, stub)
     state.due.watch(episode_id)
 
 

@@ -30,7 +30,7 @@ _incoming, _location = maker(Incoming), maker(Location)
 OWN_ROWS = b"\x1f"
 """First byte of the changelog keys that belong to the runtime and not to the stage's tables."""
 MAX_ERROR_CHARACTERS = 2_000
-YIELD_EVERY = 50
+YIELD_EVERY = 200
 """Records after which other partitions get their turn: their transactions have deadlines."""
 
 

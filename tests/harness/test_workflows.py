@@ -1,0 +1,290 @@
+"""Each kind of workflow, dataset and evaluator, in an evaluation run of its own; nothing of it leaves the process."""
+
+import csv
+import json
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiohttp import web
+
+from rollbus.harness import Builder, EvalInput, EvalOutput, EvaluationRun, EvaluationRunConfig, EvaluationRunOutput
+from rollbus.harness.config_file import load_configuration
+from rollbus.harness.configuration import DatasetConfig
+from rollbus.harness.datasets import load_dataset
+from rollbus.harness.endpoint import json_path, pick
+from rollbus.harness.evaluation_run import Failed
+from rollbus.harness.evaluators import BaseEvaluator, as_evaluator
+from rollbus.harness.typed import EvaluatorConfig
+from rollbus.schemas.errors import ConfigurationError, RejectedError
+from tests.harness.world import document, read
+
+ROWS = [{"id": "x", "question": "one?", "answer": "1"}, {"id": "y", "question": "two?", "answer": "2"}]
+
+
+class ModelServer:
+    """An OpenAI-compatible endpoint that answers with the last user message, token by token."""
+
+    def __init__(self) -> None:
+        self.asked: list[dict[str, Any]] = []
+        self.url = ""
+
+    async def chat(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        self.asked.append(body)
+        said = _text(next(one["content"] for one in reversed(body["messages"]) if one["role"] == "user"))
+        token = {"token": "t", "bytes": None, "logprob": -0.5, "top_logprobs": []}
+        choice = {
+            "index": 0,
+            "finish_reason": "stop",
+            "message": {"role": "assistant", "content": f"echo {said}"},
+            "logprobs": {"content": [token], "refusal": None},
+            "token_ids": [7],
+            "prompt_token_ids": [1, 2, 3],
+        }
+        usage = {"prompt_tokens": 3, "completion_tokens": 1, "total_tokens": 4}
+        shared = {"id": "a", "object": "chat.completion", "created": 0, "model": "m@3", "usage": usage}
+        return web.json_response({**shared, "choices": [choice]})
+
+    async def workflow(self, request: web.Request) -> web.Response:
+        body = await request.json()
+        headers = {"has_episode": "rollbus-episode" in request.headers}
+        return web.json_response({"value": {"said": f"there {body['input_message']}"}, **headers})
+
+
+def _text(content: Any) -> str:
+    return content if isinstance(content, str) else "".join(part.get("text", "") for part in content)
+
+
+@asynccontextmanager
+async def serving() -> AsyncIterator[ModelServer]:
+    server, app = ModelServer(), web.Application()
+    app.router.add_post("/v1/chat/completions", server.chat)
+    app.router.add_post("/generate", server.workflow)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    server.url = f"http://127.0.0.1:{runner.addresses[0][1]}"
+    try:
+        yield server
+    finally:
+        await runner.cleanup()
+
+
+async def evaluate(tmp_path: Path, workflow: dict[str, Any], url: str, **run: Any) -> EvaluationRunOutput:
+    plain = document(tmp_path)
+    (tmp_path / "train.json").write_text(json.dumps(ROWS))
+    plain["llms"]["policy"] = {"_type": "openai", "model_name": "m", "base_url": f"{url}/v1", "max_retries": 0}
+    plain["workflow"] = workflow
+    plain["eval"]["evaluators"] = {"good": {"_type": "reward_function", "function": "exact_match"}}
+    config = read(tmp_path, plain)
+    async with Builder(config) as builder:
+        return await EvaluationRun(EvaluationRunConfig(config_file=config, **run), builder).run_and_evaluate()
+
+
+def lang_graph(model: Any) -> Any:
+    from langgraph.graph import END, START, MessagesState, StateGraph
+
+    async def ask(state: MessagesState) -> dict[str, Any]:
+        return {"messages": [await model.ainvoke(state["messages"])]}
+
+    made = StateGraph(MessagesState)
+    made.add_node("model", ask)
+    made.add_edge(START, "model")
+    made.add_edge("model", END)
+    return made.compile()
+
+
+def llama_agent(model: Any) -> Any:
+    from llama_index.core.agent.workflow import FunctionAgent
+
+    return FunctionAgent(tools=[], llm=model, streaming=False)
+
+
+def adk_agent(model: Any) -> Any:
+    from google.adk.agents import LlmAgent
+
+    return LlmAgent(name="echo", model=model, instruction="echo")
+
+
+async def plain_python(question: str, llm: Any) -> str:
+    answer = await llm.chat([{"role": "user", "content": question}])
+    return answer.choices[0].message.content or ""
+
+
+def own_rule(question: str, options: dict[str, Any]) -> str:
+    return options["answers"][question]
+
+
+@pytest.mark.parametrize(
+    "workflow",
+    [
+        {"_type": "python", "function": f"{__name__}:plain_python", "llm": "policy"},
+        {"_type": "langgraph", "graph": f"{__name__}:lang_graph", "llm": "policy"},
+        {"_type": "llama_index", "agent": f"{__name__}:llama_agent", "llm": "policy"},
+        {"_type": "adk", "agent": f"{__name__}:adk_agent", "llm": "policy"},
+    ],
+    ids=lambda one: str(one["_type"]),
+)
+@pytest.mark.filterwarnings("ignore")  # of the frameworks
+async def test_an_agent_of_each_framework_runs_and_its_calls_are_recorded(
+    tmp_path: Path, workflow: dict[str, Any]
+) -> None:
+    async with serving() as server:
+        output = await evaluate(tmp_path, workflow, server.url)
+    items = output.eval_input.eval_input_items
+    assert [item.output_obj for item in items] == ["echo one?", "echo two?"]
+    for item in items:
+        ends = [step for step in item.trajectory if step.event_type == "LLM_END"]
+        assert [step.logprobs["token_ids"] for step in ends] == [[7]]
+        assert ends[0].logprobs["policy_version"] == 3
+
+
+async def test_a_sync_function_gets_its_options(tmp_path: Path) -> None:
+    workflow = {
+        "_type": "python",
+        "function": f"{__name__}:own_rule",
+        "options": {"answers": {"one?": "1", "two?": "wrong"}},
+    }
+    output = await evaluate(tmp_path, workflow, "http://127.0.0.1:9")
+    (name, found), *_ = output.evaluation_results
+    assert name == "good"
+    assert [item.score for item in found.eval_output_items] == [1.0, 0.0]
+    assert found.average_score == 0.5
+    assert output.workflow_output_file is not None
+    assert json.loads(output.workflow_output_file.read_text())[0]["output_obj"] == "1"
+
+
+async def test_an_endpoint_is_asked_with_the_episodes_headers(tmp_path: Path) -> None:
+    async with serving() as server:
+        workflow = {"_type": "http", "endpoint": f"{server.url}/generate", "result_json_path": "$.value.said"}
+        output = await evaluate(tmp_path, workflow, server.url)
+        flagged = await evaluate(
+            tmp_path, workflow, server.url, endpoint=f"{server.url}/generate", result_json_path="$.has_episode"
+        )
+    assert [item.output_obj for item in output.eval_input.eval_input_items] == ["there one?", "there two?"]
+    assert [item.output_obj for item in flagged.eval_input.eval_input_items] == [True, True]
+
+
+async def test_an_example_whose_workflow_fails_has_no_score(tmp_path: Path) -> None:
+    workflow = {"_type": "python", "function": f"{__name__}:own_rule", "options": {"answers": {"two?": "2"}}}
+    output = await evaluate(tmp_path, workflow, "http://127.0.0.1:9")
+    first, second = output.evaluation_results[0][1].eval_output_items
+    assert (first.score, second.score) == (None, 1.0)
+    assert "KeyError" in (first.error or "")
+    assert isinstance(output.eval_input.eval_input_items[0].output_obj, Failed)
+
+
+def write_rows(path: Path) -> None:
+    kind = path.suffix
+    if kind == ".json":
+        path.write_text(json.dumps(ROWS))
+    elif kind == ".jsonl":
+        path.write_text("\n".join(map(json.dumps, ROWS)))
+    elif kind == ".csv":
+        with path.open("w", newline="") as file:
+            writer = csv.DictWriter(file, list(ROWS[0]))
+            writer.writeheader()
+            writer.writerows(ROWS)
+    else:
+        import pyarrow as pa
+        from pyarrow import parquet
+
+        parquet.write_table(pa.Table.from_pylist(ROWS), path)
+
+
+@pytest.mark.parametrize("ending", ["json", "jsonl", "csv", "parquet"])
+def test_every_form_of_a_dataset_gives_the_same_examples(ending: str, tmp_path: Path) -> None:
+    path = tmp_path / f"rows.{ending}"
+    write_rows(path)
+    examples = load_dataset(DatasetConfig(file_path=path))
+    assert [(one.id, one.input, one.expected) for one in examples] == [("x", "one?", "1"), ("y", "two?", "2")]
+    assert examples[0].entry == ROWS[0]
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[]", "has no examples"),
+        ("{}", "a list of examples is expected"),
+        ("nonsense", "cannot be read as json"),
+        ('[{"id": 1}, {"id": 1}]', "two examples have the id '1'"),
+    ],
+)
+def test_a_dataset_that_cannot_be_used_says_why(text: str, message: str, tmp_path: Path) -> None:
+    path = tmp_path / "rows.json"
+    path.write_text(text)
+    with pytest.raises(ConfigurationError, match=message):
+        load_dataset(DatasetConfig(file_path=path))
+
+
+def test_an_unknown_ending_names_the_known_ones(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="json, jsonl, csv, parquet"):
+        load_dataset(DatasetConfig(file_path=tmp_path / "rows.txt"))
+
+
+def test_a_json_path_is_followed() -> None:
+    assert json_path("$") == ()
+    assert json_path("$.choices[0].text") == ("choices", 0, "text")
+    assert pick({"choices": [{"text": "x"}]}, json_path("$.choices[0].text")) == "x"
+    with pytest.raises(RejectedError, match="has no 'other'"):
+        pick({}, json_path("$.other"))
+    with pytest.raises(ConfigurationError, match=r"must begin with \$"):
+        json_path("value")
+
+
+class Length(BaseEvaluator):
+    async def evaluate_item(self, item: Any) -> Any:
+        from rollbus.harness import EvalOutputItem
+
+        return EvalOutputItem(id=item.id, score=len(item.output_obj))
+
+
+async def test_evaluators_come_in_three_forms() -> None:
+    from rollbus.harness import EvalInputItem
+
+    item = EvalInputItem(id=1, input_obj="?", output_obj="four")
+
+    async def whole(given: EvalInput) -> EvalOutput:
+        return await Length().evaluate(given)
+
+    def one(item: EvalInputItem) -> float:
+        return float(len(item.output_obj))
+
+    for made in (Length(), whole, one):
+        assert (await as_evaluator(made, EvaluatorConfig()).evaluate_item(item)).score == 4
+
+
+async def test_an_evaluator_that_raises_gives_no_score_and_its_reason() -> None:
+    from rollbus.harness import EvalInputItem
+
+    def broken(item: EvalInputItem) -> float:
+        raise ValueError("cannot say")
+
+    found = await as_evaluator(broken, EvaluatorConfig()).evaluate_item(EvalInputItem(id=1, input_obj="?"))
+    assert (found.score, found.error) == (None, "ValueError: cannot say")
+
+
+async def test_a_function_that_cannot_be_found_says_where_it_must_lie(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError, match="must lie beside the configuration file"):
+        await evaluate(tmp_path, {"_type": "python", "function": "nowhere:run"}, "http://127.0.0.1:9")
+
+
+async def test_validation_may_have_a_configuration_of_its_own(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    plain = document(other)
+    plain["workflow"] = {"_type": "python", "function": f"{__name__}:shout"}
+    read(other, plain)
+    config = read(tmp_path, document(tmp_path))
+    async with Builder(config) as builder:
+        run = EvaluationRunConfig(config_file=other / "config.yml")
+        output = await EvaluationRun(run, builder).run_and_evaluate()
+    assert [item.output_obj for item in output.eval_input.eval_input_items] == ["2", "2", "2"]
+    assert load_configuration(other / "config.yml", {}).workflow is not None
+
+
+def shout(question: str) -> str:
+    return "2"

@@ -6,9 +6,10 @@ FOLDERS := rollbus schemas producers streams consumers trainer
 export PYTHONUNBUFFERED := 1
 # One thread per process: the tests and the demo run several processes side by side.
 export OMP_NUM_THREADS ?= 1
+OPENAI_VERSIONS := 1.92.0 3.52.0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup kafka demo test test-java test-fast test-312 test-311 faults bench-streams bench-streams-latency bench-streams-scale check format lint types clean
+.PHONY: help setup kafka demo test test-java test-openai test-fast test-312 test-311 faults bench-streams bench-streams-latency bench-streams-scale check format lint types clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | column -t -s @
@@ -21,7 +22,7 @@ kafka: setup ## Fetch Kafka's jars (part of setup)
 demo: setup ## Watch an agent get better from its own traffic (about 8 minutes)
 	@$(PYTHON_BIN)/rollbus demo
 
-test: test-312 test-311 ## Run every test, on real Kafka, ClickHouse's engine and ART
+test: test-312 test-311 test-openai test-java ## Run every test, on real Kafka, ClickHouse's engine and ART
 
 test-312: setup
 	@$(PYTHON_BIN)/pytest
@@ -29,6 +30,14 @@ test-312: setup
 test-311: setup ## Run the tests of the core, the producers and the streams on Python 3.11
 	@UV_PROJECT_ENVIRONMENT=.venv-311 VIRTUAL_ENV= $(PYTHON_BIN)/uv sync -q --frozen --python 3.11 --extra streams --extra proxy --no-editable --reinstall-package rollbus
 	@.venv-311/bin/python -m pytest -m "not services and not faults" tests/schemas tests/producers tests/streams --ignore=tests/producers/integrations
+
+test-openai: setup ## Run the recorder's tests with the oldest and the newest openai package
+	@for version in $(OPENAI_VERSIONS); do \
+	  environment=.venv-openai-$$version; echo "openai $$version"; \
+	  [ -x $$environment/bin/python ] || VIRTUAL_ENV= $(PYTHON_BIN)/uv venv -q --python 3.11 $$environment; \
+	  VIRTUAL_ENV= $(PYTHON_BIN)/uv pip install -q --python $$environment/bin/python pytest pytest-asyncio pytest-timeout hypothesis ".[proxy]" "openai==$$version" && \
+	  $$environment/bin/python -m pytest -m "not services" tests/producers --ignore=tests/producers/integrations || exit 1; \
+	done
 
 test-java: setup ## Read and write the wire format with Apache Avro for Java (Maven)
 	@mvn -B -Dstyle.color=never -f tests/java/pom.xml test | grep -E '^\[(INFO|ERROR)\] Tests run|BUILD|ERROR'

@@ -173,8 +173,10 @@ def _finish_of(response: Any, output: list[Any]) -> str | None:
 
 
 def _read(entries: list[Any]) -> tuple[tuple[str, ...], tuple[float | None, ...]]:
-    tokens = tuple(text_of(getattr(entry, "token", None)) or "" for entry in entries)
-    return tokens, tuple(number_of(getattr(entry, "logprob", None)) for entry in entries)
+    """Return token strings and log-probs; clients that do not know the field yet leave its entries as mappings."""
+    fields = [each if isinstance(each, Mapping) else vars(each) for each in entries]
+    tokens = tuple(text_of(each.get("token")) or "" for each in fields)
+    return tokens, tuple(number_of(each.get("logprob")) for each in fields)
 
 
 RESPONSES = ResponsesSurface()

@@ -6,7 +6,17 @@ from typing import Any
 
 from rollbus.schemas.groups import Group, StepOutcome
 from rollbus.schemas.steps import StepCompleted
-from rollbus.schemas.topics import BATCHES, CURRICULUM, DROPS, RUN_LOG, SCORES, TRAINING_STEPS, TRAJECTORIES, Topic
+from rollbus.schemas.topics import (
+    BATCHES,
+    CURRICULUM,
+    DROPS,
+    EPISODE_EVENTS,
+    RUN_LOG,
+    SCORES,
+    TRAINING_STEPS,
+    TRAJECTORIES,
+    Topic,
+)
 from tests.flow.reference import Expected, expect, leave_one_out
 from tests.streams.simulation.cluster import undisturbed
 from tests.streams.simulation.history import Past
@@ -18,6 +28,7 @@ def check(past: Past) -> None:
     _nobody_hangs(past)
     final = _equal_to_one_undisturbed_life(past)
     _in_order_by_key(past)
+    _every_episode_has_one_fate(past, final)
     for run in past.runs:
         _accounts_balance(past, run.run_id, final)
     if past.calm:
@@ -66,6 +77,19 @@ def _in_order_by_key(past: Past) -> None:
         }
         for name, numbers in counted.items():
             assert numbers == list(range(len(numbers))), f"{name} of run {run.run_id}: {numbers}"
+
+
+def _every_episode_has_one_fate(past: Past, final: dict[str, Any]) -> None:
+    """An episode that began became a trajectory, or a drop, or is open; one without a start is dropped or open."""
+    fates = Counter(one.episode_id for one in _records(past, TRAJECTORIES, "Trajectory"))
+    drops = [drop for drop in _records(past, DROPS, "Drop") if drop.unit == "episode" and drop.run_id is None]
+    fates.update({drop.unit_id for drop in drops} - fates.keys())
+    for name, state in final.items():
+        if name.startswith("assembly-"):
+            fates.update(episode for episode, found in state.open.items() if found.lives)
+    assert set(fates.values()) <= {1}, f"more than one fate: {_amiss(fates, Counter(fates.keys()))}"
+    begun = {one.episode_id for one in _records(past, EPISODE_EVENTS, "EpisodeStarted")}
+    assert begun <= fates.keys(), f"without a fate: {begun - fates.keys()}"
 
 
 def _accounts_balance(past: Past, run_id: str, final: dict[str, Any]) -> None:

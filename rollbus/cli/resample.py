@@ -2,6 +2,8 @@
 
 import asyncio
 import signal
+import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -28,7 +30,8 @@ def run(settings: "Settings", agent: str, run_id: str | None, concurrency: int, 
     """Run your agent on what the run asks for, until SIGTERM or Ctrl-C.
 
     The function is given a rollbus.resample.Attempt, sync or async. How many attempts are asked for is the run's
-    setting `resample`, kept by the stream worker; an attempt is made at most once.
+    setting `resample`, kept by the stream worker; an attempt is made at most once. MODULE is looked for in this folder
+    first.
     """
     import rollbus.producers
     from rollbus.harness.calling import find
@@ -41,6 +44,8 @@ def run(settings: "Settings", agent: str, run_id: str | None, concurrency: int, 
         raise ConfigurationError(
             f"run {config.run_id!r} asks for no attempts; give it `resample: {{attempts_per_hour: 100}}`"
         )
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))  # as `python -m` does
     function = find(agent, what="agent")
     recorder = rollbus.producers.init(security=settings.kafka, namespace=settings.namespace, producer="resample")
 

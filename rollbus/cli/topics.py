@@ -75,7 +75,9 @@ def graph() -> None:
 
 
 @topics.command("acls")
-@click.option("--role", "roles", type=click.Choice(["producer", "worker", "trainer", "sink"]), multiple=True)
+@click.option(
+    "--role", "roles", type=click.Choice(["producer", "worker", "trainer", "sink", "resampler"]), multiple=True
+)
 @with_settings
 def acls_(settings: "Settings", roles: tuple[str, ...]) -> None:
     """Print what each role's principal must be allowed, as arguments of Kafka's `kafka-acls --add`."""

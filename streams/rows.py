@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
-from rollbus.schemas.codec import decode
+from rollbus.schemas.codec import decode, encode
 from rollbus.streams.state import RowCodec
 
 V = TypeVar("V")
@@ -38,6 +38,7 @@ class Kept(Generic[V]):
     """A record that a stage keeps: its bytes as they came, when they came, and their place among the kept."""
 
     data: bytes
+    """Empty where only the record is there yet: it is encoded when the row is."""
     arrived_ms: int
     """Stream time; 0 before the first tick."""
     order: int = 0
@@ -53,7 +54,7 @@ class Kept(Generic[V]):
 
 
 def _encode_kept(row: Kept[Any]) -> bytes:
-    return _STAMP.pack(row.arrived_ms, row.order) + row.data
+    return _STAMP.pack(row.arrived_ms, row.order) + (row.data or encode(row.record))
 
 
 def _decode_kept(data: bytes) -> Kept[Any]:

@@ -10,7 +10,6 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rollbus.schemas.chunks import Chunk
-from rollbus.schemas.codec import encode
 from rollbus.schemas.config import RewardConfig, ScoringConfig
 from rollbus.schemas.control import ConfigApplied, Tick
 from rollbus.schemas.drops import Drop, DropReason, DropUnit
@@ -160,7 +159,7 @@ class ScoringStage:
             reward_version=self._version(state.config.hash, config),
             config_hash=state.config.hash,
         )
-        state.scores.put(score.trajectory_id, Kept(encode(score), state.clock.now_ms, 0, score))
+        state.scores.put(score.trajectory_id, Kept(b"", state.clock.now_ms, 0, score))
         state.due.watch(score.trajectory_id)
         yield Outgoing(SCORES, score.group_hint, score)
         if error:

@@ -47,6 +47,6 @@ def copier(source: type, target: type[T], *given: str) -> Callable[..., T]:
 def _compiled(record: type[T], signature: str, values: dict[str, str]) -> Callable[..., T]:
     setting = [f"_made.{name} = {value}" for name, value in values.items()]
     lines = ["_made = _new(_unfrozen)", *setting, *finishing(record), "return _made"]
-    scope: dict[str, Any] = {"_new": object.__new__, "_unfrozen": unfrozen(record), "_frozen": record}
+    scope: dict[str, Any] = {"_new": object.__new__, "_unfrozen": unfrozen(cast(Any, record)), "_frozen": record}
     exec(f"def {signature}:\n" + "".join(f"    {line}\n" for line in lines), scope)
     return cast(Callable[..., T], scope["make"])

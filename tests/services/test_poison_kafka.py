@@ -10,8 +10,10 @@ from aiokafka.errors import MessageSizeTooLargeError
 from click.testing import CliRunner
 
 from rollbus.cli.root import rollbus
+from rollbus.consumers.dead_letters_kafka import read_dead_letters_async
 from rollbus.schemas.codec import encode
 from rollbus.schemas.topics import ALIASES, EPISODE_EVENTS, RUN_LOG, SCORES, TRAJECTORIES, Topic
+from rollbus.streams.settings import StreamSettings
 from rollbus.streams.topics_kafka import ensure_topics
 from tests.builders import make_turn
 from tests.faults.episodes import Traffic, pipeline
@@ -56,6 +58,11 @@ def keyed(topic: Topic) -> list[Pair]:
     return [(f"k{n % 7}".encode(), value) for n, value in enumerate(fuzzed(topic, FUZZED, seed=9)) if n % 50]
 
 
+async def refused(settings: StreamSettings) -> set[bytes | None]:
+    """Return the bytes of all dead letters."""
+    return {letter.value for letter in await read_dead_letters_async(settings.kafka, settings.namespace)}
+
+
 async def test_poison_ends_no_worker_and_every_record_of_it_is_accounted_for(
     kafka: str, namespace: str, tmp_path: Path
 ) -> None:
@@ -71,10 +78,12 @@ async def test_poison_ends_no_worker_and_every_record_of_it_is_accounted_for(
             await send(settings, EPISODE_EVENTS.name, [(b"k", bytes(9_000_000))])  # ten times what a record may have
         await traffic.send(range(2, 4))
         await traffic.until_trained()
+        named = {value for _, value in by_hand()[:8]}
+        async with asyncio.timeout(60):
+            while not named <= await refused(settings):  # noqa: ASYNC110 - looks at a topic
+                await asyncio.sleep(0.5)
     found = await read_everything(settings, pipeline())
     await check_log(found, pipeline(), traffic.published)
-    refused = {letter.value for letter in found.dead_letters}
-    assert {value for _, value in by_hand()[:8]} <= refused
     assert len(found.dead_letters) > FUZZED
     config = tmp_path / "rollbus.yaml"
     config.write_text(f"namespace: {namespace}\nkafka: {{bootstrap_servers: '{kafka}'}}\n")

@@ -89,7 +89,9 @@ async def test_poison_becomes_dead_letters_with_origin_and_the_rest_goes_on(sett
     async with running(settings, [CountStage()]):
         await send(settings, EPISODE_EVENTS.name, [*poison, (b"k0", whole)])
         drops = await until_counted(settings, 1)
-    letters = await read_topic(settings, DEAD_LETTERS.name, partitions=1)
+        async with asyncio.timeout(60):
+            while len(letters := await read_topic(settings, DEAD_LETTERS.name, partitions=1)) < len(poison):  # noqa: ASYNC110
+                await asyncio.sleep(0.2)
     assert sorted((letter.key, letter.value) for letter in letters if letter.value is not None) == sorted(
         (key, value) for key, value in poison if value is not None
     )

@@ -13,6 +13,7 @@ from typing import Any
 
 from rollbus.harness import troubles
 from rollbus.harness.art_components import ARTTrainerAdapterConfig
+from rollbus.harness.art_registration import register
 from rollbus.harness.curriculum import Chosen
 from rollbus.harness.episodes import TrainingJobRef, TrainingJobStatus, TrainingStatusEnum, TrajectoryCollection
 from rollbus.harness.finetune_config import FinetuneConfig
@@ -46,8 +47,11 @@ class ARTTrainerAdapter(TrainerAdapter):
     async def initialize(self, run_config: FinetuneConfig) -> None:
         """Take in the configuration; raises UnavailableError where the configured address does not answer."""
         await super().initialize(run_config)
+        if self.health_url is None:
+            return
         if not await self.is_healthy():
             raise troubles.no_connection(self.config.backend.url)
+        await register(self.config.backend)
 
     async def is_healthy(self) -> bool:
         """Ask the configured address; only 200 is healthy."""

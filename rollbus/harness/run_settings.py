@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from rollbus.harness.art_components import ARTTrainerAdapterConfig, ARTTrainingConfig, ARTTrajectoryBuilderConfig
+from rollbus.harness.art_registration import NO_KEY
 from rollbus.harness.builder import TrainedModel
 from rollbus.harness.configuration import Configuration
 from rollbus.harness.curriculum import NO_LIMIT, curriculum_config
@@ -21,8 +22,6 @@ GROUP_WINDOW_MS = 30_000
 TICK_MS = 200
 """An epoch waits for a few ticks; five a second cost little."""
 EVENT_PARTITIONS = 2
-NO_KEY = "default"
-"""The toolkit's word for no key."""
 
 
 def settings_of(config: Configuration, run_id: str, namespace: str) -> dict[str, Any]:

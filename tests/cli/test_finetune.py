@@ -1,0 +1,107 @@
+"""`rollbus finetune`: what it reads, refuses and answers with, short of starting anything."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+from click.testing import CliRunner, Result
+
+import rollbus.harness.finetune
+from rollbus.cli.root import rollbus as command
+from rollbus.harness import TrainingJobStatus, TrainingStatusEnum
+from rollbus.harness.finetune import FinetuneOptions, _conclude
+from rollbus.harness.run_settings import settings_of
+from tests.harness.world import document
+
+
+def written(tmp_path: Path, **sections: Any) -> Path:
+    path = tmp_path / "config.yml"
+    path.write_text(yaml.safe_dump({**document(tmp_path), **sections}))
+    return path
+
+
+def invoke(*arguments: object) -> Result:
+    return CliRunner().invoke(command, ["finetune", *map(str, arguments)])
+
+
+def test_check_says_what_a_configuration_would_do(tmp_path: Path) -> None:
+    result = invoke("--config_file", written(tmp_path), "--check", "-o", "finetuning.num_epochs", "7")
+    assert result.exit_code == 0, result.output
+    assert "2 attempts at each example of" in result.output
+    assert "7 epochs" in result.output
+
+
+def test_a_mistake_ends_with_code_1_and_no_traceback(tmp_path: Path) -> None:
+    result = invoke("--config_file", written(tmp_path), "-o", "finetuning.num_epoch", "7")
+    assert result.exit_code == 1
+    assert (
+        "-o finetuning.num_epoch: finetuning.num_epoch: is not a setting; did you mean 'num_epochs'?" in result.output
+    )
+    assert "Traceback" not in result.output
+
+
+def test_a_missing_file_is_refused(tmp_path: Path) -> None:
+    result = invoke("--config_file", tmp_path / "none.yml")
+    assert result.exit_code == 2
+    assert "does not exist" in result.output
+
+
+def test_a_configuration_without_finetuning_is_refused(tmp_path: Path) -> None:
+    result = invoke("--config_file", written(tmp_path, finetuning={}))
+    assert result.exit_code == 1
+    assert "no `finetuning` section with `enabled: true`" in result.output
+
+
+def test_there_must_be_something_to_resume(tmp_path: Path) -> None:
+    path = written(tmp_path, rollbus={"data_dir": str(tmp_path / "state")})
+    result = invoke("--config_file", path, "--resume")
+    assert result.exit_code == 1
+    assert "nothing to resume" in result.output
+
+
+def test_every_option_reaches_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[FinetuneOptions] = []
+
+    def run(options: FinetuneOptions) -> bool:
+        seen.append(options)
+        return False
+
+    monkeypatch.setattr(rollbus.harness.finetune, "run_finetune", run)
+    path, held_out = written(tmp_path), tmp_path / "held_out.json"
+    held_out.write_text("[]")
+    result = invoke(
+        *("--config_file", path, "--dataset", held_out, "--validation_dataset", held_out, "--resume"),
+        *("--validation_interval", 2, "--validation_config_file", path, "--result_json_path", "$.a"),
+        *("--endpoint", "http://x", "--endpoint_timeout", 9),
+        *("-o", "trainer_adapters.a.training.beta", "0.5", "-o", "llms.policy.temperature", "0.7"),
+    )
+    assert result.exit_code == 1, "a run that failed says so"
+    (options,) = seen
+    run_config = options.run.model_dump(exclude={"config_file", "override"})
+    assert run_config == {
+        "dataset": str(held_out),
+        "result_json_path": "$.a",
+        "endpoint": "http://x",
+        "endpoint_timeout": 9,
+        "validation_dataset": str(held_out),
+        "validation_interval": 2,
+        "validation_config_file": str(path),
+    }
+    assert options.resume
+    trained = settings_of(options.config, "r", "r.")["trainer"]["train"]
+    assert trained["kl_coefficient"] == 0.5
+
+
+@pytest.mark.parametrize(
+    ("states", "well"),
+    [
+        (["completed", "completed"], True),
+        (["completed", "failed"], False),
+        (["canceled"], False),
+        ([], False),
+    ],
+)
+def test_only_a_run_without_a_failed_job_went_well(states: list[str], well: bool) -> None:
+    statuses = [TrainingJobStatus(run_id="r", backend="b", status=TrainingStatusEnum(state)) for state in states]
+    assert _conclude(statuses) is well

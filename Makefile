@@ -9,7 +9,7 @@ export OMP_NUM_THREADS ?= 1
 OPENAI_VERSIONS := 1.92.0 3.52.0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup kafka demo test test-java test-openai test-fast test-312 test-311 faults bench-streams bench-streams-latency bench-streams-scale check format lint types clean
+.PHONY: help setup kafka demo test test-java test-openai test-fast test-312 test-311 faults bench-streams bench-streams-latency bench-streams-scale bench-trainer bench-staleness check format lint types clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | column -t -s @
@@ -58,6 +58,14 @@ bench-streams-latency: setup ## Measure how long a group takes from its last eve
 
 bench-streams-scale: setup ## Measure two workers, many open episodes, memory and restoring (about 2 minutes)
 	@PYTHONPATH=. $(PYTHON_BIN)/python -m benchmarks.streams.scale
+
+bench-trainer: setup ## Measure the trainer beside TRL, a plain loop and transformers' generate (about 10 minutes, 3 GB)
+	@[ -x .venv-bench-trainer/bin/python ] || VIRTUAL_ENV= $(PYTHON_BIN)/uv venv -q --python $(PYTHON_BIN)/python .venv-bench-trainer
+	@VIRTUAL_ENV= $(PYTHON_BIN)/uv pip install -q --python .venv-bench-trainer/bin/python -r benchmarks/trainer/requirements.txt
+	@PYTHONPATH=. $(PYTHON_BIN)/python -m benchmarks.trainer.run .venv-bench-trainer/bin/python
+
+bench-staleness: setup ## Measure what lag costs, with and without correction (about 15 minutes, resumable)
+	@PYTHONPATH=. $(PYTHON_BIN)/python -m benchmarks.trainer.staleness
 
 check: setup lint types test-fast ## Format, lint, types and the fast tests
 

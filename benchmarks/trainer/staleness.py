@@ -19,12 +19,15 @@ from rich.console import Console
 from rich.progress import track
 
 from benchmarks.trainer.staleness_task import LAGS, LEARNING_RATES, SEEDS, STEPS, VARIANTS, Run, Variant, run
+from rollbus.trainer.alarm import AlarmLimits, find_alarm
 
 FOLDER = Path(".rollbus/bench-staleness")
 WINDOW = 5
 """Steps of the alarm's median."""
 COLLAPSED = 0.75
 """A run ends in a collapse where its result is below this share of its own best stretch of 20 versions."""
+
+CORRECTED: tuple[Variant, ...] = ("cispo", "mask", "ppo")
 
 Case = tuple[float, int, Variant, int]
 
@@ -92,22 +95,29 @@ def windows(one: Run, metric: str) -> list[float]:
     return [median(values[end - WINDOW : end]) for end in range(WINDOW, len(values) + 1)]
 
 
+def is_paused(one: Run) -> bool:
+    """Whether the trainer's alarm, with its limits as they come, would have paused the run."""
+    names = ("mismatch_kl", "clip_fraction", "effective_sample_size")
+    steps = [(step, {name: one.metrics[name][step] for name in names}) for step in range(len(one.rewards))]
+    return any(find_alarm(steps[:end], AlarmLimits()) for end in range(WINDOW, len(steps) + 1))
+
+
 def alarm_table(runs: list[Run]) -> str:
     """The furthest that the alarm's medians went, in runs that held and in runs that collapsed."""
-    lines = [
-        "| learning rate | lag | runs | collapsed | mismatch_kl | clip_fraction | effective_sample_size |",
-        "|---" * 7 + "|",
-    ]
+    titles = ("learning rate", "lag", "runs", "collapsed", "paused", "of them collapsed")
+    metrics = ("mismatch_kl", "clip_fraction", "effective_sample_size")
+    lines = ["| " + " | ".join((*titles, *metrics)) + " |", "|---" * 9 + "|"]
     for rate, lag in product(LEARNING_RATES, LAGS[1:]):
-        cell = select(runs, rate, lag, "cispo") + select(runs, rate, lag, "mask")
+        cell = [each for variant in CORRECTED for each in select(runs, rate, lag, variant)]
         furthest = [
             (max(windows(each, "mismatch_kl")), max(windows(each, "clip_fraction")),
              min(windows(each, "effective_sample_size")))
             for each in cell
         ]  # fmt: skip
         shown = [f"{min(values):.2g} to {max(values):.2g}" for values in zip(*furthest, strict=True)]
-        collapsed = sum(map(has_collapsed, cell))
-        lines.append(f"| {rate:g} | {lag} | {len(cell)} | {collapsed} | " + " | ".join(shown) + " |")
+        paused = [each for each in cell if is_paused(each)]
+        counts = (len(cell), sum(map(has_collapsed, cell)), len(paused), sum(map(has_collapsed, paused)))
+        lines.append(f"| {rate:g} | {lag} | " + " | ".join([*map(str, counts), *shown]) + " |")
     return "\n".join(lines)
 
 
@@ -127,7 +137,7 @@ def main() -> None:
     runs = read(options.folder)
     for rate in LEARNING_RATES:
         print(f"\nMean reward after {STEPS} steps, learning rate {rate:g}:\n\n{results_table(runs, rate)}")
-    print(f"\nFurthest medians over {WINDOW} steps, both cispo variants:\n\n{alarm_table(runs)}")
+    print(f"\nFurthest medians over {WINDOW} steps, the three with a correction:\n\n{alarm_table(runs)}")
     from benchmarks.trainer.staleness_figure import draw
 
     draw(runs, options.figure)

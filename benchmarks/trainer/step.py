@@ -1,0 +1,226 @@
+"""One optimizer step on the same model and tokens: ours, a hand-written torch loop, and TRL's GRPOTrainer.
+
+    python -m benchmarks.trainer.step make FOLDER [--model demo|small]     a model in Hugging Face layout, and a batch
+    python -m benchmarks.trainer.step ours|plain FOLDER
+    .venv-bench-trainer/bin/python -m benchmarks.trainer.step trl FOLDER
+
+Each prints its median seconds per step. All take the same rows, log-probs and advantages, the same loss (cispo, token
+mean), AdamW and gradient clipping, in float32. None generates; TRL's loss and backward are driven as its own training
+step drives them, with its accelerator, optimizer and clipping.
+"""
+
+import argparse
+import json
+import random
+import time
+from collections.abc import Callable
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+from torch import Tensor
+
+ROWS, PROMPT, COMPLETION = 64, (24, 64), (8, 96)
+"""Rows of a batch, and the range of lengths in tokens: completions of production are unequal."""
+WARM_UP, STEPS = 2, 7
+LEARNING_RATE, CLIP = 1e-4, 1.0
+SIZES = {"demo": (2, 128, 256, 384), "small": (4, 256, 768, 4096)}
+"""Layers, width, feed-forward width and vocabulary."""
+
+
+def make(folder: Path, size: str) -> None:
+    from rollbus.trainer.service.checkpoint import save_model
+    from rollbus.trainer.service.model import ModelConfig, build_model, initialize
+    from rollbus.trainer.service.tokenizer import build_tokenizer
+
+    layers, width, feed_forward, vocabulary = SIZES[size]
+    config = ModelConfig(
+        vocabulary=vocabulary,
+        layers=layers,
+        width=width,
+        heads=4,
+        kv_heads=2,
+        feed_forward=feed_forward,
+        max_tokens=256,
+    )
+    model = build_model(config)
+    initialize(model, seed=0)
+    save_model(folder / "model", model, config, build_tokenizer(["a text"]))
+    chance = random.Random(3)
+    rows = []
+    for index in range(ROWS):
+        prompt, completion = chance.randint(*PROMPT), chance.randint(*COMPLETION)
+        rows.append(
+            {
+                "prompt": [chance.randrange(5, 300) for _ in range(prompt)],
+                "completion": [chance.randrange(5, 300) for _ in range(completion)],
+                "logprobs": [-chance.random() * 2 - 5 for _ in range(completion)],
+                "advantage": 0.5 if index % 2 else -0.5,
+            }
+        )
+    (folder / "rows.json").write_text(json.dumps(rows), encoding="utf-8")
+
+
+def timed(step: Callable[[], Any]) -> dict[str, float]:
+    """Medians of wall time and of CPU time, which other work on the machine disturbs less."""
+    wall, cpu = [], []
+    for _ in range(WARM_UP + STEPS):
+        began = time.perf_counter(), time.process_time()
+        step()
+        wall.append(time.perf_counter() - began[0])
+        cpu.append(time.process_time() - began[1])
+    return {"seconds": median(wall[WARM_UP:]), "cpu_seconds": median(cpu[WARM_UP:])}
+
+
+def ours(folder: Path) -> Callable[[], Any]:
+    """`Learner.step` on rows packed as ART packs them: several to a row of 1,024 positions."""
+    from rollbus.trainer.backends.protocol import TrainConfig
+    from rollbus.trainer.service.model import read_config
+    from rollbus.trainer.service.update import Learner
+
+    learner = Learner(read_config(folder / "model"))
+    learner.start_from(0, folder / "model")
+    packed, config = _packed(_rows(folder)), TrainConfig(learning_rate=LEARNING_RATE, max_grad_norm=CLIP)
+    return lambda: learner.step(packed, config)
+
+
+def _packed(rows: list[dict[str, Any]], length: int = 1024) -> dict[str, Tensor]:
+    lines: list[list[dict[str, Any]]] = [[]]
+    for row in rows:
+        used = sum(len(each["prompt"]) + len(each["completion"]) for each in lines[-1])
+        if used + len(row["prompt"]) + len(row["completion"]) > length:
+            lines.append([])
+        lines[-1].append(row)
+    shape = (len(lines), length)
+    packed = {
+        "tokens": torch.zeros(shape, dtype=torch.long),
+        "group_ids": torch.full(shape, -1),
+        "parent_ids": torch.full(shape, -1),
+        "input_pos": torch.zeros(shape, dtype=torch.long),
+        "assistant_mask": torch.zeros(shape, dtype=torch.bool),
+        "logprobs": torch.full(shape, torch.nan),
+        "advantages": torch.zeros(shape),
+        "weights": torch.zeros(shape),
+    }
+    for line, members in enumerate(lines):
+        at = 0
+        for number, row in enumerate(members):
+            tokens = row["prompt"] + row["completion"]
+            first, end = at + len(row["prompt"]), at + len(tokens)
+            packed["tokens"][line, at:end] = torch.tensor(tokens)
+            packed["group_ids"][line, at:end] = packed["parent_ids"][line, at:end] = number
+            packed["input_pos"][line, at:end] = torch.arange(len(tokens))
+            packed["assistant_mask"][line, first:end] = True
+            packed["logprobs"][line, first:end] = torch.tensor(row["logprobs"])
+            packed["advantages"][line, first:end] = row["advantage"]
+            packed["weights"][line, first:end] = 1.0
+            at = end
+    return packed
+
+
+def plain(folder: Path) -> Callable[[], Any]:
+    """As one would write it: pad, forward, log-softmax, loss, backward, clip, step; Hugging Face's model."""
+    model = _model(folder)
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE)
+    batch = _padded(_rows(folder))
+    inputs = torch.cat([batch["prompt_ids"], batch["completion_ids"]], dim=1)
+    attention = torch.cat([batch["prompt_mask"], batch["completion_mask"]], dim=1)
+    kept, mask = batch["completion_ids"].shape[1], batch["completion_mask"]
+
+    def step() -> None:
+        logits = model(input_ids=inputs, attention_mask=attention, logits_to_keep=kept + 1).logits[:, :-1]
+        logprobs = torch.log_softmax(logits, dim=-1).gather(2, batch["completion_ids"][..., None])[..., 0]
+        ratio = torch.exp(logprobs - batch["old_per_token_logps"]).detach().clamp(max=5.0)
+        loss = -(ratio * batch["advantages"][:, None] * logprobs * mask).sum() / mask.sum()
+        loss.backward()
+        torch.nn.utils.clip_grad_norm_(model.parameters(), CLIP)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def trl(folder: Path) -> Callable[[], Any]:
+    """GRPOTrainer's own loss, accelerator, clipping and optimizer on inputs that are ready."""
+    from datasets import Dataset
+    from transformers import AutoTokenizer
+    from trl import GRPOConfig, GRPOTrainer
+
+    settings = GRPOConfig(
+        output_dir=str(folder / "trl"), use_cpu=True, bf16=False, report_to=[], loss_type="cispo", epsilon_high=5.0,
+        learning_rate=LEARNING_RATE, max_grad_norm=CLIP, per_device_train_batch_size=ROWS, num_generations=8,
+        gradient_checkpointing=False, lr_scheduler_type="constant",
+    )  # fmt: skip
+    trainer = GRPOTrainer(
+        model=_model(folder),
+        reward_funcs=lambda completions, **_: [0.0] * len(completions),
+        args=settings,
+        train_dataset=Dataset.from_dict({"prompt": ["a"] * ROWS}),
+        processing_class=AutoTokenizer.from_pretrained(folder / "model"),
+    )
+    trainer.create_optimizer_and_scheduler(num_training_steps=1000)
+    model = trainer.accelerator.prepare_model(trainer.model)
+    optimizer = trainer.accelerator.prepare_optimizer(trainer.optimizer)
+    trainer.current_gradient_accumulation_steps = 1
+    batch = _padded(_rows(folder))
+    batch["num_items_in_batch"] = batch["completion_mask"].sum()
+    model.train()
+
+    def step() -> None:
+        loss = trainer.compute_loss(model, batch)
+        trainer.accelerator.backward(loss)
+        trainer.accelerator.clip_grad_norm_(model.parameters(), CLIP)
+        optimizer.step()
+        optimizer.zero_grad()
+
+    return step
+
+
+def _rows(folder: Path) -> list[dict[str, Any]]:
+    rows: list[dict[str, Any]] = json.loads((folder / "rows.json").read_text(encoding="utf-8"))
+    return rows
+
+
+def _model(folder: Path) -> Any:
+    from transformers import AutoModelForCausalLM
+
+    return AutoModelForCausalLM.from_pretrained(folder / "model", dtype=torch.float32).train()
+
+
+def _padded(rows: list[dict[str, Any]]) -> dict[str, Tensor]:
+    """Prompts padded on the left, completions on the right."""
+    prompts, completions = (max(len(row[name]) for row in rows) for name in ("prompt", "completion"))
+    batch = {
+        "prompt_ids": torch.zeros(len(rows), prompts, dtype=torch.long),
+        "prompt_mask": torch.zeros(len(rows), prompts, dtype=torch.long),
+        "completion_ids": torch.zeros(len(rows), completions, dtype=torch.long),
+        "completion_mask": torch.zeros(len(rows), completions, dtype=torch.long),
+        "old_per_token_logps": torch.zeros(len(rows), completions),
+        "advantages": torch.tensor([row["advantage"] for row in rows]),
+    }
+    for index, row in enumerate(rows):
+        start, end = prompts - len(row["prompt"]), len(row["completion"])
+        batch["prompt_ids"][index, start:] = torch.tensor(row["prompt"])
+        batch["prompt_mask"][index, start:] = 1
+        batch["completion_ids"][index, :end] = torch.tensor(row["completion"])
+        batch["completion_mask"][index, :end] = 1
+        batch["old_per_token_logps"][index, :end] = torch.tensor(row["logprobs"])
+    return batch
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", choices=["make", "ours", "plain", "trl"])
+    parser.add_argument("folder", type=Path)
+    parser.add_argument("--model", choices=list(SIZES), default="demo")
+    options = parser.parse_args()
+    if options.what == "make":
+        make(options.folder, options.model)
+        return
+    variant = {"ours": ours, "plain": plain, "trl": trl}[options.what]
+    print(json.dumps(timed(variant(options.folder))))
+
+
+if __name__ == "__main__":
+    main()

@@ -67,6 +67,9 @@ bench-trainer: setup ## Measure the trainer beside TRL, a plain loop and transfo
 bench-staleness: setup ## Measure what lag costs, with and without correction (about 15 minutes, resumable)
 	@PYTHONPATH=. $(PYTHON_BIN)/python -m benchmarks.trainer.staleness
 
+bench-analytics: setup ## Measure the sink beside bare inserts, and every question over a million trajectories (about 8 minutes)
+	@PYTHONPATH=. $(PYTHON_BIN)/python -m benchmarks.analytics.run
+
 check: setup lint types test-fast ## Format, lint, types and the fast tests
 
 format: setup ## Format the code

@@ -34,7 +34,7 @@ class SinkSettings(BaseModel):
     namespace: str = DEFAULT_NAMESPACE
     clickhouse: ClickHouseSettings = ClickHouseSettings()
     max_rows: int = Field(default=50_000, ge=1)
-    """Rows buffered over all partitions before they are written."""
+    """Rows buffered over all partitions before they are written; as many again while those are being written."""
     max_bytes: int = Field(default=32 * 1024 * 1024, ge=1)
     """Bytes of the records behind them; rows take several times as much memory."""
     linger_ms: int = Field(default=1_000, ge=0)

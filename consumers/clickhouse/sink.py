@@ -7,6 +7,7 @@ The order that makes delivery safe, in `Sink.flush`:
 2. write the ranges down in `sink_ranges` (so that a successor rebuilds the same ones),
 3. insert their rows, one insert per table and range, under a token that names range and content,
 4. commit the offsets to Kafka, only after ClickHouse has acknowledged every insert.
+While ranges are written the next records are read and made into rows, so twice the limits of the settings can be held.
 A crash after 2 or 3 repeats inserts under the same tokens, which ClickHouse drops; where it no longer remembers a
 token, ReplacingMergeTree by id absorbs the rows. Nothing is lost, because offsets move last.
 """
@@ -92,27 +93,41 @@ class Sink:
         self._pending: list[OffsetRange] = []
         """Cut, and not committed yet; survives a failed attempt to write it."""
         self._waiting_since: float | None = None
+        self._writing: asyncio.Task[None] | None = None
 
     async def run(self) -> None:
         """Read and write until told to stop; then write what is buffered, as far as the time for it goes."""
         with suppress(StoppedError):
             while not self._stop.is_set():
                 await self._take(await self._with_retries(lambda: self._source.poll(POLL_S)))
+                if self._writing is not None and self._writing.done():
+                    await self._written()
                 if self._is_due():
-                    await self.flush(self._with_retries)
+                    await self._written()
+                    self._writing = asyncio.create_task(self.flush(self._with_retries))
+                    await asyncio.sleep(0)  # it cuts its ranges before the next records come
         try:
             await asyncio.wait_for(self._drain(), self._settings.stop_timeout_s)
         except (TimeoutError, UnavailableError) as error:
             logger.warning("stopped before everything was written; it will be read again error=%r", error)
 
+    async def _written(self) -> None:
+        """Wait until what is being written is written; raises what stopped it."""
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            await writing
+
     async def _drain(self) -> None:
+        with suppress(StoppedError):
+            await self._written()
         if self._pending:
             await self.flush(_once)
         await self.flush(_once)
 
     async def flush(self, attempt: Attempt) -> None:
         """Write and commit what is buffered; the steps are in the module's docstring."""
-        if self._generation != self._source.generation:
+        generation = self._generation
+        if generation != self._source.generation:
             return
         if not self._pending:
             self._pending = [made for buffer in self._buffers.values() if (made := buffer.cut()) is not None]
@@ -126,7 +141,7 @@ class Sink:
             for table, rows in made.tables.items():
                 await attempt(partial(self._insert, table, rows, made.token(table)))
         offsets = {(made.topic, made.partition): made.next_offset for made in self._pending}
-        if self._generation == self._source.generation and await attempt(lambda: self._source.commit(offsets)):
+        if generation == self._source.generation and await attempt(lambda: self._source.commit(offsets)):
             self._count(self._pending)
         self._pending = []
 
@@ -135,6 +150,7 @@ class Sink:
 
     async def _take(self, fetched: Fetched) -> None:
         if fetched.generation != self._generation:
+            await self._written()
             self._buffers.clear()
             self._pending = []
             self._waiting_since = None

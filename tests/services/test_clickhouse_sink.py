@@ -98,8 +98,9 @@ async def test_every_record_of_every_topic_arrives_in_typed_tables(settings: Sin
     tokens = ask(settings.clickhouse, "SELECT prompt_token_ids, logprobs FROM turn_tokens LIMIT 1").rows
     assert (list(tokens[0][0])[:3], list(tokens[0][1])) == ([1, 2, 3], [-0.5, -0.5])
     for row in answer(settings, "is_anything_lost"):
-        repeats = 1 if row["topic"] == "run-log" else 0  # a policy version comes over two topics
-        assert (row["holes"], row["behind"], row["dead_letters"], row["absorbed"]) == (0, 0, 0, repeats), row
+        repeats = 1 if row["topic"] == "run-log" else 0  # a policy version comes over two topics: once after a merge
+        assert (row["holes"], row["behind"], row["dead_letters"]) == (0, 0, 0), row
+        assert 0 <= row["absorbed"] <= repeats, row
     (letter,) = ask(settings.clickhouse, "SELECT hex(key), hex(value) FROM dead_letters").rows
     assert letter == ("6BFF", "00FFFE")
 

@@ -9,7 +9,7 @@ export OMP_NUM_THREADS ?= 1
 OPENAI_VERSIONS := 1.92.0 3.52.0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup kafka demo test test-java test-openai test-fast test-312 test-311 faults bench-analytics bench-streams bench-streams-latency bench-streams-scale bench-trainer bench-staleness check format lint types clean
+.PHONY: help setup kafka demo finetune-demo test test-java test-openai test-fast test-312 test-311 faults bench-analytics bench-streams bench-streams-latency bench-streams-scale bench-trainer bench-staleness check format lint types clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | column -t -s @
@@ -21,6 +21,9 @@ kafka: setup ## Fetch Kafka's jars (part of setup)
 
 demo: setup ## Watch an agent get better from its own traffic (about 8 minutes)
 	@$(PYTHON_BIN)/rollbus demo
+
+finetune-demo: setup ## Finetune tic-tac-toe from a NeMo configuration, killed and resumed on the way (about 5 minutes)
+	@$(PYTHON_BIN)/python -m benchmarks.finetuning.prove
 
 test: test-312 test-311 test-openai test-java ## Run every test, on real Kafka, ClickHouse's engine and ART
 

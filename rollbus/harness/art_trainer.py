@@ -20,6 +20,7 @@ from rollbus.harness.interfaces import Trainer
 from rollbus.harness.outputs import Outputs, reward_metrics
 from rollbus.harness.publishing import total
 from rollbus.harness.run_log import RunLog
+from rollbus.schemas.steps import Evaluation
 from rollbus.schemas.topics import EVALUATIONS
 from rollbus.streams.curriculum_modes import Memory
 from rollbus.trainer.evaluation import evaluation_key, evaluation_of
@@ -217,27 +218,28 @@ class ARTTrainer(Trainer):
             return
         logger.info("Running validation before epoch %d", epoch + 1)
         metrics = await self.run_validation_evaluation(epoch, self.run_id)
+        record = None if "error" in metrics else self._evaluation(metrics["rewards"])
+        if record is not None:
+            low, high = record.metrics["reward_low"], record.metrics["reward_high"]
+            metrics |= {"avg_reward_low": low, "avg_reward_high": high}
         self._outputs.validation(epoch, metrics)
-        if "error" in metrics:
+        if record is None:
             logger.warning("Validation of epoch %d failed: %s", epoch + 1, metrics["error"])
             return
         logger.info("Validation - Avg Reward: %.4f, Examples: %d", metrics["avg_reward"], metrics["num_examples"])
-        await self._record_validation(metrics["rewards"])
+        if self.run_log is not None:
+            await self.run_log.publish([Publication(EVALUATIONS, evaluation_key(record), record)])
 
-    async def _record_validation(self, rewards: list[float]) -> None:
-        """Put the validation on the bus, and so into ClickHouse, with the interval of its mean."""
-        log = self.run_log
-        if log is None:
-            return
-        record = evaluation_of(
+    def _evaluation(self, rewards: list[float]) -> Evaluation:
+        """Return the record of a validation, with the 95 % interval of its mean."""
+        return evaluation_of(
             {"reward": rewards},
             model=self.model,
-            policy_version=log.view.newest_version(),
+            policy_version=self.run_log.view.newest_version() if self.run_log is not None else 0,
             name="validation",
             now_ms=time.time_ns() // 1_000_000,
-            run_id=log.run_id,
+            run_id=self.run_id or None,
         )
-        await log.publish([Publication(EVALUATIONS, evaluation_key(record), record)])
 
     def _warn_of_no_gain(self) -> None:
         rows = [row for row in self._outputs.validation_rows() if row.get("avg_reward") is not None]

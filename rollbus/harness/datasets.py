@@ -73,7 +73,7 @@ def _csv(path: Path) -> Iterable[Any]:
 
 
 def _parquet(path: Path) -> Iterable[Any]:
-    from pyarrow import parquet
+    from pyarrow import parquet  # type: ignore[import-untyped]
 
     rows: list[Any] = parquet.read_table(path).to_pylist()
     return rows

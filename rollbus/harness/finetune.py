@@ -185,7 +185,7 @@ def _connect(
     if isinstance(builder, ARTTrajectoryBuilder):
         builder.run_log, builder.trainable_only = log, isinstance(adapter, ARTTrainerAdapter)
     else:
-        builder.finalize = _publishing(builder, log, model)  # type: ignore[method-assign]
+        builder.finalize = _publishing(builder, log, model)  # type: ignore[assignment,method-assign]
     if isinstance(adapter, ARTTrainerAdapter):
         adapter.run_log = log
     if isinstance(trainer, NeMoCustomizerTrainer):

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from pydantic import ConfigDict, Field
+from pydantic import ConfigDict, Field, SecretStr
 
 from rollbus.harness.builder import Builder
 from rollbus.harness.registry import register_llm
@@ -97,7 +97,7 @@ def _langchain(model: Model) -> Any:
     return ChatOpenAI(
         model=model.name,
         base_url=model.base_url,
-        api_key=model.api_key,
+        api_key=SecretStr(model.api_key),
         root_async_client=model.client,
         root_client=model.sync_client,
         async_client=model.client.chat.completions,

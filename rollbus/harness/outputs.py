@@ -40,7 +40,7 @@ class Outputs:
 
     def validation(self, epoch: int, metrics: Mapping[str, Any]) -> None:
         """Write a validation's row."""
-        kept = ("avg_reward", "min_reward", "max_reward", "num_examples", "error")
+        kept = ("avg_reward", "min_reward", "max_reward", "num_examples", "avg_reward_low", "avg_reward_high", "error")
         found = {name: metrics[name] for name in kept if name in metrics}
         row = {"epoch": epoch, "timestamp": self._now(), **found}
         rows = [*(old for old in self.validation_rows() if old["epoch"] != epoch), row]
@@ -62,7 +62,8 @@ class Outputs:
 
     def curriculum_state(self) -> Row | None:
         """Return what an earlier process wrote."""
-        return _read_json(self.folder / "curriculum_state.json")
+        found: Row | None = _read_json(self.folder / "curriculum_state.json")
+        return found
 
     def plot(self) -> Path:
         """Draw the curves anew."""

@@ -133,7 +133,8 @@ class Processes:
     def _document(self) -> dict[str, Any]:
         own = settings_of(self._config, self._run_id, self.namespace)
         services = self._services_here() if self._given is None else self._services_given(self._given)
-        return _plain(laid_over(services, own))
+        document: dict[str, Any] = _plain(laid_over(services, own))
+        return document
 
     def _services_given(self, path: Path) -> dict[str, Any]:
         """Return the services of a settings file, read with its environment; its runs and topics are others'."""

@@ -108,7 +108,7 @@ def steps_of(events: Sequence[Event]) -> list[IntermediateStep]:
             steps += _model_call(event)
         elif isinstance(event, ToolCalled):
             metadata = {"tool_call_id": event.tool_call_id, "error": event.error}
-            shared = {"name": event.name, "metadata": metadata, "input": event.arguments}
+            shared: dict[str, Any] = {"name": event.name, "metadata": metadata, "input": event.arguments}
             steps.append(IntermediateStep(event_type="TOOL_START", **shared))
             steps.append(IntermediateStep(event_type="TOOL_END", output=event.result, **shared))
     return steps

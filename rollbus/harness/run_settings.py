@@ -39,7 +39,8 @@ def settings_of(config: Configuration, run_id: str, namespace: str) -> dict[str,
         if on_art_server(config):
             document["trainer"]["backend"] = _backend(adapter)
         document["art_server"] = _art_server(config, adapter)
-    return laid_over(document, config.rollbus.settings)
+    found: dict[str, Any] = laid_over(document, config.rollbus.settings)
+    return found
 
 
 def adapter_of(config: Configuration) -> TrainerAdapterConfig:

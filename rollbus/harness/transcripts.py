@@ -82,7 +82,7 @@ def logprobs_with_tokens(
     prompt_token_ids: list[int], token_ids: list[int], logprobs: list[float], **beside: Any
 ) -> dict[str, Any]:
     """Return OpenAI's form of log-probs, with what training needs beside it: pass it on as it is."""
-    content = [
+    content: list[dict[str, Any]] = [
         {"token": f"token_id:{token}", "logprob": value, "bytes": None, "top_logprobs": []}
         for token, value in zip(token_ids, logprobs, strict=True)
     ]

@@ -301,7 +301,8 @@ async def test_validation_runs_by_interval_and_at_the_end_and_trains_nothing(tmp
     rows = output(tmp_path, "validation_history.json")
     assert [row["epoch"] for row in rows] == [0, 2, 3]
     assert [row["avg_reward"] for row in rows] == [0.0, 1.0, 0.0], "the n-th answer to a question says n"
-    assert list(rows[0]) == ["epoch", "timestamp", "avg_reward", "min_reward", "max_reward", "num_examples"]
+    fields = ["epoch", "timestamp", "avg_reward", "min_reward", "max_reward", "num_examples"]
+    assert list(rows[0]) == [*fields, "avg_reward_low", "avg_reward_high"]
 
 
 async def test_what_a_trainer_leaves_out_of_its_collection_is_not_trained(tmp_path: Path) -> None:

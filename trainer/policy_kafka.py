@@ -1,19 +1,24 @@
-"""`rollbus policy list|promote|rollback` on the real log."""
+"""`rollbus policy list|promote|rollback|evaluate|compare` on the real log."""
 
 import asyncio
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
 from rollbus.schemas.codec import decode
-from rollbus.schemas.steps import PolicyState
-from rollbus.schemas.topics import POLICY_VERSIONS, TRAINING_STEPS
+from rollbus.schemas.errors import ConfigurationError
+from rollbus.schemas.steps import Evaluation, PolicyState
+from rollbus.schemas.topics import EVALUATIONS, POLICY_VERSIONS, TRAINING_STEPS
+from rollbus.trainer.evaluation import difference
 from rollbus.trainer.ledger import Ledger
+from rollbus.trainer.lineage import Lineage
 from rollbus.trainer.policy import promotion, roll_back
 from rollbus.trainer.process_kafka import backend_of, log_of
-from rollbus.trainer.publishing_kafka import publish_all
-from rollbus.trainer.reading_kafka import read_all
+from rollbus.trainer.publishing_kafka import publish_all, publish_evaluation
+from rollbus.trainer.reading_kafka import EvaluationReader, read_all
 from rollbus.trainer.settings import TrainerSettings
+from rollbus.trainer.validating import Validation, measure
+from rollbus.trainer.validation_settings import validation_of
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,11 +31,13 @@ class KnownVersion:
     is_serving: bool
     is_head: bool
     checkpoint: str
+    evaluations: tuple[Evaluation, ...] = ()
+    """The newest of each name."""
 
 
 def list_policy_versions(settings: TrainerSettings) -> Sequence[KnownVersion]:
     """Return every version of the settings' model, in the order of their numbers."""
-    lineage = asyncio.run(_ledger(settings)).lineage
+    lineage, evaluations = asyncio.run(_known(settings))
     return [
         KnownVersion(
             version=version,
@@ -39,9 +46,38 @@ def list_policy_versions(settings: TrainerSettings) -> Sequence[KnownVersion]:
             is_serving=version == lineage.serving,
             is_head=version == lineage.head,
             checkpoint=lineage.checkpoints[version],
+            evaluations=tuple(evaluations.get(version, {}).values()),
         )
         for version, parent in sorted(lineage.parents.items())
     ]
+
+
+def evaluate_policy(
+    settings: TrainerSettings, version: int, *, progress: Callable[[int, int], None] | None = None
+) -> Evaluation:
+    """Measure a version on the validation set, and write the record."""
+    validation = validation_of(settings)
+    if validation is None:
+        raise ConfigurationError("the settings have no `trainer: {validation: …}`; it says what is played, and by whom")
+    return asyncio.run(_evaluate(settings, validation, version, progress))
+
+
+def compare_policies(settings: TrainerSettings, before: int, after: int) -> Mapping[str, tuple[float, float, float]]:
+    """Return low, value and high of after − before by metric, for every evaluation that both have of one set."""
+    _, evaluations = asyncio.run(_known(settings))
+    found: dict[str, tuple[float, float, float]] = {}
+    for name, later in evaluations.get(after, {}).items():
+        earlier = evaluations.get(before, {}).get(name)
+        if earlier is None or earlier.set_hash != later.set_hash:
+            continue
+        names = [each for each in later.metrics if not each.endswith(("_low", "_high")) and each in earlier.metrics]
+        found |= {f"{name}: {metric}": difference(later, earlier, metric) for metric in names}
+    if not found:
+        raise ConfigurationError(
+            f"versions {before} and {after} have no evaluation of the same set; "
+            "measure them with `rollbus policy evaluate`"
+        )
+    return found
 
 
 def promote_policy(settings: TrainerSettings, version: int, *, reason: str) -> None:
@@ -71,6 +107,40 @@ async def _roll_back(settings: TrainerSettings, version: int, reason: str) -> tu
             )
         finally:
             await log.close()
+
+
+async def _evaluate(
+    settings: TrainerSettings, validation: Validation, version: int, progress: Callable[[int, int], None] | None
+) -> Evaluation:
+    base_url = validation.base_url
+    if base_url is None:
+        async with backend_of(settings) as backend:
+            base_url = (await backend.capabilities()).inference_url
+    if base_url is None:
+        raise ConfigurationError("the backend serves no model to ask; set `trainer: {validation: {base_url: …}}`")
+    found = await measure(
+        validation,
+        model=settings.model,
+        version=version,
+        run_id=settings.run_id,
+        base_url=base_url,
+        clock_ms=_now_ms,
+        progress=progress,
+    )
+    await publish_evaluation(settings.kafka, settings.namespace, found)
+    return found
+
+
+async def _known(settings: TrainerSettings) -> tuple[Lineage, Mapping[int, Mapping[str, Evaluation]]]:
+    """Every version, and its newest evaluation of each name."""
+    reader = EvaluationReader(settings.kafka, EVALUATIONS.full_name(settings.namespace), settings.model)
+    found: dict[int, dict[str, Evaluation]] = {}
+    try:
+        for each in await reader.evaluations():
+            found.setdefault(each.policy_version, {})[each.name] = each
+    finally:
+        await reader.close()
+    return (await _ledger(settings)).lineage, found
 
 
 async def _ledger(settings: TrainerSettings) -> Ledger:

@@ -9,6 +9,7 @@ from rollbus.cli.root import with_settings
 from rollbus.cli.trainer import run_option
 
 if TYPE_CHECKING:
+    from rollbus.schemas.steps import Evaluation
     from rollbus.settings import Settings
 
 reason_option = click.option("--reason", required=True, help="Why; it stands in the log beside the change.")
@@ -23,14 +24,15 @@ def policy() -> None:
 @run_option
 @with_settings
 def list_(settings: "Settings", run_id: str | None) -> None:
-    """List the versions of a run's model: parent, state, which one is served and which one trains on."""
+    """List the versions of a run's model: parent, state, which is served, which trains on, how they were measured."""
     from rollbus.trainer.policy_kafka import list_policy_versions
 
-    table = Table("version", "parent", "state", "", "checkpoint")
+    table = Table("version", "parent", "state", "", "evaluations", "checkpoint")
     for row in list_policy_versions(settings.trainer_settings(run_id)):
         marks = ", ".join(mark for mark, holds in (("serving", row.is_serving), ("head", row.is_head)) if holds)
         parent = "–" if row.parent is None else str(row.parent)
-        table.add_row(str(row.version), parent, row.state.replace("_", " "), marks, row.checkpoint)
+        measured = "; ".join(map(_in_short, row.evaluations))
+        table.add_row(str(row.version), parent, row.state.replace("_", " "), marks, measured, row.checkpoint)
     Console().print(table)
 
 
@@ -78,3 +80,50 @@ def rollback(settings: "Settings", run_id: str | None, version: int, reason: str
 
     undone = roll_back_policy(settings.trainer_settings(run_id), version, reason=reason)
     click.echo(f"version {version} is served and trained on; rolled back: {', '.join(map(str, undone)) or 'none'}")
+
+
+@policy.command()
+@run_option
+@click.argument("version", type=int)
+@with_settings
+def evaluate(settings: "Settings", run_id: str | None, version: int) -> None:
+    """Measure a version on the validation set of the settings; the record counts for `promote_if`."""
+    from rich.progress import Progress
+
+    from rollbus.trainer.policy_kafka import evaluate_policy
+
+    with Progress(console=Console(stderr=True), transient=True) as progress:
+        task = progress.add_task(f"version {version} plays", total=None)
+        found = evaluate_policy(
+            settings.trainer_settings(run_id),
+            version,
+            progress=lambda done, total: progress.update(task, completed=done, total=total),
+        )
+    click.echo(f"version {version}, {found.episodes} episodes of {_in_short(found)}")
+
+
+@policy.command()
+@run_option
+@click.argument("before", type=int)
+@click.argument("after", type=int)
+@with_settings
+def compare(settings: "Settings", run_id: str | None, before: int, after: int) -> None:
+    """Tell two versions apart by their evaluations: each metric's difference, with its 95 % interval."""
+    from rollbus.trainer.policy_kafka import compare_policies
+
+    table = Table("metric", f"{after} − {before}", "from", "to", "")
+    for name, (low, value, high) in compare_policies(settings.trainer_settings(run_id), before, after).items():
+        verdict = "more" if low > 0 else "less" if high < 0 else "within chance"
+        table.add_row(name, f"{value:+.4f}", f"{low:+.4f}", f"{high:+.4f}", verdict)
+    Console().print(table)
+
+
+def _in_short(evaluation: "Evaluation") -> str:
+    """Return its name, and each metric with its interval."""
+    metrics = evaluation.metrics
+    shown = [
+        f"{name} {value:.3f} [{metrics[f'{name}_low']:.3f}, {metrics[f'{name}_high']:.3f}]"
+        for name, value in metrics.items()
+        if f"{name}_low" in metrics and f"{name}_high" in metrics
+    ]
+    return f"{evaluation.name}: {', '.join(shown)}"

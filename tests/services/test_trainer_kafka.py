@@ -7,12 +7,20 @@ from pathlib import Path
 
 import pytest
 
+from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.topics import EVALUATIONS
 from rollbus.trainer.evaluation import evaluation_of
-from rollbus.trainer.policy_kafka import list_policy_versions, promote_policy, roll_back_policy
+from rollbus.trainer.evaluation_agents import EvaluationContext, EvaluationTask
+from rollbus.trainer.policy_kafka import (
+    compare_policies,
+    evaluate_policy,
+    list_policy_versions,
+    promote_policy,
+    roll_back_policy,
+)
 from rollbus.trainer.publishing_kafka import publish_evaluation
 from rollbus.trainer.report_kafka import list_steps, show_step, trainer_status
-from rollbus.trainer.settings import MemoryBackendSettings
+from rollbus.trainer.settings import MemoryBackendSettings, ValidationSettings
 from tests.builders import START_MS
 from tests.services.trainer_kafka import PATIENCE_S, TrainerWorld, ended
 
@@ -107,3 +115,37 @@ async def test_an_evaluation_is_on_its_topic(world: TrainerWorld) -> None:
     measured = evaluation_of({"win": [1.0, 0.0]}, model="agent", policy_version=0, name="held-out", now_ms=START_MS)
     await publish_evaluation(world.connection, world.namespace, measured)
     assert list(await world.records(EVALUATIONS)) == [measured]
+
+
+def play(task: EvaluationTask, context: EvaluationContext) -> dict[str, float]:
+    """The agent of the test below: every version after the base wins every game."""
+    return {"win": float(not context.model.endswith("@0"))}
+
+
+async def test_versions_are_measured_beside_training_listed_compared_and_measured_by_hand(world: TrainerWorld) -> None:
+    world.validation = ValidationSettings(
+        agent=f"{__name__}:play", episodes=20, interval_steps=2, base_url="http://127.0.0.1:1/v1"
+    )
+    await world.add_batches(3)
+    process = await world.start()
+    await world.wait_for_steps(3)
+    async with asyncio.timeout(PATIENCE_S):
+        while len(await world.records(EVALUATIONS)) < 2:  # noqa: ASYNC110 - another process writes them
+            await asyncio.sleep(0.1)
+    process.send_signal(signal.SIGTERM)
+    status, errors = await ended(process)
+    assert status == 0, errors
+    await asyncio.to_thread(evaluate_policy, world.settings(), 3)
+    listed = await asyncio.to_thread(list_policy_versions, world.settings())
+    assert {each.version: [found.metrics["win"] for found in each.evaluations] for each in listed} == {
+        0: [0.0],
+        1: [],
+        2: [1.0],
+        3: [1.0],
+    }
+    compared = await asyncio.to_thread(compare_policies, world.settings(), 0, 3)
+    low, value, high = compared["held-out: win"]
+    assert (value, high) == (1.0, 1.0)
+    assert 0.7 < low < 1.0
+    with pytest.raises(ConfigurationError, match="no evaluation of the same set"):
+        await asyncio.to_thread(compare_policies, world.settings(), 0, 1)

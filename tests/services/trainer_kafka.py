@@ -29,7 +29,7 @@ from rollbus.schemas.trajectories import Location
 from rollbus.trainer.log_kafka import KafkaLog
 from rollbus.trainer.process_kafka import backend_of
 from rollbus.trainer.reading_kafka import read_all
-from rollbus.trainer.settings import BackendSettings, TrainerSettings
+from rollbus.trainer.settings import BackendSettings, TrainerSettings, ValidationSettings
 from tests.builders import make_group, make_member
 from tests.contracts.trainer_log import as_bytes
 from tests.trainer.scenario import make_batch, make_payload
@@ -100,6 +100,7 @@ class TrainerWorld(KafkaWorld):
     def __init__(self, bootstrap_servers: str, namespace: str, backend: BackendSettings) -> None:
         super().__init__(bootstrap_servers, namespace)
         self.backend = backend
+        self.validation: ValidationSettings | None = None
         self.sampled_by = 0
         self.retry_pauses_s = (0.2, 0.5, 1.0)
         self.max_off_policy_steps = 4
@@ -111,6 +112,7 @@ class TrainerWorld(KafkaWorld):
             kafka=self.connection,
             namespace=self.namespace,
             backend=self.backend,
+            validation=self.validation,
             retry_pauses_s=self.retry_pauses_s,
             max_off_policy_steps=self.max_off_policy_steps,
             alarm=None,  # the payload was sampled by nobody

@@ -4,7 +4,7 @@ import pytest
 
 from rollbus.schemas.codec import decode, encode
 from rollbus.schemas.errors import InvalidRecordError
-from rollbus.trainer.evaluation import evaluation_key, evaluation_of, mean_interval, share_interval
+from rollbus.trainer.evaluation import difference, evaluation_key, evaluation_of, mean_interval, share_interval
 
 
 def test_a_share_has_wilsons_interval() -> None:
@@ -40,3 +40,15 @@ def test_the_record_names_each_metric_and_its_interval_and_is_the_same_when_meas
 def test_metrics_of_different_length_are_refused(samples: dict[str, list[float]]) -> None:
     with pytest.raises(InvalidRecordError, match="one value per episode"):
         evaluation_of(samples, model="agent", policy_version=3, name="held-out", now_ms=1)
+
+
+def test_a_difference_of_shares_has_newcombes_interval() -> None:
+    """56 of 70 against 48 of 80: the example of Newcombe's paper, method 10."""
+    after, before = (
+        evaluation_of(
+            {"win": [1.0] * wins + [0.0] * (games - wins)}, model="agent", policy_version=version, name="h", now_ms=1
+        )
+        for version, wins, games in ((1, 56, 70), (0, 48, 80))
+    )
+    low, value, high = difference(after, before, "win")
+    assert (round(low, 4), round(value, 4), round(high, 4)) == (0.0524, 0.2, 0.3339)

@@ -32,8 +32,8 @@ from rollbus.streams.state import Table
 
 STAGE = "group-scoring"
 Question = tuple[GroupingConfig, Group]
-FindGroup = Callable[[str], Awaitable[Group | None]]
-"""Group id to the judged group in the run's log; None where it was not judged, or dropped."""
+FindGroup = Callable[[str], Awaitable[Group | Drop | None]]
+"""Group id to the judged group in the run's log, or to the drop that says why there is none; None without either."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,10 +258,13 @@ def _member(
     return replace(member, reward=reward, components=components)
 
 
-def _as_recorded(judged: Group | None, closed: Group, rewards: Sequence[RewardConfig]) -> Verdict:
+def _as_recorded(judged: Group | Drop | None, closed: Group, rewards: Sequence[RewardConfig]) -> Verdict:
     """Return the verdict that a judged group was made of."""
     if judged is None:
         return Verdict(error="no judged group of this id is in the run's log")
+    if isinstance(judged, Drop):
+        silent = judged.reason == DropReason.SCORE_MISSING.value
+        return Verdict(silent=silent, error=None if silent else judged.detail)
     members = {member.trajectory_id: member for member in judged.members}
     left_out = {
         member.trajectory_id: Answer(error="it was left out when the group was judged")

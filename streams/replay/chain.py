@@ -6,7 +6,7 @@ that end too. So the output does not depend on how much was read at once.
 """
 
 from collections import deque
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -24,7 +24,7 @@ from rollbus.streams.batch import Partition, RawRecord
 from rollbus.streams.processing import dead_letter, read_record
 from rollbus.streams.replay.digest import Digest, combined
 from rollbus.streams.replay.output import Output, Partitioner
-from rollbus.streams.replay.recorded import BEFORE_ALL, Change, Recorded
+from rollbus.streams.replay.recorded import Change, Recorded
 from rollbus.streams.replay.rounds import Round
 from rollbus.streams.stage import Incoming, Outgoing, PureAsEffects
 from rollbus.streams.stages import AnyStage
@@ -33,6 +33,10 @@ ASK_AT_ONCE = 256
 """Records about which an effects stage is asked together."""
 FORGET_EVERY = 5_000
 """Records after which the states drop their lists of touched rows, which only a changelog needs."""
+
+
+BeforeTick = Callable[[int], Awaitable[None]]
+"""Called before a tick's records are told again: to read them."""
 
 
 @dataclass(slots=True, eq=False)
@@ -70,12 +74,13 @@ class Chain:
         change: Change = lambda record: record,
         excluded: frozenset[str] = frozenset(),
         early: Mapping[str, Sequence[Incoming]] | None = None,
+        before_tick: BeforeTick | None = None,
         app_version: str = "",
     ) -> None:
         """`change` is for recorded configurations; `early` are rewards that an episode has from its start."""
         self._partitions, self._output, self._partition_of = partitions, output, partition_of
         self._source, self._namespace, self._app_version = source_namespace, namespace, app_version
-        self._recorded, self._change = recorded or Recorded(), change
+        self._recorded, self._change, self._before_tick = recorded or Recorded(), change, before_tick
         self._excluded, self._early = excluded, early or {}
         self._told_excluded: set[str] = set()
         self._readers = [self._reader(stage) for stage in stages]
@@ -91,10 +96,6 @@ class Chain:
         self._touched = 0
         self.last_tick = -1
         self.stream_time_ms: int | None = None
-
-    async def begin(self) -> None:
-        """Tell what held when the range began."""
-        await self._tell(BEFORE_ALL)
 
     async def piece(self, partition: int, records: Sequence[RawRecord]) -> None:
         """Take recorded records of the first input."""
@@ -237,6 +238,8 @@ class Chain:
 
     async def _end_round(self, tick: int) -> None:
         await self._ask()
+        if self._before_tick is not None:
+            await self._before_tick(tick)
         await self._tell(tick)
         self._write_held()
         await self._output.settle()

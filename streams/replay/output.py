@@ -27,6 +27,10 @@ class Output(Protocol):
         """Let go of frames if many wait; called between records."""
         ...
 
+    async def flush(self) -> None:
+        """Let go of all frames, and wait until they are there."""
+        ...
+
 
 @dataclass(slots=True)
 class CountingOutput:
@@ -41,6 +45,9 @@ class CountingOutput:
         return offset
 
     async def settle(self) -> None:
+        """Do nothing: nothing waits."""
+
+    async def flush(self) -> None:
         """Do nothing: nothing waits."""
 
 

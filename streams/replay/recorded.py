@@ -6,7 +6,7 @@ trains during a replay: as skipped, so it makes room for the next and no weights
 """
 
 from collections import defaultdict
-from collections.abc import Awaitable, Callable, Iterable
+from collections.abc import Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -66,26 +66,39 @@ class Recorded:
         return None
 
 
-def collect(
-    topic: Topic, records: Iterable[tuple[str, Any]], *, first_tick: int | None, change: Change, recorded: Recorded
-) -> None:
-    """Take from a recorded input (key, record) what a replay of an earlier stage must tell again in its own.
+class Collector:
+    """Takes from one recorded input what a replay of an earlier stage must tell again in its own.
 
     `first_tick` is where the range begins: of what came before, only what still held counts.
     """
-    held: dict[str, Told] = {}
-    waiting: list[Told] = []
-    for key, record in records:
+
+    def __init__(self, topic: Topic, *, first_tick: int | None, change: Change, recorded: Recorded) -> None:
+        self._topic, self._first_tick, self._change, self._recorded = topic, first_tick, change, recorded
+        self._held: dict[str, Told] = {}
+        self._waiting: list[Told] = []
+        self.tick = BEFORE_ALL
+        """The last one seen."""
+
+    def take(self, key: str, record: Any) -> None:
+        """Take in the next record of the input's first partition."""
         if isinstance(record, Tick):
-            if first_tick is not None and record.number < first_tick:
-                held.update((_place(told), told) for told in waiting if not isinstance(told.record, RunCommand))
+            waiting, self._waiting, self.tick = self._waiting, [], record.number
+            if self._first_tick is not None and record.number < self._first_tick:
+                self._held.update((_place(told), told) for told in waiting if not isinstance(told.record, RunCommand))
             else:
-                recorded.before[record.number] += [told for told in waiting if _is_told(told)]
-                _note_outcomes(waiting, record.number, recorded)
-            waiting = []
-        elif (told := _told(topic, key, record, change)) is not None:
-            waiting.append(told)
-    recorded.before[BEFORE_ALL] += held.values()
+                self._begin()
+                self._recorded.before[record.number] += [told for told in waiting if _is_told(told)]
+                _note_outcomes(waiting, record.number, self._recorded)
+        elif (told := _told(self._topic, key, record, self._change)) is not None:
+            self._waiting.append(told)
+
+    def end(self) -> None:
+        """Say that nothing follows."""
+        self._begin()
+
+    def _begin(self) -> None:
+        self._recorded.before[BEFORE_ALL] += [told for told in self._held.values() if _is_told(told)]
+        self._held = {}
 
 
 def _told(topic: Topic, key: str, record: Any, change: Change) -> Told | None:

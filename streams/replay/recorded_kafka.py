@@ -5,8 +5,8 @@ that is wanted, and what was read ahead of it waits. Of the other inputs only th
 are decoded.
 """
 
-from collections import OrderedDict
-from collections.abc import AsyncIterator, Sequence
+from collections import OrderedDict, deque
+from collections.abc import AsyncIterator, Container, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -16,24 +16,27 @@ from rollbus.schemas.chunks import is_chunk, parse
 from rollbus.schemas.codec import decode, record_name
 from rollbus.schemas.config import RunConfig
 from rollbus.schemas.control import ConfigApplied, RunCommand, Tick
+from rollbus.schemas.drops import Drop
 from rollbus.schemas.errors import RecordError
 from rollbus.schemas.events import Excluded, RewardReported
 from rollbus.schemas.groups import Group, StepOutcome
 from rollbus.schemas.joining import Joiner
 from rollbus.schemas.replays import ReplayRange
 from rollbus.schemas.steps import PolicyVersion
-from rollbus.schemas.topics import EXCLUSIONS, RUN_LOG, Topic
+from rollbus.schemas.topics import DROPS, EXCLUSIONS, RUN_LOG, Topic
 from rollbus.schemas.trajectories import Location, Score
+from rollbus.streams.group_scoring import STAGE as GROUP_SCORING
 from rollbus.streams.group_scoring import FindGroup
 from rollbus.streams.output_kafka import partition_of
 from rollbus.streams.replay.range_kafka import reader
-from rollbus.streams.replay.recorded import Change, Recorded, collect
+from rollbus.streams.replay.recorded import Collector
 from rollbus.streams.replay.source_kafka import KafkaSource, assign
 from rollbus.streams.settings import StreamSettings
 from rollbus.streams.stage import Incoming
 from rollbus.streams.topics import partitions_of
 
 TOLD_AGAIN = frozenset(each.__name__ for each in (Tick, ConfigApplied, PolicyVersion, StepOutcome, RunCommand))
+JUDGED = frozenset((Group.__name__, Drop.__name__))
 REMEMBERED = 4_096
 """Scores kept after they were found, for a second component that asks for the same."""
 ScoreKey = tuple[str, int]
@@ -71,27 +74,38 @@ class RecordedScores:
         return found
 
 
-async def read_told(
-    settings: StreamSettings, topic: Topic, *, first_tick: int | None, until: int | None, change: Change, into: Recorded
-) -> None:
-    """Read one partition of an input, to the tick `until`, for what a replay tells again; ticks are in all alike."""
-    records = [pair async for pair in _told_again(settings, topic, until)]
-    collect(topic, records, first_tick=first_tick, change=change, recorded=into)
+class Teller:
+    """Reads one partition of an input for what a replay tells again, a tick at a time; ticks are in all alike."""
 
+    def __init__(self, source: KafkaSource, collector: Collector) -> None:
+        self._source, self._collector = source, collector
+        self._ahead: deque[Any] = deque()
 
-async def _told_again(settings: StreamSettings, topic: Topic, until: int | None) -> AsyncIterator[tuple[str, Any]]:
-    async with aclosing(read_whole(settings, topic, partitions=1)) as found:
-        async for raw in found:
+    async def until(self, tick: int) -> None:
+        """Read on until a tick is there, or the input's end."""
+        while self._collector.tick < tick:
+            if not self._ahead:
+                self._ahead.extend(await self._source.read())
+                if not self._ahead:
+                    self._collector.end()
+                    return
+            raw = self._ahead.popleft()
             record = _decoded(raw.value, TOLD_AGAIN)
             if record is not None:
-                yield (raw.key or b"").decode(errors="replace"), record
-            if isinstance(record, Tick) and until is not None and record.number > until:
-                return
+                self._collector.take((raw.key or b"").decode(errors="replace"), record)
 
 
-async def nothing_judged(group_id: str) -> Group | None:
+async def nothing_judged(group_id: str) -> Group | Drop | None:
     """Know of no judged group."""
     return None
+
+
+def note_judged(record: Any, runs: Container[str], found: dict[str, Group | Drop]) -> None:
+    """Take note of a judged group, or of why there is none."""
+    if isinstance(record, Group) and record.run_id in runs:
+        found.setdefault(record.group_id, record)
+    elif isinstance(record, Drop) and record.stage == GROUP_SCORING and record.unit == "group":
+        found.setdefault(record.unit_id, record)
 
 
 async def find_judged(settings: StreamSettings, runs: Sequence[RunConfig]) -> FindGroup:
@@ -99,19 +113,18 @@ async def find_judged(settings: StreamSettings, runs: Sequence[RunConfig]) -> Fi
     asked = {run.run_id for run in runs if run.grouping.rewards}
     if not asked:
         return nothing_judged
-    found: dict[str, Group] = {}
+    found: dict[str, Group | Drop] = {}
     joiner: Joiner[None] = Joiner()
-    async with aclosing(read_whole(settings, RUN_LOG)) as records:
-        async for raw in records:
-            data = raw.value
-            if data is not None and is_chunk(data):
-                whole = joiner.add(parse(data), None)
-                data = whole.data if whole else None
-            record = _decoded(data, frozenset({Group.__name__}))
-            if isinstance(record, Group) and record.run_id in asked:
-                found.setdefault(record.group_id, record)
+    for topic in (RUN_LOG, DROPS):
+        async with aclosing(read_whole(settings, topic)) as records:
+            async for raw in records:
+                data = raw.value
+                if data is not None and is_chunk(data):
+                    whole = joiner.add(parse(data), None)
+                    data = whole.data if whole else None
+                note_judged(_decoded(data, JUDGED), asked, found)
 
-    async def find(group_id: str) -> Group | None:
+    async def find(group_id: str) -> Group | Drop | None:
         return found.get(group_id)
 
     return find

@@ -7,6 +7,7 @@
 Readers look at the manifest, so before 6 nothing counts.
 """
 
+import asyncio
 import logging
 import time
 from collections.abc import Callable, Sequence
@@ -26,18 +27,18 @@ from rollbus.streams.output_kafka import partition_of
 from rollbus.streams.replay.chain import Chain
 from rollbus.streams.replay.code import code_hash
 from rollbus.streams.replay.manifest_kafka import read_manifests, write_manifest
-from rollbus.streams.replay.output import CountingOutput
+from rollbus.streams.replay.output import CountingOutput, Output
 from rollbus.streams.replay.plan import ReplayPlan
 from rollbus.streams.replay.range import Bound
 from rollbus.streams.replay.range_kafka import reader, refuse_missing, resolve
-from rollbus.streams.replay.recorded import Recorded
+from rollbus.streams.replay.recorded import Collector, Recorded
 from rollbus.streams.replay.recorded_kafka import (
     RecordedScores,
+    Teller,
     find_judged,
     nothing_judged,
     read_exclusions,
     read_rewards,
-    read_told,
 )
 from rollbus.streams.replay.rounds import Round, merged
 from rollbus.streams.replay.scores import OtherConfigurationError, RecordedScoring, offline
@@ -81,6 +82,8 @@ class Replay:
     version: str = ""
     watch: Watch = field(default_factory=Watch)
     clock: Callable[[], int] = wall_clock_ms
+    follow: asyncio.Event | None = None
+    """Set for a shadow: it follows the range's topics, which have no end, until the event is set."""
     read_configurations: bool = False
     """Look through the trajectories for the configurations of scoring; else they are those of the settings."""
     open_rows: int = 0
@@ -127,7 +130,7 @@ class Replay:
         async with AsyncExitStack() as stack:
             output = CountingOutput() if dry_run else await self._output(manifest, stack)
             chain = await self._chain(found.ranges, excluded, output, stack)
-            first_ms = await self._replay(chain, found.ranges, stack)
+            first_ms = await self._replay(chain, found.ranges, output, stack)
             if isinstance(output, KafkaOutput):
                 await output.finish()
         records: dict[str, int] = {}
@@ -146,19 +149,24 @@ class Replay:
             await write_manifest(settings, manifest)
         return manifest
 
-    async def _replay(self, chain: Chain, ranges: Sequence[ReplayRange], stack: AsyncExitStack) -> int | None:
+    async def _replay(
+        self, chain: Chain, ranges: Sequence[ReplayRange], output: Output, stack: AsyncExitStack
+    ) -> int | None:
         """Read the range to its end; return the first stream time."""
         self.watch.begin(tuple(ranges))
         consumer = await stack.enter_async_context(reader(self.settings))
         places = assign(consumer, self.settings.namespace, ranges)
-        sources = [KafkaSource(consumer, place, span, self.watch.progress) for span, place in places.items()]
+        sources = [
+            KafkaSource(consumer, place, span, self.watch.progress, stop=self.follow) for span, place in places.items()
+        ]
         first_ms = None if any(one.from_offset for one in ranges) else 0
-        await chain.begin()
         async for each in merged(sources):
             if isinstance(each, Round):
                 first_ms = each.tick.stream_time_ms if first_ms is None else first_ms
                 await chain.round(each)
                 self.watch.stream_time(each.tick.stream_time_ms)
+                if self.follow is not None:
+                    await output.flush()
                 self.open_rows = (
                     max(self.open_rows, chain.open_rows()) if each.tick.number % 64 == 0 else self.open_rows
                 )
@@ -207,11 +215,12 @@ class Replay:
         plan, settings = self.plan, self.settings
         first_tick = await self._first_tick(ranges)
         recorded = Recorded()
-        followed = {STAGE_INPUTS[stage].name: STAGE_INPUTS[stage] for stage in plan.stages[1:]}
-        inputs = [SCORES, CLOSED_GROUPS, RUN_LOG, *((TRAJECTORIES,) if self.read_configurations else ())]
-        for topic in inputs:
-            if topic.name in followed:
-                await read_told(settings, topic, first_tick=first_tick, until=None, change=plan.change, into=recorded)
+        tellers = await self._tellers(first_tick, recorded, stack)
+
+        async def read_on(tick: int) -> None:
+            for teller in tellers:
+                await teller.until(tick)
+
         early = {}
         if plan.rewards == "end" and plan.stages[0] == "assembly":
             early = await read_rewards(settings, ranges)
@@ -226,8 +235,24 @@ class Replay:
             change=plan.change,
             excluded=excluded,
             early=early,
+            before_tick=read_on,
             app_version=self.version,
         )
+
+    async def _tellers(self, first_tick: int | None, recorded: Recorded, stack: AsyncExitStack) -> list[Teller]:
+        """Return who reads live's inputs of the later stages for what is told again."""
+        plan, settings = self.plan, self.settings
+        inputs = [SCORES, CLOSED_GROUPS, RUN_LOG, *((TRAJECTORIES,) if self.read_configurations else ())]
+        followed = {STAGE_INPUTS[stage].name for stage in plan.stages[1:]} - {plan.input.name}
+        tellers = []
+        for topic in (topic for topic in inputs if topic.name in followed):
+            span = (await resolve(settings, topic, Bound(), Bound())).ranges[0]
+            consumer = await stack.enter_async_context(reader(settings))
+            ((_, place),) = assign(consumer, settings.namespace, [span]).items()
+            source = KafkaSource(consumer, place, span, stop=self.follow)
+            collector = Collector(topic, first_tick=first_tick, change=plan.change, recorded=recorded)
+            tellers.append(Teller(source, collector))
+        return tellers
 
     async def _first_tick(self, ranges: Sequence[ReplayRange]) -> int | None:
         """Return the number of the first tick of the range."""

@@ -1,5 +1,6 @@
 """A bounded range of a recorded topic, partition by partition, each read on its own so that memory stays bounded."""
 
+import asyncio
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -10,6 +11,7 @@ from rollbus.schemas.topics import topic_of
 from rollbus.streams.batch import RawRecord
 
 POLL_MS = 500
+ENDLESS = 2**62
 Progress = Callable[[int, int, int], None]
 """Offsets, records and bytes of a read."""
 
@@ -32,14 +34,19 @@ class KafkaSource:
         place: TopicPartition,
         span: ReplayRange,
         progress: Progress = lambda offsets, records, size: None,
+        *,
+        stop: asyncio.Event | None = None,
     ) -> None:
+        """With `stop` the range has no end: it is followed until the event is set."""
+        self._stop = stop
         self.partition = span.partition
-        self._consumer, self._place, self._end, self._progress = consumer, place, span.to_offset, progress
+        self._consumer, self._place, self._progress = consumer, place, progress
+        self._end = ENDLESS if stop is not None else span.to_offset
         self._position = span.from_offset
 
     async def read(self) -> Sequence[RawRecord]:
         """Return the next records; none at the range's end."""
-        while self._position < self._end:
+        while self._position < self._end and not (self._stop is not None and self._stop.is_set()):
             found: Sequence[Any] = (await self._consumer.getmany(self._place, timeout_ms=POLL_MS)).get(self._place, ())
             position = min(await self._consumer.position(self._place), self._end)
             if found and found[-1].offset >= self._end:

@@ -68,10 +68,14 @@ class KafkaOutput:
         if self._bytes >= HELD_BYTES:
             await self._send()
 
+    async def flush(self) -> None:
+        """Send everything and wait until it is there."""
+        await self._send()
+        await self._send()
+
     async def finish(self) -> None:
         """Send everything, and compare the ends of the partitions with what was told; raises DataLossError."""
-        await self._send()
-        await self._send()
+        await self.flush()
         ends = await end_offsets(self._settings, list(self.counts))
         wrong = {place: (count, ends[place]) for place, count in self.counts.items() if ends[place] != count}
         if wrong:

@@ -50,7 +50,6 @@ async def replayed(
         stages, partitions=partitions, output=output, partition_of=by_checksum,
         source_namespace="", namespace="replay.", **options,
     )  # fmt: skip
-    await chain.begin()
     async for each in merged(sources):
         if isinstance(each, Round):
             await chain.round(each)

@@ -13,10 +13,10 @@ from hypothesis import strategies as st
 
 from rollbus.schemas.codec import encode
 from rollbus.schemas.config import ScoringConfig
-from rollbus.schemas.groups import Group
 from rollbus.schemas.topics import CLOSED_GROUPS, DROPS, EPISODE_EVENTS, RUN_LOG, SCORES, TRAJECTORIES, Topic
 from rollbus.streams.group_scoring import GroupScoringStage
 from rollbus.streams.replay.digest import without_location
+from rollbus.streams.replay.recorded_kafka import note_judged
 from rollbus.streams.stages import AnyStage, namespace_stages, run_stages
 from tests.streams.replay.memory import Frames, ListSource, Raw, blank, replayed, sources_of
 from tests.streams.simulation.history import ASSEMBLY, REGISTRY, Past, live
@@ -35,10 +35,12 @@ few = settings(max_examples=25, deadline=None, suppress_health_check=[HealthChec
 def stages_of(past: Past, *kinds: str) -> list[AnyStage]:
     """Stages of these kinds, groups judged as live has judged them."""
     found = namespace_stages(ASSEMBLY, ScoringConfig(), registry=REGISTRY)
-    judged = {each.record.group_id: each.record for each in past.broker.committed(RUN_LOG)
-              if isinstance(each.record, Group)}  # fmt: skip
+    judged: dict[str, Any] = {}
+    for topic in (RUN_LOG, DROPS):
+        for each in past.broker.committed(topic):
+            note_judged(each.record, [run.run_id for run in past.runs], judged)
 
-    async def find(group_id: str) -> Group | None:
+    async def find(group_id: str) -> Any:
         return judged.get(group_id)
 
     for kind in ("grouping", "group-scoring", "curriculum"):

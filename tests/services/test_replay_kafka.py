@@ -1,0 +1,180 @@
+"""Replays through the command line on a real broker: killed and given again, missing ranges, bounds, deletion."""
+
+import asyncio
+import os
+import sys
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from aiokafka import AIOKafkaProducer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
+
+from rollbus.cli.stages import all_stages
+from rollbus.schemas.codec import encode
+from rollbus.schemas.errors import ConfigurationError, DataLossError
+from rollbus.schemas.topics import EPISODE_EVENTS, STAGE_INPUTS, TRAJECTORIES
+from rollbus.settings import Settings
+from rollbus.streams.replay.manifest_kafka import find_manifest, read_manifests, write_manifest
+from rollbus.streams.replay.plan import ReplayPlan, chain_of
+from rollbus.streams.replay.range import Bound
+from rollbus.streams.replay.run_kafka import Replay, delete_replay
+from rollbus.streams.replay.writer_kafka import KafkaOutput
+from rollbus.streams.rewards.registry import BUILT_IN
+from rollbus.streams.topics_kafka import ensure_topics, partitions_on_broker
+from tests.builders import make_tick
+from tests.services.replay_live import ROOT, frames, records, settings_of, traffic, write_settings
+from tests.services.stream_fixtures import send
+
+pytestmark = pytest.mark.services
+
+ROUNDS, PER_ROUND = 10, 6
+
+
+@pytest.fixture
+async def settings(kafka: str, namespace: str, tmp_path: Path) -> Settings:
+    """A log of ten ticks with the events of six episodes between each two; no worker has seen it."""
+    made = settings_of(write_settings(tmp_path, kafka, namespace))
+    stream = made.stream_settings()
+    await ensure_topics(stream, all_stages(made))
+    events = traffic(5, ROUNDS * PER_ROUND)
+    size = -(-len(events) // ROUNDS)
+    for number in range(ROUNDS):
+        tick = encode(make_tick(number))
+        items = [
+            (event.root_episode_id.encode(), encode(event)) for event in events[number * size : (number + 1) * size]
+        ]
+        await send(stream, EPISODE_EVENTS.name, items)
+        await send_everywhere(stream, tick)
+    return made
+
+
+async def send_everywhere(stream: Any, data: bytes) -> None:
+    producer = AIOKafkaProducer(**stream.kafka.client_options())
+    await producer.start()
+    try:
+        for topic in dict.fromkeys(STAGE_INPUTS.values()):
+            for partition in range(1 if topic.partitions == "one" else stream.event_partitions):
+                await producer.send_and_wait(topic.full_name(stream.namespace), data, partition=partition)
+    finally:
+        await producer.stop()
+
+
+def replay_of(settings: Settings, name: str, **changes: Any) -> Replay:
+    plan: dict[str, Any] = {
+        "name": name,
+        "start": Bound(),
+        "end": Bound(),
+        "stages": chain_of(()),
+        "assembly": settings.assembly,
+        "scoring": settings.scoring,
+        "runs": settings.runs,
+        "new_scoring": settings.scoring,
+        "scores": "computed",
+    }
+    return Replay(settings.stream_settings(), ReplayPlan(**(plan | changes)), registry=BUILT_IN)
+
+
+def name_of(settings: Settings, *more: str) -> str:
+    return "-".join((settings.namespace.strip("."), *more))
+
+
+class DyingOutput(KafkaOutput):
+    """Ends the replay, with half of it written."""
+
+    async def settle(self) -> None:
+        await self._send()
+        await self._send()
+        if self.counts.total() > 150:
+            raise KeyboardInterrupt
+
+
+async def test_a_replay_killed_in_the_middle_counts_for_nothing_and_goes_on_when_given_again(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    stream, name = settings.stream_settings(), name_of(settings, "killed")
+    with monkeypatch.context() as patched:
+        patched.setattr("rollbus.streams.replay.run_kafka.KafkaOutput", DyingOutput)
+        with pytest.raises(KeyboardInterrupt):
+            await replay_of(settings, name).run()
+    with pytest.raises(ConfigurationError, match="is not whole"):
+        await find_manifest(stream, name)
+    half = len(await records(replay_of(settings, name).replay_settings, TRAJECTORIES.name))
+    manifest = await replay_of(settings, name).run()
+    undisturbed = await replay_of(settings, name_of(settings, "whole")).run()
+    assert manifest.digests == undisturbed.digests
+    assert 0 < half < len(await records(replay_of(settings, name).replay_settings, TRAJECTORIES.name))
+    for topic in ("trajectories", "drops", "batches"):
+        one, other = [
+            await frames(replay_of(settings, each.name).replay_settings, topic) for each in (manifest, undisturbed)
+        ]
+        if topic == "batches":  # they name locations
+            assert {n: len(rows) for n, rows in one.items()} == {n: len(rows) for n, rows in other.items()}
+        else:
+            assert one == other
+
+
+async def test_what_another_plan_left_behind_is_thrown_away(settings: Settings) -> None:
+    stream, name = settings.stream_settings(), name_of(settings, "other")
+    first = await replay_of(settings, name).run()
+    await write_manifest(stream, replace(first, state="started", digests=(), finished_at_ms=None))
+    grouping = settings.runs[0].grouping.model_copy(update={"group_size": 2, "min_group_size": 2})
+    again = await replay_of(settings, name, new_grouping=grouping).run()
+    assert again.digests[0] == first.digests[0]
+    assert again.digests[2] != first.digests[2]
+
+
+async def test_missing_records_stop_it_with_their_offsets_unless_told_to_go_on(settings: Settings) -> None:
+    stream, name = settings.stream_settings(), name_of(settings, "gone")
+    topic = EPISODE_EVENTS.full_name(stream.namespace)
+    admin = AIOKafkaAdminClient(bootstrap_servers=stream.kafka.bootstrap_servers)
+    await admin.start()
+    try:
+        await admin.delete_records({TopicPartition(topic, 0): RecordsToDelete(before_offset=40)})
+    finally:
+        await admin.close()
+    for start in (Bound(offset=2), Bound(tick=0)):
+        with pytest.raises(DataLossError, match=r"episode-events\[0\] \d … 39"):
+            await replay_of(settings, name, start=start).run()
+    manifest = await replay_of(settings, name, start=Bound(offset=2), allow_missing=True).run()
+    assert [(one.partition, one.from_offset, one.to_offset) for one in manifest.missing] == [(0, 2, 40)]
+
+
+async def test_ticks_and_times_bound_a_range_alike(settings: Settings) -> None:
+    name, start_ms = name_of(settings, "bound"), make_tick(0).stream_time_ms
+    by_tick = await replay_of(settings, name, start=Bound(tick=3), end=Bound(tick=6)).run(dry_run=True)
+    times = (Bound(time_ms=start_ms + 2_500), Bound(time_ms=start_ms + 6_999))
+    by_time = await replay_of(settings, name, start=times[0], end=times[1]).run(dry_run=True)
+    assert by_tick.ranges == by_time.ranges
+    assert by_tick.digests == by_time.digests
+    assert (by_tick.from_ms, by_tick.to_ms) == (start_ms + 3_000, start_ms + 6_000)
+    assert await read_manifests(settings.stream_settings()) == {}
+
+
+async def test_a_deleted_replay_is_gone_with_its_topics(settings: Settings) -> None:
+    stream, name = settings.stream_settings(), name_of(settings, "del")
+    manifest = await replay_of(settings, name, stages=("assembly",), scores="recorded", new_scoring=None).run()
+    with pytest.raises(ConfigurationError, match="already"):
+        await replay_of(settings, name).run()
+    assert await delete_replay(stream, manifest, now_ms=1)
+    assert await read_manifests(stream) == {}
+    assert await partitions_on_broker(stream, f"{manifest.namespace}trajectories") == 0
+
+
+async def test_two_replays_of_the_command_line_are_equal_whatever_the_environment(
+    settings: Settings, tmp_path: Path
+) -> None:
+    told = []
+    for seed, zone, locale in (("1", "UTC", "C"), ("77", "America/Adak", "de_DE.UTF-8")):
+        environment = {**os.environ, "PYTHONHASHSEED": seed, "TZ": zone, "LC_ALL": locale}
+        process = await asyncio.create_subprocess_exec(
+            sys.executable, "-m", "rollbus", "--config", str(tmp_path / "rollbus.yaml"),
+            "replay", "--from", "earliest", "--reward", "feedback", "--dry-run",
+            env=environment, cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+        )  # fmt: skip
+        output, errors = await process.communicate()
+        assert process.returncode == 0, errors.decode()
+        told.append(output)
+    assert told[0] == told[1]
+    assert b"assembly" in told[0]

@@ -7,7 +7,7 @@ differ in what they fill.
 import json
 from array import array
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 TOKEN_ID_PREFIX = "token_id:"
@@ -30,7 +30,9 @@ class Choice:
     tokens: tuple[str, ...] = ()
     """Token strings beside the log-probs; only their `token_id:N` form is used."""
     logprobs: tuple[float | None, ...] = ()
-    token_ids: tuple[int, ...] | None = None
+    token_ids: Sequence[int] | None = None
+    entries: tuple[Any, ...] = ()
+    """What tokens and log-probs are still to be read from."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,7 +41,7 @@ class Answer:
 
     model: str = ""
     response_id: str | None = None
-    prompt_token_ids: tuple[int, ...] | None = None
+    prompt_token_ids: Sequence[int] | None = None
     prompt_tokens: int | None = None
     completion_tokens: int | None = None
     choices: tuple[Choice, ...] = ()
@@ -48,7 +50,7 @@ class Answer:
 
 
 def answer_of(response: Any) -> Answer:
-    """Return the neutral form of a chat completion."""
+    """Return the neutral form of a chat completion; ids are as they came and log-probs unread, which `read` does."""
     usage = getattr(response, "usage", None)
     raw_choices = getattr(response, "choices", None) or ()
     prompt_ids = getattr(response, "prompt_token_ids", None)
@@ -57,7 +59,7 @@ def answer_of(response: Any) -> Answer:
     return Answer(
         model=text_of(getattr(response, "model", None)) or "",
         response_id=text_of(getattr(response, "id", None)),
-        prompt_token_ids=ids_of(prompt_ids),
+        prompt_token_ids=prompt_ids,
         prompt_tokens=count_of(getattr(usage, "prompt_tokens", None)),
         completion_tokens=count_of(getattr(usage, "completion_tokens", None)),
         choices=tuple(_choice_of(choice) for choice in raw_choices),
@@ -66,7 +68,6 @@ def answer_of(response: Any) -> Answer:
 
 def _choice_of(choice: Any) -> Choice:
     message = getattr(choice, "message", None)
-    tokens, logprobs = logprobs_of(getattr(choice, "logprobs", None))
     return Choice(
         index=count_of(getattr(choice, "index", None)) or 0,
         role=text_of(getattr(message, "role", None)) or "assistant",
@@ -75,10 +76,23 @@ def _choice_of(choice: Any) -> Choice:
         reasoning=reasoning_of(message),
         tool_calls=tuple(tool_call_of(call) for call in getattr(message, "tool_calls", None) or ()),
         finish_reason=text_of(getattr(choice, "finish_reason", None)),
-        tokens=tokens,
-        logprobs=logprobs,
-        token_ids=ids_of(getattr(choice, "token_ids", None)),
+        token_ids=getattr(choice, "token_ids", None),
+        entries=entries_of(getattr(choice, "logprobs", None)),
     )
+
+
+def read(answer: Answer) -> Answer:
+    """Return the answer with its token ids checked and its log-probs read: what `answer_of` leaves for later."""
+    choices = tuple(map(_read_choice, answer.choices))
+    return replace(answer, prompt_token_ids=ids_of(answer.prompt_token_ids), choices=choices)
+
+
+def _read_choice(choice: Choice) -> Choice:
+    token_ids = ids_of(choice.token_ids)
+    if not choice.entries:
+        return replace(choice, token_ids=token_ids)
+    tokens, logprobs = read_entries(choice.entries)
+    return replace(choice, tokens=tokens, logprobs=logprobs, token_ids=token_ids, entries=())
 
 
 def reasoning_of(message: Any) -> str | None:
@@ -89,9 +103,18 @@ def reasoning_of(message: Any) -> str | None:
     return None
 
 
+def entries_of(logprobs: Any) -> tuple[Any, ...]:
+    """Return one entry per token; those of a refusal follow those of the content."""
+    return (*(getattr(logprobs, "content", None) or ()), *(getattr(logprobs, "refusal", None) or ()))
+
+
 def logprobs_of(logprobs: Any) -> tuple[tuple[str, ...], tuple[float | None, ...]]:
     """Return token strings and log-probs; those of a refusal follow those of the content."""
-    entries = [*(getattr(logprobs, "content", None) or ()), *(getattr(logprobs, "refusal", None) or ())]
+    return read_entries(entries_of(logprobs))
+
+
+def read_entries(entries: Sequence[Any]) -> tuple[tuple[str, ...], tuple[float | None, ...]]:
+    """Return token strings and log-probs of entries."""
     try:
         return tuple([entry.token for entry in entries]), tuple([entry.logprob for entry in entries])
     except AttributeError:  # a server that leaves fields out
@@ -99,7 +122,7 @@ def logprobs_of(logprobs: Any) -> tuple[tuple[str, ...], tuple[float | None, ...
         return tokens, tuple(number_of(getattr(entry, "logprob", None)) for entry in entries)
 
 
-def token_ids_of(choice: Choice) -> tuple[int, ...] | None:
+def token_ids_of(choice: Choice) -> Sequence[int] | None:
     """Return the sampled ids: as the server gave them, else out of `token_id:N` strings; None where neither is
     whole.
     """

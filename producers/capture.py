@@ -154,7 +154,7 @@ class Call:
 
     def _record(self, answer: Any, *, streamed: bool) -> None:
         withheld = self._withheld
-        if withheld == LOGPROBS_REFUSED and any(choice.logprobs for choice in answer.choices):
+        if withheld == LOGPROBS_REFUSED and any(choice.logprobs or choice.entries for choice in answer.choices):
             withheld = None  # the application asked by itself, and got them
         exchange = Exchange(
             request=self._request,

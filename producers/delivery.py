@@ -30,15 +30,25 @@ RETRY_FIRST_S, RETRY_MOST_S = 0.1, 5.0
 CLOSE_SINK_S = 2.0
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True, eq=False)
 class Item:
-    """One event, in the one or more frames that its topic takes."""
+    """One event, in the one or more frames that its topic takes; they may be made late, in the delivery thread."""
 
     episode_id: str
     """Empty where it belongs to no episode that can be dropped with it."""
-    frames: tuple[Outbound, ...]
+    make: Callable[[], tuple[Outbound, ...]] | None
+    """None once made."""
     size: int
-    """Bytes of keys and values."""
+    """Bytes of keys and values; until they are made, as expected."""
+    made: tuple[Outbound, ...] = ()
+    queued: bool = False
+
+    @property
+    def frames(self) -> tuple[Outbound, ...]:
+        """Return the frames, made now if they are not yet."""
+        if self.make is not None:
+            self.made, self.make = self.make(), None
+        return self.made
 
 
 class Delivery:
@@ -65,6 +75,7 @@ class Delivery:
         self._lock = threading.RLock()
         self._idle = threading.Condition(self._lock)
         self._queue: deque[Item] = deque()
+        self._unmade: deque[Item] = deque()
         self._in_flight: list[Item] = []
         self._queued_of: Counter[str] = Counter()
         self._events = self._bytes = 0
@@ -89,14 +100,20 @@ class Delivery:
             if self._events + 1 > max_events or self._bytes + item.size > max_bytes:
                 return False
             self._queue.append(item)
+            item.queued = True
+            if item.make is not None:
+                self._unmade.append(item)
             self._events += 1
             self._bytes += item.size
             self._queued_of[item.episode_id] += 1
             self._ensure_thread()
             wake = self._asleep
             self._asleep = False
+            make = not wake and len(self._unmade) == 1
         if wake and self._wake is not None:
             self._call(self._wake.set)
+        elif make:  # the thread may be waiting for its sink: what is kept is large until it is made
+            self._call(self._make_waiting)
         return True
 
     def purge(self, episode_id: str) -> int:
@@ -156,7 +173,20 @@ class Delivery:
         """Start over in a child process: the parent delivers what it had queued, and its thread is not here."""
         self._reset()
 
+    def _make_waiting(self) -> None:
+        """Make what is queued unmade, in order, and correct the books."""
+        while self._unmade:
+            item = self._unmade.popleft()
+            if not item.queued:
+                continue
+            size = sum(len(frame.key) + len(frame.value) for frame in item.frames)
+            with self._lock:
+                if item.queued:
+                    self._bytes += size - item.size
+                    item.size = size
+
     def _forget(self, item: Item) -> None:
+        item.queued = False
         self._events -= 1
         self._bytes -= item.size
         self._queued_of[item.episode_id] -= 1
@@ -265,6 +295,7 @@ class Delivery:
 
     def _take(self) -> list[Item]:
         """Return what an attempt left over, else the head of the queue."""
+        self._make_waiting()
         with self._lock:
             if self._in_flight:
                 return self._in_flight

@@ -5,14 +5,15 @@ the whole episode is dropped: its queued events go, and if some were sent alread
 rest will not follow.
 """
 
+import functools
 import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
 
 from rollbus.producers.answer import canonical, text_of
-from rollbus.producers.prompt_log import PromptLog
+from rollbus.producers.late_turns import LateTurns, TurnMemory, expected_bytes
 from rollbus.producers.redaction import Redactor
-from rollbus.producers.turn_record import Draft, Exchange, drafts_of
+from rollbus.producers.turn_record import Exchange
 from rollbus.schemas import ids
 from rollbus.schemas.events import (
     AliasDeclared,
@@ -20,11 +21,9 @@ from rollbus.schemas.events import (
     EpisodeStarted,
     Event,
     Excluded,
-    Message,
     RewardReported,
     StopReason,
     ToolCalled,
-    TurnRecorded,
     WriterClosed,
 )
 from rollbus.schemas.topics import ALIASES, EPISODE_EVENTS
@@ -75,8 +74,7 @@ class Episode:
         self._recorder, self._owner = recorder, owner
         self._writer_id, self._sequence = writer_id, 0
         self._other_writers: set[str] = set()
-        self._prompts = PromptLog()
-        self._tools_sent: set[str] = set()
+        self._memory = TurnMemory()
         self._streams: set[Abandonable] = set()
         self._lock = threading.RLock()
 
@@ -152,44 +150,24 @@ class Episode:
         self.emit(EpisodeStarted, {**fields, "task": self.task, "labels": labels, "parent_episode_id": parent_id})
 
     def record(self, exchange: Exchange, function: str) -> None:
-        """Write the turns of one answer; a turn that cannot be made says so in its reason instead of missing."""
-        if not self.recording:
-            self._recorder.counts.add("turns_suppressed")
-            return None
-        try:
-            drafts = drafts_of(exchange, self._recorder.privacy)
-        except Exception as error:  # a shape nobody has seen yet
-            self._recorder.guard.failed("capture", error)
-            return self._record_failure(exchange, function, "capture_failed")
-        for draft in drafts:
-            if draft.redaction_error is not None:
-                self._recorder.guard.failed("redact", draft.redaction_error)
-            try:
-                self._record_draft(draft, function)
-            except Exception as error:
-                self._recorder.guard.failed("record", error)
-                self._record_failure(exchange, function, "capture_failed")
-        return None
-
-    def _record_draft(self, draft: Draft, function: str) -> None:
+        """Take the places of an answer's turns; they are made in the delivery thread."""
+        turns = LateTurns(self._recorder, self._memory, exchange, function)
+        size = expected_bytes(exchange)
         with self._lock:
-            split = self._prompts.send(draft.prompt, draft.completion)
-            fields = {**draft.fields, "prefix_count": split.prefix_count, "prefix_hash": split.prefix_hash}
-            if fields["tools_hash"] in self._tools_sent:
-                fields["tools"] = None
-            fields |= {"added_messages": split.added, "completion": draft.completion, "function": function}
-            self._count_turn(fields["untrainable_reason"])
-            self.emit(TurnRecorded, fields)
-            self._tools_sent.add(fields["tools_hash"])
-
-    def _record_failure(self, exchange: Exchange, function: str, reason: str) -> None:
-        self._count_turn(reason)
-        model = text_of(exchange.answer.model) or text_of(exchange.request.get("model")) or ""
-        fields = {"model": model, "completion": Message(role="assistant"), "trainable": False}
-        self.emit(TurnRecorded, {**fields, "untrainable_reason": reason, "function": function})
-
-    def _count_turn(self, reason: str | None) -> None:
-        self._recorder.counts.add("turns_trainable" if reason is None else f"turns_untrainable.{reason}")
+            if not self.recording:
+                self._recorder.counts.add("turns_suppressed")
+                return
+            for index in range(turns.count):
+                event_id = ids.event_id(self.id, self._writer_id, self._sequence)
+                envelope = self._envelope(event_id, self._sequence)
+                encode = functools.partial(turns.encode, index, envelope)
+                at_ms = envelope["occurred_at_ms"]
+                if not self._recorder.submit_late(
+                    EPISODE_EVENTS, self.root_id, encode, episode_id=self.id, size=size, at_ms=at_ms
+                ):
+                    self._drop()
+                    return
+                self._sequence += 1
 
     def _reward(self, fields: dict[str, Any], key: str | None, comment: str | None) -> str | None:
         fields = {
@@ -298,6 +276,7 @@ class Episode:
         """Go on in a child process under another writer; the parent ends the episode."""
         self._lock = threading.RLock()
         self._writer_id, self._sequence, self._owner = writer_id, 0, False
+        self._memory = TurnMemory()  # the parent's delivery thread may have been in the middle of it
         self._streams = set()
 
     @property

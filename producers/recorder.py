@@ -7,6 +7,7 @@ Nothing here raises into the host, blocks it, or keeps more than the queue's bou
 `counters`.
 """
 
+import functools
 import logging
 import os
 import time
@@ -280,6 +281,17 @@ class Recorder:
         self.counts.add("events_dropped.queue_full")
         return False
 
+    def submit_late(
+        self, topic: Topic, key: str, encode: Callable[[], bytes], *, episode_id: str, size: int, at_ms: int
+    ) -> bool:
+        """Queue a record that is encoded in the delivery thread; False (and counted) where there is no room."""
+        make = functools.partial(self._make, topic, key, encode, at_ms)
+        self.counts.add("events_emitted")
+        if self._delivery.offer(Item(episode_id, make, size)):
+            return True
+        self.counts.add("events_dropped.queue_full")
+        return False
+
     def purge(self, episode_id: str) -> int:
         """Drop an episode's queued events and return how many there were."""
         purged = self._delivery.purge(episode_id)
@@ -412,11 +424,16 @@ class Recorder:
             "report", self._item, PRODUCER_REPORTS, report.producer, report, "", now_ms, default=None
         )
 
-    def _item(self, topic: Topic, key: str, record: Any, episode_id: str, at_ms: int) -> Item:
+    def _make(self, topic: Topic, key: str, encode: Callable[[], bytes], at_ms: int) -> tuple[Outbound, ...]:
+        return self.guard.call("record", lambda: self._frames(topic, key, encode(), at_ms), default=())
+
+    def _frames(self, topic: Topic, key: str, data: bytes, at_ms: int) -> tuple[Outbound, ...]:
         name, key_bytes = topic.full_name(self.settings.namespace), key.encode()
-        parts = chunks.split(codec.encode(record))
-        frames = tuple(Outbound(name, key_bytes, part, at_ms) for part in parts)
-        return Item(episode_id, frames, sum(len(part) + len(key_bytes) for part in parts))
+        return tuple(Outbound(name, key_bytes, part, at_ms) for part in chunks.split(data))
+
+    def _item(self, topic: Topic, key: str, record: Any, episode_id: str, at_ms: int) -> Item:
+        frames = self._frames(topic, key, codec.encode(record), at_ms)
+        return Item(episode_id, None, sum(len(frame.key) + len(frame.value) for frame in frames), made=frames)
 
 
 def _is_id(text: str) -> bool:

@@ -1,5 +1,6 @@
 """Chat completions: `chat.completions.create`, `parse`, and their streams."""
 
+import copy
 from collections.abc import Mapping
 from typing import Any
 
@@ -31,8 +32,7 @@ class ChatSurface:
 
     def recorded(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """It has the form already."""
-        messages = [dict(each) if isinstance(each, dict) else each for each in request.get("messages") or ()]
-        return {**request, "messages": messages}
+        return {**request, "messages": [_copy(each) for each in request.get("messages") or ()]}
 
     def withheld(self, request: Mapping[str, Any]) -> str | None:
         """Nothing that can be asked for makes an answer useless."""
@@ -59,6 +59,13 @@ class ChatSurface:
     def shown(self, chunk: Any, asked: Asked) -> bool:
         """All but the usage that was not asked for."""
         return asked.usage or surface.is_no_usage_chunk(chunk)
+
+
+def _copy(message: Any) -> Any:
+    """Return a message that the application may no longer change; parts and tool calls are few, so copied whole."""
+    if not isinstance(message, dict):
+        return message
+    return {name: each if isinstance(each, str) else copy.deepcopy(each) for name, each in message.items()}
 
 
 CHAT = ChatSurface()

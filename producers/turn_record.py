@@ -6,7 +6,7 @@ Pure. The envelope (ids, sequence, times) is the episode's.
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rollbus.producers.answer import (
@@ -16,6 +16,7 @@ from rollbus.producers.answer import (
     count_of,
     number_of,
     plain,
+    read,
     text_of,
     token_ids_of,
 )
@@ -58,7 +59,8 @@ class Draft:
 
 def drafts_of(exchange: Exchange, privacy: Privacy) -> list[Draft]:
     """Return one draft per choice; an answer without any gives one without completion."""
-    answer = exchange.answer
+    answer = read(exchange.answer)
+    exchange = replace(exchange, answer=answer)
     request = exchange.request
     redactor = Redactor(privacy)
     prompt = tuple(redactor.message(message_of(message)) for message in request.get("messages") or ())

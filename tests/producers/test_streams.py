@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from openai.types.chat import ChatCompletion, ChatCompletionChunk
 
-from rollbus.producers.answer import answer_of
+from rollbus.producers.answer import answer_of, read
 from rollbus.producers.openai_stream import StreamAccumulator
 from tests.producers.openai_server import chunk, logprobs_of
 
@@ -109,7 +109,7 @@ def test_any_chunking_accumulates_to_the_unstreamed_answer(stream: tuple[Body, l
     accumulator = StreamAccumulator()
     for item in chunks:
         accumulator.add(ChatCompletionChunk.model_validate(item))
-    assert accumulator.answer() == answer_of(ChatCompletion.model_validate(answer))
+    assert accumulator.answer() == read(answer_of(ChatCompletion.model_validate(answer)))
 
 
 @given(streams(), st.integers(0, 100))

@@ -1,0 +1,109 @@
+"""The turns of one answer, made when delivery needs them: not on the thread of the agent that waits for the answer.
+
+There only their places are taken (sequence and time) and the answer's parts are kept; redaction, the verdict on the
+tokens, the split of the prompt and the encoding happen here, on the recorder's own thread, in the order of the calls.
+A turn that cannot be made says so in its reason instead of missing.
+"""
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from rollbus.producers.answer import text_of
+from rollbus.producers.prompt_log import PromptLog
+from rollbus.producers.turn_record import Draft, Exchange, drafts_of
+from rollbus.schemas import codec
+from rollbus.schemas.events import Message, TurnRecorded
+
+if TYPE_CHECKING:
+    from rollbus.producers.recorder import Recorder
+
+CAPTURE_FAILED = "capture_failed"
+BYTES_PER_TOKEN = 8
+"""Of an id and its log-prob."""
+OTHER_BYTES = 512
+
+
+class TurnMemory:
+    """What the turns of an episode and writer have already carried; belongs to the recorder's own thread."""
+
+    def __init__(self) -> None:
+        """Start with nothing sent."""
+        self.prompts = PromptLog()
+        self.tools_sent: set[str] = set()
+
+
+class LateTurns:
+    """One per answer; `encode` is called once for each of its turns, in order."""
+
+    def __init__(self, recorder: "Recorder", memory: TurnMemory, exchange: Exchange, function: str) -> None:
+        """Make nothing yet."""
+        self._recorder, self._memory = recorder, memory
+        self._exchange, self._function = exchange, function
+        self._drafts: list[Draft] | None = None
+        self._failed = False
+
+    @property
+    def count(self) -> int:
+        """How many turns there will be: one per choice, one for an answer without any."""
+        return max(1, len(self._exchange.answer.choices))
+
+    def encode(self, index: int, envelope: Mapping[str, Any]) -> bytes:
+        """Return a turn's bytes."""
+        draft = self._draft(index)
+        if draft is None:
+            return self._failure(envelope)
+        try:
+            return codec.encode(self._turn(draft, envelope))
+        except Exception as error:
+            self._recorder.guard.failed("record", error)
+            return self._failure(envelope)
+
+    def _draft(self, index: int) -> Draft | None:
+        if self._drafts is None and not self._failed:
+            try:
+                self._drafts = drafts_of(self._exchange, self._recorder.privacy)
+            except Exception as error:  # a shape nobody has seen yet
+                self._recorder.guard.failed("capture", error)
+                self._failed = True
+        return None if self._drafts is None else self._drafts[index]
+
+    def _turn(self, draft: Draft, envelope: Mapping[str, Any]) -> TurnRecorded:
+        if draft.redaction_error is not None:
+            self._recorder.guard.failed("redact", draft.redaction_error)
+        split = self._memory.prompts.send(draft.prompt, draft.completion)
+        fields = {**draft.fields, "prefix_count": split.prefix_count, "prefix_hash": split.prefix_hash}
+        if fields["tools_hash"] in self._memory.tools_sent:
+            fields["tools"] = None
+        fields |= {"added_messages": split.added, "completion": draft.completion, "function": self._function}
+        turn = TurnRecorded(**envelope, **fields)
+        self._count(turn.untrainable_reason)
+        self._memory.tools_sent.add(fields["tools_hash"])
+        return turn
+
+    def _failure(self, envelope: Mapping[str, Any]) -> bytes:
+        self._count(CAPTURE_FAILED)
+        model = text_of(self._exchange.answer.model) or text_of(self._exchange.request.get("model")) or ""
+        return codec.encode(
+            TurnRecorded(
+                **envelope,
+                model=model,
+                completion=Message(role="assistant"),
+                trainable=False,
+                untrainable_reason=CAPTURE_FAILED,
+                function=self._function,
+            )
+        )
+
+    def _count(self, reason: str | None) -> None:
+        self._recorder.counts.add("turns_trainable" if reason is None else f"turns_untrainable.{reason}")
+
+
+def expected_bytes(exchange: Exchange) -> int:
+    """Return about how large a turn will be, for the queue's books until it is made."""
+    answer = exchange.answer
+    messages = exchange.request.get("messages") or ()
+    texts = sum(len(each.get("content") or "") for each in messages if isinstance(each, Mapping))
+    tokens = sum(len(choice.entries or choice.logprobs) for choice in answer.choices)
+    completions = sum(len(choice.content or "") for choice in answer.choices)
+    prompt_tokens = len(answer.prompt_token_ids or ())
+    return OTHER_BYTES + texts + completions + BYTES_PER_TOKEN * tokens + BYTES_PER_TOKEN // 2 * prompt_tokens

@@ -113,8 +113,26 @@ class _Source:
 
     def _writing(self) -> Iterator[str]:
         yield "def write(value, append):"
-        for name in self._names:
-            yield from _indented(self._write(self._hints[name], f"value.{name}"))
+        for names in self._neighbours():
+            yield from _indented(self._write_together(names) if len(names) > 2 else self._write_each(names))
+
+    def _neighbours(self) -> Iterator[list[str]]:
+        """Yield the fields in order, each alone, but optional ones that stand side by side together."""
+        kinds = ((name, _kind(self._hints[name])[0]) for name in self._names)
+        for optional, several in itertools.groupby(kinds, key=lambda field: field[1] == "optional"):
+            names = [name for name, _ in several]
+            yield from [names] if optional else [[name] for name in names]
+
+    def _write_each(self, names: list[str]) -> Iterator[str]:
+        for name in names:
+            yield from self._write(self._hints[name], f"value.{name}")
+
+    def _write_together(self, names: list[str]) -> Iterator[str]:
+        """Write neighbours that are mostly left out: a comparison tells whether all of them are."""
+        yield f"if {' is '.join(f'value.{name}' for name in names)} is None:"
+        yield _INDENT + f"append({bytes(len(names))!r})"
+        yield "else:"
+        yield from _indented(self._write_each(names))
 
     def _write(self, hint: Any, value: str) -> Iterator[str]:
         kind, inner = _kind(hint)
@@ -159,21 +177,16 @@ class _Source:
     def _reading(self) -> Iterator[str]:
         yield "def read(data, at):"
         yield _INDENT + "_made = _new(_unfrozen)"
-        kinds = [_kind(self._hints[name])[0] for name in self._names]
-        for kind, several in itertools.groupby(zip(kinds, self._names, strict=True), key=lambda field: field[0]):
-            reading = self._read_optional if kind == "optional" else self._read_each
-            yield from _indented(reading([name for _, name in several]))
+        for names in self._neighbours():
+            yield from _indented(self._read_together(names) if len(names) > 2 else self._read_each(names))
         yield from _indented([*finishing(self._record), "return _made, at"])
 
     def _read_each(self, names: list[str]) -> Iterator[str]:
         for name in names:
             yield from self._read(self._hints[name], f"_made.{name}")
 
-    def _read_optional(self, names: list[str]) -> Iterator[str]:
-        """Read neighbours that are mostly left out together: a comparison tells whether all of them are."""
-        if len(names) < 3:
-            yield from self._read_each(names)
-            return
+    def _read_together(self, names: list[str]) -> Iterator[str]:
+        """Read neighbours that are mostly left out, as they are written."""
         yield f"if data[at:at + {len(names)}] == {bytes(len(names))!r}:"
         yield _INDENT + " = ".join(f"_made.{name}" for name in names) + " = None"
         yield _INDENT + f"at += {len(names)}"

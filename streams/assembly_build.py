@@ -105,6 +105,8 @@ def in_order(events: Iterable[Event]) -> list[Event]:
         by_writer.setdefault((event.writer_id, alone), []).append(event)
     for sent in by_writer.values():
         sent.sort(key=lambda event: event.sequence)
+    if len(by_writer) == 1:
+        return next(iter(by_writer.values()))
     heads = [(sent[0].occurred_at_ms, writer, 0) for writer, sent in by_writer.items()]
     heapq.heapify(heads)
     ordered = []

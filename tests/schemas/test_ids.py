@@ -1,6 +1,13 @@
 """Ids are facts of their content: the same on every machine, for ever."""
 
+import uuid
+
+from hypothesis import given
+from hypothesis import strategies as st
+
 from rollbus.schemas import ids
+
+TEXT = st.text(st.characters(codec="utf-8"))
 
 
 def test_ids_never_change() -> None:
@@ -23,3 +30,9 @@ def test_explicit_group_wins_over_example_and_opening() -> None:
     assert hint == "group:g"
     assert ids.group_hint(group_id=None, task="t", example_id="e", opening_hash="o") == "example:t:e"
     assert ids.group_hint(group_id=None, task="t", example_id=None, opening_hash="o") == "opening:t:o"
+
+
+@given(TEXT, TEXT)
+def test_a_stable_id_is_the_uuid5_of_its_parts(kind: str, part: str) -> None:
+    name = f"{kind}\x1f{part}\x1f7"
+    assert ids.stable_id(kind, part, 7) == str(uuid.uuid5(ids.NAMESPACE, name))

@@ -24,11 +24,9 @@ from benchmarks.analytics.generate import NAMESPACE, expected, fill
 from rollbus.consumers.clickhouse import ClickHouseSettings, SinkSettings, list_queries, migrate
 from rollbus.consumers.clickhouse.client_clickhouse import ClickHouse
 from rollbus.consumers.clickhouse.kafka_log import KafkaLog
-from rollbus.consumers.clickhouse.kafka_status import sink_status_async
 from rollbus.consumers.clickhouse.origin import Row
 from rollbus.consumers.clickhouse.ranges import PartitionBuffer
 from rollbus.consumers.clickhouse.saved import LIMITS, bind
-from rollbus.consumers.clickhouse.sink import run_sink_async
 from rollbus.local.clickhouse import clickhouse_service
 from rollbus.local.kafka import kafka_service
 from rollbus.local.ports import free_port
@@ -40,8 +38,14 @@ from rollbus.schemas.kafka_connection import KafkaConnection
 from rollbus.schemas.topics import TOPICS
 from tests.builders import make_episode
 
-EPISODES = 5_000
+EPISODES = 10_000
+"""About 190,000 rows."""
 PARTITIONS = 4
+POLL_S = 0.05
+_ROWS = (
+    "SELECT sum(rows) FROM system.parts WHERE active AND database = currentDatabase() "
+    "AND table NOT IN ('sink_ranges', 'schema_migrations')"
+)
 SLOWEST_MS, SLOWEST_LINEAGE_MS = 1_000, 100
 
 
@@ -79,7 +83,7 @@ async def compare_sink(bootstrap_servers: str, port: int, rounds: int) -> None:
         for variant in ("bare", "sink") if number % 2 else ("sink", "bare"):
             used = settings if variant == "sink" else sink_settings(bootstrap_servers, port, namespace)
             migrate(used.clickhouse)
-            seconds = await timed_sink(used) if variant == "sink" else timed_bare(used.clickhouse, blocks)
+            seconds = await timed_sink(used, rows) if variant == "sink" else timed_bare(used.clickhouse, blocks)
             rates[variant].append(rows / seconds)
             print(f"  round {number}: {variant:4} {rows / seconds:9.0f} rows/s ({rows} rows in {seconds:.2f} s)")
     ratio = statistics.median(rates["sink"]) / statistics.median(rates["bare"])
@@ -143,21 +147,26 @@ def timed_bare(settings: ClickHouseSettings, blocks: list[tuple[str, list[Row]]]
     return seconds
 
 
-async def timed_sink(settings: SinkSettings) -> float:
-    """Return how long a sink takes from its first row to the last committed offset."""
-    stop = asyncio.Event()
+async def timed_sink(settings: SinkSettings, rows: int) -> float:
+    """Return how long a sink in a process of its own takes from its first record to the last of so many rows."""
+    program = (
+        "import sys; from rollbus.consumers.clickhouse import SinkSettings, run_sink; "
+        "run_sink(SinkSettings.model_validate_json(sys.argv[1]))"
+    )
+    text = settings.model_dump_json(exclude={"clickhouse": {"password"}})
     client = ClickHouse(settings.clickhouse)
-    running = asyncio.create_task(run_sink_async(settings, stop=stop))
-    while not client.query("SELECT count() FROM sink_ranges")[1][0][0]:  # noqa: ASYNC110 - its only sign
-        await asyncio.sleep(0.005)
-    started = time.perf_counter() - settings.linger_ms / 1000
-    while sum(lag.lag for lag in await sink_status_async(settings)):  # noqa: ASYNC110
-        await asyncio.sleep(0.05)
-    seconds = time.perf_counter() - started
-    stop.set()
-    await running
-    client.close()
-    return seconds
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", program, text)
+    try:
+        while not client.query("SELECT count() FROM sink_ranges")[1][0][0]:  # noqa: ASYNC110 - another process
+            await asyncio.sleep(POLL_S)
+        started = time.perf_counter() - settings.linger_ms / 1000
+        while client.query(_ROWS)[1][0][0] < rows:  # noqa: ASYNC110
+            await asyncio.sleep(POLL_S)
+        return time.perf_counter() - started
+    finally:
+        process.terminate()
+        await process.wait()
+        client.close()
 
 
 def time_questions(port: int, trajectories: int) -> None:

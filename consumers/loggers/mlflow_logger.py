@@ -1,0 +1,63 @@
+"""Steps and evaluations → MLflow: one MLflow run per run id."""
+
+from mlflow import MlflowClient
+from mlflow.entities import Metric
+from mlflow.exceptions import MlflowException
+
+from rollbus.consumers.loggers.protocol import evaluation_points, step_points
+from rollbus.schemas.errors import ConfigurationError
+from rollbus.schemas.steps import Evaluation, StepCompleted
+
+TAG = "rollbus.run"
+
+
+class MlflowLogger:
+    """One experiment."""
+
+    def __init__(self, tracking_uri: str, *, namespace: str, experiment: str = "rollbus") -> None:
+        """Find or make the experiment; raises ConfigurationError where that fails."""
+        self._namespace = namespace
+        self._runs: dict[str, str] = {}
+        self._known: dict[tuple[str, str], set[int]] = {}
+        try:
+            self._client = MlflowClient(tracking_uri)
+            found = self._client.get_experiment_by_name(experiment)
+            self._experiment = found.experiment_id if found else self._client.create_experiment(experiment)
+        except (MlflowException, ImportError, OSError) as error:
+            raise ConfigurationError(
+                f"MLflow at {tracking_uri}: {error}; name a server with --tracking-uri "
+                "(a database needs the full mlflow)"
+            ) from error
+
+    def log_step(self, record: StepCompleted) -> None:
+        """Log a step under its number."""
+        self._log(record.run_id, record.step, record.completed_at_ms, step_points(record))
+
+    def log_evaluation(self, record: Evaluation) -> None:
+        """Log a measurement under its version."""
+        run = record.run_id or record.model
+        self._log(run, record.policy_version, record.evaluated_at_ms, evaluation_points(record))
+
+    def close(self) -> None:
+        """Nothing is on its way; runs stay open, as training may go on."""
+
+    def _log(self, run_id: str, position: int, at_ms: int, points: dict[str, float]) -> None:
+        run = self._run(run_id)
+        new = {name: value for name, value in points.items() if position not in self._positions(run, name)}
+        if new:
+            self._client.log_batch(run, [Metric(name, value, at_ms, position) for name, value in new.items()])
+            for name in new:
+                self._known[run, name].add(position)
+
+    def _positions(self, run: str, name: str) -> set[int]:
+        if (run, name) not in self._known:
+            self._known[run, name] = {metric.step for metric in self._client.get_metric_history(run, name)}
+        return self._known[run, name]
+
+    def _run(self, run_id: str) -> str:
+        if run_id not in self._runs:
+            name = f"{self._namespace}{run_id}"
+            found = self._client.search_runs([self._experiment], f"tags.`{TAG}` = '{name}'")
+            run = found[0] if found else self._client.create_run(self._experiment, tags={TAG: name}, run_name=name)
+            self._runs[run_id] = run.info.run_id
+        return self._runs[run_id]

@@ -1,0 +1,44 @@
+"""What every logger does, and which numbers it is given.
+
+A record may come again after a restart: a logger takes it without harm.
+"""
+
+import math
+from collections.abc import Mapping
+from typing import Protocol
+
+from rollbus.schemas.steps import Evaluation, StepCompleted
+
+
+class RunLogger(Protocol):
+    """One tracker. Its constructor raises ConfigurationError where it could never work."""
+
+    def log_step(self, record: StepCompleted) -> None:
+        """Take a completed step."""
+
+    def log_evaluation(self, record: Evaluation) -> None:
+        """Take a measurement of a version."""
+
+    def close(self) -> None:
+        """Send what is still on its way."""
+
+
+def step_points(record: StepCompleted) -> dict[str, float]:
+    """Return a step's numbers by name."""
+    own = {
+        "policy_version": float(record.policy_version),
+        "trained": float(len(record.trained)),
+        "dropped": float(len(record.dropped)),
+        "duration_s": (record.completed_at_ms - record.started_at_ms) / 1000,
+    }
+    return _finite({f"train/{name}": value for name, value in {**record.metrics, **own}.items()})
+
+
+def evaluation_points(record: Evaluation) -> dict[str, float]:
+    """Return a measurement's numbers by name."""
+    points = {f"evaluation/{record.name}/{name}": value for name, value in record.metrics.items()}
+    return _finite(points | {f"evaluation/{record.name}/episodes": float(record.episodes)})
+
+
+def _finite(points: Mapping[str, float]) -> dict[str, float]:
+    return {name: value for name, value in points.items() if math.isfinite(value)}

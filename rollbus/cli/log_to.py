@@ -1,0 +1,72 @@
+"""`rollbus log-to`: completed steps and evaluations into a tracker."""
+
+import asyncio
+import signal
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from rollbus.cli.root import log_to_stderr, with_settings
+
+if TYPE_CHECKING:
+    from rollbus.consumers.loggers.protocol import RunLogger
+    from rollbus.settings import Settings
+
+
+@click.group()
+def log_to() -> None:
+    """Completed steps and evaluations into a tracker, beside training; see docs/export.md."""
+
+
+@log_to.command()
+@click.option("--project", default="rollbus", show_default=True)
+@click.option("--entity", help="User or team; W&B's default without it.")
+@click.option("--mode", type=click.Choice(["online", "offline"]), default="online", show_default=True)
+@click.option("--folder", type=click.Path(path_type=Path, file_okay=False), default=Path(), help="Where `wandb/` goes.")
+@with_settings
+def wandb(settings: "Settings", project: str, entity: str | None, mode: str, folder: Path) -> None:
+    """Log to Weights & Biases; the key is taken from WANDB_API_KEY or `wandb login`."""
+    from rollbus.consumers.loggers.wandb_logger import WandbLogger
+
+    chosen = WandbLogger(
+        project,
+        namespace=settings.namespace,
+        entity=entity,
+        mode="offline" if mode == "offline" else "online",
+        folder=folder,
+    )
+    _follow(settings, chosen, "wandb")
+
+
+@log_to.command()
+@click.option("--tracking-uri", envvar="MLFLOW_TRACKING_URI", required=True, help="Such as http://127.0.0.1:5000.")
+@click.option("--experiment", default="rollbus", show_default=True)
+@with_settings
+def mlflow(settings: "Settings", tracking_uri: str, experiment: str) -> None:
+    """Log to MLflow."""
+    from rollbus.consumers.loggers.mlflow_logger import MlflowLogger
+
+    _follow(settings, MlflowLogger(tracking_uri, namespace=settings.namespace, experiment=experiment), "mlflow")
+
+
+@log_to.command()
+@with_settings
+def langfuse(settings: "Settings") -> None:
+    """Log to Langfuse as scores; address and keys are taken from LANGFUSE_BASE_URL, …_PUBLIC_KEY and …_SECRET_KEY."""
+    from rollbus.consumers.loggers.langfuse_logger import LangfuseLogger
+
+    _follow(settings, LangfuseLogger(namespace=settings.namespace), "langfuse")
+
+
+def _follow(settings: "Settings", run_logger: "RunLogger", name: str) -> None:
+    from rollbus.consumers.loggers.follow_kafka import follow
+
+    async def until_signalled() -> None:
+        stop = asyncio.Event()
+        for number in (signal.SIGINT, signal.SIGTERM):
+            asyncio.get_running_loop().add_signal_handler(number, stop.set)
+        await follow(settings.kafka, settings.namespace, run_logger, name=name, stop=stop)
+
+    log_to_stderr()
+    asyncio.run(until_signalled())

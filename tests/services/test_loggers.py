@@ -1,0 +1,163 @@
+"""Loggers against the trackers' own libraries, offline or with a scripted server, and a log that feeds them."""
+
+import asyncio
+import json
+import threading
+import time
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import pytest
+from mlflow import MlflowClient
+
+from rollbus.consumers.loggers.follow_kafka import follow
+from rollbus.consumers.loggers.langfuse_logger import LangfuseLogger
+from rollbus.consumers.loggers.memory import MemoryLogger
+from rollbus.consumers.loggers.mlflow_logger import MlflowLogger
+from rollbus.consumers.loggers.protocol import RunLogger
+from rollbus.consumers.loggers.wandb_logger import WandbLogger
+from rollbus.schemas.errors import ConfigurationError
+from rollbus.schemas.kafka_connection import KafkaConnection
+from rollbus.schemas.steps import Evaluation, StepCompleted
+from tests.consumers.story import story
+from tests.services.sink_fixtures import create_topics, encoded, send, sink_settings
+
+pytestmark = pytest.mark.services
+
+settings = sink_settings
+(STEP,) = [record for _, _, record in story() if isinstance(record, StepCompleted)]
+(EVALUATION,) = [record for _, _, record in story() if isinstance(record, Evaluation)]
+
+
+def log_everything_twice(logger: RunLogger) -> None:
+    for _ in range(2):
+        logger.log_step(STEP)
+        logger.log_evaluation(EVALUATION)
+    logger.close()
+
+
+def test_mlflow_keeps_each_point_once_under_its_step(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    uri = f"file://{tmp_path}"
+    log_everything_twice(MlflowLogger(uri, namespace="t."))
+    log_everything_twice(MlflowLogger(uri, namespace="t."))
+    client = MlflowClient(uri)
+    experiment = client.get_experiment_by_name("rollbus")
+    (run,) = client.search_runs([experiment.experiment_id])
+    assert run.info.run_name == "t.main"
+    assert run.data.metrics["train/loss"] == 0.25
+    assert [(point.step, point.value) for point in client.get_metric_history(run.info.run_id, "train/entropy")] == [
+        (1, 1.5)
+    ]
+    assert run.data.metrics["evaluation/held-out/win"] == 0.55
+
+
+def test_an_mlflow_that_cannot_be_reached_stops_the_start() -> None:
+    with pytest.raises(ConfigurationError, match="name a server with --tracking-uri"):
+        MlflowLogger("nowhere://x", namespace="t.")
+
+
+def test_wandb_writes_an_offline_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_SILENT", "true")
+    log_everything_twice(WandbLogger("p", namespace="t.", mode="offline", folder=tmp_path))
+    (data,) = tmp_path.glob("wandb/offline-run-*/*.wandb")
+    deadline = time.monotonic() + 30  # its writer is a process of its own
+    names = (b"train/loss", b"evaluation/held-out/win", b"t.main")
+    while not all(name in data.read_bytes() for name in names) and time.monotonic() < deadline:
+        time.sleep(0.1)
+    assert [name for name in names if name not in data.read_bytes()] == []
+
+
+def test_wandb_without_a_key_that_it_takes_stops_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", "no-key")
+    monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
+    with pytest.raises(ConfigurationError, match="W&B does not let us in"):
+        WandbLogger("p", namespace="t.")
+
+
+class Tracker(BaseHTTPRequestHandler):
+    """Answers as Langfuse does where keys are right, and keeps what it was sent."""
+
+    def do_GET(self) -> None:
+        accepted = "cHVibGljOnNlY3JldA==" in self.headers.get("Authorization", "")  # public:secret
+        project = {"id": "p", "name": "p", "organization": {"id": "o", "name": "o"}, "metadata": {}}
+        self._answer(200 if accepted else 401, {"data": [project]} if accepted else {"message": "no"})
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        self.server.received.extend(body["batch"])  # type: ignore[attr-defined]
+        self._answer(207, {"successes": [{"id": event["id"], "status": 201} for event in body["batch"]], "errors": []})
+
+    def log_message(self, *_: Any) -> None:
+        """Say nothing."""
+
+    def _answer(self, status: int, body: dict[str, Any]) -> None:
+        data = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+
+@pytest.fixture
+def tracker() -> Iterator[Any]:
+    server: Any = ThreadingHTTPServer(("127.0.0.1", 0), Tracker)
+    server.received = []
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield server
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_langfuse_gets_scores_with_ids_of_their_own(tracker: Any) -> None:
+    url = f"http://127.0.0.1:{tracker.server_port}"
+    logger = LangfuseLogger(namespace="t.", public_key="public", secret_key="secret", base_url=url)
+    log_everything_twice(logger)
+    scores = [event["body"] for event in tracker.received]
+    loss = [score for score in scores if score["name"] == "train/loss"]
+    assert {score["value"] for score in loss} == {0.25}
+    assert {score["sessionId"] for score in scores} == {"t.main"}
+    assert len(loss) == 2
+    assert len({score["id"] for score in loss}) == 1, "a score that comes again replaces itself"
+
+
+def test_langfuse_with_other_keys_stops_the_start(tracker: Any) -> None:
+    url = f"http://127.0.0.1:{tracker.server_port}"
+    with pytest.raises(ConfigurationError, match="Langfuse"):
+        LangfuseLogger(namespace="t.", public_key="public2", secret_key="wrong", base_url=url)
+
+
+class Failing(MemoryLogger):
+    """Fails at the first try of everything."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tries = 0
+
+    def log_step(self, record: StepCompleted) -> None:
+        self.tries += 1
+        if self.tries == 1:
+            raise OSError("tracker is away")
+        super().log_step(record)
+
+
+async def test_a_log_feeds_a_logger_that_may_fail(settings: Any) -> None:
+    await create_topics(settings)
+    await send(settings, [("training-steps", "main", b"junk"), *encoded(story())])
+    logger, stop = Failing(), asyncio.Event()
+    kafka = KafkaConnection(bootstrap_servers=settings.kafka.bootstrap_servers)
+    running = asyncio.create_task(
+        follow(kafka, settings.namespace, logger, name="memory", stop=stop, first_pause_s=0.01)
+    )
+    async with asyncio.timeout(60):
+        while not (logger.steps and logger.evaluations):  # noqa: ASYNC110 - filled in another thread
+            await asyncio.sleep(0.05)
+    stop.set()
+    assert (await running, logger.tries, logger.closed) == (2, 2, True)
+    assert logger.steps["main", 1]["train/loss"] == 0.25
+    assert logger.evaluations["main", 2]["evaluation/held-out/win"] == 0.55

@@ -88,7 +88,7 @@ class ArtLocalBackend(ModelSettings):
 
 
 class ReleasedArtBackend(_Settings):
-    """A released ART server (`art run`, 0.5.7 to 0.5.17): it renders chats and computes advantages itself."""
+    """A released ART server (`art run` of 0.5.7): it renders chats and computes advantages itself."""
 
     type: Literal["art-released"]
     url: str = "http://127.0.0.1:7999"

@@ -2,13 +2,15 @@
 
 import os
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from rollbus.schemas.errors import RejectedError
 from rollbus.trainer.backends.art_local import ArtLocal, ArtLocalSettings
 from rollbus.trainer.backends.model_settings import ModelOptions
-from tests.contracts.backend import BackendContract
+from tests.contracts.backend import BackendContract, make_request, submit_and_wait
 
 BASE_MODEL = "ROLLBUS_TEST_BASE_MODEL"
 
@@ -23,6 +25,21 @@ class TestArtLocal(BackendContract):
         await one.start()
         yield one
         await one.close()
+
+    async def test_a_batch_that_waits_behind_another_can_be_canceled_and_submitted_again(
+        self, backend: ArtLocal
+    ) -> None:
+        first, second = make_request(0), make_request(0)
+        async with backend.updates_held():
+            await backend.submit(first)
+            await backend.submit(second)
+            assert (await backend.cancel(second.batch_hash)).state == "canceled"
+        assert (await backend.wait(first.batch_hash, 0.05)).version == 1
+        with pytest.raises(RejectedError, match="canceled"):
+            await backend.wait(second.batch_hash, 0.05)
+        assert await backend.current_version() == 1
+        again = replace(second, base_version=1)
+        assert await submit_and_wait(backend, again) == 2
 
 
 def run(base_model: str, report: str) -> None:

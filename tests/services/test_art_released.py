@@ -1,4 +1,4 @@
-"""Our client drives the last ART release that trains over HTTP: its own routes, validation and tokenising."""
+"""Our client drives ART 0.5.7, the last release to train over HTTP: its own routes and validation."""
 
 import json
 import time
@@ -11,7 +11,7 @@ import httpx
 import pytest
 
 from rollbus.local.ports import free_port
-from rollbus.schemas.errors import RejectedError
+from rollbus.schemas.errors import RejectedError, UnavailableError
 from rollbus.schemas.tokens import decode_logprobs, decode_token_ids, encode_logprobs, encode_token_ids
 from rollbus.trainer.backends.art_released_client import ReleasedArtClient
 from rollbus.trainer.backends.guards import Limits
@@ -20,7 +20,9 @@ from tests.services import released_art
 
 pytestmark = pytest.mark.services
 
-CONFIG = TrainConfig(learning_rate=2e-6, advantages="art", aggregation="trajectory_mean", kl_coefficient=0.01)
+CONFIG = TrainConfig(
+    learning_rate=2e-6, advantages="art", aggregation="trajectory_mean", kl_coefficient=0.01, kl_estimator="k3"
+)
 
 
 @pytest.fixture(scope="module")
@@ -29,9 +31,9 @@ def data(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def url(art_base_model: Path, data: Path) -> Iterator[str]:
+def url(data: Path) -> Iterator[str]:
     port = free_port()
-    process = released_art.start("0.5.17", "server.py", str(port), str(data), str(art_base_model))
+    process = released_art.start("0.5.7", "server.py", str(port), str(data))
     found = f"http://127.0.0.1:{port}"
     try:
         deadline = time.monotonic() + 240
@@ -109,7 +111,7 @@ def batch(name: str, base: int, *members: TrainTrajectory, **config: Any) -> Tra
     return TrainRequest(name, "main", "agent", base, members, replace(CONFIG, **config))
 
 
-async def test_a_batch_passes_its_validation_and_is_tokenised_to_what_was_recorded(
+async def test_a_batch_passes_its_validation_and_arrives_as_it_was_recorded(
     client: ReleasedArtClient, tokenizer: Any, data: Path
 ) -> None:
     assert await client.is_healthy()
@@ -121,18 +123,16 @@ async def test_a_batch_passes_its_validation_and_is_tokenised_to_what_was_record
     result = await client.wait(await client.submit(request))
     assert (result.state, result.version, set(result.trained_ids)) == ("completed", base + 1, {"t0", "t1"})
     assert dict(result.dropped) == {"t2": "rejected_by_backend", "t3": "rejected_by_backend"}
-    assert result.metrics["train"] == 0.25
+    assert result.metrics["loss"] == 0.25
     seen = json.loads((data / f"step-{base + 1}.json").read_bytes())
-    assert seen["config"] == {"learning_rate": 2e-6, "kl_penalty_coef": 0.01}
+    assert seen["config"] == {"learning_rate": 2e-6, "beta": 0.01}
     assert (seen["dev_config"]["ppo"], seen["dev_config"]["epsilon_high"]) == (False, 4.0)
-    rows = {row["advantage"]: row for row in seen["rows"]}
-    for member, advantage in zip(members, (-0.5, 0.5), strict=True):
-        row, last = rows[advantage], member.turns[-1]
-        whole = [*decode_token_ids(last.prompt_token_ids), *decode_token_ids(last.completion_token_ids)]
-        assert row["token_ids"] == whole
-        sampled = [token for turn in member.turns for token in decode_token_ids(turn.completion_token_ids)]
-        assert [token for token, kept in zip(row["token_ids"], row["mask"], strict=True) if kept] == sampled
-        assert row["logprobs"] == [value for turn in member.turns for value in decode_logprobs(turn.logprobs)]
+    for member, row in zip(members, seen["rows"], strict=True):
+        assert row["reward"] == member.reward
+        assert [each["role"] for each in row["chat"][::2]] == ["user"] * len(member.turns)
+        for turn, (token_ids, logprobs) in zip(member.turns, row["chat"][1::2], strict=True):
+            assert token_ids == decode_token_ids(turn.completion_token_ids).tolist()
+            assert logprobs == decode_logprobs(turn.logprobs).tolist()
 
 
 async def test_a_batch_is_sent_once_and_its_result_outlives_the_client(
@@ -173,16 +173,31 @@ async def test_what_it_cannot_do_is_refused_and_nothing_is_sent(client: Released
         await client.submit(batch("b4", base, *members, advantages="given"))
     with pytest.raises(RejectedError, match=f"is at {base}"):
         await client.submit(batch("b5", base + 1, *members))
-    with pytest.raises(RejectedError, match="cannot go to 0"):
-        await client.promote(0)
+    with pytest.raises(RejectedError, match="cannot go to 99"):
+        await client.promote(99)
     flat = batch("b6", base, *(replace(member, reward=1.0) for member in members))
     skipped = await client.wait(await client.submit(flat))
     assert (skipped.state, set(skipped.dropped.values())) == ("skipped", {"no_signal"})
     assert await client.current_version() == base
 
 
-async def test_its_refusal_is_told_as_it_is(url: str) -> None:
-    """The route validates: a body that it cannot read is no batch."""
-    async with httpx.AsyncClient(base_url=url) as http:
-        answer = await http.post("/_train_model", json={"model": {"name": "agent"}, "trajectory_groups": []})
-    assert answer.status_code == 422
+async def test_a_failed_update_is_told_and_can_be_tried_again(
+    client: ReleasedArtClient, tokenizer: Any, data: Path
+) -> None:
+    base = await client.current_version()
+    request = batch("b7", base, chat(tokenizer, "t0", 0.0), chat(tokenizer, "t1", 1.0))
+    broken = data / "broken"
+    broken.touch()
+    with pytest.raises(UnavailableError, match="broke off the update"):
+        await client.wait(await client.submit(request))
+    broken.unlink()
+    assert await client.journal("b7") is None
+    assert (await client.wait(await client.submit(request))).version == base + 1
+
+
+async def test_a_body_that_its_validation_refuses_is_told_as_it_is(client: ReleasedArtClient, tokenizer: Any) -> None:
+    base = await client.current_version()
+    request = batch("b8", base, chat(tokenizer, "t0", 0.0), chat(tokenizer, "t1", 1.0), learning_rate="fast")
+    with pytest.raises(RejectedError, match=r"answered 422.*learning_rate"):
+        await client.wait(await client.submit(request))
+    assert await client.current_version() == base

@@ -42,9 +42,11 @@ def test_only_what_renders_to_its_recorded_tokens_is_sent() -> None:
     other_text = member("c", 0.5, conversation=(Said('{"role": "user", "content": "longer"}'), good[0].conversation[1]))
     untold = member("d", 0.5, conversation=())
     half_told = member("e", 0.5, turns=good[0].turns * 2)
+    others_answer = Said('{"role": "assistant", "content": ""}')
+    foreign = member("f", 0.5, conversation=(*good[0].conversation, others_answer))
     assert admitted(*good) == {}
-    reasons = dict.fromkeys("cde", "rejected_by_backend")
-    assert admitted(*good, other_text, untold, half_told) == reasons
+    reasons = dict.fromkeys("cdef", "rejected_by_backend")
+    assert admitted(*good, other_text, untold, half_told, foreign) == reasons
 
 
 def test_a_group_that_is_left_without_signal_is_not_sent() -> None:
@@ -69,8 +71,8 @@ def test_sampled_answers_are_choices_with_their_ids_and_the_rest_are_messages() 
 
 
 def test_settings_have_their_names_there() -> None:
-    assert configs_to_json(replace(CONFIG, loss="ppo", epsilon=0.1, kl_coefficient=0.5, learning_rate=1e-6)) == (
-        {"learning_rate": 1e-6, "kl_penalty_coef": 0.5},
+    assert configs_to_json(replace(CONFIG, loss="ppo", epsilon=0.1, kl_coefficient=0.5, kl_estimator="k3")) == (
+        {"learning_rate": 1e-5, "beta": 0.5},
         {"ppo": True, "epsilon": 0.1, "epsilon_high": 0.28, "importance_sampling_level": "token"},
     )
 
@@ -82,7 +84,7 @@ def test_settings_have_their_names_there() -> None:
         {"loss": "dppo"},
         {"importance_correction": "token_mask"},
         {"aggregation": "token_mean"},
-        {"kl_coefficient": 0.1, "kl_estimator": "k3"},
+        {"kl_coefficient": 0.1, "kl_estimator": "k1"},
         {"behaviour_kl_coefficient": 0.1},
         {"entropy_bonus": 0.1},
         {"off_policy_mask_threshold": 0.5},

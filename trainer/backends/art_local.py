@@ -23,11 +23,12 @@ from typing import Any, TypeVar
 
 import art
 
-from rollbus.schemas.errors import RejectedError, RollbusError, ServiceError, UnavailableError
+from rollbus.schemas.errors import RejectedError, ServiceError, UnavailableError
 from rollbus.trainer.backends.art_engine import internal_config, lora_config, server_config, update_arguments
 from rollbus.trainer.backends.art_packing import RollbusBackend, art_arguments, art_groups
 from rollbus.trainer.backends.guards import Admitted, Limits, admit
 from rollbus.trainer.backends.model_settings import ModelOptions
+from rollbus.trainer.backends.outcomes import completed, describe, is_retriable, job_error, skipped
 from rollbus.trainer.backends.protocol import (
     TERMINAL_STATES,
     Capabilities,
@@ -287,7 +288,7 @@ class ArtLocal:
                 await self._train(request)
         except Exception as error:
             logger.exception("batch %s was not trained", request.batch_hash)
-            failure = Failure(_describe(error), _is_retriable(error))
+            failure = Failure(describe(error), is_retriable(error))
             try:
                 self._journal.failed(request.batch_hash, failure)
             except ServiceError:
@@ -409,47 +410,3 @@ def _arts_settings(options: ModelOptions) -> dict[str, Any]:
         return {"_internal_config": internal_config(options, options.art), "lora_config": lora_config(options)}
     longest = options.max_tokens
     return {"_internal_config": {"init_args": {"max_seq_length": longest}} if longest else None}
-
-
-def completed(
-    request: TrainRequest, admitted: Admitted, version: int, metrics: Mapping[str, float], checkpoint: str
-) -> TrainResult:
-    return TrainResult(
-        batch_hash=request.batch_hash,
-        base_version=request.base_version,
-        version=version,
-        state="completed",
-        trained_ids=tuple(one.trajectory_id for one in admitted.trajectories),
-        dropped=admitted.dropped,
-        metrics={**metrics, "trajectories_trained": float(len(admitted.trajectories))},
-        checkpoint=checkpoint,
-    )
-
-
-def skipped(request: TrainRequest, admitted: Admitted) -> TrainResult:
-    return TrainResult(
-        batch_hash=request.batch_hash,
-        base_version=request.base_version,
-        version=request.base_version,
-        state="skipped",
-        trained_ids=(),
-        dropped=admitted.dropped,
-        metrics={},
-        checkpoint="",
-    )
-
-
-def job_error(status: JobStatus) -> RollbusError:
-    """The error that a failed or canceled job ended with."""
-    if status.state == "canceled":
-        return RejectedError(f"batch {status.batch_hash} was canceled: {status.message}")
-    kind = UnavailableError if status.retriable else RejectedError
-    return kind(f"batch {status.batch_hash} failed: {status.message}")
-
-
-def _describe(error: Exception) -> str:
-    return str(error) if isinstance(error, RollbusError) else f"{type(error).__name__}: {error}"
-
-
-def _is_retriable(error: Exception) -> bool:
-    return error.retriable if isinstance(error, RollbusError) else isinstance(error, OSError | MemoryError)

@@ -1,4 +1,4 @@
-"""The client of released ART servers that still train over HTTP (`art run`, 0.5.7 to 0.5.17).
+"""The client of a released ART server that trains over HTTP: `art run` of 0.5.7, the last with a client of its own.
 
 Such a server knows no batch hash, keeps no journal, computes advantages itself and serves its newest weights only. So
 the journal stands here: a batch is `started` before it is sent and `done` with its step. What was started and has no

@@ -1,4 +1,4 @@
-"""A batch as the bodies that released ART servers (0.5.x, to 0.5.17) take, and what of it they cannot take.
+"""A batch as the bodies that ART 0.5.7's server takes, and what of it that cannot take.
 
 Such a server renders each chat again by its template and puts the sampled ids in the place of the answers. So a
 trajectory goes there only where the template gives exactly the tokens that were recorded; all others are dropped.
@@ -39,6 +39,8 @@ def admit_rendered(request: TrainRequest, limits: Limits, render: Render) -> Adm
 def is_rendered_exactly(trajectory: TrainTrajectory, render: Render) -> bool:
     messages: list[Json] = []
     for said in trajectory.conversation:
+        if said.turn is None and json.loads(said.message)["role"] == "assistant":
+            return False  # it would be trained as if the policy had said it
         if said.turn is not None:
             recorded = decode_token_ids(trajectory.turns[said.turn].prompt_token_ids).tolist()
             if render(messages) != recorded:
@@ -63,7 +65,8 @@ def configs_to_json(config: TrainConfig) -> tuple[Json, Json]:
             f"loss: {config.loss}": config.loss == "dppo",
             f"importance_correction: {config.importance_correction}": config.importance_correction != "none",
             f"aggregation: {config.aggregation} (theirs is trajectory_mean)": config.aggregation != "trajectory_mean",
-            "kl_estimator: k3": bool(config.kl_coefficient) and config.kl_estimator == "k3",
+            "kl_estimator: k1 (theirs is k3, against the base model)": bool(config.kl_coefficient)
+            and (config.kl_estimator == "k1" or config.kl_reference_version != 0),
             "behaviour_kl_coefficient": bool(config.behaviour_kl_coefficient),
             "entropy_bonus": bool(config.entropy_bonus),
             "off_policy_mask_threshold": config.off_policy_mask_threshold is not None,
@@ -73,7 +76,7 @@ def configs_to_json(config: TrainConfig) -> tuple[Json, Json]:
     if wrong:
         raise RejectedError(f"a released ART server does not do {'; '.join(wrong)}; change `trainer: train:`")
     ppo = config.loss == "ppo"
-    update = {"learning_rate": config.learning_rate, "kl_penalty_coef": config.kl_coefficient}
+    update = {"learning_rate": config.learning_rate, "beta": config.kl_coefficient}
     own = {
         "ppo": ppo,
         "epsilon": config.epsilon if ppo else 1 - config.ratio_min,

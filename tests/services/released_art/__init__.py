@@ -1,4 +1,4 @@
-"""Releases of ART that still speak HTTP, run beside the installed one: 0.5.7's client, and 0.5.17's server.
+"""ART 0.5.7, the last release whose HTTP client and server belong together, run beside the installed one.
 
 A release is its own package without dependencies in a folder of its own, first on the path of a process of its own;
 what it imports is what is installed here.

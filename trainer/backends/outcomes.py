@@ -1,0 +1,53 @@
+"""How a batch ended, as results and errors. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from rollbus.schemas.errors import RejectedError, RollbusError, UnavailableError
+from rollbus.trainer.backends.guards import Admitted
+from rollbus.trainer.backends.protocol import JobStatus, TrainRequest, TrainResult
+
+
+def completed(
+    request: TrainRequest, admitted: Admitted, version: int, metrics: Mapping[str, float], checkpoint: str
+) -> TrainResult:
+    return TrainResult(
+        batch_hash=request.batch_hash,
+        base_version=request.base_version,
+        version=version,
+        state="completed",
+        trained_ids=tuple(one.trajectory_id for one in admitted.trajectories),
+        dropped=admitted.dropped,
+        metrics={**metrics, "trajectories_trained": float(len(admitted.trajectories))},
+        checkpoint=checkpoint,
+    )
+
+
+def skipped(request: TrainRequest, admitted: Admitted) -> TrainResult:
+    return TrainResult(
+        batch_hash=request.batch_hash,
+        base_version=request.base_version,
+        version=request.base_version,
+        state="skipped",
+        trained_ids=(),
+        dropped=admitted.dropped,
+        metrics={},
+        checkpoint="",
+    )
+
+
+def job_error(status: JobStatus) -> RollbusError:
+    """The error that a failed or canceled job ended with."""
+    if status.state == "canceled":
+        return RejectedError(f"batch {status.batch_hash} was canceled: {status.message}")
+    kind = UnavailableError if status.retriable else RejectedError
+    return kind(f"batch {status.batch_hash} failed: {status.message}")
+
+
+def describe(error: Exception) -> str:
+    return str(error) if isinstance(error, RollbusError) else f"{type(error).__name__}: {error}"
+
+
+def is_retriable(error: Exception) -> bool:
+    return error.retriable if isinstance(error, RollbusError) else isinstance(error, OSError | MemoryError)

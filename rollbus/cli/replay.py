@@ -1,6 +1,7 @@
 """`rollbus replay`: the same log under another reward, grouping or curriculum, with the same bytes every time."""
 
 import asyncio
+import signal
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -212,6 +213,70 @@ def show_manifest(manifest: "ReplayManifest", *, dry_run: bool = False) -> None:
     console.print(f"{'would write' if dry_run else 'wrote'} {written or 'nothing'}")
     if not dry_run:
         console.print(f"replay {manifest.name!r} stands in {manifest.namespace}*, and counts from now on")
+
+
+@replay.command()
+@click.option("--from", "start", metavar="BOUND", default="latest", show_default=True, help="Where to begin.")
+@click.option("--reward", metavar="F", help="Another reward: YAML, a registered name, or file.py:function.")
+@click.option("--grouping", metavar="F", help="Another grouping: YAML, or changes such as group_size=4.")
+@click.option("--curriculum", metavar="F", help="Another curriculum: YAML, a mode, or changes.")
+@click.option("--score-anew", is_flag=True, help="Ask reward functions again, judges too.")
+@click.option("--as", "name", metavar="NAME", required=True, help="Its name; its topics stand in `replay-NAME.`.")
+@with_settings
+def shadow(settings: "Settings", **chosen: Any) -> None:
+    """Follow the live topics with another reward, grouping or curriculum and write beside, until SIGTERM or Ctrl-C.
+
+    Started again it goes on. `rollbus replay promote NAME` makes live do the same.
+    """
+    from rollbus.cli.root import log_to_stderr
+    from rollbus.streams.replay.run_kafka import Replay
+
+    first = "scoring" if chosen["reward"] or chosen["score_anew"] else "grouping"
+    stages = ("scoring",) * (first == "scoring") + ("grouping", "curriculum")
+    more: dict[str, Any] = {"end": "latest", "stages": stages, "rewards": "recorded"}
+    plan = plan_of(settings, **chosen, **more, allow_missing=False, dry_run=False)
+    log_to_stderr()
+
+    async def until_signal() -> "ReplayManifest":
+        stop, loop = asyncio.Event(), asyncio.get_running_loop()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, stop.set)
+        found = Replay(
+            settings.stream_settings(), plan, registry=registry_for(chosen["reward"]), version=__version__, follow=stop
+        )
+        return await found.run()
+
+    click.echo(f"shadow {plan.name!r} follows {', '.join(plan.stages)} into {plan.namespace}*", err=True)
+    show_manifest(asyncio.run(until_signal()))
+
+
+@replay.command()
+@click.argument("name")
+@with_settings
+def promote(settings: "Settings", name: str) -> None:
+    """Make live do what a shadow or a replay did otherwise: one configuration record per stage, in effect at once."""
+    from rollbus.streams.replay.manifest_kafka import find_manifest
+    from rollbus.streams.replay.promote_kafka import promote as put_into_effect
+
+    stream = settings.stream_settings()
+
+    async def run_it() -> list[str]:
+        return await put_into_effect(stream, await find_manifest(stream, name), registry_for(None))
+
+    click.echo(f"in effect from now on: {', '.join(asyncio.run(run_it()))}; set it in the settings file too")
+
+
+@replay.command()
+@click.argument("name")
+@with_settings
+def load(settings: "Settings", name: str) -> None:
+    """Write a replay's records into ClickHouse, beside live's: its `namespace` is `replay-NAME.`."""
+    from rollbus.cli.replay_load import load_replay
+    from rollbus.streams.replay.manifest_kafka import find_manifest
+
+    manifest = asyncio.run(find_manifest(settings.stream_settings(), name))
+    rows = asyncio.run(load_replay(settings.sink_settings(), manifest.namespace))
+    click.echo(f"{rows:,} rows of {manifest.namespace}* stand in ClickHouse")
 
 
 @replay.command("list")

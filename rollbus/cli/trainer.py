@@ -46,10 +46,14 @@ def _of_a_whole_replay(settings: "Settings", namespace: str) -> str:
     """Return a replay's namespace, by itself or by the replay's name; raises ConfigurationError unless it is whole."""
     import asyncio
 
+    from rollbus.schemas.errors import ConfigurationError
     from rollbus.streams.replay.manifest_kafka import find_manifest
 
     name = namespace.removeprefix("replay-").removesuffix(".")
-    return asyncio.run(find_manifest(settings.stream_settings(), name)).namespace
+    manifest = asyncio.run(find_manifest(settings.stream_settings(), name))
+    if manifest.state != "complete":
+        raise ConfigurationError(f"replay {name!r} goes on; a trainer takes the batches of one that has ended")
+    return manifest.namespace
 
 
 @trainer.command()

@@ -22,6 +22,8 @@ class Bound:
     """In every partition."""
     offsets: tuple[tuple[int, int], ...] = ()
     """By partition; the others are read whole."""
+    at_end: bool = False
+    """What a log ends with now; as the end of a range, nothing else is meant by no bound at all."""
 
     @property
     def by_tick(self) -> bool:
@@ -33,7 +35,7 @@ def parse_bound(text: str, *, now_ms: int) -> Bound:
     """Return the bound that a text names; raises ConfigurationError."""
     text = text.strip()
     if text in ("earliest", "latest"):
-        return Bound()
+        return Bound(at_end=text == "latest")
     if text.startswith("tick:") and text[5:].isdigit():
         return Bound(tick=int(text[5:]))
     if text.isdigit():

@@ -108,7 +108,7 @@ class _Partition:
         if (offset := self._offset(bound)) is not None:
             return offset
         if not bound.by_tick:
-            return self.first
+            return self.last if bound.at_end else self.first
         found = await self._tick(lambda tick: _reaches(tick, bound))
         if found is None:
             return self.last

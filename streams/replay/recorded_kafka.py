@@ -5,6 +5,7 @@ that is wanted, and what was read ahead of it waits. Of the other inputs only th
 are decoded.
 """
 
+import asyncio
 from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Container, Sequence
 from contextlib import aclosing
@@ -46,10 +47,17 @@ ScoreKey = tuple[str, int]
 class RecordedScores:
     """Live's scores, by trajectory and revision."""
 
-    def __init__(self, consumer: AIOKafkaConsumer, namespace: str, ranges: Sequence[ReplayRange]) -> None:
+    def __init__(
+        self,
+        consumer: AIOKafkaConsumer,
+        namespace: str,
+        ranges: Sequence[ReplayRange],
+        *,
+        stop: asyncio.Event | None = None,
+    ) -> None:
         """Stand at the beginnings of ranges of `scores`, one for each partition in order."""
         places = assign(consumer, namespace, ranges)
-        self._sources = [KafkaSource(consumer, place, span) for span, place in places.items()]
+        self._sources = [KafkaSource(consumer, place, span, stop=stop) for span, place in places.items()]
         self._ahead: list[dict[ScoreKey, Score]] = [{} for _ in self._sources]
         self._found: OrderedDict[ScoreKey, Score] = OrderedDict()
 

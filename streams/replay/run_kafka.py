@@ -30,7 +30,7 @@ from rollbus.streams.replay.manifest_kafka import read_manifests, write_manifest
 from rollbus.streams.replay.output import CountingOutput, Output
 from rollbus.streams.replay.plan import ReplayPlan
 from rollbus.streams.replay.range import Bound
-from rollbus.streams.replay.range_kafka import reader, refuse_missing, resolve
+from rollbus.streams.replay.range_kafka import ResolvedRange, reader, refuse_missing, resolve
 from rollbus.streams.replay.recorded import Collector, Recorded
 from rollbus.streams.replay.recorded_kafka import (
     RecordedScores,
@@ -107,7 +107,7 @@ class Replay:
     async def _run(self, dry_run: bool) -> ReplayManifest:
         plan, settings = self.plan, self.settings
         self._check_rewards()
-        found = await resolve(settings, plan.input, plan.start, plan.end)
+        found = await self._range()
         if not plan.allow_missing:
             refuse_missing(found.missing)
         excluded, position = await read_exclusions(settings)
@@ -115,7 +115,7 @@ class Replay:
             name=plan.name,
             namespace=plan.namespace,
             source_namespace=settings.namespace,
-            state="started",
+            state="started" if self.follow is None else "following",
             stages=plan.stages,
             ranges=found.ranges,
             missing=found.missing,
@@ -133,6 +133,8 @@ class Replay:
             first_ms = await self._replay(chain, found.ranges, output, stack)
             if isinstance(output, KafkaOutput):
                 await output.finish()
+            if self.follow is not None:
+                return replace(manifest, from_ms=first_ms, to_ms=chain.stream_time_ms, digests=chain.digests())
         records: dict[str, int] = {}
         for (topic, _), count in sorted(output.counts.items()):
             records[topic] = records.get(topic, 0) + count
@@ -178,6 +180,20 @@ class Replay:
 
     # Before the first record
 
+    async def _range(self) -> ResolvedRange:
+        """Return what to read; a shadow that is started again begins where it first began."""
+        plan, settings = self.plan, self.settings
+        start = plan.start
+        if self.follow is not None:
+            earlier = (await read_manifests(settings)).get(plan.name)
+            if earlier is not None and earlier.state == "following" and earlier.stages == plan.stages:
+                start = Bound(offsets=tuple((one.partition, one.from_offset) for one in earlier.ranges))
+        found = await resolve(settings, plan.input, start, plan.end)
+        if self.follow is None:
+            return found
+        ranges = tuple(replace(one, to_offset=one.from_offset) for one in found.ranges)
+        return replace(found, ranges=ranges)
+
     def _check_rewards(self) -> None:
         """Raise ConfigurationError for a reward that nobody registered, or that would ask a model uninvited."""
         plan, registry = self.plan, self.registry
@@ -189,7 +205,7 @@ class Replay:
         """Prepare the replay's topics: as an earlier attempt left them if it had the same plan, else empty."""
         settings = self.replay_settings
         earlier = (await read_manifests(self.settings)).get(manifest.name)
-        if earlier is not None and earlier.state != "started":
+        if earlier is not None and earlier.state != manifest.state:
             raise ConfigurationError(
                 f"there is a replay {manifest.name!r} already; choose another name, or `rollbus replay delete` it"
             )
@@ -244,6 +260,8 @@ class Replay:
         plan, settings = self.plan, self.settings
         inputs = [SCORES, CLOSED_GROUPS, RUN_LOG, *((TRAJECTORIES,) if self.read_configurations else ())]
         followed = {STAGE_INPUTS[stage].name for stage in plan.stages[1:]} - {plan.input.name}
+        if not any(run.grouping.rewards for run in plan.runs):
+            followed.discard(CLOSED_GROUPS.name)  # nothing flows through it, not even time
         tellers = []
         for topic in (topic for topic in inputs if topic.name in followed):
             span = (await resolve(settings, topic, Bound(), Bound())).ranges[0]
@@ -258,7 +276,7 @@ class Replay:
         """Return the number of the first tick of the range."""
         async with reader(self.settings) as consumer:
             places = assign(consumer, self.settings.namespace, ranges)
-            sources = [KafkaSource(consumer, place, span) for span, place in places.items()]
+            sources = [KafkaSource(consumer, place, span, stop=self.follow) for span, place in places.items()]
             async for each in merged(sources):
                 if isinstance(each, Round):
                     return each.tick.number
@@ -300,7 +318,7 @@ class Replay:
         start = Bound() if first_tick is None else Bound(tick=first_tick)
         there = await resolve(self.settings, SCORES, start, Bound())
         consumer = await stack.enter_async_context(reader(self.settings))
-        scores = RecordedScores(consumer, self.settings.namespace, there.ranges)
+        scores = RecordedScores(consumer, self.settings.namespace, there.ranges, stop=self.follow)
         if plan.scores == "recorded":
             return RecordedScoring(ScoringStage(config, keep_ms=keep_ms, registry=self.registry), scores.find)
         registry = offline(self.registry, config.rewards, plan.scoring.rewards, scores.find)

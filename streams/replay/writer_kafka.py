@@ -103,11 +103,13 @@ class KafkaOutput:
 
 async def end_offsets(settings: StreamSettings, places: list[tuple[str, int]]) -> dict[tuple[str, int], int]:
     """Return the ends of partitions of the namespace; raises UnavailableError."""
+    if not places:
+        return {}
     consumer = AIOKafkaConsumer(**settings.kafka.client_options(), enable_auto_commit=False)
     try:
         await consumer.start()
         asked = {place: TopicPartition(settings.namespace + place[0], place[1]) for place in places}
-        ends = await consumer.end_offsets(list(asked.values())) if asked else {}
+        ends = await consumer.end_offsets(list(asked.values()))
         return {place: ends[tp] for place, tp in asked.items()}
     except (KafkaError, OSError) as error:
         raise UnavailableError(f"Kafka at {settings.kafka.bootstrap_servers}: {error!r}") from error

@@ -11,6 +11,7 @@ from rollbus.streams.replay.range import Bound, parse_bound
     ("text", "bound"),
     [
         ("earliest", Bound()),
+        ("latest", Bound(at_end=True)),
         ("tick:12", Bound(tick=12)),
         ("700", Bound(offset=700)),
         ("0:5,2:7", Bound(offsets=((0, 5), (2, 7)))),

@@ -1,0 +1,115 @@
+"""A shadow follows live with another reward, goes on after a restart, and is promoted by one record per stage."""
+
+import asyncio
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rollbus.cli.replay_load import load_replay
+from rollbus.cli.stages import all_stages
+from rollbus.consumers.clickhouse import migrate, run_query
+from rollbus.schemas.config import RewardConfig, ScoringConfig
+from rollbus.schemas.errors import ConfigurationError
+from rollbus.settings import Settings
+from rollbus.streams.replay.manifest_kafka import find_manifest, read_manifests
+from rollbus.streams.replay.plan import ReplayPlan, chain_of
+from rollbus.streams.replay.promote_kafka import promote
+from rollbus.streams.replay.range import Bound
+from rollbus.streams.replay.run_kafka import Replay
+from rollbus.streams.rewards.contract import RewardFunction
+from rollbus.streams.rewards.registry import BUILT_IN
+from rollbus.streams.settings import StreamSettings
+from rollbus.streams.topics_kafka import ensure_topics
+from tests.builders import make_episode
+from tests.services.replay_live import publish, records, settings_of, write_settings
+from tests.services.stream_process import running
+
+pytestmark = pytest.mark.services
+
+NEGATED = ScoringConfig(rewards=(RewardConfig(type="feedback", weight=-1.0),))
+
+
+async def until_scored(stream: StreamSettings, count: int) -> dict[str, float | None]:
+    """Wait until so many episodes have a score in the namespace; return the values."""
+    async with asyncio.timeout(40):
+        while len(found := await records(stream, "scores")) < count:  # noqa: ASYNC110 - looks at a topic
+            await asyncio.sleep(0.2)
+    return {score.episode_id: score.value for score in found}
+
+
+async def until_following(stream: StreamSettings, name: str) -> None:
+    """Wait until a shadow has written down from where on it follows."""
+    async with asyncio.timeout(40):
+        while name not in await read_manifests(stream):  # noqa: ASYNC110 - looks at a topic
+            await asyncio.sleep(0.2)
+
+
+def episodes(*names: str) -> list[Any]:
+    return [event for name in names for event in make_episode(name, reward=0.5)]
+
+
+def shadow_of(settings: Settings, name: str, stop: asyncio.Event, **changes: Any) -> Replay:
+    plan: dict[str, Any] = {
+        "name": name,
+        "start": Bound(at_end=True),
+        "end": Bound(at_end=True),
+        "stages": chain_of(("scoring", "grouping", "curriculum")),
+        "assembly": settings.assembly,
+        "scoring": settings.scoring,
+        "runs": settings.runs,
+        "new_scoring": NEGATED,
+        "scores": "computed",
+    }
+    return Replay(settings.stream_settings(), ReplayPlan(**(plan | changes)), registry=BUILT_IN, follow=stop)
+
+
+async def test_a_shadow_scores_otherwise_beside_live_until_it_is_promoted(
+    kafka: str, clickhouse: tuple[str, int], namespace: str, tmp_path: Path
+) -> None:
+    name = namespace.strip(".")
+    database = name.replace("-", "_")
+    settings = settings_of(write_settings(tmp_path, kafka, namespace,
+                                          clickhouse={"host": clickhouse[0], "port": clickhouse[1],
+                                                      "database": database}))  # fmt: skip
+    stream = settings.stream_settings()
+    await ensure_topics(stream, all_stages(settings))
+    async with running(stream, all_stages(settings)):
+        for names in (("e1", "e2"), ("e3",)):  # the second time it goes on where it was
+            stop = asyncio.Event()
+            shadow = shadow_of(settings, name, stop)
+            following = asyncio.create_task(shadow.run())
+            await until_following(stream, name)
+            await publish(stream, episodes(*names), chunks=1, pause_s=0)
+            known = await until_scored(shadow.replay_settings, 2 if names[0] == "e1" else 3)
+            stop.set()
+            manifest = await following
+            assert set(known.values()) == {-0.5}
+        assert (manifest.state, sorted(known)) == ("following", ["e1", "e2", "e3"])
+        assert await until_scored(stream, 3) == {"e1": 0.5, "e2": 0.5, "e3": 0.5}
+        found = await find_manifest(stream, name)
+        assert await promote(stream, found, BUILT_IN) == ["scoring"]
+        await publish(stream, episodes("e4"), chunks=1, pause_s=0)
+        assert (await until_scored(stream, 4))["e4"] == -0.5
+
+    migrate(settings.clickhouse)
+    for each in (stream.namespace, shadow.plan.namespace):
+        assert await load_replay(settings.sink_settings(), each) > 0
+    values = {"namespace": stream.namespace, "other": shadow.plan.namespace}
+    answer = run_query(settings.clickhouse, "shadow_against_live", values)
+    rows = [dict(zip(answer.columns, row, strict=True)) for row in answer.rows]
+    scored = next(row for row in rows if row["what"] == "trajectories scored")
+    assert (scored["live"], scored["shadow"]) == (4, 3)
+
+
+async def test_what_a_worker_does_not_have_is_not_promoted(kafka: str, namespace: str, tmp_path: Path) -> None:
+    settings = settings_of(write_settings(tmp_path, kafka, namespace))
+    stream = settings.stream_settings()
+    await ensure_topics(stream, all_stages(settings))
+    own = ScoringConfig(rewards=(RewardConfig(type="mine.own", name="own"),))
+    replay = shadow_of(settings, namespace.strip("."), asyncio.Event(), new_scoring=own)
+    registry = {**BUILT_IN, "mine.own": RewardFunction(lambda trajectory, context: 1.0)}
+    manifest = await replace(replay, follow=None, registry=registry).run()
+    with pytest.raises(ConfigurationError, match=r"no function .mine"):
+        await promote(stream, manifest, BUILT_IN)

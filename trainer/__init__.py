@@ -7,7 +7,9 @@ door             which members are trained, and why the others are not
 alarm            metrics of the last steps → a pause, where training runs away
 accounting       what the backend did → the records that say so
 log              what the trainer asks of the log: `log_kafka` (with `payload_kafka`, `reading_kafka`), `log_memory`
-backends         what turns a batch into new weights: art-server, art-local, memory
+backends         what turns a batch into new weights: art-server, art-local, art-released, memory
+conversation     a trajectory's chat as messages, for backends that render text themselves
+appending        one line to a journal, whole or not at all
 policy           promote and roll back versions; `evaluation`, `promotion`: measured on held-out tasks, and the gate
 service, grpo    our model service for ART, and the formulas it trains by
 """

@@ -15,7 +15,7 @@ from rollbus.schemas.config import (
     RunConfig,
     ScoringConfig,
 )
-from rollbus.schemas.events import Event
+from rollbus.schemas.events import EpisodeStarted, Event
 from rollbus.schemas.groups import Group, ResampleRequested
 from rollbus.schemas.topics import EPISODE_EVENTS, RESAMPLE_REQUESTS, RUN_LOG, SCORES, TRAJECTORIES
 from rollbus.schemas.trajectories import Score, Trajectory
@@ -95,7 +95,7 @@ async def test_the_agent_runs_in_an_episode_of_the_requests_id_marked_as_resampl
     (attempt,) = seen
     assert (attempt.task, attempt.example_id, attempt.labels) == ("play", "x", {"who": "a"})
     assert attempt.messages == [{"role": one.role, "content": one.content} for one in opening]
-    started, *_ = [record for record in sink.records() if isinstance(record, Event)]
+    started, *_ = [record for record in sink.records() if isinstance(record, EpisodeStarted)]
     assert (started.episode_id, started.resampled) == ("r1", True)
     assert started.labels == {"who": "a", "resampled_from": "t"}
 

@@ -46,8 +46,8 @@ REGISTRY = {
     "hang": RewardFunction(_hang, per="group"),
     "raise": RewardFunction(_raise, per="group"),
     "short": RewardFunction(lambda group, context: [1.0], per="group"),
-    "number": RewardFunction(lambda group, context: 1.0, per="group"),  # type: ignore[arg-type,return-value]
-    "silent": RewardFunction(lambda group, context: None, per="group"),  # type: ignore[arg-type,return-value]
+    "number": RewardFunction(lambda group, context: 1.0, per="group"),
+    "silent": RewardFunction(lambda group, context: None, per="group"),
     "one_nan": RewardFunction(lambda group, context: [math.nan, *range(len(group) - 1)], per="group"),
     "one_none": RewardFunction(lambda group, context: [None, *range(len(group) - 1)], per="group"),
 }
@@ -70,7 +70,8 @@ class Texts:
 
 
 def component(kind: str, **fields: Any) -> RewardConfig:
-    return RewardConfig(**({"type": kind, "name": kind, "timeout_s": 0.05, "attempts": 1} | fields))
+    given: dict[str, Any] = {"type": kind, "name": kind, "timeout_s": 0.05, "attempts": 1}
+    return RewardConfig(**(given | fields))
 
 
 def run_with(*rewards: RewardConfig, **grouping: Any) -> RunConfig:

@@ -15,7 +15,8 @@ from tests.builders import make_trajectory
 
 
 def value(kind: str, trajectory: Trajectory, **options: Any) -> Any:
-    return registry.BUILT_IN[kind].call(trajectory, RewardContext("reward", options))
+    call: Any = registry.BUILT_IN[kind].call
+    return call(trajectory, RewardContext("reward", options))
 
 
 def reported(*rewards: tuple[float, str | None]) -> Trajectory:

@@ -11,7 +11,7 @@ from aiokafka.errors import ProducerFenced
 
 from rollbus.schemas.codec import decode, encode
 from rollbus.schemas.errors import RunStoppedError, UnavailableError
-from rollbus.streams import transaction
+from rollbus.streams import changelog_kafka, transaction
 from rollbus.streams.batch import Batch, Partition
 from rollbus.streams.changelog_kafka import position_row
 from rollbus.streams.settings import StreamSettings
@@ -104,7 +104,7 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
 
     monkeypatch.setattr(transaction, "new_producer", lambda settings, name: broker)
     monkeypatch.setattr(transaction, "write", write)
-    monkeypatch.setattr(transaction.changelog_kafka, "restore", restore)
+    monkeypatch.setattr(changelog_kafka, "restore", restore)
     monkeypatch.setattr(transaction, "partition_count", partition_count)
     monkeypatch.setattr(transaction, "stop_producer", stop)
     monkeypatch.setattr(transaction, "FIRST_PAUSE_S", 0.0)

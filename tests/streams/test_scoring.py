@@ -44,7 +44,7 @@ REGISTRY = {
     "hang_in_thread": RewardFunction(_hang_in_thread),
     "raise": RewardFunction(_raise),
     "nan": RewardFunction(lambda trajectory, context: math.nan),
-    "text": RewardFunction(lambda trajectory, context: "good"),  # type: ignore[arg-type,return-value]
+    "text": RewardFunction(lambda trajectory, context: "good"),  # type: ignore[arg-type]
     "none": RewardFunction(lambda trajectory, context: None),
     "half": RewardFunction(_half),
     "turns": RewardFunction(lambda trajectory, context: len(trajectory.turns)),

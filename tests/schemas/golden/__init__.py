@@ -1,7 +1,7 @@
 """One sample of each version of each record: as bytes that a release has written, and as JSON for other languages.
 
-In the JSON, bytes stand as hexadecimal digits. `python -m tests.schemas.golden --write` adds the files that are missing;
-one that exists is never changed.
+In the JSON, bytes stand as hexadecimal digits. `python -m tests.schemas.golden --write` adds the files that are
+missing; one that exists is never changed.
 """
 
 import dataclasses

@@ -24,7 +24,7 @@ class Raw:
 
 def take(stage: AnyStage, state: Any, batch: Sequence[Incoming]) -> list[Outgoing]:
     """Read, ask and step, record by record."""
-    known = {}
+    known: dict[int, Incoming | RecordError] = {}
     for number, incoming in enumerate(batch):
         if incoming.record is None:
             try:

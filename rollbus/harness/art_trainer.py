@@ -216,7 +216,7 @@ class ARTTrainer(Trainer):
         done = [row for row in self._outputs.validation_rows() if row["epoch"] == epoch and "error" not in row]
         if done:
             return
-        logger.info("Running validation before epoch %d", epoch + 1)
+        logger.info("Running validation %s", "after the last epoch" if last else f"before epoch {epoch + 1}")
         metrics = await self.run_validation_evaluation(epoch, self.run_id)
         record = None if "error" in metrics else self._evaluation(metrics["rewards"])
         if record is not None:

@@ -35,6 +35,7 @@ from rollbus.harness.run_log import RunLog
 from rollbus.harness.run_settings import (
     adapter_of,
     builder_of,
+    checked_settings,
     model_of,
     on_art_server,
     processed_logprobs,
@@ -73,6 +74,7 @@ def run_finetune(options: FinetuneOptions, console: Console | None = None) -> bo
     """Run everything; False where a job failed. Raises what an operator must look at."""
     config = options.config
     _require_enabled(config)
+    checked_settings(config)
     folder = state_folder(config)
     run_id = _run_id(config, folder, resume=options.resume)
     console = console or Console()
@@ -81,13 +83,18 @@ def run_finetune(options: FinetuneOptions, console: Console | None = None) -> bo
             processes.start()
         for line in processes.addresses():
             console.print(f"[green]✓[/green] {line}", highlight=False)
-        return asyncio.run(_run(options, processes, run_id, console))
+        try:
+            return asyncio.run(_run(options, processes, run_id, console))
+        except KeyboardInterrupt:
+            logger.warning("Finetuning was canceled; `--resume` goes on where it was")
+            return False
 
 
 def describe(options: FinetuneOptions) -> str:
     """Say in a few lines what a configuration would do."""
     config = options.config
     _require_enabled(config)
+    checked_settings(config)
     tuning, builder = config.finetuning, builder_of(config)
     dataset = options.run.dataset or (config.eval.general.dataset and config.eval.general.dataset.file_path)
     return "\n".join(

@@ -9,6 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from pydantic import ValidationError
+
 from rollbus.harness.art_components import ARTTrainerAdapterConfig, ARTTrainingConfig, ARTTrajectoryBuilderConfig
 from rollbus.harness.art_registration import NO_KEY
 from rollbus.harness.builder import TrainedModel
@@ -16,6 +18,8 @@ from rollbus.harness.configuration import Configuration
 from rollbus.harness.curriculum import NO_LIMIT, curriculum_config
 from rollbus.harness.evaluation_run import TASK
 from rollbus.harness.typed import TrainerAdapterConfig, TrajectoryBuilderConfig
+from rollbus.schemas.errors import ConfigurationError
+from rollbus.settings import Settings
 
 GROUP_WINDOW_MS = 30_000
 """Attempts at an example end together; one that failed for good holds its group open for so long."""
@@ -41,6 +45,15 @@ def settings_of(config: Configuration, run_id: str, namespace: str) -> dict[str,
         document["art_server"] = _art_server(config, adapter)
     found: dict[str, Any] = laid_over(document, config.rollbus.settings)
     return found
+
+
+def checked_settings(config: Configuration) -> None:
+    """Raise ConfigurationError, with every mistake, where `rollbus: settings:` does not fit the settings of a run."""
+    try:
+        Settings.model_validate(settings_of(config, "check", "check."))
+    except ValidationError as error:
+        mistakes = [f"  {'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
+        raise ConfigurationError("\n".join(["mistakes under `rollbus: settings:`", *mistakes])) from error
 
 
 def adapter_of(config: Configuration) -> TrainerAdapterConfig:

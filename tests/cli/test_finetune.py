@@ -53,6 +53,13 @@ def test_a_configuration_without_finetuning_is_refused(tmp_path: Path) -> None:
     assert "no `finetuning` section with `enabled: true`" in result.output
 
 
+def test_a_mistake_in_the_runs_settings_is_found_before_anything_starts(tmp_path: Path) -> None:
+    path = written(tmp_path, rollbus={"settings": {"trainer": {"train": {"entropy": 1}}}})
+    result = invoke("--config_file", path, "--check")
+    assert result.exit_code == 1
+    assert "trainer.train.entropy: Extra inputs are not permitted" in result.output
+
+
 def test_there_must_be_something_to_resume(tmp_path: Path) -> None:
     path = written(tmp_path, rollbus={"data_dir": str(tmp_path / "state")})
     result = invoke("--config_file", path, "--resume")

@@ -288,3 +288,45 @@ async def test_validation_may_have_a_configuration_of_its_own(tmp_path: Path) ->
 
 def shout(question: str) -> str:
     return "2"
+
+
+async def test_an_endpoint_that_records_goes_on_with_the_episode(tmp_path: Path) -> None:
+    from tests.harness.world import RUN, Endpoint, memory_bus, opened
+
+    config, model = read(tmp_path, document(tmp_path)), Endpoint()
+    async with serving_agent(model) as agent, opened(config, memory_bus(config), model, endpoint=agent.url) as made:
+        agent.recorder = made.log.recording.recorder
+        await made.builder.start_run(RUN, {"epoch": 0})
+        collection = await made.builder.finalize(RUN, {"epoch": 0})
+    assert collection.count() == 6
+    assert [item.role.value for item in collection.trajectories[0][0].episode] == ["user", "assistant"]
+
+
+class AgentServer:
+    """An agent behind an address, as a service that records with rollbus."""
+
+    def __init__(self, model: Any) -> None:
+        self.model, self.recorder, self.url = model, None, ""
+
+    async def answer(self, request: web.Request) -> web.Response:
+        recorder: Any = self.recorder
+        question = (await request.json())["input_message"]
+        client = recorder.wrap(self.model)
+        with recorder.attach(request.headers), recorder.function("<workflow>"):
+            messages = [{"role": "user", "content": question}]
+            answer = await client.chat.completions.create(model="agent", messages=messages)
+        return web.json_response(answer.choices[0].message.content)
+
+
+@asynccontextmanager
+async def serving_agent(model: Any) -> AsyncIterator[AgentServer]:
+    server, app = AgentServer(model), web.Application()
+    app.router.add_post("/agent", server.answer)
+    runner = web.AppRunner(app, access_log=None)
+    await runner.setup()
+    await web.TCPSite(runner, "127.0.0.1", 0).start()
+    server.url = f"http://127.0.0.1:{runner.addresses[0][1]}/agent"
+    try:
+        yield server
+    finally:
+        await runner.cleanup()

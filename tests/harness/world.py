@@ -124,15 +124,15 @@ def memory_bus(config: Configuration, **options: Any) -> MemoryBus:
 
 @asynccontextmanager
 async def opened(
-    config: Configuration, bus: MemoryBus, endpoint: Endpoint, *, resume: bool = False, plots: bool = False, **run: Any
+    config: Configuration, bus: MemoryBus, model: Endpoint, *, resume: bool = False, plots: bool = False, **run: Any
 ) -> AsyncIterator[Components]:
-    """The components of a run on the bus in memory, their model the endpoint."""
+    """The components of a run on the bus in memory, their model in place of the configured one."""
     recording = Recording("test.", bus.sink)
     log = RunLog(bus, RUN, recording, stalled_s=2.0)
     await bus.open()
     await log.read_to_the_end()
     builder = Builder(config, recording=recording, trained=trained_model(config))
-    await use(endpoint, builder)
+    await use(model, builder)
     run_config = FinetuneRunConfig(config_file=config, **run)
     async with builder, components(builder, log, run_config, resume=resume) as made:
         if isinstance(made.trainer, ARTTrainer):
@@ -144,7 +144,7 @@ async def opened(
 
 
 async def use(endpoint: Endpoint, builder: Builder) -> None:
-    """Put the endpoint in place of the client."""
+    """Put it in place of the client."""
     from dataclasses import replace
 
     assert builder.recording is not None

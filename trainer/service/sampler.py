@@ -210,7 +210,7 @@ class Sampler:
         self._pool.aim(self._rows(batch), positions_B_T, length=0)
         hidden_B_T_D = trunk(model, token_ids_B_T, positions_B_T=positions_B_T, mask_B_T_S=causal_1_T_T)
         last_B = torch.tensor([len(row.prompt) - 1 for row in batch], device=self._device)
-        return head(model, hidden_B_T_D[torch.arange(len(batch)), last_B])
+        return head(model, hidden_B_T_D[torch.arange(len(batch), device=self._device), last_B])
 
     def _decode(self, model: nn.Module, batch: list[_Row]) -> Tensor:
         """Logits [B, V] after each row's newest token."""

@@ -48,6 +48,8 @@ class ChunkJoiner:
 
     def give_up(self, now_ms: int) -> list[tuple[KafkaRecord, str]]:
         """Forget what waited too long or is too much; return the first chunk of each, and what was missing."""
+        if len(self._parts) == 0:
+            return []
         lost = []
         for digest, entry in sorted(self._parts, key=lambda item: item[1].place.offset):
             if now_ms - entry.place.timestamp_ms > PATIENCE_MS or self._parts.open_bytes > MAX_OPEN_BYTES:

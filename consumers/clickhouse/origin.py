@@ -26,16 +26,14 @@ class Origin:
 
     def row(self, **columns: Any) -> Row:
         """Return a row with these columns and the coordinates."""
-        return {
-            "namespace": self.namespace,
-            **columns,
-            "kafka_topic": self.topic,
-            "kafka_partition": self.partition,
-            "kafka_offset": self.offset,
-            "kafka_timestamp": time_ms(self.timestamp_ms),
-        }
+        columns["namespace"] = self.namespace
+        columns["kafka_topic"] = self.topic
+        columns["kafka_partition"] = self.partition
+        columns["kafka_offset"] = self.offset
+        columns["kafka_timestamp"] = time_ms(self.timestamp_ms)
+        return columns
 
 
 def time_ms(value: int) -> int:
     """Return a time that a DateTime64 column can hold."""
-    return min(max(value, 0), MAX_TIME_MS)
+    return value if 0 <= value <= MAX_TIME_MS else min(max(value, 0), MAX_TIME_MS)

@@ -27,6 +27,10 @@ class Bus(Protocol):
         """Return the records that came since the last call, in each partition's order; waits a moment for some."""
         ...
 
+    async def catch_up(self) -> list[Any]:
+        """Return every record that is there at the call and was not read yet: what a resumed run must know."""
+        ...
+
     async def close(self) -> None:
         """Let go of connections."""
         ...

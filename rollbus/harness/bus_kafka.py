@@ -80,16 +80,17 @@ class KafkaBus:
 
     async def poll(self) -> list[Any]:
         """Return what is new and can be read; what cannot is a dead letter of the stage that reads it."""
-        if self._consumer is None:
-            raise UnavailableError("the run's log is not open")
         with kafka_errors("reading the run's log"):
-            polled = await self._consumer.getmany(timeout_ms=POLL_MS)
+            return await self._poll(self._opened())
+
+    async def catch_up(self) -> list[Any]:
+        """Read up to the ends that hold now, however long the broker takes."""
         records = []
-        for partition, found in polled.items():
-            for one in found:
-                record = self._read(partition, one.value)
-                if record is not None:
-                    records.append(record)
+        with kafka_errors("reading the run's log"):
+            consumer = self._opened()
+            ends = await consumer.end_offsets(list(self._joiners))
+            while [one for one, end in ends.items() if await consumer.position(one) < end]:
+                records += await self._poll(consumer)
         return records
 
     async def close(self) -> None:
@@ -98,6 +99,20 @@ class KafkaBus:
             if client is not None:
                 await client.stop()
         self._producer = self._consumer = None
+
+    def _opened(self) -> AIOKafkaConsumer:
+        if self._consumer is None:
+            raise UnavailableError("the run's log is not open")
+        return self._consumer
+
+    async def _poll(self, consumer: AIOKafkaConsumer) -> list[Any]:
+        records = []
+        for partition, found in (await consumer.getmany(timeout_ms=POLL_MS)).items():
+            for one in found:
+                record = self._read(partition, one.value)
+                if record is not None:
+                    records.append(record)
+        return records
 
     def _read(self, partition: TopicPartition, value: bytes | None) -> Any:
         try:

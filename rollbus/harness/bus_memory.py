@@ -100,6 +100,10 @@ class MemoryBus:
         await self._train()
         return [record for topic in READ for record in self._new(topic) if not isinstance(record, Tick)]
 
+    async def catch_up(self) -> list[Any]:
+        """Everything is at hand."""
+        return await self.poll()
+
     async def close(self) -> None:
         """Nothing to let go of."""
 

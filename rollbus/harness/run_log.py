@@ -47,8 +47,8 @@ class RunLog:
 
     async def read_to_the_end(self) -> None:
         """Read everything that is there: after a restart."""
-        while await self.refresh():
-            pass
+        async with self._reading:
+            self.view.take(await self.bus.catch_up())
 
     async def wait_for(self, condition: Callable[[RunView], bool], what: str) -> None:
         """Read on until a condition holds; raises UnavailableError where the log stands still meanwhile."""

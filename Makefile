@@ -9,7 +9,7 @@ export OMP_NUM_THREADS ?= 1
 OPENAI_VERSIONS := 1.92.0 3.52.0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup kafka demo finetune-demo test test-java test-openai test-fast test-312 test-311 faults bench-analytics bench-streams bench-streams-latency bench-streams-scale bench-trainer bench-staleness check format lint types clean
+.PHONY: help setup kafka demo finetune-demo test test-java test-openai test-fast test-312 test-311 faults bench-analytics bench-replay bench-streams bench-streams-latency bench-streams-scale bench-trainer bench-staleness check format lint types clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | column -t -s @
@@ -58,6 +58,9 @@ bench-streams: setup ## Measure assembly beside Quix Streams, plain Faust and a 
 
 bench-streams-latency: setup ## Measure how long a group takes from its last event (about 2 minutes)
 	@PYTHONPATH=. $(PYTHON_BIN)/python -m benchmarks.streams.latency
+
+bench-replay: setup ## Measure a replay beside reading and decoding alone, and beside the live worker (about 2 minutes)
+	@PYTHONPATH=. $(PYTHON_BIN)/python -m benchmarks.replay.run
 
 bench-streams-scale: setup ## Measure two workers, many open episodes, memory and restoring (about 2 minutes)
 	@PYTHONPATH=. $(PYTHON_BIN)/python -m benchmarks.streams.scale

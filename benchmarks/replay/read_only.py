@@ -1,0 +1,41 @@
+"""The ceiling: read the topic and decode its Avro, and nothing else."""
+
+import asyncio
+import json
+import resource
+import sys
+import time
+
+from benchmarks.streams.events import warm_up
+from benchmarks.streams.load import settings
+from rollbus.schemas.codec import decode
+from rollbus.schemas.topics import EPISODE_EVENTS
+from rollbus.streams.replay.range import Bound
+from rollbus.streams.replay.range_kafka import reader, resolve
+from rollbus.streams.replay.source_kafka import KafkaSource, assign
+from rollbus.streams.worker import prepare_process
+
+
+async def run(bootstrap_servers: str, namespace: str) -> None:
+    """Read every partition to its end; print what it took."""
+    prepare_process()
+    warm_up()
+    made = settings(bootstrap_servers, namespace)
+    there = await resolve(made, EPISODE_EVENTS, Bound(), Bound())
+    records = 0
+    async with reader(made) as consumer:
+        places = assign(consumer, namespace, there.ranges)
+        began, cpu = time.monotonic(), time.process_time()
+        for span, place in places.items():
+            source = KafkaSource(consumer, place, span)
+            while batch := await source.read():
+                for raw in batch:
+                    decode(raw.value)
+                records += len(batch)
+        took, used = time.monotonic() - began, time.process_time() - cpu
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
+    print(json.dumps({"records": records, "seconds": took, "cpu_seconds": used, "resident_mb": peak}))
+
+
+if __name__ == "__main__":
+    asyncio.run(run(sys.argv[1], sys.argv[2]))

@@ -73,7 +73,7 @@ def _csv(path: Path) -> Iterable[Any]:
 
 
 def _parquet(path: Path) -> Iterable[Any]:
-    from pyarrow import parquet  # type: ignore[import-untyped]
+    from pyarrow import parquet
 
     rows: list[Any] = parquet.read_table(path).to_pylist()
     return rows

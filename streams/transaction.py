@@ -276,7 +276,7 @@ class Runner:
             await self._run(part)
 
     async def _run(self, batch: Batch) -> None:
-        """Make one batch one transaction."""
+        """Make one batch one transaction; where only time has passed, leave it to a later one."""
         assert self._producer is not None
         assert self._work is not None
         started = time.monotonic()

@@ -1,0 +1,148 @@
+"""`rollbus finetune` on a real broker, ClickHouse's engine and ART: it learns, and a kill midway costs nothing."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rollbus.consumers.clickhouse import ClickHouseSettings, ask
+from rollbus.local.tether import tethered
+from tests.services.art_fixtures import MODEL, ArtServer
+
+pytestmark = pytest.mark.services
+
+ROOT = Path(__file__).parents[2]
+EXAMPLES, GENERATIONS, EPOCHS, HELD_OUT = 8, 8, 6, 64
+RUN = "even"
+DEADLINE_S = 90.0
+
+
+@dataclass(slots=True)
+class Run:
+    """One configuration, started as a user starts it."""
+
+    folder: Path
+    clickhouse: ClickHouseSettings
+
+    def start(self, *options: str) -> subprocess.Popen[bytes]:
+        environment = {name: value for name, value in os.environ.items() if not name.startswith("ROLLBUS_")}
+        arguments = ["--config", "rollbus.yaml", "finetune", "--config_file", "finetune.yml", *options]
+        validation = ["--validation_dataset", "held_out.jsonl", "--validation_interval", str(EPOCHS)]
+        with (self.folder / "finetune.log").open("ab") as log:
+            return subprocess.Popen(
+                [*tethered(), sys.executable, "-m", "rollbus", *arguments, *validation],
+                cwd=self.folder,
+                stdout=log,
+                stderr=log,
+                env={**environment, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
+            )
+
+    def log(self) -> str:
+        return (self.folder / "finetune.log").read_text()[-6000:]
+
+    def rows(self) -> list[dict[str, Any]]:
+        path = self.folder / "output" / "training_metrics.jsonl"
+        return [json.loads(line) for line in path.read_text().splitlines()] if path.exists() else []
+
+    def wait_for_epoch(self, epoch: int, process: subprocess.Popen[bytes]) -> None:
+        deadline = time.monotonic() + DEADLINE_S
+        while len(self.rows()) <= epoch:
+            assert process.poll() is None, self.log()
+            assert time.monotonic() < deadline, self.log()
+            time.sleep(0.05)
+
+    def ask(self, statement: str) -> list[tuple[Any, ...]]:
+        return [tuple(row) for row in ask(self.clickhouse, statement, {"namespace": f"{RUN}."}).rows]
+
+
+@pytest.fixture
+def run(kafka: str, clickhouse: tuple[str, int], own_art_server: ArtServer, tmp_path: Path) -> Run:
+    own_art_server.start()
+    host, port = clickhouse
+    services = {
+        "kafka": {"bootstrap_servers": kafka},
+        "clickhouse": {"host": host, "port": port, "database": "finetune"},
+        "sink": {"linger_ms": 100},
+    }
+    (tmp_path / "rollbus.yaml").write_text(yaml.safe_dump(services))
+    (tmp_path / "finetune.yml").write_text(yaml.safe_dump(configuration(own_art_server)))
+    for name, count in (("train", EXAMPLES), ("held_out", HELD_OUT)):
+        lines = [json.dumps({"id": f"{name}-{n}", "question": f"choose {name} {n}"}) for n in range(count)]
+        (tmp_path / f"{name}.jsonl").write_text("\n".join(lines))
+    return Run(tmp_path, ClickHouseSettings(host=host, port=port, database="finetune"))
+
+
+def configuration(art: ArtServer) -> dict[str, Any]:
+    workflow = "tests.services.finetune_workflow"
+    return {
+        "llms": {"policy": {"_type": "openai", "model_name": "base", "base_url": art.model_url}},
+        "workflow": {"_type": "python", "function": f"{workflow}:babble", "llm": "policy"},
+        "eval": {
+            "general": {"max_concurrency": 32, "output_dir": "eval", "dataset": {"file_path": "train.jsonl"}},
+            "evaluators": {"even": {"_type": "python", "function": f"{workflow}:evenness"}},
+        },
+        "trajectory_builders": {"b": {"_type": "openpipe_art_traj_builder", "num_generations": GENERATIONS}},
+        "trainer_adapters": {
+            "a": {
+                "_type": "openpipe_art_trainer_adapter",
+                "backend": {"ip": "127.0.0.1", "port": art.control_port, "name": MODEL, "base_model": "base"},
+                "training": {"learning_rate": 1e-2},
+            }
+        },
+        "trainers": {"t": {"_type": "openpipe_art_trainer"}},
+        "finetuning": {
+            "enabled": True,
+            "trainer": "t",
+            "trajectory_builder": "b",
+            "trainer_adapter": "a",
+            "reward_function": {"name": "even"},
+            "num_epochs": EPOCHS,
+            "output_dir": "output",
+        },
+        "rollbus": {"run_id": RUN, "data_dir": "state"},
+    }
+
+
+def test_a_run_killed_in_the_middle_resumes_learns_and_has_every_count(run: Run) -> None:
+    first = run.start()
+    try:
+        run.wait_for_epoch(1, first)
+        time.sleep(0.3)  # into the third epoch's play
+    finally:
+        first.send_signal(signal.SIGKILL)
+        first.wait()
+    second = run.start("--resume")
+    assert second.wait(DEADLINE_S) == 0, run.log()
+
+    rows = run.rows()
+    assert [row["epoch"] for row in rows] == list(range(EPOCHS))
+    assert [row["num_trajectories"] for row in rows] == [EXAMPLES * GENERATIONS] * EPOCHS
+    assert [row["step_policy_version"] for row in rows] == list(range(1, EPOCHS + 1))
+    history = json.loads((run.folder / "output" / "validation_history.json").read_text())
+    assert [row["epoch"] for row in history] == [0, EPOCHS]
+    assert (run.folder / "output" / "reward_plot.png").exists()
+    assert "Finetuning completed successfully!" in run.log()
+
+    assert history[1]["avg_reward_low"] > history[0]["avg_reward_high"], history
+    statement = """
+        SELECT policy_version, metrics['reward_low'], metrics['reward_high'] FROM evaluations FINAL
+        WHERE namespace = {namespace:String} ORDER BY policy_version
+    """
+    (first_version, _, high_before), (last_version, low_after, _) = run.ask(statement)
+    assert (first_version, last_version) == (0, EPOCHS)
+    assert low_after > high_before, f"validation went from at most {high_before} to at least {low_after}"
+    steps = """
+        SELECT uniqExact(step), sum(trained) FROM steps FINAL
+        WHERE namespace = {namespace:String} AND state = 'completed'
+    """
+    ((completed, trained),) = run.ask(steps)
+    assert completed == EPOCHS
+    assert trained == sum(row["num_trajectories"] for row in rows), "no group of so many is without signal"

@@ -22,7 +22,7 @@ kafka: setup ## Fetch Kafka's jars (part of setup)
 demo: setup ## Watch an agent get better from its own traffic (about 8 minutes)
 	@$(PYTHON_BIN)/rollbus demo
 
-finetune-demo: setup ## Finetune tic-tac-toe from a NeMo configuration, killed and resumed on the way (about 5 minutes)
+finetune-demo: setup ## Finetune tic-tac-toe from a NeMo configuration, killed and resumed on the way (about 7 minutes)
 	@$(PYTHON_BIN)/python -m benchmarks.finetuning.prove
 
 test: test-312 test-311 test-openai test-java ## Run every test, on real Kafka, ClickHouse's engine and ART

@@ -1,7 +1,7 @@
 """Tic-tac-toe through `rollbus finetune` on ART, killed with SIGKILL in the middle and resumed: does it learn, and do
 the counts come out as if nothing had happened?
 
-    python -m benchmarks.finetuning.prove [--epochs 3] [--examples 64] [--validation 812]
+    python -m benchmarks.finetuning.prove [--epochs 4] [--examples 64] [--validation 812]
 
 Everything starts from nothing in a new folder. Ends with code 1 where the intervals of the validation before and after
 overlap, or a count is off.
@@ -108,7 +108,7 @@ def wait_for_epochs(folder: Path, process: "subprocess.Popen[bytes]", count: int
 def parsed() -> argparse.Namespace:
     """Return the options."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--epochs", type=int, default=4)
     parser.add_argument("--examples", type=int, default=64)
     parser.add_argument("--validation", type=int, default=812)
     return parser.parse_args()

@@ -71,12 +71,12 @@ def test_every_fragment_of_the_art_guide_fits_into_its_configuration(fragment: A
         (
             "trainer_adapters.art_adapter.training.beta",
             "0.25",
-            lambda config: adapter_of(config).training.beta == 0.25,
+            lambda config: adapter_of(config).model_dump()["training"]["beta"] == 0.25,
         ),
         (
             "trainer_adapters.art_adapter.backend.init_args.max_seq_length",
             "512",
-            lambda config: adapter_of(config).backend.init_args.max_seq_length == 512,
+            lambda config: adapter_of(config).model_dump()["backend"]["init_args"]["max_seq_length"] == 512,
         ),
         (
             "trajectory_builders.art_builder.num_generations",

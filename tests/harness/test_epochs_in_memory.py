@@ -176,7 +176,7 @@ async def test_an_attempt_without_a_score_is_left_out_and_not_zero(tmp_path: Pat
 def shaped(item: EvalInputItem) -> EvalOutputItem:
     """A step's reward beside the result's."""
     good = float(int(item.output_obj) % 2 == 0)
-    return EvalOutputItem(id=item.id, score=good, shaped_rewards=[0.25])
+    return EvalOutputItem.model_validate({"id": item.id, "score": good, "shaped_rewards": [0.25]})
 
 
 async def test_rewards_of_steps_count_and_stand_at_their_turns(tmp_path: Path) -> None:
@@ -204,7 +204,8 @@ async def test_a_built_trajectory_carries_messages_and_log_probs(tmp_path: Path)
             await made.builder.start_run(RUN)
         collection = await made.builder.finalize(RUN)
     (group,) = collection.trajectories
-    asked, said = group[0].episode
+    messages: list[Any] = list(group[0].episode)
+    asked, said = messages
     assert (asked.role.value, asked.content, asked.logprobs) == ("user", "question 0", None)
     assert said.role.value == "assistant"
     assert said.logprobs["content"][0]["logprob"] == -0.5
@@ -294,7 +295,7 @@ async def test_validation_runs_by_interval_and_at_the_end_and_trains_nothing(tmp
     held_out = tmp_path / "held_out.jsonl"
     held_out.write_text("\n".join(json.dumps({"id": f"v{n}", "question": f"held out {n}"}) for n in range(4)))
     config = read(tmp_path, document(tmp_path))
-    run = {"validation_dataset": str(held_out), "validation_interval": 2}
+    run: dict[str, Any] = {"validation_dataset": str(held_out), "validation_interval": 2}
     async with opened(config, memory_bus(config), Endpoint(), **run) as made:
         await run_epochs(made, 3)
         assert not any("held out" in str(one.turns) for one in made.log.view.trajectories.values())

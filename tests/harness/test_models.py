@@ -1,6 +1,7 @@
 """The data models and interfaces have the guides' fields, defaults, messages and signatures."""
 
 import inspect
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -84,10 +85,10 @@ def test_enabled_finetuning_names_every_field_that_is_missing() -> None:
 
 
 def test_the_defaults_of_a_run_are_the_guides() -> None:
-    run = FinetuneRunConfig(config_file="c.yml")
+    run = FinetuneRunConfig(config_file=Path("c.yml"))
     assert (run.result_json_path, run.endpoint_timeout, run.validation_interval, run.override) == ("$", 300, 5, ())
     with pytest.raises(ValidationError):
-        FinetuneRunConfig(config_file="c.yml", validation_interval=0)
+        FinetuneRunConfig(config_file=Path("c.yml"), validation_interval=0)
     with pytest.raises(ValidationError):
         FinetuneConfig(num_epochs=0)
 

@@ -46,7 +46,7 @@ def test_a_failed_validation_has_no_reward_and_its_reason(tmp_path: Path) -> Non
 
 
 def test_the_plot_has_every_curve_that_has_points() -> None:
-    training = [
+    training: list[dict[str, Any]] = [
         {"epoch": 0, "avg_reward": 0.1, "filtered_avg_reward": 0.2, "curriculum_percentile": 0.3},
         {"epoch": 1, "avg_reward": 0.3, "filtered_avg_reward": None, "curriculum_percentile": 0.5},
     ]

@@ -35,7 +35,7 @@ class ModelServer:
         body = await request.json()
         self.asked.append(body)
         said = _text(next(one["content"] for one in reversed(body["messages"]) if one["role"] == "user"))
-        token = {"token": "t", "bytes": None, "logprob": -0.5, "top_logprobs": []}
+        token: dict[str, Any] = {"token": "t", "bytes": None, "logprob": -0.5, "top_logprobs": []}
         choice = {
             "index": 0,
             "finish_reason": "stop",
@@ -115,7 +115,7 @@ async def plain_python(question: str, llm: Any) -> str:
 
 
 def own_rule(question: str, options: dict[str, Any]) -> str:
-    return options["answers"][question]
+    return str(options["answers"][question])
 
 
 @pytest.mark.parametrize(
@@ -299,17 +299,19 @@ async def test_an_endpoint_that_records_goes_on_with_the_episode(tmp_path: Path)
         await made.builder.start_run(RUN, {"epoch": 0})
         collection = await made.builder.finalize(RUN, {"epoch": 0})
     assert collection.count() == 6
-    assert [item.role.value for item in collection.trajectories[0][0].episode] == ["user", "assistant"]
+    episode: list[Any] = list(collection.trajectories[0][0].episode)
+    assert [item.role.value for item in episode] == ["user", "assistant"]
 
 
 class AgentServer:
     """An agent behind an address, as a service that records with rollbus."""
 
     def __init__(self, model: Any) -> None:
-        self.model, self.recorder, self.url = model, None, ""
+        self.model, self.url = model, ""
+        self.recorder: Any = None
 
     async def answer(self, request: web.Request) -> web.Response:
-        recorder: Any = self.recorder
+        recorder = self.recorder
         question = (await request.json())["input_message"]
         client = recorder.wrap(self.model)
         with recorder.attach(request.headers), recorder.function("<workflow>"):

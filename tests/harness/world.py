@@ -52,7 +52,7 @@ class Endpoint:
             "usage": {"prompt_tokens": len(question), "completion_tokens": 1, "total_tokens": len(question) + 1},
         }
         if self.with_tokens:
-            token = {"token": "t", "bytes": None, "logprob": -0.5, "top_logprobs": []}
+            token: dict[str, Any] = {"token": "t", "bytes": None, "logprob": -0.5, "top_logprobs": []}
             choice |= {"logprobs": {"content": [token], "refusal": None}, "token_ids": [seen]}
             choice["prompt_token_ids"] = [ord(letter) for letter in question]
         return ChatCompletion.model_validate({**answer, "choices": [choice]})

@@ -54,7 +54,7 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
 @click.group(invoke_without_command=True)
 @options
 @click.pass_context
-def replay(ctx: click.Context, **chosen: Any) -> None:
+def replay(ctx: click.Context, /, **chosen: Any) -> None:
     """Decide a range of the log again: another reward, grouping or curriculum, and the same bytes every time.
 
     `rollbus replay --from '2h ago' --reward fixed.yaml --as fixed` writes into topics of its own, `replay-fixed.`; live

@@ -15,7 +15,6 @@ from rollbus.schemas.codec import encode
 from rollbus.schemas.control import ConfigApplied, Tick
 from rollbus.schemas.drops import Drop, DropReason
 from rollbus.schemas.errors import RecordError
-from rollbus.schemas.events import EpisodeStarted
 from rollbus.schemas.groups import TrainingBatch
 from rollbus.schemas.replays import StageDigest
 from rollbus.schemas.topics import BATCHES, DEAD_LETTERS, DROPS, MAX_RECORD_BYTES, RUN_LOG, Topic
@@ -77,11 +76,11 @@ class Chain:
         before_tick: BeforeTick | None = None,
         app_version: str = "",
     ) -> None:
-        """`change` is for recorded configurations; `early` are rewards that an episode has from its start."""
+        """`change` is for recorded configurations; `early` are rewards that an episode has from its first event on."""
         self._partitions, self._output, self._partition_of = partitions, output, partition_of
         self._source, self._namespace, self._app_version = source_namespace, namespace, app_version
         self._recorded, self._change, self._before_tick = recorded or Recorded(), change, before_tick
-        self._excluded, self._early = excluded, early or {}
+        self._excluded, self._early = excluded, dict(early or {})
         self._told_excluded: set[str] = set()
         self._readers = [self._reader(stage) for stage in stages]
         self._first = [reader for reader in self._readers if reader.input is self._readers[0].input]
@@ -114,10 +113,10 @@ class Chain:
                 if changed is None:
                     continue
                 incoming = replace(incoming, record=changed, data=encode(changed))
-            self._hand(self._first, partition, incoming)
-            if self._early and isinstance(incoming.record, EpisodeStarted):
-                for reward in self._early.get(incoming.record.episode_id, ()):
+            if self._early:
+                for reward in self._early.pop(getattr(incoming.record, "episode_id", ""), ()):
                     self._hand(self._first, partition, reward)
+            self._hand(self._first, partition, incoming)
             if len(self._first[0].waiting) >= ASK_AT_ONCE:
                 await self._ask(self._asked_at_once)
         await self._ask(self._asked_at_once)

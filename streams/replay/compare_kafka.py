@@ -1,6 +1,6 @@
 """Two namespaces read for a comparison: replays of one log, or a replay and what live made of the same range."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncGenerator
 from contextlib import aclosing
 from typing import Any
 
@@ -53,7 +53,7 @@ async def read_side(settings: StreamSettings, name: str, span: Span, manifests: 
     return made
 
 
-async def decoded(settings: StreamSettings, topic: Topic) -> AsyncIterator[Any]:
+async def decoded(settings: StreamSettings, topic: Topic) -> AsyncGenerator[Any, None]:
     """Yield a topic's records, whole, without ticks and configurations."""
     joiner: Joiner[None] = Joiner()
     async with aclosing(read_whole(settings, topic)) as found:

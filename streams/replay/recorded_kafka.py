@@ -7,7 +7,7 @@ are decoded.
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import AsyncIterator, Container, Sequence
+from collections.abc import AsyncGenerator, Container, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -138,7 +138,9 @@ async def find_judged(settings: StreamSettings, runs: Sequence[RunConfig]) -> Fi
     return find
 
 
-async def read_whole(settings: StreamSettings, topic: Topic, partitions: int | None = None) -> AsyncIterator[Any]:
+async def read_whole(
+    settings: StreamSettings, topic: Topic, partitions: int | None = None
+) -> AsyncGenerator[Any, None]:
     """Yield every committed record of a topic's partitions, one after the other, as far as it goes now."""
     name = topic.full_name(settings.namespace)
     count = partitions_of(topic, settings) if partitions is None else partitions
@@ -168,9 +170,7 @@ async def read_exclusions(settings: StreamSettings) -> tuple[frozenset[str], int
     return frozenset(episodes), position
 
 
-async def read_rewards(
-    settings: StreamSettings, topic: Topic, ranges: Sequence[ReplayRange]
-) -> dict[str, list[Incoming]]:
+async def read_rewards(settings: StreamSettings, ranges: Sequence[ReplayRange]) -> dict[str, list[Incoming]]:
     """Return every reward report of a range, by episode, in the order of its partition."""
     found: dict[str, list[Incoming]] = {}
     async with reader(settings) as consumer:

@@ -15,6 +15,7 @@ from rollbus.cli.stages import all_stages
 from rollbus.schemas.codec import encode
 from rollbus.schemas.errors import ConfigurationError, DataLossError
 from rollbus.schemas.topics import EPISODE_EVENTS, STAGE_INPUTS, TRAJECTORIES
+from rollbus.schemas.trajectories import RewardRevised, Trajectory
 from rollbus.settings import Settings
 from rollbus.streams.replay.manifest_kafka import find_manifest, read_manifests, write_manifest
 from rollbus.streams.replay.plan import ReplayPlan, chain_of
@@ -150,6 +151,23 @@ async def test_ticks_and_times_bound_a_range_alike(settings: Settings) -> None:
     assert by_tick.digests == by_time.digests
     assert (by_tick.from_ms, by_tick.to_ms) == (start_ms + 3_000, start_ms + 6_000)
     assert await read_manifests(settings.stream_settings()) == {}
+
+
+async def test_with_the_rewards_of_the_end_late_feedback_is_there_from_the_beginning(
+    settings: Settings,
+) -> None:
+    names = [name_of(settings, rewards) for rewards in ("recorded", "end")]
+    for name, rewards in zip(names, ("recorded", "end"), strict=True):
+        await replay_of(settings, name, rewards=rewards, stages=("assembly",)).run()
+    found = [await records(replay_of(settings, name).replay_settings, "trajectories") for name in names]
+    revised, whole = (sum(isinstance(each, RewardRevised) and not each.excluded for each in side) for side in found)
+    assert revised > 0 == whole
+    assert any(
+        reward.source == "agent" and len(each.rewards) > 1
+        for each in found[1]
+        if isinstance(each, Trajectory)
+        for reward in each.rewards
+    )
 
 
 async def test_a_deleted_replay_is_gone_with_its_topics(settings: Settings) -> None:

@@ -4,10 +4,11 @@ A configuration and a dataset go in; trained weights, metrics and plots come out
 interfaces here and register themselves by name; `rollbus finetune` runs them.
 
 In reading order: episodes, typed, finetune_config, evaluation_models, interfaces (what users write against); registry,
-configuration, config_file, builder (from YAML to components); llms, workflows, endpoint, evaluators, datasets,
-recording, evaluation_run (running examples); bus, bus_kafka, bus_memory, run_view, epochs, publishing (the log);
-art_components, art_trajectory_builder, art_trainer_adapter, art_trainer, curriculum, outputs, plot (the toolkit's own
-components); dpo_components and its parts; run_settings, processes, finetune (the command).
+configuration, config_file, builder (from YAML to components); calling, llms, workflows, endpoint, evaluators, datasets,
+recording, evaluation_run (running examples); bus, bus_kafka, bus_memory, run_view, run_log, transcripts, publishing
+(the log); art_components, art_trajectory_builder, art_registration, art_trainer_adapter, art_trainer, curriculum,
+troubles, outputs, plot (the toolkit's own components); candidates, dpo_components, dpo_trajectory_builder,
+nemo_customizer_… (preferences); run_settings, processes, show, finetune (the command).
 """
 
 from typing import TYPE_CHECKING

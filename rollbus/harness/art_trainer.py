@@ -95,11 +95,12 @@ class ARTTrainer(Trainer):
         chosen = await self._choose(collection, epoch)
         self._metrics[epoch] = self._epoch_metrics(collection, chosen.collection)
         self._stop_where_flat(collection)
-        if not isinstance(self.trainer_adapter, ARTTrainerAdapter) and not chosen.collection.count():
+        if isinstance(self.trainer_adapter, ARTTrainerAdapter):
+            return await self.trainer_adapter.submit(collection)  # the run's curriculum has chosen from it already
+        if not chosen.collection.count():
             logger.warning("No trajectories left in epoch %d after the curriculum", epoch + 1)
             return None
-        on_bus = isinstance(self.trainer_adapter, ARTTrainerAdapter)
-        return await self.trainer_adapter.submit(collection if on_bus else chosen.collection)
+        return await self.trainer_adapter.submit(chosen.collection)
 
     def apply_curriculum_learning(
         self, trajectory_collection: TrajectoryCollection, epoch: int

@@ -113,6 +113,7 @@ async def components(
     builder: Builder, log: RunLog, run: FinetuneRunConfig, *, resume: bool = False
 ) -> AsyncIterator[Components]:
     """Make, bind and initialize the three components of a configuration; clean up after them."""
+    run = run.model_copy(update={"config_file": builder.config})  # as it was read, its overrides applied
     config = builder.config.finetuning.model_copy(update={"run_configuration": run})
     trajectories = await builder.get_trajectory_builder(config.trajectory_builder or "")
     adapter = await builder.get_trainer_adapter(config.trainer_adapter or "")

@@ -2,6 +2,7 @@
 
 import logging
 from abc import ABC, abstractmethod
+from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
@@ -41,7 +42,7 @@ class TrajectoryBuilder(ABC):
         config = EvaluationRunConfig(config_file=self.builder.config)
         if run is not None:
             config = EvaluationRunConfig(
-                config_file=self.builder.config,
+                config_file=run.config_file,
                 dataset=run.dataset,
                 result_json_path=run.result_json_path,
                 endpoint=run.endpoint,
@@ -168,7 +169,7 @@ class Trainer(ABC):
         assert run is not None
         validation = run.model_copy(
             update={
-                "config_file": run.validation_config_file or run.config_file,
+                "config_file": Path(run.validation_config_file) if run.validation_config_file else run.config_file,
                 "dataset": run.validation_dataset,
             }
         )

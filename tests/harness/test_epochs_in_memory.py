@@ -306,6 +306,28 @@ async def test_validation_runs_by_interval_and_at_the_end_and_trains_nothing(tmp
     assert list(rows[0]) == [*fields, "avg_reward_low", "avg_reward_high"]
 
 
+def always_two(question: str) -> str:
+    return "2"
+
+
+async def test_validation_with_a_configuration_of_its_own_runs_that_one(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    plain = document(other)
+    plain["workflow"] = {"_type": "python", "function": f"{__name__}:always_two"}
+    read(other, plain)
+    config = read(tmp_path, document(tmp_path))
+    run: dict[str, Any] = {
+        "validation_dataset": str(other / "train.json"),
+        "validation_config_file": str(other / "config.yml"),
+        "validation_interval": 9,
+    }
+    async with opened(config, memory_bus(config), Endpoint(), **run) as made:
+        await run_epochs(made, 1)
+    assert [row["avg_reward"] for row in output(tmp_path, "validation_history.json")] == [1.0, 1.0]
+    assert rows_of(tmp_path)[0]["avg_reward"] == 0.5, "training goes on with its own"
+
+
 async def test_what_a_trainer_leaves_out_of_its_collection_is_not_trained(tmp_path: Path) -> None:
     config = read(tmp_path, document(tmp_path))
     async with opened(config, memory_bus(config), Endpoint()) as made:

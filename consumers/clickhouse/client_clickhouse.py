@@ -56,6 +56,11 @@ class ClickHouse:
         self._client: Client | None = None
         self._column_types: dict[str, dict[str, ClickHouseType]] = {}
 
+    @property
+    def database(self) -> str:
+        """The database that statements run in."""
+        return self._database
+
     def command(self, sql: str) -> None:
         """Run one statement without result."""
         with self._translated(f"statement {sql.split(chr(10))[0][:80]!r}"):

@@ -4,11 +4,12 @@ The order that keeps readers undisturbed and the sink running, for all tables to
 1. make `<table>_rebuild` of each, and take over what the log does not hold: other namespaces, offsets outside it;
 2. read the log as far as the sink has written it; check each range that the sink noted by the digest of its bytes;
 3. compare old and new, range by range: what the old table has and the new one lacks stops everything;
-4. exchange the two by name, take over what the sink wrote into the old one meanwhile, and drop the old one.
+4. exchange the two by name, let inserts into the old one end, take over what the sink wrote meanwhile, and drop it.
 """
 
 import asyncio
 import hashlib
+import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
@@ -22,6 +23,10 @@ from rollbus.schemas.errors import ConfigurationError, DataLossError
 MAX_ROWS = 50_000
 MAX_BYTES = 32 * 1024 * 1024
 SUFFIX = "_rebuild"
+OVERLAP_MS = 60_000
+"""An insert may have begun, and be visible, so long apart: rows taken over twice are absorbed by their id."""
+INSERTS_END_S, LOOK_EVERY_S = 60.0, 0.05
+"""How long an insert that began before the exchange may take."""
 
 Progress = Callable[[int, int], None]
 """Hears offsets done and to do."""
@@ -87,6 +92,7 @@ class _Rebuild:
         self._progress = progress
         self._made = Rebuilt()
         self._exchanged: list[str] = []
+        self._began_ms = 0
 
     async def run(self) -> Rebuilt:
         spans = self._as_far_as_written(await self._log.spans(topics_of(self._tables)))
@@ -113,6 +119,7 @@ class _Rebuild:
         }
 
     def _begin(self, spans: Mapping[Partition, Span]) -> None:
+        self._began_ms = int(self._client.query("SELECT toUnixTimestamp64Milli(now64(3))")[1][0][0])
         for table in self._tables:
             self._client.command(f"DROP TABLE IF EXISTS {table}{SUFFIX} SYNC")
             self._client.command(f"CREATE TABLE {table}{SUFFIX} AS {table}")
@@ -160,10 +167,22 @@ class _Rebuild:
         for table in self._tables:
             self._made.tables.append(self._compare(table, spans))
         for table in self._tables:
+            since = f"ingested_at >= fromUnixTimestamp64Milli({self._began_ms - OVERLAP_MS})"
+            newer = f"NOT ({self._within(spans)}) AND {since}"
+            self._copy(table, f"{table}{SUFFIX}", newer)  # so that a reader misses at most a moment's rows
             self._client.command(f"EXCHANGE TABLES {table} AND {table}{SUFFIX}")
             self._exchanged.append(table)
-            self._copy(f"{table}{SUFFIX}", table, f"NOT ({self._within(spans)})")
+            self._wait_for_inserts(table)
+            self._copy(f"{table}{SUFFIX}", table, newer)
             self._client.command(f"DROP TABLE {table}{SUFFIX} SYNC")
+
+    def _wait_for_inserts(self, table: str) -> None:
+        """Return once no insert runs that may still write into the table that had this name."""
+        deadline = time.monotonic() + INSERTS_END_S
+        running = "SELECT count() FROM system.processes WHERE match(query, {pattern:String})"
+        pattern = f"(?i)^\\s*INSERT INTO (`?{self._client.database}`?\\.)?`?{table}`?[ (]"
+        while self._client.query(running, {"pattern": pattern})[1][0][0] and time.monotonic() < deadline:
+            time.sleep(LOOK_EVERY_S)
 
     def _copy(self, source: str, target: str, condition: str) -> None:
         names = ", ".join(self._columns(target))

@@ -45,6 +45,7 @@ def test_mlflow_keeps_each_point_once_under_its_step(tmp_path: Path, monkeypatch
     log_everything_twice(MlflowLogger(uri, namespace="t."))
     client = MlflowClient(uri)
     experiment = client.get_experiment_by_name("rollbus")
+    assert experiment is not None
     (run,) = client.search_runs([experiment.experiment_id])
     assert run.info.run_name == "t.main"
     assert run.data.metrics["train/loss"] == 0.25

@@ -8,7 +8,8 @@ started too. Worker, sink and trainer are always the run's own, in a namespace o
 import asyncio
 import logging
 import os
-from collections.abc import Iterator, Mapping
+import time
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -26,7 +27,7 @@ from rollbus.harness.art_components import ARTTrainerAdapterConfig
 from rollbus.harness.bus_kafka import KafkaBus
 from rollbus.harness.configuration import Configuration
 from rollbus.harness.run_settings import adapter_of, laid_over, on_art_server, settings_of
-from rollbus.local.ports import free_port
+from rollbus.local.ports import free_port, is_free
 from rollbus.local.service import Service
 from rollbus.local.settings import HOST
 from rollbus.local.stack import answers_http
@@ -42,6 +43,9 @@ LOOPBACK = ("localhost", "127.0.0.1", "0.0.0.0", "::1")
 DEMO_MODEL = "rollbus/tictactoe"
 """As a base model: the demo's small one, made on first use."""
 DRAIN_S = 30.0
+LEAVING_S = 30.0
+"""How long the processes of a run that was killed may take to end; they are told to at its death."""
+ART_PORTS = ("art_port", "model_port")
 SETTINGS_FILE = "settings.yaml"
 
 
@@ -164,7 +168,12 @@ class Processes:
         if not path.exists():
             return None
         found: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))
-        return found.get("stack") if found.get("namespace") == self.namespace else None
+        stack = found.get("stack") if found.get("namespace") == self.namespace else None
+        if stack is not None:
+            had_art = (Path(stack["data_dir"]) / "art").exists()
+            names = [name for name in stack if name.endswith("_port") and (had_art or name not in ART_PORTS)]
+            wait_until_free([int(stack[name]) for name in names])
+        return stack
 
     def _model_port(self) -> int:
         """Return the port of the trained model's endpoint, as an entry under `llms` has it."""
@@ -218,6 +227,13 @@ class Processes:
         from rollbus.streams.topics_kafka import ensure_topics
 
         await ensure_topics(self.settings.stream_settings(), all_stages(self.settings))
+
+
+def wait_until_free(ports: Sequence[int], timeout_s: float = LEAVING_S) -> None:
+    """Wait for the ports of an earlier start; one that stays taken is reported by whoever needs it."""
+    deadline = time.monotonic() + timeout_s
+    while not all(map(is_free, ports)) and time.monotonic() < deadline:
+        time.sleep(0.1)
 
 
 def _answers(host: str, port: int) -> bool:

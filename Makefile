@@ -9,7 +9,7 @@ export OMP_NUM_THREADS ?= 1
 OPENAI_VERSIONS := 1.92.0 3.52.0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup kafka demo finetune-demo test test-java test-openai test-fast test-312 test-311 faults bench-analytics bench-replay bench-streams bench-streams-latency bench-streams-scale bench-trainer bench-staleness check format lint types clean
+.PHONY: help setup kafka demo finetune-demo test test-java test-openai test-ui test-fast test-312 test-311 faults bench-analytics bench-replay bench-streams bench-streams-latency bench-streams-scale bench-trainer bench-staleness check format lint types clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | column -t -s @
@@ -44,6 +44,11 @@ test-openai: setup ## Run the recorder's tests with the oldest and the newest op
 
 test-java: setup ## Read and write the wire format with Apache Avro for Java (Maven)
 	@mvn -B -Dstyle.color=never -f tests/java/pom.xml test | grep -E '^\[(INFO|ERROR)\] Tests run|BUILD|ERROR'
+
+test-ui: setup ## Look at `rollbus ui` with a real Chromium, light and dark (about a minute)
+	@command -v chromium > /dev/null || { apt-get update -q && apt-get install -y -q --no-install-recommends chromium fonts-dejavu-core; } > .make/chromium.log 2>&1
+	@mkdir -p .make/ui && cp tests/ui/package.json tests/ui/package-lock.json .make/ui/ && npm ci --prefix .make/ui --no-audit --no-fund --silent
+	@$(PYTHON_BIN)/python -m tests.ui.run .make/ui
 
 test-fast: setup ## Run the tests that need no service
 	@$(PYTHON_BIN)/pytest -m "not services and not faults"

@@ -1,0 +1,121 @@
+"""The page's web application: files, answers as JSON, and a stream that says when there is something new.
+
+    GET /                    the page
+    GET /static/…            its files, all of them shipped with the package
+    GET /api/ask/NAME?run=…  a question's answer: {"columns": […], "rows": […]}
+    GET /api/live?run=…      server-sent events: `pulse` when something was written, `down` while ClickHouse is away
+
+Nothing is written, and nobody else is served: only GET, only under a name of this machine, and a browser is told to
+load nothing from elsewhere.
+"""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Mapping
+from contextlib import asynccontextmanager
+from pathlib import Path
+from typing import Any
+
+from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
+from starlette.middleware import Middleware
+from starlette.middleware.trustedhost import TrustedHostMiddleware
+from starlette.requests import Request
+from starlette.responses import FileResponse, JSONResponse, StreamingResponse
+from starlette.routing import Mount, Route
+from starlette.staticfiles import StaticFiles
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from rollbus.schemas.errors import ConfigurationError, RollbusError
+from rollbus.ui.asking import Asking
+from rollbus.ui.token_text import Texts
+
+STATIC = Path(__file__).parent / "static"
+LOCAL_NAMES = ["127.0.0.1", "localhost", "[::1]"]
+"""What a browser may call this machine; a page of elsewhere that resolves to it has another name."""
+PULSE_S = 2.0
+"""Between two looks at whether something was written; a sink lingers for one second."""
+HEADERS = {
+    "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
+    "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
+    "x-content-type-options": "nosniff",
+    "referrer-policy": "no-referrer",
+    "cross-origin-resource-policy": "same-origin",
+    "cache-control": "no-cache",
+}
+
+
+def make_app(asking: Asking, *, namespace: str, texts: Texts | None = None, pulse_s: float = PULSE_S) -> Starlette:
+    """Return the application; it closes `asking` when it ends."""
+
+    async def page(_: Request) -> FileResponse:
+        return FileResponse(STATIC / "index.html")
+
+    async def ask(request: Request) -> JSONResponse:
+        try:
+            columns, rows = await run_in_threadpool(asking.ask, request.path_params["name"], request.query_params)
+        except ConfigurationError as error:
+            return JSONResponse({"error": str(error)}, status_code=400)
+        except RollbusError as error:
+            return JSONResponse({"error": str(error)}, status_code=503)
+        if texts is not None and "token_ids" in columns:
+            columns, rows = await run_in_threadpool(with_texts, columns, rows, texts)
+        return JSONResponse({"columns": columns, "rows": rows, "namespace": namespace})
+
+    async def live(request: Request) -> StreamingResponse:
+        stream = pulses(asking, request.query_params, pulse_s)
+        return StreamingResponse(stream, media_type="text/event-stream")
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        yield
+        asking.close()
+
+    return Starlette(
+        routes=[
+            Route("/", page),
+            Route("/api/ask/{name}", ask),
+            Route("/api/live", live),
+            Mount("/static", StaticFiles(directory=STATIC)),
+        ],
+        middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=LOCAL_NAMES), Middleware(_Headers)],
+        lifespan=lifespan,
+    )
+
+
+async def pulses(asking: Asking, values: Mapping[str, str], pulse_s: float) -> AsyncIterator[str]:
+    """Yield an event at once and after every change, and a comment otherwise, so that a lost reader is noticed."""
+    before: Any = None
+    while True:
+        try:
+            _, rows = await run_in_threadpool(asking.ask, "pulse", values)
+            now, name = rows, "pulse"
+        except RollbusError as error:
+            now, name = [[str(error)]], "down"
+        yield f"event: {name}\ndata: {json.dumps(now[0])}\n\n" if now != before else ":\n\n"
+        before = now
+        await asyncio.sleep(pulse_s)
+
+
+def with_texts(columns: list[str], rows: list[list[Any]], texts: Texts) -> tuple[list[str], list[list[Any]]]:
+    """Return the answer with a column more: what each token id stands for."""
+    place = columns.index("token_ids")
+    return [*columns, "token_texts"], [[*row, texts(row[place] or [])] for row in rows]
+
+
+class _Headers:
+    """What every answer says to a browser."""
+
+    def __init__(self, app: ASGIApp) -> None:
+        self._app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        async def send_with(message: Message) -> None:
+            if message["type"] == "http.response.start":
+                message["headers"] = [
+                    *message["headers"],
+                    *((name.encode(), value.encode()) for name, value in HEADERS.items()),
+                ]
+            await send(message)
+
+        await self._app(scope, receive, send_with)

@@ -1,0 +1,53 @@
+-- name: conversation
+-- The events of one trajectory's episode in order: turns with messages, tokens and log-probs, tool calls, rewards, ends.
+-- param namespace String = 'rollbus.' : prefix of the log's topics
+-- param trajectory String = '' : trajectory id
+WITH episode AS
+(
+    SELECT episode_id FROM trajectories WHERE namespace = {namespace:String} AND trajectory_id = {trajectory:String}
+)
+SELECT
+    each.event_id AS event_id,
+    each.kind AS kind,
+    each.occurred_at AS occurred_at,
+    each.kafka_topic AS kafka_topic,
+    each.kafka_partition AS kafka_partition,
+    each.kafka_offset AS kafka_offset,
+    turn.model AS model,
+    turn.policy_version AS policy_version,
+    turn.added_messages AS added_messages,
+    turn.completion AS completion,
+    turn.untrainable_reason AS untrainable_reason,
+    token.completion_token_ids AS token_ids,
+    token.logprobs AS logprobs,
+    tool.name AS tool,
+    tool.arguments AS arguments,
+    ifNull(tool.error, tool.result) AS result,
+    reward.name AS reward,
+    reward.value AS value,
+    reward.comment AS comment
+FROM
+(
+    SELECT * FROM events FINAL
+    WHERE namespace = {namespace:String} AND episode_id IN (SELECT episode_id FROM episode)
+) AS each
+LEFT JOIN
+(
+    SELECT * FROM turns FINAL WHERE namespace = {namespace:String} AND episode_id IN (SELECT episode_id FROM episode)
+) AS turn ON turn.event_id = each.event_id
+LEFT JOIN
+(
+    SELECT * FROM turn_tokens FINAL
+    WHERE namespace = {namespace:String} AND episode_id IN (SELECT episode_id FROM episode)
+) AS token ON token.event_id = each.event_id
+LEFT JOIN
+(
+    SELECT * FROM tool_calls FINAL
+    WHERE namespace = {namespace:String} AND episode_id IN (SELECT episode_id FROM episode)
+) AS tool ON tool.event_id = each.event_id
+LEFT JOIN
+(
+    SELECT * FROM rewards FINAL
+    WHERE namespace = {namespace:String} AND episode_id IN (SELECT episode_id FROM episode)
+) AS reward ON reward.event_id = each.event_id
+ORDER BY occurred_at, each.writer_id, each.sequence, each.kafka_offset

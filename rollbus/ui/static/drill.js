@@ -1,0 +1,114 @@
+// From a step to its groups, to a group's trajectories, to a trajectory's conversation, to the event as it is stored.
+
+import { ask } from "./ask.js";
+import { card, facts, make, short, shown, table, time } from "./dom.js";
+import { conversation } from "./conversation.js";
+
+const nothing = (what) => [make("h1", {}, "Not found"), make("p", { class: "empty" }, `${what} is not in ClickHouse. The sink may not have written it yet.`)];
+const link = (kind, id, text = short(id)) => make("a", { href: `#/${kind}/${encodeURIComponent(id)}`, title: id }, text);
+const fateOf = (row) => make("span", { class: `fate ${row.fate}` }, row.reason ? `${row.fate}: ${row.reason.replaceAll("_", " ")}` : row.fate);
+const placeOf = (row) => `${row.kafka_topic} ${row.kafka_partition}:${row.kafka_offset}`;
+
+/** A step and the groups it was made of. */
+export async function step(run, number) {
+  const [groups, steps] = await Promise.all([ask("groups_of_step", { run, step: number }), ask("step_metrics", { run })]);
+  const found = steps.find((row) => String(row.step) === String(number));
+  if (!found && !groups.length) return nothing(`Step ${number} of run ${run}`);
+  return [
+    make("h1", {}, `Step ${number}`),
+    found ? card("What it did", null, facts([
+      ["weights", `${found.base_version} → ${found.policy_version}`], ["trained", found.trained], ["dropped", found.dropped], ["loss", found.loss],
+      ["entropy", found.entropy], ["gradient norm", found.grad_norm], ["clip fraction", found.clip_fraction], ["took", `${shown(found.duration_ms)} ms`],
+    ]), { wide: true, name: "step" }) : null,
+    card("Groups", "In the order of the batch.", table("Groups", [
+      { title: "group", of: (row) => link("group", row.group_id), id: true },
+      { title: "task", of: (row) => row.task },
+      { title: "mean reward", of: (row) => shown(row.reward_mean), number: true },
+      { title: "deviation", of: (row) => shown(row.reward_std), number: true },
+      { title: "trained", of: (row) => shown(row.trained), number: true },
+      { title: "dropped", of: (row) => shown(row.dropped), number: true },
+      { title: "mean lag", of: (row) => shown(row.lag_mean), number: true },
+      { title: "sampled tokens", of: (row) => shown(row.sampled_tokens), number: true },
+    ], groups, { hidden: true }), { wide: true, name: "groups" }),
+  ];
+}
+
+/** A group and its trajectories. */
+export async function group(run, id) {
+  const members = await ask("members_of_group", { run, group: id });
+  if (!members.length) return nothing(`Group ${id} of run ${run}`);
+  const reached = Math.max(1e-9, ...members.map((row) => Math.abs(row.advantage)));
+  return [
+    make("h1", {}, "Group ", make("code", {}, id)),
+    card("Trajectories", "Compared with one another; the advantage is what was trained.", table("Trajectories", [
+      { title: "trajectory", of: (row) => link("trajectory", row.trajectory_id), id: true },
+      { title: "reward", of: (row) => shown(row.reward), number: true },
+      { title: "advantage", of: (row) => advantage(row.advantage, reached), number: true },
+      { title: "components", of: (row) => shown(row.components) },
+      { title: "sampled by", of: (row) => (row.oldest_version === row.newest_version ? `version ${row.newest_version}` : `versions ${row.oldest_version}–${row.newest_version}`) },
+      { title: "tokens", of: (row) => shown(row.sampled_tokens), number: true },
+      { title: "fate", of: fateOf },
+      { title: "step", of: (row) => (row.fate === "trained" ? link("step", String(row.step)) : "–"), number: true },
+      { title: "lag", of: (row) => (row.fate === "trained" ? shown(row.lag) : "–"), number: true },
+    ], members, { hidden: true }), { wide: true, name: "members" }),
+  ];
+}
+
+function advantage(value, reached) {
+  const bar = make("span", { class: value < 0 ? "bar below" : "bar above", "aria-hidden": "true" });
+  bar.style.width = `${Math.round((36 * Math.abs(value)) / reached)}px`;
+  return make("span", { class: "advantage" }, bar, ` ${shown(value)}`);
+}
+
+/** A trajectory: where it came from, what became of it, and what was said. */
+export async function trajectory(run, id) {
+  const [[found], events, decided] = await Promise.all([
+    ask("trajectory", { trajectory: id }), ask("conversation", { trajectory: id }), ask("why_not_trained", { run, id }),
+  ]);
+  if (!found) return nothing(`Trajectory ${id}`);
+  return [
+    make("h1", {}, "Trajectory ", make("code", {}, id)),
+    card("What it is", null, facts([
+      ["task", found.task], ["example", found.example_id], ["episode", found.episode_id], ["agent", found.agent], ["labels", shown(found.labels)],
+      ["started", time(found.started_at)], ["ended", found.stop_reason || found.closed_by], ["turns", found.turns], ["tokens", found.tokens],
+      ["sampled", found.sampled_tokens], ["reward", found.reward], ["components", shown(found.components)],
+      ["not trainable", found.trainable ? null : found.untrainable_reason || "yes"], ["in the log", placeOf(found)],
+    ]), { wide: true, name: "trajectory" }),
+    card("What was decided", "In order, with the record that says so.", table("What was decided", [
+      { title: "stage", of: (row) => row.stage },
+      { title: "what", of: (row) => row.what },
+      { title: "detail", of: (row) => row.detail || "–" },
+      { title: "in the log", of: placeOf, id: true },
+    ], decided, { hidden: true }), { wide: true, name: "decided" }),
+    card("Conversation", "Sampled tokens are coloured by their log-prob: the deeper, the less likely the sampler found them.", conversation(events), { wide: true, name: "conversation" }),
+  ];
+}
+
+/** An event: each of its rows, and what it influenced. */
+export async function event(run, id) {
+  const [rows, influenced] = await Promise.all([ask("event", { id }), ask("lineage_of_event", { id })]);
+  if (!rows.length) return nothing(`Event ${id}`);
+  const reached = influenced.filter((row) => row.trajectory_id);
+  return [
+    make("h1", {}, "Event ", make("code", {}, id)),
+    card("What it influenced", null, reached.length ? table("What it influenced", [
+      { title: "trajectory", of: (row) => link("trajectory", row.trajectory_id), id: true },
+      { title: "run", of: (row) => row.run_id || "–" },
+      { title: "group", of: (row) => (row.group_id ? link("group", row.group_id) : "–"), id: true },
+      { title: "step", of: (row) => (row.step ? link("step", String(row.step)) : "–"), number: true },
+      { title: "fate", of: (row) => (row.fate ? fateOf({ fate: row.fate, reason: row.reason ?? "" }) : "–") },
+      { title: "made version", of: (row) => shown(row.policy_version), number: true },
+    ], reached, { hidden: true }) : make("p", { class: "empty" }, "No trajectory has it yet."), { wide: true, name: "influenced" }),
+    ...rows.map((row) => card(row.table, "As stored.", make("pre", { tabindex: 0 }, pretty(row.row)), { wide: true, name: `raw ${row.table}` })),
+  ];
+}
+
+function pretty(text) {
+  const row = JSON.parse(text);
+  for (const [name, value] of Object.entries(row)) {
+    if (typeof value === "string" && /^[[{]/.test(value)) {
+      try { row[name] = JSON.parse(value); } catch { /* text that only looks like JSON stays text */ }
+    }
+  }
+  return JSON.stringify(row, null, 2).replace(/\[\s+(-?[\d.e+-]+(?:,\s+-?[\d.e+-]+)*)\s+\]/g, (_, list) => `[${list.replace(/\s+/g, " ")}]`);
+}

@@ -1,0 +1,91 @@
+// Fates of trajectories as a flow: all → trained, dropped by which stage, pending → the reasons. Widths are counts.
+
+import { draw, make, percent, shown, table } from "./dom.js";
+
+const WIDTH = 1100, BAR = 12, LEAST = 3, SLOT = 26, TALL = 170, COLUMNS = [0, 380, 760];
+// A slot is what a node with its line of text needs.
+
+/** Rows of the question fate_of_every_trajectory → a figure. */
+export function flow(rows) {
+  const parts = rows.filter((row) => row.fate !== "all" && row.trajectories > 0);
+  const all = parts.reduce((sum, row) => sum + row.trajectories, 0);
+  if (!all) return make("p", { class: "empty" }, "No trajectory yet.");
+  const middle = merged(parts);
+  const leaves = middle.flatMap((each) => each.reasons);
+  const scale = TALL / all;
+  const thick = (count) => Math.max(LEAST, count * scale);
+  place(middle, thick);
+  for (const each of middle) for (const leaf of each.reasons) leaf.parent = each;
+  place(leaves, thick, (leaf) => leaf.parent.top);
+  const height = Math.max(TALL, ...[...middle, ...leaves].map((each) => each.top + Math.max(each.thick, SLOT)));
+  const picture = draw("svg", { viewBox: `0 0 ${WIDTH} ${height}`, role: "img", "aria-label": spoken(middle, all), class: "flow" });
+  const links = draw("g"), bars = draw("g"), words = draw("g");
+  picture.append(links, bars, words);
+  const total = { name: "assembled", count: all, top: (height - all * scale) / 2, thick: all * scale, kind: "all" };
+  node(bars, words, total, COLUMNS[0], all);
+  let from = total.top;
+  for (const each of middle) {
+    const share = each.count * scale;
+    link(links, COLUMNS[0] + BAR, from, share, COLUMNS[1], each.top, each.thick, each.kind, `${each.name}: ${shown(each.count)}`);
+    from += share;
+    node(bars, words, each, COLUMNS[1], all);
+    let inside = each.top;
+    for (const leaf of each.reasons) {
+      const part = each.thick * (leaf.count / each.count);
+      link(links, COLUMNS[1] + BAR, inside, part, COLUMNS[2], leaf.top, leaf.thick, leaf.kind, `${leaf.name}: ${shown(leaf.count)}`);
+      inside += part;
+      node(bars, words, leaf, COLUMNS[2], all);
+    }
+  }
+  return make("figure", { "aria-label": "Fates" }, picture, make("details", {}, make("summary", {}, "Numbers"),
+    table("Fates", [
+      { title: "fate", of: (row) => row.fate },
+      { title: "stage", of: (row) => row.stage || "–" },
+      { title: "reason", of: (row) => row.reason || "–" },
+      { title: "trajectories", of: (row) => shown(row.trajectories), number: true },
+      { title: "share", of: (row) => percent(row.share), number: true },
+    ], rows, { hidden: true })));
+}
+
+function merged(parts) {
+  const found = new Map();
+  for (const row of parts) {
+    const name = row.fate === "dropped" ? `dropped in ${row.stage}` : row.fate;
+    const each = found.get(name) ?? { name, kind: row.fate, count: 0, reasons: [] };
+    each.count += row.trajectories;
+    if (row.fate === "dropped") each.reasons.push({ name: row.reason.replaceAll("_", " "), kind: "dropped", count: row.trajectories });
+    found.set(name, each);
+  }
+  return [...found.values()];
+}
+
+/** Give every node its top: in order, near where its parent is, and never closer than a line of text. */
+function place(nodes, thick, wanted = () => 0) {
+  let top = 0;
+  for (const each of nodes) {
+    each.thick = thick(each.count);
+    each.top = Math.max(top, wanted(each));
+    top = each.top + Math.max(each.thick + 8, SLOT);
+  }
+}
+
+function link(group, x, y, thick, toX, toY, toThick, kind, title) {
+  const bend = (x + toX) / 2;
+  const path = draw("path", {
+    d: `M${x},${y} C${bend},${y} ${bend},${toY} ${toX},${toY} L${toX},${toY + toThick} C${bend},${toY + toThick} ${bend},${y + thick} ${x},${y + thick} Z`,
+    class: `link ${kind}`,
+  });
+  path.append(draw("title", {}, title));
+  group.append(path);
+}
+
+function node(bars, words, each, x, all) {
+  bars.append(draw("rect", { x, y: each.top, width: BAR, height: each.thick, rx: 2, class: `node ${each.kind}` }));
+  const text = draw("text", { x: x + BAR + 8, y: Math.max(each.top + each.thick / 2, 8) + 4 });
+  text.append(draw("tspan", { class: "what" }, each.name), draw("tspan", { class: "many", dx: 6 }, `${shown(each.count)} · ${percent(each.count / all)}`));
+  words.append(text);
+}
+
+function spoken(middle, all) {
+  return `Of ${shown(all)} trajectories: ${middle.map((each) => `${shown(each.count)} ${each.name}`).join(", ")}`;
+}

@@ -1,0 +1,98 @@
+// The first page: does it learn, what became of the traffic, is training sound, does everything flow.
+
+import { ask } from "./ask.js";
+import { chart } from "./charts.js";
+import { card, make, percent, shown, table, time } from "./dom.js";
+import { flow } from "./flow.js";
+
+const METRICS = [
+  ["loss", (row) => row.loss, "Policy loss, with the KL penalty if there is one."],
+  ["KL to reference", (row) => row.metrics.reference_kl, "How far the policy went from the reference, in nats per token."],
+  ["entropy", (row) => row.entropy, "Of the next token, in nats. A fall to zero means that nothing is tried any more."],
+  ["clip fraction", (row) => row.clip_fraction, "Share of sampled tokens whose ratio the clip range held."],
+  ["gradient norm", (row) => row.grad_norm, "Before clipping."],
+  ["mismatch KL", (row) => row.mismatch_kl, "How far trainer and sampler differ on the same weights and tokens."],
+];
+
+/** The run's overview, as cards. */
+export async function overview(run) {
+  const [rewards, smoothed, fates, lags, steps, sink, letters] = await Promise.all([
+    ask("reward_by_policy_version"), ask("smoothed_reward"), ask("fate_of_every_trajectory", { run }), ask("staleness", { run }),
+    ask("step_metrics", { run }), ask("sink_lag"), ask("dead_letters_by_class"),
+  ]);
+  return [
+    make("h1", { class: "unseen" }, `Run ${run}`),
+    figures(rewards, fates, steps, sink, letters),
+    card("Reward by policy version", "Mean with its 95 % interval, smoothed; dotted: a tenth is below, a tenth above.", rewardChart(rewards, smoothed), { wide: true, name: "reward" }),
+    card("Fates", "Every trajectory has one: trained, dropped with a reason, or pending.", flow(fates), { wide: true, name: "fates" }),
+    ...METRICS.map(([title, of, remark]) => card(title, remark, metricChart(title, of, steps), { name: `metric ${title}` })),
+    card("Staleness", "Steps between the weights that sampled a trajectory and those it trained.", stalenessChart(lags), { name: "staleness" }),
+    card("Newest steps", "Choose one to see its groups, trajectories and events.", stepTable(steps), { name: "steps" }),
+    card("Consumer lag", "Offsets that were still ahead when the sink cut its newest range of each topic.", lagTable(sink), { name: "lag" }),
+    card("Dead letters", "Records that could not be processed; “rollbus dead-letters” tries them again.", letterTable(letters), { wide: true, name: "dead letters" }),
+  ];
+}
+
+function figures(rewards, fates, steps, sink, letters) {
+  const all = fates.find((row) => row.fate === "all")?.trajectories ?? 0;
+  const trained = fates.find((row) => row.fate === "trained")?.trajectories ?? 0;
+  const last = rewards.at(-1), step = steps.at(-1);
+  const each = [
+    ["mean reward", last ? shown(last.reward_mean) : "–", last ? `version ${last.policy_version}` : "no score yet"],
+    ["steps", shown(steps.length), step ? `newest made version ${step.policy_version}` : "none yet"],
+    ["trajectories", shown(all), all ? `${percent(trained / all)} trained` : "none yet"],
+    ["behind", shown(sink.reduce((sum, row) => sum + row.lag, 0)), "offsets not yet in ClickHouse"],
+    ["dead letters", shown(letters.reduce((sum, row) => sum + row.letters, 0)), letters.length ? `${letters.length} kinds` : "none"],
+  ];
+  return make("ul", { class: "figures", "aria-label": "At a glance" }, each.map(([name, value, remark]) =>
+    make("li", {}, make("span", { class: "label" }, name), make("strong", {}, value), make("span", { class: "label" }, remark))));
+}
+
+function rewardChart(rewards, smoothed) {
+  const average = new Map(smoothed.map((row) => [row.policy_version, row.smoothed]));
+  return chart("Reward by policy version", rewards, { title: "version", of: (row) => row.policy_version }, [
+    { title: "mean", of: (row) => row.reward_mean, colour: "one" },
+    { title: "smoothed", of: (row) => average.get(row.policy_version), colour: "two" },
+    { title: "low", of: (row) => row.reward_low, colour: "band-edge", width: 0.5 },
+    { title: "high", of: (row) => row.reward_high, colour: "band-edge", width: 0.5 },
+    { title: "p10", of: (row) => row.p10, colour: "quiet", width: 1, dash: [2, 4] },
+    { title: "p90", of: (row) => row.p90, colour: "quiet", width: 1, dash: [2, 4] },
+  ], { band: [4, 3], height: 250 });
+}
+
+function metricChart(title, of, steps) {
+  const rows = steps.filter((row) => of(row) !== null && of(row) !== undefined);
+  if (!rows.length) return make("p", { class: "empty" }, "No step reported it.");
+  return chart(title, rows, { title: "step", of: (row) => row.step }, [{ title, of }]);
+}
+
+function stalenessChart(rows) {
+  const names = rows.map((row) => String(row.lag));
+  return chart("Staleness", rows.map((row, at) => ({ ...row, at })), { title: "steps old", of: (row) => row.at }, [
+    { title: "trajectories", of: (row) => row.trajectories, width: 0 },
+  ], { bars: true, ticks: names });
+}
+
+const stepTable = (steps) => steps.length ? table("Newest steps", [
+  { title: "step", of: (row) => make("a", { href: `#/step/${row.step}` }, String(row.step)), number: true },
+  { title: "version", of: (row) => `${row.base_version} → ${row.policy_version}`, number: true },
+  { title: "trained", of: (row) => shown(row.trained), number: true },
+  { title: "dropped", of: (row) => shown(row.dropped), number: true },
+  { title: "loss", of: (row) => shown(row.loss), number: true },
+  { title: "entropy", of: (row) => shown(row.entropy), number: true },
+], steps.slice(-500).reverse(), { hidden: true }) : make("p", { class: "empty" }, "No step yet.");
+
+const lagTable = (rows) => rows.length ? table("Consumer lag", [
+  { title: "topic", of: (row) => row.topic },
+  { title: "behind", of: (row) => shown(row.lag), number: true },
+  { title: "records", of: (row) => shown(row.records), number: true },
+  { title: "newest write", of: (row) => time(row.newest_write) },
+], rows, { hidden: true }) : make("p", { class: "empty" }, "The sink has written nothing yet.");
+
+const letterTable = (rows) => rows.length ? table("Dead letters", [
+  { title: "stage", of: (row) => row.stage },
+  { title: "topic", of: (row) => row.topic },
+  { title: "error", of: (row) => row.error_class },
+  { title: "letters", of: (row) => shown(row.letters), number: true },
+  { title: "newest", of: (row) => row.newest_message },
+], rows, { hidden: true }) : make("p", { class: "empty" }, "None.");

@@ -1,0 +1,69 @@
+"""A database as a run of some weeks leaves it: the benchmark's rows, with rewards that rise and steps that differ."""
+
+from collections.abc import Iterator
+
+from benchmarks.analytics import generate
+from rollbus.consumers.clickhouse.client_clickhouse import ClickHouse
+from rollbus.consumers.clickhouse.migrator import migrate
+from rollbus.consumers.clickhouse.settings import ClickHouseSettings
+
+TRAJECTORIES = 12_800
+STEPS = 99
+"""Steps of 128 trajectories; the newest hundredth of the trajectories is pending."""
+
+_REWARD = "toFloat64(if(g % 10 < 3, g % 20 < 3, cityHash64(i) % 1000 < 250 + 600 * (1 - exp(-s / 40))))"
+_METRICS = (
+    "map('loss', 0.12 * exp(-s / 45) + 0.01 * sin(s), 'entropy', 0.35 + 1.1 * exp(-s / 60) + 0.02 * sin(s * 1.7), "
+    "'grad_norm', 0.4 + 0.3 * exp(-s / 30) + 0.08 * sin(s * 2.3), 'reference_kl', 0.09 * (1 - exp(-s / 50)), "
+    "'mismatch_kl', 0.002 + 0.001 * abs(sin(s * 3.1)), 'clip_fraction', 0.03 + 0.02 * abs(sin(s)), "
+    "'reward_mean', 0.5)"
+)
+_ASKED = (
+    "['The board is X _ O, _ X _, _ _ _. You play O. Where?', 'You lost that square. Where now?', "
+    "'It is your move again: _ _ _, X O _, _ _ X.'][1 + cityHash64(i) % 3]"
+)
+_ANSWERED = "['I take the lower right square: 9.', 'The centre is free, so 5.', 'I block the row with 3.'][1 + i % 3]"
+_REPLACED = {
+    generate._REWARD: _REWARD,
+    "map('loss', 0.1, 'entropy', 1 + 1 / s, 'grad_norm', 0.5, 'kl', 0.01, 'clip_fraction', 0.1)": _METRICS,
+    f'"user","content":"\', {generate._TEXT},': f'"user","content":"\', {_ASKED},',
+    generate._TEXT: _ANSWERED,
+    "if(g % 10 < 3, 1, 0.5)": "if(g % 10 < 3, g % 20 < 3, 0.25 + 0.6 * (1 - exp(-s / 40)))",
+}
+
+
+def fill(settings: ClickHouseSettings, namespace: str = "rollbus.") -> None:
+    """Make the tables and their rows."""
+    migrate(settings)
+    client = ClickHouse(settings)
+    try:
+        for statement in statements(namespace):
+            client.command(statement)
+    finally:
+        client.close()
+
+
+def statements(namespace: str) -> Iterator[str]:
+    """Yield one INSERT per table."""
+    for topic, tables in generate._TOPICS.items():
+        for table in tables:
+            statement = generate.insert(table, topic, 0, TRAJECTORIES, TRAJECTORIES, namespace)
+            for found, other in _REPLACED.items():
+                statement = statement.replace(found, other)
+            yield statement
+    yield (
+        "INSERT INTO sink_ranges (namespace, kafka_topic, kafka_partition, from_offset, last_offset, next_offset, "
+        "end_offset, records, stored, rows, dead_letters, bytes, digest) "
+        f"SELECT '{namespace}', topic, partition, n * 500, n * 500 + 499, n * 500 + 500, "
+        "if(topic = 'episode-events' AND n = 9, 5642, n * 500 + 500), 500, 500, 500, 0, 50000, 'd' FROM numbers(10) "
+        "ARRAY JOIN [number] AS n ARRAY JOIN ['episode-events', 'trajectories', 'scores', 'run-log'] AS topic "
+        "ARRAY JOIN [0, 1] AS partition"
+    )
+    yield (
+        "INSERT INTO dead_letters (namespace, stage, topic, partition, offset, timestamp, key, value, error_class, "
+        "message, attempt, kafka_topic, kafka_partition, kafka_offset, kafka_timestamp) "
+        f"SELECT '{namespace}', if(number % 3 = 0, 'scoring', 'assembly'), 'episode-events', 0, number, "
+        "toDateTime64('2026-01-01 00:00:00', 3, 'UTC') + toIntervalSecond(number), 'key', 'value', "
+        "if(number % 3 = 0, 'RewardError', 'DecodeError'), 'byte 0 is 0x7B, which begins no known frame', 1, "
+        "'dead-letters', 0, number, toDateTime64('2026-01-01 00:00:00', 3, 'UTC') FROM numbers(7)"
+    )

@@ -1,0 +1,175 @@
+// What a user of `rollbus ui` sees, in a real Chromium, over the database of tests/ui/database.py.
+
+import assert from "node:assert/strict";
+import { createRequire } from "node:module";
+import { join } from "node:path";
+import { after, afterEach, before, test } from "node:test";
+
+const { PAGE, NODE_FOLDER, CLICKHOUSE, SCREENSHOTS } = process.env;
+const { chromium } = createRequire(join(NODE_FOLDER, "package.json"))("playwright-core");
+const QUIET = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"];
+const TRAJECTORIES = "12,800", STEPS = 99;
+
+let browser, context, page, complaints, elsewhere;
+
+before(async () => { browser = await chromium.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args: QUIET }); });
+after(async () => { await browser.close(); });
+afterEach(async () => {
+  await context.close();
+  assert.deepEqual(complaints, [], "the browser complained");
+  assert.deepEqual(elsewhere, [], "the page asked somebody else");
+});
+
+async function open(hash = "#/", options = {}) {
+  context = await browser.newContext({ viewport: { width: 1360, height: 900 }, ...options });
+  page = await context.newPage();
+  complaints = [], elsewhere = [];
+  page.on("console", (message) => message.type() === "error" && complaints.push(message.text()));
+  page.on("pageerror", (error) => complaints.push(error.message));
+  page.on("request", (request) => request.url().startsWith(PAGE) || request.url().startsWith("data:") || elsewhere.push(request.url()));
+  await page.goto(PAGE + hash);
+  await drawn();
+}
+
+const drawn = () => page.waitForSelector('main[aria-busy="false"]');
+const card = (name) => page.locator(`[data-card="${name}"]`);
+const text = async (name) => (await card(name).innerText()).replace(/\s+/g, " ");
+
+test("the overview shows reward, fates, staleness, every metric of a step, lag and dead letters", async () => {
+  await open();
+  const glance = await page.locator(".figures").innerText();
+  assert.match(glance, new RegExp(`steps\\s+${STEPS}`));
+  assert.match(glance, new RegExp(`trajectories\\s+${TRAJECTORIES}`));
+  for (const name of ["reward", "metric loss", "metric KL to reference", "metric entropy", "metric clip fraction", "metric gradient norm", "staleness"]) {
+    assert.ok(await inked(name), `${name}: nothing is drawn`);
+  }
+  assert.match(await text("lag"), /episode-events 1,284/);
+  assert.match(await text("dead letters"), /assembly episode-events DecodeError 4/);
+});
+
+test("fates flow from all trajectories to trained, dropped by stage and reason, and pending", async () => {
+  await open();
+  const flow = await card("fates").locator("svg").innerHTML();
+  for (const [name, count] of [["assembled", "12,800"], ["dropped in curriculum", "3,752"], ["no signal", "3,752"], ["untrainable", "256"], ["stale", "189"], ["pending", "125"]]) {
+    assert.match(flow, new RegExp(`${name}</tspan><tspan[^>]*>${count} `), name);
+  }
+  const spoken = await card("fates").locator("svg").getAttribute("aria-label");
+  assert.match(spoken, /Of 12,800 trajectories: 8,478 trained/);
+});
+
+test("a chart's numbers are there as a table too, and stand open when the page draws anew", async () => {
+  await open();
+  await card("metric loss").locator("summary").click();
+  const rows = card("metric loss").locator(".scroll tbody tr");
+  assert.equal(await rows.count(), STEPS);
+  assert.match((await rows.first().innerText()).replace(/\s+/g, " "), /^1 0\.126$/);
+  await page.emulateMedia({ colorScheme: "dark" });
+  await page.waitForFunction(() => getComputedStyle(document.body).backgroundColor === "rgb(18, 22, 28)");
+  await drawn();
+  await page.waitForSelector('[data-card="metric loss"] details[open]');
+});
+
+test("the newest step leads to its groups, a group's trajectories, the conversation and the raw event", async () => {
+  await open();
+  await card("steps").getByRole("link", { name: "50" , exact: true }).click();
+  await card("groups").waitFor();
+  assert.match(await text("step"), /weights 49 → 50/);
+  await card("groups").locator("td.id a").first().click();
+  await card("members").waitFor();
+  assert.equal(await card("members").locator("tbody tr").count(), 8);
+  assert.match(await text("members"), /trained 50/);
+  await card("members").locator("td.id a").first().click();
+  await card("conversation").waitFor();
+  assert.match(await text("decided"), /trained in step 50 lag 2 training-steps 0:50/);
+  assert.match(await text("conversation"), /user The board is X/);
+  await card("conversation").locator('[data-kind="TurnRecorded"] .head a').first().click();
+  await card("raw turn_tokens").waitFor();
+  const raw = JSON.parse(await card("raw events").locator("pre").innerText());
+  assert.equal(raw.kind, "TurnRecorded");
+  assert.equal(raw.kafka_topic, "episode-events");
+  assert.match(await text("influenced"), /main .* 50 trained 50/);
+  const trail = (await page.locator("#trail li").allInnerTexts()).map((each) => each.split(" ")[0]);
+  assert.deepEqual(trail, ["overview", "step", "group", "trajectory", "event"]);
+  await page.locator("#trail a").nth(1).click();
+  await card("groups").waitFor();
+});
+
+test("each sampled token has its text, and the less likely it was the deeper is its colour", async () => {
+  await open("#/step/50");
+  await card("groups").locator("td.id a").first().click();
+  await card("members").locator("td.id a").first().click();
+  await card("conversation").waitFor();
+  const tokens = await card("conversation").locator('[data-kind="TurnRecorded"]').first().locator(".token").evaluateAll((all) =>
+    all.map((each) => ({ text: each.innerText, label: each.getAttribute("aria-label"), depth: parseFloat(each.style.getPropertyValue("--depth")), colour: getComputedStyle(each).backgroundColor })));
+  assert.equal(tokens.length, 20);
+  for (const { text: shown, label, depth } of tokens) {
+    const [, id, logprob] = label.match(/token (\d+), log-prob (-?[\d.]+), chance/);
+    assert.equal(shown.trim(), `w${id}`);
+    assert.equal(depth, Math.round(Math.min(1, Number(logprob) / -5) * 100));
+  }
+  const [deep, pale] = [tokens.reduce((a, b) => (a.depth > b.depth ? a : b)), tokens.reduce((a, b) => (a.depth < b.depth ? a : b))];
+  assert.notEqual(deep.colour, pale.colour);
+});
+
+test("everything can be reached with the keyboard, and a screen reader has names for it", async () => {
+  await open();
+  await page.keyboard.press("Tab");
+  assert.equal(await page.evaluate(() => document.activeElement.textContent), "Skip to the content");
+  await card("steps").getByRole("link", { name: "98", exact: true }).focus();
+  await page.keyboard.press("Enter");
+  await card("groups").waitFor();
+  assert.equal(await page.evaluate(() => document.activeElement.id), "main");
+  assert.equal(await page.locator("main .plot:not([aria-label]), main svg:not([aria-label]), main section:not([aria-label])").count(), 0);
+});
+
+test("text stands out from its ground in light and in dark", async () => {
+  for (const colorScheme of ["light", "dark"]) {
+    await open("#/", { colorScheme });
+    const pairs = await page.evaluate(() => [...document.querySelectorAll("h2, .remark, td, th, .label, a, #state")].map((each) => {
+      let ground = each;
+      while (getComputedStyle(ground).backgroundColor === "rgba(0, 0, 0, 0)" && ground.parentElement) ground = ground.parentElement;
+      return [getComputedStyle(each).color, getComputedStyle(ground).backgroundColor, each.textContent.slice(0, 30)];
+    }));
+    for (const [ink, ground, what] of pairs) assert.ok(contrast(ink, ground) >= 4.5, `${colorScheme}: ${what}: ${contrast(ink, ground)}`);
+    if (SCREENSHOTS) {
+      await page.waitForTimeout(300);
+      await page.screenshot({ path: join(SCREENSHOTS, `ui-${colorScheme}.png`), fullPage: true });
+    }
+    if (colorScheme === "light") await context.close();
+  }
+});
+
+test("what the sink writes appears without a reload", async () => {
+  await open();
+  await page.waitForSelector('#state[data-state="live"]');
+  assert.match(await page.locator(".figures").innerText(), /dead letters\s+7/);
+  const insert = "INSERT INTO page.dead_letters (namespace, stage, topic, partition, offset, timestamp, error_class, message, attempt, kafka_topic, kafka_partition, kafka_offset, kafka_timestamp) " +
+    "SELECT 'rollbus.', 'trainer', 'batches', 0, 99, now64(3), 'LateError', '<img src=x onerror=alert(1)>', 1, 'dead-letters', 0, 99, now64(3)";
+  await fetch(CLICKHOUSE, { method: "POST", body: insert });
+  await page.waitForFunction(() => /dead letters\s+8/.test(document.querySelector(".figures").innerText), null, { timeout: 15000 });
+  assert.match(await text("dead letters"), /LateError 1 <img src=x onerror=alert\(1\)>/);
+});
+
+test("a narrow window scrolls in one direction only", async () => {
+  await open("#/", { viewport: { width: 390, height: 800 } });
+  assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth), "the page is wider than its window");
+});
+
+test("what is not in ClickHouse is said, not drawn", async () => {
+  await open("#/trajectory/nobody");
+  assert.match(await page.locator("main").innerText(), /Trajectory nobody is not in ClickHouse/);
+});
+
+async function inked(name) {
+  const canvas = card(name).locator("canvas");
+  await canvas.waitFor();
+  return canvas.evaluate((each) => each.getContext("2d").getImageData(0, 0, each.width, each.height).data.some((value, at) => at % 4 === 3 && value > 0));
+}
+
+function contrast(...colours) {
+  const [one, other] = colours.map((colour) => {
+    const [red, green, blue] = colour.match(/[\d.]+/g).slice(0, 3).map((value) => value / 255).map((value) => (value <= 0.03928 ? value / 12.92 : ((value + 0.055) / 1.055) ** 2.4));
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue;
+  }).sort((a, b) => b - a);
+  return (one + 0.05) / (other + 0.05);
+}

@@ -1,0 +1,128 @@
+"""The page's server without a browser: who is served, what may be asked, and what an answer looks like."""
+
+import json
+from collections.abc import Mapping
+from datetime import UTC, datetime
+from typing import Any
+
+import pytest
+from starlette.testclient import TestClient
+
+from rollbus.consumers.clickhouse.settings import ClickHouseSettings
+from rollbus.schemas.errors import ConfigurationError, UnavailableError
+from rollbus.ui.app import STATIC, make_app, pulses
+from rollbus.ui.asking import Asking, plain, questions
+from rollbus.ui.token_text import load_texts, texts_of
+
+
+class Told(Asking):
+    """Answers from a list, one after the other; an exception is raised."""
+
+    def __init__(self, *answers: Any) -> None:
+        super().__init__(ClickHouseSettings(port=1), "rollbus.")
+        self._answers = list(answers)
+
+    def ask(self, name: str, values: Mapping[str, str]) -> tuple[list[str], list[list[Any]]]:
+        answer = self._answers.pop(0)
+        if isinstance(answer, Exception):
+            raise answer
+        return answer  # type: ignore[no-any-return]
+
+
+def browser(asking: Asking, **options: Any) -> TestClient:
+    return TestClient(make_app(asking, namespace="rollbus.", **options), base_url="http://127.0.0.1:8080")
+
+
+def test_the_page_and_every_file_it_names_are_served() -> None:
+    client = browser(Told())
+    page = client.get("/").text
+    named = [part.split('"')[0] for part in page.split('="/static/')[1:]]
+    assert len(named) == 5
+    for path in (*named, *(each.name for each in STATIC.glob("*.js"))):
+        assert client.get(f"/static/{path}").status_code == 200
+
+
+def test_the_page_loads_nothing_from_elsewhere() -> None:
+    for path in (*STATIC.glob("*.html"), *STATIC.glob("*.js"), *STATIC.glob("*.css")):
+        assert "https://" not in path.read_text()
+    policy = browser(Told()).get("/").headers["content-security-policy"]
+    assert policy.startswith("default-src 'none'")
+    assert "unsafe" not in policy
+
+
+def test_what_is_vendored_carries_its_licence() -> None:
+    (folder,) = STATIC.glob("uplot-*")
+    assert (folder / "LICENSE.txt").read_text().startswith("The MIT License")
+    assert folder.name.removeprefix("uplot-") in (folder / "uPlot.iife.min.js").read_text()[:100]
+
+
+def test_a_page_of_elsewhere_that_resolves_to_this_machine_is_not_served() -> None:
+    assert browser(Told()).get("/", headers={"host": "evil.example"}).status_code == 400
+
+
+@pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
+def test_nothing_can_be_written(method: str) -> None:
+    assert browser(Told()).request(method, "/api/ask/runs").status_code == 405
+
+
+def test_only_questions_with_a_name_can_be_asked() -> None:
+    asking = Asking(ClickHouseSettings(port=1), "rollbus.")
+    with pytest.raises(ConfigurationError, match="no question 'SELECT 1'"):
+        asking.ask("SELECT 1", {})
+    with pytest.raises(ConfigurationError, match="step must be Int64"):
+        asking.ask("groups_of_step", {"step": "x; DROP TABLE steps"})
+
+
+def test_a_wrong_question_is_the_askers_fault_and_a_silent_clickhouse_is_not() -> None:
+    client = browser(Told(ConfigurationError("no such"), UnavailableError("nobody answers")))
+    wrong, silent = client.get("/api/ask/x"), client.get("/api/ask/x")
+    assert (wrong.status_code, wrong.json()["error"]) == (400, "no such")
+    assert (silent.status_code, silent.json()["error"]) == (503, "nobody answers")
+
+
+def test_tokens_get_their_text_only_where_a_tokenizer_is_at_hand() -> None:
+    answer = (["token_ids"], [[[1, 2]], [None]])
+    assert browser(Told(answer)).get("/api/ask/conversation").json()["columns"] == ["token_ids"]
+    with_text = browser(Told(answer), texts=lambda ids: [f"<{each}>" for each in ids])
+    assert with_text.get("/api/ask/conversation").json()["rows"] == [[[1, 2], ["<1>", "<2>"]], [None, []]]
+
+
+async def test_a_pulse_comes_at_once_and_after_every_change() -> None:
+    down = UnavailableError("away")
+    stream = pulses(Told((["n"], [[1]]), (["n"], [[1]]), (["n"], [[2]]), down, down, (["n"], [[2]])), {}, 0)
+    seen = [await anext(stream) for _ in range(6)]
+    assert [part.split("\n")[0] for part in seen] == [
+        "event: pulse",
+        ":",
+        "event: pulse",
+        "event: down",
+        ":",
+        "event: pulse",
+    ]
+
+
+def test_an_answer_is_json_whatever_the_columns_hold() -> None:
+    rows = plain([(float("nan"), datetime(2026, 1, 1, tzinfo=UTC)), {"a": float("inf")}, b"\xff", None, True])
+    assert json.loads(json.dumps(rows)) == [[None, "2026-01-01T00:00:00+00:00"], {"a": None}, "ff", None, True]
+
+
+def test_a_character_stands_at_the_token_that_completes_it() -> None:
+    pieces = {1: b"a", 2: "é".encode()[:1], 3: "é".encode()[1:], 4: b" b"}
+
+    def decode(ids: Any) -> str:
+        return b"".join(pieces[each] for each in ids).decode(errors="replace")
+
+    assert texts_of([1, 2, 3, 4], decode) == ["a", "", "é", " b"]
+
+
+def test_a_file_that_is_no_tokenizer_is_named(tmp_path: Any) -> None:
+    (tmp_path / "tokenizer.json").write_text("{}")
+    with pytest.raises(ConfigurationError, match=r"tokenizer\.json is no tokenizer"):
+        load_texts(tmp_path)
+
+
+def test_no_question_of_the_page_hides_a_saved_one() -> None:
+    from rollbus.consumers.clickhouse.saved import list_queries
+    from rollbus.ui.asking import FOLDER
+
+    assert len(questions()) == len(list_queries()) + len(list(FOLDER.glob("*.sql")))

@@ -15,4 +15,6 @@ Files in reading order:
     transport, app    Faust hosts the stages
     worker            a process: stages, ticker, watchdog, metrics
     topics, topics_kafka, repair_kafka                            what an operator needs
+    replay/                                                       the same log, decided again; shadows; comparisons
+    forget, forget_kafka                                          who is not to be used any more
 """

@@ -12,8 +12,8 @@ from openai import AsyncOpenAI
 
 import rollbus
 
-GROUPS, ATTEMPTS, TURNS = 24, 4, 2
-HELD_OUT = 64
+GROUPS, ATTEMPTS, TURNS = 12, 4, 2
+HELD_OUT = 48
 MODEL = "agent"
 
 

@@ -92,7 +92,7 @@ def wait_for_steps(count: int) -> None:
     while call(sys.executable, "-m", "rollbus", "trainer", "steps").count("completed") < count:
         if time.monotonic() > deadline:
             raise SystemExit(f"the trainer closed no {count} steps within {PATIENCE_S:.0f} s")
-        time.sleep(1)
+        time.sleep(2)
 
 
 if __name__ == "__main__":

@@ -1,0 +1,53 @@
+"""Time one recorder on the caller's thread, and the client's own validation, and print both as JSON.
+
+python -m benchmarks.capture.one <variant> <calls>
+
+CPU time of the calling thread: what other threads of the recorder do is not in it, nor what other programs take.
+"""
+
+import functools
+import gc
+import json
+import sys
+import time
+from collections.abc import Callable
+from typing import Any
+
+from openai._models import construct_type  # what the client itself calls on every answer
+from openai.types.chat import ChatCompletion
+
+from benchmarks.capture.answer import encoded
+from benchmarks.capture.variants import VARIANTS, bare
+
+WARM_UP = 30
+PAUSE_S = 0.002
+"""Between two calls, as an agent would wait for its server; recorders with a thread of their own work then."""
+
+
+def times_us(functions: dict[str, Callable[[], Any]], count: int) -> dict[str, list[float]]:
+    """Alternate the functions and return what each of their calls took."""
+    found: dict[str, list[float]] = {name: [] for name in functions}
+    for number in range(WARM_UP + count):
+        if number == WARM_UP:
+            gc.collect()
+            gc.freeze()  # what importing has left is not searched again and again
+        for name, function in functions.items():
+            start = time.thread_time_ns()
+            function()
+            taken = time.thread_time_ns() - start
+            if number >= WARM_UP:
+                found[name].append(taken / 1000)
+            time.sleep(PAUSE_S)
+    return found
+
+
+def main(variant: str, calls: int) -> None:
+    """Measure and print."""
+    recorded = VARIANTS[variant]()
+    data = json.loads(encoded())
+    validate = functools.partial(construct_type, type_=ChatCompletion, value=data)
+    print(json.dumps(times_us({"bare": bare(), "recorded": recorded, "validation": validate}, calls)))
+
+
+if __name__ == "__main__":
+    main(sys.argv[1], int(sys.argv[2]))

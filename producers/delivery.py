@@ -9,7 +9,7 @@ import contextlib
 import logging
 import threading
 import time
-from collections import Counter, deque
+from collections import deque
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -46,8 +46,9 @@ class Item:
     @property
     def frames(self) -> tuple[Outbound, ...]:
         """Return the frames, made now if they are not yet."""
-        if self.make is not None:
-            self.made, self.make = self.make(), None
+        make = self.make
+        if make is not None:
+            self.made, self.make = make(), None
         return self.made
 
 
@@ -77,15 +78,20 @@ class Delivery:
         self._queue: deque[Item] = deque()
         self._unmade: deque[Item] = deque()
         self._in_flight: list[Item] = []
-        self._queued_of: Counter[str] = Counter()
+        self._queued_of: dict[str, dict[Item, None]] = {}
+        """By episode, what can still be dropped with it."""
+        self._purged = 0
+        """Items in the queue that were dropped; they are taken out many at a time."""
         self._events = self._bytes = 0
         self._thread: threading.Thread | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._task: asyncio.Task[None] | None = None
         self._wake: asyncio.Event | None = None
         self._asleep = False
+        self._waiting = False
+        """For the sink, or to ask it again; what is offered meanwhile is made at once."""
         self._stopping = False
-        self._abandon = False
+        self._abandon = self._closed = False
         self._next_report = time.monotonic() + self._report_interval_s
         self.healthy: bool | None = None
         """Whether the last attempt at the sink worked; None before the first."""
@@ -105,32 +111,31 @@ class Delivery:
                 self._unmade.append(item)
             self._events += 1
             self._bytes += item.size
-            self._queued_of[item.episode_id] += 1
-            self._ensure_thread()
+            if item.episode_id:
+                self._queued_of.setdefault(item.episode_id, {})[item] = None
+            with contextlib.suppress(RuntimeError):  # no thread can be started now: the next event tries again
+                self._ensure_thread()
             wake = self._asleep
             self._asleep = False
-            make = not wake and len(self._unmade) == 1
+            make = self._waiting and len(self._unmade) == 1
         if wake and self._wake is not None:
             self._call(self._wake.set)
-        elif make:  # the thread may be waiting for its sink: what is kept is large until it is made
+        elif make:  # what is kept is large until it is made
             self._call(self._make_waiting)
         return True
 
     def purge(self, episode_id: str) -> int:
         """Take an episode's events out of the queue, and return how many; those in flight stay."""
         with self._lock:
-            if not self._queued_of.get(episode_id):
-                return 0
-            kept: deque[Item] = deque()
-            removed = 0
-            for item in self._queue:
-                if item.episode_id == episode_id:
-                    removed += 1
-                    self._forget(item)
-                else:
-                    kept.append(item)
-            self._queue = kept
-            return removed
+            items = self._queued_of.pop(episode_id, {})
+            for item in items:
+                self._forget(item)
+            self._purged += len(items)
+            if self._purged > len(self._queue) // 2:
+                self._queue = deque(item for item in self._queue if item.queued)
+                self._unmade = deque(item for item in self._unmade if item.queued)
+                self._purged = 0
+            return len(items)
 
     @property
     def pending_events(self) -> int:
@@ -148,7 +153,10 @@ class Delivery:
             return self._idle.wait_for(lambda: self._events == 0, timeout=max(0.0, timeout_s))
 
     def close(self, timeout_s: float) -> bool:
-        """Flush, then end the thread; what is left then counts as dropped. Returns whether nothing was left."""
+        """Flush, then end the thread; returns whether nothing was left.
+
+        What is left is given to the sink to keep, where it can keep something (a spool), else counts as dropped.
+        """
         deadline = time.monotonic() + timeout_s
         flushed = self.flush(timeout_s)
         with self._lock:
@@ -163,10 +171,10 @@ class Delivery:
         with self._lock:
             if not already and self._events:
                 self.counters.add("events_dropped.undelivered_at_close", self._events)
-            for item in (*self._queue, *self._in_flight):
+            self._closed = True
+            for item in self._left():
                 self._forget(item)
-            self._queue.clear()
-            self._in_flight = []
+            self._events = self._bytes = 0  # also of what the thread still tries to keep
         return flushed
 
     def after_fork(self) -> None:
@@ -175,10 +183,13 @@ class Delivery:
 
     def _make_waiting(self) -> None:
         """Make what is queued unmade, in order, and correct the books."""
-        while self._unmade:
-            item = self._unmade.popleft()
-            if not item.queued:
-                continue
+        while True:
+            with self._lock:
+                if not self._unmade:
+                    return
+                item = self._unmade.popleft()
+                if not item.queued:
+                    continue
             size = sum(len(frame.key) + len(frame.value) for frame in item.frames)
             with self._lock:
                 if item.queued:
@@ -186,14 +197,27 @@ class Delivery:
                     item.size = size
 
     def _forget(self, item: Item) -> None:
-        item.queued = False
+        item.queued, item.make, item.made = False, None, ()
         self._events -= 1
         self._bytes -= item.size
-        self._queued_of[item.episode_id] -= 1
-        if self._queued_of[item.episode_id] <= 0:
-            del self._queued_of[item.episode_id]
         if self._events == 0:
             self._idle.notify_all()
+
+    def _unlist(self, item: Item) -> None:
+        """Take from an episode's items one that can no longer be dropped with it."""
+        if (items := self._queued_of.get(item.episode_id)) is not None:
+            items.pop(item, None)
+            if not items:
+                del self._queued_of[item.episode_id]
+
+    def _left(self) -> list[Item]:
+        """Return all that is neither delivered nor dropped, oldest first, and queue it no more."""
+        left = [*self._in_flight, *(item for item in self._queue if item.queued)]
+        self._queue.clear()
+        self._unmade.clear()
+        self._queued_of.clear()
+        self._in_flight = []
+        return left
 
     def _ensure_thread(self) -> None:
         if self._thread is None or not self._thread.is_alive():
@@ -249,7 +273,32 @@ class Delivery:
                     await asyncio.sleep(retry_s)
                     retry_s = min(retry_s * 2, RETRY_MOST_S)
         finally:
+            if self._abandon and sink is not None:
+                await self._keep(sink)
             await self._close(sink)
+
+    async def _keep(self, sink: EventSink) -> None:
+        """Let the sink keep what there was no time to deliver."""
+        keep = getattr(sink, "keep", None)
+        if keep is None:
+            return
+        with self._lock:
+            left = self._left()
+        for start in range(0, len(left), MAX_BATCH_EVENTS):
+            items = left[start : start + MAX_BATCH_EVENTS]
+            try:
+                await keep([frame for item in items for frame in item.frames])
+            except Exception as error:  # a full disk, or a sink of the host's
+                self._unavailable(error)
+                with self._lock:
+                    self._in_flight = left[start:]  # for close() to count as dropped
+                return
+            with self._lock:
+                if self._closed:
+                    return  # it has counted these already
+                self.counters.add("events_spooled", len(items))
+                for item in items:
+                    self._forget(item)
 
     async def _next(self) -> list[Item]:
         """Return what to send next, as soon as there is something; nothing where the thread should end."""
@@ -264,7 +313,7 @@ class Delivery:
                     return []
                 assert self._wake is not None
                 self._wake.clear()
-                self._asleep = True
+                self._asleep, self._waiting = True, False
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._wake.wait(), max(0.01, self._next_report - time.monotonic()))
             self._asleep = False
@@ -274,11 +323,13 @@ class Delivery:
     async def _deliver(self, sink: EventSink, batch: list[Item]) -> None:
         frames = [frame for item in batch for frame in item.frames]
         refused = await sink.send(frames)
-        delivered = rejected = position = 0
+        delivered = rejected = unmade = position = 0
         for item in batch:
             span = range(position, position + len(item.frames))
             position += len(item.frames)
-            if refused and not refused.isdisjoint(span):
+            if not item.frames:
+                unmade += 1
+            elif refused and not refused.isdisjoint(span):
                 rejected += 1
             else:
                 delivered += 1
@@ -286,6 +337,8 @@ class Delivery:
             if self._in_flight is not batch:
                 return  # close() ran out of time and has counted these as dropped
             self.counters.add("events_delivered", delivered)
+            if unmade:
+                self.counters.add("events_dropped.not_made", unmade)
             if rejected:
                 self.counters.add("events_dropped.refused_by_sink", rejected)
             self._in_flight = []
@@ -295,6 +348,8 @@ class Delivery:
 
     def _take(self) -> list[Item]:
         """Return what an attempt left over, else the head of the queue."""
+        with self._lock:
+            self._waiting = True
         self._make_waiting()
         with self._lock:
             if self._in_flight:
@@ -302,6 +357,10 @@ class Delivery:
             size = 0
             while self._queue and len(self._in_flight) < MAX_BATCH_EVENTS and size < MAX_BATCH_BYTES:
                 item = self._queue.popleft()
+                if not item.queued:
+                    self._purged -= 1
+                    continue
+                self._unlist(item)
                 size += item.size
                 self._in_flight.append(item)
             return self._in_flight

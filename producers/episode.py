@@ -158,8 +158,7 @@ class Episode:
                 self._recorder.counts.add("turns_suppressed")
                 return
             for index in range(turns.count):
-                event_id = ids.event_id(self.id, self._writer_id, self._sequence)
-                envelope = self._envelope(event_id, self._sequence)
+                envelope = self._envelope("", self._sequence)
                 encode = functools.partial(turns.encode, index, envelope)
                 at_ms = envelope["occurred_at_ms"]
                 if not self._recorder.submit_late(

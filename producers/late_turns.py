@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 from rollbus.producers.answer import text_of
 from rollbus.producers.prompt_log import PromptLog
 from rollbus.producers.turn_record import Draft, Exchange, drafts_of
-from rollbus.schemas import codec
+from rollbus.schemas import codec, ids
 from rollbus.schemas.events import Message, TurnRecorded
 
 if TYPE_CHECKING:
@@ -48,7 +48,8 @@ class LateTurns:
         return max(1, len(self._exchange.answer.choices))
 
     def encode(self, index: int, envelope: Mapping[str, Any]) -> bytes:
-        """Return a turn's bytes."""
+        """Return a turn's bytes; its id, which is a hash, is made here too."""
+        envelope = {**envelope, "event_id": event_id_of(envelope)}
         draft = self._draft(index)
         if draft is None:
             return self._failure(envelope)
@@ -96,6 +97,11 @@ class LateTurns:
 
     def _count(self, reason: str | None) -> None:
         self._recorder.counts.add("turns_trainable" if reason is None else f"turns_untrainable.{reason}")
+
+
+def event_id_of(envelope: Mapping[str, Any]) -> str:
+    """Return the id that an event's episode, writer and sequence give it."""
+    return ids.event_id(envelope["episode_id"], envelope["writer_id"], envelope["sequence"])
 
 
 def expected_bytes(exchange: Exchange) -> int:

@@ -60,12 +60,16 @@ class SpoolSink:
                 return await self._send_inner(records)
             except UnavailableError:
                 await self._drop_inner()
-            except asyncio.CancelledError:  # the process is ending
-                self._put(spool, records)
-                raise
         self._put(spool, records)
         self._drain_later()
         return frozenset()
+
+    async def keep(self, records: Sequence[Outbound]) -> None:
+        """Write to disk, for the next process, what this one has no time to deliver; raises UnavailableError."""
+        if self._spool is None:
+            raise UnavailableError("the spool sink is not started")
+        if records:
+            self._put(self._spool, records)
 
     async def close(self) -> None:
         """Stop sending; what is on disk stays there for the next process."""

@@ -136,6 +136,10 @@ def _logging() -> Any:
         def shutdown(self) -> None:
             """Nothing to let go of."""
 
+        def force_flush(self, timeout_millis: int = 0) -> bool:
+            """Nothing waits."""
+            return True
+
     provider = LoggerProvider()
     provider.add_log_record_processor(BatchLogRecordProcessor(NoExporter()))
     return provider

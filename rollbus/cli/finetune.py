@@ -54,7 +54,7 @@ from rollbus.cli.root import SettingsFile
 @click.option("--resume", "resume", is_flag=True, help="Go on where the last run of this configuration was killed.")
 @click.option("--check", is_flag=True, help="Read the configuration, say what it would do, and stop.")
 @click.pass_obj
-def finetune(source: SettingsFile, config_file: Path, resume: bool, check: bool, **options: Any) -> None:
+def finetune(source: SettingsFile, /, config_file: Path, resume: bool, check: bool, **options: Any) -> None:
     """Finetune a workflow as the NeMo Agent Toolkit's guide has it.
 
     Starts what is not there yet: Kafka, ClickHouse, an ART server where the configured address is this machine's,

@@ -13,5 +13,5 @@ async def babble(question: str, llm: Any) -> str:
 
 
 def evenness(item: EvalInputItem) -> float:
-    ids = [token for step in item.trajectory if step.logprobs for token in step.logprobs["token_ids"]]
+    ids: list[int] = [token for step in item.trajectory if step.logprobs for token in step.logprobs["token_ids"]]
     return sum(token % 2 == 0 for token in ids) / len(ids)

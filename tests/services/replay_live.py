@@ -152,7 +152,7 @@ async def until_still(settings: StreamSettings, topics: Sequence[str], *, still_
     async with asyncio.timeout(60):
         while True:
             now = Counter({topic: len(await records(settings, topic)) for topic in topics})
-            if now == before and sum(now.values()):
+            if now == before and now.total():
                 return
             before = now
             await asyncio.sleep(still_s)

@@ -2,6 +2,7 @@
 
 import asyncio
 from pathlib import Path
+from typing import Any
 
 import pytest
 from click.testing import CliRunner
@@ -49,7 +50,7 @@ def test_a_person_is_forgotten_everywhere(
         await send(stream, EPISODE_EVENTS.name, [*items, (None, encode(make_tick(0)))])
         await send(stream, TRAINING_STEPS.name, [(b"main", encode(STEP))])
         client = ClickHouse(settings.clickhouse)
-        kept = [make_trajectory(name, labels=labels) for name, labels in LABELS.items()]
+        kept: list[Any] = [make_trajectory(name, labels=labels) for name, labels in LABELS.items()]
         kept += [make_score(trajectory_id(name), episode_id=name) for name in LABELS]
         for offset, record in enumerate([*events, *kept]):
             for table, row in rows_of(record, Origin(namespace, "t", 0, offset, START_MS)):

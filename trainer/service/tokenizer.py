@@ -10,7 +10,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from tokenizers import (  # type: ignore[import-untyped]
+from tokenizers import (
     Regex,
     Tokenizer,
     decoders,

@@ -19,7 +19,8 @@ from rollbus.streams.replay.digest import without_location
 from rollbus.streams.replay.recorded_kafka import note_judged
 from rollbus.streams.stages import AnyStage, namespace_stages, run_stages
 from tests.streams.replay.memory import Frames, ListSource, Raw, blank, replayed, sources_of
-from tests.streams.simulation.history import ASSEMBLY, REGISTRY, Past, live
+from tests.streams.simulation.history import ASSEMBLY, Past, live
+from tests.streams.simulation.judging import REGISTRY
 
 INPUTS = {
     "assembly": EPISODE_EVENTS,

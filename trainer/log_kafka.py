@@ -163,7 +163,8 @@ class KafkaLog:
 
     async def excluded_episodes(self) -> Collection[str]:
         """Read on in `scores`, and in the list of who is to be forgotten."""
-        return {episode for reader in self._exclusions for episode in await reader.excluded_episodes()}
+        found = await asyncio.gather(*(reader.excluded_episodes() for reader in self._exclusions))
+        return {episode for each in found for episode in each}
 
     async def paused(self) -> RunCommand | None:
         """Read on in `run-log`."""

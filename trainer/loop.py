@@ -285,7 +285,7 @@ class Trainer:
                 f"batch {batch.number} of run {batch.run_id!r} is for model {batch.model!r}, and this trainer holds "
                 f"{self._settings.model!r}; give the run and its trainer the same model"
             )
-        await self._follow_operator()
+        head = await self._follow_operator()
         pauses = iter(self._settings.retry_pauses_s)
         while True:
             decision = context.ledger.decide(batch)
@@ -294,9 +294,10 @@ class Trainer:
                 await context.publish((), next_offset=following.next_offset)
                 return
             try:
-                await train_batch(context, following, decision)
+                await train_batch(context, following, decision, head=head)
                 break
             except StepFailureError as failure:
+                head = None
                 pause = next(pauses, None) if failure.retriable else None
                 await record_failure(context, batch, failure, final=pause is None)
                 if pause is not None:
@@ -310,16 +311,18 @@ class Trainer:
         await self._watch()
         self._check_budget()
 
-    async def _follow_operator(self) -> None:
-        """Read the ledger again where the backend's head has moved without us: a rollback, say."""
+    async def _follow_operator(self) -> int | None:
+        """Read the ledger again where the backend's head has moved without us: a rollback, say. Returns the head."""
         ledger = self._context.ledger
-        if ledger.open_step is None:
-            try:
-                head = (await self._backend.versions()).head
-            except Exception:  # the step itself meets the same failure, and writes it down
-                return
-            if head != ledger.lineage.head:
-                self._context.ledger = await self._folded()
+        if ledger.open_step is not None:
+            return None
+        try:
+            head = (await self._backend.versions()).head
+        except Exception:  # the step itself meets the same failure, and writes it down
+            return None
+        if head != ledger.lineage.head:
+            self._context.ledger = await self._folded()
+        return head
 
     async def _announce(self, versions: Versions) -> None:
         """Before a run's first step: say which versions there are, the head last, to those who do not know."""

@@ -4,6 +4,7 @@ The order that makes delivery safe is written at `train_batch`. A crash between 
 running it again: the backend knows the batch by its hash, the ledger knows the step by its records.
 """
 
+import asyncio
 import logging
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
@@ -88,22 +89,30 @@ class StepContext:
                 self.ledger.apply(publication.record)
 
 
-async def train_batch(context: StepContext, following: NextBatch, decision: RunStep) -> None:
-    """Close one step.
+async def train_batch(
+    context: StepContext, following: NextBatch, decision: RunStep, *, head: int | None = None
+) -> None:
+    """Close one step; `head` is where the backend stands, if it was asked just now.
 
     1. An earlier attempt: ask the journal; what it holds has happened and is not submitted again.
     2. StepStarted, alone in a transaction: from here on the journal may hold the batch.
-    3. Payload by location, the door, submit by batch hash, wait.
+    3. Payload by location and the door, beside 2 since neither touches the backend; after both, submit by batch hash,
+       wait.
     4. Let the backend serve the new version, so that it is announced only once it answers.
     5. One transaction: the step's record, version, outcome and drops, and the offset of the batch.
     """
     batch, began, started_ms = following.batch, time.perf_counter(), context.clock_ms()
-    result = await _recorded_result(context, batch, decision)
+    result = await _recorded_result(context, batch, decision, head)
     base = result.base_version if result is not None else decision.base_version
-    if result is None:
-        await context.publish((_started(batch, decision, started_ms),))
     lags = context.ledger.lineage.lags(base)
-    door = await _through_door(context, batch, lags)
+    if result is None:
+        starting = asyncio.create_task(context.publish((_started(batch, decision, started_ms),)))
+        try:
+            door = await _through_door(context, batch, lags)
+        finally:
+            await starting
+    else:
+        door = await _through_door(context, batch, lags)
     prepared = time.perf_counter()
     async with _backend_failures(door):
         if result is None and door.admitted:
@@ -172,18 +181,21 @@ async def skip_rejected(context: StepContext, following: NextBatch, failure: Ste
     await context.publish(publications, next_offset=following.next_offset)
 
 
-async def _recorded_result(context: StepContext, batch: TrainingBatch, decision: RunStep) -> TrainResult | None:
+async def _recorded_result(
+    context: StepContext, batch: TrainingBatch, decision: RunStep, head: int | None
+) -> TrainResult | None:
     """What an earlier attempt did, if there was one; without it, make sure that the backend stands at our base."""
     async with _backend_failures(DoorResult((), ())):
         result = await context.backend.journal(batch.batch_hash) if decision.ask_journal else None
         if result is not None:
             return result
-        versions = await context.backend.versions()
-        if versions.head == decision.base_version:
+        if head is None or decision.ask_journal:
+            head = (await context.backend.versions()).head
+        if head == decision.base_version:
             return None
         if decision.ask_journal and (late := await context.backend.journal(batch.batch_hash)) is not None:
             return late  # the running update ended between the two questions
-    raise heads_differ(context.ledger, versions.head)
+    raise heads_differ(context.ledger, head)
 
 
 def heads_differ(ledger: Ledger, backend_head: int) -> DataLossError:

@@ -8,6 +8,8 @@ import pytest
 
 from rollbus.schemas.errors import RejectedError, UnavailableError
 from rollbus.trainer.backends.art_client import RETRY_PAUSES_S, ArtClient
+from rollbus.trainer.backends.protocol import TrainResult
+from rollbus.trainer.backends.wire import result_to_json
 
 Handler = Callable[[httpx.Request], httpx.Response]
 
@@ -89,6 +91,17 @@ async def test_a_server_that_forgot_a_running_batch_was_restarted_and_gets_it_ag
     client = server.client()
     with pytest.raises(UnavailableError, match="restarted meanwhile; submit it again"):
         await client.wait("b")
+    await client.close()
+
+
+@pytest.mark.parametrize("told", [True, False])
+async def test_a_result_that_comes_with_the_status_is_not_asked_for_again(told: bool) -> None:
+    result = result_to_json(TrainResult("b", 0, 1, "completed", ("t",), {}, {"loss": 0.5}, "0001"))
+    completed = STATUS | {"state": "completed"}
+    server = Answers((200, STATUS), (200, completed | ({"result": result} if told else {})), (200, {"result": result}))
+    client = server.client()
+    assert (await client.wait("b")).version == 1
+    assert len(server.asked) == (2 if told else 3)
     await client.close()
 
 

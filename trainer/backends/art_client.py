@@ -67,7 +67,7 @@ class ArtClient:
 
     async def status(self, batch_hash: str) -> JobStatus:
         """Return the job's state."""
-        return await self._status(batch_hash, wait_s=0.0)
+        return wire.status_from_json(await self._status_json(batch_hash, wait_s=0.0))
 
     async def wait(self, batch_hash: str, poll_interval_s: float = 0.5) -> TrainResult:
         """Poll until the job ends; UnavailableError where a restarted server has forgotten the job: submit it again."""
@@ -75,13 +75,16 @@ class ArtClient:
         wait_s = min(max(poll_interval_s, SHORTEST_WAIT_S), wire.LONGEST_WAIT_S)
         while True:
             try:
-                status = await self._status(batch_hash, wait_s=wait_s)
+                answer = await self._status_json(batch_hash, wait_s=wait_s, result=1)
             except RejectedError as error:
                 raise UnavailableError(
                     f"{self._url} no longer knows batch {batch_hash}: it was restarted meanwhile; submit it again"
                 ) from error
+            status = wire.status_from_json(answer)
             if status.state in TERMINAL_STATES:
                 break
+        if answer.get("result") is not None:
+            return wire.result_from_json(answer["result"])
         if status.state == "completed" and (result := await self.journal(batch_hash)) is not None:
             return result
         if status.state == "canceled":
@@ -114,9 +117,8 @@ class ArtClient:
         """Close the connections; the server goes on."""
         await self._http.aclose()
 
-    async def _status(self, batch_hash: str, *, wait_s: float) -> JobStatus:
-        path = wire.BATCH.format(batch_hash=batch_hash)
-        return wire.status_from_json(await self._ask("GET", path, params={"wait_s": wait_s}))
+    async def _status_json(self, batch_hash: str, **params: float) -> Any:
+        return await self._ask("GET", wire.BATCH.format(batch_hash=batch_hash), params=params)
 
     async def _ask(self, method: str, path: str, **options: Any) -> Any:
         """One request, sent again while nothing answers; an answer that is an error is raised at once."""

@@ -180,7 +180,11 @@ class _Control:
         if wait_s > 0 and status.state not in TERMINAL_STATES:
             await self._backend.wait_ended(batch_hash, wait_s)
             status = await self._backend.status(batch_hash)
-        return _json(wire.status_to_json(status))
+        body = wire.status_to_json(status)
+        if status.state == "completed" and "result" in request.query_params:
+            result = await self._backend.journal(batch_hash)
+            body |= {"result": None if result is None else wire.result_to_json(result)}
+        return _json(body)
 
     async def cancel(self, request: Request) -> Response:
         return _json(wire.status_to_json(await self._backend.cancel(request.path_params["batch_hash"])))

@@ -236,7 +236,7 @@ def _refuse_to_go_on(point: str, request: TrainRequest) -> None:
 def _train(request: TrainRequest, weights: _Weights) -> tuple[TrainResult, str]:
     """Chain a digest of the batch's content to that of its base."""
     trained = [each for each in request.trajectories if each.turns and each.advantage != 0]
-    dropped = {each.trajectory_id: "no_signal" for each in request.trajectories if each not in trained}
+    dropped = {each.trajectory_id: "no_signal" for each in request.trajectories if not (each.turns and each.advantage)}
     base = request.base_version
     if not trained:
         return TrainResult(request.batch_hash, base, base, "skipped", (), dropped, {}, ""), ""

@@ -2,7 +2,8 @@
 
     GET  CAPABILITIES                  → Capabilities
     POST BATCHES          TrainRequest → {"batch_hash": …}, 202; the same hash again joins or finds the first
-    GET  BATCH            ?wait_s=     → JobStatus, as soon as it is final or after `wait_s` (at most 30)
+    GET  BATCH            ?wait_s=     → JobStatus, as soon as it is final or after `wait_s` (at most 30);
+                          &result=1      with {"result": TrainResult} in it once it is completed
     POST CANCEL                        → JobStatus
     GET  RESULT                        → {"result": TrainResult or null}
     GET  VERSIONS                      → Versions
@@ -109,7 +110,7 @@ def status_to_json(status: JobStatus) -> Json:
 
 
 def status_from_json(body: Mapping[str, Any]) -> JobStatus:
-    return JobStatus(**body)
+    return JobStatus(**{name: value for name, value in body.items() if name != "result"})
 
 
 def versions_to_json(versions: Versions) -> Json:

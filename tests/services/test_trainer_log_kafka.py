@@ -7,7 +7,9 @@ import pytest
 
 from rollbus.schemas.drops import DeadLetter
 from rollbus.schemas.errors import ConfigurationError
+from rollbus.schemas.groups import TrainingBatch
 from rollbus.schemas.topics import BATCHES, DEAD_LETTERS, TRAJECTORIES
+from rollbus.trainer.log import NextBatch
 from rollbus.trainer.log_kafka import KafkaLog
 from tests.contracts.trainer_log import WAIT_S, TrainerLogContract
 from tests.services.trainer_kafka import KafkaWorld
@@ -69,7 +71,7 @@ class TestKafkaLog(TrainerLogContract):
         await asyncio.gather(*looks, return_exceptions=True)
         batches = [make_batch(number, []) for number in range(3)]
         await world.append(BATCHES, "main", *batches)
-        found = []
+        found: list[TrainingBatch] = []
         while len(found) < 3:
             look = asyncio.create_task(log.next_batch(WAIT_S))
             await asyncio.sleep(0.003 * len(looks))
@@ -78,7 +80,7 @@ class TestKafkaLog(TrainerLogContract):
                 looks.append(look)
             (outcome,) = await asyncio.gather(look, return_exceptions=True)
             if not isinstance(outcome, asyncio.CancelledError):
-                assert outcome is not None
+                assert isinstance(outcome, NextBatch)
                 found.append(outcome.batch)
         assert found == batches
         await log.close()

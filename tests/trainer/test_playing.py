@@ -110,7 +110,7 @@ async def test_metrics_that_do_not_fit_together_are_refused(answers: Sequence[Me
 
 
 def test_an_agent_is_found_by_its_path() -> None:
-    assert agent_of(f"{__name__}:later_first").__name__ == "later_first"  # type: ignore[attr-defined]
+    assert agent_of(f"{__name__}:later_first").__name__ == "later_first"
 
 
 @pytest.mark.parametrize(

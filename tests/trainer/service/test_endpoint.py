@@ -202,7 +202,8 @@ async def test_a_client_that_hangs_up_stops_its_stream(url: str, served: ServedM
 async def test_plain_completions_stream_the_same_text_and_tokens(client: openai.AsyncOpenAI) -> None:
     asked: dict[str, Any] = {"model": "agent", "prompt": "choose", "max_tokens": 12, "seed": 6, "n": 2}
     whole: Any = await client.completions.create(**asked, logprobs=0)
-    texts, token_ids, reasons = ["", ""], [[], []], [None, None]
+    token_ids: list[list[int]] = [[], []]
+    texts, reasons = ["", ""], [None, None]
     stream = await client.completions.create(**asked, logprobs=0, stream=True, stream_options={"include_usage": True})
     async for chunk in stream:
         for choice in chunk.choices:

@@ -68,7 +68,8 @@ def test_a_sampled_call_becomes_a_tool_call_and_its_tokens_stay(client: openai.O
 
 def test_a_streamed_call_is_the_same_call_and_shows_no_piece_of_its_tags(client: openai.OpenAI) -> None:
     whole = client.chat.completions.create(**asked()).choices[0].message
-    content, calls, reasons = "", [], []
+    calls: list[Any] = []
+    content, reasons = "", []
     for chunk in client.chat.completions.create(**asked(stream=True)):
         for choice in chunk.choices:
             content += choice.delta.content or ""

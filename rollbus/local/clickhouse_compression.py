@@ -5,6 +5,7 @@ stops after the first frame loses rows without a sign; cramjam's read all of the
 """
 
 from collections.abc import Callable
+from typing import Any
 
 import cramjam
 
@@ -40,14 +41,31 @@ def decompress(body: bytes, content_encoding: str | None) -> bytes:
         raise refusal(CANNOT_DECOMPRESS, f"The body is not valid {name}: {error}") from error
 
 
+_STREAMS: dict[str, Callable[[], Any]] = {
+    "lz4": cramjam.lz4.Compressor,
+    "zstd": cramjam.zstd.Compressor,
+    "gzip": cramjam.gzip.Compressor,
+    "deflate": cramjam.zlib.Compressor,
+}
+"""One frame over many pieces: not every client reads a second one."""
+
+
 def compress(body: bytes, accept_encoding: str | None) -> tuple[bytes, str | None]:
     """The body in the first encoding that the client accepts, with its name; unchanged if there is none."""
+    name = accepted_encoding(accept_encoding)
+    return (body, None) if name is None else (_ENCODERS[name](body), name)
+
+
+def compressor(name: str) -> Any:
+    """What takes pieces with `compress` and gives bytes with `flush` and `finish`."""
+    return _STREAMS[name]()
+
+
+def accepted_encoding(accept_encoding: str | None) -> str | None:
+    """The first encoding that the client accepts; None if there is none."""
     accepted = {
         name.split(";", 1)[0].strip().lower()
         for name in (accept_encoding or "").split(",")
         if not name.replace(" ", "").lower().endswith(";q=0")
     }
-    for name, encoder in _ENCODERS.items():
-        if name in accepted:
-            return encoder(body), name
-    return body, None
+    return next((name for name in _ENCODERS if name in accepted), None)

@@ -6,8 +6,11 @@ the host.
     request ─clickhouse_request▶ Request ─clickhouse_engine▶ Answer ─▶ headers, body in the encoding the client accepts
 
 What it does not serve says so with ClickHouse's own error code: external tables, native block framing,
-several statements in one request, engines and functions that reach outside. Answers are built whole before
-they are sent.
+several statements in one request, engines and functions that reach outside. Answers over a megabyte are sent
+while they are made, where their format allows it.
+
+CLICKHOUSE_PASSWORD and CLICKHOUSE_READONLY_PASSWORD set the passwords of the users `default` and `readonly`;
+without them these have none, as nobody but this machine can connect.
 """
 
 import argparse
@@ -18,8 +21,8 @@ import json
 import os
 import sys
 import time
-from collections.abc import AsyncIterator
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import AsyncIterator, Mapping
+from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -28,17 +31,19 @@ from urllib.parse import urlsplit
 import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request as HttpRequest
-from starlette.responses import PlainTextResponse, Response
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Send
 
-from rollbus.local.clickhouse_compression import compress
+from rollbus.local.clickhouse_compression import accepted_encoding, compress, compressor
 from rollbus.local.clickhouse_errors import AUTHENTICATION_FAILED, ClickHouseError, from_engine, refusal
-from rollbus.local.clickhouse_request import Request, parse_request
+from rollbus.local.clickhouse_request import READONLY_USER, Request, parse_request
 from rollbus.local.settings import HOST, StackSettings
 from rollbus.schemas.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from rollbus.local.clickhouse_engine import Answer, Engine
+    from rollbus.local.clickhouse_stream import Rest
 
 THREADS = 16
 """Statements at a time; the engine runs outside Python's lock."""
@@ -71,7 +76,7 @@ def make_app(engine: "Engine") -> Starlette:
             answer = await asyncio.get_running_loop().run_in_executor(threads, engine.run, request)
         except ClickHouseError as error:
             return _failure(error, engine)
-        return _success(answer, request, http, engine)
+        return _success(answer, request, http, engine, threads)
 
     async def ping(_: HttpRequest) -> Response:
         try:
@@ -105,7 +110,7 @@ def main(arguments: list[str] | None = None) -> int:
     from rollbus.local.clickhouse_engine import Engine
 
     try:
-        engine = Engine(options.data)
+        engine = Engine(options.data, _passwords(os.environ))
     except ConfigurationError as error:
         print(error, file=sys.stderr)
         return 2
@@ -121,6 +126,11 @@ def main(arguments: list[str] | None = None) -> int:
         timeout_graceful_shutdown=SHUTDOWN_S,
     )
     return 0
+
+
+def _passwords(environment: Mapping[str, str]) -> dict[str, str]:
+    names = {"default": "CLICKHOUSE_PASSWORD", READONLY_USER: "CLICKHOUSE_READONLY_PASSWORD"}
+    return {user: environment[name] for user, name in names.items() if environment.get(name)}
 
 
 async def _read(http: HttpRequest) -> Request | None:
@@ -142,7 +152,7 @@ async def _read(http: HttpRequest) -> Request | None:
         raise from_engine(error) from error
 
 
-def _success(answer: "Answer", request: Request, http: HttpRequest, engine: "Engine") -> Response:
+def _success(answer: "Answer", request: Request, http: HttpRequest, engine: "Engine", threads: Executor) -> Response:
     headers = {
         "X-ClickHouse-Summary": json.dumps(answer.summary, separators=(",", ":")),
         "X-ClickHouse-Query-Id": answer.query_id,
@@ -151,13 +161,57 @@ def _success(answer: "Answer", request: Request, http: HttpRequest, engine: "Eng
     }
     if answer.format is not None:
         headers["X-ClickHouse-Format"] = answer.format
+    headers["Content-Type"] = _CONTENT_TYPES.get(answer.format or "TabSeparated", "application/octet-stream")
     body = answer.body
+    if answer.rest is not None:
+        name = accepted_encoding(http.headers.get("accept-encoding")) if request.compressed_answer else None
+        if name is not None:
+            headers["Content-Encoding"] = name
+        return LongResponse(_pieces(body, answer.rest, name, threads), headers=headers)
     if request.compressed_answer and body:
         body, encoding = compress(body, http.headers.get("accept-encoding"))
         if encoding is not None:
             headers["Content-Encoding"] = encoding
-    content_type = _CONTENT_TYPES.get(answer.format or "TabSeparated", "application/octet-stream")
-    return Response(body, headers=headers | {"Content-Type": content_type})
+    return Response(body, headers=headers)
+
+
+class LongResponse(StreamingResponse):
+    """A response that breaks off where its statement fails, so that nobody takes a part for the whole."""
+
+    async def stream_response(self, send: Send) -> None:
+        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+        try:
+            async for piece in self.body_iterator:
+                await send({"type": "http.response.body", "body": piece, "more_body": True})
+        except ClickHouseError:
+            return  # without an end, the server closes the connection
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _pieces(first: bytes, rest: "Rest", encoding: str | None, threads: Executor) -> AsyncIterator[bytes]:
+    """The body piece by piece, as one frame of its encoding; a failure's text ends it, as on a server."""
+    loop = asyncio.get_running_loop()
+    frame = compressor(encoding) if encoding is not None else None
+
+    def packed(piece: bytes) -> bytes:
+        if frame is None:
+            return piece
+        frame.compress(piece)
+        return bytes(frame.flush())
+
+    try:
+        piece: bytes | None = first
+        while piece is not None:
+            yield await loop.run_in_executor(threads, packed, piece)
+            try:
+                piece = await loop.run_in_executor(threads, rest.next)
+            except ClickHouseError as error:
+                yield packed(f"\n{error}\n".encode())
+                raise
+        if frame is not None:
+            yield bytes(frame.finish())
+    finally:
+        threads.submit(rest.close)
 
 
 def _failure(error: ClickHouseError, engine: "Engine") -> Response:

@@ -9,10 +9,12 @@ as two.
 import fcntl
 import re
 import threading
+import time
 import uuid
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, replace
+from hmac import compare_digest
 from pathlib import Path
 from typing import Any
 
@@ -22,10 +24,11 @@ from rollbus.local.clickhouse_errors import (
     AUTHENTICATION_FAILED,
     READONLY,
     SYNTAX_ERROR,
+    TOO_MANY_SIMULTANEOUS_QUERIES,
     from_engine,
     refusal,
 )
-from rollbus.local.clickhouse_request import READONLY_LIMITS, READONLY_USER, Request
+from rollbus.local.clickhouse_request import READONLY_AT_ONCE, READONLY_LIMITS, READONLY_USER, Request
 from rollbus.local.clickhouse_sessions import Sessions
 from rollbus.local.clickhouse_settings import SERVER_LIKE, applied, apply, execute, needs_own_handle, quote
 from rollbus.local.clickhouse_sql import (
@@ -35,8 +38,14 @@ from rollbus.local.clickhouse_sql import (
     refuse_unservable,
     split_insert,
 )
+from rollbus.local.clickhouse_stream import STREAMED_FORMATS, Rest, read_ahead
 from rollbus.schemas.errors import ConfigurationError
 
+_REACHING_OUT = frozenset(
+    {"python", "file", "hascolumnintable", "catboostevaluate", "aiclassify", "aiembed", "aiextract", "aifilter",
+     "aigenerate", "airedact", "aisimilarity", "aitranslate"}
+)  # fmt: skip
+"""Objects of this process, files of this machine, tables of other servers, models on disk and elsewhere."""
 _PARAMETER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
@@ -47,13 +56,18 @@ class Answer:
     format: str | None
     """None when the statement has no result, such as DDL and inserts."""
     summary: dict[str, str]
-    """X-ClickHouse-Summary: counts as decimal strings."""
+    """X-ClickHouse-Summary: counts as decimal strings; of a long answer, what was known when it began."""
+    rest: Rest | None = None
+    """What follows the body, to be closed by whoever sends it."""
 
 
 class Engine:
     """The engine on one data folder. Thread-safe; `close` it before the process ends."""
 
-    def __init__(self, folder: Path) -> None:
+    def __init__(self, folder: Path, passwords: Mapping[str, str] | None = None) -> None:
+        """`passwords` are those of the users `default` and `readonly`; without one a user has none."""
+        self._passwords = {"default": "", READONLY_USER: ""} | dict(passwords or {})
+        self._readers = threading.BoundedSemaphore(READONLY_AT_ONCE)
         folder.mkdir(parents=True, exist_ok=True)
         _require_unlocked(folder)
         self._path = str(folder.resolve())
@@ -72,16 +86,22 @@ class Engine:
         self.version, self.timezone = execute(self._keeper, "SELECT version(), timezone()").decode().split()
 
     def run(self, request: Request) -> Answer:
-        """Check, run and count one statement."""
-        _authenticate(request)
+        """Check, run and count one statement; the `rest` of a long answer holds its session until it is closed."""
+        _authenticate(request, self._passwords)
         insert = split_insert(request.sql)
         statement = insert.statement if insert is not None else request.sql
         kind = self._check(request, statement, is_insert=insert is not None)
-        with self._handle(request, alters=kind == "CONTROL") as handle:
+        with ExitStack() as held:
             if request.user == READONLY_USER:
-                _refuse_python(handle, request)
+                held.enter_context(self._reader())
+            handle = held.enter_context(self._handle(request, alters=kind == "CONTROL"))
+            if request.user == READONLY_USER:
+                _refuse_reaching_out(handle, request)
             if insert is not None:
                 return _insert(handle, request, insert)
+            if kind == "READ_ONLY" and _can_stream(request):
+                answer, pieces = _begin(handle, request, held)
+                return answer if pieces is None else replace(answer, rest=Rest(pieces, held.pop_all().close))
             return _query(handle, request, reads=kind == "READ_ONLY")
 
     def ping(self) -> None:
@@ -120,6 +140,19 @@ class Engine:
         return str(kind)
 
     @contextmanager
+    def _reader(self) -> Iterator[None]:
+        """A place among the statements of the read-only user."""
+        if not self._readers.acquire(blocking=False):
+            raise refusal(
+                TOO_MANY_SIMULTANEOUS_QUERIES,
+                f"Too many simultaneous queries: {READONLY_AT_ONCE} of user {READONLY_USER!r} run already",
+            )
+        try:
+            yield
+        finally:
+            self._readers.release()
+
+    @contextmanager
     def _handle(self, request: Request, *, alters: bool) -> Iterator[Any]:
         """A handle with the settings and database of the request: the session's, or one of its own."""
         if request.session_id is not None and not needs_own_handle(request.settings):
@@ -153,14 +186,46 @@ class Engine:
         return handle
 
 
-def _refuse_python(handle: Any, request: Request) -> None:
-    """Look for the table function that reads this process's objects in the engine's own parse, under any spelling."""
+def _refuse_reaching_out(handle: Any, request: Request) -> None:
+    """Look for functions that `readonly` lets pass in the engine's own parse, under any spelling."""
     try:
         tree: bytes = handle.query(b"EXPLAIN AST " + request.sql, "TSVRaw", params=dict(request.parameters)).bytes()
     except Exception as error:
         raise from_engine(error) from error
-    if any(line.split()[:2] == [b"function", b"python"] for line in tree.lower().splitlines()):
-        raise refusal(READONLY, f"Table function Python is not served to user {READONLY_USER!r}")
+    for line in tree.lower().splitlines():
+        kind, _, name = line.strip().partition(b" ")
+        if kind == b"function" and (found := name.partition(b" ")[0].decode(errors="replace")) in _REACHING_OUT:
+            raise refusal(READONLY, f"Function {found} is not served to user {READONLY_USER!r}")
+
+
+def _can_stream(request: Request) -> bool:
+    return not request.wait_for_end and (answer_format(request.sql) or request.default_format) in STREAMED_FORMATS
+
+
+def _begin(handle: Any, request: Request, held: ExitStack) -> tuple[Answer, Iterator[bytes] | None]:
+    """The first part of an answer, and the pieces that follow it."""
+    started = time.monotonic_ns()
+    try:
+        stream = handle.send_query(request.sql.decode(), request.default_format, params=dict(request.parameters))
+        held.callback(stream.close)
+        first, following = read_ahead(stream)
+    except Exception as error:
+        raise from_engine(error) from error
+    body = b"".join(result.bytes() for result in first)
+    read_rows = sum(result.storage_rows_read() for result in first)
+    summary = {
+        "read_rows": str(read_rows),
+        "read_bytes": str(sum(result.storage_bytes_read() for result in first)),
+        "written_rows": "0",
+        "written_bytes": "0",
+        "total_rows_to_read": str(read_rows),
+        "result_rows": str(sum(result.rows_read() for result in first)),
+        "result_bytes": str(len(body)),
+        "elapsed_ns": str(time.monotonic_ns() - started),
+    }
+    named = answer_format(request.sql) or request.default_format
+    pieces = None if following is None else (bytes(result.bytes()) for result in following)
+    return Answer(body, _query_id(request), named, summary), pieces
 
 
 def _query(handle: Any, request: Request, *, reads: bool) -> Answer:
@@ -217,13 +282,13 @@ def _query_id(request: Request) -> str:
     return request.query_id or str(uuid.uuid4())
 
 
-def _authenticate(request: Request) -> None:
-    """Two users without a password, as nobody but this machine can connect."""
-    if request.user not in {"default", READONLY_USER} or request.password:
+def _authenticate(request: Request, passwords: Mapping[str, str]) -> None:
+    known = passwords.get(request.user)
+    if known is None or not compare_digest(known.encode(), request.password.encode()):
         raise refusal(
             AUTHENTICATION_FAILED,
-            f"{request.user}: Authentication failed: the local endpoint knows the users 'default' and "
-            f"'{READONLY_USER}', without a password",
+            f"{request.user}: Authentication failed: the local endpoint knows the users "
+            f"{' and '.join(map(repr, passwords))}; check the password, or that there is none",
         )
 
 

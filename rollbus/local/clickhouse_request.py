@@ -21,9 +21,13 @@ READONLY_LIMITS = {
     "max_execution_time": "30",
     "max_result_rows": "1000000",
     "max_rows_to_read": "1000000000",
+    "max_result_bytes": "1000000000",
     "max_memory_usage": "2000000000",
+    "max_temporary_data_on_disk_size_for_query": "1000000000",
 }
 """A question gone wrong ends with an error before it takes the machine."""
+READONLY_AT_ONCE = 4
+"""Statements of the read-only user that run at a time: the limits hold for each, the memory is of all."""
 
 _PROTOCOL = frozenset(
     {"query", "query_id", "database", "default_format", "session_id", "session_timeout", "session_check", "user",
@@ -57,6 +61,8 @@ class Request:
     """Values of {name:Type}, in the escaped form in which clients send them."""
     settings: Mapping[str, str] = field(default_factory=dict)
     compressed_answer: bool = False
+    wait_for_end: bool = False
+    """Whether the client wants no byte before the statement has succeeded."""
 
 
 def parse_request(
@@ -96,6 +102,7 @@ def parse_request(
         parameters={name[len("param_") :]: value for name, value in values.items() if name.startswith("param_")},
         settings=settings,
         compressed_answer=values.get("enable_http_compression", "0") == "1",
+        wait_for_end=values.get("wait_end_of_query", "0") == "1",
     )
 
 

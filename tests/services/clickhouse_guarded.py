@@ -1,0 +1,53 @@
+"""An endpoint of its own whose two users have passwords."""
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import clickhouse_connect
+import pytest
+from clickhouse_connect.driver.client import Client
+
+from rollbus.local.clickhouse import clickhouse_service
+from rollbus.local.ports import free_port
+from rollbus.local.service import ServiceProcess
+from rollbus.local.settings import HOST
+from rollbus.local.tether import tethered
+
+
+@dataclass(frozen=True, slots=True)
+class Guarded:
+    port: int
+    folder: Path
+    """Beside the endpoint's data: nothing of its users' may appear here."""
+    password: str = "owner's secret"
+    reader_password: str = "reader's secret"
+
+    @property
+    def url(self) -> str:
+        return f"http://{HOST}:{self.port}/"
+
+    def client(self, user: str = "default", password: str | None = None, **options: str | bool) -> Client:
+        known = {"default": self.password, "readonly": self.reader_password}
+        return clickhouse_connect.get_client(
+            host=HOST, port=self.port, username=user, password=known[user] if password is None else password, **options
+        )
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
+    folder = tmp_path_factory.mktemp("guarded")
+    endpoint = Guarded(free_port(), folder)
+    service = clickhouse_service(folder=folder / "data", port=endpoint.port)
+    secrets = [f"CLICKHOUSE_PASSWORD={endpoint.password}", f"CLICKHOUSE_READONLY_PASSWORD={endpoint.reader_password}"]
+    started = replace(service, command=lambda: ["env", *secrets, *service.command()])
+    process = ServiceProcess(started, log_path=folder / "log", prefix=tethered())
+    try:
+        process.start()
+        process.wait_until_healthy()
+        with endpoint.client() as owner:
+            owner.command("CREATE TABLE numbers (id UInt32, name String) ENGINE = MergeTree ORDER BY id")
+            owner.command("INSERT INTO numbers SELECT number, toString(number) FROM numbers(1000)")
+        yield endpoint
+    finally:
+        process.stop()

@@ -1,0 +1,121 @@
+"""The endpoint as `curl` sees it: plain HTTP, byte for byte."""
+
+import gzip
+import json
+import subprocess
+from dataclasses import dataclass
+
+import pytest
+
+from tests.services.clickhouse_guarded import Guarded, guarded
+
+__all__ = ["guarded"]
+pytestmark = pytest.mark.services
+
+LARGE = 3_000_000
+"""Rows of an answer that is longer than what is built first."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    status: int
+    headers: dict[str, str]
+    body: bytes
+    exit: int
+    """Status of curl itself: 18 and 56 where the answer broke off."""
+
+
+def curl(
+    guarded: Guarded, *arguments: str, query: str = "", body: bytes | None = None, user: str = "default"
+) -> Answer:
+    password = guarded.password if user == "default" else guarded.reader_password
+    command = ["curl", "-sS", "-D", "-", "-u", f"{user}:{password}", *arguments]
+    if body is not None:
+        command += ["--data-binary", "@-"]
+    result = subprocess.run([*command, f"{guarded.url}?{query}"], input=body, capture_output=True, timeout=60)
+    head, _, content = result.stdout.partition(b"\r\n\r\n")
+    if head.startswith(b"HTTP/1.1 100"):
+        head, _, content = content.partition(b"\r\n\r\n")
+    first, *lines = head.decode().split("\r\n")
+    headers = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
+    return Answer(int(first.split()[1]), headers, content, result.returncode)
+
+
+def test_rows_are_inserted_and_counted_in_the_summary(guarded: Guarded) -> None:
+    curl(guarded, body=b"CREATE TABLE curled (id UInt32, name String) ENGINE = MergeTree ORDER BY id")
+    insert = "query=INSERT%20INTO%20curled%20FORMAT%20JSONEachRow"
+    answer = curl(guarded, query=insert, body=b'{"id":1,"name":"a;b"}\n{"id":2,"name":"c"}\n')
+    assert answer.status == 200
+    assert json.loads(answer.headers["x-clickhouse-summary"])["written_rows"] == "2"
+    packed = b"".join(gzip.compress(b'{"id":%d,"name":"z"}\n' % number) for number in range(3, 103))
+    curl(guarded, "-H", "Content-Encoding: gzip", query=insert, body=packed)
+    assert curl(guarded, body=b"SELECT count(), sum(id) FROM curled").body == b"102\t5253\n"
+
+
+def test_a_parameter_is_a_value_and_never_a_part_of_the_statement(guarded: Guarded) -> None:
+    answer = curl(guarded, query="param_text=%27%3B%20DROP%20TABLE%20numbers", body=b"SELECT {text:String}")
+    assert answer.body == b"\\'; DROP TABLE numbers\n"
+
+
+def test_an_error_has_its_status_code_and_text(guarded: Guarded) -> None:
+    for statement, status, code in ((b"SELECT * FROM nowhere", 404, "60"), (b"SELEC 1", 400, "62")):
+        answer = curl(guarded, body=statement)
+        assert (answer.status, answer.headers["x-clickhouse-exception-code"]) == (status, code)
+        assert answer.body.startswith(f"Code: {code}. DB::Exception".encode())
+
+
+def test_a_session_keeps_a_temporary_table_until_it_is_another(guarded: Guarded) -> None:
+    assert curl(guarded, query="session_id=one", body=b"CREATE TEMPORARY TABLE mine AS SELECT 7 AS n").status == 200
+    assert curl(guarded, query="session_id=one", body=b"SELECT n FROM mine").body == b"7\n"
+    assert curl(guarded, query="session_id=two", body=b"SELECT n FROM mine").status == 404
+    assert curl(guarded, query="session_id=three&session_check=1", body=b"SELECT 1").status != 200
+
+
+def test_a_setting_in_the_address_holds_for_that_request_alone(guarded: Guarded) -> None:
+    asked = b"SELECT getSetting('max_threads')"
+    before = curl(guarded, query="session_id=s", body=asked).body
+    assert curl(guarded, query="session_id=s&max_threads=3", body=asked).body == b"3\n" != before
+    assert curl(guarded, query="session_id=s", body=asked).body == before
+
+
+@pytest.mark.parametrize("encoding", ["gzip", "deflate", "br", "zstd"])
+def test_an_answer_comes_in_the_encoding_that_curl_asks_for(guarded: Guarded, encoding: str) -> None:
+    for rows in (1000, LARGE):
+        answer = curl(
+            guarded, "-H", f"Accept-Encoding: {encoding}", "--compressed", query="enable_http_compression=1",
+            body=b"SELECT number FROM numbers(%d)" % rows,
+        )  # fmt: skip
+        if answer.exit == 61 and encoding in {"br", "zstd"}:
+            assert b"SELECT" not in answer.body  # this curl was built without it
+            continue
+        assert answer.exit == 0
+        lines = answer.body.split()
+        assert (len(lines), lines[-1]) == (rows, b"%d" % (rows - 1))
+
+
+def test_a_large_answer_is_sent_while_it_is_made(guarded: Guarded) -> None:
+    answer = curl(guarded, body=b"SELECT number FROM numbers(%d)" % LARGE)
+    assert answer.headers["transfer-encoding"] == "chunked"
+    assert answer.body.count(b"\n") == LARGE
+    whole = curl(guarded, query="wait_end_of_query=1", body=b"SELECT number FROM numbers(%d)" % LARGE)
+    assert (whole.body, "transfer-encoding" in whole.headers) == (answer.body, False)
+
+
+def test_a_reader_who_goes_away_leaves_the_session_free(guarded: Guarded) -> None:
+    statement = b"SELECT number FROM numbers(1000000000)"
+    for _ in range(6):
+        curl(guarded, "--max-time", "0.5", query="session_id=left", body=statement)
+    for _ in range(50):
+        answer = curl(guarded, query="session_id=left", body=b"SELECT 1")
+        if answer.body == b"1\n":
+            return
+    raise AssertionError(answer.body)
+
+
+def test_a_failure_in_the_middle_breaks_the_answer_off(guarded: Guarded) -> None:
+    statement = b"SELECT throwIf(number = 2900000), number FROM numbers(%d)" % LARGE
+    answer = curl(guarded, body=statement)
+    assert answer.status == 200
+    assert answer.exit in {18, 56}
+    assert b"Code: 395. DB::Exception" in answer.body[-2000:]
+    assert curl(guarded, query="wait_end_of_query=1", body=statement).headers["x-clickhouse-exception-code"] == "395"

@@ -1,0 +1,154 @@
+"""Two users with passwords; what the one that only reads must not be able to do."""
+
+import threading
+from collections.abc import Iterator
+from urllib.error import HTTPError
+from urllib.parse import urlencode
+from urllib.request import urlopen
+
+import pytest
+from clickhouse_connect.driver.client import Client
+from clickhouse_connect.driver.exceptions import DatabaseError
+
+from tests.services.clickhouse_guarded import Guarded, guarded
+
+__all__ = ["guarded"]
+pytestmark = pytest.mark.services
+
+READONLY, OUTFILE, SYNTAX = 164, 319, 62
+LIMITS = {158, 159, 160, 241, 307, 396}
+"""TOO_MANY_ROWS, TIMEOUT_EXCEEDED, TOO_SLOW, MEMORY_LIMIT_EXCEEDED, TOO_MANY_BYTES, TOO_MANY_ROWS_OR_BYTES."""
+
+
+@pytest.fixture
+def reader(guarded: Guarded) -> Iterator[Client]:
+    with guarded.client("readonly") as client:
+        yield client
+
+
+def code_of(client: Client, statement: str, **options: object) -> int | None:
+    with pytest.raises(DatabaseError) as caught:
+        client.command(statement, **options)  # type: ignore[arg-type]
+    return caught.value.code
+
+
+@pytest.mark.parametrize("user", ["default", "readonly"])
+@pytest.mark.parametrize("password", ["", "wrong", "owner's secre"])
+def test_a_wrong_password_is_refused(guarded: Guarded, user: str, password: str) -> None:
+    with pytest.raises(DatabaseError) as caught:
+        guarded.client(user, password)
+    assert caught.value.code == 516
+
+
+def test_the_passwords_of_the_two_users_are_not_exchanged(guarded: Guarded) -> None:
+    with pytest.raises(DatabaseError):
+        guarded.client("default", guarded.reader_password)
+    with guarded.client("readonly") as reader:
+        assert reader.command("SELECT count() FROM numbers") == 1000
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "INSERT INTO numbers VALUES (1, 'a')",
+        "INSERT INTO FUNCTION file('{folder}/out.csv', 'CSV', 'x UInt8') VALUES (1)",
+        "CREATE TABLE mine (x UInt8) ENGINE = Memory",
+        "CREATE TEMPORARY TABLE mine (x UInt8)",
+        "DROP TABLE numbers",
+        "TRUNCATE TABLE numbers",
+        "ALTER TABLE numbers DELETE WHERE 1",
+        "OPTIMIZE TABLE numbers FINAL",
+        "ATTACH TABLE numbers",
+        "SET readonly = 0",
+        "SET max_memory_usage = 0",
+        "SELECT 1 SETTINGS readonly = 0",
+        "SELECT 1 SETTINGS max_memory_usage = 0",
+        "SELECT 1 SETTINGS max_execution_time = 0",
+        "KILL QUERY WHERE 1",
+        "KILL MUTATION WHERE 1",
+        "SYSTEM SHUTDOWN",
+        "SYSTEM STOP MERGES",
+        "BACKUP TABLE numbers TO File('{folder}/backup')",
+        "SELECT * FROM file('/etc/hostname', 'LineAsString')",
+        "SELECT * FROM fileCluster('c', '/etc/hostname', 'LineAsString')",
+        "SELECT * FROM url('http://127.0.0.1:{port}/', 'LineAsString')",
+        "SELECT * FROM s3('http://127.0.0.1:{port}/b/k', 'LineAsString')",
+        "SELECT * FROM remote('127.0.0.1', 'system', 'one')",
+        "SELECT * FROM executable('id', 'TSV', 'x String')",
+        "SELECT * FROM sqlite('/etc/hostname', 't')",
+        "SELECT * FROM mysql('127.0.0.1:{port}', 'd', 't', 'u', 'p')",
+        "SELECT * FROM postgresql('127.0.0.1:{port}', 'd', 't', 'u', 'p')",
+        "SELECT * FROM mongodb('127.0.0.1:{port}', 'd', 't', 'u', 'p', 'x UInt8')",
+        "SELECT * FROM redis('127.0.0.1:{port}', 'k', 'k String')",
+        "SELECT * FROM Python(x)",
+        "SELECT * FROM (SELECT * FROM file('/etc/hostname', 'LineAsString'))",
+        "WITH t AS (SELECT * FROM url('http://127.0.0.1:{port}/', 'LineAsString')) SELECT * FROM t",
+        "DESCRIBE TABLE file('/etc/hostname', 'LineAsString')",
+        "SELECT file('/etc/hostname')",
+        "SELECT name FROM numbers WHERE name = `fi\\x6ce`('/etc/hostname', 'x')",
+        "SELECT hasColumnInTable('127.0.0.1:{port}', 'system', 'one', 'dummy')",
+        "EXPLAIN PLAN SELECT * FROM url('http://127.0.0.1:{port}/', 'LineAsString')",
+    ],
+)
+def test_the_reader_cannot_write_kill_or_reach_outside(guarded: Guarded, reader: Client, statement: str) -> None:
+    found = code_of(reader, statement.format(folder=guarded.folder, port=guarded.port))
+    assert found not in {None, 60, 210, 209, 1000, 1001, 1002}, "it failed, but was not refused"
+    assert reader.command("SELECT count() FROM numbers") == 1000
+    assert {path.name for path in guarded.folder.iterdir()} == {"data", "log"}
+
+
+def test_the_reader_cannot_write_a_file_by_outfile(guarded: Guarded, reader: Client) -> None:
+    target = guarded.folder / "out.csv"
+    assert code_of(reader, f"SELECT 1 INTO OUTFILE '{target}'") in {OUTFILE, READONLY}
+    assert code_of(reader, f"SELECT 1 /**/INTO/**/OUTFILE '{target}' FORMAT CSV") in {OUTFILE, READONLY}
+    assert not target.exists()
+
+
+@pytest.mark.parametrize("second", ["DROP TABLE numbers", "SELECT 2", "SET readonly = 0"])
+def test_a_second_statement_is_not_run(reader: Client, second: str) -> None:
+    assert code_of(reader, f"SELECT 1; {second}") == SYNTAX
+    assert code_of(reader, f"SELECT 1 SETTINGS readonly = 1; {second}") == SYNTAX
+    assert reader.command("SELECT count() FROM numbers") == 1000
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [
+        "SELECT count() FROM numbers(100000000000) WHERE NOT ignore(sipHash64(number))",
+        "SELECT groupArray(repeat('x', 100000)) FROM numbers(1000000)",
+        "SELECT number FROM numbers(20000000) FORMAT Null",
+        "SELECT repeat('x', 1000000) FROM numbers(100000) FORMAT JSON",
+        "SELECT length(arraySort(groupArray(sipHash64(number)))) FROM numbers(900000000)",
+    ],
+)
+def test_a_question_gone_wrong_ends_before_it_takes_the_machine(reader: Client, statement: str) -> None:
+    assert code_of(reader, statement) in LIMITS
+
+
+@pytest.mark.parametrize("name", ["readonly", "max_memory_usage", "max_execution_time", "max_result_rows"])
+def test_the_limits_cannot_be_changed_by_the_address(guarded: Guarded, name: str) -> None:
+    given = urlencode({"user": "readonly", "password": guarded.reader_password, name: "0", "query": "SELECT 1"})
+    with pytest.raises(HTTPError) as caught:
+        urlopen(f"{guarded.url}?{given}")
+    with caught.value as answer:
+        assert answer.headers["X-ClickHouse-Exception-Code"] == str(READONLY)
+
+
+def test_only_so_many_statements_of_the_reader_run_at_once(guarded: Guarded) -> None:
+    codes: list[int | None] = []
+
+    def ask() -> None:
+        try:
+            with guarded.client("readonly", autogenerate_session_id=False) as client:
+                client.command("SELECT sleep(1.5)")
+        except DatabaseError as error:
+            codes.append(error.code)
+
+    threads = [threading.Thread(target=ask) for _ in range(8)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert set(codes) == {202}
+    with guarded.client() as owner:
+        assert owner.command("SELECT 1") == 1

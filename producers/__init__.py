@@ -8,7 +8,7 @@
 
 In reading order: start (init), recorder (the wiring), scope, context, episode, openai_client, capture, answer,
 openai_stream, turn_record, verdict, prompt_log, redaction, sampling, delivery, sink, kafka_sink, spool, spool_sink,
-process_hooks, guard, counters.
+process_hooks, tracing, guard, counters, metrics.
 """
 
 from typing import TYPE_CHECKING

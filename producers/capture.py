@@ -62,7 +62,7 @@ class Capture:
         if not surface.observes(request):
             self.recorder.counts.add("calls_unobserved")
             return None
-        call = Call(self, episode, self.function or context.current_function(), request, surface)
+        call = Call(self, episode, self.function or context.current_function() or episode.function, request, surface)
         context.mark_captured()
         return call
 

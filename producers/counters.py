@@ -1,6 +1,8 @@
 """What a producer did and lost, as numbers that add up.
 
 events_emitted = events_delivered + events_spooled + events_queued + every events_dropped.<reason>
+
+`events_spooled` are those that a process left on disk when it ended; what went to disk before counts as delivered.
 """
 
 import threading

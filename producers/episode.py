@@ -9,10 +9,13 @@ import functools
 import threading
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol
+from urllib.parse import quote
 
+from rollbus.producers import context
 from rollbus.producers.answer import canonical, text_of
 from rollbus.producers.late_turns import LateTurns, TurnMemory, expected_bytes
 from rollbus.producers.redaction import Redactor
+from rollbus.producers.tracing import TRACEPARENT
 from rollbus.producers.turn_record import Exchange
 from rollbus.schemas import ids
 from rollbus.schemas.events import (
@@ -71,6 +74,9 @@ class Episode:
         self.dropped = False
         """True once it found no room: nothing more of it is sent."""
         self.ended = False
+        self.function = ""
+        """Of the process it was attached from; for calls that no `function` block here names."""
+        self.traceparent: str | None = None
         self._recorder, self._owner = recorder, owner
         self._writer_id, self._sequence = writer_id, 0
         self._other_writers: set[str] = set()
@@ -133,7 +139,12 @@ class Episode:
 
     def headers(self) -> dict[str, str]:
         """Return what to send along to another process, for its `attach`."""
-        return {"rollbus-episode": self.id, "rollbus-started": str(self.started_at_ms)}
+        headers = {"rollbus-episode": self.id, "rollbus-started": str(self.started_at_ms)}
+        if function := context.current_function() or self.function:
+            headers["rollbus-function"] = quote(function, safe=" /.:@")
+        if self.traceparent is not None:
+            headers[TRACEPARENT] = self.traceparent
+        return headers
 
     def end(self, stop_reason: StopReason = "completed", error: str | None = None) -> None:
         """Say that the agent's run is over; streams still open are recorded as abandoned. Rewards may follow."""
@@ -146,6 +157,8 @@ class Episode:
             str(key): redactor.text(_as_text(value), "labels") or ""
             for key, value in (fields.get("labels") or {}).items()
         }
+        if self.traceparent is not None:
+            labels.setdefault(TRACEPARENT, self.traceparent)
         parent_id = self.parent.id if self.parent else None
         self.emit(EpisodeStarted, {**fields, "task": self.task, "labels": labels, "parent_episode_id": parent_id})
 

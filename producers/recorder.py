@@ -16,12 +16,14 @@ import weakref
 from collections import OrderedDict
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, overload
+from urllib.parse import unquote
 
-from rollbus.producers import context, process_hooks
+from rollbus.producers import context, process_hooks, tracing
 from rollbus.producers.counters import Counters
 from rollbus.producers.delivery import Delivery, Item
 from rollbus.producers.episode import CHILD_SEPARATOR, KEYED, Episode, number, root_of
 from rollbus.producers.guard import Guard
+from rollbus.producers.metrics import prometheus_text
 from rollbus.producers.redaction import Redactor
 from rollbus.producers.sampling import is_sampled
 from rollbus.producers.scope import EpisodeScope
@@ -35,6 +37,8 @@ from rollbus.schemas.topics import ALIASES, EPISODE_EVENTS, PRODUCER_REPORTS, To
 logger = logging.getLogger(__name__)
 Client = TypeVar("Client")
 Function = TypeVar("Function", bound=Callable[..., Any])
+SYNC_FLUSH_S = 5.0
+"""How long a `sync` episode may hold its caller back while the broker is away."""
 MAX_UNSAMPLED_IDS = 10_000
 """Episodes remembered as not recorded, so that their feedback is not sent either."""
 
@@ -93,13 +97,17 @@ class Recorder:
         episode_id: str | None = None,
         parent: Episode | None = None,
         resampled: bool = False,
+        traceparent: str | None = None,
+        sync: bool = False,
     ) -> EpisodeScope: ...
-    def episode(self, function: Any = None, /, **fields: Any) -> Any:
+    def episode(self, function: Any = None, /, *, sync: bool = False, **fields: Any) -> Any:
         """Return a block (`with`, `async with`) or decorator that is one run of the agent on one task.
 
-        Inside another episode it is a child of it, unless `parent` names another.
+        Inside another episode it is a child of it, unless `parent` names another. `sync` waits on leaving, for some
+        seconds at most, until its events are out: for functions whose process may be frozen once they return.
         """
-        scope = EpisodeScope(lambda name: self.start(**{**fields, "task": fields.get("task") or name or ""}))
+        after = functools.partial(self.flush, SYNC_FLUSH_S) if sync else None
+        scope = EpisodeScope(lambda name: self.start(**{**fields, "task": fields.get("task") or name or ""}), after)
         return scope if function is None else scope(function)
 
     def start(
@@ -114,8 +122,12 @@ class Recorder:
         episode_id: str | None = None,
         parent: Episode | None = None,
         resampled: bool = False,
+        traceparent: str | None = None,
     ) -> Episode:
-        """Open an episode without making it the current one; the caller calls its `end`."""
+        """Open an episode without making it the current one; the caller calls its `end`.
+
+        `traceparent` is the trace it belongs to; by default the parent's, else that of OpenTelemetry's current span.
+        """
         fields = {
             "example_id": None if example_id is None else str(example_id),
             "group_id": None if group_id is None else str(group_id),
@@ -124,7 +136,7 @@ class Recorder:
             "labels": labels,
             "resampled": resampled,
         }
-        episode = self.guard.call("start", self._start, task, episode_id, parent, fields, default=None)
+        episode = self.guard.call("start", self._start, task, episode_id, parent, fields, traceparent, default=None)
         return episode or self._silent(episode_id)
 
     def attach(self, origin: str | Mapping[str, str]) -> EpisodeScope:
@@ -221,6 +233,11 @@ class Recorder:
     def counters(self) -> Mapping[str, int]:
         """Return what was recorded, delivered and lost, as it stands."""
         return {**self.counts.snapshot(), "events_queued": self._delivery.pending_events}
+
+    def metrics(self) -> str:
+        """Return the same as Prometheus' text format, for the host to serve."""
+        counters = {**self.counters, "bytes_queued": self._delivery.pending_bytes}
+        return prometheus_text(counters, healthy=self.healthy, producer=self.settings.producer)
 
     @property
     def healthy(self) -> bool | None:
@@ -319,7 +336,14 @@ class Recorder:
         kafka_key = alias if alias is not None else root_of(episode_id)
         return event_id if self.submit(topic, kafka_key, record, episode_id="") else None
 
-    def _start(self, task: str, episode_id: str | None, parent: Episode | None, fields: Mapping[str, Any]) -> Episode:
+    def _start(
+        self,
+        task: str,
+        episode_id: str | None,
+        parent: Episode | None,
+        fields: Mapping[str, Any],
+        traceparent: str | None,
+    ) -> Episode:
         parent = parent or self.current_episode()
         if episode_id is None:
             episode_id = self._new_id() if parent is None else f"{parent.root_id}{CHILD_SEPARATOR}{self._new_id()}"
@@ -337,6 +361,8 @@ class Recorder:
             sampled=sampled,
             parent=parent,
         )
+        given = tracing.checked(traceparent) or (parent.traceparent if parent else None)
+        episode.traceparent = given or self.guard.call("trace", tracing.current_traceparent, default=None)
         self.counts.add("episodes_started" if sampled else "episodes_not_sampled")
         if not sampled:
             self._remember_unsampled(episode_id)
@@ -356,7 +382,11 @@ class Recorder:
             episode_id = headers["rollbus-episode"]
             started = headers.get("rollbus-started", "")
             started_at_ms = int(started) if started.isdecimal() else 0
-        return self.join(episode_id, started_at_ms)
+        episode = self.join(episode_id, started_at_ms)
+        if not isinstance(origin, str):
+            episode.function = unquote(headers.get("rollbus-function", ""))
+            episode.traceparent = tracing.checked(headers.get(tracing.TRACEPARENT))
+        return episode
 
     def join(self, episode_id: str, started_at_ms: int) -> Episode:
         """Return another writer of an episode; an episode of this process will name it when it ends."""

@@ -3,6 +3,7 @@
 The episode is the current one inside; an exception that leaves the block ends it with its reason and goes on its way.
 """
 
+import asyncio
 import functools
 import inspect
 from collections.abc import Callable
@@ -21,9 +22,13 @@ MAX_ERROR_CHARACTERS = 500
 class EpisodeScope:
     """Opens an episode on entering, ends it on leaving; as a decorator, one episode per call."""
 
-    def __init__(self, open_episode: Callable[[str | None], Episode]) -> None:
-        """`open_episode` is given the decorated function's name, which is the task where none was given."""
-        self._open = open_episode
+    def __init__(
+        self, open_episode: Callable[[str | None], Episode], after: Callable[[], object] | None = None
+    ) -> None:
+        """`open_episode` is given the decorated function's name, which is the task where none was given; `after` is
+        called behind the end, in a thread where the block is asynchronous.
+        """
+        self._open, self._after = open_episode, after
         self._entered: list[tuple[Episode, Token[Episode | None]]] = []
 
     def __enter__(self) -> Episode:
@@ -35,6 +40,8 @@ class EpisodeScope:
     ) -> None:
         """End the episode."""
         self._leave(error)
+        if self._after is not None:
+            self._after()
 
     async def __aenter__(self) -> Episode:
         """Open the episode and make it the current one."""
@@ -45,6 +52,8 @@ class EpisodeScope:
     ) -> None:
         """End the episode."""
         self._leave(error)
+        if self._after is not None:
+            await asyncio.to_thread(self._after)
 
     def __call__(self, function: Function) -> Function:
         """Run each call of the function as an episode."""
@@ -54,28 +63,28 @@ class EpisodeScope:
 
             @functools.wraps(function)
             async def run_async(*args: Any, **kwargs: Any) -> Any:
-                scope = EpisodeScope(self._open)
+                scope = EpisodeScope(self._open, self._after)
                 scope._enter(name)
                 try:
                     result = await function(*args, **kwargs)
                 except BaseException as error:
-                    scope._leave(error)
+                    await scope.__aexit__(type(error), error, None)
                     raise
-                scope._leave(None)
+                await scope.__aexit__(None, None, None)
                 return result
 
             return run_async  # type: ignore[return-value]
 
         @functools.wraps(function)
         def run(*args: Any, **kwargs: Any) -> Any:
-            scope = EpisodeScope(self._open)
+            scope = EpisodeScope(self._open, self._after)
             scope._enter(name)
             try:
                 result = function(*args, **kwargs)
             except BaseException as error:
-                scope._leave(error)
+                scope.__exit__(type(error), error, None)
                 raise
-            scope._leave(None)
+            scope.__exit__(None, None, None)
             return result
 
         return run  # type: ignore[return-value]

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from rollbus.schemas.drops import DropReason
 from rollbus.schemas.groups import Group, GroupMember, TrainingBatch
 from rollbus.schemas.steps import DroppedMember
-from rollbus.schemas.tokens import BYTES_PER_TOKEN, decode_logprobs, decode_token_ids, token_count
+from rollbus.schemas.tokens import BYTES_PER_TOKEN, decode_logprobs, token_count
 from rollbus.schemas.trajectories import History, Trajectory, Turn
 from rollbus.trainer.backends.protocol import Said, TrainTrajectory, TurnTokens
 from rollbus.trainer.conversation import conversation_of
@@ -162,11 +162,14 @@ def _samples_plainly(turn: Turn) -> bool:
 
 
 def _numbers_hold(history: History) -> bool:
-    """No id negative, each log-prob finite and at most 0; by sums and extremes, since histories are long."""
-    logprobs, token_ids = decode_logprobs(history.logprobs), decode_token_ids(history.token_ids)
+    """No id negative, each log-prob finite and at most 0; without a look at each number, since histories are long.
+
+    A negative int32 has the highest bit of its last byte set, which no ASCII character has.
+    """
+    logprobs, ids = decode_logprobs(history.logprobs), history.token_ids
     if logprobs and not (math.isfinite(sum(logprobs)) and max(logprobs) <= 0):
         return False
-    return not token_ids or min(token_ids) >= 0
+    return len(ids) % BYTES_PER_TOKEN == 0 and ids[BYTES_PER_TOKEN - 1 :: BYTES_PER_TOKEN].isascii()
 
 
 def _to_train(

@@ -53,6 +53,10 @@ def broken_history(logprobs: bytes, *, token_ids: bytes | None = None) -> Histor
     )
 
 
+def as_int32(*values: int) -> bytes:
+    return struct.pack(f"<{len(values)}i", *values)
+
+
 def as_float32(*values: float) -> bytes:
     return struct.pack(f"<{len(values)}f", *values)
 
@@ -81,10 +85,10 @@ def test_each_span_becomes_a_turn_whose_prompt_is_everything_before_it() -> None
         (other(histories=(broken_history(as_float32(-0.5, math.nan)),)), "untrainable"),
         (other(histories=(broken_history(as_float32(-math.inf, -0.5)),)), "untrainable"),
         (other(histories=(broken_history(as_float32(-0.5, 0.25)),)), "untrainable"),
-        (
-            other(histories=(broken_history(as_float32(-1, -1), token_ids=b"\xff\xff\xff\xff" * 3),)),
-            "untrainable",
-        ),
+        (other(histories=(broken_history(as_float32(-1, -1), token_ids=as_int32(7, 8, -1)),)), "untrainable"),
+        (other(histories=(broken_history(as_float32(-1, -1), token_ids=as_int32(-(2**31), 8, 9)),)), "untrainable"),
+        (other(histories=(broken_history(as_float32(-1, -1), token_ids=as_int32(7, 8, 9) + b"\0"),)), "untrainable"),
+        (other(histories=(broken_history(as_float32(-1, -1), token_ids=as_int32(0, 255, 2**31 - 1)),)), None),
         (other(turns=(turn_with(temperature=0.7, logprob_mode="raw"),)), "temperature"),
         (other(turns=(turn_with(temperature=0.7, logprob_mode="unknown"),)), "temperature"),
         (other(turns=(turn_with(temperature=0.0, logprob_mode="processed"),)), "temperature"),

@@ -13,6 +13,7 @@ import click
 from rollbus import __version__
 from rollbus.cli.output import Console, Table
 from rollbus.cli.root import SettingsFile, with_settings
+from rollbus.cli.stages import judge_endpoint
 from rollbus.schemas.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
     from rollbus.settings import Settings
     from rollbus.streams.replay.compare import Comparison
     from rollbus.streams.replay.plan import ReplayPlan
-    from rollbus.streams.replay.run_kafka import Watch
+    from rollbus.streams.replay.run_kafka import Replay, Watch
 
 OPTIONS = (
     click.option("--from", "start", metavar="BOUND", help="Begin: earliest, a time, '2h ago', tick:N, offsets."),
@@ -79,19 +80,20 @@ def run(settings: "Settings", **chosen: Any) -> None:
     _run(settings, **chosen)
 
 
-def _run(settings: "Settings", *, dry_run: bool, diff: str | None, **chosen: Any) -> None:
+def replay_of(settings: "Settings", plan: "ReplayPlan", reward: str | None, **options: Any) -> "Replay":
+    """Return an attempt at a plan, with the reward functions and the judge's model that the settings name."""
     from rollbus.streams.replay.run_kafka import Replay
 
+    ask = judge_endpoint(settings)
+    registry = registry_for(reward)
+    return Replay(settings.stream_settings(), plan, registry, ask=ask, version=__version__, **options)
+
+
+def _run(settings: "Settings", *, dry_run: bool, diff: str | None, **chosen: Any) -> None:
     plan = plan_of(settings, dry_run=dry_run, **chosen)
     console = Console(stderr=True)
     with ProgressLine(console) as line:
-        found = Replay(
-            settings.stream_settings(),
-            plan,
-            registry_for(chosen["reward"]),
-            version=__version__,
-            watch=line.watch(),
-        )
+        found = replay_of(settings, plan, chosen["reward"], watch=line.watch())
         manifest = asyncio.run(found.run(dry_run=dry_run))
     show_manifest(manifest, dry_run=dry_run)
     if diff and dry_run:
@@ -229,7 +231,6 @@ def shadow(settings: "Settings", **chosen: Any) -> None:
     Started again it goes on. `rollbus replay promote NAME` makes live do the same.
     """
     from rollbus.cli.root import log_to_stderr
-    from rollbus.streams.replay.run_kafka import Replay
 
     first = "scoring" if chosen["reward"] or chosen["score_anew"] else "grouping"
     stages = ("scoring",) * (first == "scoring") + ("grouping", "curriculum")
@@ -241,10 +242,7 @@ def shadow(settings: "Settings", **chosen: Any) -> None:
         stop, loop = asyncio.Event(), asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
-        found = Replay(
-            settings.stream_settings(), plan, registry=registry_for(chosen["reward"]), version=__version__, follow=stop
-        )
-        return await found.run()
+        return await replay_of(settings, plan, chosen["reward"], follow=stop).run()
 
     click.echo(f"shadow {plan.name!r} follows {', '.join(plan.stages)} into {plan.namespace}*", err=True)
     show_manifest(asyncio.run(until_signal()))

@@ -22,7 +22,7 @@ from rollbus.streams.scoring import ScoringStage, ScoringState
 from rollbus.streams.scoring_answers import Answer
 from rollbus.streams.stage import Incoming, Outgoing
 
-ASKS_A_MODEL = frozenset({"judge"})
+ASKS_A_MODEL = frozenset({"judge", "judge_relative"})
 """Types of reward functions that ask another model."""
 
 

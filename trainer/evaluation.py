@@ -61,11 +61,17 @@ def evaluation_key(evaluation: Evaluation) -> str:
 
 
 def share_interval(values: Sequence[float]) -> tuple[float, float, float]:
+    """Return low, share and high of values 0 and 1."""
+    return wilson_interval(round(math.fsum(values)), len(values))
+
+
+def wilson_interval(successes: int, n: int) -> tuple[float, float, float]:
     """Return low, share and high by Wilson's score interval (95 %), which holds near 0 and 1 too."""
-    n, share = len(values), fmean(values)
+    share = successes / n
     centre = (share + Z_95**2 / (2 * n)) / (1 + Z_95**2 / n)
     half = Z_95 / (1 + Z_95**2 / n) * math.sqrt(share * (1 - share) / n + Z_95**2 / (4 * n * n))
-    return max(0.0, centre - half), share, min(1.0, centre + half)
+    # At 0 and at 1 the bound is exact; rounding must not leave it a hair inside or outside.
+    return max(0.0, centre - half) if successes else 0.0, share, centre + half if successes < n else 1.0
 
 
 def mean_interval(values: Sequence[float]) -> tuple[float, float, float]:
@@ -87,5 +93,12 @@ def interval_of(evaluation: Evaluation, metric: str) -> tuple[float, float, floa
 
 def difference(after: Evaluation, before: Evaluation, metric: str) -> tuple[float, float, float]:
     """Return low, value and high of after − before."""
-    (low_a, a, high_a), (low_b, b, high_b) = interval_of(after, metric), interval_of(before, metric)
+    return difference_interval(interval_of(after, metric), interval_of(before, metric))
+
+
+def difference_interval(
+    after: tuple[float, float, float], before: tuple[float, float, float]
+) -> tuple[float, float, float]:
+    """Return low, value and high of after − before, from low, value and high of each."""
+    (low_a, a, high_a), (low_b, b, high_b) = after, before
     return a - b - math.hypot(a - low_a, high_b - b), a - b, a - b + math.hypot(high_a - a, b - low_b)

@@ -1,19 +1,18 @@
 """Counts of games → rates with intervals. Pure; every interval is at 95 % and names its formula.
 
 One rate: Wilson's score interval. Difference of two rates: Newcombe's hybrid of two Wilson intervals
-(Newcombe 1998, method 10), which never leaves [−1, 1]. Both treat the games as independent; two evaluations
-that play the same openings and opponents are, if anything, a little more certain than stated.
+(Newcombe 1998, method 10), which never leaves [−1, 1]. Both are the trainer's own (`trainer/evaluation`), and treat the
+games as independent; two evaluations that play the same openings and opponents are, if anything, a little more certain
+than stated.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from math import sqrt
+from dataclasses import astuple, dataclass
 
 from rollbus.demo.game import Result
+from rollbus.trainer import evaluation
 
-Z95 = 1.959963984540054
-"""Quantile of the standard normal distribution at 0.975."""
 FORMULAS = "rates: Wilson 95 %; difference: Newcombe 95 % (method 10)"
 
 
@@ -60,29 +59,14 @@ class Tally:
 
 def wilson(successes: int, games: int) -> Interval:
     """Wilson's score interval; without games everything is possible."""
-    if games == 0:
-        return Interval(0.0, 0.0, 1.0)
-    share, z2 = successes / games, Z95**2
-    centre = (share + z2 / (2 * games)) / (1 + z2 / games)
-    half = Z95 / (1 + z2 / games) * sqrt(share * (1 - share) / games + z2 / (4 * games**2))
-    # At 0 and at 1 the bound is exact; rounding must not leave it a hair inside or outside.
-    return Interval(max(0.0, centre - half) if successes else 0.0, share, centre + half if successes < games else 1.0)
+    return Interval(*evaluation.wilson_interval(successes, games)) if games else Interval(0.0, 0.0, 1.0)
 
 
 def difference(after: Interval, before: Interval) -> Interval:
     """after − before, from the Wilson interval of each (Newcombe's method 10)."""
-    value = after.value - before.value
-    low = value - sqrt((after.value - after.low) ** 2 + (before.high - before.value) ** 2)
-    high = value + sqrt((after.high - after.value) ** 2 + (before.value - before.low) ** 2)
-    return Interval(low, value, high)
+    return Interval(*evaluation.difference_interval(astuple(after), astuple(before)))
 
 
 def mean_interval(values: Sequence[float]) -> Interval:
     """Mean ± 1.96 standard errors: the band around rewards of one policy version."""
-    count = len(values)
-    if count == 0:
-        return Interval(0.0, 0.0, 0.0)
-    mean = sum(values) / count
-    variance = sum((value - mean) ** 2 for value in values) / (count - 1) if count > 1 else 0.0
-    half = Z95 * sqrt(variance / count)
-    return Interval(mean - half, mean, mean + half)
+    return Interval(*evaluation.mean_interval(values)) if values else Interval(0.0, 0.0, 0.0)

@@ -86,7 +86,8 @@ class StreamAccumulator:
             known.token_ids = [*(known.token_ids or ()), *token_ids]
 
     def answer(self, *, complete: bool = True) -> Answer:
-        """Return what has come so far."""
+        """Return what has come so far; a stream that ended before each choice said why it did is not complete."""
+        finished = bool(self._choices) and all(choice.finish_reason for choice in self._choices.values())
         return Answer(
             model=self._model,
             response_id=self._response_id,
@@ -94,7 +95,7 @@ class StreamAccumulator:
             prompt_tokens=self._prompt_tokens,
             completion_tokens=self._completion_tokens,
             choices=tuple(_finished(index, choice) for index, choice in sorted(self._choices.items())),
-            complete=complete,
+            complete=complete and finished,
         )
 
 

@@ -80,6 +80,7 @@ class _CompletionsAccumulator:
         self._chunks.append(self._reader.answer(chunk))
 
     def answer(self, *, complete: bool = True) -> Answer:
+        """Return what has come so far; complete only where each choice said why it ended."""
         whole: dict[int, Choice] = {}
         for choice in (choice for chunk in self._chunks for choice in chunk.choices):
             known = whole.get(choice.index)
@@ -91,7 +92,7 @@ class _CompletionsAccumulator:
             prompt_tokens=_last(chunk.prompt_tokens for chunk in self._chunks),
             completion_tokens=_last(chunk.completion_tokens for chunk in self._chunks),
             choices=tuple(choice for _, choice in sorted(whole.items())),
-            complete=complete,
+            complete=complete and bool(whole) and all(choice.finish_reason for choice in whole.values()),
         )
 
 

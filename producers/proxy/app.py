@@ -6,6 +6,7 @@ POST /rollbus/episodes/ID/end       {"stop_reason"?}
 *    /rollbus/episodes/ID/v1/…      the server's API, recorded into that episode
 *    /v1/…                          the server's API
 GET  /rollbus/health                what was recorded, delivered and lost
+GET  /rollbus/metrics               the same, as Prometheus reads it
 """
 
 import asyncio
@@ -14,6 +15,7 @@ from collections.abc import AsyncIterator, Mapping
 from contextlib import ExitStack, asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
+from urllib.parse import unquote
 
 import httpx
 from starlette.applications import Starlette
@@ -24,6 +26,7 @@ from starlette.routing import Route
 
 from rollbus.producers.capture import Call, Capture
 from rollbus.producers.episode import Episode
+from rollbus.producers.metrics import CONTENT_TYPE
 from rollbus.producers.proxy import relay
 from rollbus.producers.proxy.attributes import parse
 from rollbus.producers.proxy.episodes import FUNCTION_HEADER, HEADER, Episodes, UnknownEpisodeError
@@ -68,6 +71,7 @@ class Proxy:
         return Starlette(
             routes=[
                 Route("/rollbus/health", self.health),
+                Route("/rollbus/metrics", self.metrics),
                 Route("/rollbus/episodes", self.open, methods=["POST"]),
                 Route(f"{prefix}/reward", self.reward, methods=["POST"]),
                 Route(f"{prefix}/end", self.end, methods=["POST"]),
@@ -88,6 +92,10 @@ class Proxy:
     async def health(self, request: Request) -> Response:
         """Say what was recorded, delivered and lost."""
         return JSONResponse({"healthy": self.recorder.healthy, "counters": dict(self.recorder.counters)})
+
+    async def metrics(self, request: Request) -> Response:
+        """Say the same to Prometheus."""
+        return Response(self.recorder.metrics(), media_type=CONTENT_TYPE)
 
     async def open(self, request: Request) -> Response:
         """Open an episode."""
@@ -137,7 +145,7 @@ class Proxy:
             return None  # the server's answer says what is wrong with it
         if not isinstance(arguments, dict):
             return None
-        function = request.headers.get(FUNCTION_HEADER)
+        function = unquote(request.headers.get(FUNCTION_HEADER, "")) or None
         capture = Capture(self.recorder, episode, function, self.mode, True, self.upstream, self.refusing)
         return capture.begin(arguments, surface)
 

@@ -259,6 +259,9 @@ async def test_health_says_what_was_recorded(recorder: Recorder, program: Progra
         pass
     health = json.loads((await program.http.get("/rollbus/health")).text)
     assert health["counters"]["episodes_started"] == 1
+    metrics = await program.http.get("/rollbus/metrics")
+    assert metrics.headers["content-type"].startswith("text/plain; version=0.0.4")
+    assert "rollbus_producer_episodes_started_total" in metrics.text
 
 
 def _with_upstream(recorder: Recorder, upstream: Any) -> httpx.AsyncClient:

@@ -1,0 +1,145 @@
+"""Answers in the forms that servers give them, whole, streamed, and with streams cut after every chunk."""
+
+from typing import Any
+
+import httpx
+import pytest
+
+from rollbus.producers import MemorySink, Recorder
+from rollbus.schemas.events import TurnRecorded
+from tests.producers.openai_server import Body, Server, sse
+
+HELLO: Any = [{"role": "user", "content": "hello"}]
+USAGE = {"prompt_tokens": 3, "completion_tokens": 2, "total_tokens": 5}
+WORDS = (("Hello", 10, -0.5), (" there", 20, -0.25))
+SERVERS = {
+    "vllm": None,
+    "vllm, tokens as ids": "no_prompt_token_ids",
+    "sglang": "no_token_ids",
+    "llama.cpp": "no_token_ids",
+    "openai": "no_token_ids",
+}
+"""Whether a turn can be trained on, else why not."""
+
+
+def entry(server: str, word: str, token_id: int, logprob: float) -> Body:
+    """One token's log-prob."""
+    fields: Body = {"token": word, "bytes": list(word.encode()), "logprob": logprob, "top_logprobs": []}
+    if server == "vllm, tokens as ids":
+        return {**fields, "token": f"token_id:{token_id}"}
+    return {"id": token_id, **fields} if server == "llama.cpp" else fields
+
+
+def envelope(server: str, kind: str) -> Body:
+    """What is around the choices."""
+    fields: Body = {"id": "chatcmpl-1", "object": kind, "created": 1, "model": "agent@3"}
+    own: dict[str, Body] = {
+        "vllm": {"service_tier": None, "system_fingerprint": None},
+        "vllm, tokens as ids": {"service_tier": None, "kv_transfer_params": None},
+        "sglang": {"metadata": {"weight_version": "default"}},
+        "llama.cpp": {"system_fingerprint": "b6000", "timings": {"prompt_n": 3, "predicted_n": 2}},
+        "openai": {"service_tier": "default", "system_fingerprint": "fp_1"},
+    }
+    return {**fields, **own[server]}
+
+
+def ending(server: str) -> Body:
+    """What a choice carries beside its finish reason."""
+    own: dict[str, Body] = {"sglang": {"matched_stop": 151645}, "llama.cpp": {}, "openai": {}}
+    return own.get(server, {"stop_reason": None})
+
+
+def whole(server: str) -> Body:
+    """The answer in one piece."""
+    message: Body = {"role": "assistant", "content": "Hello there", "tool_calls": None}
+    if server == "openai":
+        message = {"role": "assistant", "content": "Hello there", "refusal": None, "annotations": []}
+    choice = {"index": 0, "message": message, "finish_reason": "stop", **ending(server)}
+    choice["logprobs"] = {"content": [entry(server, *word) for word in WORDS]}
+    answer = {**envelope(server, "chat.completion"), "choices": [choice], "usage": USAGE}
+    if server == "vllm":
+        choice["token_ids"] = [10, 20]
+        answer |= {"prompt_token_ids": [1, 2, 3], "prompt_logprobs": None}
+    return answer
+
+
+def chunks(server: str) -> list[Body]:
+    """The answer in pieces: the role, a piece per token, the end, and what was used."""
+    around = envelope(server, "chat.completion.chunk")
+    if server == "openai":
+        around |= {"usage": None, "obfuscation": "x7"}
+    first = {"role": "assistant", "content": None if server == "llama.cpp" else ""}
+    found = [around | {"choices": [{"index": 0, "delta": first, "logprobs": None, "finish_reason": None}]}]
+    if server == "vllm":
+        found[0] |= {"prompt_token_ids": [1, 2, 3]}
+    for word in WORDS:
+        choice = {"index": 0, "delta": {"content": word[0]}, "finish_reason": None}
+        choice["logprobs"] = {"content": [entry(server, *word)]}
+        if server == "vllm":
+            choice["token_ids"] = [word[1]]
+        found.append(around | {"choices": [choice]})
+    last = {"index": 0, "delta": {}, "logprobs": None, "finish_reason": "stop", **ending(server)}
+    return [*found, around | {"choices": [last]}, around | {"choices": [], "usage": USAGE}]
+
+
+def turn_of(recorder: Recorder, sink: MemorySink, server: Server, *, stream: bool, read: int | None = None) -> Any:
+    """Call once, read so many chunks of a stream, and return the turn."""
+    client = recorder.wrap(server.client())
+    with recorder.episode(task="t"):
+        answer = client.chat.completions.create(model="agent", messages=HELLO, stream=stream)
+        if stream:
+            for number, _ in enumerate(answer):  # type: ignore[arg-type]
+                if number + 1 == read:
+                    answer.close()
+                    break
+    assert recorder.flush(5)
+    (turn,) = [event for event in sink.records("episode-events") if isinstance(event, TurnRecorded)]
+    return turn
+
+
+@pytest.mark.parametrize("stream", [False, True])
+@pytest.mark.parametrize("name", SERVERS)
+def test_a_servers_own_form_is_read(recorder: Recorder, sink: MemorySink, name: str, stream: bool) -> None:
+    server = Server(lambda request: chunks(name) if request.get("stream") else whole(name))
+    turn = turn_of(recorder, sink, server, stream=stream)
+    assert turn.untrainable_reason == SERVERS[name]
+    assert turn.completion.content == "Hello there"
+    assert (turn.finish_reason, turn.completion_tokens, turn.policy_version) == ("stop", 2, 3)
+    assert memoryview(turn.logprobs).cast("f").tolist() == [-0.5, -0.25]
+    ids = None if turn.completion_token_ids is None else memoryview(turn.completion_token_ids).cast("i").tolist()
+    assert ids == ([10, 20] if name.startswith("vllm") else None)
+
+
+@pytest.mark.parametrize("cut", range(5))
+@pytest.mark.parametrize("name", SERVERS)
+def test_a_stream_that_its_server_breaks_off_is_no_whole_turn(
+    recorder: Recorder, sink: MemorySink, name: str, cut: int
+) -> None:
+    def script(request: Body) -> httpx.Response:
+        return sse(chunks(name)[:cut], done=False)
+
+    turn = turn_of(recorder, sink, Server(script), stream=True)
+    assert not turn.trainable
+    if cut < 4:
+        assert turn.finish_reason == "abandoned"
+        assert turn.untrainable_reason == "truncated_stream"
+
+
+@pytest.mark.parametrize("read", range(1, 4))
+@pytest.mark.parametrize("name", SERVERS)
+def test_a_stream_that_its_reader_leaves_is_no_whole_turn(
+    recorder: Recorder, sink: MemorySink, name: str, read: int
+) -> None:
+    turn = turn_of(recorder, sink, Server(lambda request: chunks(name)), stream=True, read=read)
+    assert (turn.trainable, turn.untrainable_reason, turn.finish_reason) == (False, "truncated_stream", "abandoned")
+
+
+def test_a_server_that_knows_no_token_ids_is_asked_again_without(recorder: Recorder, sink: MemorySink) -> None:
+    def script(request: Body) -> Any:
+        if "return_token_ids" in request:
+            message = "Unrecognized request argument supplied: return_token_ids"
+            return httpx.Response(400, json={"error": {"message": message, "type": "invalid_request_error"}})
+        return {**whole("openai"), "choices": [{**whole("openai")["choices"][0], "logprobs": None}]}
+
+    turn = turn_of(recorder, sink, Server(script), stream=False)
+    assert (turn.untrainable_reason, turn.completion.content) == ("logprobs_refused", "Hello there")

@@ -78,6 +78,11 @@ bench-trainer: setup ## Measure the trainer beside TRL, a plain loop and transfo
 bench-staleness: setup ## Measure what lag costs, with and without correction (about 15 minutes, resumable)
 	@PYTHONPATH=. $(PYTHON_BIN)/python -m benchmarks.trainer.staleness
 
+bench-capture: setup ## Measure recording beside Langfuse and OpenTelemetry: the caller's time, sizes, imports, throughput (about 5 minutes)
+	@[ -x .venv-bench-capture/bin/python ] || VIRTUAL_ENV= $(PYTHON_BIN)/uv venv -q --python $(PYTHON_BIN)/python .venv-bench-capture
+	@VIRTUAL_ENV= $(PYTHON_BIN)/uv pip install -q --prerelease=allow --python .venv-bench-capture/bin/python -r benchmarks/capture/requirements.txt
+	@PYTHONPATH=. $(PYTHON_BIN)/python -m benchmarks.capture.run .venv-bench-capture/bin/python
+
 bench-analytics: setup ## Measure the sink beside bare inserts, and every question over a million trajectories (about 8 minutes)
 	@PYTHONPATH=. $(PYTHON_BIN)/python -m benchmarks.analytics.run
 

@@ -8,6 +8,7 @@ import sys
 import textwrap
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -18,10 +19,12 @@ import rollbus.producers
 from rollbus.local.kafka import kafka_service
 from rollbus.local.ports import free_port
 from rollbus.local.service import ServiceProcess
+from rollbus.producers.answer import Answer, Choice
 from rollbus.producers.kafka_sink import KafkaSink
+from rollbus.producers.turn_record import Exchange
 from rollbus.schemas import codec
 from rollbus.schemas.chunks import is_chunk, join, parse
-from rollbus.schemas.events import ToolCalled, WriterClosed
+from rollbus.schemas.events import ToolCalled, TurnRecorded, WriterClosed
 from rollbus.schemas.kafka_connection import KafkaConnection
 from rollbus.schemas.topics import ALIASES, EPISODE_EVENTS, MAX_MESSAGE_BYTES, PRODUCER_REPORTS
 from tests.producers.sink_contract import SinkContract
@@ -154,6 +157,31 @@ async def test_events_wait_for_a_broker_that_starts_late_and_goes_away(
     events = await read(address, names[0], at_least=24)
     assert sorted({event.sequence for event in events}) == list(range(24))
     assert isinstance(events[-1], WriterClosed)
+    assert recorder.close(10)
+
+
+async def test_many_turns_a_second_arrive_whole_at_default_limits(kafka: str, topics: str) -> None:
+    recorder = rollbus.producers.init(bootstrap_servers=kafka, namespace=topics)
+    tokens = tuple(SimpleNamespace(token="x", logprob=-0.5) for _ in range(20))
+    choice = Choice(content="x" * 20, finish_reason="stop", entries=tokens, token_ids=range(20))
+    answer = Answer(model="agent@1", prompt_token_ids=range(500), completion_tokens=20, choices=(choice,))
+    exchange = Exchange(request={"messages": [{"role": "user", "content": "word " * 400}]}, answer=answer)
+
+    def work() -> None:
+        for _ in range(400):
+            episode = recorder.start(task="t")
+            for _ in range(5):
+                episode.record(exchange, "")
+            episode.end()
+
+    await asyncio.to_thread(work)
+    assert recorder.flush(60)
+    assert recorder.counters["events_delivered"] == recorder.counters["events_emitted"] == 400 * 8
+    assert recorder.counts.total("events_dropped") == 0
+    events = await read(kafka, EPISODE_EVENTS.full_name(topics), at_least=400 * 8)
+    turns = [event for event in events if isinstance(event, TurnRecorded)]
+    assert len({event.event_id for event in events}) == 400 * 8
+    assert all(turn.trainable for turn in turns)
     assert recorder.close(10)
 
 

@@ -9,7 +9,7 @@ export OMP_NUM_THREADS ?= 1
 OPENAI_VERSIONS := 1.92.0 3.52.0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup kafka demo finetune-demo test test-java test-openai test-ui test-fast test-312 test-311 faults bench-analytics bench-replay bench-streams bench-streams-latency bench-streams-scale bench-trainer bench-staleness check format lint types clean
+.PHONY: help setup kafka demo finetune-demo test test-java test-openai test-ui test-fast test-312 test-311 faults bench-analytics bench-capture bench-replay bench-streams bench-streams-latency bench-streams-scale bench-trainer bench-staleness check format lint types clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | column -t -s @

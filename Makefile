@@ -9,7 +9,7 @@ export OMP_NUM_THREADS ?= 1
 OPENAI_VERSIONS := 1.92.0 3.52.0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup kafka demo finetune-demo test test-java test-openai test-ui test-fast test-312 test-311 faults bench-analytics bench-capture bench-replay bench-streams bench-streams-latency bench-streams-scale bench-trainer bench-staleness check format lint types clean
+.PHONY: help setup kafka demo finetune-demo test test-java test-openai test-ui test-clients test-fast test-312 test-311 faults bench-analytics bench-capture bench-replay bench-streams bench-streams-latency bench-streams-scale bench-trainer bench-staleness check format lint types clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | column -t -s @
@@ -49,6 +49,11 @@ test-ui: setup ## Look at `rollbus ui` with a real Chromium, light and dark (abo
 	@command -v chromium > /dev/null || { apt-get update -q && apt-get install -y -q --no-install-recommends chromium fonts-dejavu-core; } > .make/chromium.log 2>&1
 	@mkdir -p .make/ui && cp tests/ui/package.json tests/ui/package-lock.json .make/ui/ && npm ci --prefix .make/ui --no-audit --no-fund --silent
 	@$(PYTHON_BIN)/python -m tests.ui.run .make/ui
+
+test-clients: setup ## Use the local ClickHouse endpoint with curl and ClickHouse's Python, JavaScript and Go clients (about a minute)
+	@mkdir -p .make/clients && cp tests/clients/package.json tests/clients/package-lock.json .make/clients/ && npm ci --prefix .make/clients --no-audit --no-fund --silent
+	@$(PYTHON_BIN)/pytest -q tests/services/test_local_clickhouse.py tests/services/test_clickhouse_curl.py tests/services/test_clickhouse_users.py
+	@$(PYTHON_BIN)/python -m tests.clients.run .make/clients
 
 test-fast: setup ## Run the tests that need no service
 	@$(PYTHON_BIN)/pytest -m "not services and not faults"

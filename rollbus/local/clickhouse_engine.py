@@ -28,7 +28,14 @@ from rollbus.local.clickhouse_errors import (
     from_engine,
     refusal,
 )
-from rollbus.local.clickhouse_request import READONLY_AT_ONCE, READONLY_LIMITS, READONLY_USER, Request
+from rollbus.local.clickhouse_native import for_revision
+from rollbus.local.clickhouse_request import (
+    READONLY_AT_ONCE,
+    READONLY_LIMITS,
+    READONLY_USER,
+    Request,
+    lowered_limits,
+)
 from rollbus.local.clickhouse_sessions import Sessions
 from rollbus.local.clickhouse_settings import SERVER_LIKE, applied, apply, execute, needs_own_handle, quote
 from rollbus.local.clickhouse_sql import (
@@ -37,6 +44,7 @@ from rollbus.local.clickhouse_sql import (
     has_second_statement,
     refuse_unservable,
     split_insert,
+    tokens,
 )
 from rollbus.local.clickhouse_stream import STREAMED_FORMATS, Rest, read_ahead
 from rollbus.schemas.errors import ConfigurationError
@@ -96,7 +104,7 @@ class Engine:
                 held.enter_context(self._reader())
             handle = held.enter_context(self._handle(request, alters=kind == "CONTROL"))
             if request.user == READONLY_USER:
-                _refuse_reaching_out(handle, request)
+                self._refuse_reaching_out(request)
             if insert is not None:
                 return _insert(handle, request, insert)
             if kind == "READ_ONLY" and _can_stream(request):
@@ -139,6 +147,20 @@ class Engine:
             )
         return str(kind)
 
+    def _refuse_reaching_out(self, request: Request) -> None:
+        """Look for functions that `readonly` lets pass in the engine's own parse, under any spelling."""
+        handle = self._open(None)  # the request's limits are for its answer, not for this one
+        try:
+            tree: bytes = handle.query(b"EXPLAIN AST " + request.sql, "TSVRaw", params=dict(request.parameters)).bytes()
+        except Exception as error:
+            raise from_engine(error) from error
+        finally:
+            handle.close()
+        for line in tree.lower().splitlines():
+            kind, _, name = line.strip().partition(b" ")
+            if kind == b"function" and (found := name.partition(b" ")[0].decode(errors="replace")) in _REACHING_OUT:
+                raise refusal(READONLY, f"Function {found} is not served to user {READONLY_USER!r}")
+
     @contextmanager
     def _reader(self) -> Iterator[None]:
         """A place among the statements of the read-only user."""
@@ -155,7 +177,10 @@ class Engine:
     @contextmanager
     def _handle(self, request: Request, *, alters: bool) -> Iterator[Any]:
         """A handle with the settings and database of the request: the session's, or one of its own."""
-        if request.session_id is not None and not needs_own_handle(request.settings):
+        # The read-only user can put nothing into a session, and a limit of its request is set before `readonly`.
+        in_session = request.session_id is not None and not needs_own_handle(request.settings)
+        if in_session and not (request.user == READONLY_USER and lowered_limits(request)):
+            assert request.session_id is not None
             with self._sessions.checkout(
                 request.user,
                 request.session_id,
@@ -166,19 +191,21 @@ class Engine:
                 with applied(session.handle, request.settings, request.database, altered=session.altered):
                     yield session.handle
             return
-        handle = self._open(request.user)
+        lowered = lowered_limits(request) if request.user == READONLY_USER else {}
+        settings = {name: value for name, value in request.settings.items() if name not in lowered}
+        handle = self._open(request.user, lowered)
         try:
-            with applied(handle, request.settings, request.database, altered=False):
+            with applied(handle, settings, request.database, altered=False):
                 yield handle
         finally:
             handle.close()
 
-    def _open(self, user: str | None) -> Any:
+    def _open(self, user: str | None, lowered: Mapping[str, str] | None = None) -> Any:
         handle = chdb.connect(self._path)
         try:
             apply(handle, SERVER_LIKE)
             if user == READONLY_USER:
-                apply(handle, READONLY_LIMITS)
+                apply(handle, READONLY_LIMITS | dict(lowered or {}))
                 apply(handle, {"readonly": "1"})
         except BaseException:
             handle.close()
@@ -186,20 +213,12 @@ class Engine:
         return handle
 
 
-def _refuse_reaching_out(handle: Any, request: Request) -> None:
-    """Look for functions that `readonly` lets pass in the engine's own parse, under any spelling."""
-    try:
-        tree: bytes = handle.query(b"EXPLAIN AST " + request.sql, "TSVRaw", params=dict(request.parameters)).bytes()
-    except Exception as error:
-        raise from_engine(error) from error
-    for line in tree.lower().splitlines():
-        kind, _, name = line.strip().partition(b" ")
-        if kind == b"function" and (found := name.partition(b" ")[0].decode(errors="replace")) in _REACHING_OUT:
-            raise refusal(READONLY, f"Function {found} is not served to user {READONLY_USER!r}")
-
-
 def _can_stream(request: Request) -> bool:
-    return not request.wait_for_end and (answer_format(request.sql) or request.default_format) in STREAMED_FORMATS
+    """SHOW, DESCRIBE and EXPLAIN have no stream; their answers are short."""
+    first = next(tokens(request.sql), None)
+    if request.wait_for_end or first is None or first.text not in {"SELECT", "WITH", "FROM", "("}:
+        return False
+    return (answer_format(request.sql) or request.default_format) in STREAMED_FORMATS
 
 
 def _begin(handle: Any, request: Request, held: ExitStack) -> tuple[Answer, Iterator[bytes] | None]:
@@ -224,8 +243,9 @@ def _begin(handle: Any, request: Request, held: ExitStack) -> tuple[Answer, Iter
         "elapsed_ns": str(time.monotonic_ns() - started),
     }
     named = answer_format(request.sql) or request.default_format
-    pieces = None if following is None else (bytes(result.bytes()) for result in following)
-    return Answer(body, _query_id(request), named, summary), pieces
+    revision = request.revision if named == "Native" else 0
+    pieces = None if following is None else (for_revision(result.bytes(), revision) for result in following)
+    return Answer(for_revision(body, revision), _query_id(request), named, summary), pieces
 
 
 def _query(handle: Any, request: Request, *, reads: bool) -> Answer:
@@ -246,6 +266,8 @@ def _query(handle: Any, request: Request, *, reads: bool) -> Answer:
         "elapsed_ns": str(int(result.elapsed() * 1e9)),
     }
     named = (answer_format(request.sql) or request.default_format) if reads or body else None
+    if named == "Native":
+        body = for_revision(body, request.revision)
     return Answer(body, _query_id(request), named, summary)
 
 

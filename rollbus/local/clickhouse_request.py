@@ -63,6 +63,8 @@ class Request:
     compressed_answer: bool = False
     wait_for_end: bool = False
     """Whether the client wants no byte before the statement has succeeded."""
+    revision: int = 0
+    """Protocol revision in which the client reads Native blocks; 0 if it names none."""
 
 
 def parse_request(
@@ -103,7 +105,17 @@ def parse_request(
         settings=settings,
         compressed_answer=values.get("enable_http_compression", "0") == "1",
         wait_for_end=values.get("wait_end_of_query", "0") == "1",
+        revision=int(values.get("client_protocol_version") or 0),
     )
+
+
+def lowered_limits(request: Request) -> dict[str, str]:
+    """Those of the read-only user's limits that the request itself makes tighter; looser ones stay settings."""
+    return {
+        name: value
+        for name, value in request.settings.items()
+        if name in READONLY_LIMITS and value.isdecimal() and 0 < int(value) <= int(READONLY_LIMITS[name])
+    }
 
 
 def _is_protocol(name: str) -> bool:

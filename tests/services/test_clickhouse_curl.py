@@ -52,6 +52,18 @@ def test_rows_are_inserted_and_counted_in_the_summary(guarded: Guarded) -> None:
     assert curl(guarded, body=b"SELECT count(), sum(id) FROM curled").body == b"102\t5253\n"
 
 
+@pytest.mark.parametrize(
+    "statement",
+    ["DESCRIBE TABLE numbers", "SHOW TABLES", "EXISTS TABLE numbers", "EXPLAIN SELECT 1", "SHOW CREATE TABLE numbers",
+     "(SELECT 1) UNION ALL SELECT 2", "WITH 1 AS one SELECT one", "FROM numbers SELECT id",
+     "SHOW SETTINGS LIKE 'max_t%'"],
+)  # fmt: skip
+def test_every_statement_that_reads_is_answered(guarded: Guarded, statement: str) -> None:
+    for user in ("default", "readonly"):
+        answer = curl(guarded, body=statement.encode(), user=user)
+        assert (answer.status, bool(answer.body)) == (200, True), answer.body
+
+
 def test_a_parameter_is_a_value_and_never_a_part_of_the_statement(guarded: Guarded) -> None:
     answer = curl(guarded, query="param_text=%27%3B%20DROP%20TABLE%20numbers", body=b"SELECT {text:String}")
     assert answer.body == b"\\'; DROP TABLE numbers\n"

@@ -134,6 +134,19 @@ def test_the_limits_cannot_be_changed_by_the_address(guarded: Guarded, name: str
         assert answer.headers["X-ClickHouse-Exception-Code"] == str(READONLY)
 
 
+def test_a_limit_can_be_made_tighter_for_one_request(guarded: Guarded) -> None:
+    given = urlencode({"user": "readonly", "password": guarded.reader_password, "max_result_rows": "5"})
+    for rows, is_served in ((5, True), (6, False)):
+        url = f"{guarded.url}?{given}&query=SELECT+number+FROM+numbers({rows})"
+        if is_served:
+            with urlopen(url) as answer:
+                assert len(answer.read().split()) == rows
+        else:
+            with pytest.raises(HTTPError) as caught:
+                urlopen(url)
+            caught.value.close()
+
+
 def test_only_so_many_statements_of_the_reader_run_at_once(guarded: Guarded) -> None:
     codes: list[int | None] = []
 

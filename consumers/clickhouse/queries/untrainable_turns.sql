@@ -6,13 +6,22 @@ WITH
     (
         SELECT episode_id, splitByChar('@', toString(model))[1] AS model, untrainable_reason AS reason, occurred_at
         FROM turns FINAL
-        WHERE namespace = {namespace:String} AND NOT trainable
+        WHERE namespace = {namespace:String} AND NOT trainable AND episode_id IN
+        (
+            SELECT episode_id FROM turns WHERE namespace = {namespace:String} AND NOT trainable
+        )
     ),
+    -- By the whole name first: taking it apart for every turn would take longer than counting them.
     totals AS
     (
-        SELECT splitByChar('@', toString(model))[1] AS model, count() AS turns
-        FROM turns FINAL
-        WHERE namespace = {namespace:String}
+        SELECT splitByChar('@', toString(name))[1] AS model, sum(named) AS turns
+        FROM
+        (
+            SELECT model AS name, uniqExact(cityHash64(event_id)) AS named
+            FROM turns
+            WHERE namespace = {namespace:String}
+            GROUP BY name
+        )
         GROUP BY model
     )
 SELECT

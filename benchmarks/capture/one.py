@@ -8,6 +8,7 @@ CPU time of the calling thread: what other threads of the recorder do is not in 
 import functools
 import gc
 import json
+import random
 import sys
 import time
 from collections.abc import Callable
@@ -25,16 +26,21 @@ PAUSE_S = 0.002
 
 
 def times_us(functions: dict[str, Callable[[], Any]], count: int) -> dict[str, list[float]]:
-    """Alternate the functions and return what each of their calls took."""
+    """Call the functions in random order, round by round, and return what each of their calls took.
+
+    What runs first after another finds less in the processor's caches: no function may always be that one.
+    """
+    chance = random.Random(7)
     found: dict[str, list[float]] = {name: [] for name in functions}
     for number in range(WARM_UP + count):
         if number == WARM_UP:
             gc.collect()
             gc.freeze()  # what importing has left is not searched again and again
-        for name, function in functions.items():
+        for name, function in sorted(functions.items(), key=lambda _: chance.random()):
             start = time.thread_time_ns()
-            function()
+            answer = function()
             taken = time.thread_time_ns() - start
+            del answer  # freeing it is not timed: a recorder that keeps parts of it would seem to save that
             if number >= WARM_UP:
                 found[name].append(taken / 1000)
             time.sleep(PAUSE_S)

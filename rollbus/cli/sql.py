@@ -56,12 +56,15 @@ def list_() -> None:
 @output_options
 @with_settings
 def run(settings: "Settings", name: str, values: tuple[str, ...], **shown: Any) -> None:
-    """Answer a saved question, for example: rollbus sql run lineage-of-step --param step=12"""
+    """Answer a saved question, for example: rollbus sql run lineage-of-step --param step=12
+
+    Namespace, and run where there is only one, are those of the settings unless given.
+    """
     from rollbus.consumers.clickhouse.saved import load_query, run_query
 
-    given = dict(_split(value) for value in values)
-    if any(parameter.name == "namespace" for parameter in load_query(name).parameters):
-        given.setdefault("namespace", settings.namespace)
+    asked = {parameter.name for parameter in load_query(name).parameters}
+    given = {key: value for key, value in defaults_of(settings).items() if key in asked}
+    given |= dict(_split(value) for value in values)
     _print(run_query(settings.clickhouse, name, given), title=name, **shown)
 
 
@@ -74,6 +77,12 @@ def query(settings: "Settings", statement: str, **shown: Any) -> None:
     from rollbus.consumers.clickhouse.saved import ask
 
     _print(ask(settings.clickhouse, statement), **shown)
+
+
+def defaults_of(settings: "Settings") -> dict[str, str]:
+    """Return the parameters that the settings know."""
+    known = {"namespace": settings.namespace}
+    return known | {"run": settings.runs[0].run_id} if len(settings.runs) == 1 else known
 
 
 def _split(value: str) -> tuple[str, str]:

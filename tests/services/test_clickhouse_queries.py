@@ -372,6 +372,20 @@ def test_windows_tools_lengths_and_steps(filled: ClickHouseSettings) -> None:
     assert [row["best"] for row in answer(filled, "unsolved_tasks", success=2.0)] == [1.0]
 
 
+def test_refused_turns_are_counted_once_by_model_and_reason(clickhouse: tuple[str, int]) -> None:
+    settings = new_database(clickhouse)
+    client = ClickHouse(settings)
+    for delivery in range(2):
+        client.command(
+            "INSERT INTO turns (namespace, episode_id, event_id, model, trainable, untrainable_reason, kafka_offset) "
+            "SELECT 'rollbus.', 'e1', toString(number), concat('agent@', toString(number % 2)), number > 1, "
+            f"if(number > 1, NULL, 'no_logprobs'), number + {delivery * 10} FROM numbers(8)"
+        )
+    client.close()
+    (row,) = answer(settings, "untrainable_turns")
+    assert (row["model"], row["reason"], row["turns"], row["share"]) == ("agent", "no_logprobs", 2, 0.25)
+
+
 def test_a_database_of_the_version_before_answers_the_same_after_its_migration(
     clickhouse: tuple[str, int], filled: ClickHouseSettings
 ) -> None:

@@ -10,7 +10,7 @@ REVISION = 54479
 
 
 def native(sql: str) -> bytes:
-    return bytes(chdb.query(sql, "Native").bytes())
+    return bytes(chdb.query(sql, "Native").bytes())  # type: ignore[no-untyped-call]
 
 
 def test_a_block_gets_its_information_and_each_column_its_flag() -> None:

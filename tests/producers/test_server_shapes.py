@@ -86,9 +86,9 @@ def turn_of(recorder: Recorder, sink: MemorySink, server: Server, *, stream: boo
     """Call once, read so many chunks of a stream, and return the turn."""
     client = recorder.wrap(server.client())
     with recorder.episode(task="t"):
-        answer = client.chat.completions.create(model="agent", messages=HELLO, stream=stream)
+        answer: Any = client.chat.completions.create(model="agent", messages=HELLO, stream=stream)
         if stream:
-            for number, _ in enumerate(answer):  # type: ignore[arg-type]
+            for number, _ in enumerate(answer):
                 if number + 1 == read:
                     answer.close()
                     break

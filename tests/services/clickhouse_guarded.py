@@ -3,6 +3,7 @@
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import clickhouse_connect
 import pytest
@@ -27,7 +28,7 @@ class Guarded:
     def url(self) -> str:
         return f"http://{HOST}:{self.port}/"
 
-    def client(self, user: str = "default", password: str | None = None, **options: str | bool) -> Client:
+    def client(self, user: str = "default", password: str | None = None, **options: Any) -> Client:
         known = {"default": self.password, "readonly": self.reader_password}
         return clickhouse_connect.get_client(
             host=HOST, port=self.port, username=user, password=known[user] if password is None else password, **options

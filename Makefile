@@ -38,7 +38,7 @@ test-openai: setup ## Run the recorder's tests with the oldest and the newest op
 	@for version in $(OPENAI_VERSIONS); do \
 	  environment=.venv-openai-$$version; echo "openai $$version"; \
 	  [ -x $$environment/bin/python ] || VIRTUAL_ENV= $(PYTHON_BIN)/uv venv -q --python 3.11 $$environment; \
-	  VIRTUAL_ENV= $(PYTHON_BIN)/uv pip install -q --python $$environment/bin/python pytest pytest-asyncio pytest-timeout hypothesis ".[proxy]" "openai==$$version" && \
+	  VIRTUAL_ENV= $(PYTHON_BIN)/uv pip install -q --python $$environment/bin/python pytest pytest-asyncio pytest-timeout hypothesis opentelemetry-api ".[proxy]" "openai==$$version" && \
 	  $$environment/bin/python -m pytest -m "not services" tests/producers --ignore=tests/producers/integrations || exit 1; \
 	done
 

@@ -224,6 +224,8 @@ class ARTTrainer(Trainer):
             low, high = record.metrics["reward_low"], record.metrics["reward_high"]
             metrics |= {"avg_reward_low": low, "avg_reward_high": high}
         self._outputs.validation(epoch, metrics)
+        if self.plots:
+            self._outputs.plot()
         if record is None:
             logger.warning("Validation of epoch %d failed: %s", epoch + 1, metrics["error"])
             return

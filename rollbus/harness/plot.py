@@ -38,6 +38,7 @@ def draw(path: Path, training: Sequence[dict[str, Any]], validation: Sequence[di
         axes = share if label.startswith("Share") else rewards
         axes.plot(*zip(*points, strict=True), styles.get(label, "o-"), label=label, markersize=4)
     rewards.set(title="Reward by epoch", ylabel="Reward")
+    share.xaxis.get_major_locator().set_params(integer=True)
     share.set(xlabel="Epoch", ylabel="Share", ylim=(0, 1.05))
     for axes in (rewards, share):
         axes.grid(alpha=0.3)

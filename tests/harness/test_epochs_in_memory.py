@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from rollbus.harness import EvalInputItem, EvalOutputItem, TrainingStatusEnum
+from rollbus.harness import EvalInputItem, EvalOutputItem, TrainingStatusEnum, plot
 from rollbus.harness.art_trainer_adapter import ARTTrainerAdapter
 from rollbus.harness.finetune import Components
 from rollbus.schemas.errors import RejectedError, RunStoppedError
@@ -291,16 +291,21 @@ async def test_flat_rewards_end_the_run_with_what_to_look_at(tmp_path: Path) -> 
     assert len(rows_of(tmp_path)) == 4
 
 
-async def test_validation_runs_by_interval_and_at_the_end_and_trains_nothing(tmp_path: Path) -> None:
+async def test_validation_runs_by_interval_and_at_the_end_and_trains_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn: list[list[int]] = []
+    monkeypatch.setattr(plot, "draw", lambda path, training, rows: drawn.append([row["epoch"] for row in rows]))
     held_out = tmp_path / "held_out.jsonl"
     held_out.write_text("\n".join(json.dumps({"id": f"v{n}", "question": f"held out {n}"}) for n in range(4)))
     config = read(tmp_path, document(tmp_path))
     run: dict[str, Any] = {"validation_dataset": str(held_out), "validation_interval": 2}
-    async with opened(config, memory_bus(config), Endpoint(), **run) as made:
+    async with opened(config, memory_bus(config), Endpoint(), plots=True, **run) as made:
         await run_epochs(made, 3)
         assert not any("held out" in str(one.turns) for one in made.log.view.trajectories.values())
     rows = output(tmp_path, "validation_history.json")
     assert [row["epoch"] for row in rows] == [0, 2, 3]
+    assert drawn[-1] == [0, 2, 3], "the last picture shows the last validation"
     assert [row["avg_reward"] for row in rows] == [0.0, 1.0, 0.0], "the n-th answer to a question says n"
     fields = ["epoch", "timestamp", "avg_reward", "min_reward", "max_reward", "num_examples"]
     assert list(rows[0]) == [*fields, "avg_reward_low", "avg_reward_high"]

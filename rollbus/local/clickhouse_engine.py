@@ -49,6 +49,8 @@ from rollbus.local.clickhouse_sql import (
 from rollbus.local.clickhouse_stream import STREAMED_FORMATS, Rest, read_ahead
 from rollbus.schemas.errors import ConfigurationError
 
+_connect: Callable[[str], Any] = chdb.connect  # it says nothing of its types
+
 _REACHING_OUT = frozenset(
     {"python", "file", "hascolumnintable", "catboostevaluate", "aiclassify", "aiembed", "aiextract", "aifilter",
      "aigenerate", "airedact", "aisimilarity", "aitranslate"}
@@ -80,7 +82,7 @@ class Engine:
         _require_unlocked(folder)
         self._path = str(folder.resolve())
         try:
-            self._keeper = chdb.connect(self._path)
+            self._keeper = _connect(self._path)
         except Exception as error:
             raise ConfigurationError(
                 f"ClickHouse's data folder {folder} cannot be opened (the engine wrote above why); "
@@ -201,7 +203,7 @@ class Engine:
             handle.close()
 
     def _open(self, user: str | None, lowered: Mapping[str, str] | None = None) -> Any:
-        handle = chdb.connect(self._path)
+        handle = _connect(self._path)
         try:
             apply(handle, SERVER_LIKE)
             if user == READONLY_USER:

@@ -1,5 +1,8 @@
 """Blocks for clients that name their protocol revision: as before, with what such a client expects in between."""
 
+from collections.abc import Callable
+from typing import Any
+
 import chdb
 import pytest
 
@@ -10,7 +13,8 @@ REVISION = 54479
 
 
 def native(sql: str) -> bytes:
-    return bytes(chdb.query(sql, "Native").bytes())  # type: ignore[no-untyped-call]
+    query: Callable[[str, str], Any] = chdb.query
+    return bytes(query(sql, "Native").bytes())
 
 
 def test_a_block_gets_its_information_and_each_column_its_flag() -> None:

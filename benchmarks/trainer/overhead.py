@@ -60,7 +60,7 @@ async def measure(bootstrap_servers: str, url: str, steps: int, *, profile: bool
         await log.close()
     if profile:
         profiler.disable()
-        profiler.dump_stats("/tmp/overhead.prof")
+        profiler.dump_stats("overhead.prof")
     return [later - earlier - STEP_S for earlier, later in zip(log.closed, log.closed[1:], strict=False)]
 
 
@@ -68,7 +68,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("bootstrap_servers")
     parser.add_argument("steps", type=int, nargs="?", default=20)
-    parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--profile", action="store_true", help="write overhead.prof into this folder")
     options = parser.parse_args()
     command = [sys.executable, "-m", "benchmarks.trainer.server", str(STEP_S)]
     server = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)

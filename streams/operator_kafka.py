@@ -8,15 +8,16 @@ from collections.abc import AsyncIterator
 from contextlib import suppress
 from typing import Any
 
-from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 
 from rollbus.schemas import chunks
-from rollbus.schemas.codec import decode, encode
+from rollbus.schemas.codec import decode
 from rollbus.schemas.control import RunCommand
 from rollbus.schemas.errors import RecordError, UnavailableError
 from rollbus.schemas.topics import BATCHES, RUN_LOG
 from rollbus.streams.run_status import RunStatus, large, run_statuses
+from rollbus.streams.sending_kafka import send_record
 from rollbus.streams.settings import StreamSettings
 
 POLL_MS = 200
@@ -34,15 +35,7 @@ def list_runs(settings: StreamSettings) -> dict[str, RunStatus]:
 
 async def send_command_async(settings: StreamSettings, command: RunCommand) -> None:
     """Do what `send_command` does, inside a running loop."""
-    producer = AIOKafkaProducer(**settings.kafka.client_options(), enable_idempotence=True)
-    try:
-        await producer.start()
-        topic = RUN_LOG.full_name(settings.namespace)
-        await producer.send_and_wait(topic, encode(command), key=command.run_id.encode(), partition=0)
-    except KafkaError as error:
-        raise UnavailableError(f"Kafka at {settings.kafka.bootstrap_servers}: {error!r}") from error
-    finally:
-        await producer.stop()
+    await send_record(settings, RUN_LOG, command.run_id, command)
 
 
 async def list_runs_async(settings: StreamSettings) -> dict[str, RunStatus]:

@@ -2,14 +2,12 @@
 
 from contextlib import aclosing
 
-from aiokafka import AIOKafkaProducer
-from aiokafka.errors import KafkaError
-
-from rollbus.schemas.codec import decode, encode
-from rollbus.schemas.errors import ConfigurationError, RecordError, UnavailableError
+from rollbus.schemas.codec import decode
+from rollbus.schemas.errors import ConfigurationError, RecordError
 from rollbus.schemas.replays import ReplayManifest
 from rollbus.schemas.topics import REPLAYS
 from rollbus.streams.replay.recorded_kafka import read_whole
+from rollbus.streams.sending_kafka import send_record
 from rollbus.streams.settings import StreamSettings
 
 
@@ -29,15 +27,7 @@ async def read_manifests(settings: StreamSettings) -> dict[str, ReplayManifest]:
 
 async def write_manifest(settings: StreamSettings, manifest: ReplayManifest) -> None:
     """Write a manifest and wait until it is confirmed; raises UnavailableError."""
-    producer = AIOKafkaProducer(**settings.kafka.client_options(), enable_idempotence=True)
-    try:
-        await producer.start()
-        topic = REPLAYS.full_name(settings.namespace)
-        await producer.send_and_wait(topic, encode(manifest), key=manifest.name.encode(), partition=0)
-    except KafkaError as error:
-        raise UnavailableError(f"Kafka at {settings.kafka.bootstrap_servers}: {error!r}") from error
-    finally:
-        await producer.stop()
+    await send_record(settings, REPLAYS, manifest.name, manifest)
 
 
 async def find_manifest(settings: StreamSettings, name: str) -> ReplayManifest:

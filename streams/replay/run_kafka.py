@@ -315,7 +315,8 @@ class Replay:
         plan, config, keep_ms = self.plan, self.plan.scoring_config, self.plan.assembly.late_horizon_ms
         if plan.scores == "anew":
             return ScoringStage(config, keep_ms=keep_ms, registry=self.registry, ask=self.ask)
-        start = Bound() if first_tick is None else Bound(tick=first_tick)
+        # What stands before the range's first tick may be scored before that tick too, never before the one before it.
+        start = Bound(tick=first_tick - 1) if first_tick else Bound()
         there = await resolve(self.settings, SCORES, start, Bound())
         consumer = await stack.enter_async_context(reader(self.settings))
         scores = RecordedScores(consumer, self.settings.namespace, there.ranges, stop=self.follow)

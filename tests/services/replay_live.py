@@ -12,6 +12,7 @@ from typing import Any
 
 import yaml
 from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient
 
 from rollbus.local.tether import tethered
 from rollbus.schemas.codec import decode, encode
@@ -19,12 +20,16 @@ from rollbus.schemas.control import ConfigApplied, Tick
 from rollbus.schemas.topics import EPISODE_EVENTS, topic_of
 from rollbus.settings import Settings
 from rollbus.settings_file import load_settings
+from rollbus.streams import names
 from rollbus.streams.settings import StreamSettings
+from rollbus.streams.stages import AnyStage
 from rollbus.streams.topics import partitions_of
 from tests.builders import make_episode, make_excluded, make_reward
 from tests.services.stream_fixtures import send
 
 ROOT = Path(__file__).parents[2]
+CLOSING_S = 5.0
+"""Longer than any episode or group of CONFIG stays open after its last event."""
 Frame = tuple[bytes | None, bytes]
 CONFIG: dict[str, Any] = {
     "worker": {"event_partitions": 3, "tick_interval_ms": 200, "linger_ms": 0},
@@ -146,13 +151,46 @@ async def records(settings: StreamSettings, topic: str) -> list[Any]:
     return [record for record in decoded if not isinstance(record, Tick | ConfigApplied)]
 
 
-async def until_still(settings: StreamSettings, topics: Sequence[str], *, still_s: float = 2.0) -> None:
-    """Wait until live adds nothing but ticks to its topics any more."""
-    before: Counter[str] = Counter()
-    async with asyncio.timeout(60):
+async def until_settled(settings: StreamSettings, stages: Sequence[AnyStage], topics: Sequence[str]) -> None:
+    """Wait until live has read past everything that time had to close, and has nothing more to say.
+
+    Silence alone proves nothing: a killed worker's partitions are silent too until the group notices.
+    """
+    async with asyncio.timeout(150):
         while True:
-            now = Counter({topic: len(await records(settings, topic)) for topic in topics})
-            if now == before and now.total():
+            before = await _counts(settings, topics)
+            await asyncio.sleep(CLOSING_S)
+            await _until_read(settings, stages)
+            if await _counts(settings, topics) == before:
                 return
-            before = now
-            await asyncio.sleep(still_s)
+
+
+async def _counts(settings: StreamSettings, topics: Sequence[str]) -> Counter[str]:
+    return Counter({topic: len(await records(settings, topic)) for topic in topics})
+
+
+async def _until_read(settings: StreamSettings, stages: Sequence[AnyStage]) -> None:
+    """Wait until each stage has committed what its input holds now; ticks go on, so its end moves on too."""
+    consumer = AIOKafkaConsumer(**settings.kafka.client_options(), enable_auto_commit=False)
+    admin = AIOKafkaAdminClient(**settings.kafka.client_options())
+    await consumer.start()
+    await admin.start()
+    try:
+        inputs = {
+            names.group_id(settings.namespace, stage.name): [
+                TopicPartition(settings.namespace + stage.input.name, number)
+                for number in range(partitions_of(stage.input, settings))
+            ]
+            for stage in stages
+        }
+        ends = {group: await consumer.end_offsets(places) for group, places in inputs.items()}
+        for group, wanted in ends.items():
+            while not _reached(wanted, await admin.list_consumer_group_offsets(group)):  # noqa: ASYNC110
+                await asyncio.sleep(0.3)
+    finally:
+        await admin.close()
+        await consumer.stop()
+
+
+def _reached(ends: dict[TopicPartition, int], committed: Any) -> bool:
+    return all(place in committed and committed[place].offset >= end for place, end in ends.items())

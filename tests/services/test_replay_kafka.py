@@ -14,7 +14,7 @@ from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 from rollbus.cli.stages import all_stages
 from rollbus.schemas.codec import encode
 from rollbus.schemas.errors import ConfigurationError, DataLossError
-from rollbus.schemas.topics import EPISODE_EVENTS, STAGE_INPUTS, TRAJECTORIES
+from rollbus.schemas.topics import EPISODE_EVENTS, SCORES, STAGE_INPUTS, TRAJECTORIES
 from rollbus.schemas.trajectories import RewardRevised, Trajectory
 from rollbus.settings import Settings
 from rollbus.streams.replay.manifest_kafka import find_manifest, read_manifests, write_manifest
@@ -23,8 +23,9 @@ from rollbus.streams.replay.range import Bound
 from rollbus.streams.replay.run_kafka import Replay, delete_replay
 from rollbus.streams.replay.writer_kafka import KafkaOutput
 from rollbus.streams.rewards.registry import BUILT_IN
+from rollbus.streams.scoring import ScoringStage
 from rollbus.streams.topics_kafka import ensure_topics, partitions_on_broker
-from tests.builders import make_tick
+from tests.builders import make_score, make_tick, make_trajectory
 from tests.services.replay_live import ROOT, frames, records, settings_of, traffic, write_settings
 from tests.services.stream_fixtures import send
 
@@ -168,6 +169,32 @@ async def test_with_the_rewards_of_the_end_late_feedback_is_there_from_the_begin
         if isinstance(each, Trajectory)
         for reward in each.rewards
     )
+
+
+async def test_a_score_that_stands_before_the_first_tick_is_found(kafka: str, namespace: str, tmp_path: Path) -> None:
+    """A worker reads what stood in the log before the first tick was written, and may score it before that tick."""
+    settings = settings_of(write_settings(tmp_path, kafka, namespace))
+    stream = settings.stream_settings()
+    await ensure_topics(stream, all_stages(settings))
+    trajectory = make_trajectory("e1")
+    key = trajectory.group_hint.encode()
+    score = make_score(
+        trajectory.trajectory_id,
+        0.75,
+        episode_id="e1",
+        config_hash=ScoringStage(settings.scoring, keep_ms=0).new_state().config.hash,
+    )
+    for number in (0, 1):
+        if number == 0:
+            await send(stream, TRAJECTORIES.name, [(b"e1", encode(trajectory))])
+            await send(stream, SCORES.name, [(key, encode(score))])
+        await send_everywhere(stream, encode(make_tick(number)))
+    for start in (Bound(), Bound(offset=0)):
+        name = name_of(settings, "early", str(start.offset))
+        replay = replay_of(settings, name, start=start, stages=("scoring",), scores="recorded", new_scoring=None)
+        await replay.run()
+        (found,) = await records(replay.replay_settings, SCORES.name)
+        assert (found.outcome, found.value) == ("scored", 0.75)
 
 
 async def test_a_deleted_replay_is_gone_with_its_topics(settings: Settings) -> None:

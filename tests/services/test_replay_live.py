@@ -26,7 +26,7 @@ from tests.services.replay_live import (
     records,
     settings_of,
     traffic,
-    until_still,
+    until_settled,
     workers,
     write_settings,
 )
@@ -106,7 +106,7 @@ async def test_a_replay_of_live_with_killed_workers_is_live_byte_for_byte(
         await victim.process.wait()
         await victim.start()
         await publishing
-        await until_still(stream, ["trajectories", "scores", "run-log", "batches", "drops"])
+        await until_settled(stream, all_stages(settings), ["trajectories", "scores", "run-log", "batches", "drops"])
     name = namespace.strip(".")
     hints = {score.trajectory_id: score.group_hint for score in await records(stream, "scores")}
 

@@ -217,6 +217,7 @@ def _ledger() -> list[Record]:
         name="held-out",
         episodes=800,
         metrics={"win": 0.55, "win_low": 0.5, "win_high": 0.6},
+        set_hash="set-1",
         evaluated_at_ms=START_MS + 6 * MINUTE_MS,
     )
     return [

@@ -10,6 +10,7 @@ from rollbus.consumers.clickhouse.origin import MAX_TIME_MS, Origin
 from rollbus.consumers.clickhouse.rows import MAKERS, NOT_STORED, rows_of
 from rollbus.consumers.clickhouse.tables import TABLES_OF, topics_of
 from rollbus.schemas.registry import RECORDS
+from rollbus.schemas.steps import Evaluation
 from rollbus.schemas.topics import TOPICS
 from tests.builders import make_started, make_trajectory, make_turn
 from tests.consumers.story import story
@@ -61,6 +62,30 @@ def test_tokens_and_logprobs_are_lists_of_their_own_table() -> None:
         [-0.5],
     )
     assert "turn_tokens" not in {name for name, _ in rows_of(make_turn(untrainable="no_token_ids"), ORIGIN)}
+
+
+SAMPLING = {
+    "temperature": 0.7,
+    "top_p": 0.9,
+    "top_k": 40,
+    "min_p": 0.05,
+    "frequency_penalty": 0.1,
+    "presence_penalty": 0.2,
+    "repetition_penalty": 1.1,
+}
+
+
+def test_how_a_turn_was_sampled_is_told_of_the_event_and_of_the_trajectory() -> None:
+    of_event = row(make_turn(**SAMPLING), "turns")
+    (turn,) = make_trajectory().turns
+    of_trajectory = row(make_trajectory(turns=(dataclasses.replace(turn, **SAMPLING),)), "trajectory_turns")
+    assert {name: of_event[name] for name in SAMPLING} == SAMPLING
+    assert {name: of_trajectory[name] for name in SAMPLING} == SAMPLING
+
+
+def test_an_evaluation_names_the_set_of_tasks_that_was_played() -> None:
+    (evaluation,) = (record for _, _, record in story() if isinstance(record, Evaluation))
+    assert row(dataclasses.replace(evaluation, set_hash="a1b2"), "evaluations")["set_hash"] == "a1b2"
 
 
 def test_a_trajectory_names_the_versions_that_sampled_it_and_its_sampled_tokens() -> None:

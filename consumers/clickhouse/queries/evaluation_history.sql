@@ -1,5 +1,6 @@
 -- name: evaluation_history
 -- Every measurement of a model on held-out tasks, one row per metric, with its 95 % interval where it has one.
+-- Values compare where set_hash is the same: then the same tasks were played.
 -- param namespace String = 'rollbus.' : prefix of the log's topics
 -- param model String = '' : only this model; empty means all
 -- param name String = '' : only this evaluation; empty means all
@@ -12,6 +13,7 @@ SELECT
     if(mapContains(metrics, concat(metric, '_low')), metrics[concat(metric, '_low')], NULL) AS low,
     if(mapContains(metrics, concat(metric, '_high')), metrics[concat(metric, '_high')], NULL) AS high,
     episodes,
+    set_hash,
     evaluated_at
 FROM (SELECT * FROM evaluations FINAL WHERE namespace = {namespace:String})
 ARRAY JOIN arrayFilter(

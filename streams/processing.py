@@ -75,12 +75,15 @@ class StagePartition:
         Where nothing but time has passed, `hold_quiet` leaves the changelog rows for a later call.
         """
         result = Processed()
+        refused: list[tuple[RawRecord, RecordError]] = []
         read = []
         for number, raw in enumerate(records):
             if number % YIELD_EVERY == 0:
                 await asyncio.sleep(0)
-            if (incoming := self._read(raw, result)) is not None:
-                read.append((raw, incoming))
+            try:
+                read.append((raw, read_record(raw, self._partition)))
+            except RecordError as error:
+                refused.append((raw, error))
         answers = await self._stage.answer(self.state, [incoming for _, incoming in read])
         for number, ((raw, incoming), answer) in enumerate(zip(read, answers, strict=True)):
             if number % YIELD_EVERY == 0:
@@ -88,24 +91,19 @@ class StagePartition:
             try:
                 outputs = self._stage.step(self.state, incoming, answer)
             except RecordError as error:
-                self._dead_letter(raw, error, result)
+                refused.append((raw, error))
                 continue
             for outgoing in outputs:
                 try:
                     self._write(outgoing, result)
                 except RecordError as error:  # the others of this step still go out
-                    self._dead_letter(raw, error, result)
+                    refused.append((raw, error))
+        for raw, error in sorted(refused, key=lambda each: each[0].offset):  # not as the batch's bounds had it
+            self._dead_letter(raw, error, result)
         result.quiet = not result.outputs and all(type(incoming.record) is Tick for _, incoming in read)
         if not (hold_quiet and result.quiet):
             result.changelog = self.state.drain()
         return result
-
-    def _read(self, raw: RawRecord, result: Processed) -> Incoming | None:
-        try:
-            return read_record(raw, self._partition)
-        except RecordError as error:
-            self._dead_letter(raw, error, result)
-        return None
 
     def _write(self, outgoing: Outgoing, result: Processed) -> None:
         key, topic = outgoing.key.encode(), outgoing.topic.name

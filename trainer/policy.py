@@ -13,7 +13,7 @@ from rollbus.trainer.ledger import Ledger
 from rollbus.trainer.lineage import Lineage
 from rollbus.trainer.log import Publication, TrainerLog
 from rollbus.trainer.loop import Trainer
-from rollbus.trainer.step import LoopSettings
+from rollbus.trainer.step_context import LoopSettings
 
 
 async def roll_back(

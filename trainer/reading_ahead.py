@@ -1,4 +1,4 @@
-"""A log that reads the next batch and its payload while the backend works, so that the next step has them at once.
+"""The log as a step sees it: the next batch and its payload, inspected, are read while the backend works.
 
 Nothing is written or committed ahead: a batch read here is still the next one after a crash, and a record that is no
 batch waits for the loop's own look. What was excluded is asked when the step begins, not here.
@@ -12,8 +12,9 @@ from dataclasses import dataclass, field
 from rollbus.schemas.control import RunCommand
 from rollbus.schemas.errors import UnavailableError
 from rollbus.schemas.steps import Evaluation
-from rollbus.schemas.trajectories import Location, Trajectory
+from rollbus.schemas.trajectories import Location
 from rollbus.trainer.accounting import members_of
+from rollbus.trainer.inspection import Inspected, inspect
 from rollbus.trainer.ledger import LedgerRecord
 from rollbus.trainer.log import NextBatch, Publication, TrainerLog
 
@@ -27,11 +28,11 @@ LOOK_S = 3600.0
 class _Ahead:
     following: NextBatch | None = None
     asked: frozenset[Location] = frozenset()
-    payload: Mapping[Location, Trajectory] = field(default_factory=dict)
+    payload: Mapping[Location, Inspected] = field(default_factory=dict)
 
 
 class ReadingAhead:
-    """Fulfils `TrainerLog` around another one; `begin` when there is time."""
+    """A `TrainerLog` with `begin`, for when there is time; `payload` takes the place of its `fetch`."""
 
     def __init__(self, log: TrainerLog) -> None:
         self._log = log
@@ -42,6 +43,12 @@ class ReadingAhead:
         """Look for the batch after this one, and then for its payload; harmless to repeat."""
         if self._task is None and self._ready.following is None:
             self._task = asyncio.create_task(self._read())
+
+    @property
+    def ready(self) -> NextBatch | None:
+        """The next batch, once its payload has been read too; it stays the next one until `next_batch` hands it out."""
+        done = self._task is None or (self._task.done() and self._task.exception() is None)
+        return self._ready.following if done and self._ready.asked else None
 
     async def open(self) -> None:
         """Forget what was read: the committed offset decides what comes next."""
@@ -68,11 +75,11 @@ class ReadingAhead:
         """Hand on."""
         await self._log.publish(publications, next_offset=next_offset)
 
-    async def fetch(self, locations: Collection[Location]) -> Mapping[Location, Trajectory]:
+    async def payload(self, locations: Collection[Location]) -> Mapping[Location, Inspected]:
         """Return what was read ahead, once, or read it: a batch that is tried again is not the one ahead."""
         ready = self._ready
         if not ready.asked or ready.asked != frozenset(locations):
-            return await self._log.fetch(locations)
+            return await self._inspected(locations)
         found, ready.payload, ready.asked = ready.payload, {}, frozenset()
         return found
 
@@ -93,6 +100,13 @@ class ReadingAhead:
         await self.forget()
         await self._log.close()
 
+    async def forget(self) -> None:
+        """Stop reading ahead; what was read comes again from the log after the next `open`."""
+        task, self._task, self._ready = self._task, None, _Ahead()
+        if task is not None:
+            task.cancel()
+            await asyncio.gather(task, return_exceptions=True)
+
     async def _read(self) -> None:
         ready = self._ready
         ready.following = await self._log.next_batch(LOOK_S, settle_broken=False)
@@ -100,13 +114,10 @@ class ReadingAhead:
             return
         locations = [member.location for _, member in members_of(ready.following.batch)]
         try:
-            ready.payload, ready.asked = await self._log.fetch(locations), frozenset(locations)
+            ready.payload, ready.asked = await self._inspected(locations), frozenset(locations)
         except UnavailableError as error:
             logger.info("payload of batch %d is not read ahead: %s", ready.following.batch.number, error)
 
-    async def forget(self) -> None:
-        """Stop reading ahead; what was read comes again from the log after the next `open`."""
-        task, self._task, self._ready = self._task, None, _Ahead()
-        if task is not None:
-            task.cancel()
-            await asyncio.gather(task, return_exceptions=True)
+    async def _inspected(self, locations: Collection[Location]) -> Mapping[Location, Inspected]:
+        found = await self._log.fetch(locations)
+        return {location: inspect(trajectory) for location, trajectory in found.items()}

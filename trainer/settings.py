@@ -11,7 +11,7 @@ from rollbus.trainer.alarm import AlarmLimits
 from rollbus.trainer.backends.model_settings import ArtEngine, LoraConfig, ModelOptions
 from rollbus.trainer.backends.protocol import TrainConfig
 from rollbus.trainer.promotion import PromotionRule
-from rollbus.trainer.step import LoopSettings
+from rollbus.trainer.step_context import LoopSettings
 
 
 class _Settings(BaseModel):

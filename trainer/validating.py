@@ -104,6 +104,10 @@ class Validating:
                 return ended
             await wait_for(asyncio.wait([self._running[1]]))
 
+    def is_due_at(self, steps: int) -> bool:
+        """Whether something runs, or the version after so many completed steps is to be measured."""
+        return self._running is not None or steps % self._validation.rule.interval_steps == 0
+
     async def close(self) -> None:
         """Give up what is running; it is due again at the next start."""
         if self._running is not None:

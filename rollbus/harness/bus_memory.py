@@ -33,7 +33,7 @@ from rollbus.trainer.backends.protocol import Backend
 from rollbus.trainer.log import Publication
 from rollbus.trainer.log_memory import MemoryBroker, MemoryLog
 from rollbus.trainer.loop import Trainer
-from rollbus.trainer.step import LoopSettings
+from rollbus.trainer.step_context import LoopSettings
 
 TICK_MS = 1_000
 START_MS = 1_700_000_000_000

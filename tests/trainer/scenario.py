@@ -14,7 +14,7 @@ from rollbus.schemas.trajectories import History, Location, Span, Trajectory
 from rollbus.trainer.backends.memory import MemoryBackend
 from rollbus.trainer.log_memory import MemoryBroker, MemoryLog
 from rollbus.trainer.loop import Trainer
-from rollbus.trainer.step import LoopSettings
+from rollbus.trainer.step_context import LoopSettings
 from tests.builders import START_MS, make_group, make_member, make_trajectory
 
 SETTINGS = LoopSettings(run_id="main", model="agent", batch_wait_s=0.0, poll_interval_s=0.0, retry_pauses_s=(0.0,) * 3)

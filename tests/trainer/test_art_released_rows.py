@@ -15,6 +15,7 @@ from rollbus.trainer.backends.guards import Limits
 from rollbus.trainer.backends.protocol import Said, TrainConfig, TrainRequest, TrainTrajectory, TurnTokens
 from rollbus.trainer.conversation import conversation_of
 from rollbus.trainer.door import DoorRules, check_batch
+from rollbus.trainer.inspection import inspect
 from tests.builders import make_group, make_trajectory
 from tests.trainer.scenario import make_batch, make_payload
 
@@ -134,7 +135,7 @@ def test_an_edited_chat_or_one_with_tools_cannot_be_told_again() -> None:
 @pytest.mark.parametrize("wanted", [True, False])
 def test_the_door_tells_conversations_to_the_backends_that_ask_for_them(wanted: bool) -> None:
     group = make_group("g1")
-    payloads = {each.trajectory_id: each for each in (told(), make_payload("g1-1", version=5))}
+    payloads = {each.trajectory_id: inspect(each) for each in (told(), make_payload("g1-1", version=5))}
     rules = DoorRules(4, conversations=wanted)
     found = check_batch(make_batch(0, [group]), payloads, lags={5: 0}, excluded=set(), rules=rules)
     assert [len(each.conversation) for each in found.admitted] == ([4, 2] if wanted else [0, 0])

@@ -15,6 +15,7 @@ from rollbus.schemas.steps import DroppedMember
 from rollbus.schemas.tokens import decode_logprobs, decode_token_ids, encode_token_ids
 from rollbus.schemas.trajectories import History, Span, Trajectory
 from rollbus.trainer.door import DoorResult, DoorRules, check_batch
+from rollbus.trainer.inspection import inspect
 from tests.builders import make_group, make_member, make_trajectory
 from tests.trainer.scenario import make_batch, make_payload
 
@@ -28,7 +29,7 @@ def check(
     """Pass one group through the door."""
     return check_batch(
         make_batch(0, [group]),
-        {payload.trajectory_id: payload for payload in payloads},
+        {payload.trajectory_id: inspect(payload) for payload in payloads},
         lags=LAGS,
         excluded=set(excluded),
         rules=DoorRules(limit, longest),

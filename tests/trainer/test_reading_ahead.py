@@ -10,6 +10,7 @@ from rollbus.schemas.steps import StepCompleted
 from rollbus.schemas.topics import BATCHES, SCORES
 from rollbus.schemas.trajectories import Location, Trajectory
 from rollbus.trainer.backends.memory import MemoryBackend
+from rollbus.trainer.inspection import Inspected
 from rollbus.trainer.log import NextBatch
 from rollbus.trainer.log_memory import MemoryLog
 from rollbus.trainer.reading_ahead import ReadingAhead
@@ -41,8 +42,8 @@ async def ready(log: ReadingAhead) -> None:
         await asyncio.sleep(0.001)
 
 
-async def fetched(log: ReadingAhead, following: NextBatch) -> Mapping[Location, Trajectory]:
-    return await log.fetch([member.location for group in following.batch.groups for member in group.members])
+async def fetched(log: ReadingAhead, following: NextBatch) -> Mapping[Location, Inspected]:
+    return await log.payload([member.location for group in following.batch.groups for member in group.members])
 
 
 async def test_a_batch_and_its_payload_are_there_before_they_are_asked_for() -> None:
@@ -75,7 +76,7 @@ async def test_payload_read_ahead_is_not_given_for_another_batch() -> None:
     await ready(log)
     assert await log.next_batch(0.0) is not None
     other = world.stored("other", (0.0, 1.0))
-    assert len(await log.fetch([member.location for member in other.members])) == 2
+    assert len(await log.payload([member.location for member in other.members])) == 2
     assert inner.fetched == 2
     await log.close()
 

@@ -1,0 +1,126 @@
+"""What a payload alone says of its trajectory: `Inspected`, which the door then judges within its step.
+
+Pure, and needs neither base nor exclusions, so it is done while the backend still trains the batch before. It looks at
+every number of a long sequence; what is left for the door costs nothing.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rollbus.schemas.drops import DropReason
+from rollbus.schemas.tokens import BYTES_PER_TOKEN, decode_logprobs, token_count
+from rollbus.schemas.trajectories import History, Trajectory, Turn
+from rollbus.trainer.backends.protocol import TurnTokens
+
+
+@dataclass(frozen=True, slots=True)
+class Inspected:
+    """A trajectory's payload, cut into what is trained."""
+
+    payload: Trajectory
+    refusal: DropReason | None
+    """Why nothing of it can be trained, whatever the step."""
+    longest_tokens: int
+    """Of its histories."""
+    policy_versions: frozenset[int]
+    """That sampled its trained tokens."""
+    turns: tuple[TurnTokens, ...]
+    """Empty where it is refused."""
+
+
+def inspect(payload: Trajectory) -> Inspected:
+    """Look at everything that does not depend on the step."""
+    refusal = _refusal(payload)
+    turns = () if refusal is not None else _turns(payload)
+    return Inspected(
+        payload,
+        refusal,
+        longest_tokens=max((token_count(history.token_ids) for history in payload.histories), default=0),
+        policy_versions=frozenset(span.policy_version for history in payload.histories for span in history.spans),
+        turns=turns,
+    )
+
+
+def _refusal(payload: Trajectory) -> DropReason | None:
+    if not payload.trainable or not any(history.spans for history in payload.histories):
+        return DropReason.UNTRAINABLE
+    if not all(map(_numbers_hold, payload.histories)):
+        return DropReason.UNTRAINABLE
+    trained = _trained_turns(payload)
+    if not all(map(_temperature_holds, trained)):
+        return DropReason.TEMPERATURE
+    return None if all(map(_samples_plainly, trained)) else DropReason.SAMPLING
+
+
+def _trained_turns(payload: Trajectory) -> list[Turn]:
+    """Turns that were not trained may have been sampled in any way."""
+    trained = {span.turn for history in payload.histories for span in history.spans}
+    return [turn for index, turn in enumerate(payload.turns) if index in trained]
+
+
+def _temperature_holds(turn: Turn) -> bool:
+    """Whether the log-probs are of the distribution that was sampled from.
+
+    At temperature 1, or where none is recorded, they are. At another, processed ones are, and the update divides its
+    logits by it; raw ones are not.
+    """
+    if turn.temperature is None or turn.temperature == 1:
+        return True
+    return turn.logprob_mode == "processed" and 0 < turn.temperature < math.inf
+
+
+def _samples_plainly(turn: Turn) -> bool:
+    """Whether nothing but the temperature stood between the model and the choice of a token.
+
+    What cuts the distribution off or bends it leaves log-probs that are not those of the distribution sampled from,
+    whatever their mode.
+    """
+    return (
+        turn.top_p in (None, 1)
+        and (turn.top_k is None or turn.top_k <= 0)
+        and turn.min_p in (None, 0)
+        and not turn.frequency_penalty
+        and not turn.presence_penalty
+        and turn.repetition_penalty in (None, 1)
+    )
+
+
+def _numbers_hold(history: History) -> bool:
+    """No id negative, each log-prob finite and at most 0; without a look at each number, since histories are long.
+
+    A negative int32 has the highest bit of its last byte set, which no ASCII character has.
+    """
+    logprobs, ids = decode_logprobs(history.logprobs), history.token_ids
+    if logprobs and not (math.isfinite(sum(logprobs)) and max(logprobs) <= 0):
+        return False
+    return len(ids) % BYTES_PER_TOKEN == 0 and ids[BYTES_PER_TOKEN - 1 :: BYTES_PER_TOKEN].isascii()
+
+
+def _turns(payload: Trajectory) -> tuple[TurnTokens, ...]:
+    return tuple(
+        turn
+        for index, history in enumerate(payload.histories)
+        for turn in _turns_of_history(index, history, payload.turns)
+    )
+
+
+def _turns_of_history(index: int, history: History, recorded: Sequence[Turn]) -> list[TurnTokens]:
+    """Cut a history at its spans: each turn's prompt is everything before it."""
+    turns, sampled = [], 0
+    for span in history.spans:
+        length = (span.end - span.start) * BYTES_PER_TOKEN
+        turn = recorded[span.turn] if span.turn < len(recorded) else None
+        turns.append(
+            TurnTokens(
+                prompt_token_ids=history.token_ids[: span.start * BYTES_PER_TOKEN],
+                completion_token_ids=history.token_ids[span.start * BYTES_PER_TOKEN : span.end * BYTES_PER_TOKEN],
+                logprobs=history.logprobs[sampled : sampled + length],
+                policy_version=span.policy_version,
+                history=index,
+                temperature=1.0 if turn is None or turn.temperature is None else turn.temperature,
+                logprob_mode="processed" if turn is not None and turn.logprob_mode == "processed" else "raw",
+            )
+        )
+        sampled += length
+    return turns

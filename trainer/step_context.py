@@ -1,0 +1,106 @@
+"""What the steps of a run share: its settings, the log, the backend, the ledger; and how a step can fail."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from rollbus.schemas.control import RunCommand
+from rollbus.schemas.errors import DataLossError, FencedError
+from rollbus.schemas.topics import POLICY_VERSIONS, TRAINING_STEPS
+from rollbus.trainer.alarm import AlarmLimits, Metrics
+from rollbus.trainer.backends.protocol import Backend, Capabilities, TrainConfig, TrainResult
+from rollbus.trainer.door import DoorResult
+from rollbus.trainer.ledger import Ledger
+from rollbus.trainer.log import Publication
+from rollbus.trainer.promotion import PromotionRule
+from rollbus.trainer.reading_ahead import ReadingAhead
+
+
+@dataclass(frozen=True, slots=True)
+class LoopSettings:
+    """What the loop must know of the run."""
+
+    run_id: str
+    model: str
+    train: TrainConfig = field(default_factory=TrainConfig)
+    max_off_policy_steps: int = 4
+    serve_at_once: bool = True
+    """False leaves a new version a candidate until an operator promotes it."""
+    retry_pauses_s: tuple[float, ...] = (2.0, 15.0, 60.0)
+    """A failed step is tried again after each; then the run stops."""
+    skip_rejected: bool = False
+    """True drops a batch that the backend refuses; False stops the run."""
+    max_skipped_in_a_row: int = 10
+    promote_if: PromotionRule | None = None
+    """Serve a candidate that passes; None leaves it to an operator."""
+    alarm: AlarmLimits | None = None
+    """Pause the run where these are passed; None never does."""
+    poll_interval_s: float = 0.5
+    batch_wait_s: float = 1.0
+    """How long one look for a batch takes."""
+    finish_on_stop: bool = False
+    """True waits for the running update on a stop: for backends that live in this process."""
+
+
+@dataclass(slots=True)
+class StepContext:
+    """What a step works with."""
+
+    log: ReadingAhead
+    backend: Backend
+    settings: LoopSettings
+    ledger: Ledger
+    clock_ms: Callable[[], int]
+    wait: Callable[[Awaitable[TrainResult]], Awaitable[TrainResult]]
+    """Waits for the backend; raises where the loop is asked to stop meanwhile."""
+    free: Callable[[Ledger], bool]
+    """Whether nothing is to be done between the step that is being closed and the next one."""
+    alarm: Callable[[int, Metrics], RunCommand | None]
+    """Number and metrics of a step that is being closed → the pause, where training ran away with it."""
+    capabilities: Capabilities | None = None
+    """Of the backend; None until it was asked."""
+
+    async def publish(self, publications: tuple[Publication, ...], *, next_offset: int | None = None) -> None:
+        """Write to the log, then take the same records into the ledger."""
+        await self.log.publish(publications, next_offset=next_offset)
+        for publication in publications:
+            if publication.topic in (POLICY_VERSIONS, TRAINING_STEPS):
+                self.ledger.apply(publication.record)
+
+
+class StepFailureError(Exception):
+    """The backend failed in a step; `error` is what it raised."""
+
+    def __init__(self, error: Exception, door: DoorResult) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.door = door
+
+    @property
+    def retriable(self) -> bool:
+        """False only where the error says that trying again gives the same answer."""
+        return bool(getattr(self.error, "retriable", True))
+
+
+class StoppedWaitingError(Exception):
+    """Someone asked the loop to stop while it waited."""
+
+
+@asynccontextmanager
+async def backend_failures(door: DoorResult) -> AsyncIterator[None]:
+    """Tell what the backend raises from what the log raises: the one fails the step, the other reopens the log."""
+    try:
+        yield
+    except (StoppedWaitingError, FencedError):
+        raise
+    except Exception as error:
+        raise StepFailureError(error, door) from error
+
+
+def heads_differ(ledger: Ledger, backend_head: int) -> DataLossError:
+    """Return the error for a backend that stands elsewhere than the log says."""
+    return DataLossError(
+        f"step {ledger.closed_steps + 1} of run {ledger.run_id!r} starts from version {ledger.lineage.head} by the "
+        f"log, but the backend stands at version {backend_head}; if its folder was replaced or another trainer used "
+        "it, roll one of them back with `rollbus policy rollback`"
+    )

@@ -1,0 +1,151 @@
+"""A batch and its place in the ledger → an opened step: its StepStarted in the log, its members through the door.
+
+A step is opened by itself, or in the transaction that closes the one before (`step`): then with what `look_ahead` saw
+while the backend loaded the version that the step starts from.
+"""
+
+import asyncio
+import time
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass
+
+from rollbus.schemas.groups import TrainingBatch
+from rollbus.schemas.steps import StepStarted
+from rollbus.schemas.topics import TRAINING_STEPS
+from rollbus.trainer.accounting import members_of
+from rollbus.trainer.backends.protocol import TrainResult
+from rollbus.trainer.door import DoorResult, DoorRules, check_batch
+from rollbus.trainer.ledger import RunStep
+from rollbus.trainer.log import NextBatch, Publication
+from rollbus.trainer.step_context import StepContext, backend_failures, heads_differ
+
+
+@dataclass(frozen=True, slots=True)
+class OpenedStep:
+    """A step on its way to the backend."""
+
+    following: NextBatch
+    step: int
+    base: int
+    lags: Mapping[int, int]
+    """By policy version, from the base."""
+    door: DoorResult
+    started_at_ms: int
+    began_s: float
+    """On the performance counter: since when the trainer keeps the backend waiting."""
+    result: TrainResult | None = None
+    """What an earlier attempt did, if there was one."""
+
+
+@dataclass(frozen=True, slots=True)
+class Ahead:
+    """A next step that may be opened with the end of this one."""
+
+    following: NextBatch
+    excluded: Collection[str]
+
+
+async def open_step(
+    context: StepContext, following: NextBatch, decision: RunStep, *, head: int | None = None
+) -> OpenedStep:
+    """Open a step by itself; `head` is where the backend stands, if it was asked just now.
+
+    1. An earlier attempt: ask the journal; what it holds has happened and is not submitted again.
+    2. StepStarted, alone in a transaction: from here on the journal may hold the batch.
+    3. Payload by location and the door, beside 2 since neither touches the backend.
+    """
+    began_s, started_ms = time.perf_counter(), context.clock_ms()
+    result = await _recorded_result(context, following.batch, decision, head)
+    base = result.base_version if result is not None else decision.base_version
+    lags = context.ledger.lineage.lags(base)
+    if result is None:
+        starting = asyncio.create_task(context.publish((started(following.batch, decision, started_ms),)))
+        try:
+            door = await _through_door(context, following.batch, lags)
+        finally:
+            await starting
+    else:
+        door = await _through_door(context, following.batch, lags)
+    return OpenedStep(following, decision.step, base, lags, door, started_ms, began_s, result)
+
+
+async def look_ahead(context: StepContext) -> Ahead | None:
+    """Return the next batch if its step can be opened with the end of this one.
+
+    It can where batch and payload have been read, no pause holds, and nothing is to be done in between.
+    """
+    following = context.log.ready
+    if following is None or not _may_follow(context, following.batch):
+        return None
+    paused, excluded = await asyncio.gather(context.log.paused(), context.log.excluded_episodes())
+    return Ahead(following, excluded) if paused is None and context.free(context.ledger) else None
+
+
+async def opened_ahead(
+    context: StepContext, ahead: Ahead, decision: RunStep, *, started_ms: int, began_s: float
+) -> OpenedStep:
+    """Return the step whose StepStarted was just written with the end of the one before."""
+    await context.log.next_batch(0.0)  # hands out the one that was ready
+    lags = context.ledger.lineage.lags(decision.base_version)
+    door = await _through_door(context, ahead.following.batch, lags, excluded=ahead.excluded)
+    return OpenedStep(ahead.following, decision.step, decision.base_version, lags, door, started_ms, began_s)
+
+
+def started(batch: TrainingBatch, decision: RunStep, started_ms: int) -> Publication:
+    """Return the record that opens a step."""
+    record = StepStarted(
+        run_id=batch.run_id,
+        model=batch.model,
+        step=decision.step,
+        attempt=decision.attempt,
+        batch_hash=batch.batch_hash,
+        batch_number=batch.number,
+        base_version=decision.base_version,
+        started_at_ms=started_ms,
+    )
+    return Publication(TRAINING_STEPS, batch.run_id, record)
+
+
+def _may_follow(context: StepContext, batch: TrainingBatch) -> bool:
+    """Whether the batch is a step of its own: not one that is done, or open, or for another model."""
+    ledger = context.ledger
+    is_open = ledger.open_step is not None and ledger.open_step.batch_hash == batch.batch_hash
+    return batch.model == context.settings.model and batch.batch_hash not in ledger.done and not is_open
+
+
+async def _recorded_result(
+    context: StepContext, batch: TrainingBatch, decision: RunStep, head: int | None
+) -> TrainResult | None:
+    """What an earlier attempt did, if there was one; without it, make sure that the backend stands at our base."""
+    async with backend_failures(DoorResult((), ())):
+        result = await context.backend.journal(batch.batch_hash) if decision.ask_journal else None
+        if result is not None:
+            return result
+        if head is None or decision.ask_journal:
+            head = (await context.backend.versions()).head
+        if head == decision.base_version:
+            return None
+        if decision.ask_journal and (late := await context.backend.journal(batch.batch_hash)) is not None:
+            return late  # the running update ended between the two questions
+    raise heads_differ(context.ledger, head)
+
+
+async def _through_door(
+    context: StepContext, batch: TrainingBatch, lags: Mapping[int, int], *, excluded: Collection[str] | None = None
+) -> DoorResult:
+    members = {member.trajectory_id: member for _, member in members_of(batch)}
+    found = await context.log.payload([member.location for member in members.values()])
+    payloads = {}
+    for trajectory_id, member in members.items():
+        inspected = found.get(member.location)
+        if inspected is not None and inspected.payload.trajectory_id == trajectory_id:
+            payloads[trajectory_id] = inspected
+    told = context.capabilities
+    rules = DoorRules(
+        context.settings.max_off_policy_steps,
+        max_sequence_tokens=told.max_sequence_tokens if told else None,
+        conversations=told is not None and told.wants_conversations,
+    )
+    if excluded is None:
+        excluded = await context.log.excluded_episodes()
+    return check_batch(batch, payloads, lags=lags, excluded=excluded, rules=rules)

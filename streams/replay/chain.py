@@ -1,13 +1,16 @@
 """Stages in a chain: recorded records of the first one's input in, every stage's own records out. No Faust, no clock.
 
 A record goes on through all pure stages before the next one is looked at. The first effects stage is asked about all
-that one piece brought it, a later one at the end of the round; drops, which all stages write into one topic, wait for
-that end too. So the output does not depend on how much was read at once.
+that one piece brought it, a later one at the end of the round; drops and dead letters, which all stages write into one
+topic each, wait for that end too. So the output does not depend on how much was read at once.
+
+The stages of the first input may also run elsewhere, partition by partition (`lane`): a chain without them is given
+what they made, in the same order, and does the rest.
 """
 
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import replace
 from typing import Any
 
 from rollbus.schemas.chunks import split
@@ -17,15 +20,16 @@ from rollbus.schemas.drops import Drop, DropReason
 from rollbus.schemas.errors import RecordError
 from rollbus.schemas.groups import TrainingBatch
 from rollbus.schemas.replays import StageDigest
-from rollbus.schemas.topics import BATCHES, DEAD_LETTERS, DROPS, MAX_RECORD_BYTES, RUN_LOG, Topic
+from rollbus.schemas.topics import BATCHES, DEAD_LETTERS, DROPS, MAX_RECORD_BYTES, RUN_LOG, Topic, topic_of
 from rollbus.schemas.trajectories import Location
 from rollbus.streams.batch import Partition, RawRecord
 from rollbus.streams.processing import dead_letter, read_record
-from rollbus.streams.replay.digest import Digest, combined
+from rollbus.streams.replay.made import Made
 from rollbus.streams.replay.output import Output, Partitioner
+from rollbus.streams.replay.reader import Raw, Reader
 from rollbus.streams.replay.recorded import Change, Recorded
 from rollbus.streams.replay.rounds import Round
-from rollbus.streams.stage import Incoming, Outgoing, PureAsEffects
+from rollbus.streams.stage import Incoming, Outgoing
 from rollbus.streams.stages import AnyStage
 
 ASK_AT_ONCE = 256
@@ -36,25 +40,6 @@ FORGET_EVERY = 5_000
 
 BeforeTick = Callable[[int], Awaitable[None]]
 """Called before a tick's records are told again: to read them."""
-
-
-@dataclass(slots=True, eq=False)
-class _Reader:
-    """One stage with its states."""
-
-    stage: Any
-    name: str
-    input: Topic
-    asks: bool
-    states: list[Any]
-    digests: list[Digest]
-    waiting: list[tuple[int, Incoming]] = field(default_factory=list)
-    """What an effects stage has not been asked about yet."""
-    held: list[tuple[int, bytes, bytes]] = field(default_factory=list)
-    """Drops of this round: partition, key and bytes."""
-    records_in: int = 0
-    records_out: int = 0
-    dead_letters: int = 0
 
 
 class Chain:
@@ -75,14 +60,18 @@ class Chain:
         early: Mapping[str, Sequence[Incoming]] | None = None,
         before_tick: BeforeTick | None = None,
         app_version: str = "",
+        elsewhere: Sequence[Reader] = (),
     ) -> None:
-        """`change` is for recorded configurations; `early` are rewards that an episode has from its first event on."""
+        """`change` is for recorded configurations; `early` are rewards that an episode has from its first event on.
+
+        `elsewhere` are the stages of the first input where others run them.
+        """
         self._partitions, self._output, self._partition_of = partitions, output, partition_of
         self._source, self._namespace, self._app_version = source_namespace, namespace, app_version
         self._recorded, self._change, self._before_tick = recorded or Recorded(), change, before_tick
         self._excluded, self._early = excluded, dict(early or {})
         self._told_excluded: set[str] = set()
-        self._readers = [self._reader(stage) for stage in stages]
+        self._readers = [*elsewhere, *(Reader.of(stage, partitions) for stage in stages)]
         self._first = [reader for reader in self._readers if reader.input is self._readers[0].input]
         self.input = self._readers[0].input
         self._inputs = list(dict.fromkeys(reader.input.name for reader in self._readers))
@@ -124,18 +113,28 @@ class Chain:
         await self._output.settle()
 
     async def round(self, found: Round) -> None:
-        """End the round before and take a tick: the later stages' first, since live has it in all inputs at once."""
-        tick = found.tick
-        if tick.number > self.last_tick:
-            await self._end_round(tick.number)
-            self.last_tick, self.stream_time_ms = tick.number, tick.stream_time_ms
-            for name in reversed(self._following):
-                await self._everywhere(self._names[name], "", tick, found.data)
+        """End the round before and take a tick."""
+        await self._begin(found.tick, found.data)
         for partition, raw in found.at:
             place = Location(topic=self.input.full_name(self._source), partition=partition, offset=raw.offset)
-            self._hand(self._first, partition, Incoming(tick, "", place, found.data))
+            self._hand(self._first, partition, Incoming(found.tick, "", place, found.data))
         await self._ask()
         self._forget(len(found.at) * len(self._readers))
+
+    async def made_piece(self, made: Sequence[Made]) -> None:
+        """Take what the first input's stages made elsewhere of a piece."""
+        self._take(made)
+        await self._ask(self._asked_at_once)
+        self._forget(len(made))
+        await self._output.settle()
+
+    async def made_round(self, tick: Tick, data: bytes, made: Iterable[Sequence[Made]]) -> None:
+        """End the round before, and take a tick and what the first input's stages made of it, by partition."""
+        await self._begin(tick, data)
+        for each in made:
+            self._take(each)
+        await self._ask()
+        self._forget(len(self._readers))
 
     async def end(self) -> None:
         """End the last round."""
@@ -145,31 +144,23 @@ class Chain:
 
     def digests(self) -> tuple[StageDigest, ...]:
         """Return what each stage made, so far."""
-        return tuple(
-            StageDigest(
-                stage=reader.name,
-                records_in=reader.records_in,
-                records_out=reader.records_out,
-                dead_letters=reader.dead_letters,
-                digest=combined(reader.digests),
-            )
-            for reader in self._readers
-        )
+        return tuple(reader.digest() for reader in self._readers)
 
     def open_rows(self) -> int:
         """Return how many rows all states hold: what a replay's memory grows with."""
         return sum(state.size() for reader in self._readers for state in reader.states)
 
-    def _reader(self, stage: AnyStage) -> _Reader:
-        pure = isinstance(stage, PureAsEffects)
-        count = self._partitions if stage.input.partitions == "events" else 1
-        states = [stage.new_state() for _ in range(count)]
-        inner = stage.stage if isinstance(stage, PureAsEffects) else stage
-        return _Reader(inner, stage.name, stage.input, not pure, states, [Digest() for _ in range(count)])
+    async def _begin(self, tick: Tick, data: bytes) -> None:
+        """Give a tick to the later stages, before the first ones have it, since live has it in all inputs at once."""
+        if tick.number > self.last_tick:
+            await self._end_round(tick.number)
+            self.last_tick, self.stream_time_ms = tick.number, tick.stream_time_ms
+            for name in reversed(self._following):
+                await self._everywhere(self._names[name], "", tick, data)
 
     # From record to record
 
-    def _hand(self, readers: Iterable[_Reader], partition: int, incoming: Incoming) -> None:
+    def _hand(self, readers: Iterable[Reader], partition: int, incoming: Incoming) -> None:
         for reader in readers:
             reader.records_in += 1
             if reader.asks:
@@ -177,13 +168,13 @@ class Chain:
             else:
                 self._step(reader, partition, incoming, None)
 
-    def _step(self, reader: _Reader, partition: int, incoming: Incoming, answer: Any) -> None:
+    def _step(self, reader: Reader, partition: int, incoming: Incoming, answer: Any) -> None:
         state = reader.states[partition]
         try:
             step = reader.stage.step
             outputs = list(step(state, incoming, answer) if reader.asks else step(state, incoming))
         except RecordError as error:
-            self._dead_letter(reader, _Raw.of(incoming), Partition(incoming.location.topic, partition), error)
+            self._dead_letter(reader, Raw.of(incoming), Partition(incoming.location.topic, partition), error)
             return
         for out in outputs:
             self._emit(reader, partition, out)
@@ -191,7 +182,7 @@ class Chain:
             if out.topic is BATCHES:
                 self._answer(out.record)
 
-    async def _ask(self, readers: "Sequence[_Reader] | None" = None) -> None:
+    async def _ask(self, readers: "Sequence[Reader] | None" = None) -> None:
         """Let these effects stages, or all, answer what waits for them, in the order of the flow."""
         while reader := next((each for each in readers or self._readers if each.waiting), None):
             waiting, reader.waiting = reader.waiting, []
@@ -199,22 +190,34 @@ class Chain:
             for (partition, incoming), answer in zip(waiting, answers, strict=True):
                 self._step(reader, partition, incoming, answer)
 
-    async def _answers(self, reader: _Reader, waiting: Sequence[tuple[int, Incoming]]) -> list[Any]:
+    async def _answers(self, reader: Reader, waiting: Sequence[tuple[int, Incoming]]) -> list[Any]:
         found: dict[int, Iterable[Any]] = {}
         for partition in sorted({partition for partition, _ in waiting}):
             asked = [incoming for number, incoming in waiting if number == partition]
             found[partition] = iter(await reader.stage.answer(reader.states[partition], asked))
         return [next(iter(found[partition])) for partition, _ in waiting]
 
-    def _emit(self, reader: _Reader, partition: int, out: Outgoing) -> None:
+    def _emit(self, reader: Reader, partition: int, out: Outgoing) -> None:
         reader.records_out += 1
         data = encode(out.record)
         reader.digests[partition].add(out.topic.name, out.key, out.record, data)
-        key = out.key.encode()
-        if out.topic is DROPS:
-            reader.held.append((self._partition(out.topic, key), key, data))
+        self._place(reader, out.topic, out.key, out.record, data)
+
+    def _place(self, reader: Reader, topic: Topic, name: str, record: Any, data: bytes) -> None:
+        key = name.encode()
+        if topic is DROPS:
+            reader.held.append((topic, self._partition(topic, key), key, data))
         else:
-            self._write(out.topic, self._partition(out.topic, key), out.key, out.record, data)
+            self._write(topic, self._partition(topic, key), name, record, data)
+
+    def _take(self, made: Iterable[Made]) -> None:
+        for one in made:
+            reader, topic = self._readers[one.reader], topic_of(one.topic)
+            if topic is DEAD_LETTERS:
+                reader.held.append((topic, 0, one.key, one.data))
+            else:
+                record = one.record() if topic.name in self._following else None
+                self._place(reader, topic, (one.key or b"").decode(), record, one.data)
 
     def _write(self, topic: Topic, partition: int, key: str, record: Any, data: bytes) -> None:
         """Write a record into the replay's namespace and hand it to the stages that read it there."""
@@ -276,8 +279,8 @@ class Chain:
 
     def _write_held(self) -> None:
         for reader in self._readers:
-            for partition, key, data in reader.held:
-                self._append(DROPS, partition, key, data)
+            for topic, partition, key, data in reader.held:
+                self._append(topic, partition, key, data)
             reader.held.clear()
 
     def _forget(self, records: int) -> None:
@@ -310,24 +313,13 @@ class Chain:
             self._emit(self._first[0], partition, Outgoing(DROPS, drop.unit_id, drop))
         return True
 
-    def _dead_letter(self, reader: _Reader, raw: RawRecord, place: Partition, error: RecordError) -> None:
+    def _dead_letter(self, reader: Reader, raw: RawRecord, place: Partition, error: RecordError) -> None:
         letter = dead_letter(raw, place, error, stage=reader.name, app_version=self._app_version)
         reader.dead_letters += 1
         reader.records_out += 1
         data = encode(letter)
         reader.digests[place.partition].add(DEAD_LETTERS.name, "", letter, data)
-        self._append(DEAD_LETTERS, 0, raw.key, data)
+        self._hold_letter(reader, raw.key, data)
 
-
-@dataclass(frozen=True, slots=True)
-class _Raw:
-    """A record of the replay's own as if it had been fetched, for its dead letter."""
-
-    offset: int
-    timestamp: int
-    key: bytes | None
-    value: bytes | None
-
-    @classmethod
-    def of(cls, incoming: Incoming) -> "_Raw":
-        return cls(incoming.location.offset, 0, incoming.key.encode(), incoming.data)
+    def _hold_letter(self, reader: Reader, key: bytes | None, data: bytes) -> None:
+        reader.held.append((DEAD_LETTERS, 0, key, data))

@@ -1,8 +1,8 @@
 """Records to digests that say whether two replays, or a replay and live, made the same: locations are left out."""
 
 import hashlib
-from collections.abc import Iterator
-from dataclasses import replace
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
@@ -80,7 +80,18 @@ class Digest:
         return self._hash.digest()
 
 
-def combined(digests: list[Digest]) -> str:
+@dataclass(frozen=True, slots=True)
+class ToldDigest:
+    """A digest that another process has come to."""
+
+    told: bytes
+
+    def value(self) -> bytes:
+        """Return the hash of everything."""
+        return self.told
+
+
+def combined(digests: Iterable[Digest | ToldDigest]) -> str:
     """Return one hash for the digests of a stage's input partitions."""
     whole = hashlib.sha256()
     for digest in digests:

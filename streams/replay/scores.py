@@ -4,7 +4,7 @@
 registry and gives one in which whatever would ask a model is answered from live's scores too, or refused.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -15,6 +15,7 @@ from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.ids import canonical_json
 from rollbus.schemas.topics import TRAJECTORIES
 from rollbus.schemas.trajectories import RewardRevised, Score, Trajectory
+from rollbus.streams.replay.made import Headed
 from rollbus.streams.replay.recorded import FindScore
 from rollbus.streams.rewards.contract import RewardContext, RewardFunction
 from rollbus.streams.rewards.registry import Registry
@@ -28,6 +29,34 @@ ASKS_A_MODEL = frozenset({"judge", "judge_relative"})
 
 class OtherConfigurationError(Exception):
     """A score was given under a configuration that this replay does not know of: look for it, and begin again."""
+
+
+class HeadedScoring(ScoringStage):
+    """The scoring stage where trajectories are decoded elsewhere: it is given their headers, perhaps with answers."""
+
+    async def answer(self, state: ScoringState, incoming: Sequence[Incoming]) -> Sequence[Mapping[str, Answer]]:
+        """Return the answers that came with the headers; ask about all else."""
+        asked = await super().answer(state, incoming)
+        return [
+            each.record.answers or {} if isinstance(each.record, Headed) else said
+            for each, said in zip(incoming, asked, strict=True)
+        ]
+
+    def _question(self, known: Any, incoming: Incoming) -> Any:
+        record = incoming.record
+        if not isinstance(record, Headed):
+            return super()._question(known, incoming)
+        if known.header(record.trajectory_id) is None:  # a revision in the same piece builds on it
+            known.headers[record.trajectory_id] = replace(record.header, location=incoming.location)
+        return None
+
+    def _step(self, state: ScoringState, incoming: Incoming, answer: Mapping[str, Answer]) -> Iterator[Outgoing]:
+        record = incoming.record
+        if not isinstance(record, Headed):
+            yield from super()._step(state, incoming, answer)
+        elif state.scores.get(record.trajectory_id) is None:
+            score = replace(record.header, location=incoming.location)
+            yield from self._score(state, score, answer, state.config.value.rewards)
 
 
 class RecordedScoring:
@@ -64,7 +93,7 @@ class RecordedScoring:
         return self._stage.step(state, incoming, answer)
 
     async def _recorded(self, config: ScoringConfig, config_hash: str, record: Any) -> dict[str, Answer]:
-        if not isinstance(record, Trajectory | RewardRevised):
+        if not isinstance(record, Trajectory | Headed | RewardRevised):
             return {}
         revision = record.revision if isinstance(record, RewardRevised) else 0
         score = await self._find(record.group_hint, record.trajectory_id, revision)

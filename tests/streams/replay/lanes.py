@@ -1,0 +1,61 @@
+"""Replays whose first stages run in several lanes, all in this process; what is made travels as it does between two."""
+
+import pickle
+from collections.abc import AsyncIterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from rollbus.schemas.codec import decode
+from rollbus.streams.replay.chain import Chain
+from rollbus.streams.replay.lane import Elsewhere, Lane, MadePiece, MadeRound, Message, joined
+from rollbus.streams.replay.output import CountingOutput, MemoryOutput, by_checksum
+from rollbus.streams.replay.reader import Reader
+from rollbus.streams.stages import AnyStage
+from tests.streams.replay.memory import Frames, ListSource
+
+NAMES: dict[str, Any] = {"partition_of": by_checksum, "source_namespace": "", "namespace": "replay."}
+
+
+@dataclass(slots=True)
+class MemoryLane:
+    """What one lane made."""
+
+    partitions: Sequence[int]
+    messages: AsyncIterator[Message]
+
+    async def read(self) -> Message:
+        return pickle.loads(pickle.dumps(await anext(self.messages)))
+
+
+async def replayed_in_lanes(
+    stages: Sequence[AnyStage],
+    sources: Sequence[ListSource],
+    *,
+    partitions: int,
+    lanes: int,
+    heads: bool = True,
+    ask_all: Any = None,
+    lane_options: dict[str, Any] | None = None,
+    **options: Any,
+) -> tuple[Chain, Frames]:
+    """Run the stages as so many lanes and one that puts in order; return the chain at its end and what it wrote."""
+    first = [stage for stage in stages if stage.input is stages[0].input]
+    running = []
+    for number in range(lanes):
+        own = [source for source in sources if source.partition % lanes == number]
+        lane = Lane(first, partitions=partitions, output=CountingOutput(), heads=heads, ask_all=ask_all,
+                    **NAMES, **(lane_options or {}))  # fmt: skip
+        running.append(MemoryLane([source.partition for source in own], lane.run(own)))
+    elsewhere = Elsewhere([Reader.of(stage, partitions, elsewhere=True) for stage in first])
+    output = MemoryOutput()
+    rest = [stage for stage in stages if stage not in first]
+    chain = Chain(rest, partitions=partitions, output=output, elsewhere=elsewhere.readers, **NAMES, **options)
+    async for each in joined(running):
+        if isinstance(each, MadePiece):
+            await chain.made_piece(each.made)
+        elif isinstance(each, MadeRound):
+            await chain.made_round(decode(each.data), each.data, [made for _, made in each.made])
+        else:
+            elsewhere.take(each)
+    await chain.end()
+    return chain, output.frames

@@ -1,0 +1,86 @@
+"""The first stages in several processes: what comes out is what one process gives, record for record."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rollbus.schemas.config import ScoringConfig
+from rollbus.schemas.topics import SCORES
+from rollbus.schemas.trajectories import Score, Trajectory
+from rollbus.streams.replay.scores import HeadedScoring, RecordedScoring
+from rollbus.streams.scoring import ScoringStage
+from rollbus.streams.stage import Incoming
+from tests.streams.replay.lanes import replayed_in_lanes
+from tests.streams.replay.memory import Frames
+from tests.streams.replay.test_chain import INPUTS, SEEDS, few, recorded, replayed, stages_of
+from tests.streams.simulation.history import ASSEMBLY, Past, live
+from tests.streams.simulation.judging import REGISTRY
+
+HOW = st.sampled_from(["whole", "answered", "recorded"])
+"""What goes with a trajectory: nothing, so that it is decoded again; header and answers; its header alone."""
+
+
+def scoring(past: Past, how: str) -> Any:
+    """How the scores are made: computed, or read from live's by header or trajectory."""
+    stage = HeadedScoring(ScoringConfig(), keep_ms=ASSEMBLY.late_horizon_ms, registry=REGISTRY)
+    if how != "recorded":
+        return stage
+    known = {(each.record.trajectory_id, each.record.revision): each.record for each in past.broker.committed(SCORES)
+             if isinstance(each.record, Score)}  # fmt: skip
+
+    async def find(hint: str, trajectory_id: str, revision: int) -> Score | None:
+        return known.get((trajectory_id, revision))
+
+    return RecordedScoring(stage, find)
+
+
+async def ask_all(trajectories: Sequence[Trajectory]) -> Any:
+    stage = ScoringStage(ScoringConfig(), keep_ms=0, registry=REGISTRY)
+    place: Any = None
+    return await stage.answer(stage.new_state(), [Incoming(each, "", place, b"") for each in trajectories])
+
+
+def stages_for(past: Past, how: str, kinds: Sequence[str]) -> list[Any]:
+    return [scoring(past, how) if isinstance(each, ScoringStage) else each for each in stages_of(past, *kinds)]
+
+
+async def in_lanes(past: Past, size: int, lanes: int, how: str, kinds: Sequence[str] = tuple(INPUTS)) -> Any:
+    return await replayed_in_lanes(
+        stages_for(past, how, kinds), recorded(past, INPUTS[kinds[0]], size), partitions=past.broker.partitions,
+        lanes=lanes, heads=how != "whole", ask_all=ask_all if how == "answered" else None,
+    )  # fmt: skip
+
+
+async def in_one(past: Past, size: int, how: str, kinds: Sequence[str] = tuple(INPUTS)) -> Any:
+    return await replayed(stages_for(past, how, kinds), recorded(past, INPUTS[kinds[0]], size),
+                          partitions=past.broker.partitions)  # fmt: skip
+
+
+def kept(frames: Frames) -> Frames:
+    return {place: rows for place, rows in frames.items() if rows}
+
+
+@few
+@given(seed=SEEDS, sizes=st.tuples(st.integers(1, 40), st.integers(1, 40)), lanes=st.integers(1, 3), how=HOW)
+async def test_what_comes_out_does_not_depend_on_the_number_of_processes(
+    seed: int, sizes: tuple[int, int], lanes: int, how: str
+) -> None:
+    past = live(seed)
+    alone, frames = await in_one(past, sizes[0], how)
+    several, made = await in_lanes(past, sizes[1], lanes, how)
+    assert kept(made) == kept(frames)
+    assert several.digests() == alone.digests()
+    assert several.stream_time_ms == alone.stream_time_ms
+
+
+@few
+@given(seed=SEEDS, lanes=st.integers(1, 3))
+async def test_several_runs_that_read_the_scores_first_come_out_alike_too(seed: int, lanes: int) -> None:
+    past = live(seed)
+    kinds = ("grouping", "group-scoring", "curriculum")
+    alone, frames = await in_one(past, 20, "whole", kinds)
+    several, made = await in_lanes(past, 7, lanes, "whole", kinds)
+    assert kept(made) == kept(frames)
+    assert several.digests() == alone.digests()

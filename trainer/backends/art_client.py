@@ -11,7 +11,7 @@ from typing import Any
 import httpx
 
 from rollbus.schemas.errors import RejectedError, UnavailableError
-from rollbus.trainer.backends import wire
+from rollbus.trainer.backends import wire, wire_batch
 from rollbus.trainer.backends.protocol import (
     TERMINAL_STATES,
     Capabilities,
@@ -62,7 +62,8 @@ class ArtClient:
 
     async def submit(self, request: TrainRequest) -> str:
         """Send the batch; the server takes a hash that it knows for the first one."""
-        answer = await self._ask("POST", wire.BATCHES, json=wire.request_to_json(request))
+        body, headers = wire_batch.request_to_bytes(request), {"content-type": wire_batch.MEDIA_TYPE}
+        answer = await self._ask("POST", wire.BATCHES, content=body, headers=headers)
         return str(answer["batch_hash"])
 
     async def status(self, batch_hash: str) -> JobStatus:

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rollbus.schemas.errors import ConfigurationError, RollbusError
-from rollbus.trainer.backends import art_environment, wire
+from rollbus.trainer.backends import art_environment, wire, wire_batch
 from rollbus.trainer.backends.model_settings import LoraConfig, ModelOptions
 from rollbus.trainer.backends.protocol import TERMINAL_STATES
 
@@ -170,7 +170,7 @@ class _Control:
         return _json(wire.capabilities_to_json(await self._backend.capabilities()) | {"backend": "art-server"})
 
     async def submit(self, request: Request) -> Response:
-        wanted = wire.request_from_json(await _body(request))
+        wanted = wire_batch.request_from_bytes(await request.body())
         return _json({"batch_hash": await self._backend.submit(wanted)}, 202)
 
     async def status(self, request: Request) -> Response:

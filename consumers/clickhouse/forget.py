@@ -43,20 +43,25 @@ def find_episodes(
 
 def delete_rows(settings: ClickHouseSettings, episode_ids: Iterable[str]) -> int:
     """Delete every row of these episodes, and return how many there were; raises ServiceError."""
-    ids = sorted(episode_ids)
     client = ClickHouse(settings)
-    deleted = 0
     try:
-        for first in range(0, len(ids), PORTION):
-            chosen = f"episode_id IN ({', '.join(map(_quoted, ids[first : first + PORTION]))})"
-            for table in TABLES:
-                condition = f"{chosen} AND {KEPT}" if table == "events" else chosen
-                _, ((count,),) = client.query(f"SELECT count() FROM {table} WHERE {condition}", {})
-                if count:
-                    client.command(f"ALTER TABLE {table} DELETE WHERE {condition} SETTINGS mutations_sync = 2")
-                    deleted += int(count)
+        return delete_rows_by(client, episode_ids)
     finally:
         client.close()
+
+
+def delete_rows_by(client: ClickHouse, episode_ids: Iterable[str]) -> int:
+    """Do what `delete_rows` does, by a client that is there."""
+    ids = sorted(episode_ids)
+    deleted = 0
+    for first in range(0, len(ids), PORTION):
+        chosen = f"episode_id IN ({', '.join(map(_quoted, ids[first : first + PORTION]))})"
+        for table in TABLES:
+            condition = f"{chosen} AND {KEPT}" if table == "events" else chosen
+            _, ((count,),) = client.query(f"SELECT count() FROM {table} WHERE {condition}", {})
+            if count:
+                client.command(f"ALTER TABLE {table} DELETE WHERE {condition} SETTINGS mutations_sync = 2")
+                deleted += int(count)
     return deleted
 
 

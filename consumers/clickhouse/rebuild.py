@@ -5,6 +5,9 @@ The order that keeps readers undisturbed and the sink running, for all tables to
 2. read the log as far as the sink has written it; check each range that the sink noted by the digest of its bytes;
 3. compare old and new, range by range: what the old table has and the new one lacks stops everything;
 4. exchange the two by name, let inserts into the old one end, take over what the sink wrote meanwhile, and drop it.
+
+Who was forgotten stays forgotten: rows of the episodes on the log's list of exclusions are left out of every step. The
+list is read again at the end, for those who were put on it meanwhile.
 """
 
 import asyncio
@@ -15,6 +18,8 @@ from dataclasses import dataclass, field
 
 from rollbus.consumers.clickhouse.chunk_joiner import KafkaRecord
 from rollbus.consumers.clickhouse.client_clickhouse import ClickHouse
+from rollbus.consumers.clickhouse.forget import delete_rows_by
+from rollbus.consumers.clickhouse.forgotten import drop_list, read_list, stays, stored_list, without, write_list
 from rollbus.consumers.clickhouse.log_files import Log, Partition, Span
 from rollbus.consumers.clickhouse.ranges import PartitionBuffer
 from rollbus.consumers.clickhouse.tables import TABLES_OF, topics_of
@@ -52,6 +57,10 @@ class Rebuilt:
     verified_ranges: int = 0
     """Ranges of the sink whose bytes were read again and are the same."""
     tables: list[Comparison] = field(default_factory=list)
+    forgotten: int = 0
+    """Episodes on the list of exclusions."""
+    left_out: int = 0
+    """Rows that the log still gives of them."""
 
 
 def all_tables() -> tuple[str, ...]:
@@ -92,19 +101,25 @@ class _Rebuild:
         self._progress = progress
         self._made = Rebuilt()
         self._exchanged: list[str] = []
+        self._forgotten: frozenset[str] = frozenset()
         self._began_ms = 0
 
     async def run(self) -> Rebuilt:
         spans = self._as_far_as_written(await self._log.spans(topics_of(self._tables)))
+        self._forgotten = await read_list(self._log)
         await asyncio.to_thread(self._begin, spans)
         await self._read(spans)
         await asyncio.to_thread(self._finish, spans)
+        since = await read_list(self._log) - self._forgotten
+        await asyncio.to_thread(delete_rows_by, self._client, since)
+        self._made.forgotten = len(self._forgotten | since)
         return self._made
 
     def drop_beside(self) -> None:
         """Remove what stands beside the tables and was not exchanged yet."""
         for table in set(self._tables) - set(self._exchanged):
             self._client.command(f"DROP TABLE IF EXISTS {table}{SUFFIX} SYNC")
+        drop_list(self._client)
 
     def _as_far_as_written(self, spans: Mapping[Partition, Span]) -> dict[Partition, Span]:
         _, rows = self._client.query(
@@ -120,6 +135,8 @@ class _Rebuild:
 
     def _begin(self, spans: Mapping[Partition, Span]) -> None:
         self._began_ms = int(self._client.query("SELECT toUnixTimestamp64Milli(now64(3))")[1][0][0])
+        self._forgotten |= stored_list(self._client, self._namespace)
+        write_list(self._client, self._forgotten)
         for table in self._tables:
             self._client.command(f"DROP TABLE IF EXISTS {table}{SUFFIX} SYNC")
             self._client.command(f"CREATE TABLE {table}{SUFFIX} AS {table}")
@@ -150,7 +167,9 @@ class _Rebuild:
         made = buffer.cut()
         for table, rows in made.tables.items() if made is not None else ():
             if table in self._tables:
-                await asyncio.to_thread(self._client.insert, f"{table}{SUFFIX}", rows)
+                kept = without(table, rows, self._forgotten)
+                self._made.left_out += len(rows) - len(kept)
+                await asyncio.to_thread(self._client.insert, f"{table}{SUFFIX}", kept)
 
     def _noted_ranges(self) -> dict[Partition, list[tuple[int, int, str]]]:
         _, rows = self._client.query(
@@ -175,6 +194,7 @@ class _Rebuild:
             self._wait_for_inserts(table)
             self._copy(f"{table}{SUFFIX}", table, newer)
             self._client.command(f"DROP TABLE {table}{SUFFIX} SYNC")
+        drop_list(self._client)
 
     def _wait_for_inserts(self, table: str) -> None:
         """Return once no insert runs that may still write into the table that had this name."""
@@ -186,7 +206,8 @@ class _Rebuild:
 
     def _copy(self, source: str, target: str, condition: str) -> None:
         names = ", ".join(self._columns(target))
-        self._client.command(f"INSERT INTO {target} ({names}) SELECT {names} FROM {source} WHERE {condition}")
+        kept = f"({condition}) AND {stays(source.removesuffix(SUFFIX))}"
+        self._client.command(f"INSERT INTO {target} ({names}) SELECT {names} FROM {source} WHERE {kept}")
 
     def _compare(self, table: str, spans: Mapping[Partition, Span]) -> Comparison:
         old, new = self._fingerprints(table, spans), self._fingerprints(f"{table}{SUFFIX}", spans)
@@ -206,7 +227,7 @@ class _Rebuild:
             "SELECT rows.kafka_topic, rows.kafka_partition, ranges.from_offset, count(), sum(rows.fingerprint) FROM ("
             "SELECT kafka_topic, kafka_partition, kafka_offset, "
             f"cityHash64(formatRow('RowBinary', {', '.join(names)})) AS fingerprint "
-            f"FROM {table} FINAL WHERE {self._within(spans)}) AS rows "
+            f"FROM {table} FINAL WHERE {self._within(spans)} AND {stays(table.removesuffix(SUFFIX))}) AS rows "
             "ASOF LEFT JOIN (SELECT kafka_topic, kafka_partition, from_offset FROM sink_ranges FINAL "
             "WHERE namespace = {namespace:String} AND rows > 0) AS ranges "
             "ON ranges.kafka_topic = rows.kafka_topic AND ranges.kafka_partition = rows.kafka_partition "

@@ -85,6 +85,8 @@ def rebuild(settings: "Settings", tables: tuple[str, ...], folder: Path | None) 
         table.add_row(found.table, str(found.rows), str(found.equal_ranges), "\n".join(found.other_ranges) or "0")
     Console().print(table)
     click.echo(f"{made.records} records read, {made.verified_ranges} ranges hold the bytes that the sink wrote")
+    if made.forgotten:
+        click.echo(f"{made.left_out} rows of {made.forgotten} forgotten episodes were left out")
 
 
 @sink.command()

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from rollbus.consumers.clickhouse import ask
+from rollbus.consumers.clickhouse import ask, forget
 from rollbus.consumers.clickhouse.chunk_joiner import KafkaRecord
 from rollbus.consumers.clickhouse.client_clickhouse import ClickHouse
 from rollbus.consumers.clickhouse.kafka_log import KafkaLog
@@ -17,6 +17,7 @@ from rollbus.consumers.clickhouse.settings import SinkSettings
 from rollbus.schemas.drops import Drop
 from rollbus.schemas.errors import ConfigurationError, DataLossError
 from rollbus.schemas.topics import TOPICS
+from rollbus.streams.forget import Episode, exclusions
 from tests.builders import START_MS
 from tests.consumers.story import story
 from tests.services.sink_fixtures import counts, create_topics, encoded, run_until_written, send, sink_settings
@@ -142,3 +143,59 @@ async def test_a_log_that_holds_less_than_the_table_changes_nothing(written: Sin
 async def test_a_name_that_is_no_table_is_refused(settings: SinkSettings) -> None:
     with pytest.raises(ConfigurationError, match="no table step is made from the log; there are batch_groups"):
         await rebuilt(settings, "step")
+
+
+def of(settings: SinkSettings, episode: str) -> int:
+    """Rows that tell what an episode said or did."""
+    tables = [f"SELECT count() AS rows FROM {table} WHERE episode_id = '{episode}'" for table in forget.TABLES[1:]]
+    tables.append(f"SELECT count() FROM events WHERE episode_id = '{episode}' AND {forget.KEPT}")
+    return int(ask(settings.clickhouse, f"SELECT sum(rows) FROM ({' UNION ALL '.join(tables)})").rows[0][0])
+
+
+async def put_on_the_list(settings: SinkSettings, *episodes: str) -> None:
+    """Do what `rollbus forget` does to the log."""
+    records = exclusions([Episode(each, each) for each in episodes], reason="asked", now_ms=START_MS)
+    await send(settings, encoded([(topic, one.episode_id, one) for one in records for topic in EXCLUDED_IN]))
+
+
+EXCLUDED_IN = ("exclusions", "episode-events")
+
+
+async def test_who_was_forgotten_does_not_come_back(written: SinkSettings) -> None:
+    await put_on_the_list(written, "e2", "e5")
+    await run_until_written(written)
+    forget.delete_rows(written.clickhouse, ["e2"])  # e5's rows are still there, as after a slow sink
+    others = {name: of(written, name) for name in ("e1", "e3", "e7")}
+    assert (of(written, "e2"), of(written, "e5") > 10) == (0, True)
+    made = await rebuilt(written)
+    assert all(table.other_ranges == () for table in made.tables)
+    assert (made.forgotten, made.left_out > 20) == (2, True)
+    assert (of(written, "e2"), of(written, "e5")) == (0, 0)
+    assert {name: of(written, name) for name in others} == others
+    assert ask(
+        written.clickhouse, "SELECT uniqExact(episode_id) FROM events WHERE kind = 'Excluded' AND sequence < 0"
+    ).rows == [(2,)]
+    assert leftovers(written) == []
+
+
+async def test_who_is_forgotten_while_tables_are_made_anew_is_not_in_them(written: SinkSettings) -> None:
+    class Interrupted(KeptLog):
+        async def in_between(self) -> None:
+            await put_on_the_list(written, "e2")
+
+    made = await rebuilt(written, "turns", "scores", log_class=Interrupted)
+    assert made.forgotten == 1
+    assert (of(written, "e2"), of(written, "e1") > 10) == (0, True)
+
+
+async def test_an_export_older_than_the_list_brings_nobody_back(written: SinkSettings, tmp_path: Path) -> None:
+    async with KafkaLog(written.kafka, written.namespace) as log:
+        await export_log(log, [topic.name for topic in TOPICS], tmp_path)
+    await put_on_the_list(written, "e2")
+    await run_until_written(written)
+    forget.delete_rows(written.clickhouse, ["e2"])
+    client = ClickHouse(written.clickhouse)
+    made = await rebuild(client, FileLog(tmp_path), written.namespace)
+    client.close()
+    assert made.forgotten == 1
+    assert (of(written, "e2"), of(written, "e1") > 10) == (0, True)

@@ -1,5 +1,6 @@
 """Workers that crash, freeze, hand over and come back, over the real stages and a log in memory.
 
+What they do with a batch is what live does: `StagePartition` reads, asks, steps, encodes and keeps dead letters.
 A task is one stage on one partition. Its work is a generator that stops wherever a process could die or lose its
 partition: after opening, after the step, with half of the outputs sent, with all sent, after the commit. To crash is to
 forget the generator; a zombie is one that goes on although another worker has opened the same task.
@@ -10,11 +11,12 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from rollbus.schemas.codec import encode
-from rollbus.streams.stage import Outgoing
+from rollbus.schemas.topics import STAGE_INPUTS, topic_of
+from rollbus.streams.batch import Partition
+from rollbus.streams.processing import Encoded, StagePartition
 from rollbus.streams.stages import AnyStage
 from tests.streams.simulation.log import Broker, FencedError, Place
-from tests.streams.simulation.taking import take
+from tests.streams.simulation.naive import ended
 
 MOST_ROUNDS = 200
 """A history that settles takes a few, and a task a few dozen points in each."""
@@ -31,6 +33,12 @@ class Task:
     place: Place
     worker: int = 0
     work: Generator[None] | None = None
+    held: int = -1
+    """Up to where its work has come by ticks of which nothing followed, beyond what is committed; forgotten with it."""
+
+    def stop(self) -> None:
+        """Forget the work where it stands."""
+        self.work, self.held = None, -1
 
 
 class Cluster:
@@ -44,6 +52,8 @@ class Cluster:
             for number in range(broker.partitions_of(stage.input))
         ]
         self.zombies: list[Generator[None]] = []
+        self.hurries = False
+        """Whether quiet ticks no longer wait for a transaction that has more to say."""
         self.assign()
 
     def assign(self) -> None:
@@ -53,13 +63,14 @@ class Cluster:
             if worker != task.worker:
                 if task.work is not None and self.chance.random() < 0.5:
                     self.zombies.append(task.work)
-                task.work, task.worker = None, worker
+                task.stop()
+                task.worker = worker
 
     def crash(self, worker: int) -> None:
         """Let all work of a worker end where it stands; others, or its next life, take over later."""
         for task in self.tasks:
             if task.worker == worker:
-                task.work = None
+                task.stop()
         self.assign()
 
     def advance(self) -> bool:
@@ -98,10 +109,10 @@ class Cluster:
         try:
             next(task.work)
         except FencedError:
-            task.work = None
+            task.stop()
 
     def _has_more(self, task: Task) -> bool:
-        if not self.broker.is_waiting(task.place, self.broker.offsets[task.name]):
+        if not self.broker.is_waiting(task.place, max(task.held, self.broker.offsets[task.name])):
             return True
         # what a dead owner left open holds up the readers until the next one opens the task
         return task.work is None and self.broker.has_open(task.name)
@@ -111,47 +122,46 @@ class Cluster:
         epoch = broker.register(task.name)
         yield
         position = broker.offsets[task.name]
-        state = self._restored(task)
+        work = self._restored(task)
+        ticked = task.stage.input in STAGE_INPUTS.values()
         yield
         while True:
-            batch, end = broker.read(task.place, position, chance.choice((1, 3, 50)))
-            if end == position:
+            batch = broker.read(task.place, position, chance.choice((1, 3, 50)))
+            if batch.end == position:
                 yield
                 continue
-            outputs = take(task.stage, state, batch)
-            rows = state.drain()
+            hold = ticked and not self.hurries and chance.random() < 0.5
+            processed = ended(work.process(batch.records, hold_quiet=hold))
+            if hold and processed.quiet:
+                task.held = position = batch.end
+                yield
+                continue
             yield
             transaction = broker.begin(task.name, epoch)
-            half = chance.randint(0, len(outputs))
-            self._send(transaction, outputs[:half])
+            half = chance.randint(0, len(processed.outputs))
+            self._send(transaction, processed.outputs[:half])
             yield
-            broker.log_rows(transaction, rows)
-            self._send(transaction, outputs[half:])
-            broker.send_offset(transaction, end)
+            broker.log_rows(transaction, processed.changelog)
+            self._send(transaction, processed.outputs[half:])
+            broker.send_offset(transaction, batch.end)
             yield
-            broker.commit(transaction, end)
-            position = end
+            broker.commit(transaction, batch.end)
+            position = batch.end
             yield
 
-    def _send(self, transaction: Any, outputs: Sequence[Outgoing]) -> None:
+    def _send(self, transaction: Any, outputs: Sequence[Encoded]) -> None:
         for out in outputs:
-            self.broker.send(transaction, out.topic, out.key, out.record, encode(out.record))
+            self.broker.send(transaction, topic_of(out.topic), out.key or b"", out.value)
 
-    def _restored(self, task: Task) -> Any:
+    def _restored(self, task: Task) -> StagePartition:
         """Read the state back from its changelog, as written or as compacted, rows in any order then."""
-        state, rows = task.stage.new_state(), self.broker.changelogs[task.name]
+        work, rows = (
+            StagePartition(task.stage, Partition(*task.place), app_version=""),
+            self.broker.changelogs[task.name],
+        )
         if rows and self.chance.random() < 0.5:
             latest = dict(rows)
             rows = [(key, latest[key]) for key in self.chance.sample(list(latest), len(latest))]
         for key, value in rows:
-            state.restore(key, value)
-        return state
-
-
-def undisturbed(task: Task, broker: Broker) -> tuple[Any, list[Outgoing]]:
-    """Return the state and the outputs of a stage that takes the same input in one life, record by record."""
-    state = task.stage.new_state()
-    outputs: list[Outgoing] = []
-    for incoming in broker.committed(task.stage.input, task.partition):
-        outputs += take(task.stage, state, [incoming])
-    return state, outputs
+            work.restore(key, value)
+        return work

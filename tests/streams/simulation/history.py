@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from functools import cache
 from typing import Any
 
-from rollbus.schemas.chunks import parse, split
+from rollbus.schemas.chunks import split
 from rollbus.schemas.codec import encode
 from rollbus.schemas.config import (
     AssemblyConfig,
@@ -67,11 +67,11 @@ OTHER = RunConfig(
 SECONDS_CALM, SECONDS_WILD = (1,), (1, 15, 40)
 Sent = tuple[Any, bytes]
 """An event and its bytes."""
-_POISON: tuple[tuple[Any, bytes], ...] = (
-    (None, b""),
-    (None, b"\xc3\x01 no schema has these bytes"),
-    (None, b"\xc3\x02 half a chunk"),
-    (make_command("pause"), encode(make_command("pause"))),
+_POISON: tuple[bytes, ...] = (
+    b"",
+    b"\xc3\x01 no schema has these bytes",
+    b"\xc3\x02 half a chunk",
+    encode(make_command("pause")),
 )
 """What no stage of the events takes: unreadable, and misplaced."""
 COMMANDS: tuple[Any, ...] = ("end_window", "pause", "resume", "stop")
@@ -115,6 +115,7 @@ def live(seed: int, cheat: Cheat = "") -> Past:
         for _ in range(chance.randint(0, 12)):
             cluster.advance()
     cluster.settle()  # before time passes: a score under way must not miss its group
+    cluster.hurries = True
     for seconds in (60, 60):
         clock.tick(seconds)
         _disturb(chance, cluster, clock, calm=True)
@@ -131,17 +132,17 @@ class _Clock:
     def tick(self, seconds: int) -> None:
         self._number += 1
         self._now_ms += seconds * 1_000
-        tick, data = _tick(self._number, self._now_ms)
+        data = _tick(self._number, self._now_ms)
         for topic in dict.fromkeys(STAGE_INPUTS.values()):
             for partition in range(self._broker.partitions_of(topic)):
-                self._broker.publish(topic, "", tick, data, partition)
+                self._broker.publish(topic, "tick", data, partition)
 
     def command(self, name: Any) -> None:
         """Put an operator's command into the run's log, twice, as a retried one may be."""
         self._commands += 1
         command = make_command(name, key=str(self._commands))
         for _ in range(2):
-            self._broker.publish(RUN_LOG, "main", command, encode(command))
+            self._broker.publish(RUN_LOG, "main", encode(command))
 
 
 def _publish(chance: random.Random, broker: Broker, event: Any, data: bytes) -> None:
@@ -151,13 +152,13 @@ def _publish(chance: random.Random, broker: Broker, event: Any, data: bytes) -> 
         topic, key = ALIASES, event.alias
     if topic is EPISODE_EVENTS and chance.random() < 0.05:
         for frame in split(data, limit=150):
-            broker.publish(topic, key, parse(frame) if frame is not data else event, frame)
+            broker.publish(topic, key, frame)
             if chance.random() < 0.1:
-                broker.publish(topic, key, parse(frame) if frame is not data else event, frame)
+                broker.publish(topic, key, frame)
     else:
-        broker.publish(topic, key, event, data)
+        broker.publish(topic, key, data)
     if chance.random() < 0.03:
-        broker.publish(topic, key, *chance.choice(_POISON))
+        broker.publish(topic, key, chance.choice(_POISON))
 
 
 def _disturb(chance: random.Random, cluster: Cluster, clock: _Clock, calm: bool) -> None:
@@ -210,9 +211,8 @@ def _by_alias(name: str, declared: bool) -> tuple[Sent, ...]:
 
 
 @cache
-def _tick(number: int, now_ms: int) -> tuple[Any, bytes]:
-    tick = make_tick(number, stream_time_ms=now_ms)
-    return tick, encode(tick)
+def _tick(number: int, now_ms: int) -> bytes:
+    return encode(make_tick(number, stream_time_ms=now_ms))
 
 
 @cache

@@ -2,21 +2,26 @@
 
 Outputs are in the log as soon as they are sent and count once their transaction has committed: readers stop before an
 open transaction and skip an aborted one, so offsets have holes. Of two writers with one transactional id the newer
-fences the older and aborts what that one left open.
+fences the older and aborts what that one left open. It holds bytes; what they say is read when somebody asks.
 """
 
-import zlib
 from collections import defaultdict
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, TypeVar
 
+from rollbus.schemas.chunks import is_chunk, parse
+from rollbus.schemas.codec import decode
+from rollbus.schemas.errors import RecordError
 from rollbus.schemas.topics import Topic
 from rollbus.schemas.trajectories import Location, Trajectory
+from rollbus.streams.batch import Batch, Partition
+from rollbus.streams.output_kafka import partition_of
 from rollbus.streams.stage import Incoming
 
 Cheat = Literal["", "offsets_apart", "outputs_apart", "row_left_out", "no_fencing", "read_uncommitted"]
 """A guarantee that is missing, for the negative controls."""
+K, V = TypeVar("K"), TypeVar("V")
 Place = tuple[str, int]
 """A topic without namespace, and its partition."""
 
@@ -38,10 +43,30 @@ class Transaction:
 
 @dataclass(slots=True)
 class Entry:
-    """One offset of a partition; a marker of a transaction's end has no record."""
+    """One offset of a partition, in the form in which a fetched record is given; a marker of a transaction's end has
+    no value."""
 
-    incoming: Incoming | None
+    offset: int
+    key: bytes
+    value: bytes | None
     transaction: Transaction
+    timestamp: int = 0
+    _record: Any = None
+
+    @property
+    def record(self) -> Any:
+        """What the bytes say; None for a marker and for what cannot be read."""
+        if self._record is None and self.value is not None:
+            try:
+                self._record = parse(self.value) if is_chunk(self.value) else decode(self.value)
+            except RecordError:
+                return None
+        return self._record
+
+    def incoming(self, place: Place) -> Incoming:
+        """Return it as a stage takes it, if it can be read."""
+        location = Location(topic=place[0], partition=place[1], offset=self.offset)
+        return Incoming(self.record, self.key.decode(), location, self.value or b"")
 
 
 class Broker:
@@ -60,14 +85,14 @@ class Broker:
         """Return how many partitions a topic has."""
         return self.partitions if topic.partitions == "events" else 1
 
-    def place(self, topic: Topic, key: str) -> Place:
+    def place(self, topic: Topic, key: bytes) -> Place:
         """Return where records of a key go."""
-        return topic.name, zlib.crc32(key.encode()) % self.partitions_of(topic)
+        return topic.name, partition_of(key, self.partitions_of(topic)) if key else 0
 
-    def publish(self, topic: Topic, key: str, record: Any, data: bytes, partition: int | None = None) -> None:
+    def publish(self, topic: Topic, key: str, data: bytes, partition: int | None = None) -> None:
         """Append a record from outside, as a producer or the ticker does."""
-        place = self.place(topic, key) if partition is None else (topic.name, partition)
-        self._append(place, key, record, data, self._outside)
+        place = self.place(topic, key.encode()) if partition is None else (topic.name, partition)
+        self._append(place, key.encode(), data, self._outside)
 
     def register(self, writer: str) -> int:
         """Begin a writer's new life: fence the old one, abort what it left open; return the epoch."""
@@ -83,7 +108,7 @@ class Broker:
         transaction = self._open[writer] = Transaction(writer, epoch)
         return transaction
 
-    def send(self, transaction: Transaction, topic: Topic, key: str, record: Any, data: bytes) -> None:
+    def send(self, transaction: Transaction, topic: Topic, key: bytes, data: bytes) -> None:
         """Append a record that counts once the transaction commits; raises FencedError."""
         self._check(transaction.writer, transaction.epoch)
         place = self.place(topic, key)
@@ -91,7 +116,7 @@ class Broker:
         if self.cheat == "outputs_apart":
             owner = Transaction(transaction.writer, transaction.epoch, "committed")
         transaction.places.add(place)
-        self._append(place, key, record, data, owner)
+        self._append(place, key, data, owner)
 
     def log_rows(self, transaction: Transaction, rows: Iterable[tuple[bytes, bytes | None]]) -> None:
         """Add changelog rows to a transaction."""
@@ -112,19 +137,19 @@ class Broker:
         self.offsets[transaction.writer] = offset
         self._end(transaction, "committed")
 
-    def read(self, place: Place, position: int, at_most: int) -> tuple[list[Incoming], int]:
-        """Return committed records from a position on, and the position behind them."""
-        found: list[Incoming] = []
+    def read(self, place: Place, position: int, at_most: int) -> Batch:
+        """Return committed records from a position on as one batch."""
+        found: list[Entry] = []
         entries, end = self.entries[place], position
         while end < len(entries) and len(found) < at_most:
             entry = entries[end]
             state = "committed" if self.cheat == "read_uncommitted" else entry.transaction.state
             if state == "open":
                 break
-            if state == "committed" and entry.incoming is not None:
-                found.append(entry.incoming)
+            if state == "committed" and entry.value is not None:
+                found.append(entry)
             end += 1
-        return found, end
+        return Batch(Partition(*place), position, end, found)
 
     def is_waiting(self, place: Place, position: int) -> bool:
         """Say whether there is nothing to read from a position on, though there may be soon."""
@@ -142,36 +167,51 @@ class Broker:
         found = {}
         for at in locations:
             entries = self.entries[at.topic, at.partition]
-            incoming = entries[at.offset].incoming if at.offset < len(entries) else None
-            if incoming is not None and isinstance(incoming.record, Trajectory):
-                found[at] = incoming.record
+            record = entries[at.offset].record if at.offset < len(entries) else None
+            if isinstance(record, Trajectory):
+                found[at] = record
         return found
 
     def committed(self, topic: Topic, partition: int | None = None) -> list[Incoming]:
         """Return a topic's committed records, of one partition where that is named."""
         numbers = range(self.partitions_of(topic)) if partition is None else (partition,)
         places = [(topic.name, number) for number in numbers]
-        return [each for place in places for each in self.read(place, 0, len(self.entries[place]))[0]]
+        return [entry.incoming(place) for place in places for entry in self._visible(place)]
+
+    def records(self, topic: Topic) -> Iterator[Any]:
+        """Return what a topic's committed records say."""
+        places = [(topic.name, number) for number in range(self.partitions_of(topic))]
+        return (entry.record for place in places for entry in self._visible(place))
 
     def written(self) -> dict[tuple[str, Place], list[tuple[str, Any]]]:
         """Return committed keys and records by writer and place, in order."""
-        found = defaultdict[tuple[str, Place], list[tuple[str, Any]]](list)
-        for place, entries in self.entries.items():
-            for entry in entries:
-                if entry.incoming is not None and entry.transaction.state == "committed":
-                    row = (entry.incoming.key, entry.incoming.record)
-                    found[entry.transaction.writer, place].append(row)
+        return self._by_writer(lambda entry: (entry.key.decode(), entry.record))
+
+    def frames(self) -> dict[tuple[str, Place], list[tuple[bytes, bytes]]]:
+        """Return committed keys and bytes by writer and place, in order."""
+        return self._by_writer(lambda entry: (entry.key, entry.value or b""))
+
+    def _by_writer(self, row: Callable[[Entry], tuple[K, V]]) -> dict[tuple[str, Place], list[tuple[K, V]]]:
+        found = defaultdict[tuple[str, Place], list[tuple[K, V]]](list)
+        for place in self.entries:
+            for entry in self._visible(place):
+                found[entry.transaction.writer, place].append(row(entry))
         return found
 
-    def _append(self, place: Place, key: str, record: Any, data: bytes, transaction: Transaction) -> None:
+    def _visible(self, place: Place) -> Iterator[Entry]:
+        return (
+            each for each in self.entries[place] if each.value is not None and each.transaction.state == "committed"
+        )
+
+    def _append(self, place: Place, key: bytes, data: bytes, transaction: Transaction) -> None:
         entries = self.entries[place]
-        location = Location(topic=place[0], partition=place[1], offset=len(entries))
-        entries.append(Entry(Incoming(record, key, location, data), transaction))
+        entries.append(Entry(len(entries), key, data, transaction))
 
     def _end(self, transaction: Transaction, state: Literal["committed", "aborted"]) -> None:
         transaction.state = state
         for place in transaction.places:
-            self.entries[place].append(Entry(None, transaction))
+            entries = self.entries[place]
+            entries.append(Entry(len(entries), b"", None, transaction))
 
     def _check(self, writer: str, epoch: int) -> None:
         if self._epochs[writer] != epoch and self.cheat != "no_fencing":

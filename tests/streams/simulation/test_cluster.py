@@ -7,11 +7,22 @@ The tests are coroutines since scoring wants a running loop, though it never wai
 import gc
 import logging
 import os
-from collections.abc import Iterable, Iterator
-from typing import get_args
+from collections.abc import Callable, Iterable, Iterator
+from typing import Any, get_args
 
 import pytest
 
+from rollbus.schemas.drops import Drop
+from rollbus.schemas.groups import TrainingBatch
+from rollbus.schemas.topics import DEAD_LETTERS
+from rollbus.streams.alias import AliasStage
+from rollbus.streams.assembly import AssemblyStage
+from rollbus.streams.curriculum import CurriculumStage
+from rollbus.streams.group_scoring import GroupScoringStage
+from rollbus.streams.grouping import GroupingStage
+from rollbus.streams.processing import Processed, StagePartition
+from rollbus.streams.stage import Outgoing
+from tests.streams.simulation import checks
 from tests.streams.simulation.checks import check
 from tests.streams.simulation.history import live
 from tests.streams.simulation.log import Cheat
@@ -60,6 +71,94 @@ async def test_a_log_that_lacks_one_guarantee_is_found_out(cheat: Cheat) -> None
     assert first_failure(range(SEEDS_FOR_CHEATS), cheat) is not None
 
 
+def without_dead_letters(found: Processed) -> None:
+    found.outputs = [output for output in found.outputs if output.topic != DEAD_LETTERS.name]
+
+
+def without_the_last_output(found: Processed) -> None:
+    del found.outputs[1:]
+
+
+def by_key(found: Processed) -> None:
+    found.outputs.sort(key=lambda output: output.key or b"", reverse=True)
+
+
+def without_the_clock(found: Processed) -> None:
+    found.changelog = [row for row in found.changelog if not row[0].startswith(b"clock")]
+
+
+@pytest.mark.parametrize("bug", [without_dead_letters, without_the_last_output, by_key, without_the_clock])
+async def test_a_bug_in_what_live_runs_too_is_found_out(
+    bug: Callable[[Processed], None], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    process = StagePartition.process
+
+    async def with_bug(self: StagePartition, records: Any, **options: Any) -> Processed:
+        found = await process(self, records, **options)
+        bug(found)
+        return found
+
+    monkeypatch.setattr(StagePartition, "process", with_bug)
+    assert first_failure(range(SEEDS_FOR_CHEATS)) is not None
+
+
+async def test_a_host_that_writes_no_rows_of_what_it_held_back_is_found_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    process = StagePartition.process
+
+    async def forgetful(self: StagePartition, records: Any, **options: Any) -> Processed:
+        found = await process(self, records, **options)
+        if found.quiet:
+            self.state.forget_touched()
+        return found
+
+    monkeypatch.setattr(StagePartition, "process", forgetful)
+    assert first_failure(range(SEEDS_FOR_CHEATS)) is not None
+
+
+SILENT: list[tuple[type, str, str]] = [
+    (AliasStage, "event", "reward by alias"),
+    (AssemblyStage, "event", "is lost"),
+    (AssemblyStage, "episode", "no fate"),
+    (GroupingStage, "trajectory", "run main: trajectory"),
+    (GroupingStage, "group", "run main: trajectory"),
+    (GroupScoringStage, "group", "run main: trajectory"),
+    (CurriculumStage, "group", "run main: trajectory"),
+]
+"""A stage, the unit that it drops without a word, and the account that then does not balance."""
+
+
+@pytest.mark.parametrize(("stage", "unit", "account"), SILENT, ids=lambda value: getattr(value, "__name__", str(value)))
+async def test_a_stage_that_drops_without_a_word_is_found_by_the_accounts(
+    stage: Any, unit: str, account: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every worker would do the same, undisturbed too: nothing but the accounts can tell."""
+    step = stage.step
+
+    def silent(self: Any, *arguments: Any) -> list[Outgoing]:
+        found = list(step(self, *arguments))
+        return [out for out in found if not (isinstance(out.record, Drop) and out.record.unit == unit)]
+
+    monkeypatch.setattr(stage, "step", silent)
+    monkeypatch.setattr(checks, "_as_worked_out_at_once", lambda past: None)
+    found = first_failure(range(SEEDS_FOR_CHEATS))
+    assert found is not None
+    assert account in str(found[1])
+
+
+async def test_a_batch_that_is_cut_again_is_found_by_the_accounts(monkeypatch: pytest.MonkeyPatch) -> None:
+    step = CurriculumStage.step
+
+    def doubling(self: Any, state: Any, incoming: Any) -> Iterator[Outgoing]:
+        for out in step(self, state, incoming):
+            yield out
+            if isinstance(out.record, TrainingBatch):
+                yield out
+
+    monkeypatch.setattr(CurriculumStage, "step", doubling)
+    found = first_failure(range(SEEDS_FOR_CHEATS))
+    assert found is not None
+
+
 async def test_a_seed_gives_the_same_history_again() -> None:
     first, second = live(7), live(7)
     assert first.broker.written() == second.broker.written()
@@ -69,7 +168,7 @@ async def test_a_seed_gives_the_same_history_again() -> None:
 async def test_histories_hold_what_they_are_meant_to_hold() -> None:
     """Among few histories there are batches, both ends of steps, drops of several kinds and several runs."""
     kinds, reasons, runs = set(), set(), set()
-    for seed in range(300):
+    for seed in range(450):
         for rows in live(seed).broker.written().values():
             for _, record in rows:
                 kinds.add(type(record).__name__)

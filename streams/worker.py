@@ -4,7 +4,6 @@ SIGTERM and SIGINT end it cleanly with status 0; an error that an operator must 
 """
 
 import asyncio
-import gc
 import logging
 import os
 import signal
@@ -20,6 +19,7 @@ from rollbus.streams.metrics import prometheus_text
 from rollbus.streams.metrics_server import MetricsServer
 from rollbus.streams.payload import bind_payload
 from rollbus.streams.payload_kafka import KafkaPayload
+from rollbus.streams.process import prepare_process
 from rollbus.streams.settings import StreamSettings
 from rollbus.streams.ticker_kafka import Ticker
 from rollbus.streams.topics_kafka import require_partitions, require_topics
@@ -35,8 +35,6 @@ PARTITIONS_CHECK_S = 10.0
 STOP_S = 2.5
 """A stop that takes longer is ended hard, which loses nothing."""
 GIVE_UP_S = 10.0
-OBJECTS_BETWEEN_COLLECTIONS = 50_000
-QUIET_LOGGERS = ("faust", "mode", "aiokafka", "rollbus.streams.transport")
 
 
 def run_worker(
@@ -45,17 +43,6 @@ def run_worker(
     """Run the stages until SIGTERM or SIGINT; raises what an operator must look at."""
     prepare_process()
     asyncio.run(_until_signal(settings, stages, configs, app_version))
-
-
-def prepare_process() -> None:
-    """Let Faust and aiokafka speak of trouble only, and the collector of cycles look seldom.
-
-    State is many objects without a cycle, and by default all of them are looked at again and again.
-    """
-    for name in QUIET_LOGGERS:
-        logging.getLogger(name).setLevel(logging.WARNING)
-    gc.set_threshold(OBJECTS_BETWEEN_COLLECTIONS)
-    gc.freeze()
 
 
 async def _until_signal(

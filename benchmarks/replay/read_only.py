@@ -10,10 +10,10 @@ from benchmarks.streams.events import warm_up
 from benchmarks.streams.load import settings
 from rollbus.schemas.codec import decode
 from rollbus.schemas.topics import EPISODE_EVENTS
+from rollbus.streams.process import prepare_process
 from rollbus.streams.replay.range import Bound
 from rollbus.streams.replay.range_kafka import reader, resolve
 from rollbus.streams.replay.source_kafka import KafkaSource, assign
-from rollbus.streams.worker import prepare_process
 
 
 async def run(bootstrap_servers: str, namespace: str) -> None:

@@ -9,11 +9,12 @@ import time
 from benchmarks.streams.events import warm_up
 from benchmarks.streams.load import settings
 from rollbus.schemas.config import AssemblyConfig, RunConfig, ScoringConfig
+from rollbus.streams.process import prepare_process
+from rollbus.streams.replay.passage_kafka import Watch
 from rollbus.streams.replay.plan import ReplayPlan, chain_of
 from rollbus.streams.replay.range import Bound
-from rollbus.streams.replay.run_kafka import Replay, Watch
+from rollbus.streams.replay.run_kafka import Replay
 from rollbus.streams.rewards.registry import BUILT_IN
-from rollbus.streams.worker import prepare_process
 
 
 async def run(bootstrap_servers: str, namespace: str, what: str, dry: str) -> None:

@@ -10,7 +10,8 @@ from benchmarks.streams.events import warm_up
 from benchmarks.streams.load import settings
 from rollbus.schemas.config import AssemblyConfig
 from rollbus.streams.assembly import AssemblyStage
-from rollbus.streams.worker import prepare_process, serve
+from rollbus.streams.process import prepare_process
+from rollbus.streams.worker import serve
 
 
 async def run(bootstrap_servers: str, namespace: str, records: int) -> None:

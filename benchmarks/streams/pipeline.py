@@ -14,8 +14,9 @@ from typing import Any
 from benchmarks.streams.load import settings
 from rollbus.schemas.config import AssemblyConfig, RunConfig, ScoringConfig
 from rollbus.streams.app import StageApp
+from rollbus.streams.process import prepare_process
 from rollbus.streams.stages import namespace_stages, run_stages
-from rollbus.streams.worker import Worker, prepare_process, serve
+from rollbus.streams.worker import Worker, serve
 
 STAGES = ("assembly", "scoring", "grouping.main")
 

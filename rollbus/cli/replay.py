@@ -20,8 +20,9 @@ if TYPE_CHECKING:
     from rollbus.schemas.replays import ReplayManifest, ReplayRange
     from rollbus.settings import Settings
     from rollbus.streams.replay.compare import Comparison
+    from rollbus.streams.replay.passage_kafka import Watch
     from rollbus.streams.replay.plan import ReplayPlan
-    from rollbus.streams.replay.run_kafka import Replay, Watch
+    from rollbus.streams.replay.run_kafka import Replay
 
 OPTIONS = (
     click.option("--from", "start", metavar="BOUND", help="Begin: earliest, a time, '2h ago', tick:N, offsets."),
@@ -182,7 +183,7 @@ class ProgressLine:
 
     def watch(self) -> "Watch":
         """Return what a replay tells."""
-        from rollbus.streams.replay.run_kafka import Watch
+        from rollbus.streams.replay.passage_kafka import Watch
 
         return Watch(begin=self._begin, progress=self._progress, stream_time=self._stream_time)
 
@@ -358,7 +359,8 @@ def show_comparison(found: "Comparison", namespace: str) -> None:
 def delete(settings: "Settings", name: str) -> None:
     """Delete a replay's topics; its manifest stays in the log as deleted."""
     from rollbus.streams.replay.manifest_kafka import read_manifests
-    from rollbus.streams.replay.run_kafka import delete_replay, wall_clock_ms
+    from rollbus.streams.replay.namespace_kafka import delete_replay
+    from rollbus.streams.replay.run_kafka import wall_clock_ms
 
     async def run_it() -> list[str]:
         manifests = await read_manifests(stream)

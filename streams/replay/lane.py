@@ -176,6 +176,7 @@ class Elsewhere:
 
     def take(self, found: MadeAll) -> None:
         """Add what one lane counted."""
+        self.open_rows += found.open_rows
         for reader, counts, digests in zip(self.readers, found.counts, found.digests, strict=True):
             reader.records_in += counts[0]
             reader.records_out += counts[1]

@@ -8,9 +8,6 @@ from rollbus.schemas.codec import decode
 from rollbus.schemas.trajectories import Score
 from rollbus.streams.scoring_answers import Answer
 
-Plain = tuple[Any, ...]
-"""A `Made` as it travels."""
-
 
 @dataclass(frozen=True, slots=True)
 class Headed:

@@ -18,9 +18,10 @@ from rollbus.schemas.topics import EPISODE_EVENTS, SCORES, STAGE_INPUTS, TRAJECT
 from rollbus.schemas.trajectories import RewardRevised, Trajectory
 from rollbus.settings import Settings
 from rollbus.streams.replay.manifest_kafka import find_manifest, read_manifests, write_manifest
+from rollbus.streams.replay.namespace_kafka import delete_replay
 from rollbus.streams.replay.plan import ReplayPlan, chain_of
 from rollbus.streams.replay.range import Bound
-from rollbus.streams.replay.run_kafka import Replay, delete_replay
+from rollbus.streams.replay.run_kafka import Replay
 from rollbus.streams.replay.writer_kafka import KafkaOutput
 from rollbus.streams.rewards.registry import BUILT_IN
 from rollbus.streams.scoring import ScoringStage

@@ -1,0 +1,160 @@
+"""A replay's chain, connected to what it reads of live besides its range: scores, verdicts, and what is told again."""
+
+import asyncio
+from collections.abc import Collection, Mapping, Sequence
+from contextlib import AsyncExitStack
+from dataclasses import dataclass
+
+from rollbus.schemas.replays import ReplayRange
+from rollbus.schemas.topics import CLOSED_GROUPS, RUN_LOG, SCORES, STAGE_INPUTS, TRAJECTORIES, Topic
+from rollbus.schemas.trajectories import Location, Trajectory
+from rollbus.streams.output_kafka import partition_of
+from rollbus.streams.payload_kafka import KafkaPayload
+from rollbus.streams.replay.chain import Chain
+from rollbus.streams.replay.output import Output
+from rollbus.streams.replay.plan import ReplayPlan
+from rollbus.streams.replay.range import Bound
+from rollbus.streams.replay.range_kafka import reader, resolve
+from rollbus.streams.replay.reader import Reader
+from rollbus.streams.replay.recorded import Collector, Recorded
+from rollbus.streams.replay.recorded_kafka import RecordedScores, Teller, find_judged, read_rewards
+from rollbus.streams.replay.rounds import Round, merged
+from rollbus.streams.replay.scores import HeadedScoring, RecordedScoring, offline
+from rollbus.streams.replay.source_kafka import KafkaSource, assign
+from rollbus.streams.replay.stages import judges, pure_stages
+from rollbus.streams.rewards.contract import Ask
+from rollbus.streams.rewards.registry import Registry
+from rollbus.streams.scoring import ScoringStage
+from rollbus.streams.settings import StreamSettings
+from rollbus.streams.stages import AnyStage
+
+
+@dataclass(slots=True)
+class Connected:
+    """Makes the chain of one attempt; connections live as long as the stack."""
+
+    settings: StreamSettings
+    plan: ReplayPlan
+    registry: Registry
+    ask: Ask | None
+    follow: asyncio.Event | None
+    read_configurations: bool
+    """Look through the trajectories for the configurations of scoring."""
+    stack: AsyncExitStack
+    version: str
+
+    async def chain(
+        self,
+        ranges: Sequence[ReplayRange],
+        output: Output,
+        excluded: frozenset[str],
+        elsewhere: Sequence[Reader],
+    ) -> Chain:
+        """Return the chain; without the stages that run elsewhere."""
+        plan, settings = self.plan, self.settings
+        first_tick = await self._first_tick(ranges)
+        recorded = Recorded()
+        tellers = await self._tellers(first_tick, recorded)
+
+        async def read_on(tick: int) -> None:
+            for teller in tellers:
+                await teller.until(tick)
+
+        early = {}
+        if plan.rewards == "end" and plan.stages[0] == "assembly" and not elsewhere:
+            early = await read_rewards(settings, ranges)
+        known = {each.name for each in elsewhere}
+        stages = [stage for stage in await self._stages(first_tick, output) if stage.name not in known]
+        return Chain(
+            stages,
+            partitions=settings.event_partitions,
+            output=output,
+            partition_of=partition_of,
+            source_namespace=settings.namespace,
+            namespace=plan.namespace,
+            recorded=recorded,
+            change=plan.change,
+            excluded=excluded,
+            early=early,
+            before_tick=read_on,
+            app_version=self.version,
+            elsewhere=elsewhere,
+        )
+
+    async def _tellers(self, first_tick: int | None, recorded: Recorded) -> list[Teller]:
+        """Return who reads live's inputs of the later stages for what is told again."""
+        plan = self.plan
+        inputs = [SCORES, CLOSED_GROUPS, RUN_LOG, *((TRAJECTORIES,) if self.read_configurations else ())]
+        followed = {STAGE_INPUTS[stage].name for stage in plan.stages[1:]} - {plan.input.name}
+        if not any(run.grouping.rewards for run in plan.runs):
+            followed.discard(CLOSED_GROUPS.name)  # nothing flows through it, not even time
+        tellers = []
+        for topic in (topic for topic in inputs if topic.name in followed):
+            source = await self._first_partition(topic)
+            tellers.append(
+                Teller(source, Collector(topic, first_tick=first_tick, change=plan.change, recorded=recorded))
+            )
+        return tellers
+
+    async def _first_partition(self, topic: Topic) -> KafkaSource:
+        span = (await resolve(self.settings, topic, Bound(), Bound())).ranges[0]
+        consumer = await self.stack.enter_async_context(reader(self.settings))
+        ((_, place),) = assign(consumer, self.settings.namespace, [span]).items()
+        return KafkaSource(consumer, place, span, stop=self.follow)
+
+    async def _first_tick(self, ranges: Sequence[ReplayRange]) -> int | None:
+        """Return the number of the first tick of the range."""
+        async with reader(self.settings) as consumer:
+            places = assign(consumer, self.settings.namespace, ranges)
+            sources = [KafkaSource(consumer, place, span, stop=self.follow) for span, place in places.items()]
+            async for each in merged(sources):
+                if isinstance(each, Round):
+                    return each.tick.number
+        return None
+
+    async def _stages(self, first_tick: int | None, output: Output) -> list[AnyStage]:
+        made: list[AnyStage] = []
+        for kind in self.plan.stages:
+            if kind == "scoring":
+                made.append(await self._scoring(first_tick))
+            elif kind == "group-scoring":
+                made += await self._judges(output)
+            else:
+                made += pure_stages(self.plan, kind)
+        return made
+
+    async def _judges(self, output: Output) -> list[AnyStage]:
+        plan = self.plan
+        if plan.scores != "anew":
+            judged = await find_judged(self.settings, plan.run_configs())
+            return judges(plan, registry=self.registry, ask=None, recorded=judged)
+        payload = WrittenPayload(output, KafkaPayload(self.settings))
+        self.stack.push_async_callback(payload.kafka.close)
+        return judges(plan, registry=self.registry, ask=self.ask, payload=payload)
+
+    async def _scoring(self, first_tick: int | None) -> AnyStage:
+        plan, config, keep_ms = self.plan, self.plan.scoring_config, self.plan.assembly.late_horizon_ms
+        if plan.scores == "anew":
+            return ScoringStage(config, keep_ms=keep_ms, registry=self.registry, ask=self.ask)
+        # What stands before the range's first tick may be scored before that tick too, never before the one before it.
+        start = Bound(tick=first_tick - 1) if first_tick else Bound()
+        there = await resolve(self.settings, SCORES, start, Bound())
+        consumer = await self.stack.enter_async_context(reader(self.settings))
+        scores = RecordedScores(consumer, self.settings.namespace, there.ranges, stop=self.follow)
+        if plan.scores == "recorded":
+            return RecordedScoring(HeadedScoring(config, keep_ms=keep_ms, registry=self.registry), scores.find)
+        registry = offline(self.registry, config.rewards, plan.scoring.rewards, scores.find)
+        return HeadedScoring(config, keep_ms=keep_ms, registry=registry)
+
+
+@dataclass(frozen=True, slots=True)
+class WrittenPayload:
+    """Trajectories by location, some of which the replay itself has only just made."""
+
+    output: Output
+    kafka: KafkaPayload
+
+    async def fetch(self, locations: Collection[Location]) -> Mapping[Location, Trajectory]:
+        """Return those that are there; raises UnavailableError."""
+        await self.output.flush()
+        return await self.kafka.fetch(locations)

@@ -1,0 +1,109 @@
+"""A range on its way through a replay's chain: read here, or by lanes whose work is put in order here."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Sequence
+from dataclasses import dataclass, replace
+
+from rollbus.schemas.codec import decode
+from rollbus.schemas.control import Tick
+from rollbus.schemas.replays import ReplayRange
+from rollbus.streams.replay.chain import Chain
+from rollbus.streams.replay.chain_kafka import Connected
+from rollbus.streams.replay.lane import LOOK_AT_ROWS, Elsewhere, MadeAll, MadePiece, joined
+from rollbus.streams.replay.lane_kafka import Job
+from rollbus.streams.replay.lanes_kafka import LaneProcess
+from rollbus.streams.replay.output import CountingOutput
+from rollbus.streams.replay.processes import cores, free_memory, functions_to_take_along, lanes_for
+from rollbus.streams.replay.range_kafka import reader
+from rollbus.streams.replay.reader import Reader
+from rollbus.streams.replay.rounds import Round, merged
+from rollbus.streams.replay.source_kafka import KafkaSource, Progress, assign
+from rollbus.streams.replay.stages import first_stages
+from rollbus.streams.replay.writer_kafka import KafkaOutput
+
+
+@dataclass(slots=True)
+class Watch:
+    """Who is told how far a replay is."""
+
+    begin: Callable[[tuple[ReplayRange, ...]], None] = lambda ranges: None
+    progress: Progress = lambda offsets, records, size: None
+    stream_time: Callable[[int], None] = lambda ms: None
+
+
+@dataclass(slots=True)
+class Passage:
+    """The range on its way through the chain."""
+
+    connected: Connected
+    ranges: tuple[ReplayRange, ...]
+    excluded: frozenset[str]
+    output: CountingOutput | KafkaOutput
+    watch: Watch
+    processes: int | None
+    """None for as many as cores and memory allow."""
+    first_ms: int | None = None
+    """The first stream time; 0 where the range begins with the log."""
+    open_rows: int = 0
+    """Most rows that the states held at the end of a round."""
+
+    async def go(self) -> Chain:
+        """Read the range to its end; return the chain as it is there."""
+        self.first_ms = None if any(one.from_offset for one in self.ranges) else 0
+        self.watch.begin(self.ranges)
+        lanes, elsewhere = self._lanes(), Elsewhere()
+        if lanes:
+            partitions, first = self.connected.settings.event_partitions, first_stages(self.connected.plan)
+            elsewhere = Elsewhere([Reader.of(each, partitions, elsewhere=True) for each in first])
+        for lane in lanes:
+            self.connected.stack.push_async_callback(lane.stop)
+            await lane.start()
+        chain = await self.connected.chain(self.ranges, self.output, self.excluded, elsewhere.readers)
+        async for tick, rows in self._joined(chain, lanes, elsewhere) if lanes else self._alone(chain):
+            self.first_ms = tick.stream_time_ms if self.first_ms is None else self.first_ms
+            self.watch.stream_time(tick.stream_time_ms)
+            if self.connected.follow is not None:
+                await self.output.flush()
+            if tick.number % LOOK_AT_ROWS == 0:
+                self.open_rows = max(self.open_rows, chain.open_rows() + rows)
+        await chain.end()
+        self.open_rows = max(self.open_rows, chain.open_rows() + elsewhere.open_rows)
+        return chain
+
+    def _lanes(self) -> list[LaneProcess]:
+        connected, plan = self.connected, self.connected.plan
+        if connected.follow is not None:
+            return []
+        parts = lanes_for(self.processes, plan, self.ranges, cores=cores(), memory=free_memory())
+        registry = functions_to_take_along(plan, connected.registry)
+        heads = "scoring" in plan.stages and (registry is not None or plan.scores == "recorded")
+        job = Job(connected.settings, plan, (), self.excluded, heads, registry, connected.version)
+        return [LaneProcess(replace(job, ranges=part), self.watch.progress) for part in parts]
+
+    async def _alone(self, chain: Chain) -> AsyncIterator[tuple[Tick, int]]:
+        """Do everything here; yield each tick."""
+        settings, stop = self.connected.settings, self.connected.follow
+        consumer = await self.connected.stack.enter_async_context(reader(settings))
+        places = assign(consumer, settings.namespace, self.ranges)
+        sources = [KafkaSource(consumer, place, span, self.watch.progress, stop=stop) for span, place in places.items()]
+        async for each in merged(sources):
+            if isinstance(each, Round):
+                await chain.round(each)
+                yield each.tick, 0
+            else:
+                await chain.piece(each.partition, each.records)
+
+    async def _joined(
+        self, chain: Chain, lanes: Sequence[LaneProcess], elsewhere: Elsewhere
+    ) -> AsyncIterator[tuple[Tick, int]]:
+        """Put in order what lanes made; yield each tick, and how many rows were open there."""
+        async for each in joined(lanes):
+            if isinstance(each, MadePiece):
+                await chain.made_piece(each.made)
+                await asyncio.sleep(0)  # the other lanes' pipes are read meanwhile
+            elif isinstance(each, MadeAll):
+                elsewhere.take(each)
+            else:
+                tick = decode(each.data)
+                await chain.made_round(tick, each.data, [made for _, made in each.made])
+                yield tick, each.open_rows or 0

@@ -12,6 +12,8 @@ from typing import Any
 
 TOKEN_ID_PREFIX = "token_id:"
 """vLLM's `--return-tokens-as-token-ids` writes each token as this and its id; survives wherever log-probs do."""
+ENTRY_BYTES, ID_BYTES = 800, 36
+"""About what the client's objects take in memory, for one token's log-prob and for one id."""
 REASONING_FIELDS = ("reasoning_content", "reasoning")
 
 
@@ -49,12 +51,43 @@ class Answer:
     """False where a stream was not read to its end."""
 
 
+@dataclass(frozen=True, slots=True)
+class Unread:
+    """An answer as references to its parts, as they were when it came: `read` makes an `Answer` of it."""
+
+    make: Callable[[Any], Answer]
+    kept: Any
+    turns: int
+    """How many choices it has; 1 where it has none."""
+    size: int
+    """Bytes that are held until it is read."""
+
+
+def kept_fields(value: Any) -> dict[str, Any]:
+    """Return an object's fields as they are now, nested objects as references; raises where it is neither a model of
+    the client nor a dictionary.
+    """
+    if isinstance(value, dict):
+        return dict(value)
+    return {**(value.__pydantic_extra__ or {}), **value.__dict__}
+
+
+def kept_call(call: Any) -> Any:
+    """Return a tool call as it is now, without the fields that are not set."""
+    fields = kept_fields(call)
+    if not isinstance(call, dict):
+        fields = {name: each for name, each in fields.items() if name in call.model_fields_set}
+    return {name: kept_call(each) if hasattr(each, "__dict__") else each for name, each in fields.items()}
+
+
 def fields_of(value: Any) -> Callable[[str], Any]:
-    """Return what reads a field of an object, None where it has none.
+    """Return what reads a field of an object, or of what was kept of one; None where it has none.
 
     On the client's models a field that is missing costs 10 µs through `getattr`, which looks for a private attribute
     before it raises; their dictionaries tell at once.
     """
+    if type(value) is dict:
+        return value.get
     known: dict[str, Any] | None = getattr(value, "__dict__", None)
     if known is None or not hasattr(type(value), "__pydantic_fields__"):
         return lambda name: getattr(value, name, None)
@@ -95,8 +128,10 @@ def _choice_of(choice: Any) -> Choice:
     )
 
 
-def read(answer: Answer) -> Answer:
+def read(answer: Answer | Unread) -> Answer:
     """Return the answer with its token ids checked and its log-probs read: what `answer_of` leaves for later."""
+    if isinstance(answer, Unread):
+        answer = answer.make(answer.kept)
     choices = tuple(map(_read_choice, answer.choices))
     return replace(answer, prompt_token_ids=ids_of(answer.prompt_token_ids), choices=choices)
 

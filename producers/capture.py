@@ -10,30 +10,24 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from rollbus.producers import context
-from rollbus.producers.answer import Answer
+from rollbus.producers.answer import Answer, Unread
 from rollbus.producers.episode import Episode
-from rollbus.producers.surface import Accumulator, Surface
+from rollbus.producers.surface import ADDED, Accumulator, Asked, Surface
 from rollbus.producers.surface_chat import CHAT
 from rollbus.producers.turn_record import Exchange
 
 if TYPE_CHECKING:
     from rollbus.producers.recorder import Recorder
 
-LOGPROBS_REFUSED = "logprobs_refused"
 REFUSAL_STATUSES = (400, 422)
-REFUSAL_WORDS = (
-    "logprob",
-    "token_id",
-    "stream_options",
-    "unrecognized",
-    "unknown",
-    "unexpected",
-    "extra",
-    "unsupported",
-)
-"""A refusal that names none of these has another cause, and is not tried again."""
+REFUSAL_WORDS = ("unrecognized", "unknown", "unexpected", "extra", "unsupported")
+"""Of a refusal that does not say what it refuses. One with none of these, nor of `ADDED`'s, has another cause, and is
+not tried again.
+"""
 MAX_REFUSING = 1000
 """Kinds of request remembered as refused."""
+Refusing = dict[tuple[object, ...], frozenset[str]]
+"""By kind of request (server, API, model, streamed, with tools), what of `ADDED` the server refuses."""
 
 
 @dataclass(slots=True)
@@ -46,12 +40,16 @@ class Capture:
     mode: str
     hide_injected: bool
     server: str
-    refusing: set[tuple[object, ...]] = field(default_factory=set)
-    """Kinds of request for which the server has refused log-probs."""
+    refusing: Refusing = field(default_factory=dict)
+    """What the server has refused, by kind of request."""
 
     def begin(self, request: Mapping[str, Any], surface: Surface = CHAT) -> "Call | None":
         """Return the call to observe; None where it belongs to no recorded episode."""
-        return self.recorder.guard.call("begin", self._begin, request, surface, default=None)
+        try:
+            return self._begin(request, surface)
+        except Exception as error:
+            self.recorder.guard.failed("begin", error)
+            return None
 
     def _begin(self, request: Mapping[str, Any], surface: Surface) -> "Call | None":
         episode = self.episode or self.recorder.current_episode()
@@ -62,7 +60,7 @@ class Capture:
         if not surface.observes(request):
             self.recorder.counts.add("calls_unobserved")
             return None
-        call = Call(self, episode, self.function or context.current_function() or episode.function, request, surface)
+        call = Call(self, episode, request, surface)
         context.mark_captured()
         return call
 
@@ -70,44 +68,66 @@ class Capture:
 class Call:
     """One request and what became of it."""
 
-    def __init__(
-        self, capture: Capture, episode: Episode, function: str, request: Mapping[str, Any], surface: Surface
-    ) -> None:
+    __slots__ = (
+        "_asked",
+        "_capture",
+        "_done",
+        "_episode",
+        "_function",
+        "_guard",
+        "_refused",
+        "_request",
+        "_started",
+        "_surface",
+        "_withheld",
+        "kwargs",
+        "original",
+    )
+
+    def __init__(self, capture: Capture, episode: Episode, request: Mapping[str, Any], surface: Surface) -> None:
         """Copy the request, which the application may change while it runs."""
-        self._capture, self._episode, self._function, self._surface = capture, episode, function, surface
+        self._capture, self._episode, self._surface = capture, episode, surface
         self._guard = capture.recorder.guard
         self._started = time.perf_counter()
+        self._function = capture.function or context.current_function() or episode.function
         self.original = surface.own(request)
         self._request = surface.recorded(self.original)
-        self._streamed = request.get("stream") is True
-        self._kind = (capture.server, surface, str(request.get("model")), self._streamed, bool(request.get("tools")))
-        self._withheld = LOGPROBS_REFUSED if self._kind in capture.refusing else surface.withheld(request)
-        self._asked = surface.asked(request)
+        self._withheld = surface.withheld(request)
+        self._refused = capture.refusing.get(self._kind(), frozenset()) if capture.refusing else frozenset()
+        self._asked: Asked | None = None
         self.kwargs = self._with_injections()
         self._done = False
 
-    def _with_injections(self) -> dict[str, Any]:
+    def _kind(self) -> tuple[object, ...]:
+        request = self._request
+        streamed, tools = request.get("stream") is True, bool(request.get("tools"))
+        return self._capture.server, self._surface, str(request.get("model")), streamed, tools
+
+    def _with_injections(self) -> Mapping[str, Any]:
         """Return the arguments to call with."""
-        if self._capture.mode == "passive" or self._withheld:
+        mode = self._capture.mode
+        if mode == "passive" or self._withheld:
             return self.original
-        asked = self._surface.ask(self.original, force=self._capture.mode == "force")
-        return {**self.original, **asked} if asked else self.original
+        added = self._surface.ask(self.original, force=mode == "force", refused=self._refused)
+        return {**self.original, **added} if added else self.original
 
     def retry(self, error: BaseException) -> bool:
-        """Say whether to call again with the application's own arguments, because the server refuses what we added."""
+        """Say whether to call again without something that we have added, because the server refuses it."""
         return self._guard.call("refused", self._retry, error, default=False)
 
     def _retry(self, error: BaseException) -> bool:
         if self.kwargs is self.original or getattr(error, "status_code", None) not in REFUSAL_STATUSES:
             return False
-        text = f"{error} {getattr(error, 'body', '')}".lower()
-        if not any(word in text for word in REFUSAL_WORDS):
+        refused = _refused_in(f"{error} {getattr(error, 'body', '')}".lower()) - self._refused
+        if not refused:
             return False
+        self._refused |= refused
         if len(self._capture.refusing) < MAX_REFUSING:
-            self._capture.refusing.add(self._kind)
-        self._capture.recorder.counts.add("logprobs_refused")
-        self._withheld, self.kwargs = LOGPROBS_REFUSED, self.original
-        return True
+            self._capture.refusing[self._kind()] = self._refused
+        for name in sorted(refused):
+            self._capture.recorder.counts.add(f"{name}_refused")
+        before, self.kwargs = self.kwargs, self._with_injections()
+        return self.kwargs != before
 
     def failed(self) -> None:
         """Count a call that gave no answer."""
@@ -115,7 +135,10 @@ class Call:
 
     def finished(self, response: Any) -> None:
         """Record an unstreamed answer and hide what was not asked for."""
-        self._guard.call("finished", self._finished, response, default=None)
+        try:
+            self._finished(response)
+        except Exception as error:
+            self._guard.failed("finished", error)
         if self.hides:
             self._guard.call("hide", self._hide, response, default=None)
 
@@ -152,16 +175,14 @@ class Call:
         self._episode.opened(watch)
         return watch
 
-    def _record(self, answer: Any, *, streamed: bool) -> None:
-        withheld = self._withheld
-        if withheld == LOGPROBS_REFUSED and any(choice.logprobs or choice.entries for choice in answer.choices):
-            withheld = None  # the application asked by itself, and got them
+    def _record(self, answer: Answer | Unread, *, streamed: bool) -> None:
         exchange = Exchange(
             request=self._request,
             answer=answer,
             streamed=streamed,
             latency_ms=int((time.perf_counter() - self._started) * 1000),
-            withheld=withheld,
+            withheld=self._withheld,
+            refused=self._refused,
             logprob_mode=self._capture.recorder.settings.logprob_mode,
         )
         self._episode.record(exchange, self._function)
@@ -171,19 +192,32 @@ class Call:
         """Whether something was asked for that the application did not ask for."""
         return self._capture.hide_injected and self.kwargs is not self.original
 
+    @property
+    def asked(self) -> Asked:
+        """What the application asks for by itself."""
+        if self._asked is None:
+            self._asked = self._surface.asked(self._request)
+        return self._asked
+
     def _hide(self, response: Any) -> None:
-        self._surface.hide(response, self._asked)
+        self._surface.hide(response, self.asked)
 
     def shown(self, chunk: Any) -> bool:
         """Hide what was not asked for in a chunk; False where the chunk itself was not asked for (usage)."""
         if not self.hides:
             return True
         self._guard.call("hide", self._hide, chunk, default=None)
-        return self._guard.call("shown", self._surface.shown, chunk, self._asked, default=True)
+        return self._guard.call("shown", self._surface.shown, chunk, self.asked, default=True)
 
     def accumulator(self) -> Accumulator:
         """Return what puts this call's stream together."""
         return self._surface.accumulator()
+
+
+def _refused_in(text: str) -> frozenset[str]:
+    """Return what a refusal is about; all that is ever added where it names none of it but sounds like it."""
+    named = frozenset(name for name, words in ADDED.items() if any(word in text for word in words))
+    return named or (frozenset(ADDED) if any(word in text for word in REFUSAL_WORDS) else frozenset())
 
 
 class Watch:

@@ -14,6 +14,7 @@ from urllib.parse import quote
 from rollbus.producers import context
 from rollbus.producers.answer import canonical, text_of
 from rollbus.producers.late_turns import LateTurns, TurnMemory, expected_bytes
+from rollbus.producers.outbox import root_of
 from rollbus.producers.redaction import Redactor
 from rollbus.producers.tracing import TRACEPARENT
 from rollbus.producers.turn_record import Exchange
@@ -34,7 +35,6 @@ from rollbus.schemas.topics import ALIASES, EPISODE_EVENTS
 if TYPE_CHECKING:
     from rollbus.producers.recorder import Recorder
 
-CHILD_SEPARATOR = "/"
 KEYED = -1
 """The sequence of an event whose id comes from the caller's key."""
 
@@ -44,13 +44,6 @@ class Abandonable(Protocol):
 
     def abandon(self) -> None:
         """Record it as far as it came."""
-
-
-def root_of(episode_id: str) -> str:
-    """Return the outermost parent's id: a child's id starts with it, so that feedback finds its partition by the id
-    alone.
-    """
-    return episode_id.partition(CHILD_SEPARATOR)[0]
 
 
 class Episode:
@@ -80,7 +73,8 @@ class Episode:
         self._recorder, self._owner = recorder, owner
         self._writer_id, self._sequence = writer_id, 0
         self._other_writers: set[str] = set()
-        self._memory = TurnMemory()
+        self.memory = TurnMemory()
+        """What its turns have carried; the delivery thread's."""
         self._streams: set[Abandonable] = set()
         self._lock = threading.RLock()
 
@@ -164,17 +158,19 @@ class Episode:
 
     def record(self, exchange: Exchange, function: str) -> None:
         """Take the places of an answer's turns; they are made in the delivery thread."""
-        turns = LateTurns(self._recorder, self._memory, exchange, function)
+        outbox = self._recorder.outbox
+        if outbox.delivery.crowded:
+            exchange = exchange.with_answer_read()
+        turns = LateTurns(self._recorder, self, exchange, function)
         size = expected_bytes(exchange)
         with self._lock:
             if not self.recording:
                 self._recorder.counts.add("turns_suppressed")
                 return
-            for index in range(turns.count):
-                envelope = self._envelope("", self._sequence)
-                encode = functools.partial(turns.encode, index, envelope)
-                at_ms = envelope["occurred_at_ms"]
-                if not self._recorder.submit_late(
+            for index in range(exchange.turns):
+                at_ms = outbox.clock_ms()
+                encode = functools.partial(turns.encode, index, self._sequence, at_ms)
+                if not outbox.submit_late(
                     EPISODE_EVENTS, self.root_id, encode, episode_id=self.id, size=size, at_ms=at_ms
                 ):
                     self._drop()
@@ -188,7 +184,7 @@ class Episode:
             "comment": Redactor(self._recorder.privacy).text(comment, "comments"),
         }
         if self.sampled and (key is not None or self.ended):
-            return self._recorder.send_reward(self.id, None, fields, key, self.started_at_ms)
+            return self._recorder.rewards.send(self.id, None, fields, key, self.started_at_ms)
         return self.emit(RewardReported, fields)
 
     def _tool(self, fields: dict[str, Any], arguments: Any, result: Any, error: str | None) -> str | None:
@@ -206,7 +202,7 @@ class Episode:
         if not self.sampled or self.dropped:
             return
         fields = self._envelope(ids.stable_id("alias", alias, self.id), KEYED)
-        self._recorder.submit(ALIASES, alias, AliasDeclared(**fields, alias=alias), episode_id="")
+        self._recorder.outbox.submit(ALIASES, alias, AliasDeclared(**fields, alias=alias), episode_id="")
 
     def _end(self, stop_reason: StopReason, error: str | None) -> None:
         for stream in tuple(self._streams):
@@ -235,28 +231,33 @@ class Episode:
                 return None
             event_id = ids.event_id(self.id, self._writer_id, self._sequence)
             event = record(**self._envelope(event_id, self._sequence), **fields)
-            if not self._recorder.submit(EPISODE_EVENTS, self.root_id, event, episode_id=self.id):
+            if not self._recorder.outbox.submit(EPISODE_EVENTS, self.root_id, event, episode_id=self.id):
                 self._drop()
                 return None
             self._sequence += 1
             return event_id
 
     def _drop(self) -> None:
-        purged = self._recorder.purge(self.id)
+        purged = self._recorder.outbox.purge(self.id)
         self._recorder.counts.add("episodes_dropped.queue_full")
         if self._sequence > purged:
             event_id = ids.event_id(self.id, self._writer_id, self._sequence)
             excluded = Excluded(**self._envelope(event_id, self._sequence), reason="producer_queue_full")
-            self._recorder.submit(EPISODE_EVENTS, self.root_id, excluded, episode_id="", urgent=True)
+            self._recorder.outbox.submit(EPISODE_EVENTS, self.root_id, excluded, episode_id="", urgent=True)
         self.dropped = True
 
-    def _envelope(self, event_id: str, sequence: int) -> dict[str, Any]:
-        return self._recorder.envelope(
+    def late_envelope(self, sequence: int, at_ms: int) -> dict[str, Any]:
+        """Return the envelope of an event whose place was taken before."""
+        return self._envelope(ids.event_id(self.id, self._writer_id, sequence), sequence, at_ms)
+
+    def _envelope(self, event_id: str, sequence: int, at_ms: int | None = None) -> dict[str, Any]:
+        return self._recorder.outbox.envelope(
             event_id=event_id,
             episode_id=self.id,
             writer_id=self._writer_id,
             sequence=sequence,
             started_at_ms=self.started_at_ms,
+            at_ms=at_ms,
         )
 
     def opened(self, stream: Abandonable) -> None:
@@ -273,7 +274,7 @@ class Episode:
 
     def late_writer(self) -> "Episode":
         """Return a writer of its own for what may be known only after the episode's end, which will wait for it."""
-        return self._recorder.join(self.id, self.started_at_ms)
+        return self._recorder.episodes.join(self.id, self.started_at_ms)
 
     def let_go(self, late: "Episode") -> None:
         """Do without a late writer that has nothing to write."""
@@ -288,7 +289,7 @@ class Episode:
         """Go on in a child process under another writer; the parent ends the episode."""
         self._lock = threading.RLock()
         self._writer_id, self._sequence, self._owner = writer_id, 0, False
-        self._memory = TurnMemory()  # the parent's delivery thread may have been in the middle of it
+        self.memory = TurnMemory()  # the parent's delivery thread may have been in the middle of it
         self._streams = set()
 
     @property

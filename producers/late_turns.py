@@ -8,19 +8,21 @@ A turn that cannot be made says so in its reason instead of missing.
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from rollbus.producers.answer import text_of
+from rollbus.producers.answer import ENTRY_BYTES, ID_BYTES, Unread, text_of
 from rollbus.producers.prompt_log import PromptLog
 from rollbus.producers.turn_record import Draft, Exchange, drafts_of
-from rollbus.schemas import codec, ids
+from rollbus.schemas import codec
 from rollbus.schemas.events import Message, TurnRecorded
 
 if TYPE_CHECKING:
+    from rollbus.producers.episode import Episode
     from rollbus.producers.recorder import Recorder
 
 CAPTURE_FAILED = "capture_failed"
-BYTES_PER_TOKEN = 8
-"""Of an id and its log-prob."""
-OTHER_BYTES = 512
+READ_BYTES = 128
+"""Of a token's text and its log-prob, once read."""
+OTHER_BYTES = 2048
+"""Of the objects around."""
 
 
 class TurnMemory:
@@ -35,21 +37,18 @@ class TurnMemory:
 class LateTurns:
     """One per answer; `encode` is called once for each of its turns, in order."""
 
-    def __init__(self, recorder: "Recorder", memory: TurnMemory, exchange: Exchange, function: str) -> None:
+    __slots__ = ("_drafts", "_episode", "_exchange", "_failed", "_function", "_recorder")
+
+    def __init__(self, recorder: "Recorder", episode: "Episode", exchange: Exchange, function: str) -> None:
         """Make nothing yet."""
-        self._recorder, self._memory = recorder, memory
+        self._recorder, self._episode = recorder, episode
         self._exchange, self._function = exchange, function
         self._drafts: list[Draft] | None = None
         self._failed = False
 
-    @property
-    def count(self) -> int:
-        """How many turns there will be: one per choice, one for an answer without any."""
-        return max(1, len(self._exchange.answer.choices))
-
-    def encode(self, index: int, envelope: Mapping[str, Any]) -> bytes:
+    def encode(self, index: int, sequence: int, at_ms: int) -> bytes:
         """Return a turn's bytes; its id, which is a hash, is made here too."""
-        envelope = {**envelope, "event_id": event_id_of(envelope)}
+        envelope = self._episode.late_envelope(sequence, at_ms)
         draft = self._draft(index)
         if draft is None:
             return self._failure(envelope)
@@ -71,19 +70,20 @@ class LateTurns:
     def _turn(self, draft: Draft, envelope: Mapping[str, Any]) -> TurnRecorded:
         if draft.redaction_error is not None:
             self._recorder.guard.failed("redact", draft.redaction_error)
-        split = self._memory.prompts.send(draft.prompt, draft.completion)
+        split = self._episode.memory.prompts.send(draft.prompt, draft.completion)
         fields = {**draft.fields, "prefix_count": split.prefix_count, "prefix_hash": split.prefix_hash}
-        if fields["tools_hash"] in self._memory.tools_sent:
+        if fields["tools_hash"] in self._episode.memory.tools_sent:
             fields["tools"] = None
         fields |= {"added_messages": split.added, "completion": draft.completion, "function": self._function}
         turn = TurnRecorded(**envelope, **fields)
         self._count(turn.untrainable_reason)
-        self._memory.tools_sent.add(fields["tools_hash"])
+        self._episode.memory.tools_sent.add(fields["tools_hash"])
         return turn
 
     def _failure(self, envelope: Mapping[str, Any]) -> bytes:
         self._count(CAPTURE_FAILED)
-        model = text_of(self._exchange.answer.model) or text_of(self._exchange.request.get("model")) or ""
+        answered = getattr(self._exchange.answer, "model", None)
+        model = text_of(answered) or text_of(self._exchange.request.get("model")) or ""
         return codec.encode(
             TurnRecorded(
                 **envelope,
@@ -99,17 +99,14 @@ class LateTurns:
         self._recorder.counts.add("turns_trainable" if reason is None else f"turns_untrainable.{reason}")
 
 
-def event_id_of(envelope: Mapping[str, Any]) -> str:
-    """Return the id that an event's episode, writer and sequence give it."""
-    return ids.event_id(envelope["episode_id"], envelope["writer_id"], envelope["sequence"])
-
-
 def expected_bytes(exchange: Exchange) -> int:
-    """Return about how large a turn will be, for the queue's books until it is made."""
-    answer = exchange.answer
-    messages = exchange.request.get("messages") or ()
-    texts = sum(len(each.get("content") or "") for each in messages if isinstance(each, Mapping))
-    tokens = sum(len(choice.entries or choice.logprobs) for choice in answer.choices)
-    completions = sum(len(choice.content or "") for choice in answer.choices)
-    prompt_tokens = len(answer.prompt_token_ids or ())
-    return OTHER_BYTES + texts + completions + BYTES_PER_TOKEN * tokens + BYTES_PER_TOKEN // 2 * prompt_tokens
+    """Return about how much memory a turn takes until it is made."""
+    messages, answer = exchange.request.get("messages") or (), exchange.answer
+    texts = sum([len(each.get("content") or "") for each in messages if each.__class__ is dict])
+    if isinstance(answer, Unread):
+        return OTHER_BYTES + texts + answer.size
+    tokens = sum(
+        len(choice.content or "") + ENTRY_BYTES * len(choice.entries) + READ_BYTES * len(choice.logprobs)
+        for choice in answer.choices
+    )
+    return OTHER_BYTES + texts + tokens + ID_BYTES * len(answer.prompt_token_ids or ())

@@ -128,12 +128,13 @@ def _recorded(method: Callable[..., Any], capture: Capture, surface: Surface) ->
             if call is None:
                 return await method(*args, **kwargs)
             try:
-                try:
-                    result = await method(*args, **call.kwargs)
-                except Exception as error:
-                    if not call.retry(error):
-                        raise
-                    result = await method(*args, **call.kwargs)
+                while True:
+                    try:
+                        result = await method(*args, **call.kwargs)
+                        break
+                    except Exception as error:
+                        if not call.retry(error):
+                            raise
             except BaseException:
                 call.failed()
                 raise
@@ -149,12 +150,13 @@ def _recorded(method: Callable[..., Any], capture: Capture, surface: Surface) ->
         if call is None:
             return method(*args, **kwargs)
         try:
-            try:
-                result = method(*args, **call.kwargs)
-            except Exception as error:
-                if not call.retry(error):
-                    raise
-                result = method(*args, **call.kwargs)
+            while True:
+                try:
+                    result = method(*args, **call.kwargs)
+                    break
+                except Exception as error:
+                    if not call.retry(error):
+                        raise
         except BaseException:
             call.failed()
             raise

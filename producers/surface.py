@@ -4,11 +4,18 @@ One implementation each: `surface_chat` (chat completions), `surface_completions
 `surface_responses`. A surface is stateless; `Call` does what is the same for all.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
-from rollbus.producers.answer import Answer
+from rollbus.producers.answer import Answer, Unread
+
+ADDED: Mapping[str, tuple[str, ...]] = {
+    "logprobs": ("logprob",),
+    "token_ids": ("token_id",),
+    "usage": ("stream_options", "include_usage"),
+}
+"""What is asked for besides, each with the words by which a server's refusal names it."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,15 +43,15 @@ class Surface(Protocol):
     def observes(self, request: Mapping[str, Any]) -> bool:
         """Say whether calls of this form are recorded at all."""
 
-    def own(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    def own(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
         """Return the arguments with everything that can be read only once copied, to call the server with."""
 
     def asked(self, request: Mapping[str, Any]) -> Asked:
         """Say what the application asks for."""
 
-    def ask(self, request: Mapping[str, Any], *, force: bool) -> dict[str, Any]:
+    def ask(self, request: Mapping[str, Any], *, force: bool, refused: Collection[str] = ()) -> dict[str, Any]:
         """Return the arguments to add or replace, so that the answer has tokens; `force` even where the application
-        says no.
+        says no, and none of what the server has `refused` (names of `ADDED`).
         """
 
     def recorded(self, request: Mapping[str, Any]) -> dict[str, Any]:
@@ -53,8 +60,8 @@ class Surface(Protocol):
     def withheld(self, request: Mapping[str, Any]) -> str | None:
         """Say why an answer to this request cannot be trained on, whatever it holds."""
 
-    def answer(self, response: Any) -> Answer:
-        """Return the neutral form of an unstreamed answer."""
+    def answer(self, response: Any) -> Answer | Unread:
+        """Return the neutral form of an unstreamed answer, or what it can be read from when there is time."""
 
     def accumulator(self) -> Accumulator:
         """Return what takes the chunks of a stream."""
@@ -66,10 +73,10 @@ class Surface(Protocol):
         """Say whether the application is to see a chunk at all."""
 
 
-def extra_body(request: Mapping[str, Any]) -> dict[str, Any]:
+def with_ids(request: Mapping[str, Any], refused: Collection[str]) -> dict[str, Any]:
     """Return the extra fields of a request that also ask for token ids; none where they are no mapping."""
     given = request.get("extra_body")
-    if given is not None and not isinstance(given, Mapping):
+    if "token_ids" in refused or (given is not None and not isinstance(given, Mapping)):
         return {}
     return {"extra_body": {"return_token_ids": True, **(given or {})}}
 
@@ -86,9 +93,9 @@ def asks_usage(request: Mapping[str, Any]) -> bool:
     return isinstance(options, Mapping) and bool(options.get("include_usage"))
 
 
-def with_usage(request: Mapping[str, Any]) -> dict[str, Any]:
+def with_usage(request: Mapping[str, Any], refused: Collection[str]) -> dict[str, Any]:
     """Return the stream options that ask for token counts; none where the request is not streamed or has them."""
-    if request.get("stream") is not True or asks_usage(request):
+    if request.get("stream") is not True or "usage" in refused or asks_usage(request):
         return {}
     options = request.get("stream_options")
     return {"stream_options": {**(options if isinstance(options, Mapping) else {}), "include_usage": True}}

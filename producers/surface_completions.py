@@ -3,7 +3,7 @@
 One prompt per request: a list of prompts passes unrecorded. The record's prompt is one user message.
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -25,19 +25,21 @@ class CompletionsSurface:
         prompt = request.get("prompt")
         return isinstance(prompt, str) or bool(ids_of(prompt))
 
-    def own(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    def own(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
         """Nothing can be read only once."""
-        return dict(request)
+        return request
 
     def asked(self, request: Mapping[str, Any]) -> Asked:
         """Log-probs are asked for by a number."""
         logprobs = count_of(request.get("logprobs")) is not None
         return Asked(logprobs, surface.asks_ids(request), surface.asks_usage(request))
 
-    def ask(self, request: Mapping[str, Any], *, force: bool) -> dict[str, Any]:
+    def ask(self, request: Mapping[str, Any], *, force: bool, refused: Collection[str] = ()) -> dict[str, Any]:
         """Ask for all three; a number that the application gives stays."""
-        logprobs = {} if count_of(request.get("logprobs")) is not None else {"logprobs": TOP_LOGPROBS}
-        return {**logprobs, **surface.extra_body(request), **surface.with_usage(request)}
+        added = {**surface.with_ids(request, refused), **surface.with_usage(request, refused)}
+        if "logprobs" not in refused and count_of(request.get("logprobs")) is None:
+            added["logprobs"] = TOP_LOGPROBS
+        return added
 
     def recorded(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """The prompt becomes a message; of token ids their JSON."""

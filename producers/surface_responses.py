@@ -5,7 +5,7 @@ server writes tokens as `token_id:N`: such turns are for analytics. What a `prev
 server and not in the record.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from rollbus.producers.answer import Answer, Choice, canonical, count_of, number_of, plain, text_of
@@ -24,19 +24,19 @@ class ResponsesSurface:
         """All are recorded."""
         return True
 
-    def own(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    def own(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
         """The input may be an iterator."""
         given = request.get("input")
-        return dict(request) if given is None or isinstance(given, str) else {**request, "input": list(given)}
+        return request if given is None or isinstance(given, str) else {**request, "input": list(given)}
 
     def asked(self, request: Mapping[str, Any]) -> Asked:
         """Log-probs are asked for in `include`; usage always comes."""
         return Asked(logprobs=LOGPROBS in _included(request), ids=True, usage=True)
 
-    def ask(self, request: Mapping[str, Any], *, force: bool) -> dict[str, Any]:
+    def ask(self, request: Mapping[str, Any], *, force: bool, refused: Collection[str] = ()) -> dict[str, Any]:
         """Ask for log-probs."""
         included = _included(request)
-        return {} if LOGPROBS in included else {"include": [*included, LOGPROBS]}
+        return {} if LOGPROBS in included or "logprobs" in refused else {"include": [*included, LOGPROBS]}
 
     def recorded(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Instructions and input items become messages."""

@@ -5,13 +5,14 @@ Pure. The envelope (ids, sequence, times) is the episode's.
 """
 
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
 from rollbus.producers.answer import (
     Answer,
     Choice,
+    Unread,
     canonical,
     count_of,
     number_of,
@@ -31,6 +32,7 @@ _VERSIONED = re.compile(r"@(?:v|step)?(\d{1,9})$")
 _SAMPLING = ("temperature", "top_p", "frequency_penalty", "presence_penalty", "min_p", "repetition_penalty")
 TOOLS_FIELDS = ("tools", "functions")
 ABANDONED = "abandoned"
+LOGPROBS_REFUSED = "logprobs_refused"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -39,12 +41,23 @@ class Exchange:
 
     request: Mapping[str, Any]
     """Keyword arguments of the call as the application made it."""
-    answer: Answer
+    answer: Answer | Unread
     streamed: bool = False
     latency_ms: int | None = None
     withheld: str | None = None
     """Why the tokens cannot be trusted or were not given, known before looking."""
+    refused: Collection[str] = ()
+    """What the server would not give; see `surface.ADDED`."""
     logprob_mode: LogprobMode = "unknown"
+
+    @property
+    def turns(self) -> int:
+        """How many turns it makes: one per choice, one for an answer without any."""
+        return self.answer.turns if isinstance(self.answer, Unread) else len(self.answer.choices) or 1
+
+    def with_answer_read(self) -> "Exchange":
+        """Return it with the answer in its compact form."""
+        return replace(self, answer=read(self.answer))
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +73,6 @@ class Draft:
 def drafts_of(exchange: Exchange, privacy: Privacy) -> list[Draft]:
     """Return one draft per choice; an answer without any gives one without completion."""
     answer = read(exchange.answer)
-    exchange = replace(exchange, answer=answer)
     request = exchange.request
     redactor = Redactor(privacy)
     prompt = tuple(redactor.message(message_of(message)) for message in request.get("messages") or ())
@@ -85,7 +97,9 @@ def drafts_of(exchange: Exchange, privacy: Privacy) -> list[Draft]:
         own = Redactor(privacy)
         completion = own.message(completion_of(choice))
         withheld = redactor.reason or own.reason or exchange.withheld
-        fields = _tokens(exchange, choice, token_ids, sampled_tokens, withheld)
+        if withheld is None and "logprobs" in exchange.refused and not choice.logprobs:
+            withheld = LOGPROBS_REFUSED
+        fields = _tokens(answer, choice, token_ids, sampled_tokens, withheld)
         finish_reason = choice.finish_reason if answer.complete or choice.finish_reason else ABANDONED
         drafts.append(
             Draft(
@@ -99,13 +113,12 @@ def drafts_of(exchange: Exchange, privacy: Privacy) -> list[Draft]:
 
 
 def _tokens(
-    exchange: Exchange,
+    answer: Answer,
     choice: Choice,
     token_ids: Sequence[int] | None,
     sampled_tokens: int | None,
     withheld: str | None,
 ) -> dict[str, Any]:
-    answer = exchange.answer
     logprobs = clean_logprobs(choice.logprobs)
     verdict = judge(
         prompt_token_ids=answer.prompt_token_ids,

@@ -24,7 +24,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
-from rollbus.producers.capture import Call, Capture
+from rollbus.producers.capture import Call, Capture, Refusing
 from rollbus.producers.episode import Episode
 from rollbus.producers.metrics import CONTENT_TYPE
 from rollbus.producers.proxy import relay
@@ -59,7 +59,7 @@ class Proxy:
     task: str | None = None
     mode: str = "force"
     episodes: Episodes = field(init=False)
-    refusing: set[tuple[object, ...]] = field(default_factory=set)
+    refusing: Refusing = field(default_factory=dict)
 
     def __post_init__(self) -> None:
         """Open no episode yet."""

@@ -22,10 +22,12 @@ from rollbus.producers import (
     context,
     delivery,
     episode,
+    feedback,
     init,
     late_turns,
+    open_episodes,
     openai_stream,
-    recorder,
+    outbox,
     turn_record,
 )
 from rollbus.producers.answer import Answer, Choice
@@ -157,7 +159,7 @@ def test_a_sink_that_blocks_the_loop_leaves_memory_bounded_too() -> None:
 def test_a_turn_that_could_not_be_made_at_all_is_counted(sink: MemorySink, monkeypatch: pytest.MonkeyPatch) -> None:
     recorder = init(sink=sink)
     with recorder.episode(task="t") as episode, monkeypatch.context() as patch:
-        patch.setattr(recorder, "_frames", _raise)
+        patch.setattr(recorder.outbox, "_frames", _raise)
         episode.record(exchange_of([]), "")
         assert recorder.flush(5)
     assert recorder.close(5)
@@ -210,7 +212,7 @@ def test_whatever_the_sink_does_every_event_is_accounted_for(
         elif step == "large":
             current.tool("x", result="y" * 15_000)
         elif step == "drop":
-            recorder.purge(current.id)
+            recorder.outbox.purge(current.id)
         elif step == "feedback":
             recorder.feedback(current, reward=1.0)
         else:
@@ -247,15 +249,15 @@ HOOKS: list[tuple[Any, str]] = [
     (episode.Episode, "_tool"),
     (episode.Episode, "_reward"),
     (episode, "expected_bytes"),
-    (recorder.Recorder, "_start"),
-    (recorder.Recorder, "envelope"),
-    (recorder.Recorder, "submit"),
-    (recorder.Recorder, "submit_late"),
-    (recorder.Recorder, "_feedback"),
-    (recorder.Recorder, "_frames"),
-    (recorder.Recorder, "_report_item"),
+    (open_episodes.OpenEpisodes, "open"),
+    (feedback.Feedback, "report"),
+    (outbox.Outbox, "envelope"),
+    (outbox.Outbox, "submit"),
+    (outbox.Outbox, "submit_late"),
+    (outbox.Outbox, "_frames"),
+    (outbox.Outbox, "_report_item"),
     (delivery.Delivery, "offer"),
-    (delivery.Delivery, "_ensure_thread"),
+    (delivery.Delivery, "_start_courier"),
     (late_turns.LateTurns, "encode"),
     (late_turns.LateTurns, "_turn"),
     (late_turns, "drafts_of"),
@@ -280,4 +282,4 @@ def test_an_exception_in_any_hook_stays_inside(
         own.reward(1.0)
     recorder.feedback(own, reward=1.0, key="k")
     recorder.close(5)
-    assert recorder.counts.total("hook_errors") > 0 or name == "_ensure_thread"  # which the next event tries again
+    assert recorder.counts.total("hook_errors") > 0 or name == "_start_courier"  # which the next event tries again

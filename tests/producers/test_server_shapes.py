@@ -132,14 +132,3 @@ def test_a_stream_that_its_reader_leaves_is_no_whole_turn(
 ) -> None:
     turn = turn_of(recorder, sink, Server(lambda request: chunks(name)), stream=True, read=read)
     assert (turn.trainable, turn.untrainable_reason, turn.finish_reason) == (False, "truncated_stream", "abandoned")
-
-
-def test_a_server_that_knows_no_token_ids_is_asked_again_without(recorder: Recorder, sink: MemorySink) -> None:
-    def script(request: Body) -> Any:
-        if "return_token_ids" in request:
-            message = "Unrecognized request argument supplied: return_token_ids"
-            return httpx.Response(400, json={"error": {"message": message, "type": "invalid_request_error"}})
-        return {**whole("openai"), "choices": [{**whole("openai")["choices"][0], "logprobs": None}]}
-
-    turn = turn_of(recorder, sink, Server(script), stream=False)
-    assert (turn.untrainable_reason, turn.completion.content) == ("logprobs_refused", "Hello there")

@@ -1,0 +1,141 @@
+"""The episodes of one recorder in this process: opened here, or joined from another.
+
+Keeps handles only weakly; an episode that the host forgets is no longer known here. Which episodes were not sampled is
+remembered, so that their feedback is not sent either.
+"""
+
+import uuid
+import weakref
+from collections import OrderedDict
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+from urllib.parse import unquote
+
+from rollbus.producers import tracing
+from rollbus.producers.episode import Episode
+from rollbus.producers.outbox import CHILD_SEPARATOR
+from rollbus.producers.sampling import is_sampled
+
+if TYPE_CHECKING:
+    from rollbus.producers.recorder import Recorder
+
+MAX_UNSAMPLED_IDS = 10_000
+
+
+class OpenEpisodes:
+    """Opens, joins and remembers episodes."""
+
+    def __init__(self, recorder: "Recorder", new_id: Callable[[], str]) -> None:
+        """Know none yet."""
+        self._recorder, self._new_id = recorder, new_id
+        self._live: weakref.WeakSet[Episode] = weakref.WeakSet()
+        self._unsampled: OrderedDict[str, None] = OrderedDict()
+
+    def open(
+        self,
+        task: str,
+        episode_id: str | None,
+        parent: Episode | None,
+        fields: Mapping[str, Any],
+        traceparent: str | None,
+    ) -> Episode:
+        """Open an episode, a child of `parent` or of the current one, and write its start."""
+        recorder = self._recorder
+        parent = parent or recorder.current_episode()
+        if episode_id is None:
+            episode_id = self._new_id() if parent is None else f"{parent.root_id}{CHILD_SEPARATOR}{self._new_id()}"
+        sampled = recorder.settings.enabled and (
+            parent.sampled
+            if parent is not None
+            else is_sampled(fields["group_id"] or episode_id, recorder.settings.sample_rate)
+        )
+        episode = Episode(
+            recorder,
+            episode_id,
+            task=task or (parent.task if parent else ""),
+            writer_id=recorder.writer_id,
+            started_at_ms=recorder.outbox.clock_ms(),
+            sampled=sampled,
+            parent=parent,
+        )
+        given = tracing.checked(traceparent) or (parent.traceparent if parent else None)
+        episode.traceparent = given or recorder.guard.call("trace", tracing.current_traceparent, default=None)
+        recorder.counts.add("episodes_started" if sampled else "episodes_not_sampled")
+        if not sampled:
+            self._remember_unsampled(episode_id)
+            return episode
+        self._live.add(episode)
+        episode.begin(fields)
+        return episode
+
+    def attach(self, origin: str | Mapping[str, str]) -> Episode | None:
+        """Join an episode of another process, by its id or the headers it sent; None where they name none."""
+        if isinstance(origin, str):
+            return self.join(origin, 0)
+        headers = {str(name).lower(): value for name, value in origin.items()}
+        if "rollbus-episode" not in headers:
+            return None
+        started = headers.get("rollbus-started", "")
+        episode = self.join(headers["rollbus-episode"], int(started) if started.isdecimal() else 0)
+        episode.function = unquote(headers.get("rollbus-function", ""))
+        episode.traceparent = tracing.checked(headers.get(tracing.TRACEPARENT))
+        return episode
+
+    def join(self, episode_id: str, started_at_ms: int) -> Episode:
+        """Return another writer of an episode; an episode of this process will name it when it ends."""
+        writer_id = self._new_id()
+        for known in self:
+            if known.id == episode_id:
+                known.joined_by(writer_id)
+        episode = self._part_of(episode_id, writer_id, started_at_ms)
+        self._live.add(episode)
+        return episode
+
+    def handle(self, episode: Episode | str) -> Episode:
+        """Return the episode, or for an id a handle that says something about it without being a part of it."""
+        return episode if isinstance(episode, Episode) else self._part_of(episode, self._recorder.writer_id, 0)
+
+    def silent(self, episode_id: str | None) -> Episode:
+        """Return a handle that records nothing: what the host gets where opening an episode failed."""
+        writer_id = self._recorder.writer_id
+        return Episode(
+            self._recorder, episode_id or str(uuid.uuid4()), writer_id=writer_id, started_at_ms=0, sampled=False
+        )
+
+    def is_sampled(self, episode_id: str) -> bool:
+        """Say whether what concerns this episode is recorded, as far as is known here."""
+        return self._recorder.settings.enabled and episode_id not in self._unsampled
+
+    def knows(self, episode_id: str) -> bool:
+        """Say whether an episode of this id is open in this process."""
+        return any(known.id == episode_id for known in self)
+
+    def close_joined(self) -> None:
+        """Close this process's part of the episodes that others end."""
+        for episode in self:
+            if not episode.owner:
+                episode.end()
+
+    def after_fork(self) -> None:
+        """Go on in a child process under writers of its own."""
+        for episode in self:
+            episode.after_fork(self._new_id())
+
+    def __iter__(self) -> Iterator[Episode]:
+        """Iterate over the episodes known now."""
+        return iter(tuple(self._live))
+
+    def _part_of(self, episode_id: str, writer_id: str, started_at_ms: int) -> Episode:
+        return Episode(
+            self._recorder,
+            episode_id,
+            writer_id=writer_id,
+            started_at_ms=started_at_ms,
+            sampled=self.is_sampled(episode_id),
+            owner=False,
+        )
+
+    def _remember_unsampled(self, episode_id: str) -> None:
+        self._unsampled[episode_id] = None
+        while len(self._unsampled) > MAX_UNSAMPLED_IDS:
+            self._unsampled.popitem(last=False)

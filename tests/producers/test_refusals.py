@@ -1,0 +1,108 @@
+"""Servers that refuse what is asked for besides: each refused parameter is left out, the others are still asked for."""
+
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from rollbus.producers import MemorySink, Recorder
+from rollbus.schemas.tokens import decode_logprobs
+from tests.producers.openai_server import Body, Server, completion, streamed
+from tests.producers.test_openai_client import HELLO, turns
+
+MESSAGES = {
+    "logprobs": "logprobs is not supported with tools + stream",
+    "return_token_ids": "Unrecognized request argument supplied: return_token_ids",
+    "stream_options": "Stream options are not supported: stream_options",
+}
+
+
+def refusing(*names: str, status: int = 400) -> Server:
+    """A server that refuses the first of these that a request has, and gives what the request asks for."""
+
+    def script(request: Body) -> Any:
+        for name in names:
+            if name in request:
+                return httpx.Response(status, json={"error": {"message": MESSAGES[name]}})
+        if request.get("stream"):
+            return streamed() if "stream_options" in request else streamed()[:-1]
+        answer = completion()
+        for name, field in (("logprobs", "logprobs"), ("return_token_ids", "token_ids")):
+            if name not in request:
+                answer["choices"][0][field] = None
+        return answer
+
+    return Server(script)
+
+
+def asked(server: Server) -> list[set[str]]:
+    """What each request asked for besides."""
+    return [set(request) & set(MESSAGES) for request in server.requests]
+
+
+@pytest.mark.parametrize("status", [400, 422])
+def test_a_refusal_of_token_ids_alone_leaves_the_log_probs(recorder: Recorder, sink: MemorySink, status: int) -> None:
+    server = refusing("return_token_ids", status=status)
+    client = recorder.wrap(server.client())
+    with recorder.episode(task="t"):
+        for _ in range(2):
+            answer = client.chat.completions.create(model="agent", messages=HELLO)
+            assert answer.choices[0].logprobs is None, "what the application did not ask for is still hidden"
+    assert asked(server) == [{"logprobs", "return_token_ids"}, {"logprobs"}, {"logprobs"}]
+    for turn in turns(recorder, sink):
+        assert turn.untrainable_reason == "no_token_ids"
+        assert list(decode_logprobs(turn.logprobs or b"")) == [-0.5, -0.25]
+    assert recorder.counters["token_ids_refused"] == 1
+    assert "logprobs_refused" not in recorder.counters
+
+
+def test_a_refusal_of_log_probs_alone_leaves_the_token_ids(recorder: Recorder, sink: MemorySink) -> None:
+    server = refusing("logprobs")
+    client = recorder.wrap(server.client())
+    with recorder.episode(task="t"):
+        client.chat.completions.create(model="agent", messages=HELLO)
+    assert asked(server) == [{"logprobs", "return_token_ids"}, {"return_token_ids"}]
+    (turn,) = turns(recorder, sink)
+    assert (turn.untrainable_reason, turn.completion_token_ids is None) == ("logprobs_refused", False)
+
+
+def test_parameters_refused_one_after_the_other_are_each_learnt(recorder: Recorder, sink: MemorySink) -> None:
+    server = refusing("logprobs", "stream_options", "return_token_ids")
+    client = recorder.wrap(server.client())
+    with recorder.episode(task="t"):
+        for _ in range(2):
+            list(client.chat.completions.create(model="agent", messages=HELLO, stream=True))
+    assert [len(each) for each in asked(server)] == [3, 2, 1, 0, 0]
+    assert len(turns(recorder, sink)) == 2
+
+
+def test_what_one_kind_of_request_is_refused_another_is_asked(recorder: Recorder, sink: MemorySink) -> None:
+    server = refusing("return_token_ids")
+    client = recorder.wrap(server.client())
+    with recorder.episode(task="t"):
+        client.chat.completions.create(model="agent", messages=HELLO)
+        client.chat.completions.create(model="other", messages=HELLO)
+    assert [len(each) for each in asked(server)] == [2, 1, 2, 1]
+
+
+def test_a_refusal_that_names_nothing_drops_all_and_happens_once(recorder: Recorder, sink: MemorySink) -> None:
+    def script(request: Body) -> Any:
+        if set(request) & set(MESSAGES):
+            return httpx.Response(422, json={"detail": [{"msg": "Extra inputs are not permitted"}]})
+        return {**completion(), "choices": [{**completion()["choices"][0], "logprobs": None, "token_ids": None}]}
+
+    server = Server(script)
+    client = recorder.wrap(server.client())
+    with recorder.episode(task="t"):
+        client.chat.completions.create(model="agent", messages=HELLO)
+    assert len(server.requests) == 2
+    assert [turn.untrainable_reason for turn in turns(recorder, sink)] == ["logprobs_refused"]
+
+
+def test_what_the_application_itself_asks_for_is_refused_to_it(recorder: Recorder, sink: MemorySink) -> None:
+    server = refusing("logprobs")
+    client = recorder.wrap(server.client())
+    with recorder.episode(task="t"), pytest.raises(openai.BadRequestError):
+        client.chat.completions.create(model="agent", messages=HELLO, logprobs=True)
+    assert all("logprobs" in request for request in server.requests)

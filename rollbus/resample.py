@@ -1,7 +1,8 @@
 """Requests for more attempts to episodes: the user's own agent, run again on the same opening, marked as resampled.
 
 An attempt is made at most once. Its episode's id is decided by the request, and whoever makes it says so in the log
-before it begins; a process that is killed leaves a short group, never a doubled one.
+before it begins; a process that is killed leaves a short group, never a doubled one. What an attempt may sample was
+paid for before: its clients stay within that, and it ends as an error where a call may have sampled unseen.
 """
 
 import asyncio
@@ -15,6 +16,7 @@ from typing import Any, TypeVar
 
 from rollbus.harness.calling import call
 from rollbus.producers import Episode, Recorder
+from rollbus.resample_allowance import Allowance, limited
 from rollbus.schemas.events import Message
 from rollbus.schemas.groups import ResampleRequested
 
@@ -35,10 +37,12 @@ class Attempt:
     """Without the version: the attempt is to be sampled by the newest weights."""
     episode: Episode
     recorder: Recorder
+    allowance: Allowance
+    """Tokens that the attempt may still sample."""
 
     def wrap(self, client: Client) -> Client:
-        """Return a client whose calls are turns of this attempt."""
-        return self.recorder.wrap(client, episode=self.episode)
+        """Return a client whose calls are turns of this attempt, and sample no more than is paid for."""
+        return self.recorder.wrap(limited(client, self.allowance), episode=self.episode)
 
 
 class Resampler:
@@ -113,8 +117,11 @@ class Resampler:
                 model=request.model,
                 episode=episode,
                 recorder=self._recorder,
+                allowance=Allowance(request.max_tokens),
             )
             await call(self._agent, attempt)
+            if attempt.allowance.unsure:
+                episode.end("error", "a call failed that may have been sampled all the same")
 
 
 def _plain(message: Message) -> dict[str, Any]:

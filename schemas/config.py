@@ -167,7 +167,9 @@ class ResampleConfig(Config):
     attempts_per_hour: int = Field(ge=0)
     """Never more, however often a worker restarts; shared out evenly to the partitions."""
     tokens_per_hour: int | None = Field(default=None, ge=0)
-    """An attempt is charged what the attempt that it is compared with was long, until its own length is known."""
+    """Sampled by attempts, never more: each is charged all that it may sample until it is known what it did."""
+    tokens_per_attempt: int | None = Field(default=None, gt=0)
+    """What one attempt may sample; without it, twice what the attempt that it is compared with did."""
     share: float | None = Field(default=None, gt=0)
     """Attempts made per trajectory of the run's traffic, at most."""
 

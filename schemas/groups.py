@@ -93,6 +93,8 @@ class ResampleRequested:
     """Stream time."""
     useful_until_ms: int
     """Stream time when the group's window ends; an attempt that begins later helps nobody."""
+    max_tokens: int | None = None
+    """What the attempt may sample in all its calls: so much is paid for. None where the run sets no limit."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -3,7 +3,9 @@
 An opening that comes once has nothing to be compared with. The first trajectory of an opening asks for as many attempts
 as its group lacks; the same opening again, while the group's window is open, joins the group and asks for none. What is
 asked for is paid for at once, in the state that commits with the request: a restart can neither double an attempt nor
-exceed the budget. Whoever makes the attempts marks them as `resampled`, and they never ask for more.
+exceed the budget. Each attempt is charged all the tokens that it may sample, and the request says how many; an attempt
+that came to its end within the same hour gives back what it left. Whoever makes the attempts marks them as `resampled`,
+and they never ask for more.
 """
 
 from collections.abc import Iterator
@@ -15,7 +17,6 @@ from rollbus.schemas.config import RunConfig
 from rollbus.schemas.control import ConfigApplied, Tick
 from rollbus.schemas.groups import ResampleRequested
 from rollbus.schemas.ids import content_hash, stable_id
-from rollbus.schemas.tokens import token_count
 from rollbus.schemas.topics import RESAMPLE_REQUESTS, TRAJECTORIES
 from rollbus.schemas.trajectories import RewardRevised, Trajectory
 from rollbus.streams.chunking import ChunkParts
@@ -29,6 +30,10 @@ STAGE = "resample"
 HOUR_MS = 3_600_000
 FORGET_MS = 24 * HOUR_MS
 """After which an attempt does not come back any more."""
+ROOM = 2
+"""An attempt may sample so many times what the one did that it is compared with, unless the run says how much."""
+_WHOLE = ("completed", "max_turns", "max_tokens")
+"""How an attempt ends that knows of all its calls; another may have left one behind that was still sampling."""
 _NOW = "now"
 
 
@@ -53,9 +58,13 @@ class Charge:
 
     tokens: int
     asked_ms: int
+    hour: int = -1
+    """Whose account was charged; −1 where an older release did not say."""
 
 
-_CHARGES: RowCodec[Charge] = json_codec(lambda row: [row.tokens, row.asked_ms], lambda plain: Charge(*plain))
+_CHARGES: RowCodec[Charge] = json_codec(
+    lambda row: [row.tokens, row.asked_ms, row.hour], lambda plain: Charge(*plain), version=2
+)
 
 
 class ResampleState(StageState):
@@ -141,28 +150,29 @@ class ResampleStage:
         config = state.config.value
         if not _is_wanted(trajectory, config):
             return
-        opening, tokens = _opening(trajectory), _tokens(trajectory)
+        opening, allowance = _opening(trajectory), _allowance(trajectory, config)
         hour = state.hour = replace(state.hour, traffic=state.hour.traffic + 1)
         if state.openings.get(opening) is not None:
             return
         state.openings.put(opening, state.clock.now_ms)
         state.due.watch("p" + opening)
-        count = self._affordable(hour, config, partition, tokens)
-        state.hour = replace(hour, attempts=hour.attempts + count, tokens=hour.tokens + count * tokens)
+        count = self._affordable(hour, config, partition, allowance)
+        charged = allowance or 0
+        state.hour = replace(hour, attempts=hour.attempts + count, tokens=hour.tokens + count * charged)
         for attempt in range(1, count + 1):
-            request = self._request(state, trajectory, attempt)
-            state.owed.put(request.episode_id, Charge(tokens, state.clock.now_ms))
+            request = self._request(state, trajectory, attempt, allowance)
+            state.owed.put(request.episode_id, Charge(charged, state.clock.now_ms, hour.number))
             state.due.watch("o" + request.episode_id)
             yield Outgoing(RESAMPLE_REQUESTS, request.episode_id, request)
 
-    def _affordable(self, hour: Hour, config: RunConfig, partition: int, tokens: int) -> int:
+    def _affordable(self, hour: Hour, config: RunConfig, partition: int, allowance: int | None) -> int:
         """Return how many attempts are asked for: as many as the group lacks, or none that would not make one."""
         budget = config.resample
         if budget is None:
             return 0
         left = [config.grouping.group_size - 1, self._part(budget.attempts_per_hour, partition) - hour.attempts]
-        if budget.tokens_per_hour is not None and tokens:
-            left.append((self._part(budget.tokens_per_hour, partition) - hour.tokens) // tokens)
+        if budget.tokens_per_hour is not None and allowance:
+            left.append((self._part(budget.tokens_per_hour, partition) - hour.tokens) // allowance)
         if budget.share is not None:
             left.append(int(budget.share * hour.traffic) - hour.attempts)
         found = min(left)
@@ -172,7 +182,9 @@ class ResampleStage:
         """Return a partition's part of the budget; the parts add up to the whole."""
         return whole // self._partitions + (partition < whole % self._partitions)
 
-    def _request(self, state: ResampleState, trajectory: Trajectory, attempt: int) -> ResampleRequested:
+    def _request(
+        self, state: ResampleState, trajectory: Trajectory, attempt: int, allowance: int | None
+    ) -> ResampleRequested:
         now_ms = state.clock.now_ms
         return ResampleRequested(
             episode_id=stable_id("resampled", self._run_id, trajectory.trajectory_id, attempt),
@@ -187,6 +199,7 @@ class ResampleStage:
             messages=trajectory.turns[0].added_messages,
             requested_at_ms=now_ms,
             useful_until_ms=now_ms + state.config.value.grouping.window_ms,
+            max_tokens=allowance,
         )
 
 
@@ -214,17 +227,39 @@ def _model(trajectory: Trajectory) -> str:
     return trained.model.partition("@")[0]
 
 
-def _tokens(trajectory: Trajectory) -> int:
-    return sum(token_count(history.token_ids) for history in trajectory.histories)
+def _allowance(trajectory: Trajectory, config: RunConfig) -> int | None:
+    """Return how many tokens an attempt may sample; None where the run sets no limit."""
+    budget = config.resample
+    if budget is None or (budget.tokens_per_attempt is None and budget.tokens_per_hour is None):
+        return None
+    return budget.tokens_per_attempt or max(1, ROOM * sum(filter(None, _sampled(trajectory))))
+
+
+def _sampled(trajectory: Trajectory) -> list[int | None]:
+    """Return how many tokens each turn sampled; None where neither the server nor the tokens say."""
+    counts = [turn.completion_tokens for turn in trajectory.turns]
+    for history in trajectory.histories:
+        for span in history.spans:
+            counts[span.turn] = max(counts[span.turn] or 0, span.end - span.start)
+    return counts
 
 
 def _settle(state: ResampleState, trajectory: Trajectory) -> None:
-    """Charge an attempt that came back what it really was long."""
+    """Correct the charge of an attempt that came back.
+
+    What it left over is given back only where it is known for sure and the hour that paid is not over; what it sampled
+    beyond, past the client that it was given, is charged to the hour that sees it.
+    """
     charged = state.owed.get(trajectory.episode_id)
-    if charged is not None:
-        state.owed.delete(trajectory.episode_id)
-        hour = state.hour
-        state.hour = replace(hour, tokens=max(0, hour.tokens + _tokens(trajectory) - charged.tokens))
+    if charged is None:
+        return
+    state.owed.delete(trajectory.episode_id)
+    hour, turns = state.hour, _sampled(trajectory)
+    sampled = sum(filter(None, turns))
+    ended = trajectory.closed_by == "ended" and trajectory.stop_reason in _WHOLE
+    certain = ended and bool(turns) and None not in turns
+    if sampled > charged.tokens or (certain and charged.hour == hour.number):
+        state.hour = replace(hour, tokens=hour.tokens + sampled - charged.tokens)
 
 
 def _pass_time(state: ResampleState) -> None:

@@ -1,5 +1,6 @@
 """Traffic that brings an opening once asks for more attempts, within a budget that no restart exceeds."""
 
+import json
 from dataclasses import replace
 from typing import Any
 
@@ -94,22 +95,100 @@ def test_no_hour_asks_for_more_than_its_budget_whatever_is_restarted(
         assert asked <= attempts
 
 
-def test_tokens_are_charged_before_and_corrected_when_an_attempt_comes_back() -> None:
-    stepper = asking(run_of(tokens_per_hour=30))
-    length = len(traffic("e1").histories[0].token_ids) // 4
+SAMPLED = 2
+"""Tokens that the builders' trajectory sampled; an attempt may sample twice as many unless the run says otherwise."""
+
+
+def test_an_attempt_is_charged_all_it_may_sample_and_gives_back_what_it_left() -> None:
+    stepper = asking(run_of(tokens_per_hour=11))
     requests = stepper.feed(traffic("e1"))
-    assert len(requests) == min(3, 30 // length)
-    hour = stepper.state.hour
-    assert hour.tokens == length * len(requests)
-    back = traffic("x", resampled=True, histories=())
-    stepper.feed(_as_episode(back, requests[0]))
-    assert stepper.state.hour.tokens == hour.tokens - length
-    stepper.feed(_as_episode(back, requests[0]))
-    assert stepper.state.hour.tokens == hour.tokens - length
+    assert [request.max_tokens for request in requests] == [2 * SAMPLED] * 2  # a third is not paid for
+    assert stepper.state.hour.tokens == 4 * SAMPLED
+    stepper.feed(back(requests[0]))
+    assert stepper.state.hour.tokens == 3 * SAMPLED
+    stepper.feed(back(requests[0]))
+    assert stepper.state.hour.tokens == 3 * SAMPLED
 
 
-def _as_episode(trajectory: Any, request: ResampleRequested) -> Any:
-    return replace(trajectory, episode_id=request.episode_id)
+def test_a_run_may_say_what_one_attempt_may_sample() -> None:
+    requests = asking(run_of(tokens_per_hour=100, tokens_per_attempt=30)).feed(traffic("e1"))
+    assert [request.max_tokens for request in requests] == [30] * 3
+
+
+def test_without_a_limit_of_tokens_none_is_asked_for() -> None:
+    assert {request.max_tokens for request in asking().feed(traffic("e1"))} == {None}
+
+
+@pytest.mark.parametrize(
+    "fields", [{"stop_reason": "error"}, {"stop_reason": "timeout"}, {"closed_by": "inactivity"}, {"turns": ()}]
+)
+def test_who_may_have_sampled_unseen_gives_nothing_back(fields: dict[str, Any]) -> None:
+    stepper = asking(run_of(tokens_per_hour=100))
+    requests = stepper.feed(traffic("e1"))
+    before = stepper.state.hour
+    stepper.feed(back(requests[0], **(fields | ({"histories": ()} if "turns" in fields else {}))))
+    assert stepper.state.hour == before
+
+
+def test_what_an_hour_has_left_over_is_no_other_hours_and_what_is_beyond_is_charged_when_seen() -> None:
+    stepper = asking(run_of(tokens_per_hour=100))
+    requests = stepper.feed(traffic("e1"))
+    stepper.tick(HOUR_MS / 1000)
+    stepper.feed(back(requests[0]))
+    assert stepper.state.hour.tokens == 0
+    stepper.feed(back(requests[1], sampled=9))
+    assert stepper.state.hour.tokens == 9 - 2 * SAMPLED
+
+
+def test_a_charge_that_an_older_release_wrote_is_read_and_gives_nothing_back() -> None:
+    stepper = asking(run_of(tokens_per_hour=100))
+    (first, *_) = stepper.feed(traffic("e1"))
+    key = b"owed\x1f" + first.episode_id.encode()
+    version, row = stepper.changelog[key][0], json.loads(stepper.changelog[key][1:])
+    assert (version, len(row)) == (2, 3)
+    stepper.changelog[key] = b"\x01" + json.dumps(row[:2]).encode()
+    stepper.restore()
+    before = stepper.state.hour
+    stepper.feed(back(first))
+    assert stepper.state.hour == before
+    assert first.episode_id not in stepper.state.owed.rows
+
+
+@given(
+    st.integers(0, 60),
+    st.none() | st.integers(1, 12),
+    st.lists(st.tuples(st.sampled_from(["episode", "back", "hour", "restart"]), st.integers(0, 12)), max_size=40),
+)
+def test_no_hour_samples_more_than_its_tokens_whenever_attempts_come_back(
+    tokens: int, each: int | None, steps: list[tuple[str, int]]
+) -> None:
+    """At every moment, what an hour's attempts have sampled or still may is within the hour's tokens."""
+    stepper = asking(run_of(tokens_per_hour=tokens, tokens_per_attempt=each))
+    hours: list[dict[str, int]] = [{}]
+    out: list[tuple[int, ResampleRequested]] = []
+    for number, (step, chance) in enumerate(steps):
+        if step == "hour":
+            stepper.tick(HOUR_MS / 1000)
+            hours.append({})
+        elif step == "restart":
+            stepper.restore()
+        elif step == "episode":
+            requests = stepper.feed(traffic(f"e{number}"))
+            hours[-1].update((request.episode_id, request.max_tokens or 0) for request in requests)
+            out += [(len(hours) - 1, request) for request in requests]
+        elif out:
+            hour, request = out.pop(chance % len(out))
+            hours[hour][request.episode_id] = min(chance, request.max_tokens or 0)
+            stepper.feed(back(request, sampled=hours[hour][request.episode_id]))
+        assert all(sum(hour.values()) <= tokens for hour in hours)
+
+
+def back(request: ResampleRequested, *, sampled: int = SAMPLED, **fields: Any) -> Any:
+    """The attempt of a request as its trajectory comes."""
+    trajectory = traffic(request.episode_id, resampled=True)
+    (turn,) = trajectory.turns
+    made = {"turns": (replace(turn, completion_tokens=sampled),)} | ({} if sampled == SAMPLED else {"histories": ()})
+    return replace(trajectory, **(made | fields))
 
 
 def test_a_share_of_traffic_is_never_exceeded() -> None:

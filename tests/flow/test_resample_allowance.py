@@ -1,0 +1,140 @@
+"""A real OpenAI client inside an attempt: what its calls sample together never exceeds what was paid for."""
+
+import asyncio
+import json
+from contextlib import suppress
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from rollbus.producers import MemorySink, init
+from rollbus.resample import Attempt, Resampler
+from rollbus.resample_allowance import Allowance, limited
+from rollbus.schemas.errors import RejectedError
+from rollbus.schemas.events import EpisodeEnded
+from rollbus.schemas.groups import ResampleRequested
+
+ASKED: dict[str, Any] = {"model": "agent", "messages": [{"role": "user", "content": "go"}]}
+
+
+class Server:
+    """Samples as many tokens as it is let, or as it has to say; knows what it was asked."""
+
+    def __init__(self, wants: int = 1_000, status: int = 200) -> None:
+        self.wants, self.status, self.sampled, self.calls = wants, status, 0, 0
+
+    def __call__(self, request: httpx.Request) -> httpx.Response:
+        body = json.loads(request.content)
+        self.calls += 1
+        if self.status != 200:
+            return httpx.Response(self.status, json={"error": {"message": "no"}})
+        limits = [body[name] for name in ("max_completion_tokens", "max_tokens", "max_output_tokens") if name in body]
+        tokens = body.get("n", 1) * min([self.wants, *limits])
+        self.sampled += tokens
+        usage = {"prompt_tokens": 3, "completion_tokens": tokens, "total_tokens": 3 + tokens}
+        choice = {"index": 0, "finish_reason": "stop", "message": {"role": "assistant", "content": "x"}}
+        found = {"id": "c", "object": "chat.completion", "created": 0, "model": "agent", "choices": [choice]}
+        return httpx.Response(200, json={**found, "usage": usage})
+
+
+def client_of(server: Server) -> openai.OpenAI:
+    transport = httpx.Client(transport=httpx.MockTransport(server))
+    return openai.OpenAI(base_url="http://server/v1", api_key="none", http_client=transport)
+
+
+def play(client: Any, allowance: Allowance, calls: int = 10, **fields: Any) -> int:
+    """Call until nothing may be sampled any more; return how many calls were let through."""
+    for number in range(calls):
+        try:
+            client.chat.completions.create(**ASKED, **fields)
+        except RejectedError:
+            return number
+    return calls
+
+
+@pytest.mark.parametrize("fields", [{}, {"max_tokens": 40}, {"max_completion_tokens": 7}, {"n": 3}])
+@pytest.mark.parametrize("wants", [1, 9, 1_000])
+def test_calls_together_sample_no_more_than_is_allowed(fields: dict[str, int], wants: int) -> None:
+    server, allowance = Server(wants), Allowance(50)
+    calls = play(limited(client_of(server), allowance), allowance, **fields)
+    assert 0 < server.sampled <= 50
+    assert allowance.left == 50 - server.sampled
+    assert calls == server.calls
+
+
+def test_what_a_call_leaves_over_is_the_next_ones() -> None:
+    server, allowance = Server(wants=10), Allowance(50)
+    assert play(limited(client_of(server), allowance), allowance) == 5
+    assert server.sampled == 50
+
+
+def test_a_copy_of_the_client_shares_the_allowance() -> None:
+    server, allowance = Server(), Allowance(50)
+    client = limited(client_of(server), allowance)
+    play(client.with_options(timeout=3, max_retries=5), allowance)
+    assert play(client, allowance) == 0
+    assert server.sampled == 50
+
+
+@pytest.mark.parametrize(("status", "left", "unsure"), [(400, 50, False), (500, 0, True)])
+def test_a_call_that_fails_is_made_once_and_gives_back_only_what_was_surely_not_sampled(
+    status: int, left: int, unsure: bool
+) -> None:
+    server, allowance = Server(status=status), Allowance(50)
+    with pytest.raises(openai.APIStatusError):
+        limited(client_of(server), allowance).chat.completions.create(**ASKED)
+    assert (server.calls, allowance.left, allowance.unsure) == (1, left, unsure)
+
+
+def test_other_calls_and_clients_without_a_limit_pass_as_they_are() -> None:
+    client = client_of(Server())
+    assert limited(client, Allowance(None)) is client
+    allowance = Allowance(5)
+    limited(client, allowance).post("/models/load", cast_to=object, body={"model": "agent"})
+    assert (allowance.left, allowance.unsure) == (5, False)
+
+
+def test_a_client_that_cannot_be_limited_is_refused_by_name() -> None:
+    with pytest.raises(TypeError, match="Fake has no method `post`"):
+        limited(type("Fake", (), {})(), Allowance(5))
+
+
+async def test_an_async_client_with_calls_side_by_side_stays_within() -> None:
+    server, allowance = Server(wants=8), Allowance(50)
+    transport = httpx.AsyncClient(transport=httpx.MockTransport(server))
+    plain = openai.AsyncOpenAI(base_url="http://server/v1", api_key="none", http_client=transport)
+    client = limited(plain, allowance)
+    calls = (client.chat.completions.create(**ASKED, max_tokens=8) for _ in range(20))
+    found = await asyncio.gather(*calls, return_exceptions=True)
+    assert server.sampled <= 50
+    assert any(isinstance(each, RejectedError) for each in found)
+    assert not any(isinstance(each, BaseException) and not isinstance(each, RejectedError) for each in found)
+
+
+@pytest.mark.parametrize(("status", "ends"), [(200, "completed"), (500, "error")])
+async def test_an_attempt_is_limited_by_its_request_and_ends_as_an_error_where_it_may_have_sampled_unseen(
+    status: int, ends: str
+) -> None:
+    server, sink = Server(status=status), MemorySink()
+    recorder = init(sink=sink)
+
+    def agent(attempt: Attempt) -> None:
+        client = attempt.wrap(client_of(server))
+        for _ in range(3):
+            with suppress(RejectedError, openai.APIStatusError):
+                client.chat.completions.create(**ASKED)
+
+    resampler = Resampler(agent, recorder, clock_ms=lambda: 0)
+    await resampler.room()
+    resampler.begin(
+        ResampleRequested(
+            episode_id="r1", run_id="main", trajectory_id="t", attempt=1, task="play", max_tokens=20,
+            requested_at_ms=0, useful_until_ms=1,
+        )
+    )  # fmt: skip
+    await resampler.finish()
+    await asyncio.to_thread(recorder.close)
+    assert (server.calls, server.sampled) == (1, 20 if status == 200 else 0)
+    assert [record.stop_reason for record in sink.records() if isinstance(record, EpisodeEnded)] == [ends]

@@ -66,7 +66,7 @@ class ReadingAhead:
             if self._ready.following is None:
                 task.cancel()  # nothing is lost: what comes now, the look below finds
             (outcome,) = await asyncio.gather(task, return_exceptions=True)
-            if isinstance(outcome, Exception):
+            if isinstance(outcome, BaseException) and not isinstance(outcome, asyncio.CancelledError):
                 raise outcome
         following, self._ready.following = self._ready.following, None
         return following or await self._log.next_batch(timeout_s, settle_broken=settle_broken)
@@ -115,6 +115,7 @@ class ReadingAhead:
         locations = [member.location for _, member in members_of(ready.following.batch)]
         try:
             ready.payload, ready.asked = await self._inspected(locations), frozenset(locations)
+            await asyncio.gather(self._log.paused(), self._log.excluded_episodes())  # the step then has little to read
         except UnavailableError as error:
             logger.info("payload of batch %d is not read ahead: %s", ready.following.batch.number, error)
 

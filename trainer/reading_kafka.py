@@ -1,7 +1,8 @@
 """Read a topic as far as it is committed now: the ledger in full, scores and exclusions for what was excluded."""
 
+import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Collection, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -43,15 +44,26 @@ async def read_all(connection: KafkaConnection, topic: str) -> list[Frame]:
 
 
 async def to_the_end(consumer: AIOKafkaConsumer, joiners: dict[TopicPartition, Joiner]) -> AsyncIterator[Frame]:
-    """Yield from the consumer's positions to what is committed at the call."""
+    """Yield from the consumer's positions to what is committed at the call; fetches nothing where it stands there.
+
+    Afterwards the partitions are paused, so that the broker is not asked for what comes next.
+    """
     ends = await consumer.end_offsets(list(joiners))
-    behind = list(joiners)
-    while behind := [each for each in behind if await consumer.position(each) < ends[each]]:
+    behind = await _behind(consumer, ends)
+    if not behind:
+        return
+    consumer.resume(*behind)
+    while behind := await _behind(consumer, {each: ends[each] for each in behind}):
         for partition, records in (await consumer.getmany(*behind, timeout_ms=POLL_MS)).items():
             for record in records:
                 whole = joiners[partition].add(record.value) if record.value is not None else None
                 if whole is not None:
                     yield Frame(record.key, whole)
+    consumer.pause(*joiners)
+
+
+async def _behind(consumer: AIOKafkaConsumer, ends: Mapping[TopicPartition, int]) -> list[TopicPartition]:
+    return [each for each, end in ends.items() if await consumer.position(each) < end]
 
 
 class Follower(ABC):
@@ -62,15 +74,15 @@ class Follower(ABC):
         self._joiners = {TopicPartition(topic, number): Joiner() for number in range(partitions)}
         self._topic = topic
         self._consumer: AIOKafkaConsumer | None = None
+        self._one_reader = asyncio.Lock()
 
     async def read_on(self) -> None:
         """Take every record that has been committed since."""
-        with kafka_errors(f"reading {self._topic}"):
-            consumer = self._consumer or await self._open()
-            consumer.resume(*self._joiners)
-            async for frame in to_the_end(consumer, self._joiners):
-                self._take(frame)
-            consumer.pause(*self._joiners)
+        async with self._one_reader:
+            with kafka_errors(f"reading {self._topic}"):
+                consumer = self._consumer or await self._open()
+                async for frame in to_the_end(consumer, self._joiners):
+                    self._take(frame)
 
     async def close(self) -> None:
         """Let the connection go; what was read is kept."""
@@ -83,6 +95,7 @@ class Follower(ABC):
         await consumer.start()
         self._consumer = consumer
         consumer.assign(list(self._joiners))
+        consumer.pause(*self._joiners)
         await consumer.seek_to_beginning()
         return consumer
 

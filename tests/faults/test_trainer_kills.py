@@ -17,10 +17,12 @@ __all__ = ["art_base_model", "art_launcher"]
 
 pytestmark = pytest.mark.faults
 
-BATCHES = 6
+BATCHES = 8
 SIDES = ("before", "inside", "after")
-POINTS = tuple(f"{side} {record}" for record in ("StepStarted", "StepCompleted") for side in SIDES)
-"""Of a trainer's transactions."""
+POINTS = tuple(
+    f"{side} {records}" for records in ("StepStarted", "StepCompleted", "StepCompleted+StepStarted") for side in SIDES
+)
+"""Of a trainer's transactions; the last closes one step and opens the next."""
 
 
 @pytest.fixture

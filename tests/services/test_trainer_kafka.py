@@ -49,6 +49,19 @@ async def test_a_trainer_killed_at_any_side_of_its_transaction_trains_each_batch
     await world.check()
 
 
+async def test_a_trainer_killed_where_it_closes_one_step_and_opens_the_next_trains_each_batch_once(
+    world: TrainerWorld, tmp_path: Path
+) -> None:
+    world.backend = MemoryBackendSettings(type="memory", folder=tmp_path, step_s=0.5)
+    await world.add_batches(5)
+    for side in ("before", "inside", "after"):
+        status, errors = await ended(await world.start(f"{side} StepCompleted+StepStarted"))
+        assert status == -signal.SIGKILL, errors
+    await world.start()
+    await world.wait_for_steps(5)
+    await world.check()
+
+
 async def test_a_second_trainer_fences_the_first_which_ends_and_says_so(world: TrainerWorld) -> None:
     await world.add_batches(1)
     first = await world.start()

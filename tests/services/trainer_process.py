@@ -1,7 +1,8 @@
 """A trainer process for the tests: `python -m tests.services.trainer_process SETTINGS_JSON [DIE_AT]`.
 
-DIE_AT names the record whose publication the process does not survive. It kills itself as `kill -9` would: before the
-transaction (`before StepCompleted`), in it with everything sent and nothing committed (`inside …`), or after it.
+DIE_AT names the record whose publication the process does not survive, or several that are published together
+(`StepCompleted+StepStarted`). It kills itself as `kill -9` would: before the transaction (`before StepCompleted`), in
+it with everything sent and nothing committed (`inside …`), or after it.
 """
 
 import logging
@@ -24,16 +25,17 @@ class DyingLog(KafkaLog):
     die_at = ""
 
     async def publish(self, publications: Sequence[Publication], *, next_offset: int | None = None) -> None:
-        names = {type(publication.record).__name__ for publication in publications}
-        if any(self.die_at == f"before {name}" for name in names):
-            os.kill(os.getpid(), signal.SIGKILL)
+        self._die("before", publications)
         await super().publish(publications, next_offset=next_offset)
-        if any(self.die_at == f"after {name}" for name in names):
-            os.kill(os.getpid(), signal.SIGKILL)
+        self._die("after", publications)
 
     async def _send_all(self, producer: AIOKafkaProducer, publications: Sequence[Publication]) -> None:
         await super()._send_all(producer, publications)
-        if any(self.die_at == f"inside {type(publication.record).__name__}" for publication in publications):
+        self._die("inside", publications)
+
+    def _die(self, side: str, publications: Sequence[Publication]) -> None:
+        at, _, records = self.die_at.partition(" ")
+        if at == side and {type(each.record).__name__ for each in publications} >= set(records.split("+")):
             os.kill(os.getpid(), signal.SIGKILL)
 
 

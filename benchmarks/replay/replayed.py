@@ -1,4 +1,7 @@
-"""A replay of the topic: `assembly` alone, as the live worker beside it, or `all` stages; written or dry."""
+"""A replay of the topic: `assembly` alone, as the live worker beside it, or `all` stages; written or dry.
+
+What starting takes (the range looked up, processes started) is told apart from what a record takes.
+"""
 
 import asyncio
 import json
@@ -17,18 +20,16 @@ from rollbus.streams.replay.run_kafka import Replay
 from rollbus.streams.rewards.registry import BUILT_IN
 
 
-async def run(bootstrap_servers: str, namespace: str, what: str, dry: str) -> None:
-    """Replay the whole topic; print what it took from the first read on."""
+async def run(bootstrap_servers: str, namespace: str, what: str, dry: str, processes: str) -> None:
+    """Replay the whole topic; print what it took from the first record on."""
     prepare_process()
     warm_up()
-    began, cpu, records = 0.0, 0.0, 0
-
-    def begin(ranges: object) -> None:
-        nonlocal began, cpu
-        began, cpu = time.monotonic(), time.process_time()
+    start, began, cpu, records = time.monotonic(), 0.0, 0.0, 0
 
     def count(offsets: int, read: int, size: int) -> None:
-        nonlocal records
+        nonlocal records, began, cpu
+        if not records:
+            began, cpu = time.monotonic(), time.process_time()
         records += read
 
     plan = ReplayPlan(
@@ -43,13 +44,20 @@ async def run(bootstrap_servers: str, namespace: str, what: str, dry: str) -> No
         scores="computed",
     )
     made = settings(bootstrap_servers, namespace)
-    replay = Replay(made, plan, registry=BUILT_IN, watch=Watch(begin=begin, progress=count))
+    replay = Replay(made, plan, registry=BUILT_IN, watch=Watch(progress=count), processes=int(processes))
     await replay.run(dry_run=dry == "dry")
-    took, used = time.monotonic() - began, time.process_time() - cpu
-    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
-    result = {"records": records, "seconds": took, "cpu_seconds": used, "resident_mb": peak, "rows": replay.open_rows}
+    others = resource.getrusage(resource.RUSAGE_CHILDREN)
+    result = {
+        "records": records,
+        "seconds": time.monotonic() - began,
+        "cpu_seconds": time.process_time() - cpu + others.ru_utime + others.ru_stime,
+        "start_seconds": began - start,
+        "resident_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
+        "lane_mb": others.ru_maxrss // 1024,
+        "rows": replay.open_rows,
+    }
     print(json.dumps(result))
 
 
 if __name__ == "__main__":
-    asyncio.run(run(*sys.argv[1:5]))
+    asyncio.run(run(*sys.argv[1:6]))

@@ -1,8 +1,11 @@
 """Alternate reading, replays and the live worker over the same topic on a broker of their own; print rates and ratios.
 
-python -m benchmarks.replay.run [episodes] [rounds]
+python -m benchmarks.replay.run [episodes] [rounds] [processes]
 
-The targets: a replay reaches half the rate of reading and decoding alone, and twice the live worker's, on one core.
+The targets: a replay reaches half the rate of reading and decoding alone, and twice the live worker's. Reading and the
+live worker are one process each; a replay is one, or as many that assemble as there are cores and one that puts in
+order. What starting takes is left out everywhere; rates are by the wall, and beside them stands the CPU time of all
+processes together, which other load on the machine does not change.
 """
 
 import json
@@ -15,15 +18,26 @@ from pathlib import Path
 
 from benchmarks.streams.broker import broker
 from benchmarks.streams.events import EVENTS
+from rollbus.streams.replay.processes import cores
 
 ROOT = Path(__file__).parents[2]
-VARIANTS: dict[str, tuple[str, ...]] = {
-    "read and decode": ("benchmarks.replay.read_only",),
-    "replay assembly": ("benchmarks.replay.replayed", "assembly", "written"),
-    "replay all": ("benchmarks.replay.replayed", "all", "written"),
-    "replay all, dry": ("benchmarks.replay.replayed", "all", "dry"),
-    "live assembly": ("benchmarks.streams.ours",),
-}
+READ, LIVE = "read and decode", "live assembly"
+Seen = dict[str, dict[str, float]]
+
+
+def variants(processes: int) -> dict[str, tuple[str, ...]]:
+    """Return the module and arguments of each variant, in the order in which they take turns."""
+    replay = "benchmarks.replay.replayed"
+    return {
+        READ: ("benchmarks.replay.read_only",),
+        "assembly": (replay, "assembly", "written", "1"),
+        f"assembly, {processes}": (replay, "assembly", "written", str(processes)),
+        "all": (replay, "all", "written", "1"),
+        f"all, {processes}": (replay, "all", "written", str(processes)),
+        "all, dry": (replay, "all", "dry", "1"),
+        f"all, dry, {processes}": (replay, "all", "dry", str(processes)),
+        LIVE: ("benchmarks.streams.ours",),
+    }
 
 
 def measure(bootstrap_servers: str, namespace: str, records: int, module: str, *more: str) -> dict[str, float]:
@@ -35,29 +49,41 @@ def measure(bootstrap_servers: str, namespace: str, records: int, module: str, *
     return {"records": records, **json.loads(done.stdout.splitlines()[-1])}
 
 
-def one_round(bootstrap_servers: str, episodes: int) -> dict[str, dict[str, float]]:
+def one_round(bootstrap_servers: str, episodes: int, processes: int) -> Seen:
     """Fill a topic, let each variant work on it once, and print what each took."""
-    namespace, records = f"bench-{time.time_ns()}.", episodes * EVENTS
-    load = [sys.executable, "-m", "benchmarks.streams.load", bootstrap_servers, namespace, str(episodes)]
-    size = int(subprocess.run(load, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout.split()[1])
-    print(f"{records} records, {size / 1e6:.0f} MB")
+    namespace = f"bench-{time.time_ns()}."
+    load = [sys.executable, "-m", "benchmarks.replay.load", bootstrap_servers, namespace, str(episodes)]
+    done = subprocess.run(load, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True)
+    records, size = map(int, done.stdout.split())
+    print(f"{records} records, {size / 1e6:.0f} MB, {episodes * EVENTS} of them events")
     found = {}
-    for name, variant in VARIANTS.items():
+    for name, variant in variants(processes).items():
         result = found[name] = measure(bootstrap_servers, namespace, records, *variant)
         rate, cpu = result["records"] / result["seconds"], result["cpu_seconds"] / result["records"] * 1e6
-        print(f"  {name:16} {rate:8.0f} records/s {cpu:6.1f} CPU µs/record {result['resident_mb']:5.0f} MB")
+        print(f"  {name:16} {rate:8.0f} records/s {cpu:6.1f} CPU µs/record {result['resident_mb']:5.0f} MB"
+              + (f" + {result['lane_mb']:.0f} MB each" if result.get("lane_mb") else ""), flush=True)  # fmt: skip
     return found
 
 
-def main(episodes: int, rounds: int) -> None:
+def main(episodes: int, rounds: int, processes: int) -> None:
     """Start a broker, alternate, print the medians of the ratios, and stop the broker."""
     with broker() as running:
-        seen = [one_round(running.bootstrap_servers, episodes) for _ in range(rounds)]
-    for name, other in (("replay all", "read and decode"), ("replay assembly", "read and decode"),
-                        ("replay assembly", "live assembly")):  # fmt: skip
-        ratios = [found[other]["seconds"] / found[name]["seconds"] for found in seen]
-        print(f"{name} / {other}: {statistics.median(ratios):.2f} ({min(ratios):.2f} to {max(ratios):.2f})")
+        seen = [one_round(running.bootstrap_servers, episodes, processes) for _ in range(rounds)]
+    for name in variants(processes):
+        if name not in (READ, LIVE):
+            tell(name, READ, 0.5, seen)
+    for name in ("assembly", f"assembly, {processes}"):
+        tell(name, LIVE, 2.0, seen)
+
+
+def tell(name: str, other: str, target: float, seen: list[Seen]) -> None:
+    """Print how a variant compares with another, by the wall and by CPU time."""
+    rates = [found[other]["seconds"] / found[name]["seconds"] for found in seen]
+    by_cpu = statistics.median(found[other]["cpu_seconds"] / found[name]["cpu_seconds"] for found in seen)
+    spread = f"{min(rates):.2f} to {max(rates):.2f}"
+    print(f"{name} / {other}: {statistics.median(rates):.2f} ({spread}), by CPU {by_cpu:.2f}; target {target}")
 
 
 if __name__ == "__main__":
-    main(int(sys.argv[1]) if len(sys.argv) > 1 else 3_000, int(sys.argv[2]) if len(sys.argv) > 2 else 3)
+    chosen = [int(each) for each in sys.argv[1:]]
+    main(*chosen, *(8_000, 3, max(2, cores()))[len(chosen) :])

@@ -2,27 +2,20 @@
 
 import asyncio
 import signal
-import time
 from collections.abc import Callable
-from contextlib import suppress
-from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 import click
 
-from rollbus import __version__
-from rollbus.cli.output import Console, Table
+from rollbus.cli.output import Console
+from rollbus.cli.replay_plan import plan_of, registry_for, replay_of
+from rollbus.cli.replay_shown import ProgressLine, show_comparison, show_manifest, show_replays
 from rollbus.cli.root import SettingsFile, with_settings
-from rollbus.cli.stages import judge_endpoint
 from rollbus.schemas.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from rollbus.schemas.replays import ReplayManifest, ReplayRange
+    from rollbus.schemas.replays import ReplayManifest
     from rollbus.settings import Settings
-    from rollbus.streams.replay.compare import Comparison
-    from rollbus.streams.replay.passage_kafka import Watch
-    from rollbus.streams.replay.plan import ReplayPlan
-    from rollbus.streams.replay.run_kafka import Replay
 
 OPTIONS = (
     click.option("--from", "start", metavar="BOUND", help="Begin: earliest, a time, '2h ago', tick:N, offsets."),
@@ -42,6 +35,11 @@ OPTIONS = (
     click.option("--as", "name", metavar="NAME", help="Its name; its topics stand in `replay-NAME.`."),
     click.option("--allow-missing", is_flag=True, help="Go on without what retention has deleted."),
     click.option("--dry-run", is_flag=True, help="Write nothing; show digests and counts."),
+    click.option(
+        "--processes",
+        type=click.IntRange(min=1),
+        help="Processes that read and decide the first stage's partitions; by default one per core where it pays.",
+    ),
     click.option("--diff", type=click.Choice(["live"]), help="Compare with what live made of the same range."),
 )
 
@@ -81,141 +79,21 @@ def run(settings: "Settings", **chosen: Any) -> None:
     _run(settings, **chosen)
 
 
-def replay_of(settings: "Settings", plan: "ReplayPlan", reward: str | None, **options: Any) -> "Replay":
-    """Return an attempt at a plan, with the reward functions and the judge's model that the settings name."""
-    from rollbus.streams.replay.run_kafka import Replay
+def _run(settings: "Settings", *, dry_run: bool, diff: str | None, processes: int | None, **chosen: Any) -> None:
+    from rollbus.streams.process import prepare_process
 
-    ask = judge_endpoint(settings)
-    registry = registry_for(reward)
-    return Replay(settings.stream_settings(), plan, registry, ask=ask, version=__version__, **options)
-
-
-def _run(settings: "Settings", *, dry_run: bool, diff: str | None, **chosen: Any) -> None:
-    plan = plan_of(settings, dry_run=dry_run, **chosen)
-    console = Console(stderr=True)
-    with ProgressLine(console) as line:
-        found = replay_of(settings, plan, chosen["reward"], watch=line.watch())
-        manifest = asyncio.run(found.run(dry_run=dry_run))
-    show_manifest(manifest, dry_run=dry_run)
     if diff and dry_run:
         raise ConfigurationError("--diff live compares what stands in topics; leave --dry-run out")
+    plan = plan_of(settings, dry_run=dry_run, **chosen)
+    console = Console(stderr=True)
+    prepare_process()
+    with ProgressLine(console) as line:
+        found = replay_of(settings, plan, chosen["reward"], watch=line.watch(), processes=processes)
+        manifest = asyncio.run(found.run(dry_run=dry_run))
+    show_manifest(manifest, dry_run=dry_run)
     console.print(f"{line.records:,} records in {line.seconds:.1f} s; at most {found.open_rows:,} rows were open")
     if diff:
         _compare(settings, "live", manifest.name)
-
-
-def registry_for(reward: str | None) -> Any:
-    """Return the reward functions of a replay."""
-    from rollbus.cli.replay_options import registry_of
-
-    return registry_of(reward)
-
-
-def plan_of(
-    settings: "Settings",
-    *,
-    start: str,
-    end: str,
-    stages: tuple[str, ...],
-    reward: str | None,
-    grouping: str | None,
-    curriculum: str | None,
-    rewards: Any,
-    score_anew: bool,
-    name: str | None,
-    allow_missing: bool,
-    dry_run: bool,
-) -> "ReplayPlan":
-    """Return the plan that the options say; raises ConfigurationError."""
-    from rollbus.cli.replay_options import curriculum_of, grouping_of, scoring_of
-    from rollbus.streams.replay.plan import ReplayPlan, chain_of, check_name
-    from rollbus.streams.replay.range import parse_bound
-
-    if name is None and not dry_run:
-        raise ConfigurationError("give the replay a name with --as, or look first with --dry-run")
-    check_name(name or "dry-run")
-    now_ms = int(time.time() * 1000)
-    base = settings.runs[0]
-    return ReplayPlan(
-        name=name or "dry-run",
-        start=parse_bound(start, now_ms=now_ms),
-        end=parse_bound(end, now_ms=now_ms),
-        stages=chain_of(stages),
-        assembly=settings.assembly,
-        scoring=settings.scoring,
-        runs=settings.runs,
-        new_scoring=scoring_of(reward, registry_for(None))[0] if reward else None,
-        new_grouping=grouping_of(grouping, base.grouping) if grouping else None,
-        new_curriculum=curriculum_of(curriculum, base.curriculum) if curriculum else None,
-        rewards=rewards,
-        scores="anew" if score_anew else "computed" if reward else "recorded",
-        allow_missing=allow_missing,
-    )
-
-
-class ProgressLine:
-    """A bar over the range's offsets: throughput, remaining time, and how far stream time has come."""
-
-    def __init__(self, console: Console) -> None:
-        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
-
-        self.records = self.size = 0
-        self._start = time.monotonic()
-        self.seconds = 0.0
-        self._bar = Progress(
-            TextColumn("{task.description}"),
-            BarColumn(),
-            TaskProgressColumn(),
-            TimeRemainingColumn(),
-            TextColumn("{task.fields[speed]}"),
-            console=console,
-            transient=True,
-        )
-        self._task = self._bar.add_task("replaying", total=None, speed="")
-
-    def __enter__(self) -> "ProgressLine":
-        self._bar.start()
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.seconds = time.monotonic() - self._start
-        self._bar.stop()
-
-    def watch(self) -> "Watch":
-        """Return what a replay tells."""
-        from rollbus.streams.replay.passage_kafka import Watch
-
-        return Watch(begin=self._begin, progress=self._progress, stream_time=self._stream_time)
-
-    def _begin(self, ranges: "tuple[ReplayRange, ...]") -> None:
-        self._start = time.monotonic()
-        self.records = self.size = 0
-        self._bar.update(self._task, completed=0, total=sum(one.to_offset - one.from_offset for one in ranges))
-
-    def _progress(self, offsets: int, records: int, size: int) -> None:
-        self.records += records
-        self.size += size
-        elapsed = max(time.monotonic() - self._start, 1e-3)
-        speed = f"{self.records / elapsed:,.0f} records/s  {self.size / elapsed / 1e6:.1f} MB/s"
-        self._bar.update(self._task, advance=offsets, speed=speed)
-
-    def _stream_time(self, ms: int) -> None:
-        self._bar.update(self._task, description=f"replaying {_time(ms)}")
-
-
-def show_manifest(manifest: "ReplayManifest", *, dry_run: bool = False) -> None:
-    """Print a manifest."""
-    console = Console()
-    for stage in manifest.missing:
-        console.print(f"missing: {stage.topic}[{stage.partition}] {stage.from_offset} … {stage.to_offset - 1}")
-    table = Table("stage", "records in", "records out", "dead letters", "digest")
-    for one in manifest.digests:
-        table.add_row(one.stage, f"{one.records_in:,}", f"{one.records_out:,}", str(one.dead_letters), one.digest)
-    console.print(table)
-    written = ", ".join(f"{count:,} {topic}" for topic, count in manifest.records.items())
-    console.print(f"{'would write' if dry_run else 'wrote'} {written or 'nothing'}")
-    if not dry_run:
-        console.print(f"replay {manifest.name!r} stands in {manifest.namespace}*, and counts from now on")
 
 
 @replay.command()
@@ -232,12 +110,14 @@ def shadow(settings: "Settings", **chosen: Any) -> None:
     Started again it goes on. `rollbus replay promote NAME` makes live do the same.
     """
     from rollbus.cli.root import log_to_stderr
+    from rollbus.streams.process import prepare_process
 
     first = "scoring" if chosen["reward"] or chosen["score_anew"] else "grouping"
     stages = ("scoring",) * (first == "scoring") + ("grouping", "curriculum")
     more: dict[str, Any] = {"end": "latest", "stages": stages, "rewards": "recorded"}
     plan = plan_of(settings, **chosen, **more, allow_missing=False, dry_run=False)
     log_to_stderr()
+    prepare_process()
 
     async def until_signal() -> "ReplayManifest":
         stop, loop = asyncio.Event(), asyncio.get_running_loop()
@@ -283,23 +163,8 @@ def load(settings: "Settings", name: str) -> None:
 def list_(settings: "Settings") -> None:
     """List the replays of the namespace."""
     from rollbus.streams.replay.manifest_kafka import read_manifests
-    from rollbus.streams.replay.plan import CHAIN
 
-    table = Table("name", "state", "stages", "from (stream time, UTC)", "to", "otherwise", "records", "code")
-    for one in asyncio.run(read_manifests(settings.stream_settings())).values():
-        changed = ", ".join(_changed(one)) or "–"
-        span = (_time(one.from_ms), _time(one.to_ms))
-        records = f"{sum(one.records.values()):,}" if one.records else "–"
-        table.add_row(
-            one.name,
-            one.state,
-            "all" if one.stages == CHAIN else " → ".join(one.stages),
-            *span,
-            changed,
-            records,
-            one.code_hash[:8],
-        )
-    Console().print(table)
+    show_replays(asyncio.run(read_manifests(settings.stream_settings())).values())
 
 
 @replay.command()
@@ -332,27 +197,6 @@ def _compare(settings: "Settings", one: str, other: str) -> None:
     show_comparison(asyncio.run(compare_replays(settings.stream_settings(), one, other)), settings.namespace)
 
 
-def show_comparison(found: "Comparison", namespace: str) -> None:
-    """Print what is alike, what is not, and where SQL goes on."""
-    from rollbus.streams.replay.plan import namespace_of
-
-    console = Console()
-    alike = ", ".join(f"{count:,} {kind}" for kind, count in found.same.items()) or "nothing"
-    console.print(f"{found.one} and {found.other} have alike: {alike}")
-    for title, edge in (("different", False), ("cut by the range's edge", True)):
-        rows = [each for each in found.differences if each.edge is edge]
-        if rows:
-            table = Table("what", "how", "why", "count", "examples", title=title, title_justify="left")
-            for each in rows:
-                table.add_row(each.kind, each.what, each.cause, f"{each.count:,}", "\n".join(each.examples))
-            console.print(table)
-    if not found.inside:
-        console.print("no difference inside the range")
-    sides = [namespace if name == "live" else namespace_of(name) for name in (found.one, found.other)]
-    ask = f"--param namespace={sides[0]} --param replay={sides[1]}"
-    console.print(f"go on in SQL: rollbus sql run live_against_replay {ask}", soft_wrap=True)
-
-
 @replay.command()
 @click.argument("name")
 @with_settings
@@ -370,18 +214,3 @@ def delete(settings: "Settings", name: str) -> None:
 
     stream = settings.stream_settings()
     click.echo(f"deleted replay {name!r}: {len(asyncio.run(run_it()))} topics")
-
-
-def _changed(manifest: "ReplayManifest") -> list[str]:
-    """Return what a replay did otherwise, as its options are called."""
-    stages = {override.stage for override in manifest.overrides}
-    told = ["reward"] * ("scoring" in stages) + ["grouping or curriculum"] * ("grouping" in stages)
-    return told + ["rewards of the end"] * (manifest.rewards == "end") + ["scored anew"] * (manifest.scores == "anew")
-
-
-def _time(ms: int | None) -> str:
-    if not ms:
-        return "–" if ms is None else "the beginning"
-    with suppress(OverflowError, OSError, ValueError):
-        return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
-    return str(ms)

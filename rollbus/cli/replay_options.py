@@ -7,6 +7,7 @@ than those in force: `group_size=4,min_group_size=2`.
 import hashlib
 import importlib.util
 from collections.abc import Mapping
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -87,7 +88,26 @@ def _section(path: Path, section: str) -> dict[str, Any]:
     return inner if isinstance(inner, dict) else {}
 
 
-def _loaded(path: Path, function: str) -> RewardFunction:
+@dataclass(frozen=True, slots=True)
+class FromFile(RewardFunction):
+    """A function of a file, which another process loads again from there."""
+
+    path: str = ""
+    function: str = ""
+    source_hash: str = ""
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _loaded_again, (self.path, self.function, self.source_hash)
+
+
+def _loaded_again(path: str, function: str, source_hash: str) -> RewardFunction:
+    found = _loaded(Path(path), function)
+    if found.source_hash != source_hash:
+        raise ConfigurationError(f"--reward {path}:{function} was changed while the replay began; give it again")
+    return found
+
+
+def _loaded(path: Path, function: str) -> FromFile:
     """Load a function from a file; its version is the file's hash, so another text is another reward."""
     try:
         source = path.read_bytes()
@@ -99,6 +119,7 @@ def _loaded(path: Path, function: str) -> RewardFunction:
         call = getattr(module, function)
     except Exception as error:
         raise ConfigurationError(f"--reward {path}:{function} cannot be loaded: {error!r}") from error
-    if isinstance(call, RewardFunction):
-        return call
-    return RewardFunction(call, version=hashlib.sha256(source).hexdigest()[:16])
+    own_hash = hashlib.sha256(source).hexdigest()[:16]
+    made = call if isinstance(call, RewardFunction) else RewardFunction(call, version=own_hash)
+    given = {each.name: getattr(made, each.name) for each in fields(RewardFunction)}
+    return FromFile(**given, path=str(path.resolve()), function=function, source_hash=own_hash)

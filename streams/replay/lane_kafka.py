@@ -127,10 +127,10 @@ def main() -> None:
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the starter is told too, and ends this
     pipe = os.fdopen(os.dup(1), "wb")
     os.dup2(2, 1)  # whatever a reward function prints is no message
-    job: Job = pickle.load(sys.stdin.buffer)
-    threading.Thread(target=_end_with_starter, daemon=True).start()
-    prepare_process()
     try:
+        job: Job = pickle.load(sys.stdin.buffer)
+        threading.Thread(target=_end_with_starter, daemon=True).start()
+        prepare_process()
         asyncio.run(work(job, pipe))
     except RollbusError as error:
         _write(pipe, pickle.dumps(((0, 0, 0), Failed(type(error).__name__, str(error)))))

@@ -4,7 +4,7 @@ from typing import Any
 
 import pytest
 
-from rollbus.cli.replay import plan_of, replay_of
+from rollbus.cli.replay_plan import plan_of, replay_of
 from rollbus.settings import Settings
 from rollbus.streams.rewards.endpoint import Endpoint
 

@@ -1,0 +1,55 @@
+"""A log as live leaves it: the events of the other benchmarks, and a tick in every partition for a second of them."""
+
+import asyncio
+import random
+import sys
+
+from aiokafka import AIOKafkaProducer
+
+from benchmarks.streams.events import episode
+from benchmarks.streams.load import settings
+from rollbus.schemas.codec import encode
+from rollbus.schemas.config import AssemblyConfig
+from rollbus.schemas.control import Tick
+from rollbus.streams.assembly import AssemblyStage
+from rollbus.streams.topics_kafka import ensure_topics
+
+AT_ONCE = 128
+"""Episodes whose events are interleaved, as of so many agents at work; each takes a second: 1,024 events between two
+ticks, 256 in each partition."""
+TICK_MS = 1_000
+
+
+async def load(bootstrap_servers: str, namespace: str, episodes: int) -> tuple[int, int]:
+    """Make the topics and fill them; return records and bytes."""
+    made = settings(bootstrap_servers, namespace)
+    await ensure_topics(made, [AssemblyStage(AssemblyConfig())])
+    chance, records, size = random.Random(1), 0, 0
+    topic = namespace + "episode-events"
+    producer = AIOKafkaProducer(
+        **made.kafka.client_options(), compression_type="zstd", linger_ms=20, max_batch_size=262_144
+    )
+    await producer.start()
+    try:
+        for second, first in enumerate(range(0, episodes, AT_ONCE)):
+            several = [(n, episode(n, chance)) for n in range(first, min(first + AT_ONCE, episodes))]
+            for events in zip(*(events for _, events in several), strict=True):
+                for (number, _), event in zip(several, events, strict=True):
+                    await producer.send(topic, event, key=f"episode-{number}".encode())
+                    records, size = records + 1, size + len(event)
+            tick = encode(_tick(second))
+            for partition in range(made.event_partitions):
+                await producer.send(topic, tick, partition=partition)
+                records, size = records + 1, size + len(tick)
+        await producer.flush()
+    finally:
+        await producer.stop()
+    return records, size
+
+
+def _tick(second: int) -> Tick:
+    return Tick(number=second, stream_time_ms=second * TICK_MS, wall_clock_ms=second * TICK_MS, interval_ms=TICK_MS)
+
+
+if __name__ == "__main__":
+    print(*asyncio.run(load(sys.argv[1], sys.argv[2], int(sys.argv[3]))))

@@ -1,0 +1,136 @@
+"""What `rollbus replay` shows: how far it is, what came out, which replays there are, and how two of them differ."""
+
+import time
+from collections.abc import Iterable
+from contextlib import suppress
+from datetime import UTC, datetime
+from typing import TYPE_CHECKING
+
+from rollbus.cli.output import Console, Table
+
+if TYPE_CHECKING:
+    from rollbus.schemas.replays import ReplayManifest, ReplayRange
+    from rollbus.streams.replay.compare import Comparison
+    from rollbus.streams.replay.passage_kafka import Watch
+
+
+class ProgressLine:
+    """A bar over the range's offsets: throughput, remaining time, and how far stream time has come."""
+
+    def __init__(self, console: Console) -> None:
+        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+        self.records = self.size = 0
+        self._start = time.monotonic()
+        self.seconds = 0.0
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TaskProgressColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[speed]}"),
+            console=console,
+            transient=True,
+        )
+        self._task = self._bar.add_task("replaying", total=None, speed="")
+
+    def __enter__(self) -> "ProgressLine":
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds = time.monotonic() - self._start
+        self._bar.stop()
+
+    def watch(self) -> "Watch":
+        """Return what a replay tells."""
+        from rollbus.streams.replay.passage_kafka import Watch
+
+        return Watch(begin=self._begin, progress=self._progress, stream_time=self._stream_time)
+
+    def _begin(self, ranges: "tuple[ReplayRange, ...]") -> None:
+        self._start = time.monotonic()
+        self.records = self.size = 0
+        self._bar.update(self._task, completed=0, total=sum(one.to_offset - one.from_offset for one in ranges))
+
+    def _progress(self, offsets: int, records: int, size: int) -> None:
+        self.records += records
+        self.size += size
+        elapsed = max(time.monotonic() - self._start, 1e-3)
+        speed = f"{self.records / elapsed:,.0f} records/s  {self.size / elapsed / 1e6:.1f} MB/s"
+        self._bar.update(self._task, advance=offsets, speed=speed)
+
+    def _stream_time(self, ms: int) -> None:
+        self._bar.update(self._task, description=f"replaying {_time(ms)}")
+
+
+def show_manifest(manifest: "ReplayManifest", *, dry_run: bool = False) -> None:
+    """Print a manifest."""
+    console = Console()
+    for stage in manifest.missing:
+        console.print(f"missing: {stage.topic}[{stage.partition}] {stage.from_offset} … {stage.to_offset - 1}")
+    table = Table("stage", "records in", "records out", "dead letters", "digest")
+    for one in manifest.digests:
+        table.add_row(one.stage, f"{one.records_in:,}", f"{one.records_out:,}", str(one.dead_letters), one.digest)
+    console.print(table)
+    written = ", ".join(f"{count:,} {topic}" for topic, count in manifest.records.items())
+    console.print(f"{'would write' if dry_run else 'wrote'} {written or 'nothing'}")
+    if not dry_run:
+        console.print(f"replay {manifest.name!r} stands in {manifest.namespace}*, and counts from now on")
+
+
+def show_replays(manifests: "Iterable[ReplayManifest]") -> None:
+    """Print a line for each replay."""
+    from rollbus.streams.replay.plan import CHAIN
+
+    table = Table("name", "state", "stages", "from (stream time, UTC)", "to", "otherwise", "records", "code")
+    for one in manifests:
+        changed = ", ".join(_changed(one)) or "–"
+        span = (_time(one.from_ms), _time(one.to_ms))
+        records = f"{sum(one.records.values()):,}" if one.records else "–"
+        table.add_row(
+            one.name,
+            one.state,
+            "all" if one.stages == CHAIN else " → ".join(one.stages),
+            *span,
+            changed,
+            records,
+            one.code_hash[:8],
+        )
+    Console().print(table)
+
+
+def show_comparison(found: "Comparison", namespace: str) -> None:
+    """Print what is alike, what is not, and where SQL goes on."""
+    from rollbus.streams.replay.plan import namespace_of
+
+    console = Console()
+    alike = ", ".join(f"{count:,} {kind}" for kind, count in found.same.items()) or "nothing"
+    console.print(f"{found.one} and {found.other} have alike: {alike}")
+    for title, edge in (("different", False), ("cut by the range's edge", True)):
+        rows = [each for each in found.differences if each.edge is edge]
+        if rows:
+            table = Table("what", "how", "why", "count", "examples", title=title, title_justify="left")
+            for each in rows:
+                table.add_row(each.kind, each.what, each.cause, f"{each.count:,}", "\n".join(each.examples))
+            console.print(table)
+    if not found.inside:
+        console.print("no difference inside the range")
+    sides = [namespace if name == "live" else namespace_of(name) for name in (found.one, found.other)]
+    ask = f"--param namespace={sides[0]} --param replay={sides[1]}"
+    console.print(f"go on in SQL: rollbus sql run live_against_replay {ask}", soft_wrap=True)
+
+
+def _changed(manifest: "ReplayManifest") -> list[str]:
+    """Return what a replay did otherwise, as its options are called."""
+    stages = {override.stage for override in manifest.overrides}
+    told = ["reward"] * ("scoring" in stages) + ["grouping or curriculum"] * ("grouping" in stages)
+    return told + ["rewards of the end"] * (manifest.rewards == "end") + ["scored anew"] * (manifest.scores == "anew")
+
+
+def _time(ms: int | None) -> str:
+    if not ms:
+        return "–" if ms is None else "the beginning"
+    with suppress(OverflowError, OSError, ValueError):
+        return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    return str(ms)

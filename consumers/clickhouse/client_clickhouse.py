@@ -4,17 +4,20 @@ UnavailableError is worth another try (no answer, too busy, too many parts); Rej
 state on the server (no session), for one thread at a time; the sink calls it in a thread.
 """
 
+from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import dataclass
 from typing import Any
 
 import clickhouse_connect
 from clickhouse_connect.datatypes.base import ClickHouseType
-from clickhouse_connect.datatypes.registry import get_from_name
 from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import ClickHouseError, OperationalError
 from urllib3.exceptions import HTTPError
 
+from rollbus.consumers.clickhouse.columns import column_type, encode
 from rollbus.consumers.clickhouse.origin import Row
 from rollbus.consumers.clickhouse.settings import ClickHouseSettings
 from rollbus.schemas.errors import RejectedError, ServiceError, UnavailableError
@@ -44,6 +47,17 @@ INSERT_SETTINGS = {
     "async_insert": 0,  # the answer means: written
     "throw_on_max_partitions_per_insert_block": 0,  # a producer's clock may spread a block over many months
 }
+
+
+@dataclass(frozen=True, slots=True)
+class Insert:
+    """Rows of one table that are written together."""
+
+    table: str
+    rows: Sequence[Row]
+    """At least one; all have the same columns."""
+    token: str | None = None
+    """The name under which ClickHouse knows a repeated insert."""
 
 
 class ClickHouse:
@@ -76,24 +90,36 @@ class ClickHouse:
 
     def insert(self, table: str, rows: Sequence[Row], *, token: str | None = None) -> None:
         """Insert rows that all have the same columns; returns once they are written."""
-        if not rows:
-            return
+        if rows:
+            self.insert_in_turn(deque([Insert(table, rows, token)]))
+
+    def insert_in_turn(self, waiting: deque[Insert]) -> None:
+        """Insert one after the other, and take from `waiting` what is written: after an error, the rest is in it.
+
+        While the server works on one insert, the next is made ready.
+        """
+        with ThreadPoolExecutor(1, "clickhouse-encode") as beside:
+            making = self._making(waiting[0], beside) if waiting else None
+            while making is not None:
+                insert = waiting[0]
+                with self._translated(f"insert of {len(insert.rows)} rows into {insert.table}"):
+                    body = making.result()
+                    making = self._making(waiting[1], beside) if len(waiting) > 1 else None
+                    self._send(body, insert.token)
+                waiting.popleft()
+
+    def _making(self, insert: Insert, beside: Executor) -> "Future[bytes]":
+        with self._translated(f"insert of {len(insert.rows)} rows into {insert.table}"):
+            client = self._connected()
+            types = self._types(client, insert.table)
+            return beside.submit(encode, insert.table, insert.rows, types, client.write_compression)
+
+    def _send(self, body: bytes, token: str | None) -> None:
         settings: dict[str, Any] = dict(INSERT_SETTINGS)
         if token is not None:
             settings["insert_deduplication_token"] = token
-        names = list(rows[0])
-        columns = [[row[name] for row in rows] for name in names]
-        with self._translated(f"insert of {len(rows)} rows into {table}"):
-            client = self._connected()
-            types = self._types(client, table)
-            client.insert(
-                table,
-                columns,
-                column_names=names,
-                column_types=[types[name] for name in names],
-                column_oriented=True,
-                settings=settings,
-            )
+        client = self._connected()
+        client.raw_insert(insert_block=body, settings=settings, compression=client.write_compression)
 
     def close(self) -> None:
         """Close the connection; the next use opens another."""
@@ -125,7 +151,7 @@ class ClickHouse:
                 raise RejectedError(
                     f"table {self._database}.{table} does not exist; was the database migrated by an older version?"
                 )
-            self._column_types[table] = {name: get_from_name(type_name) for name, type_name in found}
+            self._column_types[table] = {name: column_type(type_name) for name, type_name in found}
         return self._column_types[table]
 
     @contextmanager

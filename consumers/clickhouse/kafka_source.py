@@ -16,6 +16,7 @@ from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError
 from rollbus.consumers.clickhouse.chunk_joiner import KafkaRecord
 from rollbus.consumers.clickhouse.settings import SinkSettings
 from rollbus.schemas.errors import UnavailableError
+from rollbus.schemas.making import maker
 from rollbus.schemas.topics import MAX_MESSAGE_BYTES, TOPICS
 
 logger = logging.getLogger(__name__)
@@ -24,6 +25,8 @@ METADATA_MAX_AGE_MS = 5_000
 """A topic that is created later is noticed after so long."""
 MAX_RECORDS = 5_000
 """Of one poll: the buffer's limits are checked in between."""
+
+_record = maker(KafkaRecord)
 
 Partition = tuple[str, int]
 """Topic without the namespace, and number."""
@@ -94,7 +97,11 @@ class KafkaSource(ConsumerRebalanceListener):  # type: ignore[misc]
             raise UnavailableError(f"Kafka at {self._settings.kafka.bootstrap_servers}: {error!r}") from error
         if generation != self.generation:
             return Fetched(self.generation, {}, {}, (), {})
-        records = tuple(self._record(record) for batch in fetched.values() for record in batch)
+        records = tuple(
+            _record(self._names[tp.topic], tp.partition, found.offset, found.timestamp, found.key, found.value)
+            for tp, batch in fetched.items()
+            for found in batch
+        )
         return Fetched(generation, starts, ends, records, positions)
 
     async def commit(self, offsets: Mapping[Partition, int]) -> bool:
@@ -152,16 +159,6 @@ class KafkaSource(ConsumerRebalanceListener):  # type: ignore[misc]
 
     def _partition(self, tp: TopicPartition) -> Partition:
         return self._names[tp.topic], tp.partition
-
-    def _record(self, record: Any) -> KafkaRecord:
-        return KafkaRecord(
-            topic=self._names[record.topic],
-            partition=record.partition,
-            offset=record.offset,
-            timestamp_ms=record.timestamp,
-            key=record.key,
-            value=record.value,
-        )
 
 
 async def connect(settings: SinkSettings, *, pauses: Iterable[float], stop: asyncio.Event) -> KafkaSource | None:

@@ -17,6 +17,7 @@ from rollbus.schemas.chunks import is_chunk
 from rollbus.schemas.codec import decode
 from rollbus.schemas.drops import DeadLetter
 from rollbus.schemas.errors import RecordError
+from rollbus.schemas.making import maker
 
 STAGE = "sink"
 
@@ -29,7 +30,11 @@ class Entry:
     rows: Rows
     size_bytes: int
     digest: bytes
-    dead_letters: int = 0
+    dead_letters: int
+
+
+_entry = maker(Entry)
+_place = maker(Origin)
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,8 +88,8 @@ class PartitionBuffer:
         rows, dead_letters = self._read(record)
         value = record.value or b""
         digest = hashlib.blake2b(value, digest_size=16).digest()
-        self._entries.append(Entry(record.offset, rows, len(value), digest, dead_letters))
-        self._position = max(self._position, record.offset + 1)
+        self._entries.append(_entry(record.offset, rows, len(value), digest, dead_letters))
+        self._position = record.offset + 1
         self.rows += len(rows)
         self.bytes += len(value)
 
@@ -189,4 +194,4 @@ class PartitionBuffer:
         return dead_letter(letter, self._origin(record))
 
     def _origin(self, record: KafkaRecord) -> Origin:
-        return Origin(self.namespace, record.topic, record.partition, record.offset, record.timestamp_ms)
+        return _place(self.namespace, record.topic, record.partition, record.offset, record.timestamp_ms)

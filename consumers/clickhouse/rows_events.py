@@ -1,8 +1,8 @@
 """Events → `events` (every kind), and one typed table for each kind that carries more than the envelope."""
 
 import dataclasses
+import json
 from array import array
-from typing import Any
 
 from rollbus.consumers.clickhouse.origin import Origin, Row, Rows, time_ms
 from rollbus.schemas.events import (
@@ -20,7 +20,8 @@ from rollbus.schemas.events import (
 from rollbus.schemas.ids import canonical_json
 from rollbus.schemas.tokens import decode_logprobs, decode_token_ids
 
-_MESSAGE_FIELDS = tuple(field.name for field in dataclasses.fields(Message))
+_MESSAGE_FIELDS = tuple(sorted(field.name for field in dataclasses.fields(Message)))
+_quoted = json.encoder.encode_basestring
 
 
 def episode_started(event: EpisodeStarted, origin: Origin) -> Rows:
@@ -65,8 +66,8 @@ def _turn(event: TurnRecorded, origin: Origin) -> Row:
         choice=event.choice,
         prefix_count=event.prefix_count,
         prefix_hash=event.prefix_hash,
-        added_messages=canonical_json([_message(message) for message in event.added_messages]),
-        completion=canonical_json(_message(event.completion)),
+        added_messages=f"[{','.join(map(message_json, event.added_messages))}]",
+        completion=message_json(event.completion),
         completion_text=event.completion.content,
         logprob_mode=event.logprob_mode,
         temperature=event.temperature,
@@ -87,7 +88,8 @@ def _turn(event: TurnRecorded, origin: Origin) -> Row:
         streamed=event.streamed,
         trainable=event.trainable,
         untrainable_reason=event.untrainable_reason,
-        **_times(event),
+        occurred_at=time_ms(event.occurred_at_ms),
+        episode_started_at=time_ms(event.episode_started_at_ms),
     )
 
 
@@ -115,7 +117,8 @@ def tool_called(event: ToolCalled, origin: Origin) -> Rows:
         result=event.result,
         error=event.error,
         latency_ms=event.latency_ms,
-        **_times(event),
+        occurred_at=time_ms(event.occurred_at_ms),
+        episode_started_at=time_ms(event.episode_started_at_ms),
     )
     return [_event(event, origin), ("tool_calls", row)]
 
@@ -133,7 +136,8 @@ def reward_reported(event: RewardReported, origin: Origin) -> Rows:
         supersedes=event.supersedes,
         retracted=event.retracted,
         comment=event.comment,
-        **_times(event),
+        occurred_at=time_ms(event.occurred_at_ms),
+        episode_started_at=time_ms(event.episode_started_at_ms),
     )
     return [_event(event, origin), ("rewards", row)]
 
@@ -154,20 +158,20 @@ def episode_ended(event: EpisodeEnded, origin: Origin) -> Rows:
 
 def writer_closed(event: WriterClosed, origin: Origin) -> Rows:
     """Return the event with its count as detail."""
-    return [_event(event, origin, count=event.count)]
+    return [_event(event, origin, canonical_json({"count": event.count}))]
 
 
 def excluded(event: Excluded, origin: Origin) -> Rows:
     """Return the event with its reason as detail."""
-    return [_event(event, origin, reason=event.reason)]
+    return [_event(event, origin, canonical_json({"reason": event.reason}))]
 
 
 def alias_declared(event: AliasDeclared, origin: Origin) -> Rows:
     """Return the event with the alias as detail."""
-    return [_event(event, origin, alias=event.alias)]
+    return [_event(event, origin, canonical_json({"alias": event.alias}))]
 
 
-def _event(event: Event, origin: Origin, **detail: Any) -> tuple[str, Row]:
+def _event(event: Event, origin: Origin, detail: str = "") -> tuple[str, Row]:
     row = origin.row(
         event_id=event.event_id,
         kind=type(event).__name__,
@@ -177,21 +181,17 @@ def _event(event: Event, origin: Origin, **detail: Any) -> tuple[str, Row]:
         sequence=event.sequence,
         producer=event.producer,
         environment=event.environment,
-        detail=canonical_json(detail) if detail else "",
-        **_times(event),
+        detail=detail,
+        occurred_at=time_ms(event.occurred_at_ms),
+        episode_started_at=time_ms(event.episode_started_at_ms),
     )
     return "events", row
 
 
-def _times(event: Event) -> Row:
-    return {
-        "occurred_at": time_ms(event.occurred_at_ms),
-        "episode_started_at": time_ms(event.episode_started_at_ms),
-    }
-
-
-def _message(message: Message) -> dict[str, Any]:
-    return {name: value for name in _MESSAGE_FIELDS if (value := getattr(message, name)) is not None}
+def message_json(message: Message) -> str:
+    """Return a message's canonical JSON without what it lacks; every field of a message is text."""
+    said = [f'"{name}":{_quoted(value)}' for name in _MESSAGE_FIELDS if (value := getattr(message, name)) is not None]
+    return f"{{{','.join(said)}}}"
 
 
 def _token_ids(data: bytes | None) -> "array[int]":

@@ -13,16 +13,18 @@ token, ReplacingMergeTree by id absorbs the rows. Nothing is lost, because offse
 """
 
 import asyncio
+import gc
 import logging
 import signal
+import sys
 import time
+from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import partial
 from typing import Protocol, TypeVar
 
-from rollbus.consumers.clickhouse.client_clickhouse import ClickHouse
+from rollbus.consumers.clickhouse.client_clickhouse import ClickHouse, Insert
 from rollbus.consumers.clickhouse.kafka_source import Fetched, KafkaSource, Partition, connect
 from rollbus.consumers.clickhouse.migrator import migrate
 from rollbus.consumers.clickhouse.origin import Row
@@ -35,6 +37,11 @@ logger = logging.getLogger(__name__)
 POLL_S = 0.2
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 10.0
 """Pauses between attempts double from the first to the longest."""
+
+SWITCH_INTERVAL_S = 0.0005
+"""How long a thread that writes waits for one that reads to give up Python's lock: several times per insert."""
+COLLECT_EVERY = 100_000
+"""Objects made between two searches for unused cycles; rows make none, and there are many at a time."""
 
 Result = TypeVar("Result")
 
@@ -135,18 +142,15 @@ class Sink:
             self._waiting_since = self._clock() if left_over else None
         if not self._pending:
             return
-        plan = [self._plan_row(made) for made in self._pending]
-        await attempt(lambda: self._insert("sink_ranges", plan, None))
-        for made in self._pending:
-            for table, rows in made.tables.items():
-                await attempt(partial(self._insert, table, rows, made.token(table)))
+        waiting = deque([Insert("sink_ranges", [self._plan_row(made) for made in self._pending])])
+        waiting += (
+            Insert(table, rows, made.token(table)) for made in self._pending for table, rows in made.tables.items()
+        )
+        await attempt(lambda: asyncio.to_thread(self._client.insert_in_turn, waiting))
         offsets = {(made.topic, made.partition): made.next_offset for made in self._pending}
         if generation == self._source.generation and await attempt(lambda: self._source.commit(offsets)):
             self._count(self._pending)
         self._pending = []
-
-    async def _insert(self, table: str, rows: list[Row], token: str | None) -> None:
-        await asyncio.to_thread(self._client.insert, table, rows, token=token)
 
     async def _take(self, fetched: Fetched) -> None:
         if fetched.generation != self._generation:
@@ -286,4 +290,6 @@ def run_sink(settings: SinkSettings) -> SinkCounters:
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
         return await run_sink_async(settings, stop=stop)
 
+    sys.setswitchinterval(SWITCH_INTERVAL_S)
+    gc.set_threshold(COLLECT_EVERY)
     return asyncio.run(until_signalled())

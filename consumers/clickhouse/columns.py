@@ -1,0 +1,67 @@
+"""Rows of one table → the body of one insert, by clickhouse-connect's encoders.
+
+Apart from sending it, so that one insert is made ready while the server still works on the one before.
+
+Token ids and log-probs lie in memory as ClickHouse reads them, so they are copied whole, however long, where the
+library would take every number into Python's hands twice.
+"""
+
+import sys
+from array import array
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from operator import itemgetter
+from typing import Any
+
+from clickhouse_connect.datatypes.base import ClickHouseType
+from clickhouse_connect.datatypes.container import Array
+from clickhouse_connect.datatypes.registry import get_from_name, parse_name
+from clickhouse_connect.driver.insert import InsertContext
+from clickhouse_connect.driver.transform import NativeTransform
+
+from rollbus.consumers.clickhouse.origin import Row
+
+_PACKED = {"Array(Int32)": "i", "Array(Float32)": "f"}
+"""Types whose values may be arrays of this kind, in memory as on the wire."""
+
+
+class PackedArray(Array, registered=False):
+    """`Array(Int32)` or `Array(Float32)` that copies `array.array` values as they are; others as the library does."""
+
+    def write_column_data(self, column: Sequence[Any], dest: bytearray, ctx: InsertContext) -> None:
+        """Append where each value ends, then the numbers of all of them."""
+        kind = _PACKED[self.name]
+        if sys.byteorder == "big" or not all(type(value) is array and value.typecode == kind for value in column):
+            super().write_column_data(column, dest, ctx)
+            return
+        dest += array("Q", accumulate(map(len, column))).tobytes()
+        dest += b"".join(column)
+
+
+def column_type(name: str) -> ClickHouseType:
+    """Return what encodes a column of the type with this name."""
+    return PackedArray(parse_name(name)[2]) if name in _PACKED else get_from_name(name)
+
+
+def encode(table: str, rows: Sequence[Row], types: Mapping[str, ClickHouseType], compression: str | None) -> bytes:
+    """Return the statement and the data of an insert; raises DataError for what a column cannot hold."""
+    names = list(rows[0])
+    context = InsertContext(
+        table,
+        names,
+        [types[name] for name in names],
+        _columns(names, rows),
+        column_oriented=True,
+        compression=compression,
+        block_size=len(rows),
+    )
+    body = b"".join(NativeTransform.build_insert(context))
+    if context.insert_exception is not None:
+        raise context.insert_exception
+    return body
+
+
+def _columns(names: Sequence[str], rows: Sequence[Row]) -> list[Sequence[Any]]:
+    if len(names) == 1:  # an itemgetter of one name returns no tuple
+        return [[row[names[0]] for row in rows]]
+    return list(zip(*map(itemgetter(*names), rows), strict=True))

@@ -16,7 +16,7 @@ from rollbus.schemas import chunks
 from rollbus.schemas.attempts import ATTEMPT_HEADER, ORIGIN_HEADER, origin_of
 from rollbus.schemas.codec import decode
 from rollbus.schemas.drops import DeadLetter
-from rollbus.schemas.errors import RecordError, UnavailableError
+from rollbus.schemas.errors import RecordError
 from rollbus.schemas.kafka_connection import KafkaConnection
 from rollbus.schemas.topics import DEAD_LETTERS, MAX_MESSAGE_BYTES
 
@@ -40,7 +40,7 @@ async def read_dead_letters_async(kafka: KafkaConnection, namespace: str) -> lis
     try:
         found = [_letter(record.value, open_parts) async for record in _records(kafka, {place: 0})]
     except KafkaError as error:
-        raise UnavailableError(f"Kafka at {kafka.bootstrap_servers}: {error!r}") from error
+        raise kafka.unavailable(error) from error
     return [letter for letter in found if letter is not None]
 
 
@@ -52,7 +52,7 @@ async def reinject_async(kafka: KafkaConnection, letters: Iterable[DeadLetter], 
         if found and not dry_run:
             await _write(kafka, found)
     except KafkaError as error:
-        raise UnavailableError(f"Kafka at {kafka.bootstrap_servers}: {error!r}") from error
+        raise kafka.unavailable(error) from error
     return found
 
 

@@ -1,6 +1,7 @@
 """How every process reaches the broker: addresses, TLS and SASL, once for producers, workers, sink and trainer.
 
-`client_options()` gives the keyword arguments that every aiokafka client and producer takes.
+`client_options()` gives the keyword arguments that every aiokafka client and producer takes; `unavailable()` turns what
+such a client raises into our error.
 """
 
 import ssl
@@ -9,7 +10,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, SecretStr, model_validator
 
-from rollbus.schemas.errors import ConfigurationError
+from rollbus.schemas.errors import ConfigurationError, UnavailableError
 
 
 class KafkaConnection(BaseModel):
@@ -53,6 +54,19 @@ class KafkaConnection(BaseModel):
             options["ssl_context"] = self._ssl_context()
         return options
 
+    def unavailable(self, error: BaseException) -> UnavailableError:
+        """Return our error for a client's: which broker, what it said, and what to look at."""
+        return UnavailableError(f"Kafka at {self.bootstrap_servers} {how_it_failed(error)}; {self._remedy()}")
+
+    def _remedy(self) -> str:
+        """Say what to look at: the client tells a refused password from no answer in its log only."""
+        if self.security_protocol == "PLAINTEXT":
+            return "does it run (`rollbus status`), and is `kafka: bootstrap_servers:` its address?"
+        user = f", and the password of user {self.username} right" if self.username else ""
+        return (
+            f"does it run, and is security_protocol {self.security_protocol}{user}? The line logged before says which"
+        )
+
     def _ssl_context(self) -> ssl.SSLContext:
         try:
             context = ssl.create_default_context(cafile=self.ssl_ca_file)
@@ -61,3 +75,10 @@ class KafkaConnection(BaseModel):
         except (OSError, ssl.SSLError) as error:
             raise ConfigurationError(f"TLS certificates for Kafka cannot be loaded: {error}") from error
         return context
+
+
+def how_it_failed(error: BaseException) -> str:
+    """Say what a client's error means, after the word Kafka."""
+    if type(error).__name__ == "KafkaConnectionError":  # the client's class, which is not imported here
+        return "cannot be reached"
+    return f"does not answer as it should: {error!r}"

@@ -11,7 +11,7 @@ from aiokafka.errors import KafkaError
 
 from rollbus.schemas.chunks import is_chunk
 from rollbus.schemas.codec import decode, encode, record_name
-from rollbus.schemas.errors import RecordError, UnavailableError
+from rollbus.schemas.errors import RecordError
 from rollbus.schemas.events import EpisodeStarted, Excluded
 from rollbus.schemas.steps import StepCompleted
 from rollbus.schemas.topics import EPISODE_EVENTS, EXCLUSIONS, TRAINING_STEPS
@@ -57,7 +57,7 @@ async def write_exclusions(settings: StreamSettings, records: Sequence[Excluded]
             await write(producer, rows)
             await producer.commit_transaction()
     except (KafkaError, OSError) as error:
-        raise UnavailableError(f"Kafka at {settings.kafka.bootstrap_servers}: {error!r}") from error
+        raise settings.kafka.unavailable(error) from error
     finally:
         await stop_producer(producer)
     return len(new)

@@ -14,7 +14,7 @@ from aiokafka.errors import KafkaError
 from rollbus.schemas import chunks
 from rollbus.schemas.codec import decode
 from rollbus.schemas.control import RunCommand
-from rollbus.schemas.errors import RecordError, UnavailableError
+from rollbus.schemas.errors import RecordError
 from rollbus.schemas.topics import BATCHES, RUN_LOG
 from rollbus.streams.run_status import RunStatus, large, run_statuses
 from rollbus.streams.sending_kafka import send_record
@@ -43,7 +43,7 @@ async def list_runs_async(settings: StreamSettings) -> dict[str, RunStatus]:
     try:
         return run_statuses([pair async for pair in _records(settings)])
     except KafkaError as error:
-        raise UnavailableError(f"Kafka at {settings.kafka.bootstrap_servers}: {error!r}") from error
+        raise settings.kafka.unavailable(error) from error
 
 
 async def _records(settings: StreamSettings) -> AsyncIterator[tuple[str, Any]]:

@@ -6,7 +6,6 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError
 
 from rollbus.schemas.codec import encode
-from rollbus.schemas.errors import UnavailableError
 from rollbus.schemas.topics import Topic
 from rollbus.streams.settings import StreamSettings
 
@@ -19,6 +18,6 @@ async def send_record(settings: StreamSettings, topic: Topic, key: str, record: 
         name = topic.full_name(settings.namespace)
         await producer.send_and_wait(name, encode(record), key=key.encode(), partition=0)
     except KafkaError as error:
-        raise UnavailableError(f"Kafka at {settings.kafka.bootstrap_servers}: {error!r}") from error
+        raise settings.kafka.unavailable(error) from error
     finally:
         await producer.stop()

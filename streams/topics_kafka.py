@@ -195,17 +195,6 @@ async def _admin(settings: StreamSettings) -> AsyncIterator[AIOKafkaAdminClient]
         await admin.start()
         yield admin
     except (KafkaError, OSError) as error:
-        raise UnavailableError(
-            f"Kafka at {settings.kafka.bootstrap_servers}: {error!r}; {_remedy(settings)}"
-        ) from error
+        raise settings.kafka.unavailable(error) from error
     finally:
         await admin.close()
-
-
-def _remedy(settings: StreamSettings) -> str:
-    """Say what to look at: the client tells a refused password from no answer in its log only."""
-    kafka = settings.kafka
-    if kafka.security_protocol == "PLAINTEXT":
-        return "does it run (`rollbus status`)?"
-    user = f", and the password of user {kafka.username} right" if kafka.username else ""
-    return f"does it run, and is security_protocol {kafka.security_protocol}{user}? The line logged before says which"

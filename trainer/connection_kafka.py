@@ -9,7 +9,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import IllegalOperation, KafkaError, ProducerFenced, UnknownTopicOrPartitionError
 
 from rollbus.schemas.errors import ConfigurationError, FencedError, UnavailableError
-from rollbus.schemas.kafka_connection import KafkaConnection
+from rollbus.schemas.kafka_connection import KafkaConnection, how_it_failed
 from rollbus.schemas.topics import MAX_MESSAGE_BYTES
 
 METADATA_LOOKS, METADATA_PAUSE_S = 12, 0.25
@@ -40,7 +40,7 @@ def kafka_errors(what: str) -> Iterator[None]:
     except ProducerFenced as error:
         raise FencedError(f"{what}: a newer trainer of this model has taken over") from error
     except (KafkaError, IllegalOperation, OSError, TimeoutError) as error:
-        raise UnavailableError(f"{what}: Kafka does not answer as it should: {error!r}") from error
+        raise UnavailableError(f"{what}: Kafka {how_it_failed(error)}") from error
 
 
 async def partition_counts(connection: KafkaConnection, topics: Collection[str]) -> Mapping[str, int]:

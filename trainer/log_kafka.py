@@ -225,3 +225,7 @@ async def _stop_quietly(client: AIOKafkaProducer | AIOKafkaConsumer | KafkaPaylo
             await stop()
     except (KafkaError, OSError, TimeoutError) as error:
         logger.debug("while stopping a client: %r", error)
+    except asyncio.CancelledError:  # aiokafka lets the one of a fetch that it has cancelled itself escape
+        task = asyncio.current_task()
+        if task is not None and task.cancelling():
+            raise

@@ -29,8 +29,8 @@ async def publish_all(connection: KafkaConnection, namespace: str, publications:
             max_request_size=MAX_MESSAGE_BYTES,
             compression_type="zstd",
         )
-        await producer.start()
         try:
+            await producer.start()
             for publication in publications:
                 topic = publication.topic.full_name(namespace)
                 for frame in split(encode(publication.record)):

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.errors import KafkaError
 
 from rollbus.schemas.codec import decode, record_name
 from rollbus.schemas.control import RunCommand
@@ -92,7 +93,11 @@ class Follower(ABC):
 
     async def _open(self) -> AIOKafkaConsumer:
         consumer = AIOKafkaConsumer(**reader_options(self._connection))
-        await consumer.start()
+        try:
+            await consumer.start()
+        except KafkaError:
+            await consumer.stop()
+            raise
         self._consumer = consumer
         consumer.assign(list(self._joiners))
         consumer.pause(*self._joiners)

@@ -84,4 +84,4 @@ class KafkaLog:
             ]
 
     def _unavailable(self, error: Exception) -> UnavailableError:
-        return UnavailableError(f"Kafka at {self._kafka.bootstrap_servers}: {error!r}")
+        return self._kafka.unavailable(error)

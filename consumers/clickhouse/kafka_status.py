@@ -9,7 +9,6 @@ from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import GroupCoordinatorNotAvailableError, KafkaError
 
 from rollbus.consumers.clickhouse.settings import SinkSettings
-from rollbus.schemas.errors import UnavailableError
 from rollbus.schemas.topics import TOPICS
 
 
@@ -56,7 +55,7 @@ async def sink_status_async(settings: SinkSettings) -> list[PartitionLag]:
         begins = await consumer.beginning_offsets(partitions)
         ends = await consumer.end_offsets(partitions)
     except KafkaError as error:
-        raise UnavailableError(f"Kafka at {settings.kafka.bootstrap_servers}: {error!r}") from error
+        raise settings.kafka.unavailable(error) from error
     finally:
         await admin.close()
         await consumer.stop()

@@ -15,7 +15,7 @@ from rollbus.consumers.clickhouse.chunk_joiner import ChunkJoiner, KafkaRecord
 from rollbus.consumers.loggers.protocol import RunLogger
 from rollbus.schemas.chunks import is_chunk
 from rollbus.schemas.codec import decode
-from rollbus.schemas.errors import RecordError, UnavailableError
+from rollbus.schemas.errors import RecordError
 from rollbus.schemas.kafka_connection import KafkaConnection
 from rollbus.schemas.steps import Evaluation, StepCompleted
 from rollbus.schemas.topics import EVALUATIONS, MAX_MESSAGE_BYTES, TRAINING_STEPS
@@ -50,7 +50,7 @@ async def follow(
         await consumer.start()
         return await _feed(consumer, run_logger, stop, first_pause_s)
     except KafkaError as error:
-        raise UnavailableError(f"Kafka at {kafka.bootstrap_servers}: {error!r}") from error
+        raise kafka.unavailable(error) from error
     finally:
         await consumer.stop()
         await asyncio.to_thread(run_logger.close)

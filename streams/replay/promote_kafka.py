@@ -8,7 +8,7 @@ from aiokafka.errors import KafkaError
 from rollbus.schemas.codec import encode
 from rollbus.schemas.config import ScoringConfig
 from rollbus.schemas.control import ConfigApplied
-from rollbus.schemas.errors import ConfigurationError, UnavailableError
+from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.replays import ReplayManifest
 from rollbus.schemas.topics import STAGE_INPUTS
 from rollbus.streams.output_kafka import Row, new_producer, stop_producer, write
@@ -37,7 +37,7 @@ async def promote(settings: StreamSettings, manifest: ReplayManifest, registry: 
         await write(producer, [row for record in records for row in _rows(settings, record)])
         await producer.commit_transaction()
     except (KafkaError, OSError) as error:
-        raise UnavailableError(f"Kafka at {settings.kafka.bootstrap_servers}: {error!r}") from error
+        raise settings.kafka.unavailable(error) from error
     finally:
         await stop_producer(producer)
     return [f"{record.stage}.{record.run_id}" if record.run_id else record.stage for record in records]

@@ -15,7 +15,7 @@ from aiokafka.errors import KafkaError
 from rollbus.schemas.chunks import is_chunk
 from rollbus.schemas.codec import decode, record_name
 from rollbus.schemas.control import Tick
-from rollbus.schemas.errors import ConfigurationError, DataLossError, UnavailableError
+from rollbus.schemas.errors import ConfigurationError, DataLossError
 from rollbus.schemas.replays import ReplayRange
 from rollbus.schemas.topics import Topic
 from rollbus.streams.replay.range import Bound
@@ -52,7 +52,7 @@ async def reader(settings: StreamSettings) -> AsyncIterator[AIOKafkaConsumer]:
         await asyncio.sleep(0)  # a consumer that is stopped before its tasks have begun raises CancelledError
         yield consumer
     except (KafkaError, OSError) as error:
-        raise UnavailableError(f"Kafka at {settings.kafka.bootstrap_servers}: {error!r}") from error
+        raise settings.kafka.unavailable(error) from error
     finally:
         await consumer.stop()
 

@@ -12,7 +12,7 @@ from contextlib import suppress
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import KafkaError
 
-from rollbus.schemas.errors import DataLossError, UnavailableError
+from rollbus.schemas.errors import DataLossError
 from rollbus.schemas.topics import MAX_MESSAGE_BYTES, Topic
 from rollbus.streams.output_kafka import BATCH_BYTES, REQUEST_TIMEOUT_MS, Row, stop_producer, write
 from rollbus.streams.settings import StreamSettings
@@ -112,6 +112,6 @@ async def end_offsets(settings: StreamSettings, places: list[tuple[str, int]]) -
         ends = await consumer.end_offsets(list(asked.values()))
         return {place: ends[tp] for place, tp in asked.items()}
     except (KafkaError, OSError) as error:
-        raise UnavailableError(f"Kafka at {settings.kafka.bootstrap_servers}: {error!r}") from error
+        raise settings.kafka.unavailable(error) from error
     finally:
         await consumer.stop()

@@ -32,3 +32,23 @@ def test_sasl_over_tls_carries_both() -> None:
 def test_certificates_that_are_not_there_are_named(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="cannot be loaded"):
         KafkaConnection(security_protocol="SSL", ssl_ca_file=tmp_path / "absent.pem").client_options()
+
+
+class KafkaConnectionError(Exception):
+    """Named as the client's error is."""
+
+
+def test_a_broker_that_cannot_be_reached_is_named_with_what_to_look_at() -> None:
+    said = str(KafkaConnection(bootstrap_servers="b:1").unavailable(KafkaConnectionError("[(…, AF_INET: 2)]")))
+    assert said.startswith("Kafka at b:1 cannot be reached; does it run (`rollbus status`)")
+    assert "AF_INET" not in said
+
+
+def test_what_else_a_broker_says_is_kept_and_credentials_are_doubted_with_it() -> None:
+    connection = KafkaConnection(
+        bootstrap_servers="b:1", security_protocol="SASL_PLAINTEXT", username="u", password=SecretStr("hunter2")
+    )
+    said = str(connection.unavailable(ValueError("strange")))
+    assert "ValueError('strange')" in said
+    assert "password of user u right" in said
+    assert "hunter2" not in said

@@ -27,9 +27,10 @@ Place = tuple[str | int, ...]
 def load_settings(model: type[M], path: Path | None, environment: Mapping[str, str]) -> M:
     """Return the settings; raises ConfigurationError that lists every mistake, one line each."""
     values, lines, mistakes = read_document(path, environment)
+    mistakes += _one_underscore(model, environment)
     for place, value in _overrides(model, environment):
         _set(values, place, value)
-        lines[place] = f"environment {ENVIRONMENT_PREFIX}{_LEVEL.join(map(str, place)).upper()}"
+        lines[place] = f"environment {_variable(place)}"
     if not mistakes:
         try:
             return model.model_validate(values)
@@ -102,6 +103,21 @@ def _overrides(model: type[BaseModel], environment: Mapping[str, str]) -> Iterat
         place = tuple(name.removeprefix(ENVIRONMENT_PREFIX).lower().split(_LEVEL))
         if place[0] in model.model_fields:
             yield place, yaml.safe_load(text) if text.strip() else text
+
+
+def _one_underscore(model: type[BaseModel], environment: Mapping[str, str]) -> Iterator[str]:
+    """Yield a mistake for each variable that would set a field if it had two underscores between the levels."""
+    fields = {
+        f"{ENVIRONMENT_PREFIX}{section}_{field}".upper(): _variable((section, field))
+        for section in model.model_fields
+        for field in _fields_at((section,), model)
+    }
+    for name in sorted(environment.keys() & fields.keys()):
+        yield f"  environment {name}: is not a setting; did you mean {fields[name]}?"
+
+
+def _variable(place: Place) -> str:
+    return ENVIRONMENT_PREFIX + _LEVEL.join(map(str, place)).upper()
 
 
 def _set(values: dict[str, Any], place: Place, value: Any) -> None:

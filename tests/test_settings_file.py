@@ -71,6 +71,13 @@ def test_a_mistake_in_the_environment_names_the_variable() -> None:
         load_settings(Example, None, {"ROLLBUS_KAFKA__TIMEOUT_MS": "never"})
 
 
+def test_a_variable_with_one_underscore_between_the_levels_is_a_mistake() -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"ROLLBUS_KAFKA_TIMEOUT_MS: .* did you mean ROLLBUS_KAFKA__TIMEOUT_MS"
+    ):
+        load_settings(Example, None, {"ROLLBUS_KAFKA_TIMEOUT_MS": "5"})
+
+
 def test_a_secret_is_never_printed(tmp_path: Path) -> None:
     path = write(tmp_path, "kafka:\n  password: [hunter2]\n")
     with pytest.raises(ConfigurationError) as caught:

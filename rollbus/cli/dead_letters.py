@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rollbus.cli.groups import Verbs
 from rollbus.cli.output import Console, Table
 from rollbus.cli.root import with_settings
 from rollbus.schemas.errors import ConfigurationError
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 class_option = click.option("--class", "error_class", help="Only letters of this class of error.")
 
 
-@click.group()
+@click.group(cls=Verbs)
 def dead_letters() -> None:
     """What could not be processed, and how to try it again."""
 

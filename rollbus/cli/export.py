@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rollbus.cli.groups import Verbs
 from rollbus.cli.output import counting
 from rollbus.cli.root import with_settings
 
@@ -42,7 +43,7 @@ def export_options(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-@click.group()
+@click.group(cls=Verbs)
 def export() -> None:
     """Write data sets from what was recorded, without what was excluded; see docs/export.md."""
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rollbus.cli.groups import Verbs
 from rollbus.cli.root import log_to_stderr, with_settings
 
 if TYPE_CHECKING:
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
     from rollbus.settings import Settings
 
 
-@click.group()
+@click.group(cls=Verbs)
 def log_to() -> None:
     """Completed steps and evaluations into a tracker, beside training; see docs/export.md."""
 

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rollbus.cli.groups import Verbs
 from rollbus.cli.output import Console, Table
 from rollbus.cli.root import with_settings
 from rollbus.cli.trainer import run_option
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
 reason_option = click.option("--reason", required=True, help="Why; it stands in the log beside the change.")
 
 
-@click.group()
+@click.group(cls=Verbs)
 def policy() -> None:
     """Which weights there are, which are served, and the way back."""
 

@@ -4,13 +4,14 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rollbus.cli.groups import Verbs
 from rollbus.cli.root import log_to_stderr, with_settings
 
 if TYPE_CHECKING:
     from rollbus.settings import Settings
 
 
-@click.group()
+@click.group(cls=Verbs)
 def proxy() -> None:
     """An OpenAI-compatible proxy that records what passes."""
 

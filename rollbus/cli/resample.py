@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rollbus.cli.groups import Verbs
 from rollbus.cli.root import log_to_stderr, with_settings
 from rollbus.schemas.errors import ConfigurationError
 
@@ -15,7 +16,7 @@ if TYPE_CHECKING:
     from rollbus.settings import Settings
 
 
-@click.group()
+@click.group(cls=Verbs)
 def resample() -> None:
     """More attempts at openings that traffic brings only once."""
 

@@ -11,6 +11,8 @@ from typing import Any
 import click
 
 from rollbus import __version__
+from rollbus.cli.groups import Verbs
+from rollbus.cli.log_filter import RepeatFilter
 from rollbus.schemas.errors import RollbusError
 
 
@@ -52,7 +54,7 @@ COMMANDS: dict[str, Entry] = {
 }
 
 
-class Nouns(click.Group):
+class Nouns(Verbs):
     """A group that imports a command's module only when the command is asked for."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
@@ -109,6 +111,8 @@ def rollbus(ctx: click.Context, config: Path | None, debug: bool) -> None:
     every number lands in ClickHouse.
     """
     ctx.obj = SettingsFile(config)
+    for name in ("urllib3", "clickhouse_connect"):  # they log what they raise, and we say it in words
+        logging.getLogger(name).setLevel(logging.ERROR)
 
 
 @dataclass(slots=True)
@@ -129,10 +133,12 @@ class SettingsFile:
 
 
 def log_to_stderr() -> None:
-    """Log for people, from INFO on; of the libraries only what is wrong."""
+    """Log for people, from INFO on; of the libraries only what is wrong, and that not over and over."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     for name in ("httpx", "httpcore", "aiokafka"):
         logging.getLogger(name).setLevel(logging.WARNING)
+    for handler in logging.getLogger().handlers:
+        handler.addFilter(RepeatFilter())
 
 
 def with_settings(command: Callable[..., Any]) -> Callable[..., Any]:

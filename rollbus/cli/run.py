@@ -8,6 +8,7 @@ import click
 import yaml
 from pydantic import ValidationError
 
+from rollbus.cli.groups import Verbs
 from rollbus.cli.output import Console, Table
 from rollbus.cli.root import with_settings
 from rollbus.schemas.config import RunConfig
@@ -20,7 +21,7 @@ if TYPE_CHECKING:
 comment_option = click.option("--comment", help="Why; it stands in the log beside the command.")
 
 
-@click.group()
+@click.group(cls=Verbs)
 def run() -> None:
     """Several runs on one log, and an operator's word to each."""
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rollbus.cli.groups import Verbs
 from rollbus.cli.output import Console, Table, counting
 from rollbus.cli.root import log_to_stderr, with_settings
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from rollbus.settings import Settings
 
 
-@click.group()
+@click.group(cls=Verbs)
 def sink() -> None:
     """Every topic into ClickHouse."""
 

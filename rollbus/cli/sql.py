@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rollbus.cli.groups import Verbs
 from rollbus.cli.output import Console, Table
 from rollbus.cli.root import with_settings
 
@@ -33,7 +34,7 @@ def output_options(command: Callable[..., None]) -> Callable[..., None]:
     return command
 
 
-@click.group()
+@click.group(cls=Verbs)
 def sql() -> None:
     """Ask ClickHouse: saved questions or your own."""
 
@@ -95,6 +96,8 @@ def _split(value: str) -> tuple[str, str]:
 def _print(answer: "Answer", *, output: str, to: Path | None, value: str | None, title: str | None = None) -> None:
     from rollbus.consumers.clickhouse.output import as_csv, as_json, as_table
 
+    if not answer.rows:
+        click.echo("no rows", err=True)
     if output == "parquet":
         from rollbus.consumers.clickhouse.parquet import write_parquet
 

@@ -28,16 +28,17 @@ def up(settings: "Settings", art: bool) -> None:
     """
     from rollbus.local import stack
 
-    console = Console()
+    console, local = Console(), settings.stack.as_stack_settings()
+    stack.require_startable(local, stack.stack_services(local, art_command=["art-server"] if art else None))
     services = _services(settings, console, art=art)
     with console.status("starting " + ", ".join(service.name for service in services)):
-        stack.up(settings.stack.as_stack_settings(), services, report=_printer(console))
+        stack.up(local, services, report=_printer(console))
 
 
 @click.command()
 @with_settings
 def status(settings: "Settings") -> None:
-    """Show what runs, where it listens and whether it is healthy; exit code 1 if something is not."""
+    """Show what runs, where it listens and whether it is healthy; exit code 1 if what runs is not."""
     from rollbus.local import stack
 
     local = settings.stack.as_stack_settings()

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rollbus.cli.groups import Verbs
 from rollbus.cli.output import Console, Table
 from rollbus.cli.root import with_settings
 from rollbus.cli.stages import all_stages
@@ -18,7 +19,7 @@ if TYPE_CHECKING:
 HOUR_MS = 3_600_000
 
 
-@click.group()
+@click.group(cls=Verbs)
 def topics() -> None:
     """Create, check, list and draw the Kafka topics."""
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rollbus.cli.groups import Verbs
 from rollbus.cli.output import Console, Table
 from rollbus.cli.root import log_to_stderr, with_settings
 
@@ -17,7 +18,7 @@ if TYPE_CHECKING:
 run_option = click.option("--run", "run_id", help="Which run, where the settings have several.")
 
 
-@click.group()
+@click.group(cls=Verbs)
 def trainer() -> None:
     """From training batches to GRPO updates."""
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rollbus import __version__
+from rollbus.cli.groups import Verbs
 from rollbus.cli.root import log_to_stderr, with_settings
 from rollbus.cli.stages import chosen_stages, configurations
 
@@ -13,7 +14,7 @@ if TYPE_CHECKING:
     from rollbus.settings import Settings
 
 
-@click.group()
+@click.group(cls=Verbs)
 def worker() -> None:
     """Stream stages: from episode events to training batches."""
 

@@ -67,6 +67,20 @@ def art_service(settings: StackSettings, command: Sequence[str]) -> Service:
     )
 
 
+def require_startable(
+    settings: StackSettings,
+    services: Sequence[Service],
+    *,
+    free_bytes: Callable[[Path], int] = lambda path: shutil.disk_usage(path).free,
+) -> None:
+    """Refuse what `up` would refuse, before anybody makes ready for it: no room, or a port that is taken."""
+    _make_folders(settings)
+    _require_space(settings.data_dir, free_bytes(settings.data_dir))
+    with state.locked(settings.run_dir):
+        for service in services:
+            _require_startable(settings, service)
+
+
 def up(
     settings: StackSettings,
     services: Sequence[Service],
@@ -75,8 +89,7 @@ def up(
     free_bytes: Callable[[Path], int] = lambda path: shutil.disk_usage(path).free,
 ) -> tuple[ServiceStatus, ...]:
     """Start what is missing, all at once, and return when all of it answers; `report` hears of each as it does."""
-    _make_folders(settings)
-    _require_space(settings.data_dir, free_bytes(settings.data_dir))
+    require_startable(settings, services, free_bytes=free_bytes)
     with state.locked(settings.run_dir):
         for service in services:
             _require_startable(settings, service)

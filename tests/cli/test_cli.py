@@ -42,6 +42,17 @@ def test_every_command_explains_itself(command: tuple[str, ...]) -> None:
     assert len(text.splitlines()) > 4
 
 
+@pytest.mark.parametrize(
+    ("words", "meant"), [(("demoo",), "demo"), (("sql", "lits"), "list"), (("policy", "rolback"), "rollback")]
+)
+def test_a_misspelled_command_is_answered_with_the_nearest(words: tuple[str, ...], meant: str) -> None:
+    assert f"Did you mean '{meant}'?" in invoke(*words, expect=2)
+
+
+def test_the_help_of_a_noun_cuts_no_sentence() -> None:
+    assert "as arguments of Kafka's `kafka-acls --add`." in " ".join(invoke("topics", "--help").split())
+
+
 def test_every_mistake_in_the_settings_is_shown_with_its_line(tmp_path: Path) -> None:
     path = tmp_path / "rollbus.yaml"
     path.write_text("kafka:\n  bootstrap_server: b:1\nruns:\n  - run_id: 'Main!'\n")

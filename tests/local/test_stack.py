@@ -15,7 +15,7 @@ from rollbus.local.ports import free_port
 from rollbus.local.processes import end, identify, is_running, session_members, spawn
 from rollbus.local.service import Service
 from rollbus.local.settings import HOST, StackSettings
-from rollbus.local.stack import answers_http, down, log_path, stack_services, status, up
+from rollbus.local.stack import answers_http, down, log_path, require_startable, stack_services, status, up
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
 
 
@@ -96,6 +96,8 @@ def test_a_stale_record_whose_number_another_program_has_harms_nobody(settings: 
 def test_a_port_in_use_is_refused_before_anything_is_started(settings: StackSettings) -> None:
     with http.server.ThreadingHTTPServer((HOST, 0), http.server.BaseHTTPRequestHandler) as server:
         services = (web_service("a", free_port()), web_service("b", server.server_port, setting="b_port"))
+        with pytest.raises(ConfigurationError, match="for b is already in use"):
+            require_startable(settings, services)
         with pytest.raises(ConfigurationError) as caught:
             up(settings, services)
         assert f"port {server.server_port} for b is already in use by process {os.getpid()}" in str(caught.value)

@@ -1,0 +1,38 @@
+"""A noun with its verbs: the whole first sentence of each in the help, and the nearest name for a misspelled one."""
+
+import difflib
+from collections.abc import Iterable
+
+import click
+
+WHOLE_SENTENCE = 1000
+"""Characters; click itself cuts at what is left of the line."""
+
+
+class Verbs(click.Group):
+    """The group that every noun is."""
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """Print the verbs; what does not fit into a line goes on in the next."""
+        with formatter.section("Commands"):
+            formatter.write_dl(
+                [
+                    (name, command.get_short_help_str(WHOLE_SENTENCE))
+                    for name in self.list_commands(ctx)
+                    if (command := self.get_command(ctx, name)) is not None
+                ]
+            )
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Find the verb; raises UsageError that names the nearest."""
+        if self.get_command(ctx, args[0]) is None and not args[0].startswith("-") and not ctx.resilient_parsing:
+            ctx.fail(unknown(args[0], self.list_commands(ctx)))
+        return super().resolve_command(ctx, args)
+
+
+def unknown(name: str, names: Iterable[str]) -> str:
+    """Say that there is no such command, and which may have been meant."""
+    near = difflib.get_close_matches(name, list(names), n=1)
+    return f"No such command {name!r}." + (f" Did you mean {near[0]!r}?" if near else "")

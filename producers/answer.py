@@ -51,9 +51,11 @@ class Answer:
     """False where a stream was not read to its end."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Unread:
-    """An answer as references to its parts, as they were when it came: `read` makes an `Answer` of it."""
+    """An answer as references to its parts, as they were when it came: `read` makes an `Answer` of it. Not frozen, as
+    it is made on the thread of an agent that waits.
+    """
 
     make: Callable[[Any], Answer]
     kept: Any

@@ -26,6 +26,7 @@ not tried again.
 """
 MAX_REFUSING = 1000
 """Kinds of request remembered as refused."""
+NOTHING: frozenset[str] = frozenset()
 Refusing = dict[tuple[object, ...], frozenset[str]]
 """By kind of request (server, API, model, streamed, with tools), what of `ADDED` the server refuses."""
 
@@ -46,23 +47,21 @@ class Capture:
     def begin(self, request: Mapping[str, Any], surface: Surface = CHAT) -> "Call | None":
         """Return the call to observe; None where it belongs to no recorded episode."""
         try:
-            return self._begin(request, surface)
-        except Exception as error:
+            episode = self.episode or self.recorder.current_episode()
+            if episode is None:
+                self.recorder.counts.add("calls_outside_episode")
+                return None
+            if not episode.recording:
+                return None
+            if (arguments := surface.own(request)) is None:
+                self.recorder.counts.add("calls_unobserved")
+                return None
+            call = Call(self, episode, arguments, surface)
+            context.mark_captured()
+            return call
+        except Exception as error:  # the host's call goes on, unrecorded
             self.recorder.guard.failed("begin", error)
             return None
-
-    def _begin(self, request: Mapping[str, Any], surface: Surface) -> "Call | None":
-        episode = self.episode or self.recorder.current_episode()
-        if episode is None:
-            self.recorder.counts.add("calls_outside_episode")
-        if episode is None or not episode.recording:
-            return None
-        if not surface.observes(request):
-            self.recorder.counts.add("calls_unobserved")
-            return None
-        call = Call(self, episode, request, surface)
-        context.mark_captured()
-        return call
 
 
 class Call:
@@ -79,24 +78,22 @@ class Call:
         "_request",
         "_started",
         "_surface",
-        "_withheld",
         "kwargs",
         "original",
     )
 
-    def __init__(self, capture: Capture, episode: Episode, request: Mapping[str, Any], surface: Surface) -> None:
+    def __init__(self, capture: Capture, episode: Episode, arguments: Mapping[str, Any], surface: Surface) -> None:
         """Copy the request, which the application may change while it runs."""
+        self._started = time.perf_counter()
         self._capture, self._episode, self._surface = capture, episode, surface
         self._guard = capture.recorder.guard
-        self._started = time.perf_counter()
         self._function = capture.function or context.current_function() or episode.function
-        self.original = surface.own(request)
-        self._request = surface.recorded(self.original)
-        self._withheld = surface.withheld(request)
-        self._refused = capture.refusing.get(self._kind(), frozenset()) if capture.refusing else frozenset()
+        self.original = arguments
+        self._request = surface.recorded(arguments)
+        self._refused: frozenset[str] = capture.refusing.get(self._kind(), NOTHING) if capture.refusing else NOTHING
         self._asked: Asked | None = None
-        self.kwargs = self._with_injections()
         self._done = False
+        self.kwargs = arguments if capture.mode == "passive" else self._with_injections()
 
     def _kind(self) -> tuple[object, ...]:
         request = self._request
@@ -105,10 +102,7 @@ class Call:
 
     def _with_injections(self) -> Mapping[str, Any]:
         """Return the arguments to call with."""
-        mode = self._capture.mode
-        if mode == "passive" or self._withheld:
-            return self.original
-        added = self._surface.ask(self.original, force=mode == "force", refused=self._refused)
+        added = self._surface.ask(self.original, force=self._capture.mode == "force", refused=self._refused)
         return {**self.original, **added} if added else self.original
 
     def retry(self, error: BaseException) -> bool:
@@ -136,22 +130,20 @@ class Call:
     def finished(self, response: Any) -> None:
         """Record an unstreamed answer and hide what was not asked for."""
         try:
-            self._finished(response)
+            if not self._done:
+                self._done = True
+                self._record(self._answer(response), streamed=False)
         except Exception as error:
             self._guard.failed("finished", error)
         if self.hides:
-            self._guard.call("hide", self._hide, response, default=None)
+            self._hide(response)
 
-    def _finished(self, response: Any) -> None:
-        if self._done:
-            return
-        self._done = True
+    def _answer(self, response: Any) -> Answer | Unread:
         try:
-            answer = self._surface.answer(response)
+            return self._surface.answer(response)
         except Exception as error:  # a shape nobody has seen yet
             self._guard.failed("answer", error)
-            answer = Answer()
-        self._record(answer, streamed=False)
+            return Answer()
 
     def streaming(self, stream: Any) -> Any:
         """Watch a stream while the application reads it; returns the same object."""
@@ -181,7 +173,6 @@ class Call:
             answer=answer,
             streamed=streamed,
             latency_ms=int((time.perf_counter() - self._started) * 1000),
-            withheld=self._withheld,
             refused=self._refused,
             logprob_mode=self._capture.recorder.settings.logprob_mode,
         )
@@ -200,13 +191,16 @@ class Call:
         return self._asked
 
     def _hide(self, response: Any) -> None:
-        self._surface.hide(response, self.asked)
+        try:
+            self._surface.hide(response, self.asked)
+        except Exception as error:
+            self._guard.failed("hide", error)
 
     def shown(self, chunk: Any) -> bool:
         """Hide what was not asked for in a chunk; False where the chunk itself was not asked for (usage)."""
         if not self.hides:
             return True
-        self._guard.call("hide", self._hide, chunk, default=None)
+        self._hide(chunk)
         return self._guard.call("shown", self._surface.shown, chunk, self.asked, default=True)
 
     def accumulator(self) -> Accumulator:

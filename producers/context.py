@@ -44,14 +44,10 @@ _model_call: ContextVar[ModelCall | None] = ContextVar("rollbus_model_call", def
 CallTokens = tuple[Token["Episode | None"], Token[str], Token[ModelCall | None]]
 
 
-def current_episode() -> "Episode | None":
-    """Return the innermost episode of the running code."""
-    return _episode.get()
-
-
-def current_function() -> str:
-    """Return the name given by the innermost `function` block; empty outside."""
-    return _function.get()
+current_episode = _episode.get
+"""Return the innermost episode of the running code; nothing lies between, as every call of a model asks."""
+current_function = _function.get
+"""Return the name given by the innermost `function` block; empty outside."""
 
 
 def enter(episode: "Episode") -> Token["Episode | None"]:

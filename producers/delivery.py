@@ -78,6 +78,7 @@ class Delivery:
         self._make_sink, self._report, self._report_interval_s = make_sink, report, report_interval_s
         self.counters = counters
         self.max_events, self.max_bytes = max_events, max_bytes
+        self._crowded_bytes = max_bytes * CROWDED_SHARE
         self._of_parent: list[Courier] = []
         """Kept for ever in a child process: freeing a connection there would reach into the parent's loop."""
         self._reset()
@@ -89,6 +90,8 @@ class Delivery:
         self._queue: deque[Item] = deque()
         self._unmade: deque[Item] = deque()
         self._unmade_bytes = 0
+        self.crowded = False
+        """Whether so much waits unread that the next answers should be read before they are queued."""
         self._in_flight: list[Item] = []
         self._queued_of: dict[str, dict[Item, None]] = {}
         """By episode, what can still be dropped with it."""
@@ -122,6 +125,7 @@ class Delivery:
                 self._unmade.append(item)
                 item.unmade = True
                 self._unmade_bytes += item.size
+                self.crowded = self._unmade_bytes > self._crowded_bytes
             if item.episode_id:
                 self._queued_of.setdefault(item.episode_id, {})[item] = None
             courier = self._courier
@@ -132,11 +136,6 @@ class Delivery:
         if wake and courier is not None:
             courier.wake()
         return True
-
-    @property
-    def crowded(self) -> bool:
-        """Whether so much waits unread that the next answers should be read before they are queued."""
-        return self._unmade_bytes > self.max_bytes * CROWDED_SHARE
 
     def purge(self, episode_id: str) -> int:
         """Take an episode's events out of the queue, and return how many; those in flight stay."""
@@ -216,6 +215,7 @@ class Delivery:
             with self._lock:
                 if item.queued:
                     self._unmade_bytes -= item.size
+                    self.crowded = self._unmade_bytes > self._crowded_bytes
                     self._bytes += made - item.size
                     item.size, item.unmade = made, False
             size += made

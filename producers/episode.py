@@ -67,21 +67,18 @@ class Episode:
         self.dropped = False
         """True once it found no room: nothing more of it is sent."""
         self.ended = False
+        self.recording = sampled
+        """Whether events of it are still taken: it is sampled, and neither dropped nor ended."""
         self.function = ""
         """Of the process it was attached from; for calls that no `function` block here names."""
         self.traceparent: str | None = None
-        self._recorder, self._owner = recorder, owner
+        self.recorder, self._owner = recorder, owner
         self._writer_id, self._sequence = writer_id, 0
         self._other_writers: set[str] = set()
         self.memory = TurnMemory()
         """What its turns have carried; the delivery thread's."""
         self._streams: set[Abandonable] = set()
         self._lock = threading.RLock()
-
-    @property
-    def recording(self) -> bool:
-        """Whether events of it are still taken."""
-        return self.sampled and not self.dropped and not self.ended
 
     def reward(
         self,
@@ -107,7 +104,7 @@ class Episode:
             "supersedes": supersedes,
             "retracted": retracted,
         }
-        return self._recorder.guard.call("reward", self._reward, fields, key, comment, default=None)
+        return self.recorder.guard.call("reward", self._reward, fields, key, comment, default=None)
 
     def tool(
         self,
@@ -121,15 +118,15 @@ class Episode:
     ) -> str | None:
         """Record a tool call; return the event's id. Values that are not text are written as JSON."""
         fields = {"name": name, "tool_call_id": tool_call_id, "latency_ms": latency_ms}
-        return self._recorder.guard.call("tool", self._tool, fields, arguments, result, error, default=None)
+        return self.recorder.guard.call("tool", self._tool, fields, arguments, result, error, default=None)
 
     def alias(self, alias: str) -> None:
         """Let feedback find this episode by another name, such as an order number."""
-        self._recorder.guard.call("alias", self._alias, alias, default=None)
+        self.recorder.guard.call("alias", self._alias, alias, default=None)
 
     def exclude(self, reason: str = "") -> None:
         """Keep this episode out of training."""
-        self._recorder.guard.call("exclude", self.emit, Excluded, {"reason": reason}, default=None)
+        self.recorder.guard.call("exclude", self.emit, Excluded, {"reason": reason}, default=None)
 
     def headers(self) -> dict[str, str]:
         """Return what to send along to another process, for its `attach`."""
@@ -142,11 +139,11 @@ class Episode:
 
     def end(self, stop_reason: StopReason = "completed", error: str | None = None) -> None:
         """Say that the agent's run is over; streams still open are recorded as abandoned. Rewards may follow."""
-        self._recorder.guard.call("end", self._end, stop_reason, error, default=None)
+        self.recorder.guard.call("end", self._end, stop_reason, error, default=None)
 
     def begin(self, fields: Mapping[str, Any]) -> None:
         """Write the start; for the recorder."""
-        redactor = Redactor(self._recorder.privacy)
+        redactor = Redactor(self.recorder.privacy)
         labels = {
             str(key): redactor.text(_as_text(value), "labels") or ""
             for key, value in (fields.get("labels") or {}).items()
@@ -158,14 +155,14 @@ class Episode:
 
     def record(self, exchange: Exchange, function: str) -> None:
         """Take the places of an answer's turns; they are made in the delivery thread."""
-        outbox = self._recorder.outbox
+        outbox = self.recorder.outbox
         if outbox.delivery.crowded:
             exchange = exchange.with_answer_read()
-        turns = LateTurns(self._recorder, self, exchange, function)
+        turns = LateTurns(self.recorder, self, exchange, function)
         size = expected_bytes(exchange)
         with self._lock:
             if not self.recording:
-                self._recorder.counts.add("turns_suppressed")
+                self.recorder.counts.add("turns_suppressed")
                 return
             for index in range(exchange.turns):
                 at_ms = outbox.clock_ms()
@@ -181,28 +178,28 @@ class Episode:
         fields = {
             **fields,
             "value": number(fields["value"]),
-            "comment": Redactor(self._recorder.privacy).text(comment, "comments"),
+            "comment": Redactor(self.recorder.privacy).text(comment, "comments"),
         }
         if self.sampled and (key is not None or self.ended):
-            return self._recorder.rewards.send(self.id, None, fields, key, self.started_at_ms)
+            return self.recorder.rewards.send(self.id, None, fields, key, self.started_at_ms)
         return self.emit(RewardReported, fields)
 
     def _tool(self, fields: dict[str, Any], arguments: Any, result: Any, error: str | None) -> str | None:
-        redactor = Redactor(self._recorder.privacy)
+        redactor = Redactor(self.recorder.privacy)
         texts = {
             "arguments": redactor.text(_as_text(arguments), "tool_calls") or "",
             "result": redactor.text(_as_text(result), "tool_calls"),
             "error": redactor.text(_as_text(error), "errors"),
         }
         if redactor.error is not None:
-            self._recorder.guard.failed("redact", redactor.error)
+            self.recorder.guard.failed("redact", redactor.error)
         return self.emit(ToolCalled, {**fields, **texts})
 
     def _alias(self, alias: str) -> None:
         if not self.sampled or self.dropped:
             return
         fields = self._envelope(ids.stable_id("alias", alias, self.id), KEYED)
-        self._recorder.outbox.submit(ALIASES, alias, AliasDeclared(**fields, alias=alias), episode_id="")
+        self.recorder.outbox.submit(ALIASES, alias, AliasDeclared(**fields, alias=alias), episode_id="")
 
     def _end(self, stop_reason: StopReason, error: str | None) -> None:
         for stream in tuple(self._streams):
@@ -211,7 +208,7 @@ class Episode:
             if not self.recording:
                 return
             if self._owner:
-                text = Redactor(self._recorder.privacy).text(text_of(error), "errors")
+                text = Redactor(self.recorder.privacy).text(text_of(error), "errors")
                 writers = tuple(sorted({self._writer_id, *self._other_writers}))
                 self.emit(EpisodeEnded, {"stop_reason": stop_reason, "error": text, "writer_ids": writers})
             self.close_writer()
@@ -221,37 +218,37 @@ class Episode:
         with self._lock:
             if self.recording and (self._sequence or even_if_silent):
                 self.emit(WriterClosed, {"count": self._sequence})
-            self.ended = True
+            self.ended, self.recording = True, False
 
     def emit(self, record: type[Event], fields: Mapping[str, Any]) -> str | None:
         """Write the next event of this writer and return its id; None where the episode is not recorded (any more)."""
         with self._lock:
             if not self.recording:
-                self._recorder.counts.add("events_suppressed")
+                self.recorder.counts.add("events_suppressed")
                 return None
             event_id = ids.event_id(self.id, self._writer_id, self._sequence)
             event = record(**self._envelope(event_id, self._sequence), **fields)
-            if not self._recorder.outbox.submit(EPISODE_EVENTS, self.root_id, event, episode_id=self.id):
+            if not self.recorder.outbox.submit(EPISODE_EVENTS, self.root_id, event, episode_id=self.id):
                 self._drop()
                 return None
             self._sequence += 1
             return event_id
 
     def _drop(self) -> None:
-        purged = self._recorder.outbox.purge(self.id)
-        self._recorder.counts.add("episodes_dropped.queue_full")
+        purged = self.recorder.outbox.purge(self.id)
+        self.recorder.counts.add("episodes_dropped.queue_full")
         if self._sequence > purged:
             event_id = ids.event_id(self.id, self._writer_id, self._sequence)
             excluded = Excluded(**self._envelope(event_id, self._sequence), reason="producer_queue_full")
-            self._recorder.outbox.submit(EPISODE_EVENTS, self.root_id, excluded, episode_id="", urgent=True)
-        self.dropped = True
+            self.recorder.outbox.submit(EPISODE_EVENTS, self.root_id, excluded, episode_id="", urgent=True)
+        self.dropped, self.recording = True, False
 
     def late_envelope(self, sequence: int, at_ms: int) -> dict[str, Any]:
         """Return the envelope of an event whose place was taken before."""
         return self._envelope(ids.event_id(self.id, self._writer_id, sequence), sequence, at_ms)
 
     def _envelope(self, event_id: str, sequence: int, at_ms: int | None = None) -> dict[str, Any]:
-        return self._recorder.outbox.envelope(
+        return self.recorder.outbox.envelope(
             event_id=event_id,
             episode_id=self.id,
             writer_id=self._writer_id,
@@ -274,7 +271,7 @@ class Episode:
 
     def late_writer(self) -> "Episode":
         """Return a writer of its own for what may be known only after the episode's end, which will wait for it."""
-        return self._recorder.episodes.join(self.id, self.started_at_ms)
+        return self.recorder.episodes.join(self.id, self.started_at_ms)
 
     def let_go(self, late: "Episode") -> None:
         """Do without a late writer that has nothing to write."""
@@ -283,7 +280,7 @@ class Episode:
                 late.close_writer(even_if_silent=True)
             else:
                 self._other_writers.discard(late._writer_id)
-                late.ended = True
+                late.ended, late.recording = True, False
 
     def after_fork(self, writer_id: str) -> None:
         """Go on in a child process under another writer; the parent ends the episode."""

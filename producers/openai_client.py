@@ -138,6 +138,9 @@ def _recorded(method: Callable[..., Any], capture: Capture, surface: Surface) ->
             except BaseException:
                 call.failed()
                 raise
+            if _is_plain(kwargs):
+                call.finished(result)
+                return result
             if _raw_mode(kwargs) is not None and inspect.iscoroutinefunction(getattr(result, "parse", None)):
                 return _observe_parse_async(call, result)
             return _observe(call, result, kwargs)
@@ -160,6 +163,9 @@ def _recorded(method: Callable[..., Any], capture: Capture, surface: Surface) ->
         except BaseException:
             call.failed()
             raise
+        if _is_plain(kwargs):
+            call.finished(result)
+            return result
         return _observe(call, result, kwargs)
 
     return call_sync
@@ -205,6 +211,11 @@ def _observe_parse_async(call: Call, response: Any) -> Any:
 
     response.parse = parsed
     return response
+
+
+def _is_plain(kwargs: dict[str, Any]) -> bool:
+    """Say whether a call returns the answer itself."""
+    return "stream" not in kwargs and "extra_headers" not in kwargs
 
 
 def _raw_mode(kwargs: dict[str, Any]) -> str | None:

@@ -78,13 +78,22 @@ class Outbox:
 
     def submit(self, topic: Topic, key: str, record: Any, *, episode_id: str, urgent: bool = False) -> bool:
         """Encode and queue a record; False (and counted) where there is no room."""
-        return self._offer(self._item(topic, key, record, episode_id, record.occurred_at_ms), urgent)
+        item = self._item(topic, key, record, episode_id, record.occurred_at_ms)
+        self._counts.add("events_emitted")
+        if self.delivery.offer(item, urgent=urgent):
+            return True
+        self._counts.add("events_dropped.queue_full")
+        return False
 
     def submit_late(
         self, topic: Topic, key: str, encode: Callable[[], bytes], *, episode_id: str, size: int, at_ms: int
     ) -> bool:
         """Queue a record that is encoded in the delivery thread; False (and counted) where there is no room."""
-        return self._offer(Item(episode_id, partial(self._make, topic, key, encode, at_ms), size), False)
+        self._counts.add("events_emitted")
+        if self.delivery.offer(Item(episode_id, partial(self._make, topic, key, encode, at_ms), size)):
+            return True
+        self._counts.add("events_dropped.queue_full")
+        return False
 
     def purge(self, episode_id: str) -> int:
         """Drop an episode's queued events and return how many there were."""
@@ -108,13 +117,6 @@ class Outbox:
             self._counts.add("events_emitted")
             if not self.delivery.offer(item, urgent=True):
                 self._counts.add("events_dropped.closed")
-
-    def _offer(self, item: Item, urgent: bool) -> bool:
-        self._counts.add("events_emitted")
-        if self.delivery.offer(item, urgent=urgent):
-            return True
-        self._counts.add("events_dropped.queue_full")
-        return False
 
     def _report_item(self) -> Item:
         now_ms = self.clock_ms()

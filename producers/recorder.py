@@ -142,13 +142,9 @@ class Recorder:
     def current_episode(self) -> Episode | None:
         """Return the innermost episode of the running code, of this recorder."""
         episode = context.current_episode()
-        while episode is not None and not self.owns(episode):
+        while episode is not None and episode.recorder is not self:
             episode = episode.parent
         return episode
-
-    def owns(self, episode: Episode) -> bool:
-        """Say whether the episode was opened by this recorder."""
-        return episode._recorder is self
 
     # Facts beside the model's calls
 

@@ -18,7 +18,7 @@ ADDED: Mapping[str, tuple[str, ...]] = {
 """What is asked for besides, each with the words by which a server's refusal names it."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Asked:
     """What the application asks for by itself, and therefore gets to see."""
 
@@ -40,11 +40,10 @@ class Accumulator(Protocol):
 class Surface(Protocol):
     """One API."""
 
-    def observes(self, request: Mapping[str, Any]) -> bool:
-        """Say whether calls of this form are recorded at all."""
-
-    def own(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Return the arguments with everything that can be read only once copied, to call the server with."""
+    def own(self, request: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """Return the arguments with everything that can be read only once copied, to call the server with; None where
+        calls of this form are not recorded.
+        """
 
     def asked(self, request: Mapping[str, Any]) -> Asked:
         """Say what the application asks for."""
@@ -56,9 +55,6 @@ class Surface(Protocol):
 
     def recorded(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """Return a copy of the request in the form of chat completions, for the record."""
-
-    def withheld(self, request: Mapping[str, Any]) -> str | None:
-        """Say why an answer to this request cannot be trained on, whatever it holds."""
 
     def answer(self, response: Any) -> Answer | Unread:
         """Return the neutral form of an unstreamed answer, or what it can be read from when there is time."""
@@ -73,10 +69,10 @@ class Surface(Protocol):
         """Say whether the application is to see a chunk at all."""
 
 
-def with_ids(request: Mapping[str, Any], refused: Collection[str]) -> dict[str, Any]:
+def with_ids(request: Mapping[str, Any]) -> dict[str, Any]:
     """Return the extra fields of a request that also ask for token ids; none where they are no mapping."""
     given = request.get("extra_body")
-    if "token_ids" in refused or (given is not None and not isinstance(given, Mapping)):
+    if given is not None and not isinstance(given, Mapping):
         return {}
     return {"extra_body": {"return_token_ids": True, **(given or {})}}
 
@@ -93,9 +89,9 @@ def asks_usage(request: Mapping[str, Any]) -> bool:
     return isinstance(options, Mapping) and bool(options.get("include_usage"))
 
 
-def with_usage(request: Mapping[str, Any], refused: Collection[str]) -> dict[str, Any]:
+def with_usage(request: Mapping[str, Any]) -> dict[str, Any]:
     """Return the stream options that ask for token counts; none where the request is not streamed or has them."""
-    if request.get("stream") is not True or "usage" in refused or asks_usage(request):
+    if request.get("stream") is not True or asks_usage(request):
         return {}
     options = request.get("stream_options")
     return {"stream_options": {**(options if isinstance(options, Mapping) else {}), "include_usage": True}}
@@ -108,6 +104,6 @@ def is_no_usage_chunk(chunk: Any) -> bool:
 
 def forget(value: Any, name: str) -> None:
     """Take a field that the API does not know out of an answer's object."""
-    extra = getattr(value, "model_extra", None)
+    extra = value if isinstance(value, dict) else getattr(value, "__pydantic_extra__", None)
     if extra:
         extra.pop(name, None)

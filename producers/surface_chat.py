@@ -13,10 +13,6 @@ from rollbus.producers.surface import Accumulator, Asked
 class ChatSurface:
     """See `Surface`."""
 
-    def observes(self, request: Mapping[str, Any]) -> bool:
-        """All are recorded."""
-        return True
-
     def own(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
         """Messages may be an iterator, which can be read only once."""
         messages = request.get("messages")
@@ -24,30 +20,42 @@ class ChatSurface:
 
     def asked(self, request: Mapping[str, Any]) -> Asked:
         """`logprobs`, vLLM's and SGLang's `return_token_ids`, and `stream_options`."""
-        return Asked(request.get("logprobs") is True, surface.asks_ids(request), surface.asks_usage(request))
+        ids, usage = "extra_body" in request, "stream_options" in request
+        return Asked(
+            request.get("logprobs") is True,
+            ids and surface.asks_ids(request),
+            usage and surface.asks_usage(request),
+        )
 
     def ask(self, request: Mapping[str, Any], *, force: bool, refused: Collection[str] = ()) -> dict[str, Any]:
         """Ask for all three."""
-        added = surface.with_ids(request, refused)
+        added: dict[str, Any] = {}
         if "logprobs" not in refused and (force or not isinstance(request.get("logprobs"), bool)):
             added["logprobs"] = True
-        return {**added, **surface.with_usage(request, refused)} if "stream" in request else added
+        if "token_ids" not in refused:
+            added |= surface.with_ids(request)
+        if "stream" in request and "usage" not in refused:
+            added |= surface.with_usage(request)
+        return added
 
     def recorded(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """It has the form already; the application may change its messages while the call runs."""
-        return {**request, "messages": [_still(each) for each in request.get("messages") or ()]}
-
-    def withheld(self, request: Mapping[str, Any]) -> str | None:
-        """Nothing that can be asked for makes an answer useless."""
-        return None
+        still = []
+        for message in request.get("messages") or ():
+            if isinstance(message, dict):
+                message = message.copy()
+                for name, value in message.items():
+                    if value.__class__ is not str:  # parts and tool calls, which are few
+                        message[name] = copy.deepcopy(value)
+            still.append(message)
+        return {**request, "messages": still}
 
     def answer(self, response: Any) -> Answer | Unread:
         """Keep a chat completion's parts; objects that are not the client's are read at once."""
-        return (
-            _kept(response)
-            if isinstance(response, dict) or hasattr(response, "model_fields_set")
-            else answer_of(response)
-        )
+        try:
+            return _kept(response)
+        except (AttributeError, TypeError, KeyError):
+            return answer_of(response)
 
     def accumulator(self) -> Accumulator:
         """Read its chunks."""
@@ -55,12 +63,14 @@ class ChatSurface:
 
     def hide(self, response: Any, asked: Asked) -> None:
         """Log-probs and token ids."""
+        choices = getattr(response, "choices", None) or ()
+        if not asked.logprobs:
+            for choice in choices:
+                if getattr(choice, "logprobs", None) is not None:
+                    choice.logprobs = None
         if not asked.ids:
             surface.forget(response, "prompt_token_ids")
-        for choice in getattr(response, "choices", None) or ():
-            if not asked.logprobs and getattr(choice, "logprobs", None) is not None:
-                choice.logprobs = None
-            if not asked.ids:
+            for choice in choices:
                 surface.forget(choice, "token_ids")
 
     def shown(self, chunk: Any, asked: Asked) -> bool:
@@ -68,31 +78,20 @@ class ChatSurface:
         return asked.usage or surface.is_no_usage_chunk(chunk)
 
 
-def _still(message: Any) -> Any:
-    """Return a message as it is now; parts and tool calls are few, so copied whole."""
-    if not isinstance(message, dict):
-        return message
-    still = message.copy()
-    for name, each in message.items():
-        if each.__class__ is not str:
-            still[name] = copy.deepcopy(each)
-    return still
-
-
 def _kept(response: Any) -> Unread:
     fields = kept_fields(response)
-    size = ID_BYTES * len(fields.get("prompt_token_ids") or ())
-    choices = []
-    for choice in fields.get("choices") or ():
+    size, choices = ID_BYTES * len(fields.get("prompt_token_ids") or ()), []
+    for choice in fields["choices"] or ():
         own = kept_fields(choice)
         own["message"] = message = kept_fields(own["message"])
         if message.get("tool_calls"):
             message["tool_calls"] = [kept_call(call) for call in message["tool_calls"]]
-        size += ENTRY_BYTES * len(getattr(own.get("logprobs"), "content", None) or ()) + len(
-            message.get("content") or ""
-        )
+        if (logprobs := own.get("logprobs")) is not None:
+            size += ENTRY_BYTES * len(getattr(logprobs, "content", None) or ())
         choices.append(own)
     fields["choices"] = choices
+    if fields.get("usage") is not None:
+        fields["usage"] = kept_fields(fields["usage"])
     return Unread(answer_of, fields, len(choices) or 1, size)
 
 

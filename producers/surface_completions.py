@@ -10,9 +10,8 @@ from typing import Any
 from rollbus.producers import surface
 from rollbus.producers.answer import Answer, Choice, answer_of, canonical, count_of, ids_of, number_of, text_of
 from rollbus.producers.surface import Accumulator, Asked
+from rollbus.producers.turn_record import ECHO
 
-ECHO = "echo"
-"""Reason: the answer repeats the prompt, and its tokens with it."""
 TOP_LOGPROBS = 1
 """Here `logprobs` is a number: how many alternatives come beside the sampled token's own."""
 
@@ -20,14 +19,10 @@ TOP_LOGPROBS = 1
 class CompletionsSurface:
     """See `Surface`."""
 
-    def observes(self, request: Mapping[str, Any]) -> bool:
-        """One prompt, as text or token ids."""
+    def own(self, request: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """One prompt, as text or token ids; nothing can be read only once."""
         prompt = request.get("prompt")
-        return isinstance(prompt, str) or bool(ids_of(prompt))
-
-    def own(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Nothing can be read only once."""
-        return request
+        return request if isinstance(prompt, str) or ids_of(prompt) else None
 
     def asked(self, request: Mapping[str, Any]) -> Asked:
         """Log-probs are asked for by a number."""
@@ -35,21 +30,21 @@ class CompletionsSurface:
         return Asked(logprobs, surface.asks_ids(request), surface.asks_usage(request))
 
     def ask(self, request: Mapping[str, Any], *, force: bool, refused: Collection[str] = ()) -> dict[str, Any]:
-        """Ask for all three; a number that the application gives stays."""
-        added = {**surface.with_ids(request, refused), **surface.with_usage(request, refused)}
+        """Ask for all three, unless the prompt comes back too; a number that the application gives stays."""
+        added: dict[str, Any] = {}
+        if request.get(ECHO):
+            return added
         if "logprobs" not in refused and count_of(request.get("logprobs")) is None:
             added["logprobs"] = TOP_LOGPROBS
-        return added
+        if "token_ids" not in refused:
+            added |= surface.with_ids(request)
+        return added if "usage" in refused else added | surface.with_usage(request)
 
     def recorded(self, request: Mapping[str, Any]) -> dict[str, Any]:
         """The prompt becomes a message; of token ids their JSON."""
         prompt = request.get("prompt")
         content = prompt if isinstance(prompt, str) else canonical(prompt)
         return {**request, "messages": [{"role": "user", "content": content}]}
-
-    def withheld(self, request: Mapping[str, Any]) -> str | None:
-        """An echo mixes prompt and completion."""
-        return ECHO if request.get("echo") else None
 
     def answer(self, response: Any) -> Answer:
         """Read a completion."""

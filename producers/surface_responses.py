@@ -20,10 +20,6 @@ LAST_EVENTS = ("response.completed", "response.incomplete", "response.failed")
 class ResponsesSurface:
     """See `Surface`."""
 
-    def observes(self, request: Mapping[str, Any]) -> bool:
-        """All are recorded."""
-        return True
-
     def own(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
         """The input may be an iterator."""
         given = request.get("input")
@@ -47,10 +43,6 @@ class ResponsesSurface:
         copy = {name: value for name, value in request.items() if name not in ("input", "instructions")}
         messages = [*system, *(_message(item) for item in items)]
         return {**copy, "messages": messages, "max_tokens": request.get("max_output_tokens")}
-
-    def withheld(self, request: Mapping[str, Any]) -> str | None:
-        """Nothing that can be asked for makes an answer useless beyond its missing ids."""
-        return None
 
     def answer(self, response: Any) -> Answer:
         """Read a response."""

@@ -33,11 +33,13 @@ _SAMPLING = ("temperature", "top_p", "frequency_penalty", "presence_penalty", "m
 TOOLS_FIELDS = ("tools", "functions")
 ABANDONED = "abandoned"
 LOGPROBS_REFUSED = "logprobs_refused"
+ECHO = "echo"
+"""The request's field, and the reason: the answer repeats the prompt, and its tokens with it."""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(slots=True, kw_only=True)
 class Exchange:
-    """A request with its answer."""
+    """A request with its answer; not frozen, as it is made on the thread of an agent that waits."""
 
     request: Mapping[str, Any]
     """Keyword arguments of the call as the application made it."""
@@ -96,7 +98,7 @@ def drafts_of(exchange: Exchange, privacy: Privacy) -> list[Draft]:
     for choice, token_ids in zip(answer.choices or (Choice(),), sampled or [None], strict=True):
         own = Redactor(privacy)
         completion = own.message(completion_of(choice))
-        withheld = redactor.reason or own.reason or exchange.withheld
+        withheld = redactor.reason or own.reason or exchange.withheld or (ECHO if request.get(ECHO) else None)
         if withheld is None and "logprobs" in exchange.refused and not choice.logprobs:
             withheld = LOGPROBS_REFUSED
         fields = _tokens(answer, choice, token_ids, sampled_tokens, withheld)

@@ -229,10 +229,9 @@ def _raise(*arguments: Any, **keywords: Any) -> Any:
 
 
 HOOKS: list[tuple[Any, str]] = [
-    (capture.Capture, "_begin"),
-    (capture.Call, "_finished"),
+    (capture.Call, "__init__"),
+    (capture.Call, "_answer"),
     (capture.Call, "_record"),
-    (capture.Call, "_hide"),
     (capture.Call, "_streaming"),
     (capture.Watch, "_finish"),
     (ChatSurface, "ask"),

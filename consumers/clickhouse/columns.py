@@ -19,6 +19,7 @@ from clickhouse_connect.datatypes.registry import get_from_name, parse_name
 from clickhouse_connect.driver.insert import InsertContext
 from clickhouse_connect.driver.transform import NativeTransform
 
+from rollbus.consumers.clickhouse.fills import Filled
 from rollbus.consumers.clickhouse.origin import Row
 
 _PACKED = {"Array(Int32)": "i", "Array(Float32)": "f"}
@@ -45,12 +46,12 @@ def column_type(name: str) -> ClickHouseType:
 
 def encode(table: str, rows: Sequence[Row], types: Mapping[str, ClickHouseType], compression: str | None) -> bytes:
     """Return the statement and the data of an insert; raises DataError for what a column cannot hold."""
-    names = list(rows[0])
+    columns = rows.columns() if isinstance(rows, Filled) else _columns(rows)
     context = InsertContext(
         table,
-        names,
-        [types[name] for name in names],
-        _columns(names, rows),
+        list(columns),
+        [types[name] for name in columns],
+        list(columns.values()),
         column_oriented=True,
         compression=compression,
         block_size=len(rows),
@@ -61,7 +62,8 @@ def encode(table: str, rows: Sequence[Row], types: Mapping[str, ClickHouseType],
     return body
 
 
-def _columns(names: Sequence[str], rows: Sequence[Row]) -> list[Sequence[Any]]:
+def _columns(rows: Sequence[Row]) -> dict[str, Sequence[Any]]:
+    names = list(rows[0])
     if len(names) == 1:  # an itemgetter of one name returns no tuple
-        return [[row[names[0]] for row in rows]]
-    return list(zip(*map(itemgetter(*names), rows), strict=True))
+        return {names[0]: [row[names[0]] for row in rows]}
+    return dict(zip(names, zip(*map(itemgetter(*names), rows), strict=True), strict=True))

@@ -1,5 +1,6 @@
 """Where a row comes from: the Kafka coordinates that every row carries."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -32,6 +33,17 @@ class Origin:
         columns["kafka_offset"] = self.offset
         columns["kafka_timestamp"] = time_ms(self.timestamp_ms)
         return columns
+
+    @staticmethod
+    def columns(origins: "Sequence[Origin]") -> dict[str, list[Any]]:
+        """Return the coordinates of many rows, column by column."""
+        return {
+            "namespace": [origin.namespace for origin in origins],
+            "kafka_topic": [origin.topic for origin in origins],
+            "kafka_partition": [origin.partition for origin in origins],
+            "kafka_offset": [origin.offset for origin in origins],
+            "kafka_timestamp": [time_ms(origin.timestamp_ms) for origin in origins],
+        }
 
 
 def time_ms(value: int) -> int:

@@ -7,16 +7,20 @@ What cannot be read becomes a row of `dead_letters` (stage `sink`), and reading 
 
 import hashlib
 from collections import defaultdict
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from rollbus.consumers.clickhouse.chunk_joiner import ChunkJoiner, KafkaRecord
+from rollbus.consumers.clickhouse.fills import Fill, Filled
 from rollbus.consumers.clickhouse.origin import Origin, Row, Rows
 from rollbus.consumers.clickhouse.rows import rows_of
+from rollbus.consumers.clickhouse.rows_events import fills_of
 from rollbus.consumers.clickhouse.rows_operations import dead_letter
 from rollbus.schemas.chunks import is_chunk
 from rollbus.schemas.codec import decode
 from rollbus.schemas.drops import DeadLetter
 from rollbus.schemas.errors import RecordError
+from rollbus.schemas.events import Event
 from rollbus.schemas.making import maker
 
 STAGE = "sink"
@@ -27,14 +31,20 @@ class Entry:
     """One record as it waits to be written."""
 
     offset: int
-    rows: Rows
     size_bytes: int
     digest: bytes
+    rows: Rows
     dead_letters: int
+    event: Event | None
+    fills: tuple[Fill, ...]
+    """What the event fills beside the rows."""
+    origin: Origin
+    """Of the event."""
 
 
 _entry = maker(Entry)
 _place = maker(Origin)
+_NOTHING: tuple[Fill, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,7 +65,7 @@ class OffsetRange:
     dead_letters: int
     bytes: int
     digest: str
-    tables: dict[str, list[Row]]
+    tables: dict[str, Sequence[Row]]
 
     def token(self, table: str) -> str:
         """Return the name under which ClickHouse knows a repeated insert.
@@ -85,13 +95,11 @@ class PartitionBuffer:
 
     def add(self, record: KafkaRecord) -> None:
         """Take one record; its offset is above all before it."""
-        rows, dead_letters = self._read(record)
-        value = record.value or b""
-        digest = hashlib.blake2b(value, digest_size=16).digest()
-        self._entries.append(_entry(record.offset, rows, len(value), digest, dead_letters))
+        entry = self._read(record)
+        self._entries.append(entry)
         self._position = record.offset + 1
-        self.rows += len(rows)
-        self.bytes += len(value)
+        self.rows += len(entry.rows) + len(entry.fills)
+        self.bytes += entry.size_bytes
 
     def advance(self, position: int) -> None:
         """Take notice that everything before `position` was read (transaction markers have offsets, too)."""
@@ -126,10 +134,7 @@ class PartitionBuffer:
         return taken
 
     def _range(self, taken: list[Entry], next_offset: int) -> OffsetRange:
-        tables: dict[str, list[Row]] = defaultdict(list)
-        for entry in taken:
-            for table, row in entry.rows:
-                tables[table].append(row)
+        tables = _tables(taken)
         return OffsetRange(
             topic=self.topic,
             partition=self.partition,
@@ -137,12 +142,12 @@ class PartitionBuffer:
             last_offset=taken[-1].offset if taken else self._next_offset - 1,
             next_offset=next_offset,
             records=len(taken),
-            stored=sum(1 for entry in taken if entry.rows),
-            rows=sum(len(entry.rows) for entry in taken),
+            stored=sum(1 for entry in taken if entry.rows or entry.fills),
+            rows=sum(map(len, tables.values())),
             dead_letters=sum(entry.dead_letters for entry in taken),
             bytes=sum(entry.size_bytes for entry in taken),
             digest=hashlib.blake2b(b"".join(entry.digest for entry in taken), digest_size=16).hexdigest(),
-            tables=dict(tables),
+            tables=tables,
         )
 
     def _extend_idle(self, made: OffsetRange) -> OffsetRange:
@@ -161,20 +166,29 @@ class PartitionBuffer:
         self._idle = made
         return made
 
-    def _read(self, record: KafkaRecord) -> tuple[Rows, int]:
-        rows: Rows = []
-        letters = 0
-        for lost, what in self._joiner.give_up(record.timestamp_ms):
-            rows += self._dead_letter(lost, "MissingChunkError", what)
-            letters += 1
+    def _read(self, record: KafkaRecord) -> Entry:
+        value = record.value or b""
+        digest = hashlib.blake2b(value, digest_size=16).digest()
+        rows, letters = self._given_up(record)
+        event, fills, origin = None, _NOTHING, self._origin(record)
         try:
             whole = self._whole(record)
             if whole is not None:
-                rows += rows_of(decode(whole.value), self._origin(whole))
+                found = decode(whole.value)
+                origin = origin if whole is record else self._origin(whole)
+                if isinstance(found, Event):
+                    event, fills = found, fills_of(found)
+                else:
+                    rows += rows_of(found, origin)
         except RecordError as error:
             rows += self._dead_letter(record, type(error).__name__, str(error))
             letters += 1
-        return rows, letters
+        return _entry(record.offset, len(value), digest, rows, letters, event, fills, origin)
+
+    def _given_up(self, record: KafkaRecord) -> tuple[Rows, int]:
+        lost = self._joiner.give_up(record.timestamp_ms)
+        rows = [row for first, what in lost for row in self._dead_letter(first, "MissingChunkError", what)]
+        return rows, len(lost)
 
     def _whole(self, record: KafkaRecord) -> KafkaRecord | None:
         return self._joiner.add(record) if is_chunk(record.value or b"") else record
@@ -195,3 +209,17 @@ class PartitionBuffer:
 
     def _origin(self, record: KafkaRecord) -> Origin:
         return _place(self.namespace, record.topic, record.partition, record.offset, record.timestamp_ms)
+
+
+def _tables(entries: Sequence[Entry]) -> dict[str, Sequence[Row]]:
+    """Return what the records give to each table, in their order."""
+    made: dict[str, list[Row]] = defaultdict(list)
+    filled: dict[Fill, Filled] = {}
+    for entry in entries:
+        for table, row in entry.rows:
+            made[table].append(row)
+        for fill in entry.fills:
+            if fill not in filled:
+                filled[fill] = Filled(fill)
+            filled[fill].add(entry.event, entry.origin)
+    return {**made, **{fill.table: rows for fill, rows in filled.items()}}

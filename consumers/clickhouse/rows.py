@@ -8,17 +8,10 @@ from typing import Any
 
 from rollbus.consumers.clickhouse import rows_events, rows_operations, rows_runs, rows_steps, rows_trajectories
 from rollbus.consumers.clickhouse.origin import Origin, Rows
-from rollbus.schemas import control, drops, events, groups, replays, steps, trajectories
+from rollbus.schemas import control, drops, groups, replays, steps, trajectories
 
 MAKERS: dict[type, Callable[[Any, Origin], Rows]] = {
-    events.EpisodeStarted: rows_events.episode_started,
-    events.TurnRecorded: rows_events.turn_recorded,
-    events.ToolCalled: rows_events.tool_called,
-    events.RewardReported: rows_events.reward_reported,
-    events.EpisodeEnded: rows_events.episode_ended,
-    events.WriterClosed: rows_events.writer_closed,
-    events.Excluded: rows_events.excluded,
-    events.AliasDeclared: rows_events.alias_declared,
+    **dict.fromkeys(rows_events.FILLS, rows_events.event_rows),
     trajectories.Trajectory: rows_trajectories.trajectory,
     trajectories.RewardRevised: rows_trajectories.reward_revised,
     trajectories.Score: rows_trajectories.score,

@@ -1,10 +1,14 @@
-"""Events → `events` (every kind), and one typed table for each kind that carries more than the envelope."""
+"""Events → `events` (every kind), and one typed table for each kind that carries more than the envelope.
+
+Most records of a log are events, so their tables are filled column by column.
+"""
 
 import dataclasses
 import json
-from array import array
 
-from rollbus.consumers.clickhouse.origin import Origin, Row, Rows, time_ms
+from rollbus.consumers.clickhouse.fills import Column, Fill, same
+from rollbus.consumers.clickhouse.origin import Origin, Rows, time_ms
+from rollbus.schemas.errors import InvalidRecordError
 from rollbus.schemas.events import (
     AliasDeclared,
     EpisodeEnded,
@@ -18,174 +22,10 @@ from rollbus.schemas.events import (
     WriterClosed,
 )
 from rollbus.schemas.ids import canonical_json
-from rollbus.schemas.tokens import decode_logprobs, decode_token_ids
+from rollbus.schemas.tokens import BYTES_PER_TOKEN, decode_logprobs, decode_token_ids
 
 _MESSAGE_FIELDS = tuple(sorted(field.name for field in dataclasses.fields(Message)))
 _quoted = json.encoder.encode_basestring
-
-
-def episode_started(event: EpisodeStarted, origin: Origin) -> Rows:
-    """Return the event and its episode."""
-    row = origin.row(
-        episode_id=event.episode_id,
-        event_id=event.event_id,
-        root_episode_id=event.root_episode_id,
-        parent_episode_id=event.parent_episode_id,
-        task=event.task,
-        agent=event.agent,
-        example_id=event.example_id,
-        group_id=event.group_id,
-        group_size=event.group_size,
-        labels=dict(event.labels),
-        resampled=event.resampled,
-        producer=event.producer,
-        environment=event.environment,
-        started_at=time_ms(event.episode_started_at_ms),
-    )
-    return [_event(event, origin), ("episodes", row)]
-
-
-def turn_recorded(event: TurnRecorded, origin: Origin) -> Rows:
-    """Return the event, its turn, and its tokens where it has any."""
-    rows = [_event(event, origin), ("turns", _turn(event, origin))]
-    if event.prompt_token_ids or event.completion_token_ids or event.logprobs:
-        rows.append(("turn_tokens", _turn_tokens(event, origin)))
-    return rows
-
-
-def _turn(event: TurnRecorded, origin: Origin) -> Row:
-    return origin.row(
-        episode_id=event.episode_id,
-        event_id=event.event_id,
-        writer_id=event.writer_id,
-        sequence=event.sequence,
-        function=event.function,
-        model=event.model,
-        policy_version=event.policy_version,
-        response_id=event.response_id,
-        choice=event.choice,
-        prefix_count=event.prefix_count,
-        prefix_hash=event.prefix_hash,
-        added_messages=f"[{','.join(map(message_json, event.added_messages))}]",
-        completion=message_json(event.completion),
-        completion_text=event.completion.content,
-        logprob_mode=event.logprob_mode,
-        temperature=event.temperature,
-        top_p=event.top_p,
-        top_k=event.top_k,
-        min_p=event.min_p,
-        frequency_penalty=event.frequency_penalty,
-        presence_penalty=event.presence_penalty,
-        repetition_penalty=event.repetition_penalty,
-        seed=event.seed,
-        max_tokens=event.max_tokens,
-        finish_reason=event.finish_reason,
-        tools_hash=event.tools_hash,
-        tools=event.tools,
-        prompt_tokens=event.prompt_tokens,
-        completion_tokens=event.completion_tokens,
-        latency_ms=event.latency_ms,
-        streamed=event.streamed,
-        trainable=event.trainable,
-        untrainable_reason=event.untrainable_reason,
-        occurred_at=time_ms(event.occurred_at_ms),
-        episode_started_at=time_ms(event.episode_started_at_ms),
-    )
-
-
-def _turn_tokens(event: TurnRecorded, origin: Origin) -> Row:
-    return origin.row(
-        episode_id=event.episode_id,
-        event_id=event.event_id,
-        prompt_token_ids=_token_ids(event.prompt_token_ids),
-        completion_token_ids=_token_ids(event.completion_token_ids),
-        logprobs=decode_logprobs(event.logprobs or b""),
-        episode_started_at=time_ms(event.episode_started_at_ms),
-    )
-
-
-def tool_called(event: ToolCalled, origin: Origin) -> Rows:
-    """Return the event and its tool call."""
-    row = origin.row(
-        episode_id=event.episode_id,
-        event_id=event.event_id,
-        writer_id=event.writer_id,
-        sequence=event.sequence,
-        name=event.name,
-        tool_call_id=event.tool_call_id,
-        arguments=event.arguments,
-        result=event.result,
-        error=event.error,
-        latency_ms=event.latency_ms,
-        occurred_at=time_ms(event.occurred_at_ms),
-        episode_started_at=time_ms(event.episode_started_at_ms),
-    )
-    return [_event(event, origin), ("tool_calls", row)]
-
-
-def reward_reported(event: RewardReported, origin: Origin) -> Rows:
-    """Return the event and its reward; by alias, both have an empty episode."""
-    row = origin.row(
-        episode_id=event.episode_id,
-        event_id=event.event_id,
-        name=event.name,
-        value=event.value,
-        alias=event.alias,
-        turn_event_id=event.turn_event_id,
-        source=event.source,
-        supersedes=event.supersedes,
-        retracted=event.retracted,
-        comment=event.comment,
-        occurred_at=time_ms(event.occurred_at_ms),
-        episode_started_at=time_ms(event.episode_started_at_ms),
-    )
-    return [_event(event, origin), ("rewards", row)]
-
-
-def episode_ended(event: EpisodeEnded, origin: Origin) -> Rows:
-    """Return the event and the end of its episode."""
-    row = origin.row(
-        episode_id=event.episode_id,
-        event_id=event.event_id,
-        stop_reason=event.stop_reason,
-        error=event.error,
-        writer_ids=list(event.writer_ids),
-        episode_started_at=time_ms(event.episode_started_at_ms),
-        ended_at=time_ms(event.occurred_at_ms),
-    )
-    return [_event(event, origin), ("episode_ends", row)]
-
-
-def writer_closed(event: WriterClosed, origin: Origin) -> Rows:
-    """Return the event with its count as detail."""
-    return [_event(event, origin, canonical_json({"count": event.count}))]
-
-
-def excluded(event: Excluded, origin: Origin) -> Rows:
-    """Return the event with its reason as detail."""
-    return [_event(event, origin, canonical_json({"reason": event.reason}))]
-
-
-def alias_declared(event: AliasDeclared, origin: Origin) -> Rows:
-    """Return the event with the alias as detail."""
-    return [_event(event, origin, canonical_json({"alias": event.alias}))]
-
-
-def _event(event: Event, origin: Origin, detail: str = "") -> tuple[str, Row]:
-    row = origin.row(
-        event_id=event.event_id,
-        kind=type(event).__name__,
-        episode_id=event.episode_id,
-        root_episode_id=event.root_episode_id,
-        writer_id=event.writer_id,
-        sequence=event.sequence,
-        producer=event.producer,
-        environment=event.environment,
-        detail=detail,
-        occurred_at=time_ms(event.occurred_at_ms),
-        episode_started_at=time_ms(event.episode_started_at_ms),
-    )
-    return "events", row
 
 
 def message_json(message: Message) -> str:
@@ -194,5 +34,146 @@ def message_json(message: Message) -> str:
     return f"{{{','.join(said)}}}"
 
 
-def _token_ids(data: bytes | None) -> "array[int]":
-    return decode_token_ids(data or b"")
+def _detail(event: Event) -> str:
+    told = _DETAILS.get(type(event))
+    return canonical_json({told: getattr(event, told)}) if told is not None else ""
+
+
+_DETAILS: dict[type, str] = {WriterClosed: "count", Excluded: "reason", AliasDeclared: "alias"}
+"""What stands as JSON beside the envelope, of the kinds without a table of their own."""
+
+
+def _occurred(event: Event) -> int:
+    return time_ms(event.occurred_at_ms)
+
+
+def _episode_started(event: Event) -> int:
+    return time_ms(event.episode_started_at_ms)
+
+
+_ID = same("episode_id", "event_id")
+_TIMES: dict[str, Column] = {"occurred_at": _occurred, "episode_started_at": _episode_started}
+
+EVENTS = Fill(
+    "events",
+    {
+        **_ID,
+        "kind": lambda event: type(event).__name__,
+        **same("root_episode_id", "writer_id", "sequence", "producer", "environment"),
+        "detail": _detail,
+        **_TIMES,
+    },
+)
+EPISODES = Fill(
+    "episodes",
+    {
+        **_ID,
+        **same("root_episode_id", "parent_episode_id", "task", "agent", "example_id", "group_id", "group_size"),
+        "labels": lambda event: dict(event.labels),
+        **same("resampled", "producer", "environment"),
+        "started_at": _episode_started,
+    },
+)
+TURNS = Fill(
+    "turns",
+    {
+        **_ID,
+        **same(
+            "writer_id",
+            "sequence",
+            "function",
+            "model",
+            "policy_version",
+            "response_id",
+            "choice",
+            "prefix_count",
+            "prefix_hash",
+            "logprob_mode",
+            "temperature",
+            "top_p",
+            "top_k",
+            "min_p",
+            "frequency_penalty",
+            "presence_penalty",
+            "repetition_penalty",
+            "seed",
+            "max_tokens",
+            "finish_reason",
+            "tools_hash",
+            "tools",
+            "prompt_tokens",
+            "completion_tokens",
+            "latency_ms",
+            "streamed",
+            "trainable",
+            "untrainable_reason",
+        ),
+        "added_messages": lambda event: f"[{','.join(map(message_json, event.added_messages))}]",
+        "completion": lambda event: message_json(event.completion),
+        "completion_text": lambda event: event.completion.content,
+        **_TIMES,
+    },
+)
+TURN_TOKENS = Fill(
+    "turn_tokens",
+    {
+        **_ID,
+        "prompt_token_ids": lambda event: decode_token_ids(event.prompt_token_ids or b""),
+        "completion_token_ids": lambda event: decode_token_ids(event.completion_token_ids or b""),
+        "logprobs": lambda event: decode_logprobs(event.logprobs or b""),
+        "episode_started_at": _episode_started,
+    },
+)
+TOOL_CALLS = Fill(
+    "tool_calls",
+    {
+        **_ID,
+        **same("writer_id", "sequence", "name", "tool_call_id", "arguments", "result", "error", "latency_ms"),
+        **_TIMES,
+    },
+)
+REWARDS = Fill(
+    "rewards",
+    {
+        **_ID,
+        **same("name", "value", "alias", "turn_event_id", "source", "supersedes", "retracted", "comment"),
+        **_TIMES,
+    },
+)
+EPISODE_ENDS = Fill(
+    "episode_ends",
+    {
+        **_ID,
+        **same("stop_reason", "error"),
+        "writer_ids": lambda event: list(event.writer_ids),
+        "episode_started_at": _episode_started,
+        "ended_at": _occurred,
+    },
+)
+
+FILLS: dict[type, tuple[Fill, ...]] = {
+    EpisodeStarted: (EVENTS, EPISODES),
+    TurnRecorded: (EVENTS, TURNS),
+    ToolCalled: (EVENTS, TOOL_CALLS),
+    RewardReported: (EVENTS, REWARDS),
+    EpisodeEnded: (EVENTS, EPISODE_ENDS),
+    WriterClosed: (EVENTS,),
+    Excluded: (EVENTS,),
+    AliasDeclared: (EVENTS,),
+}
+_WITH_TOKENS = (*FILLS[TurnRecorded], TURN_TOKENS)
+
+
+def fills_of(event: Event) -> tuple[Fill, ...]:
+    """Return what an event fills; raises InvalidRecordError for tokens that cannot be read."""
+    if type(event) is TurnRecorded and (event.prompt_token_ids or event.completion_token_ids or event.logprobs):
+        for data in (event.prompt_token_ids, event.completion_token_ids, event.logprobs):
+            if data is not None and len(data) % BYTES_PER_TOKEN:
+                raise InvalidRecordError(f"turn {event.event_id}: {len(data)} bytes of tokens are not whole numbers")
+        return _WITH_TOKENS
+    return FILLS[type(event)]
+
+
+def event_rows(event: Event, origin: Origin) -> Rows:
+    """Return the event, and its row in the table of its kind where it has one."""
+    return [(fill.table, fill.row(event, origin)) for fill in fills_of(event)]

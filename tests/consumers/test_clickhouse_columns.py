@@ -1,0 +1,124 @@
+"""What is filled column by column is what the rows say, and bytes are what clickhouse-connect would send."""
+
+import dataclasses
+from array import array
+from typing import Any
+
+import pytest
+from clickhouse_connect.datatypes.base import ClickHouseType
+from clickhouse_connect.datatypes.registry import get_from_name
+from clickhouse_connect.driver.exceptions import DataError
+from clickhouse_connect.driver.insert import InsertContext
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rollbus.consumers.clickhouse.chunk_joiner import KafkaRecord
+from rollbus.consumers.clickhouse.columns import column_type, encode
+from rollbus.consumers.clickhouse.fills import Filled
+from rollbus.consumers.clickhouse.origin import Origin
+from rollbus.consumers.clickhouse.ranges import PartitionBuffer
+from rollbus.consumers.clickhouse.rows import MAKERS, rows_of
+from rollbus.consumers.clickhouse.rows_events import FILLS, fills_of, message_json
+from rollbus.consumers.clickhouse.tables import TABLES_OF
+from rollbus.schemas.codec import encode as encode_record
+from rollbus.schemas.events import Event, Message
+from rollbus.schemas.ids import canonical_json
+from tests.builders import START_MS, make_turn
+from tests.consumers.story import story
+
+EVENTS = [record for _, _, record in story() if isinstance(record, Event)]
+TYPES = {"id": get_from_name("Int64"), "name": get_from_name("String"), "tokens": column_type("Array(Int32)")}
+texts = st.none() | st.text(max_size=20)
+
+
+@given(message=st.builds(Message, role=st.text(max_size=5), **dict.fromkeys(
+    ("content", "name", "tool_call_id", "tool_calls", "parts", "reasoning"), texts
+)))  # fmt: skip
+def test_a_message_is_kept_as_its_canonical_json(message: Message) -> None:
+    said = {name: value for name, value in dataclasses.asdict(message).items() if value is not None}
+    assert message_json(message) == canonical_json(said)
+
+
+@pytest.mark.parametrize("kind", FILLS, ids=lambda kind: kind.__name__)
+def test_columns_hold_what_the_rows_of_the_same_records_hold(kind: type) -> None:
+    found = [event for event in EVENTS if type(event) is kind]
+    for fill in fills_of(found[0]):
+        filled = Filled(fill)
+        for offset, event in enumerate(found):
+            filled.add(event, Origin("t.", "episode-events", 3, offset, START_MS + offset))
+        rows, columns = list(filled), filled.columns()
+        assert len(filled) == len(rows) == len(found)
+        assert filled[0] == rows[0]
+        assert filled[1:] == rows[1:]
+        assert {name: [row[name] for row in rows] for name in rows[0]} == columns
+
+
+def test_a_table_is_filled_by_columns_or_row_by_row_and_never_both() -> None:
+    filled = {table for kind in FILLS for table in TABLES_OF[kind]}
+    made = {table for kind in set(MAKERS) - set(FILLS) for table in TABLES_OF[kind]}
+    assert not filled & made
+
+
+def test_a_range_gives_the_rows_of_its_records() -> None:
+    reading = PartitionBuffer(namespace="t.", topic="episode-events", partition=0, start=0)
+    expected: dict[str, list[Any]] = {}
+    for offset, event in enumerate(EVENTS):
+        reading.add(KafkaRecord("episode-events", 0, offset, START_MS, b"k", encode_record(event)))
+        for table, row in rows_of(event, Origin("t.", "episode-events", 0, offset, START_MS)):
+            expected.setdefault(table, []).append(row)
+    made = reading.cut()
+    assert made is not None
+    assert {table: list(rows) for table, rows in made.tables.items()} == expected
+    assert made.rows == sum(map(len, expected.values()))
+
+
+@pytest.mark.parametrize("field", ["prompt_token_ids", "completion_token_ids", "logprobs"])
+def test_tokens_that_are_not_whole_numbers_are_a_dead_letter(field: str) -> None:
+    event = dataclasses.replace(make_turn(untrainable="length_mismatch"), **{field: b"\x01\x02\x03"})
+    reading = PartitionBuffer(namespace="t.", topic="episode-events", partition=0, start=0)
+    reading.add(KafkaRecord("episode-events", 0, 0, START_MS, b"k", encode_record(event)))
+    made = reading.cut()
+    assert made is not None
+    assert (list(made.tables), made.dead_letters) == (["dead_letters"], 1)
+
+
+@given(values=st.lists(st.lists(st.integers(-(2**31), 2**31 - 1), max_size=4), min_size=1, max_size=5))
+def test_token_arrays_are_sent_as_the_library_would_send_lists(values: list[list[int]]) -> None:
+    sent = bytearray()
+    column_type("Array(Int32)").write_column([array("i", value) for value in values], sent, context())
+    lists = bytearray()
+    get_from_name("Array(Int32)").write_column(values, lists, context())
+    assert sent == lists
+    mixed = bytearray()
+    column_type("Array(Int32)").write_column(
+        [values[0], *(array("i", value) for value in values[1:])], mixed, context()
+    )
+    assert mixed == lists
+
+
+def test_numbers_of_another_width_are_not_copied_as_they_are() -> None:
+    sent = written(column_type("Array(Int32)"), [array("q", [1, 2])])
+    assert sent == (2).to_bytes(8, "little") + (1).to_bytes(4, "little") + (2).to_bytes(4, "little")
+
+
+def written(kind: ClickHouseType, values: list[Any]) -> bytearray:
+    sent = bytearray()
+    kind.write_column(values, sent, InsertContext("t", [], []))
+    return sent
+
+
+def test_an_insert_is_statement_and_data() -> None:
+    body = encode("t", [{"id": 1, "name": "a"}, {"name": "b", "id": 2}], TYPES, None)
+    head = b"INSERT INTO t (`id`, `name`) FORMAT Native\n"
+    assert body == head + b"\x02\x02\x02id\x05Int64" + b"\x01\0\0\0\0\0\0\0\x02\0\0\0\0\0\0\0" + (
+        b"\x04name\x06String\x01a\x01b"
+    )
+
+
+def test_a_row_of_one_column_is_a_column() -> None:
+    assert encode("t", [{"name": "a"}], TYPES, None).endswith(b"\x01\x01\x04name\x06String\x01a")
+
+
+def test_what_a_column_cannot_hold_is_an_error_and_not_half_an_insert() -> None:
+    with pytest.raises(DataError, match="id"):
+        encode("t", [{"id": 2**70, "name": "a"}], TYPES, None)

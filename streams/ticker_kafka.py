@@ -87,7 +87,7 @@ class Ticker:
                 logger.warning("another ticker took over after tick=%s", self.last and self.last.number)
                 pause = self._settings.session_timeout_s
             except (KafkaError, TimeoutError, OSError) as error:
-                logger.warning("ticking failed, beginning anew", exc_info=error)
+                logger.warning("ticking failed, beginning anew in %.0f s error=%r", pause, error)
             finally:
                 await stop_producer(producer)
             await asyncio.sleep(pause)

@@ -4,6 +4,7 @@ UnavailableError is worth another try (no answer, too busy, too many parts); Rej
 state on the server (no session), for one thread at a time; the sink calls it in a thread.
 """
 
+import re
 from collections import deque
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
@@ -22,6 +23,8 @@ from rollbus.consumers.clickhouse.origin import Row
 from rollbus.consumers.clickhouse.settings import ClickHouseSettings
 from rollbus.schemas.errors import RejectedError, ServiceError, UnavailableError
 
+EXPECTED = re.compile(r" Expected one of: .*(?=\(SYNTAX_ERROR\))", re.DOTALL)
+"""What the server's parser would have taken instead: two kilobytes for a letter left out."""
 PASSING_CODES = frozenset(
     {
         3,  # UNEXPECTED_END_OF_FILE
@@ -164,7 +167,7 @@ class ClickHouse:
 
     def _our_error(self, what: str, error: Exception) -> ServiceError:
         where = f"ClickHouse at {self._settings.host}:{self._settings.port}, database {self._database}"
-        message = f"{where}: {what}: {error}"
+        message = f"{where}: {what}: {_said(error)}"
         code = getattr(error, "code", None)
         if isinstance(error, (HTTPError, OSError)) or (isinstance(error, OperationalError) and code is None):
             return UnavailableError(message)
@@ -173,3 +176,13 @@ class ClickHouse:
         if code in NOT_MIGRATED_CODES:
             message += "; the sink makes database and tables when it starts: `rollbus sink run`"
         return RejectedError(message)
+
+
+def _said(error: Exception) -> str:
+    """Return an error's words, without what hides them: the client's layers, the parser's hundred alternatives."""
+    text = str(error)
+    if any(mark in text for mark in ("Failed to establish a new connection", "Connection aborted")):
+        return (
+            "it cannot be reached; does it run (`rollbus status`), and are `clickhouse: host:` and `port:` its address?"
+        )
+    return EXPECTED.sub("", text)

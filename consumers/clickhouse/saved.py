@@ -14,6 +14,7 @@ import ast
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from difflib import get_close_matches
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -69,8 +70,10 @@ def load_query(name: str) -> SavedQuery:
     for query in list_queries():
         if query.name == name.replace("-", "_"):
             return query
-    names = ", ".join(query.name for query in list_queries())
-    raise ConfigurationError(f"no saved question {name!r}; there are {names}")
+    names = [query.name for query in list_queries()]
+    near = get_close_matches(name.replace("-", "_"), names, n=1)
+    meant = f"; did you mean {near[0]}?" if near else ""
+    raise ConfigurationError(f"no saved question {name!r}{meant or '; there are ' + ', '.join(names)}")
 
 
 def run_query(settings: ClickHouseSettings, name: str, values: Mapping[str, Any] | None = None) -> Answer:

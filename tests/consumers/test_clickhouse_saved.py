@@ -75,6 +75,11 @@ def test_an_unknown_question_lists_those_there_are() -> None:
         load_query("nothing")
 
 
+def test_a_misspelled_question_is_answered_with_the_nearest() -> None:
+    with pytest.raises(ConfigurationError, match="did you mean lineage_of_step"):
+        load_query("linage-of-step")
+
+
 def test_a_header_that_is_not_whole_is_refused() -> None:
     with pytest.raises(ConfigurationError, match="must begin with '-- name: a'"):
         parse_query("a", "SELECT 1")

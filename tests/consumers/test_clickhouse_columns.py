@@ -84,16 +84,10 @@ def test_tokens_that_are_not_whole_numbers_are_a_dead_letter(field: str) -> None
 
 @given(values=st.lists(st.lists(st.integers(-(2**31), 2**31 - 1), max_size=4), min_size=1, max_size=5))
 def test_token_arrays_are_sent_as_the_library_would_send_lists(values: list[list[int]]) -> None:
-    sent = bytearray()
-    column_type("Array(Int32)").write_column([array("i", value) for value in values], sent, context())
-    lists = bytearray()
-    get_from_name("Array(Int32)").write_column(values, lists, context())
-    assert sent == lists
-    mixed = bytearray()
-    column_type("Array(Int32)").write_column(
-        [values[0], *(array("i", value) for value in values[1:])], mixed, context()
-    )
-    assert mixed == lists
+    arrays = [array("i", value) for value in values]
+    expected = written(get_from_name("Array(Int32)"), values)
+    assert written(column_type("Array(Int32)"), arrays) == expected
+    assert written(column_type("Array(Int32)"), [values[0], *arrays[1:]]) == expected
 
 
 def test_numbers_of_another_width_are_not_copied_as_they_are() -> None:

@@ -27,7 +27,7 @@ from rollbus.streams.processing import dead_letter, read_record
 from rollbus.streams.replay.made import Made
 from rollbus.streams.replay.output import Output, Partitioner
 from rollbus.streams.replay.reader import Raw, Reader
-from rollbus.streams.replay.recorded import Change, Recorded
+from rollbus.streams.replay.recorded import BEFORE_ALL, Change, Recorded
 from rollbus.streams.replay.rounds import Round
 from rollbus.streams.stage import Incoming, Outgoing
 from rollbus.streams.stages import AnyStage
@@ -84,6 +84,10 @@ class Chain:
         self._touched = 0
         self.last_tick = -1
         self.stream_time_ms: int | None = None
+
+    async def open(self) -> None:
+        """Tell what held when the range began, before its first record."""
+        await self._tell(BEFORE_ALL)
 
     async def piece(self, partition: int, records: Sequence[RawRecord]) -> None:
         """Take recorded records of the first input."""
@@ -247,8 +251,9 @@ class Chain:
         await self._output.settle()
 
     async def _tell(self, tick: int) -> None:
-        for told in self._recorded.due(tick):
-            await self._told(told.topic, told.key, told.record)
+        while due := self._recorded.due(tick):  # an outcome may cut a batch whose own outcome is due as well
+            for told in due:
+                await self._told(told.topic, told.key, told.record)
 
     async def _told(self, topic: Topic, key: str, record: Any) -> None:
         if topic.name not in self._following:

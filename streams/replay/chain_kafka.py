@@ -17,7 +17,7 @@ from rollbus.streams.replay.range import Bound
 from rollbus.streams.replay.range_kafka import reader, resolve
 from rollbus.streams.replay.reader import Reader
 from rollbus.streams.replay.recorded import Collector, Recorded
-from rollbus.streams.replay.recorded_kafka import RecordedScores, Teller, find_judged, read_rewards
+from rollbus.streams.replay.recorded_kafka import RecordedScores, Teller, find_judged, read_outcomes, read_rewards
 from rollbus.streams.replay.rounds import Round, merged
 from rollbus.streams.replay.scores import HeadedScoring, RecordedScoring, offline
 from rollbus.streams.replay.source_kafka import KafkaSource, assign
@@ -55,6 +55,8 @@ class Connected:
         first_tick = await self._first_tick(ranges)
         recorded = Recorded()
         tellers = await self._tellers(first_tick, recorded)
+        if self.follow is None and "curriculum" in plan.stages and plan.input is not RUN_LOG:
+            recorded.outcomes.update(await read_outcomes(settings, first_tick))
 
         async def read_on(tick: int) -> None:
             for teller in tellers:
@@ -65,7 +67,7 @@ class Connected:
             early = await read_rewards(settings, ranges)
         known = {each.name for each in elsewhere}
         stages = [stage for stage in await self._stages(first_tick, output) if stage.name not in known]
-        return Chain(
+        chain = Chain(
             stages,
             partitions=settings.event_partitions,
             output=output,
@@ -80,6 +82,10 @@ class Connected:
             app_version=self.version,
             elsewhere=elsewhere,
         )
+        if first_tick is not None:
+            await read_on(first_tick)
+        await chain.open()
+        return chain
 
     async def _tellers(self, first_tick: int | None, recorded: Recorded) -> list[Teller]:
         """Return who reads live's inputs of the later stages for what is told again."""
@@ -140,7 +146,8 @@ class Connected:
         start = Bound(tick=first_tick - 1) if first_tick else Bound()
         there = await resolve(self.settings, SCORES, start, Bound())
         consumer = await self.stack.enter_async_context(reader(self.settings))
-        scores = RecordedScores(consumer, self.settings.namespace, there.ranges, stop=self.follow)
+        places = assign(consumer, self.settings.namespace, there.ranges)
+        scores = RecordedScores([KafkaSource(consumer, at, span, stop=self.follow) for span, at in places.items()])
         if plan.scores == "recorded":
             return RecordedScoring(HeadedScoring(config, keep_ms=keep_ms, registry=self.registry), scores.find)
         registry = offline(self.registry, config.rewards, plan.scoring.rewards, scores.find)

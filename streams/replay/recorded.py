@@ -1,8 +1,9 @@
 """What live wrote down of the outside world, told again at the same stream time: a replay asks nobody.
 
 Before tick n stands what live had between the ticks n − 1 and n: configurations, new policy versions, ends of epochs,
-and the trainer's answer to a batch that the replay cuts too. Any other batch is answered at once, since nobody
-trains during a replay: as skipped, so it makes room for the next and no weights come of it.
+and the trainer's answer to a batch that the replay cuts too; that one is known from the start, since it always comes
+later than the batch. Any other batch is answered at once, since nobody trains during a replay: as skipped, so it makes
+room for the next and no weights come of it.
 """
 
 from collections import defaultdict
@@ -87,8 +88,7 @@ class Collector:
                 self._held.update((_place(told), told) for told in waiting if not isinstance(told.record, RunCommand))
             else:
                 self._begin()
-                self._recorded.before[record.number] += [told for told in waiting if _is_told(told)]
-                _note_outcomes(waiting, record.number, self._recorded)
+                self._recorded.before[record.number] += waiting
         elif (told := _told(self._topic, key, record, self._change)) is not None:
             self._waiting.append(told)
 
@@ -97,8 +97,36 @@ class Collector:
         self._begin()
 
     def _begin(self) -> None:
-        self._recorded.before[BEFORE_ALL] += [told for told in self._held.values() if _is_told(told)]
+        self._recorded.before[BEFORE_ALL] += self._held.values()
         self._held = {}
+
+
+class Outcomes:
+    """Takes from the recorded run-log what the trainer answered within the range, and before which tick."""
+
+    def __init__(self, first_tick: int | None) -> None:
+        self._first_tick = -1 if first_tick is None else first_tick
+        self._waiting: list[StepOutcome] = []
+        self._tick = BEFORE_ALL
+        self.found: dict[str, tuple[int, StepOutcome]] = {}
+        """By batch hash."""
+
+    def take(self, record: Any) -> None:
+        """Take in the next record of the log."""
+        if isinstance(record, StepOutcome):
+            self._waiting.append(record)
+        elif isinstance(record, Tick):
+            self._tick = record.number
+            self._note(record.number)
+
+    def end(self) -> None:
+        """Say that nothing follows: what came last stands before a tick that is still to come."""
+        self._note(self._tick + 1)
+
+    def _note(self, tick: int) -> None:
+        waiting, self._waiting = self._waiting, []
+        if tick >= self._first_tick:
+            self.found.update((one.batch_hash, (tick, one)) for one in waiting)
 
 
 def _told(topic: Topic, key: str, record: Any, change: Change) -> Told | None:
@@ -106,17 +134,7 @@ def _told(topic: Topic, key: str, record: Any, change: Change) -> Told | None:
         changed = change(record)
         return None if changed is None else Told(topic, key, changed)
     ends_window = isinstance(record, RunCommand) and record.command == "end_window"
-    return Told(topic, key, record) if ends_window or isinstance(record, PolicyVersion | StepOutcome) else None
-
-
-def _is_told(told: Told) -> bool:
-    return not isinstance(told.record, StepOutcome)
-
-
-def _note_outcomes(waiting: list[Told], tick: int, recorded: Recorded) -> None:
-    for told in waiting:
-        if isinstance(told.record, StepOutcome):
-            recorded.outcomes[told.record.batch_hash] = (tick, told.record)
+    return Told(topic, key, record) if ends_window or isinstance(record, PolicyVersion) else None
 
 
 def _place(told: Told) -> str:
@@ -124,6 +142,4 @@ def _place(told: Told) -> str:
     record = told.record
     if isinstance(record, ConfigApplied):
         return f"config {record.stage} {record.run_id}"
-    if isinstance(record, PolicyVersion):
-        return f"version {record.model} {record.version}"
-    return f"outcome {getattr(record, 'batch_hash', '')}"
+    return f"version {record.model} {record.version}"

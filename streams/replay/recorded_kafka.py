@@ -1,17 +1,16 @@
-"""What live wrote down, read from its topics: scores when they are asked for, all else before a replay begins.
+"""What live wrote down, read from its topics: outcomes and verdicts before a replay begins, all else as it goes on.
 
 Scores stand about where the trajectories they belong to stand, so each partition is read on only as far as the score
 that is wanted, and what was read ahead of it waits. Of the other inputs only the few records that a replay tells again
 are decoded.
 """
 
-import asyncio
 from collections import OrderedDict, deque
 from collections.abc import AsyncGenerator, Container, Sequence
 from contextlib import aclosing
 from typing import Any
 
-from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka import TopicPartition
 
 from rollbus.schemas.chunks import is_chunk, parse
 from rollbus.schemas.codec import decode, record_name
@@ -30,13 +29,15 @@ from rollbus.streams.group_scoring import STAGE as GROUP_SCORING
 from rollbus.streams.group_scoring import FindGroup
 from rollbus.streams.output_kafka import partition_of
 from rollbus.streams.replay.range_kafka import reader
-from rollbus.streams.replay.recorded import Collector
+from rollbus.streams.replay.recorded import Collector, Outcomes
+from rollbus.streams.replay.rounds import Source
 from rollbus.streams.replay.source_kafka import KafkaSource, assign
 from rollbus.streams.settings import StreamSettings
 from rollbus.streams.stage import Incoming
 from rollbus.streams.topics import partitions_of
 
-TOLD_AGAIN = frozenset(each.__name__ for each in (Tick, ConfigApplied, PolicyVersion, StepOutcome, RunCommand))
+TOLD_AGAIN = frozenset(each.__name__ for each in (Tick, ConfigApplied, PolicyVersion, RunCommand))
+ANSWERED = frozenset((Tick.__name__, StepOutcome.__name__))
 JUDGED = frozenset((Group.__name__, Drop.__name__))
 REMEMBERED = 4_096
 """Scores kept after they were found, for a second component that asks for the same."""
@@ -47,18 +48,10 @@ ScoreKey = tuple[str, int]
 class RecordedScores:
     """Live's scores, by trajectory and revision."""
 
-    def __init__(
-        self,
-        consumer: AIOKafkaConsumer,
-        namespace: str,
-        ranges: Sequence[ReplayRange],
-        *,
-        stop: asyncio.Event | None = None,
-    ) -> None:
-        """Stand at the beginnings of ranges of `scores`, one for each partition in order."""
-        places = assign(consumer, namespace, ranges)
-        self._sources = [KafkaSource(consumer, place, span, stop=stop) for span, place in places.items()]
-        self._ahead: list[dict[ScoreKey, Score]] = [{} for _ in self._sources]
+    def __init__(self, sources: Sequence[Source]) -> None:
+        """Read ranges of `scores`, one for each partition in order."""
+        self._sources = sources
+        self._ahead: list[dict[ScoreKey, Score]] = [{} for _ in sources]
         self._found: OrderedDict[ScoreKey, Score] = OrderedDict()
 
     async def find(self, hint: str, trajectory_id: str, revision: int) -> Score | None:
@@ -85,7 +78,7 @@ class RecordedScores:
 class Teller:
     """Reads one partition of an input for what a replay tells again, a tick at a time; ticks are in all alike."""
 
-    def __init__(self, source: KafkaSource, collector: Collector) -> None:
+    def __init__(self, source: Source, collector: Collector) -> None:
         self._source, self._collector = source, collector
         self._ahead: deque[Any] = deque()
 
@@ -101,6 +94,16 @@ class Teller:
             record = _decoded(raw.value, TOLD_AGAIN)
             if record is not None:
                 self._collector.take((raw.key or b"").decode(errors="replace"), record)
+
+
+async def read_outcomes(settings: StreamSettings, first_tick: int | None) -> dict[str, tuple[int, StepOutcome]]:
+    """Return what the trainer answered from a tick on, by batch hash, with the tick that follows it."""
+    outcomes = Outcomes(first_tick)
+    async with aclosing(read_whole(settings, RUN_LOG)) as records:
+        async for raw in records:
+            outcomes.take(_decoded(raw.value, ANSWERED))
+    outcomes.end()
+    return outcomes.found
 
 
 async def nothing_judged(group_id: str) -> Group | Drop | None:

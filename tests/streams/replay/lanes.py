@@ -50,6 +50,7 @@ async def replayed_in_lanes(
     output = MemoryOutput()
     rest = [stage for stage in stages if stage not in first]
     chain = Chain(rest, partitions=partitions, output=output, elsewhere=elsewhere.readers, **NAMES, **options)
+    await chain.open()
     async for each in joined(running):
         if isinstance(each, MadePiece):
             await chain.made_piece(each.made)

@@ -1,7 +1,9 @@
 """Replays in memory: a simulated live history in, frames by topic and partition out."""
 
-from collections.abc import Sequence
+import os
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 from rollbus.schemas.codec import decode, encode
@@ -12,7 +14,20 @@ from rollbus.streams.replay.output import MemoryOutput, by_checksum
 from rollbus.streams.replay.rounds import Round, merged
 from rollbus.streams.stages import AnyStage
 
+OTHER_CLOCK = Path(__file__).parent / "other_clock"
+ENVIRONMENTS = (
+    {"PYTHONHASHSEED": "0", "TZ": "UTC", "LC_ALL": "C"},
+    {"PYTHONHASHSEED": "1234", "TZ": "Pacific/Kiritimati", "LC_ALL": "tr_TR.UTF-8", "OTHER_CLOCK_S": "-300000000"},
+    {"PYTHONHASHSEED": "77", "TZ": "America/Adak", "LC_ALL": "de_DE.UTF-8", "OTHER_CLOCK_S": "90000000"},
+)
+"""Machines that differ in all that a replay must not depend on: the order of sets, zone, locale and wall clock."""
 Frames = dict[tuple[str, int], list[tuple[bytes | None, bytes]]]
+
+
+def environment(other: Mapping[str, str]) -> dict[str, str]:
+    """The environment of a process on another machine; its clock comes with the path."""
+    path = os.pathsep.join(filter(None, (str(OTHER_CLOCK), os.environ.get("PYTHONPATH"))))
+    return {**os.environ, **other, "PYTHONPATH": path}
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,6 +65,7 @@ async def replayed(
         stages, partitions=partitions, output=output, partition_of=by_checksum,
         source_namespace="", namespace="replay.", **options,
     )  # fmt: skip
+    await chain.open()
     async for each in merged(sources):
         if isinstance(each, Round):
             await chain.round(each)

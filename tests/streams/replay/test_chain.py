@@ -1,6 +1,5 @@
 """Simulated histories, replayed: each stage gives what live gave, however it is read, and so does a replay of it."""
 
-import os
 import subprocess
 import sys
 from collections import Counter, defaultdict
@@ -18,7 +17,16 @@ from rollbus.streams.group_scoring import GroupScoringStage
 from rollbus.streams.replay.digest import without_location
 from rollbus.streams.replay.recorded_kafka import note_judged
 from rollbus.streams.stages import AnyStage, namespace_stages, run_stages
-from tests.streams.replay.memory import Frames, ListSource, Raw, blank, replayed, sources_of
+from tests.streams.replay.memory import (
+    ENVIRONMENTS,
+    Frames,
+    ListSource,
+    Raw,
+    blank,
+    environment,
+    replayed,
+    sources_of,
+)
 from tests.streams.simulation.history import ASSEMBLY, Past, live
 from tests.streams.simulation.judging import REGISTRY
 
@@ -145,17 +153,18 @@ def of_run(row: tuple[bytes | None, bytes], stage: str) -> bool:
     return "." not in stage or row[0] == stage.partition(".")[2].encode()
 
 
-def test_digests_do_not_depend_on_hash_seed_time_zone_or_locale() -> None:
+def test_digests_do_not_depend_on_hash_seed_time_zone_locale_or_clock() -> None:
     program = (
-        "import asyncio; from tests.streams.replay.test_chain import whole, live;"
-        "print([d.digest for d in asyncio.run(whole(live(11), 13))[0].digests()])"
+        "import asyncio, time; from tests.streams.replay.test_chain import whole, live;"
+        "print([d.digest for d in asyncio.run(whole(live(11), 13))[0].digests()], int(time.time() / 1e7))"
     )
-    told = set()
-    for seed, zone, locale in (("0", "UTC", "C"), ("1234", "Pacific/Kiritimati", "tr_TR.UTF-8")):
-        environment = {**os.environ, "PYTHONHASHSEED": seed, "TZ": zone, "LC_ALL": locale}
-        told.add(subprocess.run([sys.executable, "-c", program], env=environment, capture_output=True, text=True,
-                                check=True).stdout)  # fmt: skip
-    assert len(told) == 1
+    told = [
+        subprocess.run([sys.executable, "-c", program], env=environment(other), capture_output=True, text=True,
+                       check=True).stdout.rsplit(maxsplit=1)
+        for other in ENVIRONMENTS
+    ]  # fmt: skip
+    assert len({digests for digests, _ in told}) == 1
+    assert len({clock for _, clock in told}) == len(ENVIRONMENTS)  # the clocks did differ
 
 
 async def test_what_is_on_the_list_of_exclusions_comes_out_as_one_drop() -> None:

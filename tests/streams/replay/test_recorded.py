@@ -1,0 +1,193 @@
+"""What live was told of the outside world comes again where live had it: before the same tick, once, in its order."""
+
+from collections.abc import Sequence
+from typing import Any
+
+from rollbus.schemas.codec import decode, encode
+from rollbus.schemas.config import BatchingConfig, GroupingConfig, RunConfig
+from rollbus.schemas.control import ConfigApplied, Tick
+from rollbus.schemas.groups import StepOutcome, TrainingBatch
+from rollbus.schemas.topics import BATCHES, RUN_LOG, SCORES
+from rollbus.streams.replay.plan import ReplayPlan, chain_of
+from rollbus.streams.replay.range import Bound
+from rollbus.streams.replay.recorded import BEFORE_ALL, Collector, Outcomes, Recorded, Told
+from rollbus.streams.replay.recorded_kafka import RecordedScores, Teller
+from rollbus.streams.replay.stages import pure_stages
+from tests.builders import make_command, make_config, make_outcome, make_score, make_tick, make_version
+from tests.streams.replay.memory import ListSource, Raw, replayed
+
+GROUPING = GroupingConfig(group_size=2)
+RUN = RunConfig(grouping=GROUPING, batching=BatchingConfig(groups_per_step=1))
+OTHER = RUN.model_copy(update={"grouping": GroupingConfig(group_size=4)})
+
+
+def unchanged(record: ConfigApplied) -> ConfigApplied:
+    return record
+
+
+def collected(records: Sequence[Any], first_tick: int | None, change: Any = unchanged) -> dict[int, list[Any]]:
+    recorded = Recorded()
+    collector = Collector(RUN_LOG, first_tick=first_tick, change=change, recorded=recorded)
+    for record in records:
+        collector.take("main", record)
+    collector.end()
+    return {tick: [told.record for told in found] for tick, found in recorded.before.items() if found}
+
+
+def test_what_stands_between_two_ticks_is_told_before_the_second() -> None:
+    config, version, end = make_config("curriculum", RUN, run_id="main"), make_version(1), make_command("end_window")
+    log = [make_tick(0), config, make_tick(1), version, end, make_tick(2)]
+    assert collected(log, 0) == {1: [config], 2: [version, end]}
+
+
+def test_of_what_came_before_the_range_the_last_of_each_place_still_holds() -> None:
+    configs = [make_config("curriculum", each, run_id="main") for each in (RUN, OTHER)]
+    of_another_run, old = make_config("curriculum", RUN, run_id="alone"), make_version(1)
+    log = [make_tick(0), configs[0], of_another_run, old, make_tick(1), configs[1], make_command("end_window"),
+           make_tick(2), make_tick(3)]  # fmt: skip
+    assert collected(log, 3) == {BEFORE_ALL: [configs[1], of_another_run, old]}
+    assert collected(log, 2)[BEFORE_ALL] == [configs[0], of_another_run, old]
+    assert collected(log, 2)[2] == [configs[1], make_command("end_window")]
+
+
+def test_commands_that_only_live_could_follow_are_not_told() -> None:
+    log = [make_command("pause"), make_command("stop"), make_score(), make_tick(0)]
+    assert collected(log, 0) == {}
+
+
+def test_a_configuration_that_the_replay_overrides_is_changed_or_left_out() -> None:
+    plan = ReplayPlan("again", Bound(), Bound(), chain_of(()), assembly=None, scoring=None, runs=(RUN,),
+                      new_grouping=GroupingConfig(group_size=8), new_scoring=object())  # type: ignore[arg-type] # fmt: skip
+    log = [make_config("grouping", OTHER, run_id="main"), make_config("scoring", RUN),
+           make_config("assembly", RUN), make_tick(0)]  # fmt: skip
+    grouping, assembly = collected(log, 0, plan.change)[0]
+    assert RunConfig.model_validate_json(grouping.content).grouping.group_size == 8
+    assert grouping.config_hash != log[0].config_hash
+    assert assembly is log[2]
+
+
+def test_outcomes_are_known_with_the_tick_that_follows_them_but_none_of_before_the_range() -> None:
+    outcomes = [StepOutcome(run_id="main", step=1, batch_hash=name, batch_number=0, state="completed", base_version=0,
+                            policy_version=1) for name in "abcd"]  # fmt: skip
+    taken = Outcomes(2)
+    for record in (outcomes[0], make_tick(1), outcomes[1], make_tick(2), outcomes[2], None, make_tick(3), outcomes[3]):
+        taken.take(record)
+    taken.end()
+    assert taken.found == {"b": (2, outcomes[1]), "c": (3, outcomes[2]), "d": (4, outcomes[3])}
+
+
+# Told again into a chain
+
+
+def scores(*groups: str) -> list[Any]:
+    return [
+        make_score(f"{group}-{n}", float(n), group_hint=group, example_id=group) for group in groups for n in (0, 1)
+    ]
+
+
+def source(*records: Any) -> ListSource:
+    return ListSource(0, [Raw(i, getattr(r, "group_hint", "").encode(), encode(r)) for i, r in enumerate(records)], 3)
+
+
+async def run_log(log: ListSource, recorded: Recorded, run: RunConfig = RUN) -> tuple[list[Any], list[Any]]:
+    """The run-log and the batches of a replay from the scores."""
+    plan: Any = ReplayPlan("r", Bound(), Bound(), ("grouping", "curriculum"), None, None, (run,))  # type: ignore[arg-type]
+    stages = [*pure_stages(plan, "grouping"), *pure_stages(plan, "curriculum")]
+    _, frames = await replayed(stages, [log], partitions=1, recorded=recorded)
+    return [[decode(data) for _, data in frames.get((topic.name, 0), [])] for topic in (RUN_LOG, BATCHES)]  # type: ignore[return-value]
+
+
+def shape(log: Sequence[Any]) -> list[str]:
+    """A run-log at a glance: groups, what was answered, and the numbers of ticks."""
+    return [str(r.number) if isinstance(r, Tick) else r.state if isinstance(r, StepOutcome) else type(r).__name__
+            for r in log]  # fmt: skip
+
+
+async def test_a_batch_that_live_knows_not_is_answered_at_once_as_skipped() -> None:
+    log, batches = await run_log(source(make_tick(0), *scores("a", "b"), make_tick(1)), Recorded())
+    assert shape(log) == ["0", "Group", "skipped", "Group", "skipped", "1"]
+    assert len(batches) == 2
+
+
+async def known_batches(*records: Any) -> list[TrainingBatch]:
+    return (await run_log(source(*records), Recorded()))[1]
+
+
+async def test_a_batch_that_live_has_cut_too_has_live_s_outcome_at_live_s_time() -> None:
+    records = (make_tick(0), *scores("a", "b"), make_tick(1), make_tick(2), make_tick(3))
+    first, _ = await known_batches(*records)
+    outcome = make_outcome(first)
+    log, batches = await run_log(source(*records), Recorded(outcomes={first.batch_hash: (3, outcome)}))
+    assert shape(log) == ["0", "Group", "Group", "1", "2", "completed", "skipped", "3"]
+    assert log[5] == outcome
+    assert len(batches) == 2  # the second had to wait for it
+
+
+async def test_outcomes_that_follow_one_another_before_one_tick_are_both_told_there() -> None:
+    records = (make_tick(0), *scores("a", "b"), make_tick(1), make_tick(2))
+    found = await known_batches(*records)
+    outcomes = {batch.batch_hash: (2, make_outcome(batch, step=n)) for n, batch in enumerate(found, 1)}
+    log, _ = await run_log(source(*records), Recorded(outcomes=outcomes))
+    assert shape(log) == ["0", "Group", "Group", "1", "completed", "completed", "2"]
+
+
+async def test_an_outcome_that_is_past_when_the_batch_is_cut_is_told_at_once() -> None:
+    records = (make_tick(0), make_tick(1), *scores("a"), make_tick(2))
+    (batch,) = await known_batches(*records)
+    log, _ = await run_log(source(*records), Recorded(outcomes={batch.batch_hash: (1, make_outcome(batch))}))
+    assert shape(log) == ["0", "1", "Group", "completed", "2"]
+
+
+async def test_what_is_told_stands_before_its_tick_and_takes_effect_there() -> None:
+    recorded = Recorded()
+    recorded.before[1] += [Told(SCORES, "", make_config("grouping", OTHER, run_id="main"))]
+    recorded.before[2] += [Told(RUN_LOG, "agent", make_version(3))]
+    records = (make_tick(0), *scores("a"), make_tick(1), *scores("b"), make_tick(2), make_tick(3))
+    log, _ = await run_log(source(*records), recorded)
+    # its own configuration is in its input or nowhere: a replay tells later stages alone
+    assert shape(log) == ["0", "Group", "skipped", "1", "Group", "skipped", "PolicyVersion", "2", "3"]
+
+
+async def test_what_held_before_the_range_holds_for_its_first_record() -> None:
+    recorded = Recorded()
+    recorded.before[BEFORE_ALL] += [Told(RUN_LOG, "agent", make_version(3))]
+    log, _ = await run_log(source(*scores("a"), make_tick(0)), recorded)
+    assert shape(log) == ["PolicyVersion", "Group", "skipped", "0"]
+
+
+async def test_a_log_is_read_for_what_is_told_no_further_than_the_tick_that_is_due() -> None:
+    recorded = Recorded()
+    log = [make_tick(0), make_version(1), make_tick(1), make_version(2), make_tick(2)]
+    reading = ListSource(0, [Raw(i, b"agent", encode(each)) for i, each in enumerate(log)], 1)
+    teller = Teller(reading, Collector(RUN_LOG, first_tick=0, change=unchanged, recorded=recorded))
+    await teller.until(1)
+    assert reading.position == 3
+    assert [told.record for told in recorded.due(1)] == [make_version(1)]
+    assert recorded.due(1) == []
+    await teller.until(99)
+    assert [told.record for told in recorded.due(99)] == [make_version(2)]
+
+
+async def test_a_score_is_found_by_trajectory_and_revision_and_none_is_mistaken_for_another() -> None:
+    found = [make_score("t1", 0.1), make_score("t2", 0.2), make_score("t1", 0.3, revision=1), make_tick(0)]
+    reading = ListSource(0, [Raw(i, b"k", encode(each)) for i, each in enumerate(found)], 1)
+    known = RecordedScores([reading])
+    first = await known.find("hint", "t1", 0)
+    assert first is not None
+    assert first.value == 0.1
+    assert reading.position == 1  # read no further than what is wanted
+    revised, other = await known.find("hint", "t1", 1), await known.find("hint", "t2", 0)
+    assert revised is not None
+    assert other is not None
+    assert (revised.value, other.value) == (0.3, 0.2)
+    assert await known.find("hint", "t1", 0) == first  # a second component asks for the same
+    assert await known.find("hint", "t1", 2) is None
+    assert await known.find("hint", "t3", 0) is None
+
+
+async def test_of_a_score_that_stands_twice_the_first_holds() -> None:
+    twice = [make_score("t1", 0.1), make_score("t1", 0.9), make_score("t2", 0.2)]
+    known = RecordedScores([ListSource(0, [Raw(i, b"k", encode(each)) for i, each in enumerate(twice)])])
+    found = await known.find("hint", "t1", 0)
+    assert found is not None
+    assert found.value == 0.1

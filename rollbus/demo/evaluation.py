@@ -2,11 +2,11 @@
 
 The list of games depends on the seed alone: openings in turn, each time against another opponent, each turn with a
 sampling seed of its own. So an evaluation before and one after training play the same games, and either can be
-repeated. The games are asked for by version (`name@7`) and are not recorded: nothing here can end up in training.
+repeated. They are played as the trainer plays its validation set (`trainer/playing`): asked for by version (`name@7`)
+and not recorded, so nothing here can end up in training.
 """
 
-import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
 
@@ -17,7 +17,13 @@ from rollbus.demo.opponents import OpponentName, seeded
 from rollbus.demo.playing import play_game, whole_reply
 from rollbus.demo.prompt import MAX_REPLY_TOKENS, messages
 from rollbus.demo.statistics import Interval, Tally, difference
+from rollbus.schemas import steps
+from rollbus.schemas.ids import content_hash
+from rollbus.trainer.evaluation import evaluation_of
+from rollbus.trainer.evaluation_agents import EvaluationContext, EvaluationTask
+from rollbus.trainer.playing import PlayLimits, Samples, play_tasks
 
+NAME = "tictactoe-held-out"
 GAMES = 29 * 28
 """812: ± 3.4 points on a rate, ± 4.9 on a difference."""
 CONCURRENCY = 64
@@ -80,21 +86,37 @@ async def evaluate(
     progress: Callable[[int, int], None] | None = None,
 ) -> Evaluation:
     """Play the games at `model@version`."""
-    gate = asyncio.Semaphore(CONCURRENCY)
-    done = 0
 
-    async def one(game: Game) -> Result:
-        nonlocal done
-        async with gate:
-            result = await _play(client, f"{model}@{version}", game, opponent)
-        done += 1
-        if progress:
-            progress(done, len(games))
-        return result
+    async def agent(task: EvaluationTask, context: EvaluationContext) -> Mapping[str, float]:
+        ended = await _play(client, context.model, games[task.index], opponent)
+        return {result.value: float(result is ended) for result in Result}
 
-    async with asyncio.TaskGroup() as group:
-        tasks = [group.create_task(one(game)) for game in games]
-    return Evaluation(model, version, Tally.of(task.result() for task in tasks))
+    tasks = [EvaluationTask(game.index, game.opening.id, 0, _sampling_seed(game.opponent_seed, 0)) for game in games]
+    context = EvaluationContext(f"{model}@{version}", str(client.base_url))
+    samples = await play_tasks(agent, tasks, context, limits=PlayLimits(concurrency=CONCURRENCY), progress=progress)
+    return Evaluation(model, version, _tally(samples))
+
+
+def as_record(evaluation: Evaluation, *, run: str, seed: int, games: Sequence[Game], now_ms: int) -> steps.Evaluation:
+    """The same evaluation has the same id whenever it is written."""
+    tally = evaluation.tally
+    samples = {
+        result.value: [1.0] * tally.count(result) + [0.0] * (tally.games - tally.count(result)) for result in Result
+    }
+    return evaluation_of(
+        samples,
+        model=evaluation.model,
+        policy_version=evaluation.version,
+        name=NAME,
+        now_ms=now_ms,
+        run_id=run,
+        seed=seed,
+        set_hash=content_hash([[game.opening.id, game.opponent_seed] for game in games]),
+    )
+
+
+def _tally(samples: Samples) -> Tally:
+    return Tally.of(result for result in Result for ended_so in samples[result.value] if ended_so)
 
 
 async def _play(client: AsyncOpenAI, model: str, game: Game, opponent: OpponentName) -> Result:

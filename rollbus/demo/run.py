@@ -22,10 +22,9 @@ from rollbus.demo import base_model, processes, report
 from rollbus.demo.agents import AgentSettings
 from rollbus.demo.base_model import WarmStartSettings
 from rollbus.demo.configuration import GROUP_SIZE, MODEL, NAMESPACE, RUN, write_settings
-from rollbus.demo.evaluation import GAMES, Comparison, Evaluation, evaluate, schedule
+from rollbus.demo.evaluation import GAMES, Comparison, Evaluation, as_record, evaluate, schedule
 from rollbus.demo.lag_kafka import LagReader
 from rollbus.demo.plot import draw
-from rollbus.demo.publish_kafka import publish
 from rollbus.demo.sql import Ask, over_http
 from rollbus.demo.status import DemoStatus, read_groups, read_status
 from rollbus.demo.view import LiveView
@@ -37,6 +36,7 @@ from rollbus.local.settings import StackSettings
 from rollbus.local.supervisor import Supervisor
 from rollbus.schemas.errors import ConfigurationError, ServiceError, UnavailableError
 from rollbus.settings import Settings
+from rollbus.trainer.publishing_kafka import publish_evaluation
 
 POLL_S = 2.0
 """Each look costs ClickHouse three questions, on the cores that train."""
@@ -104,7 +104,8 @@ class Demo:
                 last = asyncio.run(self._learn(supervisor, stack, ask))
             with self._timed("evaluation after"):
                 after = self._evaluate(stack, version=last.version, label="after")
-            asyncio.run(publish(stack.bootstrap_servers, NAMESPACE, RUN, self.options.seed, (before, after)))
+            for evaluation in (before, after):
+                self._write_down(settings, evaluation)
             supervisor.check()
             comparison = Comparison(before, after)
             self._report(ask, comparison, last)
@@ -160,6 +161,11 @@ class Demo:
         evaluation = asyncio.run(play())
         self.console.print(f"[green]✓[/green] {label:<11} wins {evaluation.wins.percent()}", highlight=False)
         return evaluation
+
+    def _write_down(self, settings: Settings, evaluation: Evaluation) -> None:
+        seed, games = self.options.seed, schedule(self.options.seed, self.options.games)
+        record = as_record(evaluation, run=RUN, seed=seed, games=games, now_ms=time.time_ns() // 1_000_000)
+        asyncio.run(publish_evaluation(settings.kafka, NAMESPACE, record))
 
     async def _learn(self, supervisor: Supervisor, stack: StackSettings, ask: Ask) -> DemoStatus:
         """Let the agents play and the rest learn; return the status once nothing moves any more."""

@@ -47,14 +47,17 @@ class Tally:
     def games(self) -> int:
         return self.wins + self.draws + self.losses + self.illegal
 
-    def rate(self, result: Result) -> Interval:
+    def count(self, result: Result) -> int:
         counts = {
             Result.WIN: self.wins,
             Result.DRAW: self.draws,
             Result.LOSS: self.losses,
             Result.ILLEGAL: self.illegal,
         }
-        return wilson(counts[result], self.games)
+        return counts[result]
+
+    def rate(self, result: Result) -> Interval:
+        return wilson(self.count(result), self.games)
 
 
 def wilson(successes: int, games: int) -> Interval:

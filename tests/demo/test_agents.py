@@ -4,11 +4,12 @@ import json
 from itertools import islice
 
 import httpx
+import pytest
 from openai import AsyncOpenAI
 
 import rollbus.producers
 from rollbus.demo.agents import Agents, AgentSettings, attempts
-from rollbus.demo.evaluation import Comparison, evaluate, schedule
+from rollbus.demo.evaluation import Comparison, as_record, evaluate, schedule
 from rollbus.demo.game import EMPTY, free_cells, held_out_openings
 from rollbus.demo.prompt import messages
 from rollbus.producers import MemorySink
@@ -119,3 +120,16 @@ async def test_an_evaluation_names_the_version_and_is_the_same_each_time() -> No
     assert before.tally.games == 29
     assert not Comparison(before, after).is_real
     assert all("seed" in request for request in model.requests)
+
+
+async def test_the_record_of_an_evaluation_holds_its_rates_and_what_was_played() -> None:
+    games = schedule(0, games=29)
+    async with make_client(httpx.MockTransport(FirstFreeCell())) as client:
+        found = await evaluate(client, "agent", 3, games)
+    record, again = (as_record(found, run="demo", seed=0, games=games, now_ms=now) for now in (1, 2))
+    wins = found.wins
+    assert [record.metrics[name] for name in ("win_low", "win", "win_high")] == [wins.low, wins.value, wins.high]
+    assert sum(record.metrics[name] for name in ("win", "draw", "loss", "illegal")) == pytest.approx(1)
+    assert (record.policy_version, record.episodes, record.run_id) == (3, 29, "demo")
+    assert record.evaluation_id == again.evaluation_id
+    assert record.set_hash != as_record(found, run="demo", seed=0, games=schedule(1, 29), now_ms=1).set_hash

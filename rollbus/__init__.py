@@ -6,7 +6,7 @@
 """
 
 from pkgutil import extend_path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rollbus.producers import Episode, Recorder, init
@@ -14,14 +14,9 @@ if TYPE_CHECKING:
 # In a checkout this folder shadows the installed package, whose other folders stand beside it, not in it.
 __path__ = extend_path(__path__, __name__)
 
+from rollbus.schemas.lazy import lazy_names
+
 __version__ = "0.1.0"
 __all__ = ["Episode", "Recorder", "__version__", "init"]
 
-
-def __getattr__(name: str) -> Any:
-    """Import the producers' public names when they are first used."""
-    if name not in ("Episode", "Recorder", "init"):
-        raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from rollbus import producers
-
-    return getattr(producers, name)
+__getattr__ = lazy_names(__name__, {"Episode": "producers", "Recorder": "producers", "init": "producers"})

@@ -184,7 +184,7 @@ def _observe(call: Call, result: Any, kwargs: dict[str, Any]) -> Any:
     return result
 
 
-def _observe_value(call: Call, value: Any, kwargs: dict[str, Any]) -> Any:
+def _observe_value(call: Call, value: Any, kwargs: Mapping[str, Any]) -> Any:
     if kwargs.get("stream") is True:
         return call.streaming(value)
     call.finished(value)

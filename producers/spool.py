@@ -135,6 +135,17 @@ class Spool:
         if path.parent != self._folder and not any(other.parent == path.parent for other in self._segments):
             _remove_folder(path.parent)
 
+    def after_fork(self) -> None:
+        """Let go, in a child process, of what it inherits: the folder stays the parent's, and is free once the parent
+        is gone, however long the child lives.
+        """
+        if self._writing is not None:
+            os.close(self._writing)
+            self._writing = None
+        for lock in self._locks:
+            os.close(lock)
+        self._locks, self._segments = [], deque()
+
     def close(self) -> None:
         """Let go of the files; the folder goes too where nothing waits."""
         self._seal()

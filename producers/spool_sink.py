@@ -71,6 +71,12 @@ class SpoolSink:
         if records:
             self._put(self._spool, records)
 
+    def after_fork(self) -> None:
+        """Leave the spool to the parent; the child opens one of its own."""
+        spool, self._spool = self._spool, None
+        if spool is not None:
+            spool.after_fork()
+
     async def close(self) -> None:
         """Stop sending; what is on disk stays there for the next process."""
         if self._draining is not None:

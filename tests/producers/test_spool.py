@@ -4,6 +4,9 @@ import asyncio
 import errno
 import os
 import stat
+import subprocess
+import sys
+import textwrap
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -123,6 +126,42 @@ def test_a_full_disk_leaves_no_half_record(tmp_path: Path, monkeypatch: pytest.M
     assert drained(spool) == [record(0), record(2)]
     assert spool.torn_bytes == 0
     spool.close()
+
+
+def test_a_child_process_does_not_hold_the_folder_of_a_parent_that_is_gone(tmp_path: Path) -> None:
+    program = """
+        import os, sys, warnings
+        warnings.simplefilter("ignore", DeprecationWarning)
+        from rollbus.producers import MemorySink, init
+        sink = MemorySink()
+        sink.available = False
+        recorder = init(sink=sink, namespace="t.", spool_folder=sys.argv[1])
+        with recorder.episode(task="t") as episode:
+            episode.tool("of the parent")
+            recorder.flush(20)
+            if os.fork():
+                os._exit(0)
+            print("alive", flush=True)
+            sys.stdin.read()
+            recorder.tool("of the child")
+        recorder.close(20)
+    """
+    arguments = [sys.executable, "-c", textwrap.dedent(program), str(tmp_path)]
+    with subprocess.Popen(arguments, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdin is not None
+        assert child.stdout is not None
+        assert child.stdout.readline() == "alive\n"
+        child.wait()
+        spool = make(tmp_path, "next")
+        kept = b"".join(record.value for record in drained(spool))
+        spool.close()
+        assert b"of the parent" in kept
+        child.stdin.close()
+        child.stdout.read()
+    spool = make(tmp_path, "last")
+    assert b"of the child" in b"".join(record.value for record in drained(spool))
+    spool.close()
+    assert list(tmp_path.iterdir()) == []
 
 
 class TestSpoolSink(SinkContract):

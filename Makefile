@@ -75,7 +75,7 @@ bench-replay: setup ## Measure a replay beside reading and decoding alone, and b
 bench-streams-scale: setup ## Measure two workers, many open episodes, memory and restoring (about 2 minutes)
 	@PYTHONPATH=. $(PYTHON_BIN)/python -m benchmarks.streams.scale
 
-bench-trainer: setup ## Measure the trainer beside TRL, a plain loop and transformers' generate (about 10 minutes, 3 GB)
+bench-trainer: setup ## Measure the trainer beside TRL, a plain loop and transformers' generate (about 5 minutes, 3 GB the first time)
 	@[ -x .venv-bench-trainer/bin/python ] || VIRTUAL_ENV= $(PYTHON_BIN)/uv venv -q --python $(PYTHON_BIN)/python .venv-bench-trainer
 	@VIRTUAL_ENV= $(PYTHON_BIN)/uv pip install -q --python .venv-bench-trainer/bin/python -r benchmarks/trainer/requirements.txt
 	@PYTHONPATH=. $(PYTHON_BIN)/python -m benchmarks.trainer.run .venv-bench-trainer/bin/python

@@ -2,7 +2,8 @@
 
     python -m benchmarks.trainer.overhead BOOTSTRAP [steps] [--profile]
 
-Counted is the time from one closed step to the next, less the second. A batch is 16 groups of 8 trajectories of 400
+Counted is the time from one closed step to the next, less the second, and the CPU time that the trainer's process
+spends on a step, all that it does while the backend works included. A batch is 16 groups of 8 trajectories of 400
 tokens, the demo's shape; all batches are there at the start.
 """
 
@@ -34,20 +35,24 @@ class Watched(KafkaLog):
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self.closed: list[float] = []
+        self.closed: list[tuple[float, float]] = []
+        """Wall and CPU time."""
 
     async def publish(self, publications: Any, **named: Any) -> None:
         await super().publish(publications, **named)
         if any(isinstance(each.record, StepCompleted) for each in publications):
-            self.closed.append(time.perf_counter())
+            self.closed.append((time.perf_counter(), time.process_time()))
 
 
-async def measure(bootstrap_servers: str, url: str, steps: int, *, profile: bool) -> list[float]:
-    """Return the seconds beside the update, by step; the first step, which opens connections, is left out."""
+async def measure(bootstrap_servers: str, url: str, steps: int, *, profile: bool) -> list[tuple[float, float]]:
+    """Return the seconds beside the update and of CPU, by step.
+
+    The first step, which opens connections, is left out, and the last, which no other follows.
+    """
     connection = KafkaConnection(bootstrap_servers=bootstrap_servers)
     namespace = f"bench-{time.time_ns()}."
     await create_topics(connection, namespace)
-    await write_batches(connection, namespace, batches=steps + 1, groups=GROUPS, group_size=GROUP_SIZE, tokens=TOKENS)
+    await write_batches(connection, namespace, batches=steps + 3, groups=GROUPS, group_size=GROUP_SIZE, tokens=TOKENS)
     log = Watched(connection, namespace=namespace, run_id=RUN, model=MODEL)
     settings = TrainerSettings(kafka=connection, namespace=namespace).loop_settings()
     trainer = Trainer(log, ArtClient(url), replace(settings, retry_pauses_s=()))
@@ -61,7 +66,8 @@ async def measure(bootstrap_servers: str, url: str, steps: int, *, profile: bool
     if profile:
         profiler.disable()
         profiler.dump_stats("overhead.prof")
-    return [later - earlier - STEP_S for earlier, later in zip(log.closed, log.closed[1:], strict=False)]
+    pairs = list(zip(log.closed[1:-1], log.closed[2:], strict=True))[:-1]
+    return [(later[0] - earlier[0] - STEP_S, later[1] - earlier[1]) for earlier, later in pairs]
 
 
 def main() -> None:
@@ -79,7 +85,9 @@ def main() -> None:
     finally:
         server.kill()
         server.wait()
-    print(json.dumps({"seconds": median(found), "lowest": min(found), "highest": max(found), "steps": len(found)}))
+    wall, cpu = zip(*found, strict=True)
+    shown = {"seconds": median(wall), "lowest": min(wall), "highest": max(wall), "cpu_seconds": median(cpu)}
+    print(json.dumps(shown | {"steps": len(found)}))
 
 
 if __name__ == "__main__":

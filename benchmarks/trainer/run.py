@@ -1,20 +1,26 @@
-"""Every measurement of the trainer, in one run, with ratios; no number here is a test.
+"""Every measurement of the trainer in one run, with its ratio to the target; no number here is a test.
 
-    make bench-trainer          python -m benchmarks.trainer.run PYTHON_OF_TRL [rounds]
+    make bench-trainer          python -m benchmarks.trainer.run PYTHON_OF_TRL [--rounds 2] [--only step,sampler]
 
 Variants are processes of their own and take turns. The losses of TRL are computed anew first, and compared with those
-that the tests hold ours to.
+that the tests hold ours to. On a quiet machine of two cores it takes about five minutes.
 """
 
+import argparse
 import json
 import os
 import subprocess
 import sys
 import tempfile
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 from typing import Any
 
+from benchmarks.trainer.overhead import STEP_S
+from benchmarks.trainer.verdicts import Verdict, at_least, at_most, reported
 from rollbus.local.kafka import kafka_service
 from rollbus.local.ports import free_port
 from rollbus.local.service import ServiceProcess
@@ -24,6 +30,9 @@ ROOT = Path(__file__).parents[2]
 SIZES = ("demo", "small")
 VARIANTS = ("ours", "plain", "trl")
 LOSSES = "tests/trainer/trl_losses.json"
+OVERHEAD_SHARE = 0.02
+"""Of a step, outside of the backend."""
+PARTS = ("losses", "overhead", "fetch", "step", "sampler")
 
 
 def call(python: str, module: str, *arguments: str) -> dict[str, Any]:
@@ -33,61 +42,118 @@ def call(python: str, module: str, *arguments: str) -> dict[str, Any]:
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr[-2000:]}")
-    lines = done.stdout.split("\n")
-    return dict(json.loads(lines[-2])) if lines[-2].startswith("{") else {"said": lines[-2]}
+    last = done.stdout.split("\n")[-2]
+    return dict(json.loads(last)) if last.startswith("{") else {"said": last}
 
 
-def steps(trl_python: str, folder: Path, rounds: int) -> None:
-    for size in SIZES:
-        (folder / size).mkdir()
-        call(sys.executable, "step", "make", str(folder / size), "--model", size)
-        seen: dict[str, list[dict[str, float]]] = {variant: [] for variant in VARIANTS}
-        for _ in range(rounds):
-            for variant in VARIANTS:
-                python = trl_python if variant == "trl" else sys.executable
-                seen[variant].append(call(python, "step", variant, str(folder / size)))
-        print(f"\none step, {size} model: medians of {rounds} alternating rounds")
+def losses(trl_python: str) -> list[Verdict]:
+    return [reported("losses and gradients of TRL", call(trl_python, "trl_losses", "--check", LOSSES)["said"])]
+
+
+def overhead(address: str) -> list[Verdict]:
+    found = call(sys.executable, "overhead", address)
+    shown = (
+        f"{1000 * found['seconds']:.1f} ms beside an update of {STEP_S:g} s "
+        f"({1000 * found['lowest']:.1f} to {1000 * found['highest']:.1f}), {1000 * found['cpu_seconds']:.1f} CPU ms"
+    )
+    return [at_most("time outside the backend", found["seconds"] / STEP_S, OVERHEAD_SHARE, shown)]
+
+
+def fetch(address: str) -> list[Verdict]:
+    found = call(sys.executable, "fetch", address)
+    first, *later = found["seconds"]
+    shown = (
+        f"{first:.2f} s the first time, then {median(later):.2f} s; {found['payload_mb']} MB of ids and log-probs, "
+        f"memory peaks {found['peak_mb_above']} MB above"
+    )
+    return [reported("fetch of 64 × 8 × 2,000 tokens", shown)]
+
+
+def step(trl_python: str, folders: dict[str, Path], rounds: int) -> list[Verdict]:
+    seen: dict[str, list[dict[str, dict[str, float]]]] = {variant: [] for variant in VARIANTS}
+    for number in range(rounds):
         for variant in VARIANTS:
-            wall, cpu = ([each[name] for each in seen[variant]] for name in ("seconds", "cpu_seconds"))
-            print(f"  {variant:6} {median(wall):7.3f} s ({min(wall):.3f} to {max(wall):.3f})  {median(cpu):7.3f} CPU s")
+            print(f"  round {number + 1} of {rounds}: {variant}", file=sys.stderr, flush=True)
+            python = trl_python if variant == "trl" else sys.executable
+            seen[variant].append(call(python, "step", variant, *map(str, folders.values())))
+    verdicts = []
+    for size in folders:
+        for variant in VARIANTS:
+            wall, cpu = ([each[size][name] for each in seen[variant]] for name in ("seconds", "cpu_seconds"))
+            verdicts.append(
+                reported(f"a step, {size} model, {variant}", f"{median(wall):.3f} s, {median(cpu):.3f} CPU s")
+            )
         for other in VARIANTS[1:]:
             pairs = list(zip(seen[other], seen["ours"], strict=True))
-            ratios = [[theirs[name] / own[name] for theirs, own in pairs] for name in ("seconds", "cpu_seconds")]
-            shown = ", ".join(f"{median(each):.2f} ({min(each):.2f} to {max(each):.2f})" for each in ratios)
-            print(f"  {other} / ours, wall and CPU: {shown}")
+            by_wall, by_cpu = (
+                [theirs[size][name] / own[size][name] for theirs, own in pairs] for name in ("seconds", "cpu_seconds")
+            )
+            shown = f"by CPU {median(by_cpu):.2f}, rounds {min(by_wall):.2f} to {max(by_wall):.2f}"
+            verdicts.append(at_least(f"our step × {other}, {size} model", median(by_wall), 1.0, shown))
+    return verdicts
 
 
-def sampling(folder: Path) -> None:
-    for size in SIZES:
-        found = call(sys.executable, "sampler", str(folder / size))
-        print(f"\nsampler, {size} model: {found['ours']:.0f} tokens/s, generate {found['generate']:.0f} tokens/s, "
-              f"ratio {found['ours'] / found['generate']:.2f}")  # fmt: skip
+def sampler(folders: dict[str, Path]) -> list[Verdict]:
+    verdicts = []
+    for size, folder in folders.items():
+        found = call(sys.executable, "sampler", str(folder))
+        shown = f"{found['ours']:.0f} against {found['generate']:.0f} tokens/s: {found['ours'] / found['generate']:.2f}"
+        verdicts.append(reported(f"sampler, 16 requests × generate, {size} model", shown))
+    return verdicts
 
 
-def log_and_loop(folder: Path) -> None:
+@contextmanager
+def broker(folder: Path) -> Iterator[str]:
+    """A Kafka of its own."""
+    folder.mkdir()
     service = kafka_service(folder=folder, client_port=free_port(), controller_port=free_port())
-    broker = ServiceProcess(service, log_path=folder / "kafka.log", prefix=tethered())
+    process = ServiceProcess(service, log_path=folder / "kafka.log", prefix=tethered())
     try:
-        broker.start()
-        broker.wait_until_healthy()
-        beside = call(sys.executable, "overhead", service.address)
-        print(f"\nbeside an update of 1 s: {1000 * beside['seconds']:.0f} ms a step "
-              f"({1000 * beside['lowest']:.0f} to {1000 * beside['highest']:.0f})")  # fmt: skip
-        fetched = call(sys.executable, "fetch", service.address)
-        print(f"fetch of 64 × 8 × 2,000 tokens: {fetched}")
+        process.start()
+        process.wait_until_healthy()
+        yield service.address
     finally:
-        broker.stop()
+        process.stop()
 
 
-def main(trl_python: str, rounds: int) -> None:
-    print(call(trl_python, "trl_losses", "--check", LOSSES)["said"])
+def models(folder: Path) -> dict[str, Path]:
+    """A model and a batch of each size."""
+    folders = {size: folder / size for size in SIZES}
+    for size, where in folders.items():
+        where.mkdir()
+        call(sys.executable, "step", "make", str(where), "--model", size)
+    return folders
+
+
+def show(verdicts: list[Verdict]) -> None:
+    for verdict in verdicts:
+        print(verdict, flush=True)
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("trl_python")
+    parser.add_argument("--rounds", type=int, default=2)
+    parser.add_argument("--only", type=lambda text: text.split(","), default=list(PARTS), help=",".join(PARTS))
+    options = parser.parse_args()
+    began, wanted = time.monotonic(), set(options.only)
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        (folder / "kafka").mkdir()
-        log_and_loop(folder / "kafka")
-        steps(trl_python, folder, rounds)
-        sampling(folder)
+        if "losses" in wanted:
+            show(losses(options.trl_python))
+        if wanted & {"overhead", "fetch"}:
+            with broker(folder / "kafka") as address:
+                for part in (overhead, fetch):
+                    if part.__name__ in wanted:
+                        show(part(address))
+        if wanted & {"step", "sampler"}:
+            folders = models(folder)
+            if "step" in wanted:
+                show(step(options.trl_python, folders, options.rounds))
+            if "sampler" in wanted:
+                show(sampler(folders))
+    print(f"{time.monotonic() - began:.0f} s, load {os.getloadavg()[0]:.1f} on {os.cpu_count()} cores")
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]) if len(sys.argv) > 2 else 3)
+    main()

@@ -1,12 +1,12 @@
 """One optimizer step on the same model and tokens: ours, a hand-written torch loop, and TRL's GRPOTrainer.
 
     python -m benchmarks.trainer.step make FOLDER [--model demo|small]     a model in Hugging Face layout, and a batch
-    python -m benchmarks.trainer.step ours|plain FOLDER
-    .venv-bench-trainer/bin/python -m benchmarks.trainer.step trl FOLDER
+    python -m benchmarks.trainer.step ours|plain FOLDER…
+    .venv-bench-trainer/bin/python -m benchmarks.trainer.step trl FOLDER…
 
-Each prints its median seconds per step. All take the same rows, log-probs and advantages, the same loss (cispo, token
-mean), AdamW and gradient clipping, in float32. None generates; TRL's loss and backward are driven as its own training
-step drives them, with its accelerator, optimizer and clipping.
+Each prints its median seconds per step, by name of the folder. All take the same rows, log-probs and advantages, the
+same loss (cispo, token mean), AdamW and gradient clipping, in float32. None generates; TRL's loss and backward are
+driven as its own training step drives them, with its accelerator, optimizer and clipping.
 """
 
 import argparse
@@ -212,14 +212,14 @@ def _padded(rows: list[dict[str, Any]]) -> dict[str, Tensor]:
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["make", "ours", "plain", "trl"])
-    parser.add_argument("folder", type=Path)
+    parser.add_argument("folders", type=Path, nargs="+")
     parser.add_argument("--model", choices=list(SIZES), default="demo")
     options = parser.parse_args()
     if options.what == "make":
-        make(options.folder, options.model)
+        make(options.folders[0], options.model)
         return
     variant = {"ours": ours, "plain": plain, "trl": trl}[options.what]
-    print(json.dumps(timed(variant(options.folder))))
+    print(json.dumps({folder.name: timed(variant(folder)) for folder in options.folders}))
 
 
 if __name__ == "__main__":

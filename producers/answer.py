@@ -10,6 +10,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from rollbus.schemas.errors import InvalidRecordError
+from rollbus.schemas.tokens import encode_token_ids
+
 TOKEN_ID_PREFIX = "token_id:"
 """vLLM's `--return-tokens-as-token-ids` writes each token as this and its id; survives wherever log-probs do."""
 ENTRY_BYTES, ID_BYTES = 800, 36
@@ -134,8 +137,15 @@ def read(answer: Answer | Unread) -> Answer:
     """Return the answer with its token ids checked and its log-probs read: what `answer_of` leaves for later."""
     if isinstance(answer, Unread):
         answer = answer.make(answer.kept)
-    choices = tuple(map(_read_choice, answer.choices))
-    return replace(answer, prompt_token_ids=ids_of(answer.prompt_token_ids), choices=choices)
+    return Answer(
+        model=answer.model,
+        response_id=answer.response_id,
+        prompt_token_ids=ids_of(answer.prompt_token_ids),
+        prompt_tokens=answer.prompt_tokens,
+        completion_tokens=answer.completion_tokens,
+        choices=tuple(map(_read_choice, answer.choices)),
+        complete=answer.complete,
+    )
 
 
 def _read_choice(choice: Choice) -> Choice:
@@ -224,16 +234,16 @@ def count_of(value: Any) -> int | None:
     return value if isinstance(value, int) and not isinstance(value, bool) else None
 
 
-def ids_of(value: Any) -> tuple[int, ...] | None:
-    """Return a list of token ids (whole numbers from 0, below 2³¹); None for anything else."""
-    if not isinstance(value, Sequence) or isinstance(value, str | bytes):
+def ids_of(value: Any) -> "array[int] | None":
+    """Return a list of token ids (whole numbers from 0, below 2³¹) as int32; None for anything else."""
+    if value is None or not isinstance(value, Sequence) or isinstance(value, str | bytes):
         return None
     try:
-        array("I", value)  # refuses what is negative or no whole number, far faster than looking at each
-        array("i", value)  # refuses what is too large
-    except (TypeError, OverflowError):
+        ids = array("i", value)  # refuses what is too large or no whole number, far faster than looking at each
+        encode_token_ids(ids)  # refuses what is negative
+    except (TypeError, OverflowError, InvalidRecordError):
         return None
-    return tuple(value)
+    return ids
 
 
 def canonical(value: Any) -> str:

@@ -4,6 +4,7 @@ Pure: chunks go in, one answer comes out, whichever way the server cut it. Choic
 their `index`; ids and names come once, arguments in pieces.
 """
 
+from array import array
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -39,7 +40,7 @@ class _Choice:
     logprobs: list[float | None] = field(default_factory=list)
     refusal_tokens: list[str] = field(default_factory=list)
     refusal_logprobs: list[float | None] = field(default_factory=list)
-    token_ids: list[int] | None = None
+    token_ids: "array[int] | None" = None
 
 
 class StreamAccumulator:
@@ -49,7 +50,7 @@ class StreamAccumulator:
         """Start before the first chunk."""
         self._model = ""
         self._response_id: str | None = None
-        self._prompt_token_ids: tuple[int, ...] | None = None
+        self._prompt_token_ids: array[int] | None = None
         self._prompt_tokens: int | None = None
         self._completion_tokens: int | None = None
         self._choices: dict[int, _Choice] = {}
@@ -83,7 +84,10 @@ class StreamAccumulator:
         if (logprobs := getattr(choice, "logprobs", None)) is not None:
             _add_logprobs(known, logprobs)
         if (token_ids := ids_of(getattr(choice, "token_ids", None))) is not None:
-            known.token_ids = [*(known.token_ids or ()), *token_ids]
+            if known.token_ids is None:
+                known.token_ids = token_ids
+            else:
+                known.token_ids.extend(token_ids)
 
     def answer(self, *, complete: bool = True) -> Answer:
         """Return what has come so far; a stream that ended before each choice said why it did is not complete."""
@@ -140,7 +144,7 @@ def _finished(index: int, choice: _Choice) -> Choice:
         finish_reason=choice.finish_reason,
         tokens=(*choice.tokens, *choice.refusal_tokens),
         logprobs=(*choice.logprobs, *choice.refusal_logprobs),
-        token_ids=None if choice.token_ids is None else tuple(choice.token_ids),
+        token_ids=choice.token_ids,
     )
 
 

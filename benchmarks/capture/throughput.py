@@ -67,13 +67,18 @@ def main(seconds: float = 60.0, rate: int = TURNS_PER_SECOND) -> None:
     with broker() as running:
         asyncio.run(_make_topics(running.bootstrap_servers))
         recorder = init(bootstrap_servers=running.bootstrap_servers, namespace="bench.")
-        start = time.monotonic()
+        start, cpu, own = time.monotonic(), time.process_time(), time.thread_time()
         made = produce(recorder, seconds, rate)
         took, waiting = time.monotonic() - start, recorder.counters["events_queued"]
         whole = recorder.close(FLUSH_S)
+        own = time.thread_time() - own
+        delivering = time.process_time() - cpu - own
         dropped = recorder.counts.total("events_dropped")
         print(f"{made} turns of {TOKENS} tokens in {took:.0f} s: {made / took:.0f} turns/s, {dropped} events dropped")
+        each_us, delivering_us = own / made * 1e6, delivering / made * 1e6
+        print(f"  CPU per turn: {each_us:.0f} µs where it is recorded, {delivering_us:.0f} µs to deliver it")
         print(f"  {waiting} events waited at the end, all out afterwards: {whole}")
+        print("  target: 1000 turns/s for a minute, nothing dropped at default limits")
 
 
 if __name__ == "__main__":

@@ -389,6 +389,40 @@ def test_refused_turns_are_counted_once_by_model_and_reason(clickhouse: tuple[st
     assert (row["model"], row["reason"], row["turns"], row["share"]) == ("agent", "no_logprobs", 2, 0.25)
 
 
+def test_a_shadow_is_told_beside_live_number_by_number(filled: ClickHouseSettings) -> None:
+    rows = {
+        row["what"]: (row["live"], row["shadow"]) for row in answer(filled, "shadow_against_live", other="replay-x.")
+    }
+    assert rows == {
+        "trajectories scored": (8, 3),
+        "mean reward": (0.75, pytest.approx(2 / 3)),
+        "groups": (3, 0),
+        "groups with signal": (2, 0),
+        "groups in batches": (2, 0),
+        "trajectories dropped": (4, 0),
+    }
+
+
+def test_committed_ranges_come_in_the_order_of_their_partitions(clickhouse: tuple[str, int]) -> None:
+    settings = new_database(clickhouse)
+    client = ClickHouse(settings)
+    client.command(
+        "INSERT INTO sink_ranges (namespace, kafka_topic, kafka_partition, from_offset, next_offset, records, "
+        "stored, rows, digest) SELECT 'rollbus.', 'scores', number % 2, number * 10, number * 10 + 10, 9, "
+        "8, 8, toString(number) FROM numbers(4)"
+    )
+    client.close()
+    rows = answer(settings, "committed_ranges", topic="scores")
+    assert [(row["partition"], row["from_offset"], row["next_offset"], row["digest"]) for row in rows] == [
+        (0, 0, 10, "0"),
+        (0, 20, 30, "2"),
+        (1, 10, 20, "1"),
+        (1, 30, 40, "3"),
+    ]
+    assert {(row["records"], row["stored"], row["rows"]) for row in rows} == {(9, 8, 8)}
+    assert answer(settings, "committed_ranges", topic="batches") == []
+
+
 def test_a_database_of_the_version_before_answers_the_same_after_its_migration(
     clickhouse: tuple[str, int], filled: ClickHouseSettings
 ) -> None:

@@ -21,50 +21,82 @@ WITH
     -- 0 pending, 1 dropped, 2 used, 3 dropped for itself, whatever became of its whole. A unit's id is eight bytes of
     -- hash: a million of them are grouped and joined several times faster than by text.
     -- An episode without an EpisodeStarted is known by its drop alone.
-    episode_facts AS
+    episode_said AS
     (
-        SELECT episode_key, max(said) AS fact
+        SELECT episode_key, toUInt32(0) AS said FROM episodes WHERE namespace = {namespace:String}
+        UNION ALL
+        SELECT episode_key, toUInt32(200000) FROM trajectories WHERE namespace = {namespace:String}
+        UNION ALL
+        SELECT cityHash64(unit_id), toUInt32(100000 + indexOf(reasons, reason))
+        FROM drops WHERE namespace = {namespace:String} AND unit = 'episode'
+    ),
+    -- Events with a drop of their own: they leave the count of their episode.
+    own_drops AS
+    (
+        SELECT
+            told.event_id AS event_id,
+            any(told.episode_key) AS episode_key,
+            max(if(lost.reason = 'duplicate_conflict', 100000, 300000) + indexOf(reasons, lost.reason)) AS said
         FROM
         (
-            SELECT cityHash64(episode_id) AS episode_key, toUInt32(0) AS said
-            FROM episodes WHERE namespace = {namespace:String}
-            UNION ALL
-            SELECT cityHash64(episode_id), toUInt32(200000)
-            FROM trajectories WHERE namespace = {namespace:String}
-            UNION ALL
-            SELECT cityHash64(unit_id), toUInt32(100000 + indexOf(reasons, toString(reason)))
-            FROM drops WHERE namespace = {namespace:String} AND unit = 'episode'
+            SELECT event_id, episode_key FROM events
+            WHERE namespace = {namespace:String} AND event_id IN
+            (
+                SELECT unit_id FROM drops WHERE namespace = {namespace:String} AND run_id = '' AND unit = 'event'
+            )
+        ) AS told
+        INNER JOIN
+        (
+            SELECT unit_id, reason FROM drops
+            WHERE namespace = {namespace:String} AND run_id = '' AND unit = 'event'
+        ) AS lost ON lost.unit_id = told.event_id
+        GROUP BY told.event_id
+    ),
+    own_facts AS
+    (
+        SELECT own.event_id, toUInt32(greatest(any(own.said), max(whole.said))) AS fact
+        FROM own_drops AS own
+        LEFT JOIN
+        (
+            SELECT episode_key, said FROM episode_said WHERE episode_key IN (SELECT episode_key FROM own_drops)
+        ) AS whole ON whole.episode_key = own.episode_key
+        GROUP BY own.event_id
+    ),
+    -- A part holds an event once, so only an episode with rows in several parts can have an event twice.
+    repeated AS
+    (
+        SELECT episode_key, toInt64(count()) - toInt64(uniqExact(event_id)) AS repeats
+        FROM events
+        WHERE namespace = {namespace:String} AND episode_key IN
+        (
+            SELECT episode_key FROM events WHERE namespace = {namespace:String}
+            GROUP BY episode_key
+            HAVING groupBitOr(_part_index) != groupBitAnd(_part_index)
         )
         GROUP BY episode_key
+        HAVING repeats > 0
     ),
-    event_facts AS
+    episode_facts AS
     (
-        SELECT event_key, max(said) AS fact
+        SELECT fact, toInt64(sum(is_known)) AS episodes, sum(events) AS events
         FROM
         (
-            SELECT each.event_key AS event_key, whole.fact AS said
+            SELECT episode_key, max(said) AS fact, max(known) AS is_known, sum(number) AS events
             FROM
             (
-                SELECT cityHash64(event_id) AS event_key, cityHash64(episode_id) AS episode_key
+                SELECT episode_key, said, 1 AS known, toInt64(0) AS number FROM episode_said
+                UNION ALL
+                SELECT episode_key, toUInt32(0), 0, toInt64(count())
                 FROM events WHERE namespace = {namespace:String}
-            ) AS each
-            LEFT JOIN episode_facts AS whole ON whole.episode_key = each.episode_key
-            UNION ALL
-            SELECT cityHash64(unit_id),
-                toUInt32(if(reason = 'duplicate_conflict', 100000, 300000) + indexOf(reasons, toString(reason)))
-            FROM drops
-            WHERE namespace = {namespace:String} AND run_id = '' AND unit = 'event'
-                AND unit_id IN
-                (
-                    SELECT event_id FROM events
-                    WHERE namespace = {namespace:String} AND event_id IN
-                    (
-                        SELECT unit_id FROM drops
-                        WHERE namespace = {namespace:String} AND run_id = '' AND unit = 'event'
-                    )
-                )
+                GROUP BY episode_key
+                UNION ALL
+                SELECT episode_key, toUInt32(0), 0, -repeats FROM repeated
+                UNION ALL
+                SELECT episode_key, toUInt32(0), 0, toInt64(-1) FROM own_drops
+            )
+            GROUP BY episode_key
         )
-        GROUP BY event_key
+        GROUP BY fact
     ),
     trajectory_facts AS
     (
@@ -74,11 +106,13 @@ WITH
             SELECT trajectory_key, toUInt32(0) AS said, false AS is_final
             FROM trajectories WHERE namespace = {namespace:String}
             UNION ALL
-            SELECT trajectory_key,
-                toUInt32(if(fate = 'trained', 200000, 100000) + indexOf(reasons, ifNull(toString(reason), ''))), false
-            FROM step_members WHERE namespace = {namespace:String} AND run_id = {run:String}
+            SELECT trajectory_key, toUInt32(200000), false
+            FROM step_members WHERE namespace = {namespace:String} AND run_id = {run:String} AND fate = 'trained'
             UNION ALL
-            SELECT trajectory_key, toUInt32(100000 + indexOf(reasons, toString(reason))), true
+            SELECT trajectory_key, toUInt32(100000 + indexOf(reasons, ifNull(toString(reason), ''))), false
+            FROM step_members WHERE namespace = {namespace:String} AND run_id = {run:String} AND fate = 'dropped'
+            UNION ALL
+            SELECT trajectory_key, toUInt32(100000 + indexOf(reasons, reason)), true
             FROM drop_trajectories WHERE namespace = {namespace:String} AND run_id IN ('', {run:String})
         )
         GROUP BY trajectory_key
@@ -91,14 +125,16 @@ WITH
             SELECT cityHash64(group_id) AS group_key, toUInt32(0) AS said, false AS is_final
             FROM groups WHERE namespace = {namespace:String} AND run_id = {run:String}
             UNION ALL
-            SELECT cityHash64(group_id),
-                toUInt32(if(fate = 'trained', 200000, 100000) + indexOf(reasons, ifNull(toString(reason), ''))), false
-            FROM step_members WHERE namespace = {namespace:String} AND run_id = {run:String}
+            SELECT cityHash64(group_id), toUInt32(200000), false
+            FROM step_members WHERE namespace = {namespace:String} AND run_id = {run:String} AND fate = 'trained'
             UNION ALL
-            SELECT cityHash64(unit_id), toUInt32(100000 + indexOf(reasons, toString(reason))), true
+            SELECT cityHash64(group_id), toUInt32(100000 + indexOf(reasons, ifNull(toString(reason), ''))), false
+            FROM step_members WHERE namespace = {namespace:String} AND run_id = {run:String} AND fate = 'dropped'
+            UNION ALL
+            SELECT cityHash64(unit_id), toUInt32(100000 + indexOf(reasons, reason)), true
             FROM drops WHERE namespace = {namespace:String} AND run_id = {run:String} AND unit = 'group'
             UNION ALL
-            -- A group of which every member was dropped.
+            -- A group of which every member was dropped, one by one.
             SELECT members.group_key, toUInt32(100000 + max(lost.place)), false
             FROM
             (
@@ -107,8 +143,9 @@ WITH
             ) AS members
             LEFT JOIN
             (
-                SELECT trajectory_key, max(indexOf(reasons, toString(reason))) AS place
-                FROM drop_trajectories WHERE namespace = {namespace:String} AND run_id = {run:String}
+                SELECT trajectory_key, max(indexOf(reasons, reason)) AS place
+                FROM drop_trajectories
+                WHERE namespace = {namespace:String} AND run_id = {run:String} AND unit != 'group'
                 GROUP BY trajectory_key
             ) AS lost ON lost.trajectory_key = members.trajectory_key
             GROUP BY members.group_key
@@ -132,13 +169,14 @@ FROM
     SELECT unit, fact, final, units, intDiv(fact, 100000) AS weight
     FROM
     (
-        SELECT 'event' AS unit, fact, false AS final, count() AS units FROM event_facts GROUP BY fact
+        SELECT each.1 AS unit, fact, false AS final, each.2 AS units
+        FROM (SELECT fact, arrayJoin([('event', events), ('episode', episodes)]) AS each FROM episode_facts)
         UNION ALL
-        SELECT 'episode', fact, false, count() FROM episode_facts GROUP BY fact
+        SELECT 'event', fact, false, toInt64(count()) FROM own_facts GROUP BY fact
         UNION ALL
-        SELECT 'trajectory', fact, final, count() FROM trajectory_facts GROUP BY fact, final
+        SELECT 'trajectory', fact, final, toInt64(count()) FROM trajectory_facts GROUP BY fact, final
         UNION ALL
-        SELECT 'group', fact, final, count() FROM group_facts GROUP BY fact, final
+        SELECT 'group', fact, final, toInt64(count()) FROM group_facts GROUP BY fact, final
     )
 )
 GROUP BY unit

@@ -6,10 +6,11 @@ state on the server (no session), for one thread at a time; the sink calls it in
 
 import re
 from collections import deque
-from collections.abc import Iterator, Mapping, Sequence
-from concurrent.futures import Executor, Future, ThreadPoolExecutor
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import clickhouse_connect
@@ -50,6 +51,10 @@ INSERT_SETTINGS = {
     "async_insert": 0,  # the answer means: written
     "throw_on_max_partitions_per_insert_block": 0,  # a producer's clock may spread a block over many months
 }
+
+
+AHEAD = 2
+"""Inserts that are ready or on their way: more would only take memory."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,22 +107,23 @@ class ClickHouse:
         While the server works on one insert, the next is made ready.
         """
         with ThreadPoolExecutor(1, "clickhouse-encode") as beside:
-            making = self._making(waiting[0], beside) if waiting else None
-            while making is not None:
+            bodies: deque[Future[bytes]] = deque()
+            while waiting:
                 insert = waiting[0]
                 with self._translated(f"insert of {len(insert.rows)} rows into {insert.table}"):
-                    body = making.result()
-                    making = self._making(waiting[1], beside) if len(waiting) > 1 else None
-                    self._send(body, insert.token)
+                    while len(bodies) < min(AHEAD, len(waiting)):
+                        bodies.append(beside.submit(self.encoding(waiting[len(bodies)])))
+                    self.send(bodies[0].result(), insert.token)
                 waiting.popleft()
+                bodies.popleft()
 
-    def _making(self, insert: Insert, beside: Executor) -> "Future[bytes]":
-        with self._translated(f"insert of {len(insert.rows)} rows into {insert.table}"):
-            client = self._connected()
-            types = self._types(client, insert.table)
-            return beside.submit(encode, insert.table, insert.rows, types, client.write_compression)
+    def encoding(self, insert: Insert) -> Callable[[], bytes]:
+        """Return what makes an insert ready to be sent; it needs no connection and may run in another thread."""
+        client = self._connected()
+        return partial(encode, insert.table, insert.rows, self._types(client, insert.table), client.write_compression)
 
-    def _send(self, body: bytes, token: str | None) -> None:
+    def send(self, body: bytes, token: str | None = None) -> None:
+        """Send an insert that was made ready; returns once it is written."""
         settings: dict[str, Any] = dict(INSERT_SETTINGS)
         if token is not None:
             settings["insert_deduplication_token"] = token

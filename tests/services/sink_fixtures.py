@@ -14,8 +14,10 @@ from rollbus.consumers.clickhouse import ClickHouseSettings, SinkSettings, ask, 
 from rollbus.consumers.clickhouse.kafka_status import sink_status_async
 from rollbus.consumers.clickhouse.sink import SinkCounters
 from rollbus.schemas.codec import encode
+from rollbus.schemas.drops import Drop
 from rollbus.schemas.kafka_connection import KafkaConnection
 from rollbus.schemas.topics import TOPICS
+from tests.builders import START_MS
 from tests.consumers.story import Record
 
 
@@ -78,6 +80,14 @@ async def send(settings: SinkSettings, records: Iterable[tuple[str, str, bytes]]
 
 def encoded(records: Iterable[Record]) -> list[tuple[str, str, bytes]]:
     return [(topic, key, encode(record)) for topic, key, record in records]
+
+
+def late_drops(first: int, count: int) -> list[tuple[str, str, bytes]]:
+    drops = [
+        Drop(unit="event", unit_id=f"late-{n}", reason="late_event", stage="assembly", dropped_at_ms=START_MS)
+        for n in range(first, first + count)
+    ]
+    return encoded([("drops", drop.unit_id, drop) for drop in drops])
 
 
 async def run_until_written(settings: SinkSettings) -> SinkCounters:

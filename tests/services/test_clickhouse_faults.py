@@ -3,29 +3,26 @@
 import asyncio
 import signal
 import sys
-from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from rollbus.consumers.clickhouse import SinkSettings, ask, migrate
+from rollbus.consumers.clickhouse import SinkSettings, migrate
 from rollbus.consumers.clickhouse.client_clickhouse import ClickHouse
-from rollbus.consumers.clickhouse.kafka_log import KafkaLog
 from rollbus.consumers.clickhouse.kafka_status import sink_status_async
-from rollbus.consumers.clickhouse.ranges import PartitionBuffer
-from rollbus.schemas.drops import Drop
 from rollbus.schemas.topics import TOPICS
-from tests.builders import START_MS
 from tests.consumers.story import story
 from tests.services.sink_fixtures import (
     create_topics,
     encoded,
+    late_drops,
     run_until_written,
     send,
     sink_process,
     sink_settings,
     wait_until_written,
 )
+from tests.services.sink_oracle import oracle, stored
 
 pytestmark = pytest.mark.services
 
@@ -42,46 +39,6 @@ async def commit(self, offsets):
 KafkaSource.commit = commit
 run_sink(SinkSettings.model_validate_json(sys.argv[1]))
 """
-
-
-def late_drops(first: int, count: int) -> list[tuple[str, str, bytes]]:
-    drops = [
-        Drop(unit="event", unit_id=f"late-{n}", reason="late_event", stage="assembly", dropped_at_ms=START_MS)
-        for n in range(first, first + count)
-    ]
-    return encoded([("drops", drop.unit_id, drop) for drop in drops])
-
-
-async def oracle(settings: SinkSettings) -> dict[str, tuple[int, int]]:
-    """Rows and the sum of their offsets, table by table, as they follow from the records in Kafka."""
-    keys = {
-        name: key.split(", ") for name, key in ask(settings.clickhouse, "SELECT name, sorting_key FROM system.tables "
-        "WHERE database = currentDatabase() AND sorting_key != ''").rows
-    }  # fmt: skip
-    kept: dict[str, dict[Any, int]] = {}
-    async with KafkaLog(settings.kafka, settings.namespace) as log:
-        for (topic, number), span in (await log.spans([topic.name for topic in TOPICS])).items():
-            buffer = PartitionBuffer(namespace=settings.namespace, topic=topic, partition=number, start=span.begin)
-            async for records in log.read((topic, number), span):
-                for record in records:
-                    buffer.add(record)
-            made = buffer.cut()
-            for table, rows in made.tables.items() if made else ():
-                for row in rows:
-                    known = kept.setdefault(table, {})
-                    key = tuple(row[name] for name in keys[table])
-                    known[key] = min(known.get(key, row["kafka_offset"]), row["kafka_offset"])
-    return {table: (len(known), sum(known.values())) for table, known in kept.items()}
-
-
-def stored(settings: SinkSettings, *, final: bool = True) -> dict[str, tuple[int, int]]:
-    sql = "SELECT table FROM system.columns WHERE database = currentDatabase() AND name = 'kafka_timestamp'"
-    parts = [
-        f"SELECT '{table}', count(), sum(kafka_offset) FROM {table} {'FINAL' if final else ''}"
-        for (table,) in ask(settings.clickhouse, sql).rows
-    ]
-    found = ask(settings.clickhouse, " UNION ALL ".join(parts)).rows
-    return {table: (count, total) for table, count, total in found if count}
 
 
 async def killed_between_insert_and_commit(settings: SinkSettings) -> None:

@@ -1,0 +1,114 @@
+"""A sink whose ClickHouse does not answer: it holds no more than twice what its settings allow, and loses nothing."""
+
+import asyncio
+import threading
+from collections import deque
+from collections.abc import Mapping
+from typing import Any, cast
+
+import pytest
+
+from rollbus.consumers.clickhouse.chunk_joiner import KafkaRecord
+from rollbus.consumers.clickhouse.client_clickhouse import ClickHouse, Insert
+from rollbus.consumers.clickhouse.kafka_source import Fetched, KafkaSource, Partition
+from rollbus.consumers.clickhouse.settings import SinkSettings
+from rollbus.consumers.clickhouse.sink import Sink
+from rollbus.schemas.codec import encode
+from rollbus.schemas.errors import UnavailableError
+from tests.builders import START_MS, make_started
+
+PLACE = ("episode-events", 0)
+EVENTS_A_POLL = 2
+"""Of two rows each."""
+
+
+class EndlessLog:
+    """A partition that always has more."""
+
+    def __init__(self, polls: int = 10**9) -> None:
+        self.generation = 0
+        self.position = 0
+        self.committed = 0
+        self.polls_left = polls
+        self.all_committed = asyncio.Event()
+
+    async def poll(self, timeout_s: float) -> Fetched:
+        starts = {PLACE: 0} if self.position == 0 else {}
+        if not self.polls_left:
+            await asyncio.sleep(timeout_s)
+            return Fetched(0, starts, {}, (), {})
+        self.polls_left -= 1
+        records = tuple(
+            KafkaRecord(*PLACE, self.position + n, START_MS, b"k", encode(make_started(f"e{self.position + n}")))
+            for n in range(EVENTS_A_POLL)
+        )
+        self.position += EVENTS_A_POLL
+        return Fetched(0, starts, {PLACE: 10**9} if starts else {}, records, {PLACE: self.position})
+
+    def end_offset(self, partition: Partition) -> int:
+        return self.position
+
+    async def commit(self, offsets: Mapping[Partition, int]) -> bool:
+        self.committed = offsets[PLACE]
+        if self.committed == self.position and not self.polls_left:
+            self.all_committed.set()
+        return True
+
+
+class GatedTables:
+    """Tables behind a gate: inserts wait until it opens, or fail as often as they are told to."""
+
+    def __init__(self) -> None:
+        self.gate = threading.Event()
+        self.failures = 0
+        self.inserts: list[Insert] = []
+
+    def query(self, sql: str, parameters: Mapping[str, Any]) -> tuple[list[str], list[tuple[Any, ...]]]:
+        return [], []
+
+    def insert_in_turn(self, waiting: deque[Insert]) -> None:
+        self.gate.wait()
+        while waiting:
+            if self.failures and len(self.inserts) % 2:
+                self.failures -= 1
+                raise UnavailableError("no room")
+            self.inserts.append(waiting.popleft())
+
+
+def make_sink(log: EndlessLog, tables: GatedTables, stop: asyncio.Event, max_rows: int) -> Sink:
+    settings = SinkSettings(max_rows=max_rows, linger_ms=10**9)
+    return Sink(settings, cast(KafkaSource, log), cast(ClickHouse, tables), stop=stop)
+
+
+@pytest.mark.parametrize("max_rows", [8, 40])
+async def test_while_clickhouse_stands_still_reading_stops_at_twice_what_may_be_buffered(max_rows: int) -> None:
+    log, tables, stop = EndlessLog(), GatedTables(), asyncio.Event()
+    running = asyncio.create_task(make_sink(log, tables, stop, max_rows).run())
+    for _ in range(1_000):
+        await asyncio.sleep(0)
+    held = log.position
+    for _ in range(1_000):
+        await asyncio.sleep(0)
+    assert log.position == held, "it had stopped reading"
+    assert held * 2 == 2 * max_rows, "two rows an event"
+    assert log.committed == 0
+    stop.set()
+    tables.gate.set()
+    await running
+    assert log.committed == log.position
+
+
+async def test_inserts_that_fail_are_made_again_in_order_and_none_is_left_out() -> None:
+    log, tables, stop = EndlessLog(polls=12), GatedTables(), asyncio.Event()
+    tables.failures = 3
+    tables.gate.set()
+    sink = make_sink(log, tables, stop, 8)
+    running = asyncio.create_task(sink.run())
+    await log.all_committed.wait()
+    stop.set()
+    await running
+    offsets = [row["kafka_offset"] for insert in tables.inserts if insert.table == "events" for row in insert.rows]
+    assert offsets == list(range(24))
+    assert sink.counters.retries == 3
+    tokens = [insert.token for insert in tables.inserts if insert.table == "events"]
+    assert len(set(tokens)) == len(tokens) == 6

@@ -1,0 +1,87 @@
+"""A gate before ClickHouse that passes everything on, but makes trouble with inserts when it is told to."""
+
+import http.client
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Literal
+
+Trouble = Literal["full", "late", "cut"]
+"""No room on the disk; written, and answered after the client has given up; written, and never answered."""
+
+FULL = "Code: 243. DB::Exception: Cannot reserve 1.00 MiB, not enough space. (NOT_ENOUGH_SPACE)\n"
+PASSED_BACK = ("Content-Type", "Content-Encoding")
+
+
+class Gate(ThreadingHTTPServer):
+    """The server; `trouble` is what the next inserts meet."""
+
+    daemon_threads = True
+
+    def __init__(self, host: str, port: int) -> None:
+        super().__init__((host, 0), Passing)
+        self.behind = (host, port)
+        self.trouble: Trouble | None = None
+        self.met = 0
+        """Inserts that met trouble."""
+        self.opened = threading.Event()
+        """Ends the wait of late answers."""
+
+
+class Passing(BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    server: Gate
+
+    def do_GET(self) -> None:
+        self._pass_on(None)
+
+    def do_POST(self) -> None:
+        body = self.rfile.read(int(self.headers["Content-Length"]))
+        trouble = self.server.trouble if "insert_deduplication_token=" in self.path else None
+        self.server.met += trouble is not None
+        if trouble == "full":
+            self._answer(500, {"X-ClickHouse-Exception-Code": "243"}, FULL.encode())
+        else:
+            self._pass_on(body, trouble)
+
+    def _pass_on(self, body: bytes | None, trouble: Trouble | None = None) -> None:
+        connection = http.client.HTTPConnection(*self.server.behind, timeout=60)
+        connection.request(self.command, self.path, body, dict(self.headers.items()))
+        found = connection.getresponse()
+        content = found.read()
+        connection.close()
+        if trouble == "late":
+            self.server.opened.wait(60)
+        if trouble is not None:
+            self.close_connection = True
+            return
+        headers = {name: value for name, value in found.getheaders() if name.startswith("x-clickhouse")}
+        headers |= {name: found.headers[name] for name in PASSED_BACK if name in found.headers}
+        self._answer(found.status, headers, content)
+
+    def _answer(self, status: int, headers: dict[str, str], content: bytes) -> None:
+        self.send_response(status)
+        for name, value in headers.items():
+            self.send_header(name, value)
+        self.send_header("Content-Length", str(len(content)))
+        self.end_headers()
+        self.wfile.write(content)
+
+    def log_message(self, *_: object) -> None:
+        """Say nothing."""
+
+
+@contextmanager
+def gate(host: str, port: int) -> Iterator[Gate]:
+    """Return a gate that stands until the context ends."""
+    server = Gate(host, port)
+    thread = threading.Thread(target=server.serve_forever, daemon=True)
+    thread.start()
+    try:
+        yield server
+    finally:
+        server.opened.set()
+        server.shutdown()
+        server.server_close()
+        thread.join()

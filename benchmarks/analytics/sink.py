@@ -1,0 +1,195 @@
+"""A log in Kafka → rows per second of the sink, beside the same blocks inserted bare.
+
+The sink's time is the whole path: from the poll that brings its first records to the commit of its last offsets. Bare
+is one insert after the other by the same client, of blocks whose columns were made before: encoding, sending, waiting.
+*Sent* leaves encoding out, too, and is only told: bodies made before, which the server alone works on.
+"""
+
+import asyncio
+import statistics
+import sys
+import time
+import uuid
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiokafka import AIOKafkaProducer
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+
+from rollbus.consumers.clickhouse import ClickHouseSettings, SinkSettings, migrate
+from rollbus.consumers.clickhouse.client_clickhouse import ClickHouse, Insert
+from rollbus.consumers.clickhouse.fills import Filled
+from rollbus.consumers.clickhouse.kafka_log import KafkaLog
+from rollbus.consumers.clickhouse.origin import Row
+from rollbus.consumers.clickhouse.ranges import PartitionBuffer
+from rollbus.local.settings import HOST
+from rollbus.schemas.codec import encode
+from rollbus.schemas.kafka_connection import KafkaConnection
+from rollbus.schemas.topics import TOPICS
+from tests.builders import make_episode
+
+EPISODES = 20_000
+"""Eight events each, about 380,000 rows: eight times what the sink buffers."""
+PARTITIONS = 4
+TARGET = 0.8
+TIMEOUT_S = 300
+
+SINK = """
+import sys, time
+from rollbus.consumers.clickhouse import SinkSettings, run_sink
+from rollbus.consumers.clickhouse.kafka_source import KafkaSource
+
+poll, commit = KafkaSource.poll, KafkaSource.commit
+committed = {}
+seen = []
+
+async def timed_poll(self, timeout_s):
+    began = time.perf_counter(), time.process_time()
+    fetched = await poll(self, timeout_s)
+    if fetched.records and not seen:
+        seen.append(True)
+        print("began", *began, 0, flush=True)
+    return fetched
+
+async def timed_commit(self, offsets):
+    done = await commit(self, offsets)
+    committed.update(offsets)
+    print("committed", time.perf_counter(), time.process_time(), sum(committed.values()), flush=True)
+    return done
+
+KafkaSource.poll, KafkaSource.commit = timed_poll, timed_commit
+run_sink(SinkSettings.model_validate_json(sys.argv[1]))
+"""
+
+
+@dataclass(slots=True)
+class Made(Filled):
+    """Rows whose columns are there already."""
+
+    made: Mapping[str, Sequence[Any]] = field(default_factory=dict)
+
+    def columns(self) -> dict[str, Sequence[Any]]:
+        """Return them."""
+        return dict(self.made)
+
+
+@dataclass(frozen=True, slots=True)
+class Took:
+    """What one variant needed, of the clock and of this side's processor."""
+
+    seconds: float
+    cpu_s: float
+
+
+async def compare_sink(bootstrap_servers: str, port: int, rounds: int) -> None:
+    """Print rows per second of the sink and of bare inserts, in turn, and the ratio beside its target."""
+    rates: dict[str, list[float]] = {"bare": [], "sent": [], "sink": []}
+    for number in range(rounds):
+        settings = sink_settings(bootstrap_servers, port, f"bench-{number}.")
+        await fill_log(settings, number)
+        blocks = await blocks_of(settings)
+        rows = sum(len(block.rows) for block in blocks)
+        variants = list(rates)
+        for variant in variants[number % 3 :] + variants[: number % 3]:
+            used = sink_settings(bootstrap_servers, port, settings.namespace)
+            migrate(used.clickhouse)
+            took = await (timed_sink(used) if variant == "sink" else timed_bare(used.clickhouse, blocks, variant))
+            rates[variant].append(rows / took.seconds)
+            print(
+                f"  round {number}: {variant:4} {rows / took.seconds:9.0f} rows/s "
+                f"({rows} rows in {len(blocks)} blocks: {took.seconds:.2f} s, {took.cpu_s:.2f} s of processor here)"
+            )
+    speed = {variant: statistics.median(found) for variant, found in rates.items()}
+    print(
+        f"sink {speed['sink']:.0f} rows/s: {speed['sink'] / speed['bare']:.2f} × bare inserts of the same blocks "
+        f"(target {TARGET}), {speed['sink'] / speed['sent']:.2f} × of bodies encoded before"
+    )
+
+
+def sink_settings(bootstrap_servers: str, port: int, namespace: str) -> SinkSettings:
+    """Return a sink into a database of its own."""
+    database = ClickHouseSettings(host=HOST, port=port, database=f"bench_{uuid.uuid4().hex[:8]}", timeout_s=TIMEOUT_S)
+    return SinkSettings(
+        kafka=KafkaConnection(bootstrap_servers=bootstrap_servers), namespace=namespace, clickhouse=database
+    )
+
+
+async def fill_log(settings: SinkSettings, seed: int) -> None:
+    """Write episodes of four turns into the topics of a namespace."""
+    servers = settings.kafka.bootstrap_servers
+    admin = AIOKafkaAdminClient(bootstrap_servers=servers)
+    await admin.start()
+    names = [
+        NewTopic(topic.full_name(settings.namespace), PARTITIONS if topic.partitions == "events" else 1, 1)
+        for topic in TOPICS
+    ]
+    await admin.create_topics(names)
+    await admin.close()
+    producer = AIOKafkaProducer(bootstrap_servers=servers, linger_ms=50)
+    await producer.start()
+    topic = f"{settings.namespace}episode-events"
+    for number in range(EPISODES):
+        name = f"{seed}-{number}"
+        for event in make_episode(name, turns=4):
+            await producer.send(topic, encode(event), key=name.encode())
+    await producer.stop()
+
+
+async def blocks_of(settings: SinkSettings) -> list[Insert]:
+    """Return the inserts that a sink makes of the log, partition by partition."""
+    blocks: list[Insert] = []
+    async with KafkaLog(settings.kafka, settings.namespace) as log:
+        for (topic, number), span in (await log.spans(["episode-events"])).items():
+            buffer = PartitionBuffer(namespace=settings.namespace, topic=topic, partition=number, start=span.begin)
+            async for records in log.read((topic, number), span):
+                for record in records:
+                    buffer.add(record)
+                if buffer.rows * PARTITIONS >= settings.max_rows:
+                    blocks += cut(buffer)
+            blocks += cut(buffer)
+    return blocks
+
+
+def cut(buffer: PartitionBuffer) -> list[Insert]:
+    """Return a range's inserts, their columns made."""
+    made = buffer.cut()
+    return [] if made is None else [Insert(table, ready(rows)) for table, rows in made.tables.items()]
+
+
+def ready(rows: Sequence[Row]) -> Sequence[Row]:
+    """Return such rows with their columns made."""
+    return Made(rows.fill, rows.records, rows.origins, made=rows.columns()) if isinstance(rows, Filled) else rows
+
+
+async def timed_bare(settings: ClickHouseSettings, blocks: Sequence[Insert], variant: str) -> Took:
+    """Return how long the inserts alone take; `sent` leaves their encoding out."""
+    client = ClickHouse(settings)
+    encoded = [client.encoding(block)() for block in blocks] if variant == "sent" else None
+    began, cpu = time.perf_counter(), time.process_time()
+    for number, block in enumerate(blocks):
+        client.send(client.encoding(block)() if encoded is None else encoded[number])
+    took = Took(time.perf_counter() - began, time.process_time() - cpu)
+    client.close()
+    return took
+
+
+async def timed_sink(settings: SinkSettings) -> Took:
+    """Return how long a sink in a process of its own takes for the whole log."""
+    text = settings.model_dump_json(exclude={"clickhouse": {"password"}})
+    process = await asyncio.create_subprocess_exec(sys.executable, "-c", SINK, text, stdout=asyncio.subprocess.PIPE)
+    began = cpu = 0.0
+    try:
+        assert process.stdout is not None
+        async with asyncio.timeout(TIMEOUT_S):
+            async for line in process.stdout:
+                what, clock, processor, offsets = line.split()
+                if what == b"began":
+                    began, cpu = float(clock), float(processor)
+                elif int(offsets) >= EPISODES * 8:
+                    return Took(float(clock) - began, float(processor) - cpu)
+        raise SystemExit("the sink ended before it had written the log")
+    finally:
+        if process.returncode is None:
+            process.terminate()
+        await process.wait()

@@ -2,30 +2,25 @@
 
 python -m benchmarks.analytics.run [trajectories] [rounds]
 
-No number here is a test. The sink's share is rows per second of the whole path (Kafka to committed offsets) over those
-of the same blocks, made before and inserted one after the other by the same client, alternating in one run.
+No number here is a test. Without trajectories (0) only the sink is timed.
 """
 
 import asyncio
 import hashlib
-import statistics
 import sys
 import tempfile
 import time
-import uuid
 from pathlib import Path
 from typing import Any
 
-from aiokafka import AIOKafkaProducer
-from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from rich.progress import track
 
-from benchmarks.analytics.generate import NAMESPACE, expected, fill
-from rollbus.consumers.clickhouse import ClickHouseSettings, SinkSettings, list_queries, migrate
+from benchmarks.analytics.expected import expected, summary
+from benchmarks.analytics.generate import fill
+from benchmarks.analytics.shape import NAMESPACE, REPLAY
+from benchmarks.analytics.sink import compare_sink
+from rollbus.consumers.clickhouse import ClickHouseSettings, list_queries, migrate
 from rollbus.consumers.clickhouse.client_clickhouse import ClickHouse
-from rollbus.consumers.clickhouse.kafka_log import KafkaLog
-from rollbus.consumers.clickhouse.origin import Row
-from rollbus.consumers.clickhouse.ranges import PartitionBuffer
 from rollbus.consumers.clickhouse.saved import LIMITS, bind
 from rollbus.local.clickhouse import clickhouse_service
 from rollbus.local.kafka import kafka_service
@@ -33,20 +28,11 @@ from rollbus.local.ports import free_port
 from rollbus.local.service import ServiceProcess
 from rollbus.local.settings import HOST
 from rollbus.local.tether import tethered
-from rollbus.schemas.codec import encode
-from rollbus.schemas.kafka_connection import KafkaConnection
-from rollbus.schemas.topics import TOPICS
-from tests.builders import make_episode
 
-EPISODES = 10_000
-"""About 190,000 rows."""
-PARTITIONS = 4
-POLL_S = 0.05
-_ROWS = (
-    "SELECT sum(rows) FROM system.parts WHERE active AND database = currentDatabase() "
-    "AND table NOT IN ('sink_ranges', 'schema_migrations')"
-)
 SLOWEST_MS, SLOWEST_LINEAGE_MS = 1_000, 100
+ROUNDS = 3
+POLL_S = 0.05
+IDLE_S, MERGES_END_S = 3.0, 90.0
 
 
 def main(trajectories: int, rounds: int) -> None:
@@ -65,108 +51,11 @@ def main(trajectories: int, rounds: int) -> None:
             for process in processes:
                 process.wait_until_healthy()
             asyncio.run(compare_sink(kafka.address, port, rounds))
-            time_questions(port, trajectories)
+            if trajectories:
+                time_questions(port, trajectories)
         finally:
             for process in processes:
                 process.stop()
-
-
-async def compare_sink(bootstrap_servers: str, port: int, rounds: int) -> None:
-    """Print rows per second of the sink and of bare inserts, alternating, and the ratio."""
-    rates: dict[str, list[float]] = {"bare": [], "sink": []}
-    for number in range(rounds):
-        namespace = f"bench-{number}."
-        settings = sink_settings(bootstrap_servers, port, namespace)
-        await fill_log(settings, number)
-        blocks = await blocks_of(settings)
-        rows = sum(len(block) for _, block in blocks)
-        for variant in ("bare", "sink") if number % 2 else ("sink", "bare"):
-            used = settings if variant == "sink" else sink_settings(bootstrap_servers, port, namespace)
-            migrate(used.clickhouse)
-            seconds = await timed_sink(used, rows) if variant == "sink" else timed_bare(used.clickhouse, blocks)
-            rates[variant].append(rows / seconds)
-            print(f"  round {number}: {variant:4} {rows / seconds:9.0f} rows/s ({rows} rows in {seconds:.2f} s)")
-    ratio = statistics.median(rates["sink"]) / statistics.median(rates["bare"])
-    print(f"sink {statistics.median(rates['sink']):.0f} rows/s, {ratio:.2f} × bare inserts of the same blocks")
-
-
-def sink_settings(bootstrap_servers: str, port: int, namespace: str) -> SinkSettings:
-    """Return a sink into a database of its own."""
-    database = ClickHouseSettings(host=HOST, port=port, database=f"bench_{uuid.uuid4().hex[:8]}", timeout_s=300)
-    return SinkSettings(
-        kafka=KafkaConnection(bootstrap_servers=bootstrap_servers), namespace=namespace, clickhouse=database
-    )
-
-
-async def fill_log(settings: SinkSettings, seed: int) -> None:
-    """Write episodes of four turns into the topics of a namespace."""
-    servers = settings.kafka.bootstrap_servers
-    admin = AIOKafkaAdminClient(bootstrap_servers=servers)
-    await admin.start()
-    names = [
-        NewTopic(topic.full_name(settings.namespace), PARTITIONS if topic.partitions == "events" else 1, 1)
-        for topic in TOPICS
-    ]
-    await admin.create_topics(names)
-    await admin.close()
-    producer = AIOKafkaProducer(bootstrap_servers=servers, linger_ms=50)
-    await producer.start()
-    topic = f"{settings.namespace}episode-events"
-    for number in range(EPISODES):
-        name = f"{seed}-{number}"
-        for event in make_episode(name, turns=4):
-            await producer.send(topic, encode(event), key=name.encode())
-    await producer.stop()
-
-
-async def blocks_of(settings: SinkSettings) -> list[tuple[str, list[Row]]]:
-    """Return the inserts that a sink makes of the log, partition by partition."""
-    blocks: list[tuple[str, list[Row]]] = []
-    async with KafkaLog(settings.kafka, settings.namespace) as log:
-        for (topic, number), span in (await log.spans(["episode-events"])).items():
-            buffer = PartitionBuffer(namespace=settings.namespace, topic=topic, partition=number, start=span.begin)
-            async for records in log.read((topic, number), span):
-                for record in records:
-                    buffer.add(record)
-                if buffer.rows * PARTITIONS >= settings.max_rows and (made := buffer.cut()):
-                    blocks += made.tables.items()
-            if made := buffer.cut():
-                blocks += made.tables.items()
-    return blocks
-
-
-def timed_bare(settings: ClickHouseSettings, blocks: list[tuple[str, list[Row]]]) -> float:
-    """Return how long the inserts alone take."""
-    client = ClickHouse(settings)
-    client.query("SELECT 1")
-    started = time.perf_counter()
-    for table, rows in blocks:
-        client.insert(table, rows)
-    seconds = time.perf_counter() - started
-    client.close()
-    return seconds
-
-
-async def timed_sink(settings: SinkSettings, rows: int) -> float:
-    """Return how long a sink in a process of its own takes from its first record to the last of so many rows."""
-    program = (
-        "import sys; from rollbus.consumers.clickhouse import SinkSettings, run_sink; "
-        "run_sink(SinkSettings.model_validate_json(sys.argv[1]))"
-    )
-    text = settings.model_dump_json(exclude={"clickhouse": {"password"}})
-    client = ClickHouse(settings.clickhouse)
-    process = await asyncio.create_subprocess_exec(sys.executable, "-c", program, text)
-    try:
-        while not client.query("SELECT count() FROM sink_ranges")[1][0][0]:  # noqa: ASYNC110 - another process
-            await asyncio.sleep(POLL_S)
-        started = time.perf_counter() - settings.linger_ms / 1000
-        while client.query(_ROWS)[1][0][0] < rows:  # noqa: ASYNC110
-            await asyncio.sleep(POLL_S)
-        return time.perf_counter() - started
-    finally:
-        process.terminate()
-        await process.wait()
-        client.close()
 
 
 def time_questions(port: int, trajectories: int) -> None:
@@ -174,28 +63,60 @@ def time_questions(port: int, trajectories: int) -> None:
     settings = ClickHouseSettings(host=HOST, port=port, database="questions", timeout_s=300)
     migrate(settings)
     client = ClickHouse(settings)
+    sweep_soon(client)
+    started = time.perf_counter()
     for table in track(fill(client, trajectories), description="filling tables", transient=True):
         del table
-    fates = {
-        row[0] if not row[2] else row[2]: row[3]
-        for row in client.query(*asked("fate_of_every_trajectory", trajectories))[1]
-    }
-    wanted = {fate: count for fate, count in expected(trajectories).items() if count} | {"all": trajectories}
-    if fates != wanted:
-        raise SystemExit(f"fates are {fates}, expected {wanted}")
+    wait_for_merges(client)
+    print(f"{trajectories} trajectories made in {time.perf_counter() - started:.0f} s, {size(client)}")
+    for name, answer in expected(trajectories).items():
+        columns, rows = client.query(*asked(name, trajectories))
+        found = summary(name, [dict(zip(columns, row, strict=True)) for row in rows])
+        if found != answer:
+            raise SystemExit(f"{name} gives {found}, expected {answer}")
     times = {query.name: best_ms(client, query.name, trajectories) for query in list_queries()}
     client.close()
-    print(f"saved questions over {trajectories} trajectories, best of three:")
+    print(f"saved questions over {trajectories} trajectories, best of {ROUNDS}:")
     for name, milliseconds in sorted(times.items(), key=lambda item: -item[1]):
         allowed = SLOWEST_LINEAGE_MS if name.startswith("lineage") else SLOWEST_MS
-        print(f"  {name:28} {milliseconds:7.0f} ms{'' if milliseconds < allowed else f'  above {allowed} ms'}")
+        print(
+            f"  {name:28} {milliseconds:7.0f} ms  {milliseconds / allowed:5.2f} × of {allowed} ms"
+            f"{'' if milliseconds < allowed else '  above'}"
+        )
+
+
+def sweep_soon(client: ClickHouse) -> None:
+    """Let merged parts leave the disk after seconds instead of minutes: what is made here is made at once."""
+    _, tables = client.query(
+        "SELECT name FROM system.tables WHERE database = currentDatabase() AND engine LIKE '%Tree'"
+    )
+    for (table,) in tables:
+        client.command(f"ALTER TABLE {table} MODIFY SETTING old_parts_lifetime = 5")
+
+
+def wait_for_merges(client: ClickHouse) -> None:
+    """Wait until no merge has run for a moment: a database that has been there for a while, whose parts are few."""
+    deadline, idle_since = time.monotonic() + MERGES_END_S, time.monotonic()
+    while time.monotonic() < min(deadline, idle_since + IDLE_S):
+        if client.query("SELECT count() FROM system.merges WHERE database = currentDatabase()")[1][0][0]:
+            idle_since = time.monotonic()
+        time.sleep(POLL_S)
+
+
+def size(client: ClickHouse) -> str:
+    """Return how much there is, as people say it."""
+    _, ((rows, size, parts),) = client.query(
+        "SELECT sum(rows), formatReadableSize(sum(bytes_on_disk)), count() FROM system.parts "
+        "WHERE active AND database = currentDatabase()"
+    )
+    return f"{rows:,} rows in {parts} parts, {size}"
 
 
 def best_ms(client: ClickHouse, name: str, trajectories: int) -> float:
-    """Return the shortest of three answers."""
+    """Return the shortest of a few answers."""
     sql, values = asked(name, trajectories)
     seconds = []
-    for _ in range(3):
+    for _ in range(ROUNDS):
         started = time.perf_counter()
         client.query(sql, values, LIMITS)
         seconds.append(time.perf_counter() - started)
@@ -214,7 +135,8 @@ def asked(name: str, trajectories: int) -> tuple[str, dict[str, Any]]:
         "step": middle // 128 + 1,
         "value": "user-77",
         "version": middle // 128,
-        "replay": "replay-x.",
+        "replay": REPLAY,
+        "other": REPLAY,
     }
     known = {parameter.name for parameter in query.parameters}
     return query.sql, bind(query, {key: value for key, value in values.items() if key in known})

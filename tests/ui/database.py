@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 
-from benchmarks.analytics import generate
+from benchmarks.analytics import generate, shape
 from rollbus.consumers.clickhouse.client_clickhouse import ClickHouse
 from rollbus.consumers.clickhouse.migrator import migrate
 from rollbus.consumers.clickhouse.settings import ClickHouseSettings
@@ -24,10 +24,10 @@ _ASKED = (
 )
 _ANSWERED = "['I take the lower right square: 9.', 'The centre is free, so 5.', 'I block the row with 3.'][1 + i % 3]"
 _REPLACED = {
-    generate._REWARD: _REWARD,
+    shape._REWARD: _REWARD,
     "map('loss', 0.1, 'entropy', 1 + 1 / s, 'grad_norm', 0.5, 'kl', 0.01, 'clip_fraction', 0.1)": _METRICS,
-    f'"user","content":"\', {generate._TEXT},': f'"user","content":"\', {_ASKED},',
-    generate._TEXT: _ANSWERED,
+    f'"user","content":"\', {shape._TEXT},': f'"user","content":"\', {_ASKED},',
+    shape._TEXT: _ANSWERED,
     "if(g % 10 < 3, 1, 0.5)": "if(g % 10 < 3, g % 20 < 3, 0.25 + 0.6 * (1 - exp(-s / 40)))",
 }
 
@@ -47,6 +47,8 @@ def statements(namespace: str) -> Iterator[str]:
     """Yield one INSERT per table."""
     for topic, tables in generate._TOPICS.items():
         for table in tables:
+            if table in {"sink_ranges", "dead_letters"}:
+                continue  # below, as a page with something to look at has them
             statement = generate.insert(table, topic, 0, TRAJECTORIES, TRAJECTORIES, namespace)
             for found, other in _REPLACED.items():
                 statement = statement.replace(found, other)

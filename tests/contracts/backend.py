@@ -3,6 +3,7 @@
 A backend may be shared and stand at any version when a test begins, so every test counts from the head that it finds.
 """
 
+import asyncio
 import uuid
 from collections.abc import Sequence
 
@@ -10,7 +11,14 @@ import pytest
 
 from rollbus.schemas.errors import RejectedError
 from rollbus.schemas.tokens import encode_logprobs, encode_token_ids
-from rollbus.trainer.backends.protocol import Backend, TrainConfig, TrainRequest, TrainTrajectory, TurnTokens
+from rollbus.trainer.backends.protocol import (
+    Backend,
+    TrainConfig,
+    TrainRequest,
+    TrainResult,
+    TrainTrajectory,
+    TurnTokens,
+)
 
 MODEL = "agent"
 
@@ -83,6 +91,22 @@ class BackendContract:
         await backend.submit(request)
         assert await backend.wait(request.batch_hash, 0.05) == result
         assert await backend.current_version() == result.version
+
+    async def test_of_two_batches_for_one_base_sent_at_once_one_trains_and_the_other_is_refused(
+        self, backend: Backend
+    ) -> None:
+        base = await backend.current_version()
+        requests = make_request(base), make_request(base)
+        await asyncio.gather(*(backend.submit(each) for each in requests))
+        ended = await asyncio.gather(
+            *(backend.wait(each.batch_hash, 0.05) for each in requests), return_exceptions=True
+        )
+        (trained,) = [each for each in ended if isinstance(each, TrainResult)]
+        (refused,) = [each for each in ended if isinstance(each, BaseException)]
+        assert isinstance(refused, RejectedError)
+        versions = await backend.versions()
+        assert versions.head == trained.version
+        assert [each.version for each in versions.known if each.parent == base] == [trained.version]
 
     async def test_the_journal_tells_what_was_done_and_nothing_of_what_was_not(self, backend: Backend) -> None:
         request = make_request(await backend.current_version())

@@ -96,11 +96,7 @@ class MemoryBackend:
             return request.batch_hash
         if request.model != self._model:
             raise RejectedError(f"batch {request.batch_hash} is for model {request.model!r}; this is {self._model!r}")
-        if request.base_version != self._weights.head:
-            raise RejectedError(
-                f"batch {request.batch_hash} is for base version {request.base_version}, "
-                f"but the model has moved on to {self._weights.head}"
-            )
+        self._check_base(request)
         for trajectory in request.trajectories:
             if not (math.isfinite(trajectory.advantage) and math.isfinite(trajectory.reward)):
                 raise RejectedError(f"trajectory {trajectory.trajectory_id}: its reward or advantage is not finite")
@@ -202,7 +198,15 @@ class MemoryBackend:
                 failure.__cause__ = error
                 job.state, job.error = "failed", failure
 
+    def _check_base(self, request: TrainRequest) -> None:
+        if request.base_version != self._weights.head:
+            raise RejectedError(
+                f"batch {request.batch_hash} is for base version {request.base_version}, "
+                f"but the model has moved on to {self._weights.head}"
+            )
+
     def _update(self, request: TrainRequest) -> None:
+        self._check_base(request)
         self._fault("update", request)
         result, digest = _train(request, self._weights)
         self._record({"kind": "trained", "result": result_to_json(result), "digest": digest})

@@ -69,6 +69,14 @@ def logprobs_by_token(path: Path, row: dict[str, Tensor]) -> dict[int, float]:
     return found
 
 
+def test_a_batch_is_one_optimizer_step_however_many_trajectories_and_rows_it_has(base_model: Path) -> None:
+    learner = Learner(read_config(base_model))
+    learner.start_from(0, base_model)
+    one, other = packed_row(SEPARATE, 64), packed_row(SHARED, 64, seed=1)
+    learner.step({name: torch.cat([one[name], other[name]]) for name in one}, CONFIG)
+    assert {float(state["step"]) for state in learner.optimizer.state.values()} == {1.0}
+
+
 def test_shared_prefixes_and_separate_rows_give_the_same_logprobs(base_model: Path) -> None:
     shared = logprobs_by_token(base_model, packed_row(SHARED, 32))
     separate = logprobs_by_token(base_model, packed_row(SEPARATE, 64))

@@ -179,7 +179,11 @@ def logprobs_of(logprobs: Any) -> tuple[tuple[str, ...], tuple[float | None, ...
 
 
 def read_entries(entries: Sequence[Any]) -> tuple[tuple[str, ...], tuple[float | None, ...]]:
-    """Return token strings and log-probs of entries."""
+    """Return token strings and log-probs of entries; llama.cpp's have ids besides, which then stand for the strings."""
+    if entries and count_of(fields_of(entries[0])("id")) is not None:
+        ids = [fields_of(entry)("id") for entry in entries]
+        tokens = tuple(f"{TOKEN_ID_PREFIX}{each}" for each in ids)
+        return tokens, tuple(number_of(fields_of(entry)("logprob")) for entry in entries)
     try:
         return tuple([entry.token for entry in entries]), tuple([entry.logprob for entry in entries])
     except AttributeError:  # a server that leaves fields out

@@ -25,10 +25,6 @@ CROWDED_SHARE = 0.25
 """From this share of the bytes on, answers that wait unread are no longer queued as they are: see `crowded`."""
 FRAME_BYTES = 256
 """What a frame takes in memory besides its key and value."""
-BREATH_ITEMS, BREATH_S = 8, 5e-5
-"""After so many turns made, the thread lets go of the interpreter for a moment: an agent whose answer has come waits
-two milliseconds for it at most.
-"""
 CLOSE_SINK_S = 2.0
 
 
@@ -220,8 +216,6 @@ class Delivery:
                     item.size, item.unmade = made, False
             size += made
             count += 1
-            if count % BREATH_ITEMS == 0:
-                time.sleep(BREATH_S)
         return count > 0
 
     def take(self) -> list[Item]:

@@ -34,7 +34,8 @@ class RecorderSettings:
     logprobs: CaptureMode = "force"
     logprob_mode: LogprobMode = "unknown"
     """What the servers' log-probs are of; see `TurnRecorded.logprob_mode`."""
-    max_queue_events: int = 10_000
+    max_queue_events: int = 50_000
+    """Together with the bytes, half a minute of a thousand turns a second."""
     max_queue_bytes: int = 64 * 1024 * 1024
     report_interval_s: float = 30.0
 

@@ -72,6 +72,7 @@ class ChatSurface:
             surface.forget(response, "prompt_token_ids")
             for choice in choices:
                 surface.forget(choice, "token_ids")
+                surface.forget(choice, "prompt_token_ids")  # SGLang has them here
 
     def shown(self, chunk: Any, asked: Asked) -> bool:
         """All but the usage that was not asked for."""

@@ -2,8 +2,8 @@
 
 import csv
 import json
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -41,6 +41,13 @@ def load_dataset(config: DatasetConfig, path: Path | None = None) -> tuple[Examp
         twice = next(one for one in ids if ids.count(one) > 1)
         raise ConfigurationError(f"dataset {file}: two examples have the {config.id_key} {twice!r}")
     return examples
+
+
+def repeated(examples: Sequence[Example], reps: int) -> Sequence[Example]:
+    """Return the examples so many times, with ids that tell the repetitions apart."""
+    if reps == 1:
+        return examples
+    return [replace(example, id=f"{example.id}_rep{number}") for number in range(reps) for example in examples]
 
 
 def _example(entry: Any, index: int, config: DatasetConfig) -> Example:

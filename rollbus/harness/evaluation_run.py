@@ -15,8 +15,8 @@ from typing import Any
 
 from rollbus.harness.builder import Builder
 from rollbus.harness.calling import call
-from rollbus.harness.configuration import Configuration
-from rollbus.harness.datasets import Example, load_dataset
+from rollbus.harness.configuration import Configuration, DatasetConfig
+from rollbus.harness.datasets import Example, load_dataset, repeated
 from rollbus.harness.evaluation_models import (
     EvalInput,
     EvalInputItem,
@@ -32,6 +32,8 @@ from rollbus.schemas.errors import ConfigurationError
 logger = logging.getLogger(__name__)
 
 TASK = "workflow"
+NOT_HERE = ("skip_workflow", "skip_completed_entries", "adjust_dataset_size", "num_passes")
+"""Fields of the toolkit's runs that nothing here would heed."""
 
 
 class EvaluationRun:
@@ -40,7 +42,8 @@ class EvaluationRun:
     def __init__(
         self, config: EvaluationRunConfig, builder: Builder, *, progress: Callable[[int, int], None] | None = None
     ) -> None:
-        """`progress` hears how many examples are done, of how many."""
+        """`progress` hears how many examples are done, of how many; what is asked and not done here is refused."""
+        _refuse(config)
         self._config, self._builder, self._progress = config, builder, progress
 
     async def run_and_evaluate(self) -> EvaluationRunOutput:
@@ -75,15 +78,7 @@ class EvaluationRun:
         return await stack.enter_async_context(other)
 
     def _examples(self, config: Configuration) -> Sequence[Example]:
-        dataset = config.eval.general.dataset
-        if self._config.dataset is not None:
-            from rollbus.harness.configuration import DatasetConfig
-
-            path = Path(self._config.dataset)
-            return load_dataset(dataset or DatasetConfig(file_path=path), path)
-        if dataset is None:
-            raise ConfigurationError("no dataset: set `eval.general.dataset`, or give --dataset")
-        return load_dataset(dataset)
+        return repeated(examples_of(config, self._config.dataset), self._config.reps)
 
     async def _workflow(self, builder: Builder, stack: AsyncExitStack) -> Callable[..., Any]:
         if self._config.endpoint is None:
@@ -122,6 +117,24 @@ class EvaluationRun:
                 for item in items
             ]
         )
+
+
+def examples_of(config: Configuration, dataset: str | None) -> Sequence[Example]:
+    """Return the examples of the configured dataset, or of the file in its place; raises ConfigurationError."""
+    configured = config.eval.general.dataset
+    if dataset is not None:
+        return load_dataset(configured or DatasetConfig(file_path=Path(dataset)), Path(dataset))
+    if configured is None:
+        raise ConfigurationError("no dataset: set `eval.general.dataset`, or give --dataset")
+    return load_dataset(configured)
+
+
+def _refuse(config: EvaluationRunConfig) -> None:
+    """Raise ConfigurationError where a run asks for what is only the toolkit's: silence would be a wrong result."""
+    fields = type(config).model_fields
+    asked = [name for name in NOT_HERE if getattr(config, name) != fields[name].default]
+    if asked:
+        raise ConfigurationError(f"EvaluationRunConfig: {', '.join(asked)} cannot be set here; leave the default")
 
 
 async def _recording(builder: Builder, stack: AsyncExitStack) -> Recording:

@@ -25,6 +25,7 @@ from rollbus.harness.art_trajectory_builder import ARTTrajectoryBuilder
 from rollbus.harness.builder import Builder
 from rollbus.harness.configuration import Configuration
 from rollbus.harness.episodes import TrainingJobStatus, TrainingStatusEnum, TrajectoryCollection
+from rollbus.harness.evaluation_run import examples_of
 from rollbus.harness.finetune_config import FinetuneRunConfig
 from rollbus.harness.interfaces import Trainer, TrainerAdapter, TrajectoryBuilder
 from rollbus.harness.nemo_customizer_trainer import NeMoCustomizerTrainer
@@ -91,17 +92,21 @@ def run_finetune(options: FinetuneOptions, console: Console | None = None) -> bo
 
 
 def describe(options: FinetuneOptions) -> str:
-    """Say in a few lines what a configuration would do."""
-    config = options.config
+    """Say in a few lines what a configuration would do; raises ConfigurationError where its datasets cannot be read."""
+    config, run = options.config, options.run
     _require_enabled(config)
     checked_settings(config)
     tuning, builder = config.finetuning, builder_of(config)
-    dataset = options.run.dataset or (config.eval.general.dataset and config.eval.general.dataset.file_path)
+    dataset = run.dataset or (config.eval.general.dataset and config.eval.general.dataset.file_path)
+    examples, attempts = len(examples_of(config, run.dataset)), getattr(builder, "num_generations", "?")
+    held_out = len(examples_of(config, run.validation_dataset)) if run.validation_dataset else 0
     return "\n".join(
         (
-            f"builder {builder.type}: {getattr(builder, 'num_generations', '?')} attempts at each example of {dataset}",
+            f"builder {builder.type}: {attempts} attempts at each of {examples} examples of {dataset}",
             f"adapter {adapter_of(config).type}: model {model_of(adapter_of(config))!r}",
-            f"trainer {config.trainers[tuning.trainer or ''].type}: {tuning.num_epochs} epochs",
+            f"trainer {config.trainers[tuning.trainer or ''].type}: {tuning.num_epochs} times over the examples",
+            f"validation {run.validation_dataset or 'none'}"
+            + (f": {held_out} examples, before every {run.validation_interval}th epoch" if held_out else ""),
             f"output {tuning.output_dir}",
             f"reward {tuning.reward_function.name if tuning.reward_function else '?'}",
         )

@@ -28,8 +28,16 @@ def invoke(*arguments: object) -> Result:
 def test_check_says_what_a_configuration_would_do(tmp_path: Path) -> None:
     result = invoke("--config_file", written(tmp_path), "--check", "-o", "finetuning.num_epochs", "7")
     assert result.exit_code == 0, result.output
-    assert "2 attempts at each example of" in result.output
-    assert "7 epochs" in result.output
+    assert "2 attempts at each of " in result.output
+    assert "7 times over the examples" in result.output
+
+
+def test_check_finds_a_dataset_that_cannot_be_read(tmp_path: Path) -> None:
+    held_out = tmp_path / "held_out.jsonl"
+    held_out.write_text("{")
+    result = invoke("--config_file", written(tmp_path), "--check", "--validation_dataset", held_out)
+    assert result.exit_code == 1
+    assert "held_out.jsonl cannot be read as jsonl" in result.output
 
 
 def test_a_mistake_ends_with_code_1_and_no_traceback(tmp_path: Path) -> None:

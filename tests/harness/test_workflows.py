@@ -157,6 +157,18 @@ async def test_a_sync_function_gets_its_options(tmp_path: Path) -> None:
     assert json.loads(output.workflow_output_file.read_text())[0]["output_obj"] == "1"
 
 
+async def test_repetitions_are_examples_of_their_own(tmp_path: Path) -> None:
+    workflow = {"_type": "python", "function": f"{__name__}:shout"}
+    output = await evaluate(tmp_path, workflow, "http://127.0.0.1:9", reps=2, write_output=False)
+    assert [item.id for item in output.eval_input.eval_input_items] == ["x_rep0", "y_rep0", "x_rep1", "y_rep1"]
+
+
+async def test_what_an_evaluation_here_would_not_heed_is_refused(tmp_path: Path) -> None:
+    workflow = {"_type": "python", "function": f"{__name__}:shout"}
+    with pytest.raises(ConfigurationError, match="skip_workflow, num_passes cannot be set here"):
+        await evaluate(tmp_path, workflow, "http://127.0.0.1:9", skip_workflow=True, num_passes=3)
+
+
 async def test_an_endpoint_is_asked_with_the_episodes_headers(tmp_path: Path) -> None:
     async with serving() as server:
         workflow = {"_type": "http", "endpoint": f"{server.url}/generate", "result_json_path": "$.value.said"}

@@ -19,7 +19,9 @@ from agent import measure
 
 FOLDER = Path(__file__).parent
 STEPS = 3
-PATIENCE_S = 120.0
+PATIENCE_S = 300.0
+"""Three steps take half a minute on an idle machine."""
+LOGS = Path(".rollbus/undo-example")
 ENVIRONMENT = {**os.environ, "ROLLBUS_CONFIG": str(FOLDER / "rollbus.yaml")}
 KAFKA = os.environ.get("KAFKA", "127.0.0.1:9092")
 NAMESPACE = os.environ.get("ROLLBUS_EXAMPLE_NAMESPACE", "undo.")
@@ -70,11 +72,12 @@ def call(*command: str) -> str:
 
 @contextmanager
 def running(*arguments: str) -> Iterator[None]:
-    """Keep a part of rollbus running."""
-    print(f"$ rollbus {' '.join(arguments)} &", flush=True)
-    process = subprocess.Popen(
-        [sys.executable, "-m", "rollbus", *arguments], env=ENVIRONMENT, stderr=subprocess.DEVNULL
-    )
+    """Keep a part of rollbus running; what it says goes to a file."""
+    LOGS.mkdir(parents=True, exist_ok=True)
+    path = LOGS / f"{arguments[0]}.log"
+    print(f"$ rollbus {' '.join(arguments)} &   # {path}", flush=True)
+    with path.open("w") as log:
+        process = subprocess.Popen([sys.executable, "-m", "rollbus", *arguments], env=ENVIRONMENT, stderr=log)
     try:
         yield
     finally:
@@ -91,7 +94,9 @@ def wait_for_steps(count: int) -> None:
     deadline = time.monotonic() + PATIENCE_S
     while call(sys.executable, "-m", "rollbus", "trainer", "steps").count("completed") < count:
         if time.monotonic() > deadline:
-            raise SystemExit(f"the trainer closed no {count} steps within {PATIENCE_S:.0f} s")
+            raise SystemExit(
+                f"the trainer closed no {count} steps within {PATIENCE_S:.0f} s: see what {LOGS}/*.log say"
+            )
         time.sleep(2)
 
 

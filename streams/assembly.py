@@ -181,13 +181,13 @@ def _stub_of(trajectory: Trajectory, now_ms: int) -> Stub:
 
 def _close(state: AssemblyState, episode_id: str, stub: Stub) -> None:
     """Replace an open episode's rows by its new stub; rewards stay, since later ones may supersede them."""
-    late = []
+    late, rows, of_episode = [], state.events.rows, len(episode_id) + len(SEPARATOR)
     for key in state.open.pop(episode_id).keys:
-        row = state.events.rows[key]
+        row = rows[key]
         if row.kind == REFUSED or (row.kind == "r" and not stub.excluded):
             late.append(key)
         else:
-            stub.seen[key.partition(SEPARATOR)[2]] = _checksum_of(row)
+            stub.seen[key[of_episode:]] = checksum(row.data)
             state.events.delete(key)
     state.late[episode_id] = late
     state.stubs.put(episode_id, stub)

@@ -109,6 +109,8 @@ class Writer:
     """What has come of one writer of an open episode."""
 
     sequences: set[int] = field(default_factory=set)
+    highest: int = -1
+    """The largest of them."""
     count: int | None = None
     """How many it sent, once it has closed."""
     takes_part: bool = False
@@ -117,7 +119,9 @@ class Writer:
     def missing(self) -> int:
         """Return how many of its events are known to be missing."""
         if self.count is None:
-            return max(self.sequences, default=-1) + 1 - len(self.sequences)
+            return self.highest + 1 - len(self.sequences)
+        if self.highest <= self.count:  # its own closing event has the number `count`
+            return self.count + (self.highest == self.count) - len(self.sequences)
         return self.count - sum(sequence < self.count for sequence in self.sequences)
 
 
@@ -144,16 +148,21 @@ class OpenEpisode:
         self.keys.append(key)
         if row.kind == REFUSED:
             return
+        inside = row.kind not in _FROM_OUTSIDE
         if sequence >= 0:
             writer = self.writers.get(writer_id)
             if writer is None:
                 writer = self.writers[writer_id] = Writer()
             writer.sequences.add(sequence)
-            writer.takes_part |= row.kind not in _FROM_OUTSIDE
-            if isinstance(record, WriterClosed):
+            if sequence > writer.highest:
+                writer.highest = sequence
+            if inside:
+                writer.takes_part = True
+            if type(record) is WriterClosed:
                 writer.count = record.count
-        self.lives |= row.kind not in _FROM_OUTSIDE
-        if isinstance(record, EpisodeEnded):
+        if inside:
+            self.lives = True
+        if type(record) is EpisodeEnded:
             self.ended_by, self.ended_ms = record.writer_ids, row.arrived_ms
 
     def holes(self) -> dict[str, int]:
@@ -165,10 +174,9 @@ class OpenEpisode:
             elif self.ended_by is not None and writer.count is None and writer.takes_part:
                 found[writer_id] = -1
         for writer_id in self.ended_by or ():
-            writer = self.writers.get(writer_id, Writer())
-            if writer.count is None:
+            if writer_id not in self.writers or self.writers[writer_id].count is None:
                 found.setdefault(writer_id, -1)
-        return dict(sorted(found.items()))
+        return dict(sorted(found.items())) if found else found
 
     def complete(self) -> bool:
         """Say whether it has ended and every event of every writer is in."""

@@ -83,13 +83,15 @@ def merge(turns: Iterable[tuple[int, TurnRecorded]]) -> tuple[History, ...]:
     growing: list[_Growing] = []
     for index, turn in turns:
         prompt, completion = turn.prompt_token_ids or b"", turn.completion_token_ids or b""
-        extended = [candidate for candidate in growing if candidate.is_prefix_of(prompt)]
-        if extended:
-            history = max(extended, key=_Growing.length)
-            history.prompt, history.completion = prompt, completion
-        else:
+        history = None
+        for candidate in growing:
+            if candidate.is_prefix_of(prompt) and (history is None or candidate.length() > history.length()):
+                history = candidate
+        if history is None:
             history = _Growing(prompt, completion, [], [])
             growing.append(history)
+        else:
+            history.prompt, history.completion = prompt, completion
         start = token_count(prompt)
         history.spans.append(_span(start, start + token_count(completion), index, turn.policy_version or 0))
         history.logprobs.append(turn.logprobs or b"")

@@ -1,6 +1,7 @@
 """Ids are facts of their content: the same on every machine, for ever."""
 
 import uuid
+from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -36,3 +37,8 @@ def test_explicit_group_wins_over_example_and_opening() -> None:
 def test_a_stable_id_is_the_uuid5_of_its_parts(kind: str, part: str) -> None:
     name = f"{kind}\x1f{part}\x1f7"
     assert ids.stable_id(kind, part, 7) == str(uuid.uuid5(ids.NAMESPACE, name))
+
+
+@given(st.lists(st.dictionaries(TEXT, TEXT | st.integers() | st.none() | st.lists(TEXT))))
+def test_a_history_hashes_as_its_canonical_json_does(messages: list[dict[str, Any]]) -> None:
+    assert ids.messages_hash(messages) == ids.content_hash(messages)

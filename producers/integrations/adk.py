@@ -107,7 +107,7 @@ class RollbusPlugin(BasePlugin):
         self, *, tool: BaseTool, tool_args: dict[str, Any], tool_context: ToolContext, error: Exception
     ) -> None:
         """It has failed."""
-        self._structure.tool_ended(_tool(tool_context), error=f"{type(error).__name__}: {error}")
+        self._structure.tool_failed(_tool(tool_context), error)
 
 
 def _run(invocation_id: str) -> Hashable:

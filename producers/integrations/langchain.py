@@ -129,7 +129,7 @@ class RollbusHandler(BaseCallbackHandler):
 
     def on_tool_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
         """It has failed."""
-        self._structure.tool_ended(run_id, error=f"{type(error).__name__}: {error}")
+        self._structure.tool_failed(run_id, error)
 
 
 def _exchange(prompt: Sequence[BaseMessage], asked: Mapping[str, Any], response: LLMResult) -> Exchange | None:

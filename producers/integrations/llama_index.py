@@ -123,7 +123,7 @@ class _Spans(BaseSpanHandler[BaseSpan]):
         **kwargs: Any,
     ) -> BaseSpan | None:
         if isinstance(instance, BaseTool):
-            self._structure.tool_ended(id_, error=f"{type(err).__name__}: {err}")
+            self._structure.tool_failed(id_, err)
         else:
             self._structure.run_ended(id_, err)
         return self.open_spans.get(id_)

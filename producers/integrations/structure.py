@@ -76,6 +76,10 @@ class Structure:
         """It has a result or an error."""
         self._guarded(self._tool_ended, key, fields)
 
+    def tool_failed(self, key: Hashable, error: BaseException | None) -> None:
+        """It has raised; the text is that of an episode that ends so."""
+        self._guarded(lambda: self._tool_ended(key, {"error": stop_of(error)[1] or "failed"}))
+
     def _guarded(self, method: Any, *args: Any) -> None:
         self._recorder.guard.call("hook", method, *args, default=None)
 

@@ -1,7 +1,8 @@
 """A worker of the real stages that can be told to die at a point: `python worker.py <servers> <namespace> <JSON>`.
 
-The JSON holds settings of the worker and, for the fault: `die` (a point), `nth` (at the how manyth time),
-`clock_shift_s` (how wrong its wall clock is).
+The JSON holds settings of the worker and, for the fault: `die` (a point), `nth` (at the how manyth time), `freeze`
+(stand still there, as by SIGSTOP), `clock_shift_s` (how wrong its wall clock is), `stages` (the function that makes
+them, `module:name`).
 """
 
 import asyncio
@@ -19,10 +20,10 @@ from typing import Any
 
 
 class Death:
-    """Ends the process hard when it is asked for the nth time."""
+    """Ends the process hard, or freezes it, when it is asked for the nth time."""
 
-    def __init__(self, nth: int) -> None:
-        self._left = nth
+    def __init__(self, nth: int, *, freeze: bool = False) -> None:
+        self._left, self._signal = nth, signal.SIGSTOP if freeze else signal.SIGKILL
 
     def due(self) -> bool:
         """Count; True when it is time."""
@@ -30,8 +31,8 @@ class Death:
         return self._left == 0
 
     def now(self) -> None:
-        """End as by kill -9."""
-        os.kill(os.getpid(), signal.SIGKILL)
+        """End as by kill -9, or stand still until SIGCONT."""
+        os.kill(os.getpid(), self._signal)
 
 
 def in_write(death: Death, *, half: bool) -> None:
@@ -66,6 +67,8 @@ def in_commit(death: Death, *, after_s: float | None) -> None:
                 running = asyncio.ensure_future(commit())
                 await asyncio.wait([running], timeout=after_s)
             death.now()
+            if after_s is None:
+                await commit()  # it was frozen, and goes on
 
         producer.commit_transaction = commit_or_die
         return producer
@@ -133,13 +136,14 @@ if __name__ == "__main__":
     changes = json.loads(sys.argv[3]) if len(sys.argv) > 3 else {}
     shift_clock(changes.pop("clock_shift_s", 0.0))
     from rollbus.streams.worker import run_worker
-    from tests.faults.episodes import pipeline
     from tests.services.stream_fixtures import stream_settings
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")
     if (file_bytes := changes.pop("file_bytes", None)) is not None:
         allow_files_of(file_bytes)
-    point, nth = changes.pop("die", None), changes.pop("nth", 1)
+    point, nth, freeze = changes.pop("die", None), changes.pop("nth", 1), changes.pop("freeze", False)
     if point is not None:
-        POINTS[point](Death(nth))
-    run_worker(stream_settings(sys.argv[1], sys.argv[2], **changes), pipeline())
+        POINTS[point](Death(nth, freeze=freeze))
+    module, _, function = changes.pop("stages", "tests.faults.episodes:pipeline").partition(":")
+    stages = getattr(import_module(module), function)()
+    run_worker(stream_settings(sys.argv[1], sys.argv[2], **changes), stages)

@@ -52,6 +52,11 @@ class CountStage:
         yield Outgoing(DROPS, record.event_id, drop)
 
 
+def counting() -> list[CountStage]:
+    """Return the counting stage alone, for a worker process."""
+    return [CountStage()]
+
+
 def stream_settings(bootstrap_servers: str, namespace: str, **changes: Any) -> StreamSettings:
     """Settings for tests: two partitions, no waiting."""
     values = {"event_partitions": 2, "linger_ms": 0, "tick_interval_ms": 200, "equal_failures": 2, **changes}

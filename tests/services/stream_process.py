@@ -50,6 +50,12 @@ class WorkerProcess:
         assert self._process is not None
         return await asyncio.wait_for(self._process.wait(), WAIT_S)
 
+    async def frozen(self) -> None:
+        """Wait until it stands still by a signal."""
+        assert self._process is not None
+        status = Path(f"/proc/{self._process.pid}/stat")
+        await until(lambda: status.read_text().rpartition(")")[2].split()[0] == "T", "the worker does not freeze")
+
     async def kill(self) -> None:
         if self._process is not None and self._process.returncode is None:
             with suppress(ProcessLookupError):

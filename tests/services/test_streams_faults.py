@@ -3,6 +3,7 @@
 import asyncio
 import os
 import random
+import re
 import signal
 import time
 from collections.abc import AsyncIterator, Callable
@@ -17,13 +18,16 @@ from rollbus.local.ports import free_port
 from rollbus.local.service import ServiceProcess
 from rollbus.streams.settings import StreamSettings
 from rollbus.streams.topics_kafka import ensure_topics
-from tests.services.stream_fixtures import CountStage, send_events, stream_settings
-from tests.services.stream_process import WorkerProcess, check_exactly_once, running, until_counted
+from tests.services.stream_fixtures import CountStage, counting, read_drops, send_events, stream_settings
+from tests.services.stream_process import WorkerProcess, check_exactly_once, running, until, until_counted
 
 pytestmark = pytest.mark.services
 
 KEYS = [f"k{number}" for number in range(20)]
 ROUNDS, PER_ROUND = 30, 2
+MORTAL = Path(__file__).parents[1] / "faults" / "worker.py"
+"""A worker that can be told where to die, or to freeze."""
+STAGES = f"{counting.__module__}:{counting.__name__}"
 
 
 @pytest.fixture
@@ -124,21 +128,26 @@ async def test_workers_come_and_go_and_end_with_status_0(
     check_exactly_once(drops, KEYS, per_key)
 
 
-async def test_a_worker_that_was_frozen_past_its_session_is_fenced(
+async def test_a_worker_that_was_frozen_with_all_sent_is_stopped_by_the_fence_and_by_nothing_else(
     settings: StreamSettings, new_worker: Callable[..., WorkerProcess]
 ) -> None:
-    zombie, heir = new_worker(pause_s=0.002), new_worker()
+    """It freezes between the last confirmed record and the commit, so on waking the commit is the next it does."""
+    frozen = {"die": "before_commit", "nth": 2, "freeze": True, "transaction_timeout_s": 120.0}
+    zombie, heir = new_worker(script=MORTAL, stages=STAGES, **frozen), new_worker()
     await zombie.start()
     await zombie.until_open()
     feeding = asyncio.create_task(feed(settings, rounds=15, pause_s=0.1))
-    await asyncio.sleep(1.0)
-    zombie.send(signal.SIGSTOP)
+    await zombie.frozen()
+    hidden = len(await read_drops(settings))
     await heir.start()
     per_key = await feeding
-    try:
-        await until_counted(settings, len(KEYS) * per_key)
-    finally:
-        zombie.send(signal.SIGCONT)
-    await asyncio.sleep(1.0)
-    drops = await until_counted(settings, len(KEYS) * per_key)
-    check_exactly_once(drops, KEYS, per_key)
+    await until_counted(settings, len(KEYS) * per_key)  # the heir has ended what the zombie had sent
+    assert hidden < len(KEYS) * per_key
+    assert "fenced" not in zombie.log() + heir.log()
+    zombie.send(signal.SIGCONT)
+    await until(lambda: re.search(r"fenced id=\S+ position=\d+", zombie.log()), "the zombie is not fenced")
+    assert "transaction failed" not in zombie.log()
+    check_exactly_once(await until_counted(settings, len(KEYS) * per_key), KEYS, per_key)
+    await send_events(settings, KEYS, range(per_key, per_key + 2))  # both work, and the zombie is none any more
+    check_exactly_once(await until_counted(settings, len(KEYS) * (per_key + 2)), KEYS, per_key + 2)
+    assert "fenced" not in heir.log()

@@ -62,8 +62,10 @@ def serve(settings: ArtServerSettings) -> None:
     ConfigurationError if a port is taken or the base model cannot be used. Importing ART takes about 20 s, so the
     control port is claimed before; it answers once everything else does.
     """
+    from rollbus.trainer.service.http_server import listen
+
     check_base_model(settings.base_model)
-    listener = _claim(settings.host, settings.control_port)
+    listener = listen(settings.host, settings.control_port, "control port")
     art_environment.protect()
     asyncio.run(_serve(settings, listener))
 
@@ -81,9 +83,8 @@ def check_base_model(directory: Path) -> None:
 
 
 async def _serve(settings: ArtServerSettings, listener: socket.socket) -> None:
-    import uvicorn
-
     from rollbus.trainer.backends.art_local import ArtLocal, ArtLocalSettings
+    from rollbus.trainer.service.http_server import quiet_server
     from rollbus.trainer.service.retention import Retention
 
     backend = ArtLocal(
@@ -100,15 +101,9 @@ async def _serve(settings: ArtServerSettings, listener: socket.socket) -> None:
     )
     try:
         await backend.start()
-        config = uvicorn.Config(
-            build_control_app(backend, token=settings.token),
-            log_level="warning",
-            access_log=False,
-            lifespan="off",
-            timeout_graceful_shutdown=5,
-        )
+        server = quiet_server(build_control_app(backend, token=settings.token))
         logger.info("control on %s:%s, model on %s", *listener.getsockname()[:2], backend.service.base_url)
-        await _until_told_to_stop(uvicorn.Server(config), listener)
+        await _until_told_to_stop(server, listener)
     finally:
         await backend.close()
 
@@ -244,20 +239,6 @@ def _json(content: Any, status: int = 200) -> Response:
     from starlette.responses import JSONResponse
 
     return JSONResponse(content, status_code=status)
-
-
-def _claim(host: str, port: int) -> socket.socket:
-    listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
-    listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    try:
-        listener.bind((host, port))
-    except OSError as error:
-        listener.close()
-        raise ConfigurationError(
-            f"port {port} on {host} cannot be used ({error.strerror}); "
-            "choose another control port or stop what holds it"
-        ) from error
-    return listener
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""An ASGI app under uvicorn in a thread of its own."""
+"""An ASGI app under uvicorn: how its port is taken and it is served, and in a thread of its own."""
 
 from __future__ import annotations
 
@@ -21,10 +21,9 @@ class EndpointServer:
     def __init__(self, app: Any, *, host: str, port: int) -> None:
         self._app = app
         self.host = host
-        self._socket = _listen(host, port)
+        self._socket = listen(host, port, "model port")
         self.port: int = self._socket.getsockname()[1]
-        config = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=5)
-        self._server = uvicorn.Server(config)
+        self._server = quiet_server(app)
         self._thread = threading.Thread(target=self._serve, name="endpoint", daemon=True)
 
     def start(self) -> None:
@@ -43,7 +42,14 @@ class EndpointServer:
         asyncio.run(self._server.serve(sockets=[self._socket]))
 
 
-def _listen(host: str, port: int) -> socket.socket:
+def quiet_server(app: Any) -> uvicorn.Server:
+    """Return a server that logs trouble only and, when it is to end, lets answers under way end first."""
+    config = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=5)
+    return uvicorn.Server(config)
+
+
+def listen(host: str, port: int, name: str) -> socket.socket:
+    """Take a port, by the name that its setting has; raises ConfigurationError where somebody else holds it."""
     # With the protocol named, asyncio turns Nagle's algorithm off; without it each answer waits 40 ms for an ack.
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
@@ -52,6 +58,6 @@ def _listen(host: str, port: int) -> socket.socket:
     except OSError as error:
         listener.close()
         raise ConfigurationError(
-            f"port {port} on {host} cannot be used ({error.strerror}); choose another model port or stop what holds it"
+            f"port {port} on {host} cannot be used ({error.strerror}); choose another {name} or stop what holds it"
         ) from error
     return listener

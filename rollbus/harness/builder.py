@@ -106,11 +106,6 @@ class Builder:
         config = _entry("trainers", self.config.trainers, name)
         return await self._make("trainer", name, config)  # type: ignore[no-any-return]
 
-    def served_name(self, llm: str) -> str:
-        """Return the model name that an entry under `llms` is asked for."""
-        asked = str(getattr(self.get_llm_config(llm), "model_name", llm))
-        return self.trained.name if self.trained is not None and asked == self.trained.base_model else asked
-
     async def _make(self, kind: str, name: str, config: TypedConfig) -> Any:
         if (kind, name) not in self._made:
             row = registry.row_of(config)

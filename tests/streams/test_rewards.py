@@ -41,7 +41,9 @@ def reported(*rewards: tuple[float, str | None]) -> Trajectory:
         ([(1.0, None)], {"source": "human"}, None),
     ],
 )
-def test_feedback_says_what_was_reported_under_its_name(rewards: list[tuple[float, str | None]], options: dict[str, Any], expected: float | None) -> None:
+def test_feedback_says_what_was_reported_under_its_name(
+    rewards: list[tuple[float, str | None]], options: dict[str, Any], expected: float | None
+) -> None:
     assert value("feedback", reported(*rewards), **options) == expected
 
 

@@ -13,12 +13,12 @@ from typing import Any
 
 from rollbus.schemas.control import ConfigApplied
 from rollbus.schemas.errors import ConfigurationError, RunStoppedError, UnavailableError
+from rollbus.schemas.payload_kafka import KafkaPayload
 from rollbus.streams.app import StageApp
 from rollbus.streams.ends_kafka import EndOffsets
 from rollbus.streams.metrics import prometheus_text
 from rollbus.streams.metrics_server import MetricsServer
 from rollbus.streams.payload import bind_payload
-from rollbus.streams.payload_kafka import KafkaPayload
 from rollbus.streams.process import prepare_process
 from rollbus.streams.settings import StreamSettings
 from rollbus.streams.ticker_kafka import Ticker
@@ -97,7 +97,7 @@ class Worker:
         self._settings = settings
         self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self.ticker = Ticker(settings, configs)
-        self._payload = KafkaPayload(settings)
+        self._payload = KafkaPayload(settings.kafka, settings.namespace)
         bind_payload(stages, self._payload)
         self.apps = [
             StageApp(

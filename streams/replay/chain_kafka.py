@@ -5,11 +5,11 @@ from collections.abc import Collection, Mapping, Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
+from rollbus.schemas.payload_kafka import KafkaPayload
 from rollbus.schemas.replays import ReplayRange
 from rollbus.schemas.topics import CLOSED_GROUPS, RUN_LOG, SCORES, STAGE_INPUTS, TRAJECTORIES, Topic
 from rollbus.schemas.trajectories import Location, Trajectory
 from rollbus.streams.output_kafka import partition_of
-from rollbus.streams.payload_kafka import KafkaPayload
 from rollbus.streams.replay.chain import Chain
 from rollbus.streams.replay.output import Output
 from rollbus.streams.replay.plan import ReplayPlan
@@ -134,7 +134,7 @@ class Connected:
         if plan.scores != "anew":
             judged = await find_judged(self.settings, plan.run_configs())
             return judges(plan, registry=self.registry, ask=None, recorded=judged)
-        payload = WrittenPayload(output, KafkaPayload(self.settings))
+        payload = WrittenPayload(output, KafkaPayload(self.settings.kafka, self.settings.namespace))
         self.stack.push_async_callback(payload.kafka.close)
         return judges(plan, registry=self.registry, ask=self.ask, payload=payload)
 

@@ -1,7 +1,8 @@
 """Locations → the trajectories that stand there, read from `trajectories` by assign and seek.
 
-What retention removed, what an aborted transaction left and what is no trajectory is missing from the answer; a broker
-that does not answer is an error, since "lost" is final for a member and "away" is not.
+Stages that ask somebody about whole trajectories, replays and the trainer read by it. What retention removed, what an
+aborted transaction left and what is no trajectory is missing from the answer; a broker that does not answer is an
+error, since "lost" is final for a member and "away" is not.
 """
 
 import asyncio
@@ -9,21 +10,23 @@ from collections import defaultdict, deque
 from collections.abc import Collection, Mapping
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.errors import IllegalOperation, KafkaError
 
 from rollbus.schemas.chunks import is_chunk, parse
 from rollbus.schemas.codec import decode
-from rollbus.schemas.errors import RecordError, UndecodableError
-from rollbus.schemas.kafka_connection import KafkaConnection
-from rollbus.schemas.topics import topic_of
+from rollbus.schemas.errors import RecordError, UnavailableError
+from rollbus.schemas.joining import Joiner
+from rollbus.schemas.kafka_connection import KafkaConnection, how_it_failed
+from rollbus.schemas.topics import MAX_MESSAGE_BYTES, topic_of
 from rollbus.schemas.trajectories import Location, Trajectory
-from rollbus.trainer.connection_kafka import kafka_errors, reader_options
-from rollbus.trainer.joining import Joiner
 
 POLL_MS = 200
+FETCH_WAIT_MS = 10
+"""How long the broker may hold back a fetch at a partition's end: the next seek on the connection waits."""
 GAP_RECORDS = 200
 """Seek over a gap of more records; a fetch usually brings about so many anyway."""
 CHUNK_SPREAD = 512
-"""How far apart, in offsets, the chunks of one record are looked for: other records lie between."""
+"""How far behind its first, in offsets, the chunks of one record are looked for: other records lie between."""
 FETCH_TIMEOUT_S = 60.0
 
 
@@ -34,15 +37,20 @@ class KafkaPayload:
         self._connection = connection
         self._namespace = namespace
         self._consumer: AIOKafkaConsumer | None = None
+        self._lock = asyncio.Lock()
+        """Partitions of a stage ask at the same time, and a consumer stands at one place."""
 
     async def fetch(self, locations: Collection[Location]) -> Mapping[Location, Trajectory]:
         """Return the trajectories found; UnavailableError where the broker does not answer in time."""
         wanted: dict[TopicPartition, set[int]] = defaultdict(set)
         for location in locations:
             wanted[self._partition(location)].add(location.offset)
-        with kafka_errors(f"fetching {len(locations)} trajectories"):
-            async with asyncio.timeout(FETCH_TIMEOUT_S):
+        try:
+            async with self._lock, asyncio.timeout(FETCH_TIMEOUT_S):
                 values = await self._read(wanted) if wanted else {}
+        except (KafkaError, IllegalOperation, OSError, TimeoutError) as error:
+            await self.close()
+            raise UnavailableError(f"fetching {len(locations)} trajectories: Kafka {how_it_failed(error)}") from error
         found = {}
         for location in locations:
             value = values.get((self._partition(location), location.offset))
@@ -52,9 +60,9 @@ class KafkaPayload:
 
     async def close(self) -> None:
         """Let the connection go."""
-        if self._consumer is not None:
-            await self._consumer.stop()
-            self._consumer = None
+        consumer, self._consumer = self._consumer, None
+        if consumer is not None:
+            await consumer.stop()
 
     def _partition(self, location: Location) -> TopicPartition:
         try:
@@ -75,7 +83,7 @@ class KafkaPayload:
         values = await _read_records(consumer, still_there)
         for (partition, offset), value in list(values.items()):
             if is_chunk(value):
-                whole = await _read_chunked(consumer, partition, offset, value, starts[partition], ends[partition])
+                whole = await _read_chunked(consumer, partition, offset, value, ends[partition])
                 values.pop((partition, offset))
                 if whole is not None:
                     values[partition, offset] = whole
@@ -83,7 +91,14 @@ class KafkaPayload:
         return values
 
     async def _open(self) -> AIOKafkaConsumer:
-        consumer = AIOKafkaConsumer(**reader_options(self._connection))
+        consumer = AIOKafkaConsumer(
+            **self._connection.client_options(),
+            isolation_level="read_committed",
+            enable_auto_commit=False,
+            auto_offset_reset="none",  # no jump where retention is faster
+            max_partition_fetch_bytes=4 * MAX_MESSAGE_BYTES,
+            fetch_max_wait_ms=FETCH_WAIT_MS,
+        )
         await consumer.start()
         self._consumer = consumer
         return consumer
@@ -113,25 +128,29 @@ async def _read_records(
 
 
 async def _read_chunked(
-    consumer: AIOKafkaConsumer, partition: TopicPartition, offset: int, frame: bytes, start: int, end: int
+    consumer: AIOKafkaConsumer, partition: TopicPartition, offset: int, frame: bytes, end: int
 ) -> bytes | None:
-    """Join the record of which this frame is a part; None where its other parts are not near."""
+    """Join the record of which this frame is the first part; None where its other parts are not near."""
+    joiner, last = Joiner[None](), min(end, offset + CHUNK_SPREAD)
     try:
         digest = parse(frame).digest
-    except UndecodableError:
+    except RecordError:
         return None
-    first, last = max(start, offset - CHUNK_SPREAD), min(end, offset + CHUNK_SPREAD)
-    consumer.seek(partition, first)
-    joiner = Joiner()
+    consumer.seek(partition, offset)
     while await consumer.position(partition) < last:
         for record in (await consumer.getmany(partition, timeout_ms=POLL_MS)).get(partition, ()):
             try:
-                if record.value is None or not is_chunk(record.value) or parse(record.value).digest != digest:
+                if (
+                    record.value is None
+                    or not is_chunk(record.value)
+                    or (chunk := parse(record.value)).digest != digest
+                ):
                     continue
-                if (whole := joiner.add(record.value)) is not None:
-                    return whole
-            except UndecodableError:
+                whole = joiner.add(chunk, None)
+            except RecordError:
                 continue
+            if whole is not None:
+                return whole.data
     return None
 
 

@@ -30,6 +30,8 @@ async def resample(settings: StreamSettings, run_id: str, resampler: Resampler, 
         isolation_level="read_committed",
         enable_auto_commit=False,
         auto_offset_reset="earliest",
+        session_timeout_ms=int(settings.session_timeout_s * 1000),
+        heartbeat_interval_ms=int(settings.session_timeout_s * 250),
     )
     stopping = asyncio.create_task(stop.wait())
     try:

@@ -148,8 +148,8 @@ class ResampleStage:
             _settle(state, trajectory)
             return
         config = state.config.value
-        if not _is_wanted(trajectory, config):
-            return
+        if not _is_wanted(trajectory, config) or not state.clock.now_ms:
+            return  # before the first tick nobody knows which hour pays, and until when an attempt is of use
         opening, allowance = _opening(trajectory), _allowance(trajectory, config)
         hour = state.hour = replace(state.hour, traffic=state.hour.traffic + 1)
         if state.openings.get(opening) is not None:

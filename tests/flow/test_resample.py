@@ -60,6 +60,7 @@ async def make(agent: Any, *requests: ResampleRequested, now_ms: int = 0, **opti
 
 async def test_traffic_with_one_attempt_becomes_a_full_group_and_every_record_says_how() -> None:
     flow = make_flow()
+    await flow.tick(make_tick(0))
     publish(flow, make_episode("traffic", reward=0.0, start=TRAFFIC))
     await flow.settle()
     requests = flow.records(RESAMPLE_REQUESTS)

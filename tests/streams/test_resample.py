@@ -44,6 +44,14 @@ def test_an_opening_that_comes_once_asks_for_what_its_group_lacks() -> None:
     assert first.useful_until_ms - first.requested_at_ms == 60_000
 
 
+def test_before_the_first_tick_nothing_is_asked_for_since_no_hour_pays() -> None:
+    stepper = Stepper(ResampleStage(run_of(attempts=3), partitions=1))
+    assert stepper.feed(traffic("e1")) == []
+    stepper.tick()
+    assert len(stepper.feed(traffic("e2"))) == 3
+    assert stepper.feed(traffic("e3")) == []
+
+
 def test_the_same_opening_joins_the_group_and_after_its_window_asks_again() -> None:
     stepper = asking()
     assert len(stepper.feed(traffic("e1", "same"))) == 3

@@ -6,13 +6,13 @@ python -m benchmarks.trainer.server SECONDS_OF_AN_UPDATE     prints its port onc
 import asyncio
 import sys
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.routing import Route
 
 from rollbus.trainer.backends import wire
-from rollbus.trainer.backends.art_server import _claim, _Control, _guarded
+from rollbus.trainer.backends.art_server import _Control, _guarded
 from rollbus.trainer.backends.memory import MemoryBackend
+from rollbus.trainer.service.http_server import listen, quiet_server
 
 
 class Waiting(MemoryBackend):
@@ -37,10 +37,9 @@ async def serve(step_s: float) -> None:
     app = Starlette(
         routes=[Route(path, _guarded(handler, None), methods=[method]) for method, path, handler in guarded]
     )
-    listener = _claim("127.0.0.1", 0)
+    listener = listen("127.0.0.1", 0, "port")
     print(listener.getsockname()[1], flush=True)
-    config = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off")
-    await uvicorn.Server(config).serve(sockets=[listener])
+    await quiet_server(app).serve(sockets=[listener])
 
 
 if __name__ == "__main__":

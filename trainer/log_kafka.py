@@ -18,6 +18,7 @@ from rollbus.schemas.drops import DeadLetter
 from rollbus.schemas.errors import RecordError, UnavailableError
 from rollbus.schemas.groups import TrainingBatch
 from rollbus.schemas.kafka_connection import KafkaConnection
+from rollbus.schemas.payload_kafka import KafkaPayload
 from rollbus.schemas.steps import Evaluation
 from rollbus.schemas.topics import (
     BATCHES,
@@ -38,7 +39,6 @@ from rollbus.trainer.connection_kafka import IDLE_FETCH_WAIT_MS, kafka_errors, p
 from rollbus.trainer.joining import Joiner
 from rollbus.trainer.ledger import LedgerRecord
 from rollbus.trainer.log import NextBatch, Publication, names
-from rollbus.trainer.payload_kafka import KafkaPayload
 from rollbus.trainer.reading_kafka import EvaluationReader, ExclusionReader, Follower, PauseReader, read_all
 
 T = TypeVar("T")

@@ -5,6 +5,7 @@ tokens, the split of the prompt and the encoding happen here, on the recorder's 
 A turn that cannot be made says so in its reason instead of missing.
 """
 
+from array import array
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
@@ -19,8 +20,8 @@ if TYPE_CHECKING:
     from rollbus.producers.recorder import Recorder
 
 CAPTURE_FAILED = "capture_failed"
-READ_BYTES = 128
-"""Of a token's text and its log-prob, once read."""
+TOKEN_BYTES, LOGPROB_BYTES = 96, 32
+"""Of a token's text and of its log-prob, once read."""
 OTHER_BYTES = 2048
 """Of the objects around."""
 
@@ -106,7 +107,11 @@ def expected_bytes(exchange: Exchange) -> int:
     if isinstance(answer, Unread):
         return OTHER_BYTES + texts + answer.size
     tokens = sum(
-        len(choice.content or "") + ENTRY_BYTES * len(choice.entries) + READ_BYTES * len(choice.logprobs)
+        len(choice.content or "")
+        + ENTRY_BYTES * len(choice.entries)
+        + TOKEN_BYTES * len(choice.tokens)
+        + LOGPROB_BYTES * len(choice.logprobs)
         for choice in answer.choices
     )
-    return OTHER_BYTES + texts + tokens + ID_BYTES * len(answer.prompt_token_ids or ())
+    ids = answer.prompt_token_ids or ()
+    return OTHER_BYTES + texts + tokens + (ids.itemsize if isinstance(ids, array) else ID_BYTES) * len(ids)

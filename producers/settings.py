@@ -35,8 +35,7 @@ class RecorderSettings:
     logprob_mode: LogprobMode = "unknown"
     """What the servers' log-probs are of; see `TurnRecorded.logprob_mode`."""
     max_queue_events: int = 50_000
-    """Together with the bytes, half a minute of a thousand turns a second."""
-    max_queue_bytes: int = 64 * 1024 * 1024
+    max_queue_bytes: int = 128 * 1024 * 1024
     report_interval_s: float = 30.0
 
     @property

@@ -31,7 +31,7 @@ def init(
     logprobs: CaptureMode = "force",
     logprob_mode: LogprobMode = "unknown",
     max_queue_events: int = 50_000,
-    max_queue_bytes: int = 64 * 1024 * 1024,
+    max_queue_bytes: int = 128 * 1024 * 1024,
     report_interval_s: float = 30.0,
     spool_folder: Path | str | None = None,
     spool_bytes: int = 256 * 1024 * 1024,

@@ -58,8 +58,10 @@ class Exchange:
         return self.answer.turns if isinstance(self.answer, Unread) else len(self.answer.choices) or 1
 
     def with_answer_read(self) -> "Exchange":
-        """Return it with the answer in its compact form."""
-        return replace(self, answer=read(self.answer))
+        """Return it with the answer in its compact form: without what only stands for ids that are there."""
+        answer = read(self.answer)
+        choices = (each if each.token_ids is None else replace(each, tokens=()) for each in answer.choices)
+        return replace(self, answer=replace(answer, choices=tuple(choices)))
 
 
 @dataclass(frozen=True, slots=True)

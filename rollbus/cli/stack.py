@@ -31,8 +31,11 @@ def up(settings: "Settings", art: bool) -> None:
     console, local = Console(), settings.stack.as_stack_settings()
     stack.require_startable(local, stack.stack_services(local, art_command=["art-server"] if art else None))
     services = _services(settings, console, art=art)
-    with console.status("starting " + ", ".join(service.name for service in services)):
-        stack.up(local, services, report=_printer(console))
+    try:
+        with console.status("starting " + ", ".join(service.name for service in services)):
+            stack.up(local, services, report=_printer(console))
+    except KeyboardInterrupt:
+        raise click.ClickException("interrupted; what was started goes on until `rollbus down`") from None
 
 
 @click.command()

@@ -32,6 +32,10 @@ class TrainedModel:
     base_model: str
     """An entry under `llms` that names this one is asked for `name` instead: the base would never improve."""
 
+    def name_for(self, asked: str) -> str:
+        """Return the name that answers where a configuration asks for this one."""
+        return self.name if asked == self.base_model else asked
+
 
 class Builder:
     """Makes components."""

@@ -70,7 +70,7 @@ async def openai_model(config: OpenAIModelConfig, builder: Builder) -> AsyncIter
     client, sync_client = AsyncOpenAI(**options), OpenAI(**options)
     wrap: Callable[[Any], Any] = builder.recording.recorder.wrap if builder.recording else lambda plain: plain
     asked, trained = config.model_name, builder.trained
-    name = trained.name if trained is not None and asked == trained.base_model else asked
+    name = asked if trained is None else trained.name_for(asked)
     chosen = ("temperature", "top_p", "max_tokens", "seed")
     sampling = {key: value for key in chosen if (value := getattr(config, key)) is not None}
     try:

@@ -122,7 +122,7 @@ def _target_model(config: Configuration, name: str) -> str:
     """Return the name that answers carry: an entry under `llms` stands for its model, the base for the trained one."""
     asked = str(getattr(config.llms[name], "model_name", name)) if name in config.llms else name
     trained = trained_model(config)
-    return trained.name if trained is not None and asked == trained.base_model else asked
+    return asked if trained is None else trained.name_for(asked)
 
 
 def _run(config: Configuration, run_id: str, generations: int, model: str) -> dict[str, Any]:

@@ -1,5 +1,6 @@
 """`rollbus ui`: what was trained, on whose traffic, and what became of the rest, in a browser."""
 
+import logging
 import socket
 from contextlib import suppress
 from pathlib import Path
@@ -30,11 +31,18 @@ def ui(settings: "Settings", port: int, tokenizer: Path | None) -> None:
 
     from rollbus.ui.app import make_app
     from rollbus.ui.asking import Asking
+    from rollbus.ui.lag_kafka import LagOfGroups
     from rollbus.ui.token_text import load_texts
 
     place = tokenizer or settings.art_server.base_model
     texts = load_texts(place) if place is not None and (tokenizer or (place / "tokenizer.json").exists()) else None
-    app = make_app(Asking(settings.clickhouse, settings.namespace), namespace=settings.namespace, texts=texts)
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # the page itself says that Kafka is away
+    app = make_app(
+        Asking(settings.clickhouse, settings.namespace),
+        namespace=settings.namespace,
+        texts=texts,
+        lags=LagOfGroups(settings.kafka, settings.namespace).ask,
+    )
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:

@@ -3,6 +3,7 @@
     GET /                    the page
     GET /static/…            its files, all of them shipped with the package
     GET /api/ask/NAME?run=…  a question's answer: {"columns": […], "rows": […]}
+    GET /api/lag             every consumer group's lag, from Kafka: {"groups": […]}, with an "error" while it is away
     GET /api/live?run=…      server-sent events: `pulse` when something was written, `down` while ClickHouse is away
 
 Nothing is written, and nobody else is served: only GET, only under a name of this machine, and a browser is told to
@@ -11,10 +12,11 @@ load nothing from elsewhere.
 
 import asyncio
 import json
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
+from dataclasses import asdict
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
@@ -30,6 +32,10 @@ from rollbus.schemas.errors import ConfigurationError, RollbusError
 from rollbus.ui.asking import Asking
 from rollbus.ui.token_text import Texts
 
+if TYPE_CHECKING:
+    from rollbus.ui.lag_kafka import GroupLag
+
+Lags = Callable[[], Awaitable[Sequence["GroupLag"]]]
 STATIC = Path(__file__).parent / "static"
 LOCAL_NAMES = ["127.0.0.1", "localhost", "[::1]"]
 """What a browser may call this machine; a page of elsewhere that resolves to it has another name."""
@@ -45,8 +51,15 @@ HEADERS = {
 }
 
 
-def make_app(asking: Asking, *, namespace: str, texts: Texts | None = None, pulse_s: float = PULSE_S) -> Starlette:
-    """Return the application; it closes `asking` when it ends."""
+def make_app(
+    asking: Asking,
+    *,
+    namespace: str,
+    texts: Texts | None = None,
+    lags: Lags | None = None,
+    pulse_s: float = PULSE_S,
+) -> Starlette:
+    """Return the application; it closes `asking` when it ends. `lags` asks Kafka for its consumer groups."""
 
     async def page(_: Request) -> FileResponse:
         return FileResponse(STATIC / "index.html")
@@ -62,6 +75,13 @@ def make_app(asking: Asking, *, namespace: str, texts: Texts | None = None, puls
             columns, rows = await run_in_threadpool(with_texts, columns, rows, texts)
         return JSONResponse({"columns": columns, "rows": rows, "namespace": namespace})
 
+    async def lag(_: Request) -> JSONResponse:
+        try:
+            groups = [] if lags is None else await lags()
+        except RollbusError as error:
+            return JSONResponse({"groups": [], "error": str(error)})
+        return JSONResponse({"groups": [asdict(group) for group in groups]})
+
     async def live(request: Request) -> StreamingResponse:
         stream = pulses(asking, request.query_params, pulse_s)
         return StreamingResponse(stream, media_type="text/event-stream")
@@ -75,6 +95,7 @@ def make_app(asking: Asking, *, namespace: str, texts: Texts | None = None, puls
         routes=[
             Route("/", page),
             Route("/api/ask/{name}", ask),
+            Route("/api/lag", lag),
             Route("/api/live", live),
             Mount("/static", StaticFiles(directory=STATIC)),
         ],

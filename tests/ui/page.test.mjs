@@ -44,6 +44,7 @@ test("the overview shows reward, fates, staleness, every metric of a step, lag a
     assert.ok(await inked(name), `${name}: nothing is drawn`);
   }
   assert.match(await text("lag"), /episode-events 1,284/);
+  assert.match(await text("groups lag"), /Kafka/); // there is none here, and that is said
   assert.match(await text("dead letters"), /assembly episode-events DecodeError 4/);
 });
 

@@ -19,7 +19,7 @@ from rollbus.local.tether import tethered
 from tests.ui.database import fill
 
 PAGE_TESTS = Path(__file__).parent / "page.test.mjs"
-LIMIT_S = 180
+LIMIT_S = 600
 
 
 def main(modules: Path, screenshots: Path | None) -> int:

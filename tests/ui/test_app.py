@@ -6,12 +6,15 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
+from aiokafka import TopicPartition
+from aiokafka.structs import OffsetAndMetadata
 from starlette.testclient import TestClient
 
 from rollbus.consumers.clickhouse.settings import ClickHouseSettings
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
 from rollbus.ui.app import STATIC, make_app, pulses
 from rollbus.ui.asking import Asking, plain, questions
+from rollbus.ui.lag_kafka import GroupLag, summed
 from rollbus.ui.token_text import load_texts, texts_of
 
 
@@ -126,3 +129,34 @@ def test_no_question_of_the_page_hides_a_saved_one() -> None:
     from rollbus.ui.asking import FOLDER
 
     assert len(questions()) == len(list_queries()) + len(list(FOLDER.glob("*.sql")))
+
+
+async def no_kafka() -> list[GroupLag]:
+    raise UnavailableError("Kafka at 127.0.0.1:1: nobody listens")
+
+
+async def two_groups() -> list[GroupLag]:
+    return [GroupLag("assembly", "episode-events", 1, 4, 12), GroupLag("trainer.agent", "batches", 0, 1, 0)]
+
+
+def test_every_consumer_group_is_told_with_its_lag_and_its_readers() -> None:
+    told = browser(Told(), lags=two_groups).get("/api/lag").json()
+    assert [(one["group"], one["lag"], one["members"]) for one in told["groups"]] == [
+        ("assembly", 12, 1),
+        ("trainer.agent", 0, 0),
+    ]
+
+
+def test_a_kafka_that_is_away_is_said_instead_of_a_lag_of_zero() -> None:
+    told = browser(Told(), lags=no_kafka).get("/api/lag").json()
+    assert told == {"groups": [], "error": "Kafka at 127.0.0.1:1: nobody listens"}
+
+
+def test_a_lag_is_summed_over_partitions_and_counts_what_retention_has_left() -> None:
+    places = [TopicPartition("r.scores", number) for number in range(3)]
+    committed = {
+        "r.grouping.main": {places[0]: OffsetAndMetadata(7, ""), places[1]: OffsetAndMetadata(2, "")},
+        "r.sink": {places[0]: OffsetAndMetadata(10, ""), places[2]: OffsetAndMetadata(-1, "")},
+    }
+    found = summed("r.", {"r.sink": 2}, committed, dict.fromkeys(places, 5), dict.fromkeys(places, 10))
+    assert found == [GroupLag("grouping.main", "scores", 0, 2, 3 + 5), GroupLag("sink", "scores", 2, 1, 0)]

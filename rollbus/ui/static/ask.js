@@ -7,3 +7,9 @@ export async function ask(name, values = {}) {
   if (!response.ok) throw new Error(answer.error ?? `the server answered ${response.status}`);
   return answer.rows.map((row) => Object.fromEntries(answer.columns.map((column, at) => [column, row[at]])));
 }
+
+/** How far each consumer group is behind, from Kafka: {groups: [{group, topic, members, partitions, lag}, …], error?}. */
+export async function askLag() {
+  const response = await fetch("/api/lag");
+  return response.ok ? response.json() : { groups: [], error: `the server answered ${response.status}` };
+}

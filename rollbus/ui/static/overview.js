@@ -1,6 +1,6 @@
 // The first page: does it learn, what became of the traffic, is training sound, does everything flow.
 
-import { ask } from "./ask.js";
+import { ask, askLag } from "./ask.js";
 import { chart } from "./charts.js";
 import { card, make, percent, shown, table, time } from "./dom.js";
 import { flow } from "./flow.js";
@@ -16,9 +16,9 @@ const METRICS = [
 
 /** The run's overview, as cards. */
 export async function overview(run) {
-  const [rewards, smoothed, fates, lags, steps, sink, letters] = await Promise.all([
+  const [rewards, smoothed, fates, lags, steps, sink, letters, groups] = await Promise.all([
     ask("reward_by_policy_version"), ask("smoothed_reward"), ask("fate_of_every_trajectory", { run }), ask("staleness", { run }),
-    ask("step_metrics", { run }), ask("sink_lag"), ask("dead_letters_by_class"),
+    ask("step_metrics", { run }), ask("sink_lag"), ask("dead_letters_by_class"), askLag(),
   ]);
   return [
     make("h1", { class: "unseen" }, `Run ${run}`),
@@ -28,7 +28,8 @@ export async function overview(run) {
     ...METRICS.map(([title, of, remark]) => card(title, remark, metricChart(title, of, steps), { name: `metric ${title}` })),
     card("Staleness", "Steps between the weights that sampled a trajectory and those it trained.", stalenessChart(lags), { name: "staleness" }),
     card("Newest steps", "Choose one to see its groups, trajectories and events.", stepTable(steps), { name: "steps" }),
-    card("Consumer lag", "Offsets that were still ahead when the sink cut its newest range of each topic.", lagTable(sink), { name: "lag" }),
+    card("Consumer lag", "Offsets between what a consumer group has committed and the end of its topic, from Kafka.", groupTable(groups), { name: "groups lag" }),
+    card("Written to ClickHouse", "Offsets that were still ahead when the sink cut its newest range of each topic.", lagTable(sink), { wide: true, name: "lag" }),
     card("Dead letters", "Records that could not be processed; “rollbus dead-letters” tries them again.", letterTable(letters), { wide: true, name: "dead letters" }),
   ];
 }
@@ -82,7 +83,14 @@ const stepTable = (steps) => steps.length ? table("Newest steps", [
   { title: "entropy", of: (row) => shown(row.entropy), number: true },
 ], steps.slice(-500).reverse(), { hidden: true }) : make("p", { class: "empty" }, "No step yet.");
 
-const lagTable = (rows) => rows.length ? table("Consumer lag", [
+const groupTable = ({ groups, error }) => error ? make("p", { class: "error", role: "status" }, error) : groups.length ? table("Consumer lag", [
+  { title: "consumer", of: (row) => row.group },
+  { title: "topic", of: (row) => row.topic },
+  { title: "behind", of: (row) => shown(row.lag), number: true },
+  { title: "readers", of: (row) => (row.members ? shown(row.members) : "nobody"), number: true },
+], groups, { hidden: true }) : make("p", { class: "empty" }, "No stage, trainer or sink has committed anything yet.");
+
+const lagTable = (rows) => rows.length ? table("Written to ClickHouse", [
   { title: "topic", of: (row) => row.topic },
   { title: "behind", of: (row) => shown(row.lag), number: true },
   { title: "records", of: (row) => shown(row.records), number: true },

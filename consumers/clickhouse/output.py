@@ -1,4 +1,7 @@
-"""Answers as a table for the terminal, as CSV or as JSON lines. Pure: values in, text or a renderable out."""
+"""Answers as a table for the terminal, as CSV or as JSON lines. Pure: values in, text or a renderable out.
+
+A table whose columns do not fit stands upright: one line per value, row after row, so that an id stays whole.
+"""
 
 import csv
 import io
@@ -8,15 +11,23 @@ from collections.abc import Sequence
 from datetime import date, datetime
 from typing import Any
 
+from rich.console import Group, RenderableType
+from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
 MAX_LIST_ITEMS = 8
 """Of a list or map in a table cell; CSV and JSON hold all."""
+NARROWEST = 12
+"""Characters of a column's text that must stand in one line; below them a table is harder to read than a list."""
 
 
-def as_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, title: str | None = None) -> Table:
-    """Return a rich table; numbers stand right."""
+def as_table(
+    columns: Sequence[str], rows: Sequence[Sequence[Any]], *, title: str | None = None, width: int | None = None
+) -> RenderableType:
+    """Return a rich table, numbers to the right; if it does not fit into `width`, a list of rows."""
+    if width is not None and rows and _least_width(columns, rows) > width:
+        return _upright(columns, rows, title)
     table = Table(title=title, title_justify="left")
     for position, name in enumerate(columns):
         numeric = any(_is_number(row[position]) for row in rows)
@@ -24,6 +35,24 @@ def as_table(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, title: st
     for row in rows:
         table.add_row(*(Text(cell(value)) for value in row))
     return table
+
+
+def _least_width(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> int:
+    """Return how wide a table is whose headers are whole and whose texts are folded as far as they may be."""
+    texts = [max(len(cell(row[position])) for row in rows) for position in range(len(columns))]
+    wide = (max(len(name), min(NARROWEST, text)) for name, text in zip(columns, texts, strict=True))
+    return sum(wide) + 3 * len(columns) + 1
+
+
+def _upright(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str | None) -> RenderableType:
+    parts: list[RenderableType] = [Text(title, style="italic")] if title else []
+    for number, row in enumerate(rows, start=1):
+        fields = Table.grid(padding=(0, 2))
+        fields.add_column(no_wrap=True, width=max(map(len, columns)))
+        for name, value in zip(columns, row, strict=True):
+            fields.add_row(Text(name, style="bold"), Text(cell(value), overflow="fold"))
+        parts += [Rule(f"row {number} of {len(rows)}", align="left"), fields]
+    return Group(*parts)
 
 
 def as_csv(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:

@@ -117,7 +117,7 @@ def _print(answer: "Answer", *, output: str, to: Path | None, value: str | None,
 
             shown = as_chart(answer.columns, answer.rows, value=value)
         else:
-            shown = as_table(answer.columns, answer.rows, title=title)
+            shown = as_table(answer.columns, answer.rows, title=title, width=Console().width if to is None else None)
         if to is None:
             Console().print(shown)
         else:

@@ -42,6 +42,18 @@ def test_a_table_shows_every_column_and_shortens_numbers() -> None:
     assert "–" in text
 
 
+def test_a_table_that_does_not_fit_stands_upright_with_its_ids_whole() -> None:
+    columns = [f"{kind}_id" for kind in ("group", "trajectory", "episode", "event", "batch", "writer")]
+    rows = [tuple(f"{name}-{number}".ljust(32, "f") for name in columns) for number in range(2)]
+    console = Console(width=80, file=io.StringIO(), record=True)
+    console.print(as_table(columns, rows, title="wide", width=80))
+    lines = console.export_text().splitlines()
+    assert lines[:3] == ["wide", "row 1 of 2 " + "─" * 69, f"group_id       {rows[0][0]}"]
+    assert [line.split()[-1] for line in lines if line.startswith("event_id")] == [row[3] for row in rows]
+    console.print(as_table(columns[:2], rows, width=80))
+    assert "┃ group_id" in console.export_text()
+
+
 def test_text_that_looks_like_markup_stays_text() -> None:
     console = Console(width=80, file=io.StringIO(), record=True)
     console.print(as_table(["text"], [("[bold]plain[/bold]",)]))

@@ -26,7 +26,7 @@ FETCH_WAIT_MS = 10
 GAP_RECORDS = 200
 """Seek over a gap of more records; a fetch usually brings about so many anyway."""
 CHUNK_SPREAD = 512
-"""How far behind its first, in offsets, the chunks of one record are looked for: other records lie between."""
+"""How far apart, in offsets, the chunks of one record are looked for: other records lie between."""
 FETCH_TIMEOUT_S = 60.0
 
 
@@ -83,7 +83,7 @@ class KafkaPayload:
         values = await _read_records(consumer, still_there)
         for (partition, offset), value in list(values.items()):
             if is_chunk(value):
-                whole = await _read_chunked(consumer, partition, offset, value, ends[partition])
+                whole = await _read_chunked(consumer, partition, offset, value, starts[partition], ends[partition])
                 values.pop((partition, offset))
                 if whole is not None:
                     values[partition, offset] = whole
@@ -128,15 +128,15 @@ async def _read_records(
 
 
 async def _read_chunked(
-    consumer: AIOKafkaConsumer, partition: TopicPartition, offset: int, frame: bytes, end: int
+    consumer: AIOKafkaConsumer, partition: TopicPartition, offset: int, frame: bytes, start: int, end: int
 ) -> bytes | None:
-    """Join the record of which this frame is the first part; None where its other parts are not near."""
+    """Join the record of which this frame is a part; None where its other parts are not near."""
     joiner, last = Joiner[None](), min(end, offset + CHUNK_SPREAD)
     try:
         digest = parse(frame).digest
     except RecordError:
         return None
-    consumer.seek(partition, offset)
+    consumer.seek(partition, max(start, offset - CHUNK_SPREAD))
     while await consumer.position(partition) < last:
         for record in (await consumer.getmany(partition, timeout_ms=POLL_MS)).get(partition, ()):
             try:

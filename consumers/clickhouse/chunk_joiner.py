@@ -36,6 +36,10 @@ class ChunkJoiner:
         """Begin without any."""
         self._parts = Joiner[KafkaRecord]()
 
+    def __len__(self) -> int:
+        """Return how many there are."""
+        return len(self._parts)
+
     @property
     def oldest_offset(self) -> int | None:
         """Where the oldest incomplete record begins."""

@@ -169,10 +169,10 @@ class PartitionBuffer:
     def _read(self, record: KafkaRecord) -> Entry:
         value = record.value or b""
         digest = hashlib.blake2b(value, digest_size=16).digest()
-        rows, letters = self._given_up(record)
+        rows, letters = self._given_up(record) if len(self._joiner) else ([], 0)
         event, fills, origin = None, _NOTHING, self._origin(record)
         try:
-            whole = self._whole(record)
+            whole = self._joiner.add(record) if is_chunk(value) else record
             if whole is not None:
                 found = decode(whole.value)
                 origin = origin if whole is record else self._origin(whole)
@@ -189,9 +189,6 @@ class PartitionBuffer:
         lost = self._joiner.give_up(record.timestamp_ms)
         rows = [row for first, what in lost for row in self._dead_letter(first, "MissingChunkError", what)]
         return rows, len(lost)
-
-    def _whole(self, record: KafkaRecord) -> KafkaRecord | None:
-        return self._joiner.add(record) if is_chunk(record.value or b"") else record
 
     def _dead_letter(self, record: KafkaRecord, error_class: str, message: str) -> Rows:
         letter = DeadLetter(

@@ -30,6 +30,10 @@ _quoted = json.encoder.encode_basestring
 
 def message_json(message: Message) -> str:
     """Return a message's canonical JSON without what it lacks; every field of a message is text."""
+    content = message.content
+    plain = message.name is message.parts is message.reasoning is message.tool_calls is message.tool_call_id is None
+    if plain and content is not None:  # as most messages are
+        return f'{{"content":{_quoted(content)},"role":{_quoted(message.role)}}}'
     said = [f'"{name}":{_quoted(value)}' for name in _MESSAGE_FIELDS if (value := getattr(message, name)) is not None]
     return f"{{{','.join(said)}}}"
 

@@ -1,9 +1,13 @@
 """What is filled column by column is what the rows say, and bytes are what clickhouse-connect would send."""
 
 import dataclasses
+import gzip
+import subprocess
+import sys
 from array import array
 from typing import Any
 
+import lz4.frame
 import pytest
 from clickhouse_connect.datatypes.base import ClickHouseType
 from clickhouse_connect.datatypes.registry import get_from_name
@@ -116,3 +120,24 @@ def test_a_row_of_one_column_is_a_column() -> None:
 def test_what_a_column_cannot_hold_is_an_error_and_not_half_an_insert() -> None:
     with pytest.raises(DataError, match="id"):
         encode("t", [{"id": 2**70, "name": "a"}], TYPES, None)
+
+
+def test_an_insert_in_compressed_form_is_the_same_insert() -> None:
+    rows = [{"id": number, "name": "a" * number} for number in range(100)]
+    plain = encode("t", rows, TYPES, None)
+    for name, decompress in (("lz4", lz4.frame.decompress), ("gzip", gzip.decompress)):
+        assert decompress(encode("t", rows, TYPES, name)) == plain
+
+
+LOADED = """
+import sys
+from rollbus.consumers.clickhouse import run_sink
+from rollbus.consumers.clickhouse.columns import column_type, encode
+encode("t", [{"name": "a", "at": 1}], {"name": column_type("String"), "at": column_type("DateTime64(3)")}, "lz4")
+print(sorted({"numpy", "pandas", "pyarrow", "polars"} & set(sys.modules)))
+"""
+
+
+def test_the_sink_loads_no_table_library() -> None:
+    shown = subprocess.run([sys.executable, "-c", LOADED], capture_output=True, text=True, check=True)
+    assert shown.stdout.strip() == "[]"

@@ -9,7 +9,7 @@ export OMP_NUM_THREADS ?= 1
 OPENAI_VERSIONS := 1.92.0 3.52.0
 
 .DEFAULT_GOAL := help
-.PHONY: help setup kafka demo finetune-demo test test-java test-openai test-ui test-clients test-fast test-312 test-311 faults bench-analytics bench-capture bench-capture-throughput bench-replay bench-streams bench-streams-latency bench-streams-scale bench-trainer bench-staleness check format lint types clean
+.PHONY: help setup kafka demo finetune-demo test test-java test-openai test-ui test-clients test-fast test-312 test-311 faults bench-analytics bench-sink bench-capture bench-capture-throughput bench-replay bench-streams bench-streams-latency bench-streams-scale bench-trainer bench-staleness check format lint types clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | column -t -s @
@@ -93,6 +93,9 @@ bench-capture-throughput: setup ## Record 1,000 turns a second for a minute into
 
 bench-analytics: setup ## Measure the sink beside bare inserts, and every question over a million trajectories (about 8 minutes)
 	@PYTHONPATH=. $(PYTHON_BIN)/python -m benchmarks.analytics.run
+
+bench-sink: setup ## Measure the sink alone beside bare inserts of the same blocks (about 2 minutes)
+	@PYTHONPATH=. $(PYTHON_BIN)/python -m benchmarks.analytics.run 0
 
 check: setup lint types test-fast ## Format, lint, types and the fast tests
 

@@ -11,9 +11,10 @@ from rollbus.schemas.errors import RecordError
 from rollbus.schemas.joining import Joiner
 from rollbus.schemas.replays import ReplayManifest
 from rollbus.schemas.topics import BATCHES, CURRICULUM, DROPS, RUN_LOG, SCORES, TRAJECTORIES, Topic
-from rollbus.streams.replay.compare import Comparison, Made, Span, compare, within
+from rollbus.streams.replay.compare import Comparison, compare
 from rollbus.streams.replay.manifest_kafka import find_manifest
 from rollbus.streams.replay.recorded_kafka import read_whole
+from rollbus.streams.replay.side import Side, Span, within
 from rollbus.streams.settings import StreamSettings
 
 LIVE = "live"
@@ -35,9 +36,9 @@ def common_span(manifests: list[ReplayManifest]) -> Span:
     return Span(max(starts, default=None), min(ends, default=None))
 
 
-async def read_side(settings: StreamSettings, name: str, span: Span, manifests: list[ReplayManifest]) -> Made:
+async def read_side(settings: StreamSettings, name: str, span: Span, manifests: list[ReplayManifest]) -> Side:
     """Read what one side made of a span."""
-    made = Made(name)
+    made = Side(name)
     manifest = next((each for each in manifests if each.name == name), None)
     if manifest is None:
         namespaces = dict.fromkeys(IN_ORDER, settings.namespace)

@@ -1,7 +1,6 @@
 """Replays through the command line on a real broker: killed and given again, missing ranges, bounds, deletion."""
 
 import asyncio
-import os
 import sys
 from dataclasses import replace
 from pathlib import Path
@@ -12,9 +11,11 @@ from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 
 from rollbus.cli.stages import all_stages
-from rollbus.schemas.codec import encode
+from rollbus.schemas.codec import decode, encode
+from rollbus.schemas.control import Tick
 from rollbus.schemas.errors import ConfigurationError, DataLossError
-from rollbus.schemas.topics import EPISODE_EVENTS, SCORES, STAGE_INPUTS, TRAJECTORIES
+from rollbus.schemas.groups import StepOutcome
+from rollbus.schemas.topics import EPISODE_EVENTS, RUN_LOG, SCORES, STAGE_INPUTS, TRAJECTORIES, Topic
 from rollbus.schemas.trajectories import RewardRevised, Trajectory
 from rollbus.settings import Settings
 from rollbus.streams.replay.manifest_kafka import find_manifest, read_manifests, write_manifest
@@ -26,9 +27,10 @@ from rollbus.streams.replay.writer_kafka import KafkaOutput
 from rollbus.streams.rewards.registry import BUILT_IN
 from rollbus.streams.scoring import ScoringStage
 from rollbus.streams.topics_kafka import ensure_topics, partitions_on_broker
-from tests.builders import make_score, make_tick, make_trajectory
+from tests.builders import make_config, make_episode, make_outcome, make_score, make_tick, make_trajectory
 from tests.services.replay_live import ROOT, frames, records, settings_of, traffic, write_settings
 from tests.services.stream_fixtures import send
+from tests.streams.replay.memory import ENVIRONMENTS, environment
 
 pytestmark = pytest.mark.services
 
@@ -54,12 +56,20 @@ async def settings(kafka: str, namespace: str, tmp_path: Path) -> Settings:
 
 
 async def send_everywhere(stream: Any, data: bytes) -> None:
+    await send_to_all(stream, *dict.fromkeys(STAGE_INPUTS.values()), data=data)
+
+
+async def send_to_all(stream: Any, *topics: Topic, data: bytes) -> None:
+    """Send a record into every partition of topics."""
     producer = AIOKafkaProducer(**stream.kafka.client_options())
     await producer.start()
     try:
-        for topic in dict.fromkeys(STAGE_INPUTS.values()):
-            for partition in range(1 if topic.partitions == "one" else stream.event_partitions):
-                await producer.send_and_wait(topic.full_name(stream.namespace), data, partition=partition)
+        sending = [
+            await producer.send(topic.full_name(stream.namespace), data, partition=partition)
+            for topic in topics
+            for partition in range(1 if topic.partitions == "one" else stream.event_partitions)
+        ]
+        await asyncio.gather(*sending)
     finally:
         await producer.stop()
 
@@ -198,6 +208,46 @@ async def test_a_score_that_stands_before_the_first_tick_is_found(kafka: str, na
         assert (found.outcome, found.value) == ("scored", 0.75)
 
 
+async def test_what_live_s_trainer_answered_is_told_at_its_time(settings: Settings) -> None:
+    stream = settings.stream_settings()
+    before = replay_of(settings, name_of(settings, "before"))
+    await before.run()
+    (first, *_) = await records(before.replay_settings, "batches")
+    outcome = make_outcome(first)
+    await send(stream, RUN_LOG.name, [(first.run_id.encode(), encode(outcome))])
+    await send_everywhere(stream, encode(make_tick(ROUNDS)))
+    after = replay_of(settings, name_of(settings, "after"))
+    await after.run()
+    (log,) = (await frames(after.replay_settings, "run-log")).values()
+    found = [decode(value) for _, value in log]
+    answers = [each for each in found if isinstance(each, StepOutcome) and each.batch_hash == first.batch_hash]
+    assert answers == [outcome]
+    assert [each.number for each in found[: found.index(outcome)] if isinstance(each, Tick)] == list(range(ROUNDS))
+
+
+async def test_a_configuration_of_before_the_range_holds_for_what_stands_before_its_first_tick(
+    kafka: str, namespace: str, tmp_path: Path
+) -> None:
+    settings = settings_of(write_settings(tmp_path, kafka, namespace))
+    stream = settings.stream_settings()
+    await ensure_topics(stream, all_stages(settings))
+    other = settings.scoring.model_copy(update={"clip_high": 0.5})
+    trajectory = make_trajectory("e1")
+    score = make_score(trajectory.trajectory_id, 0.5, episode_id="e1", components={"reward": 0.75},
+                       config_hash=other.config_hash())  # fmt: skip
+    await send_everywhere(stream, encode(make_tick(0)))
+    await send_to_all(stream, TRAJECTORIES, data=encode(make_config("scoring", other)))
+    await send_everywhere(stream, encode(make_tick(1)))
+    items = [(b"e1", encode(event)) for event in make_episode("e1", reward=0.75)]
+    await send(stream, EPISODE_EVENTS.name, items)
+    await send(stream, SCORES.name, [(score.group_hint.encode(), encode(score))])
+    await send_everywhere(stream, encode(make_tick(2)))
+    replay = replay_of(settings, name_of(settings, "held"), start=Bound(offset=2), scores="recorded", new_scoring=None)
+    await replay.run()
+    (found,) = await records(replay.replay_settings, SCORES.name)
+    assert (found.value, found.config_hash, found.error) == (0.5, other.config_hash(), None)
+
+
 async def test_a_deleted_replay_is_gone_with_its_topics(settings: Settings) -> None:
     stream, name = settings.stream_settings(), name_of(settings, "del")
     manifest = await replay_of(settings, name, stages=("assembly",), scores="recorded", new_scoring=None).run()
@@ -212,15 +262,14 @@ async def test_two_replays_of_the_command_line_are_equal_whatever_the_environmen
     settings: Settings, tmp_path: Path
 ) -> None:
     told = []
-    for seed, zone, locale in (("1", "UTC", "C"), ("77", "America/Adak", "de_DE.UTF-8")):
-        environment = {**os.environ, "PYTHONHASHSEED": seed, "TZ": zone, "LC_ALL": locale}
+    for processes, other in enumerate(ENVIRONMENTS, 1):
         process = await asyncio.create_subprocess_exec(
             sys.executable, "-m", "rollbus", "--config", str(tmp_path / "rollbus.yaml"),
-            "replay", "--from", "earliest", "--reward", "feedback", "--dry-run",
-            env=environment, cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+            "replay", "--from", "earliest", "--reward", "feedback", "--dry-run", "--processes", str(processes),
+            env=environment(other), cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
         )  # fmt: skip
         output, errors = await process.communicate()
         assert process.returncode == 0, errors.decode()
         told.append(output)
-    assert told[0] == told[1]
+    assert told[0] == told[1] == told[2]
     assert b"assembly" in told[0]

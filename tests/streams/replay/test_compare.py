@@ -6,14 +6,15 @@ from typing import Any
 from rollbus.schemas.drops import Drop
 from rollbus.schemas.groups import CurriculumState
 from rollbus.schemas.ids import trajectory_id
-from rollbus.streams.replay.compare import Comparison, Made, Span, compare, within
+from rollbus.streams.replay.compare import Comparison, compare
+from rollbus.streams.replay.side import Side, Span, within
 from tests.builders import START_MS, make_group, make_score, make_trajectory
 
 SPAN = Span(START_MS, START_MS + 60_000)
 
 
-def made(name: str, *records: Any, span: Span = SPAN) -> Made:
-    return within(records, Made(name), span)
+def made(name: str, *records: Any, span: Span = SPAN) -> Side:
+    return within(records, Side(name), span)
 
 
 def told(found: Comparison) -> list[tuple[str, str, str, bool, int]]:

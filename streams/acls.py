@@ -1,17 +1,49 @@
 """Least privilege from the one table of topics: role → what its principal must be allowed on the broker.
 
-Names are whole where they are known, and a prefix where only their beginning is, such as a trainer's models.
+Names are whole where they are known, and a prefix where only their beginning is, such as a trainer's models. Programs
+are a role each; so are the commands that an operator gives, since few people need all of them. What is in `OTHERS`
+needs no role of its own.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from rollbus.schemas.topics import DEAD_LETTERS, STAGE_INPUTS, TOPICS, Topic
+from rollbus.schemas.topics import (
+    BATCHES,
+    DEAD_LETTERS,
+    EPISODE_EVENTS,
+    EXCLUSIONS,
+    REPLAYS,
+    RUN_LOG,
+    STAGE_INPUTS,
+    TOPICS,
+    TRAINING_STEPS,
+    Topic,
+)
 from rollbus.streams import names
 
-Role = Literal["producer", "worker", "trainer", "sink", "resampler"]
-ROLES: tuple[Role, ...] = ("producer", "worker", "trainer", "sink", "resampler")
+Role = Literal["producer", "worker", "trainer", "sink", "resampler", "replay", "promote", "forget", "operator"]
+ROLES: tuple[Role, ...] = (
+    "producer",
+    "worker",
+    "trainer",
+    "sink",
+    "resampler",
+    "replay",
+    "promote",
+    "forget",
+    "operator",
+)
+OTHERS: Mapping[str, str] = {
+    "proxy": "as producer",
+    "policy": "as trainer",
+    "export, sql, ui": "nothing: they read ClickHouse",
+    "topics create": "an administrator's Create and DescribeConfigs",
+}
+"""Programs without a role, and what they need instead."""
+REPLAY_PREFIX = "replay-"
+"""Of every namespace that a replay writes into."""
 _ANY = {"any stage": "worker", "any consumer": "worker"}
 _CHANGELOG = ("Describe", "DescribeConfigs", "Read", "Write")
 _SINGULAR: dict[str, Role] = {
@@ -20,6 +52,27 @@ _SINGULAR: dict[str, Role] = {
     "ticker": "worker",
     "resample agent": "resampler",
 }
+
+
+_INPUTS = tuple(dict.fromkeys(STAGE_INPUTS.values()))
+
+
+@dataclass(frozen=True, slots=True)
+class Command:
+    """What one of an operator's commands does on the broker."""
+
+    reads: tuple[Topic, ...]
+    writes: tuple[Topic, ...]
+    transaction: str | None = None
+
+
+COMMANDS: Mapping[Role, Command] = {
+    "replay": Command(TOPICS, (REPLAYS,)),
+    "promote": Command((REPLAYS,), _INPUTS, "promote"),
+    "forget": Command((EPISODE_EVENTS, EXCLUSIONS, TRAINING_STEPS, REPLAYS), (EPISODE_EVENTS, EXCLUSIONS), "forget"),
+    "operator": Command((RUN_LOG, BATCHES, DEAD_LETTERS, *_INPUTS), (RUN_LOG, *_INPUTS)),
+}
+"""`rollbus replay`; `rollbus replay promote`; `rollbus forget`; `rollbus run` and `rollbus dead-letters`."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -39,6 +92,8 @@ class Acl:
 
 def acls(role: Role, namespace: str, stages: Iterable[Any] = ()) -> list[Acl]:
     """Return what a role needs in a namespace; `stages` are those that its workers host."""
+    if role in COMMANDS:
+        return sorted(_of_command(namespace, role, COMMANDS[role]))
     needed = [_topic(topic, namespace, role) for topic in TOPICS if _concerns(topic, role)]
     if role == "worker":
         needed += _of_stages(namespace, stages)
@@ -50,6 +105,19 @@ def acls(role: Role, namespace: str, stages: Iterable[Any] = ()) -> list[Acl]:
     elif role == "resampler":
         needed.append(Acl("group", f"{namespace}resample-agent.", ("Read",), "prefixed"))
     return sorted(needed)
+
+
+def _of_command(namespace: str, role: Role, command: Command) -> Iterable[Acl]:
+    for topic in TOPICS:
+        reads, writes = topic in command.reads, topic in command.writes
+        if reads or writes:
+            operations = ("Describe", *("Read",) * reads, *("Write",) * writes)
+            yield Acl("topic", topic.full_name(namespace), operations)
+    if command.transaction is not None:
+        yield Acl("transactional-id", namespace + command.transaction, ("Describe", "Write"))
+    if role == "replay":
+        own = ("Create", "Delete", "Describe", "DescribeConfigs", "Read", "Write")
+        yield Acl("topic", REPLAY_PREFIX, own, "prefixed")
 
 
 def _of_stages(namespace: str, stages: Iterable[Any]) -> list[Acl]:

@@ -15,8 +15,9 @@ from rollbus.cli.stages import all_stages
 if TYPE_CHECKING:
     from rollbus.settings import Settings
 
-
 HOUR_MS = 3_600_000
+ROLES = ("producer", "worker", "trainer", "sink", "resampler", "replay", "promote", "forget", "operator")
+"""As in `streams/acls.py`, which is not loaded for the sake of a help text."""
 
 
 @click.group(cls=Verbs)
@@ -76,13 +77,11 @@ def graph() -> None:
 
 
 @topics.command("acls")
-@click.option(
-    "--role", "roles", type=click.Choice(["producer", "worker", "trainer", "sink", "resampler"]), multiple=True
-)
+@click.option("--role", "roles", type=click.Choice(ROLES), multiple=True)
 @with_settings
 def acls_(settings: "Settings", roles: tuple[str, ...]) -> None:
     """Print what each role's principal must be allowed, as arguments of Kafka's `kafka-acls --add`."""
-    from rollbus.streams.acls import ROLES, acls
+    from rollbus.streams.acls import OTHERS, acls
 
     stages = all_stages(settings)
     for role in ROLES:
@@ -91,3 +90,6 @@ def acls_(settings: "Settings", roles: tuple[str, ...]) -> None:
         click.echo(f"# {role}: --allow-principal 'User:<{role}>'")
         for acl in acls(role, settings.stream_settings().namespace, stages):
             click.echo(acl.arguments())
+    if not roles:
+        for program, needs in OTHERS.items():
+            click.echo(f"# {program}: {needs}")

@@ -26,20 +26,29 @@ from rollbus.local.kafka import kafka_service
 from rollbus.local.ports import free_port
 from rollbus.local.service import ServiceProcess
 from rollbus.local.tether import tethered
+from rollbus.producers import init
 from rollbus.producers.kafka_sink import KafkaSink
 from rollbus.producers.sink import Outbound
+from rollbus.resample import Resampler
+from rollbus.resample_kafka import resample
 from rollbus.schemas.codec import encode
 from rollbus.schemas.control import ConfigApplied
-from rollbus.schemas.ids import canonical_json
+from rollbus.schemas.groups import ResampleRequested
+from rollbus.schemas.ids import canonical_json, trajectory_id
 from rollbus.schemas.kafka_connection import KafkaConnection
 from rollbus.schemas.steps import StepCompleted
-from rollbus.schemas.topics import EPISODE_EVENTS, TOPICS, TRAINING_STEPS, TRAJECTORIES
+from rollbus.schemas.topics import EPISODE_EVENTS, RESAMPLE_REQUESTS, TOPICS, TRAINING_STEPS, TRAJECTORIES
+from rollbus.streams.acls import ROLES
+from rollbus.streams.forget import Search
+from rollbus.streams.forget_kafka import search_log, steps_that_used, write_exclusions
+from rollbus.streams.replay.manifest_kafka import read_manifests
+from rollbus.streams.sending_kafka import send_record
 from rollbus.streams.settings import StreamSettings
 from rollbus.streams.topics_kafka import ensure_topics
 from rollbus.trainer.backends.memory import MemoryBackend
 from rollbus.trainer.log_kafka import KafkaLog
 from rollbus.trainer.loop import Trainer
-from tests.builders import START_MS
+from tests.builders import START_MS, make_excluded
 from tests.faults.episodes import RUN, Traffic, group_events, pipeline
 from tests.services.stream_fixtures import read_topic, stream_settings
 from tests.services.stream_process import running
@@ -47,12 +56,11 @@ from tests.trainer.scenario import SETTINGS
 
 pytestmark = pytest.mark.services
 
-ROLES = ("producer", "worker", "trainer", "sink")
 PASSWORD = "only-for-this-test"
 LOGIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
 TYPES = {"topic": 2, "group": 3, "transactional_id": 5}
 PATTERNS = {"literal": 3, "prefixed": 4}
-OPERATIONS = {"Read": 3, "Write": 4, "Create": 5, "Describe": 8, "DescribeConfigs": 10}
+OPERATIONS = {"Read": 3, "Write": 4, "Create": 5, "Delete": 6, "Describe": 8, "DescribeConfigs": 10}
 ALLOW = 3
 """Numbers of Kafka's protocol (AclBindings)."""
 
@@ -111,14 +119,19 @@ def printed(config: Path) -> Iterator[tuple[str, argparse.Namespace]]:
     parser.add_argument("--resource-pattern-type", choices=PATTERNS)
     for kind in TYPES:
         parser.add_argument(f"--{kind.replace('_', '-')}")
-    result = CliRunner().invoke(rollbus, ["-c", str(config), "topics", "acls"])
-    assert result.exit_code == 0, result.output
     role = ""
-    for line in result.output.splitlines():
+    for line in command(config, "topics", "acls").splitlines():
         if line.startswith("#"):
             role = line.removeprefix("# ").partition(":")[0]
         else:
             yield role, parser.parse_args(shlex.split(line))
+
+
+def command(config: Path, *arguments: str) -> str:
+    """What a command says, given with these settings."""
+    result = CliRunner().invoke(rollbus, ["-c", str(config), *arguments], env={"COLUMNS": "200"})
+    assert result.exit_code == 0, result.output
+    return result.output
 
 
 async def apply(server: str, lines: Iterable[tuple[str, argparse.Namespace]]) -> None:
@@ -225,26 +238,80 @@ async def work(server: str, namespace: str) -> None:
     assert await consume_everything(server, namespace) > 20
 
 
+async def make_an_attempt(server: str, namespace: str) -> None:
+    """Do what `rollbus resample run` does: take a request, and record what the agent does."""
+    request = ResampleRequested(
+        episode_id="again", run_id="main", trajectory_id="t", attempt=1, task="play", requested_at_ms=0,
+        useful_until_ms=1,
+    )  # fmt: skip
+    await send_record(settings_of(server, namespace, "admin"), RESAMPLE_REQUESTS, "again", request)
+    recorder = init(security=connection(server, "resampler"), namespace=namespace, producer="resample")
+    made = asyncio.Event()
+    loop = asyncio.get_running_loop()
+    resampler = Resampler(lambda attempt: loop.call_soon_threadsafe(made.set), recorder, clock_ms=lambda: 0)
+    stop = asyncio.Event()
+    work = asyncio.create_task(resample(settings_of(server, namespace, "resampler"), "main", resampler, stop=stop))
+    await asyncio.wait_for(made.wait(), 30)
+    stop.set()
+    await work
+    await asyncio.to_thread(recorder.close)
+
+
+async def forget(server: str, namespace: str) -> None:
+    """Do what `rollbus forget` does on the broker."""
+    settings, events = settings_of(server, namespace, "forget"), group_events(0)
+    (start, *_) = events
+    excluded = make_excluded(start.episode_id)
+    search = Search({}, frozenset({start.episode_id}))
+    await search_log(settings, search, lambda count: None)
+    assert await write_exclusions(settings, [excluded]) == 1
+    assert await steps_that_used(settings, frozenset({trajectory_id(start.episode_id)}))
+    assert await read_manifests(settings) is not None
+
+
+def operate(configs: dict[str, Path]) -> None:
+    """Give each command that reads or writes the broker, as the user whose role it is."""
+    command(configs["replay"], "replay", "--from", "earliest", "--grouping", "group_size=2", "--as", "smaller")
+    assert "smaller" in command(configs["replay"], "replay", "list")
+    assert "in effect" in command(configs["promote"], "replay", "promote", "smaller")
+    assert "deleted" in command(configs["replay"], "replay", "delete", "smaller")
+    command(configs["operator"], "run", "pause", "main")
+    assert "main" in command(configs["operator"], "run", "list")
+    command(configs["operator"], "dead-letters", "list")
+
+
 async def test_the_printed_permissions_are_enough_for_each_role_and_no_more(
     server: str, namespace: str, tmp_path: Path
 ) -> None:
     await ensure_topics(settings_of(server, namespace, "admin"), pipeline())
-    config = tmp_path / "rollbus.yaml"
-    config.write_text(f"namespace: {namespace}\nworker: {{event_partitions: 2}}\nruns: [{{run_id: main}}]\n")
-    await apply(server, list(printed(config)))
+    configs = {role: tmp_path / f"{role}.yaml" for role in ROLES}
+    for role, config in configs.items():
+        kafka = f"{{bootstrap_servers: '{server}', security_protocol: SASL_PLAINTEXT, sasl_mechanism: PLAIN, "
+        kafka += f"username: {role}, password: {PASSWORD}}}"
+        config.write_text(
+            f"namespace: {namespace}\nkafka: {kafka}\nworker: {{event_partitions: 2}}\nruns: [{{run_id: main}}]\n"
+        )
+    await apply(server, list(printed(configs["worker"])))
     await work(server, namespace)
+    await make_an_attempt(server, namespace)
+    await asyncio.to_thread(operate, configs)
+    await forget(server, namespace)
     events, trajectories = EPISODE_EVENTS.full_name(namespace), TRAJECTORIES.full_name(namespace)
     steps, drops = TRAINING_STEPS.full_name(namespace), f"{namespace}drops"
-    for user, topic in (("producer", trajectories), ("worker", steps), ("trainer", events), ("sink", drops)):
+    beyond = {"resampler": "run-log", "replay": "run-log", "promote": "drops", "forget": "run-log", "operator": "drops"}
+    wrong = [(user, namespace + topic) for user, topic in beyond.items()]
+    wrong += [("producer", trajectories), ("worker", steps), ("trainer", events), ("sink", drops)]
+    for user, topic in wrong:
         async with producer_of(server, user) as producer:
             with pytest.raises(TopicAuthorizationFailedError):
                 await asyncio.wait_for(producer.send_and_wait(topic, b"not allowed"), 20)
-    for user, topic in (("producer", steps), ("worker", steps), ("trainer", events)):
+    for user, topic in (("producer", steps), ("worker", steps), ("trainer", events), ("operator", steps)):
         assert await read_by(server, "admin", topic) > 0
         assert await read_by(server, user, topic) == 0
     for user, topic in (("trainer", trajectories), ("sink", events)):
         with pytest.raises(GroupAuthorizationFailedError):
             await try_to_join(server, user, f"{namespace}assembly", topic)
-    with pytest.raises(TransactionalIdAuthorizationFailed):
-        async with asyncio.timeout(20), producer_of(server, "trainer", transactional_id=f"{namespace}ticker"):
-            pass
+    for user, name in (("trainer", "ticker"), ("forget", "promote"), ("promote", "forget")):
+        with pytest.raises(TransactionalIdAuthorizationFailed):
+            async with asyncio.timeout(20), producer_of(server, user, transactional_id=namespace + name):
+                pass

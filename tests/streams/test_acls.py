@@ -4,8 +4,12 @@ from dataclasses import dataclass
 
 import pytest
 
+from rollbus.cli import topics
 from rollbus.schemas.topics import EPISODE_EVENTS, TOPICS, Topic
-from rollbus.streams.acls import ROLES, Acl, Role, acls
+from rollbus.streams import forget_kafka
+from rollbus.streams.acls import REPLAY_PREFIX, ROLES, Acl, Role, acls
+from rollbus.streams.replay import promote_kafka
+from rollbus.streams.replay.plan import namespace_of
 
 
 @dataclass
@@ -50,7 +54,10 @@ def test_the_sink_reads_every_topic_of_the_table_and_writes_none() -> None:
 
 @pytest.mark.parametrize("role", ROLES)
 def test_no_role_gets_a_wildcard_or_a_name_outside_the_namespace(role: Role) -> None:
-    assert all(acl.name.startswith("n.") and len(acl.name) > 2 for acl in acls(role, "n.", STAGES))
+    found = acls(role, "n.", STAGES)
+    own = [acl for acl in found if acl.name == REPLAY_PREFIX]
+    assert len(own) == (role == "replay")
+    assert all(acl.name.startswith("n.") and len(acl.name) > 2 for acl in found if acl not in own)
 
 
 def test_a_permission_is_told_as_kafka_acls_takes_it() -> None:
@@ -62,3 +69,23 @@ def test_who_makes_more_attempts_reads_their_requests_and_writes_as_a_producer()
     assert topics_of("resampler", "Read") == {"n.resample-requests"}
     assert topics_of("resampler", "Write") == topics_of("producer", "Write")
     assert "n.resample-agent." in {acl.name for acl in acls("resampler", "n.")}
+
+
+def test_a_replay_reads_all_and_writes_what_is_its_own() -> None:
+    assert topics_of("replay", "Write") == {"n.replays", REPLAY_PREFIX}
+    assert topics_of("replay", "Read") == {topic.full_name("n.") for topic in TOPICS} | {REPLAY_PREFIX}
+
+
+@pytest.mark.parametrize("role", ["promote", "forget"])
+def test_an_operators_transaction_is_named_as_its_command_names_it(role: Role) -> None:
+    writers = {"promote": promote_kafka.WRITER_ID, "forget": forget_kafka.WRITER_ID}
+    ids = [acl.name for acl in acls(role, "n.") if acl.resource == "transactional-id"]
+    assert ids == [f"n.{writers[role]}"]
+
+
+def test_the_command_line_offers_every_role() -> None:
+    assert topics.ROLES == ROLES
+
+
+def test_a_replays_namespace_begins_as_its_permission_does() -> None:
+    assert namespace_of("again").startswith(REPLAY_PREFIX)

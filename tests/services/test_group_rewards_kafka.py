@@ -1,9 +1,13 @@
 """On a real broker: attempts are made once though their maker dies, and the full group is judged as a whole."""
 
 import asyncio
+import json
+import signal
+import sys
 from collections import Counter
 from collections.abc import Awaitable, Callable, Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -20,8 +24,9 @@ from rollbus.schemas.config import (
     RunConfig,
     ScoringConfig,
 )
+from rollbus.schemas.control import Tick
 from rollbus.schemas.groups import Group, ResampleRequested
-from rollbus.schemas.topics import EPISODE_EVENTS, RESAMPLE_REQUESTS, RUN_LOG
+from rollbus.schemas.topics import EPISODE_EVENTS, RESAMPLE_REQUESTS, RUN_LOG, TRAJECTORIES
 from rollbus.schemas.trajectories import Trajectory
 from rollbus.streams.rewards.contract import RewardContext, RewardFunction
 from rollbus.streams.rewards.registry import BUILT_IN
@@ -29,6 +34,7 @@ from rollbus.streams.settings import StreamSettings
 from rollbus.streams.stages import namespace_stages, run_stages
 from rollbus.streams.topics_kafka import ensure_topics
 from tests.builders import make_episode
+from tests.services import resample_maker
 from tests.services.stream_fixtures import read_topic, send, stream_settings
 from tests.services.stream_process import running
 
@@ -54,16 +60,14 @@ RUN = RunConfig(
 )
 
 
-async def test_a_killed_maker_doubles_no_attempt_and_the_group_is_judged(kafka: str, namespace: str) -> None:
+async def test_a_killed_maker_doubles_no_attempt_and_the_group_is_judged(
+    kafka: str, namespace: str, tmp_path: Path
+) -> None:
     settings = stream_settings(kafka, namespace)
     stages = namespace_stages(AssemblyConfig(), ScoringConfig())
     stages += run_stages(RUN, registry=REGISTRY, partitions=settings.event_partitions)
     await ensure_topics(settings, stages)
     calls = Counter[str]()
-
-    async def dies(attempt: Attempt) -> None:
-        calls[attempt.episode.id] += 1
-        await asyncio.Event().wait()
 
     async def plays(attempt: Attempt) -> None:
         calls[attempt.episode.id] += 1
@@ -71,9 +75,10 @@ async def test_a_killed_maker_doubles_no_attempt_and_the_group_is_judged(kafka: 
         await _publish(settings, make_episode(attempt.episode.id, reward=1.0, start=start))
 
     async with running(settings, stages):
+        await _until(lambda: _ticks(settings), settings.event_partitions)  # before them nobody pays for an attempt
         await _publish(settings, make_episode("traffic", reward=0.0, start={"example_id": None}))
         await _until(lambda: _count(settings, ResampleRequested), FOUR - 1)
-        await _make(settings, dies, lambda counts: len(calls) == 1)
+        calls.update(await _begin_one_and_die(settings, tmp_path / "begun"))
         await _make(settings, plays, lambda counts: counts["made"] == FOUR - 2)
         # one attempt is lost with its maker; traffic with the same opening fills its place
         await _publish(settings, make_episode("again", reward=0.0, start={"example_id": None}))
@@ -87,12 +92,26 @@ async def test_a_killed_maker_doubles_no_attempt_and_the_group_is_judged(kafka: 
     assert len(await read_topic(settings, RESAMPLE_REQUESTS.name, 1)) == FOUR - 1
 
 
+async def _begin_one_and_die(settings: StreamSettings, file: Path) -> list[str]:
+    """Let a process be killed as its agent has begun; return the attempts that it began."""
+    arguments = (settings.kafka.bootstrap_servers, settings.namespace, str(file), json.dumps({"die": "begun"}))
+    process = await asyncio.create_subprocess_exec(sys.executable, resample_maker.__file__, *arguments)
+    assert await asyncio.wait_for(process.wait(), 60) == -signal.SIGKILL
+    return (await asyncio.to_thread(file.read_text)).split()
+
+
+async def _ticks(settings: StreamSettings) -> int:
+    """Return how many partitions of trajectories have a tick."""
+    numbers = [one.number for one in await read_topic(settings, TRAJECTORIES.name) if isinstance(one, Tick)]
+    return numbers.count(0)
+
+
 async def _make(settings: StreamSettings, agent: Agent, until: Callable[[Counter[str]], bool]) -> None:
-    """Make attempts until something has come about, then die without a word."""
+    """Make attempts until something has come about."""
     recorder = init(sink=MemorySink())
     resampler = Resampler(agent, recorder, concurrency=1)
     work = asyncio.create_task(resample(settings, RUN.run_id, resampler, stop=asyncio.Event()))
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while not until(resampler.counts):  # noqa: ASYNC110 - looks at what others do
             await asyncio.sleep(0.05)
     for task in (*resampler.under_way(), work):
@@ -113,6 +132,6 @@ async def _count(settings: StreamSettings, kind: type) -> int:
 
 
 async def _until(count: Callable[[], Awaitable[int]], wanted: int) -> None:
-    async with asyncio.timeout(30):
+    async with asyncio.timeout(60):
         while await count() < wanted:  # noqa: ASYNC110 - looks at a topic
             await asyncio.sleep(0.2)

@@ -1,0 +1,76 @@
+"""A maker of attempts that can be told to die: `python resample_maker.py <servers> <namespace> <file> [JSON]`.
+
+Its agent writes the id of each attempt to the file as it begins. The JSON holds `die` (a point), `nth` (at the how
+manyth time), and settings.
+"""
+
+import asyncio
+import json
+import logging
+import os
+import signal
+import sys
+import time
+from pathlib import Path
+from typing import Any
+
+POINTS = ("taken", "marked", "begun", "made")
+"""A request is read but not marked as taken; marked but not begun; its agent has begun; its agent is done."""
+
+
+class Death:
+    """Ends the process hard at a point, when it comes there for the nth time."""
+
+    def __init__(self, point: str | None, nth: int) -> None:
+        self._point, self._left = point, nth
+
+    def at(self, point: str) -> None:
+        """Say where the process stands."""
+        if point == self._point:
+            self._left -= 1
+            if self._left == 0:
+                os.kill(os.getpid(), signal.SIGKILL)
+
+
+def mortal(death: Death) -> None:
+    """Let the consumer's commit and what comes after it be points."""
+    from aiokafka import AIOKafkaConsumer
+
+    from rollbus import resample_kafka
+
+    class Consumer(AIOKafkaConsumer):
+        async def commit(self, offsets: Any = None) -> None:
+            death.at("taken")
+            await super().commit(offsets)
+            death.at("marked")
+
+    vars(resample_kafka)["AIOKafkaConsumer"] = Consumer
+
+
+async def main(servers: str, namespace: str, path: str, changes: dict[str, Any]) -> None:
+    """Make attempts until killed or told to stop."""
+    from rollbus.producers import MemorySink, init
+    from rollbus.resample import Attempt, Resampler
+    from rollbus.resample_kafka import resample
+    from tests.services.stream_fixtures import stream_settings
+
+    death = Death(changes.pop("die", None), changes.pop("nth", 1))
+    mortal(death)
+
+    def agent(attempt: Attempt) -> None:
+        with Path(path).open("a") as file:
+            file.write(attempt.episode.id + "\n")
+        death.at("begun")
+        time.sleep(0.05)
+        death.at("made")
+
+    stop = asyncio.Event()
+    asyncio.get_running_loop().add_signal_handler(signal.SIGTERM, stop.set)
+    resampler = Resampler(agent, init(sink=MemorySink()), concurrency=1)
+    await resample(stream_settings(servers, namespace, **changes), "main", resampler, stop=stop)
+
+
+if __name__ == "__main__":
+    sys.path.insert(0, str(Path(__file__).parents[2]))
+    logging.basicConfig(level=logging.INFO)
+    asyncio.run(main(*sys.argv[1:4], json.loads(sys.argv[4]) if len(sys.argv) > 4 else {}))  # type: ignore[call-arg]

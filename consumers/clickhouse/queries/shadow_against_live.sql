@@ -13,12 +13,17 @@ SELECT what, live, shadow, shadow - live AS difference
 FROM
 (
     SELECT 1 AS rank, 'trajectories scored' AS what,
-        toFloat64(uniqExactIf(trajectory_id, namespace = {namespace:String})) AS live,
-        toFloat64(uniqExactIf(trajectory_id, namespace = chosen)) AS shadow
+        toFloat64(uniqExactIf(trajectory_key, namespace = {namespace:String})) AS live,
+        toFloat64(uniqExactIf(trajectory_key, namespace = chosen)) AS shadow
     FROM scores WHERE namespace IN ({namespace:String}, chosen)
     UNION ALL
     SELECT 2, 'mean reward', avgIf(value, namespace = {namespace:String}), avgIf(value, namespace = chosen)
-    FROM (SELECT * FROM scores FINAL WHERE namespace IN ({namespace:String}, chosen) AND revision = 0)
+    FROM
+    (
+        SELECT namespace, argMin(value, kafka_offset) AS value
+        FROM scores WHERE namespace IN ({namespace:String}, chosen) AND revision = 0
+        GROUP BY namespace, trajectory_key
+    )
     UNION ALL
     SELECT 3, 'groups', countIf(namespace = {namespace:String}), countIf(namespace = chosen)
     FROM groups FINAL WHERE namespace IN ({namespace:String}, chosen) AND run_id = {run:String}
@@ -30,8 +35,8 @@ FROM
     SELECT 5, 'groups in batches', countIf(namespace = {namespace:String}), countIf(namespace = chosen)
     FROM batch_groups FINAL WHERE namespace IN ({namespace:String}, chosen) AND run_id = {run:String}
     UNION ALL
-    SELECT 6, 'trajectories dropped', uniqExactIf(trajectory_id, namespace = {namespace:String}),
-        uniqExactIf(trajectory_id, namespace = chosen)
+    SELECT 6, 'trajectories dropped', uniqExactIf(trajectory_key, namespace = {namespace:String}),
+        uniqExactIf(trajectory_key, namespace = chosen)
     FROM drop_trajectories WHERE namespace IN ({namespace:String}, chosen) AND run_id IN ('', {run:String})
 )
 WHERE chosen != ''

@@ -13,9 +13,11 @@ WITH
     recent AS
     (
         SELECT cityHash64(event_id) AS event, toStartOfMinute(occurred_at) AS minute, trainable
-        FROM turns FINAL
+        FROM turns
         WHERE namespace = {namespace:String} AND toStartOfMinute(occurred_at) > since
             AND ({model:String} = '' OR model = {model:String} OR startsWith(model, concat({model:String}, '@')))
+        ORDER BY kafka_offset
+        LIMIT 1 BY event
     )
 SELECT
     recent.minute AS minute,

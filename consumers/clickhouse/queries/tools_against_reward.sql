@@ -6,20 +6,20 @@ WITH
     (
         SELECT
             name,
-            episode_id,
+            cityHash64(episode_id) AS episode,
             count() AS calls,
             countIf(error IS NOT NULL) AS errors,
             avg(latency_ms) AS latency_ms
         FROM tool_calls FINAL
         WHERE namespace = {namespace:String}
-        GROUP BY name, episode_id
+        GROUP BY name, episode
     ),
     rewards AS
     (
-        SELECT episode_id, argMax(value, revision) AS reward
-        FROM scores FINAL
-        WHERE namespace = {namespace:String} AND episode_id IN (SELECT episode_id FROM calls)
-        GROUP BY episode_id
+        SELECT cityHash64(episode_id) AS episode, argMax(value, (revision, -kafka_offset)) AS reward
+        FROM scores
+        WHERE namespace = {namespace:String}
+        GROUP BY episode
     )
 SELECT
     calls.name AS tool,
@@ -30,6 +30,6 @@ SELECT
     avgIf(rewards.reward, calls.errors > 0) AS reward_with_error,
     avgIf(rewards.reward, calls.errors = 0) AS reward_without_error
 FROM calls
-LEFT JOIN rewards ON rewards.episode_id = calls.episode_id
+LEFT JOIN rewards ON rewards.episode = calls.episode
 GROUP BY tool
 ORDER BY calls DESC, tool

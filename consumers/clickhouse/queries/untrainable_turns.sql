@@ -2,14 +2,22 @@
 -- Turns that cannot be trained, by model and reason: their share of the model's turns, and the producers they came from.
 -- param namespace String = 'rollbus.' : prefix of the log's topics
 WITH
+    -- Of an event delivered again the first row holds, as everywhere.
     refused AS
     (
-        SELECT episode_id, splitByChar('@', toString(model))[1] AS model, untrainable_reason AS reason, occurred_at
-        FROM turns FINAL
-        WHERE namespace = {namespace:String} AND NOT trainable AND episode_id IN
+        SELECT
+            event_id,
+            any(turns.episode_id) AS episode,
+            splitByChar('@', toString(argMin(turns.model, kafka_offset)))[1] AS name,
+            argMin(tuple(untrainable_reason), kafka_offset).1 AS reason,
+            argMin(turns.occurred_at, kafka_offset) AS at
+        FROM turns
+        WHERE namespace = {namespace:String} AND episode_id IN
         (
             SELECT episode_id FROM turns WHERE namespace = {namespace:String} AND NOT trainable
         )
+        GROUP BY event_id
+        HAVING NOT argMin(trainable, kafka_offset)
     ),
     -- By the whole name first: taking it apart for every turn would take longer than counting them.
     totals AS
@@ -25,19 +33,19 @@ WITH
         GROUP BY model
     )
 SELECT
-    refused.model AS model,
+    refused.name AS model,
     refused.reason AS reason,
     count() AS turns,
     turns / any(totals.turns) AS share,
     groupUniqArray(20)(toString(episodes.producer)) AS producers,
-    max(refused.occurred_at) AS newest
+    max(refused.at) AS newest
 FROM refused
-INNER JOIN totals ON totals.model = refused.model
+INNER JOIN totals ON totals.model = refused.name
 LEFT JOIN
 (
     SELECT episode_id, producer
     FROM episodes FINAL
-    WHERE namespace = {namespace:String} AND episode_id IN (SELECT episode_id FROM refused)
-) AS episodes ON episodes.episode_id = refused.episode_id
+    WHERE namespace = {namespace:String} AND episode_id IN (SELECT episode FROM refused)
+) AS episodes ON episodes.episode_id = refused.episode
 GROUP BY model, reason
 ORDER BY model, turns DESC, reason

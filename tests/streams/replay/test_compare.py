@@ -96,3 +96,9 @@ def test_lost_signal_is_no_lost_group() -> None:
     assert told(compare(one, other, SPAN)) == [
         ("signal", "lost (run main)", "another grouping configuration", False, 1)
     ]
+
+
+def test_a_score_that_one_side_has_not_is_named() -> None:
+    one = made("live", make_trajectory("e1"), score_of("e1", 1.0))
+    found = compare(one, made("b", make_trajectory("e1")), SPAN)
+    assert told(found) == [("score", "only in live", "not scored yet", False, 1)]

@@ -9,7 +9,7 @@ from rollbus.schemas.codec import encode
 from rollbus.schemas.groups import ClosedGroup
 from rollbus.schemas.trajectories import Location
 from rollbus.streams.batching import make_batch
-from rollbus.streams.replay.digest import bytes_without_location
+from rollbus.streams.replay.digest import Digest, ToldDigest, bytes_without_location, combined
 from tests.builders import make_group, make_member, make_score
 
 PLACES = [
@@ -39,3 +39,32 @@ def test_only_the_location_is_left_out(index: int) -> None:
 def test_a_record_without_location_stays_as_it_is() -> None:
     group = replace(make_group(), members=())
     assert bytes_without_location(group, encode(group)) == encode(group)
+
+
+def digest_of(*outputs: tuple[str, str, Any, bytes]) -> bytes:
+    digest = Digest()
+    for output in outputs:
+        digest.add(*output)
+    return digest.value()
+
+
+def test_topic_key_bytes_and_order_all_tell_one_digest_from_another() -> None:
+    drop, other = b"one", b"other"
+    base = digest_of(("drops", "k", None, drop), ("drops", "k", None, other))
+    changed = [
+        digest_of(("scores", "k", None, drop), ("drops", "k", None, other)),
+        digest_of(("drops", "x", None, drop), ("drops", "k", None, other)),
+        digest_of(("drops", "k", None, drop), ("drops", "k", None, b"others")),
+        digest_of(("drops", "k", None, drop), ("drops", "k", None, b"othes")),
+        digest_of(("drops", "k", None, other), ("drops", "k", None, drop)),
+        digest_of(("drops", "k", None, drop)),
+    ]
+    assert len({base, *changed}) == 1 + len(changed)
+
+
+def test_every_partition_counts_wherever_it_was_decided() -> None:
+    one, other = Digest(), Digest()
+    other.add("drops", "k", None, b"one")
+    assert combined([one, other]) != combined([one, one])
+    assert combined([one, other]) != combined([other, one])
+    assert combined([one, ToldDigest(other.value())]) == combined([one, other])

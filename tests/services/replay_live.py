@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 
 from rollbus.local.tether import tethered
@@ -30,6 +30,7 @@ from tests.services.stream_fixtures import send
 ROOT = Path(__file__).parents[2]
 CLOSING_S = 5.0
 """Longer than any episode or group of CONFIG stays open after its last event."""
+FOR_NOBODY = ConfigApplied(stage="nobody", config_hash="", content="{}")
 Frame = tuple[bytes | None, bytes]
 CONFIG: dict[str, Any] = {
     "worker": {"event_partitions": 3, "tick_interval_ms": 200, "linger_ms": 0},
@@ -154,15 +155,29 @@ async def records(settings: StreamSettings, topic: str) -> list[Any]:
 async def until_settled(settings: StreamSettings, stages: Sequence[AnyStage], topics: Sequence[str]) -> None:
     """Wait until live has read past everything that time had to close, and has nothing more to say.
 
-    Silence alone proves nothing: a killed worker's partitions are silent too until the group notices.
+    Silence alone proves nothing: a killed worker's partitions are silent too until the group notices. A worker need not
+    commit at once what is nothing but time, so a record that is more than time asks it to: a configuration for nobody.
     """
+    stages = [stage for stage in stages if ConfigApplied in stage.input.records]  # not aliases: none are sent
     async with asyncio.timeout(150):
         while True:
             before = await _counts(settings, topics)
             await asyncio.sleep(CLOSING_S)
+            await _send_everywhere(settings, stages, encode(FOR_NOBODY))
             await _until_read(settings, stages)
             if await _counts(settings, topics) == before:
                 return
+
+
+async def _send_everywhere(settings: StreamSettings, stages: Sequence[AnyStage], data: bytes) -> None:
+    producer = AIOKafkaProducer(**settings.kafka.client_options())
+    await producer.start()
+    try:
+        for topic in {stage.input for stage in stages}:
+            for partition in range(partitions_of(topic, settings)):
+                await producer.send(topic.full_name(settings.namespace), data, partition=partition)
+    finally:
+        await producer.stop()
 
 
 async def _counts(settings: StreamSettings, topics: Sequence[str]) -> Counter[str]:

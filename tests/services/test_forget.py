@@ -1,4 +1,4 @@
-"""`rollbus forget` on a real broker and ClickHouse's engine: log, trainer, replay and tables know nobody any more."""
+"""`rollbus forget` on a real broker and ClickHouse's engine: nothing that goes on from here knows of the person."""
 
 import asyncio
 from pathlib import Path
@@ -68,8 +68,15 @@ def test_a_person_is_forgotten_everywhere(
             for table in TABLES
         )
 
+    def exported(name: str) -> set[str]:
+        """Whose trajectories an export writes."""
+        run("export", "trajectories", str(tmp_path / name))
+        texts = [file.read_text() for file in (tmp_path / name).glob("*.jsonl")]
+        return {who for who in LABELS for text in texts if trajectory_id(who) in text}
+
     asyncio.run(fill())
     before = rows_about("bob")
+    assert exported("before") == {"ann", "bob"}
     assert "1 episodes" in run("forget", "--label", "user=ann", "--dry-run")
     assert rows_about("ann") == before > 8
     told = run("forget", "--label", "user=ann")
@@ -77,6 +84,7 @@ def test_a_person_is_forgotten_everywhere(
     assert "weights are not unlearned" in told
     assert "0 are on the list of exclusions from now on; 1 were already" in run("forget", "--label", "user=ann")
     assert (rows_about("ann"), rows_about("bob")) == (0, before)
+    assert exported("after") == {"bob"}
 
     async def look() -> tuple[list[str], set[str]]:
         log = KafkaLog(stream.kafka, namespace=namespace, run_id="main", model="agent")

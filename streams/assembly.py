@@ -181,7 +181,8 @@ def _stub_of(trajectory: Trajectory, now_ms: int) -> Stub:
 
 def _close(state: AssemblyState, episode_id: str, stub: Stub) -> None:
     """Replace an open episode's rows by its new stub; rewards stay, since later ones may supersede them."""
-    late, rows, of_episode = [], state.events.rows, len(episode_id) + len(SEPARATOR)
+    late: list[str] = []
+    rows, of_episode = state.events.rows, len(episode_id) + len(SEPARATOR)
     for key in state.open.pop(episode_id).keys:
         row = rows[key]
         if row.kind == REFUSED or (row.kind == "r" and not stub.excluded):

@@ -83,7 +83,7 @@ def merge(turns: Iterable[tuple[int, TurnRecorded]]) -> tuple[History, ...]:
     growing: list[_Growing] = []
     for index, turn in turns:
         prompt, completion = turn.prompt_token_ids or b"", turn.completion_token_ids or b""
-        history = None
+        history: _Growing | None = None
         for candidate in growing:
             if candidate.is_prefix_of(prompt) and (history is None or candidate.length() > history.length()):
                 history = candidate

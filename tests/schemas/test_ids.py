@@ -39,6 +39,6 @@ def test_a_stable_id_is_the_uuid5_of_its_parts(kind: str, part: str) -> None:
     assert ids.stable_id(kind, part, 7) == str(uuid.uuid5(ids.NAMESPACE, name))
 
 
-@given(st.lists(st.dictionaries(TEXT, TEXT | st.integers() | st.none() | st.lists(TEXT))))
+@given(st.lists(st.dictionaries(TEXT, TEXT) | st.dictionaries(TEXT, TEXT | st.integers() | st.none() | st.lists(TEXT))))
 def test_a_history_hashes_as_its_canonical_json_does(messages: list[dict[str, Any]]) -> None:
     assert ids.messages_hash(messages) == ids.content_hash(messages)

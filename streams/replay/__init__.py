@@ -4,13 +4,18 @@ Files in reading order:
 
     plan              what to replay: stages, configurations, how rewards and scores are treated
     rounds            the partitions of a recorded topic, merged by (tick, partition, offset)
+    reader, stages    one stage with its states; the stages of a plan
     chain             the stages' own pure steps, one after the other, without Faust
+    made, lane        the first input's stages partition by partition, and what they made in one order again
+    lane_kafka, lanes_kafka   a lane in a process of its own, and that process as its starter sees it
+    processes         how many such processes a replay is worth
     recorded          what live wrote down of the outside world: scores, outcomes, policy versions, configurations
     digest, code      what came out in one line per stage, and which code made it
     output            where records go; in memory here, on Kafka in writer_kafka
     range_kafka       offsets, times and ticks to offsets; what is gone
     source_kafka      a bounded range, read
-    manifest_kafka    which replays there are, and which count
+    manifest_kafka, namespace_kafka   which replays there are, and which count; their topics
+    chain_kafka, passage_kafka        a chain connected to what live wrote down; a range on its way through it
     run_kafka         one replay from start to manifest; shadow: one that follows the live topics
-    compare, compare_kafka   what came out otherwise, and why
+    side, compare, compare_kafka   what came out otherwise, and why
 """

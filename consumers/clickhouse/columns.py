@@ -61,7 +61,7 @@ def encode(table: str, rows: Sequence[Row], types: Mapping[str, ClickHouseType],
         _write_text(types[name].insert_name, body)
         context.start_column(name)
         types[name].write_column(values, body, context)
-    compressor = get_compressor(compression)
+    compressor: Any = get_compressor(compression)
     return bytes(compressor.compress_block(body)) + (compressor.flush() or b"")
 
 

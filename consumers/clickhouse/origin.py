@@ -35,7 +35,7 @@ class Origin:
         return columns
 
     @staticmethod
-    def columns(origins: "Sequence[Origin]") -> dict[str, list[Any]]:
+    def columns(origins: "Sequence[Origin]") -> dict[str, Sequence[Any]]:
         """Return the coordinates of many rows, column by column."""
         return {
             "namespace": [origin.namespace for origin in origins],

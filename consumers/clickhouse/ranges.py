@@ -169,8 +169,10 @@ class PartitionBuffer:
     def _read(self, record: KafkaRecord) -> Entry:
         value = record.value or b""
         digest = hashlib.blake2b(value, digest_size=16).digest()
-        rows, letters = self._given_up(record) if len(self._joiner) else ([], 0)
-        event, fills, origin = None, _NOTHING, self._origin(record)
+        rows = self._given_up(record) if len(self._joiner) else []
+        letters = len(rows)
+        event: Event | None = None
+        fills, origin = _NOTHING, self._origin(record)
         try:
             whole = self._joiner.add(record) if is_chunk(value) else record
             if whole is not None:
@@ -185,10 +187,9 @@ class PartitionBuffer:
             letters += 1
         return _entry(record.offset, len(value), digest, rows, letters, event, fills, origin)
 
-    def _given_up(self, record: KafkaRecord) -> tuple[Rows, int]:
+    def _given_up(self, record: KafkaRecord) -> Rows:
         lost = self._joiner.give_up(record.timestamp_ms)
-        rows = [row for first, what in lost for row in self._dead_letter(first, "MissingChunkError", what)]
-        return rows, len(lost)
+        return [row for first, what in lost for row in self._dead_letter(first, "MissingChunkError", what)]
 
     def _dead_letter(self, record: KafkaRecord, error_class: str, message: str) -> Rows:
         letter = DeadLetter(

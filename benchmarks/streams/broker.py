@@ -1,5 +1,6 @@
 """A broker of the benchmark's own, in a temporary folder, for as long as the block lasts."""
 
+import os
 import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -13,10 +14,16 @@ from rollbus.local.tether import tethered
 
 
 class Broker(NamedTuple):
-    """Where it answers, and where its log files lie."""
+    """Where it answers, where its log files lie, and which process it is."""
 
     bootstrap_servers: str
     data: Path
+    pid: int
+
+    def cpu_seconds(self) -> float:
+        """Return the processor time that it has used so far."""
+        fields = Path(f"/proc/{self.pid}/stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 @contextmanager
@@ -29,6 +36,7 @@ def broker() -> Iterator[Broker]:
         try:
             process.start()
             process.wait_until_healthy()
-            yield Broker(service.address, folder / "data")
+            assert process.identity is not None
+            yield Broker(service.address, folder / "data", process.identity.pid)
         finally:
             process.stop()

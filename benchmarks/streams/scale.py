@@ -3,19 +3,23 @@
 python -m benchmarks.streams.scale [episodes]
 
 A rate is that of the trajectories between the first tenth and the last, by the time at which they were written: what
-starting and stopping take is not in it.
+starting and stopping take is not in it. Workers, broker and the reader of the result share this machine's cores, so a
+rate of two workers says as much about the cores as about the workers. What carries over to other machines is the
+processor time per event, of each of them: it is the same for two workers as for one where sharing costs nothing.
 """
 
 import asyncio
 import gc
+import os
 import random
 import sys
 import time
 from contextlib import AsyncExitStack
+from dataclasses import dataclass
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from benchmarks.streams.broker import broker
+from benchmarks.streams.broker import Broker, broker
 from benchmarks.streams.events import EVENTS, NOWHERE, episode
 from benchmarks.streams.load import AT_ONCE, load
 from benchmarks.streams.pipeline import resident_bytes
@@ -38,20 +42,58 @@ GROUPS = 5_000
 PATIENCE_S = 120.0
 
 
-async def rate(bootstrap_servers: str, episodes: int, *, workers: int = 1, at_once: int = AT_ONCE) -> float:
-    """Return the events per second at which workers assemble a backlog."""
-    namespace = f"scale-{time.time_ns()}."
-    await load(bootstrap_servers, namespace, episodes, at_once=at_once)
-    async with AsyncExitStack() as running:
-        reading = asyncio.create_task(_written(bootstrap_servers, namespace, episodes))
-        joining = (
-            running.enter_async_context(a_worker(bootstrap_servers, namespace, NO_TICKS, ("assembly",)))
-            for _ in range(workers)
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """How fast a backlog was assembled, and what it took."""
+
+    per_s: float
+    worker_us: float
+    """Processor time per event, of all workers together; from when the last was open to the last trajectory."""
+    broker_us: float
+    reader_us: float
+
+    @property
+    def needs(self) -> float:
+        """Cores that this rate keeps busy."""
+        return self.per_s * (self.worker_us + self.broker_us + self.reader_us) / 1e6
+
+    def __str__(self) -> str:
+        """Say it in one line."""
+        return (
+            f"{self.per_s:.0f} events/s; processor time per event: workers {self.worker_us:.0f} µs, "
+            f"broker {self.broker_us:.0f} µs, reader {self.reader_us:.0f} µs"
         )
-        await asyncio.gather(*joining)
+
+
+async def rate(running: Broker, episodes: int, *, workers: int = 1, at_once: int = AT_ONCE) -> Rate:
+    """Measure how workers assemble a backlog."""
+    namespace, servers = f"scale-{time.time_ns()}.", running.bootstrap_servers
+    await load(servers, namespace, episodes, at_once=at_once)
+    async with AsyncExitStack() as stack:
+        before = running.cpu_seconds(), time.process_time()
+        reading = asyncio.create_task(_written(servers, namespace, episodes))
+        joining = (
+            stack.enter_async_context(a_worker(servers, namespace, NO_TICKS, ("assembly",))) for _ in range(workers)
+        )
+        done = await asyncio.gather(*joining)
         times = sorted(await asyncio.wait_for(reading, PATIENCE_S))
-    tenth = len(times) // 10
-    return (len(times) - 2 * tenth) * EVENTS / ((times[-tenth - 1] - times[tenth]) / 1000)
+        broker_s, reader_s = running.cpu_seconds() - before[0], time.process_time() - before[1]
+    tenth, events = len(times) // 10, episodes * EVENTS
+    per_s = (len(times) - 2 * tenth) * EVENTS / ((times[-tenth - 1] - times[tenth]) / 1000)
+    cpu_s = sum(worker["cpu_seconds"] for worker in done)
+    return Rate(per_s, *(seconds / events * 1e6 for seconds in (cpu_s, broker_s, reader_s)))
+
+
+def two_beside_one(one: Rate, two: Rate, cores: int) -> str:
+    """Say what a second worker cost and gave, and whether this machine could show more."""
+    most = cores / (one.worker_us + one.broker_us + one.reader_us) * 1e6
+    said = [
+        f"two workers take {two.worker_us / one.worker_us:.2f} times the processor time per event of one, "
+        f"and run {two.per_s / one.per_s:.2f} times as fast",
+        f"  one worker with its broker and reader kept {one.needs:.1f} of {cores} cores busy, two {two.needs:.1f}; "
+        f"{cores} cores can give {most:.0f} events/s, {most / one.per_s:.2f} times one worker, however many workers",
+    ]
+    return "\n".join(said)
 
 
 async def _written(bootstrap_servers: str, namespace: str, expected: int) -> list[int]:
@@ -133,14 +175,18 @@ async def main(episodes: int) -> None:
     """Print all figures."""
     print(f"an open group of 8 with 7 members: {memory_of_groups() / 1000:.1f} kB of memory")
     with broker() as running:
-        servers = running.bootstrap_servers
-        one = await rate(servers, episodes)
-        print(f"one worker: {one:.0f} events/s")
-        two = await rate(servers, episodes, workers=2)
-        print(f"two workers: {two:.0f} events/s, {two / one:.2f} times one")
-        crowded = await rate(servers, episodes, at_once=10 * AT_ONCE)
-        print(f"one worker, ten times the open episodes: {crowded:.0f} events/s, {crowded / one:.2f} times")
-        await restoring(servers, 2 * episodes)
+        one = await rate(running, episodes)
+        print(f"one worker: {one}")
+        two = await rate(running, episodes, workers=2)
+        print(f"two workers: {two}")
+        print(two_beside_one(one, two, len(os.sched_getaffinity(0))))
+        crowded = await rate(running, episodes, at_once=10 * AT_ONCE)
+        slower = crowded.worker_us / one.worker_us
+        print(f"one worker, ten times the open episodes: {crowded}")
+        print(
+            f"  {crowded.per_s / one.per_s:.2f} times as fast, {slower:.2f} times the workers' processor time per event"
+        )
+        await restoring(running.bootstrap_servers, 2 * episodes)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What turns a batch into new weights: `protocol` is the seam, `wire` its JSON over HTTP.
+"""What turns a batch into new weights: `protocol` is the seam, `wire` and `wire_batch` the same over HTTP.
 
 memory                                     the shipped fake: weights are a hash of what was trained
 art_client                                 an art-server elsewhere

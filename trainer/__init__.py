@@ -8,7 +8,7 @@ step_context     what the steps of a run share
 ledger, lineage  which step is next, from which weights; how far apart two versions are
 alarm            metrics of the last steps → a pause, where training runs away
 accounting       what the backend did → the records that say so
-log              what the trainer asks of the log: `log_kafka` (with `reading_kafka`), `log_memory`; `reading_ahead` of it
+log              what the trainer asks of the log: `log_kafka` (with `reading_kafka`), `log_memory`; `reading_ahead`
 backends         what turns a batch into new weights: art-server, art-local, art-released, memory
 conversation     a trajectory's chat as messages, for backends that render text themselves
 appending        one line to a journal, whole or not at all

@@ -49,7 +49,7 @@ class Allowance:
                 body[name] = min(int(body.get(name) or each), each)
             taken = answers * min(body[name] for name in asked)
             self.left -= taken
-            return taken
+            return int(taken)
 
     def settle(self, taken: int, answer: Any) -> None:
         """Give back what a call left over, as far as its answer says."""
@@ -83,7 +83,8 @@ def limited(client: Client, allowance: Allowance) -> Client:
             f"{original.__name__} has no method `post`: what it samples cannot be limited; give `Attempt.wrap` an "
             "openai.OpenAI or openai.AsyncOpenAI, or a run without a budget of tokens"
         )
-    twin = object.__new__(type(original.__name__, (original,), {"post": _within(post, allowance)}))
+    limiting = type(original.__name__, (original,), {"post": _within(post, allowance)})
+    twin: Client = object.__new__(limiting)
     twin.__dict__.update(
         {name: value for name, value in vars(client).items() if getattr(value, "_client", None) is not client}
     )

@@ -98,8 +98,8 @@ class StagePartition:
                     self._write(outgoing, result)
                 except RecordError as error:  # the others of this step still go out
                     refused.append((raw, error))
-        for raw, error in sorted(refused, key=lambda each: each[0].offset):  # not as the batch's bounds had it
-            self._dead_letter(raw, error, result)
+        for raw, refusal in sorted(refused, key=lambda each: each[0].offset):  # not as the batch's bounds had it
+            self._dead_letter(raw, refusal, result)
         result.quiet = not result.outputs and all(type(incoming.record) is Tick for _, incoming in read)
         if not (hold_quiet and result.quiet):
             result.changelog = self.state.drain()

@@ -128,7 +128,7 @@ class ClickHouse:
         if token is not None:
             settings["insert_deduplication_token"] = token
         client = self._connected()
-        client.raw_insert(insert_block=body, settings=settings, compression=client.write_compression)
+        client.raw_insert("", insert_block=body, settings=settings, compression=client.write_compression)
 
     def close(self) -> None:
         """Close the connection; the next use opens another."""

@@ -3,7 +3,7 @@
 import asyncio
 import sys
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import click
 
@@ -14,6 +14,7 @@ from rollbus.cli.stages import all_stages
 
 if TYPE_CHECKING:
     from rollbus.settings import Settings
+    from rollbus.streams.acls import Role
 
 HOUR_MS = 3_600_000
 ROLES = ("producer", "worker", "trainer", "sink", "resampler", "replay", "promote", "forget", "operator")
@@ -88,7 +89,7 @@ def acls_(settings: "Settings", roles: tuple[str, ...]) -> None:
         if roles and role not in roles:
             continue
         click.echo(f"# {role}: --allow-principal 'User:<{role}>'")
-        for acl in acls(role, settings.stream_settings().namespace, stages):
+        for acl in acls(cast("Role", role), settings.stream_settings().namespace, stages):
             click.echo(acl.arguments())
     if not roles:
         for program, needs in OTHERS.items():

@@ -202,9 +202,8 @@ class Chain:
         return [next(iter(found[partition])) for partition, _ in waiting]
 
     def _emit(self, reader: Reader, partition: int, out: Outgoing) -> None:
-        reader.records_out += 1
         data = encode(out.record)
-        reader.digests[partition].add(out.topic.name, out.key, out.record, data)
+        reader.count(partition, out.topic.name, out.key, out.record, data)
         self._place(reader, out.topic, out.key, out.record, data)
 
     def _place(self, reader: Reader, topic: Topic, name: str, record: Any, data: bytes) -> None:
@@ -321,9 +320,8 @@ class Chain:
     def _dead_letter(self, reader: Reader, raw: RawRecord, place: Partition, error: RecordError) -> None:
         letter = dead_letter(raw, place, error, stage=reader.name, app_version=self._app_version)
         reader.dead_letters += 1
-        reader.records_out += 1
         data = encode(letter)
-        reader.digests[place.partition].add(DEAD_LETTERS.name, "", letter, data)
+        reader.count(place.partition, DEAD_LETTERS.name, "", letter, data)
         self._hold_letter(reader, raw.key, data)
 
     def _hold_letter(self, reader: Reader, key: bytes | None, data: bytes) -> None:

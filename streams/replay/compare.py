@@ -14,7 +14,8 @@ from rollbus.schemas.groups import Group
 from rollbus.schemas.trajectories import Score
 from rollbus.streams.replay.side import Assembled, Side, Span
 
-K, V = TypeVar("K", bound=Any), TypeVar("V")
+K = TypeVar("K", bound=Any)
+V = TypeVar("V")
 
 EXAMPLES = 3
 Kind = Literal["trajectory", "score", "group", "signal", "curriculum", "batch"]

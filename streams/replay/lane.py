@@ -116,7 +116,10 @@ class Lane(Chain):
 class Messages(Protocol):
     """What one lane made, in its order."""
 
-    partitions: Sequence[int]
+    @property
+    def partitions(self) -> Sequence[int]:
+        """Whose records it made."""
+        ...
 
     async def read(self) -> Message:
         """Return the next message; after `MadeAll` nothing is asked for."""

@@ -47,4 +47,5 @@ class Made(NamedTuple):
         if self.head is None:
             return decode(self.data)
         told = self.answers
-        return Headed(decode(self.head), None if told is None else {name: Answer(*said) for name, *said in told})
+        answers = None if told is None else {name: Answer(value, error) for name, value, error in told}
+        return Headed(decode(self.head), answers)

@@ -37,6 +37,13 @@ class Reader:
         inner = stage.stage if isinstance(stage, PureAsEffects) else stage
         return cls(inner, stage.name, stage.input, not pure, states, [Digest() for _ in range(count)])
 
+    def count(self, partition: int, topic: str, key: str, record: Any, data: bytes) -> None:
+        """Take an output of a partition that runs here into account."""
+        self.records_out += 1
+        digest = self.digests[partition]
+        assert isinstance(digest, Digest)
+        digest.add(topic, key, record, data)
+
     def digest(self) -> StageDigest:
         """Return what it made, so far."""
         return StageDigest(

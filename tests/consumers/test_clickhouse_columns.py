@@ -7,7 +7,7 @@ import sys
 from array import array
 from typing import Any
 
-import lz4.frame
+import lz4.frame  # type: ignore[import-untyped]
 import pytest
 from clickhouse_connect.datatypes.base import ClickHouseType
 from clickhouse_connect.datatypes.registry import get_from_name
@@ -78,7 +78,8 @@ def test_a_range_gives_the_rows_of_its_records() -> None:
 
 @pytest.mark.parametrize("field", ["prompt_token_ids", "completion_token_ids", "logprobs"])
 def test_tokens_that_are_not_whole_numbers_are_a_dead_letter(field: str) -> None:
-    event = dataclasses.replace(make_turn(untrainable="length_mismatch"), **{field: b"\x01\x02\x03"})
+    torn: dict[str, Any] = {field: b"\x01\x02\x03"}
+    event = dataclasses.replace(make_turn(untrainable="length_mismatch"), **torn)
     reading = PartitionBuffer(namespace="t.", topic="episode-events", partition=0, start=0)
     reading.add(KafkaRecord("episode-events", 0, 0, START_MS, b"k", encode_record(event)))
     made = reading.cut()

@@ -64,7 +64,7 @@ def test_tokens_and_logprobs_are_lists_of_their_own_table() -> None:
     assert "turn_tokens" not in {name for name, _ in rows_of(make_turn(untrainable="no_token_ids"), ORIGIN)}
 
 
-SAMPLING = {
+SAMPLING: dict[str, Any] = {
     "temperature": 0.7,
     "top_p": 0.9,
     "top_k": 40,

@@ -38,7 +38,7 @@ def mortal(death: Death) -> None:
 
     from rollbus import resample_kafka
 
-    class Consumer(AIOKafkaConsumer):
+    class Consumer(AIOKafkaConsumer):  # type: ignore[misc]
         async def commit(self, offsets: Any = None) -> None:
             death.at("taken")
             await super().commit(offsets)
@@ -73,4 +73,5 @@ async def main(servers: str, namespace: str, path: str, changes: dict[str, Any])
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[2]))
     logging.basicConfig(level=logging.INFO)
-    asyncio.run(main(*sys.argv[1:4], json.loads(sys.argv[4]) if len(sys.argv) > 4 else {}))  # type: ignore[call-arg]
+    servers, namespace, path, *changes = sys.argv[1:]
+    asyncio.run(main(servers, namespace, path, json.loads(changes[0]) if changes else {}))

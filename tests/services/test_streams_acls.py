@@ -284,7 +284,7 @@ async def test_the_printed_permissions_are_enough_for_each_role_and_no_more(
     server: str, namespace: str, tmp_path: Path
 ) -> None:
     await ensure_topics(settings_of(server, namespace, "admin"), pipeline())
-    configs = {role: tmp_path / f"{role}.yaml" for role in ROLES}
+    configs: dict[str, Path] = {role: tmp_path / f"{role}.yaml" for role in ROLES}
     for role, config in configs.items():
         kafka = f"{{bootstrap_servers: '{server}', security_protocol: SASL_PLAINTEXT, sasl_mechanism: PLAIN, "
         kafka += f"username: {role}, password: {PASSWORD}}}"

@@ -41,11 +41,14 @@ async def test_an_assignment_is_over_while_its_partitions_still_open(monkeypatch
     async def stop(producer: Any) -> None:
         pass
 
+    def fail(error: BaseException) -> None:
+        raise error
+
     monkeypatch.setattr(transaction, "new_producer", lambda settings, name: producer)
     monkeypatch.setattr(transaction, "stop_producer", stop)
     monkeypatch.setattr(app, "FaustHost", Host)
     settings = StreamSettings(namespace="t.", event_partitions=1)
-    hosted = app.StageApp(CountStage(), settings, on_fatal=pytest.fail, on_partitions=told.append)
+    hosted = app.StageApp(CountStage(), settings, on_fatal=fail, on_partitions=told.append)
     await hosted._assigned(hosted.app, {TP(*PLACE)})
     assert not producer.begun.is_set()  # not even begun: the callback has returned
     await producer.begun.wait()

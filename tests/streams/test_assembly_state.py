@@ -1,12 +1,17 @@
 """What assembly's index says is missing of a writer, whatever the order of arrival."""
 
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from rollbus.schemas.events import Event, WriterClosed
 from rollbus.streams.assembly_state import EventRow, OpenEpisode
 
-ENVELOPE = {"event_id": "e", "episode_id": "e", "root_episode_id": "e", "occurred_at_ms": 0, "episode_started_at_ms": 0}
+ENVELOPE: dict[str, Any] = {
+    **dict.fromkeys(("event_id", "episode_id", "root_episode_id"), "e"),
+    **dict.fromkeys(("occurred_at_ms", "episode_started_at_ms"), 0),
+}
 
 
 def event_of(sequence: int, count: int | None) -> Event:

@@ -231,7 +231,7 @@ async def test_a_backend_that_lost_the_version_meanwhile_stops_the_run_and_train
 
     class Replaced(MemoryBackend):
         async def submit(self, request: Any) -> str:
-            return await (replaced if request.base_version else super()).submit(request)
+            return await (replaced.submit(request) if request.base_version else super().submit(request))
 
     with pytest.raises(Exception, match="the model has moved on to 0"):
         await world.trainer(backend=Replaced(step_s=UPDATE_S)).run(until_idle=True)

@@ -24,7 +24,8 @@ class MemoryLane:
     messages: AsyncIterator[Message]
 
     async def read(self) -> Message:
-        return pickle.loads(pickle.dumps(await anext(self.messages)))
+        message: Message = pickle.loads(pickle.dumps(await anext(self.messages)))
+        return message
 
 
 async def replayed_in_lanes(

@@ -13,8 +13,8 @@ from rollbus.streams.replay.scores import HeadedScoring, RecordedScoring
 from rollbus.streams.scoring import ScoringStage
 from rollbus.streams.stage import Incoming
 from tests.streams.replay.lanes import replayed_in_lanes
-from tests.streams.replay.memory import Frames
-from tests.streams.replay.test_chain import INPUTS, SEEDS, few, recorded, replayed, stages_of
+from tests.streams.replay.memory import Frames, replayed
+from tests.streams.replay.test_chain import INPUTS, SEEDS, few, recorded, stages_of
 from tests.streams.simulation.history import ASSEMBLY, Past, live
 from tests.streams.simulation.judging import REGISTRY
 

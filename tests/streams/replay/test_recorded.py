@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from rollbus.schemas.codec import decode, encode
-from rollbus.schemas.config import BatchingConfig, GroupingConfig, RunConfig
+from rollbus.schemas.config import AssemblyConfig, BatchingConfig, GroupingConfig, RunConfig, ScoringConfig
 from rollbus.schemas.control import ConfigApplied, Tick
 from rollbus.schemas.groups import StepOutcome, TrainingBatch
 from rollbus.schemas.topics import BATCHES, RUN_LOG, SCORES
@@ -56,13 +56,13 @@ def test_commands_that_only_live_could_follow_are_not_told() -> None:
 
 
 def test_a_configuration_that_the_replay_overrides_is_changed_or_left_out() -> None:
-    plan = ReplayPlan("again", Bound(), Bound(), chain_of(()), assembly=None, scoring=None, runs=(RUN,),
-                      new_grouping=GroupingConfig(group_size=8), new_scoring=object())  # type: ignore[arg-type] # fmt: skip
-    log = [make_config("grouping", OTHER, run_id="main"), make_config("scoring", RUN),
-           make_config("assembly", RUN), make_tick(0)]  # fmt: skip
+    plan = ReplayPlan("again", Bound(), Bound(), chain_of(()), assembly=AssemblyConfig(), scoring=ScoringConfig(),
+                      runs=(RUN,), new_grouping=GroupingConfig(group_size=8), new_scoring=ScoringConfig())  # fmt: skip
+    given = make_config("grouping", OTHER, run_id="main")
+    log = [given, make_config("scoring", RUN), make_config("assembly", RUN), make_tick(0)]
     grouping, assembly = collected(log, 0, plan.change)[0]
     assert RunConfig.model_validate_json(grouping.content).grouping.group_size == 8
-    assert grouping.config_hash != log[0].config_hash
+    assert grouping.config_hash != given.config_hash
     assert assembly is log[2]
 
 

@@ -21,7 +21,8 @@ from rollbus.streams.stage import Incoming
 
 Cheat = Literal["", "offsets_apart", "outputs_apart", "row_left_out", "no_fencing", "read_uncommitted"]
 """A guarantee that is missing, for the negative controls."""
-K, V = TypeVar("K"), TypeVar("V")
+K = TypeVar("K")
+V = TypeVar("V")
 Place = tuple[str, int]
 """A topic without namespace, and its partition."""
 

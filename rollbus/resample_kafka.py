@@ -8,8 +8,9 @@ from aiokafka.errors import KafkaError
 
 from rollbus.resample import Resampler
 from rollbus.schemas.codec import decode
-from rollbus.schemas.errors import RecordError, UnavailableError
+from rollbus.schemas.errors import RecordError
 from rollbus.schemas.groups import ResampleRequested
+from rollbus.schemas.stopping_kafka import stop_quietly
 from rollbus.schemas.topics import RESAMPLE_REQUESTS
 from rollbus.streams.settings import StreamSettings
 
@@ -43,10 +44,10 @@ async def resample(settings: StreamSettings, run_id: str, resampler: Resampler, 
                 return
             resampler.begin(request)
     except (KafkaError, OSError) as error:
-        raise UnavailableError(f"Kafka at {settings.kafka.bootstrap_servers}: {error!r}") from error
+        raise settings.kafka.unavailable(error) from error
     finally:
         stopping.cancel()
-        await consumer.stop()
+        await stop_quietly(consumer.stop)
         await resampler.finish()
 
 

@@ -9,5 +9,7 @@ Files in reading order:
     codec, chunks, joining               records to bytes and back, large ones in parts
     avro_types, avro_compiled, making    schemas from the dataclasses, and quick ways to read and write them
     soundness, lineage, attempts         rules that records share
-    config, kafka_connection, errors     what every process has; `lazy`: names imported when they are used
+    kafka_connection, payload_kafka,     to the broker, to payload by its location, and away from a broken client
+      stopping_kafka
+    config, errors                       what every process has; `lazy`: names imported when they are used
 """

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 
+from rollbus.schemas.stopping_kafka import stop_quietly
 from rollbus.streams.batch import Partition
 from rollbus.streams.settings import StreamSettings
 
@@ -42,4 +43,4 @@ class EndOffsets:
     async def stop(self) -> None:
         """Disconnect."""
         if self._consumer is not None:
-            await self._consumer.stop()
+            await stop_quietly(self._consumer.stop)

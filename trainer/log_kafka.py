@@ -9,7 +9,6 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import TypeVar
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-from aiokafka.errors import KafkaError
 
 from rollbus.schemas.chunks import split
 from rollbus.schemas.codec import decode, encode
@@ -20,6 +19,7 @@ from rollbus.schemas.groups import TrainingBatch
 from rollbus.schemas.kafka_connection import KafkaConnection
 from rollbus.schemas.payload_kafka import KafkaPayload
 from rollbus.schemas.steps import Evaluation
+from rollbus.schemas.stopping_kafka import stop_quietly
 from rollbus.schemas.topics import (
     BATCHES,
     DEAD_LETTERS,
@@ -39,7 +39,7 @@ from rollbus.trainer.connection_kafka import IDLE_FETCH_WAIT_MS, kafka_errors, p
 from rollbus.trainer.joining import Joiner
 from rollbus.trainer.ledger import LedgerRecord
 from rollbus.trainer.log import NextBatch, Publication, names
-from rollbus.trainer.reading_kafka import EvaluationReader, ExclusionReader, Follower, PauseReader, read_all
+from rollbus.trainer.reading_kafka import EvaluationReader, ExclusionReader, PauseReader, read_all
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
@@ -47,7 +47,6 @@ logger = logging.getLogger(__name__)
 STAGE = "trainer"
 TRANSACTION_TIMEOUT_MS = 10_000
 """An open transaction holds back every reader of committed records; ours take well under a second."""
-STOP_TIMEOUT_S = 5.0
 _TOPICS: tuple[Topic, ...] = (
     *(BATCHES, TRAINING_STEPS, POLICY_VERSIONS, RUN_LOG, DROPS, DEAD_LETTERS, SCORES, TRAJECTORIES, EVALUATIONS),
     EXCLUSIONS,
@@ -154,7 +153,7 @@ class KafkaLog:
                 await producer.commit_transaction()
         except BaseException:
             self._producer = None
-            await _stop_quietly(producer)
+            await stop_quietly(producer.stop)
             raise
 
     async def fetch(self, locations: Collection[Location]) -> Mapping[Location, Trajectory]:
@@ -180,10 +179,10 @@ class KafkaLog:
         self._producer = self._consumer = None
         for client in (producer, consumer):
             if client is not None:
-                await _stop_quietly(client)
+                await stop_quietly(client.stop)
         for reader in (self._payload, *self._exclusions, self._pauses, self._evaluations):
             if reader is not None:
-                await _stop_quietly(reader)
+                await stop_quietly(reader.close)
 
     async def _send_all(self, producer: AIOKafkaProducer, publications: Sequence[Publication]) -> None:
         waiting = []
@@ -215,17 +214,3 @@ def _opened(client: T | None) -> T:
     if client is None:
         raise UnavailableError("the trainer's log is not open")
     return client
-
-
-async def _stop_quietly(client: AIOKafkaProducer | AIOKafkaConsumer | KafkaPayload | Follower) -> None:
-    """Stop a client that may be broken: what it still wants to say is not waited for long."""
-    stop = client.close if isinstance(client, KafkaPayload | Follower) else client.stop
-    try:
-        async with asyncio.timeout(STOP_TIMEOUT_S):
-            await stop()
-    except (KafkaError, OSError, TimeoutError) as error:
-        logger.debug("while stopping a client: %r", error)
-    except asyncio.CancelledError:  # aiokafka lets the one of a fetch that it has cancelled itself escape
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
-            raise

@@ -17,6 +17,7 @@ from rollbus.consumers.clickhouse.chunk_joiner import KafkaRecord
 from rollbus.consumers.clickhouse.settings import SinkSettings
 from rollbus.schemas.errors import UnavailableError
 from rollbus.schemas.making import maker
+from rollbus.schemas.stopping_kafka import stop_quietly
 from rollbus.schemas.topics import MAX_MESSAGE_BYTES, TOPICS
 
 logger = logging.getLogger(__name__)
@@ -75,13 +76,13 @@ class KafkaSource(ConsumerRebalanceListener):  # type: ignore[misc]
         try:
             await self._consumer.start()
         except KafkaError as error:
-            await self._consumer.stop()
-            raise UnavailableError(f"Kafka at {self._settings.kafka.bootstrap_servers}: {error}") from error
+            await stop_quietly(self._consumer.stop)
+            raise self._settings.kafka.unavailable(error) from error
 
     async def stop(self) -> None:
         """Leave the group."""
         if self._consumer is not None:
-            await self._consumer.stop()
+            await stop_quietly(self._consumer.stop)
 
     async def poll(self, timeout_s: float) -> Fetched:
         """Return what came within the time; raises UnavailableError."""
@@ -94,7 +95,7 @@ class KafkaSource(ConsumerRebalanceListener):  # type: ignore[misc]
             if generation != self.generation:
                 return Fetched(self.generation, {}, {}, (), {})
             self.read_again()
-            raise UnavailableError(f"Kafka at {self._settings.kafka.bootstrap_servers}: {error!r}") from error
+            raise self._settings.kafka.unavailable(error) from error
         if generation != self.generation:
             return Fetched(self.generation, {}, {}, (), {})
         records = tuple(
@@ -117,7 +118,7 @@ class KafkaSource(ConsumerRebalanceListener):  # type: ignore[misc]
             self.read_again()
             return False
         except KafkaError as error:
-            raise UnavailableError(f"Kafka at {self._settings.kafka.bootstrap_servers}: {error!r}") from error
+            raise self._settings.kafka.unavailable(error) from error
         return True
 
     def end_offset(self, partition: Partition) -> int:

@@ -18,6 +18,7 @@ from rollbus.schemas.codec import decode
 from rollbus.schemas.errors import RecordError
 from rollbus.schemas.kafka_connection import KafkaConnection
 from rollbus.schemas.steps import Evaluation, StepCompleted
+from rollbus.schemas.stopping_kafka import stop_quietly
 from rollbus.schemas.topics import EVALUATIONS, MAX_MESSAGE_BYTES, TRAINING_STEPS
 
 logger = logging.getLogger(__name__)
@@ -52,7 +53,7 @@ async def follow(
     except KafkaError as error:
         raise kafka.unavailable(error) from error
     finally:
-        await consumer.stop()
+        await stop_quietly(consumer.stop)
         await asyncio.to_thread(run_logger.close)
 
 

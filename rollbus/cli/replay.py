@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 import click
 
+from rollbus.cli.groups import Verbs
 from rollbus.cli.output import Console
 from rollbus.cli.replay_plan import plan_of, registry_for, replay_of
 from rollbus.cli.replay_shown import ProgressLine, show_comparison, show_manifest, show_replays
@@ -51,7 +52,7 @@ def options(command: Callable[..., Any]) -> Callable[..., Any]:
     return command
 
 
-@click.group(invoke_without_command=True)
+@click.group(cls=Verbs, invoke_without_command=True)
 @options
 @click.pass_context
 def replay(ctx: click.Context, /, **chosen: Any) -> None:

@@ -1,11 +1,10 @@
 """Letting go of a client that may be broken ends nothing but the client."""
 
 import asyncio
-from typing import Any, cast
 
 import pytest
 
-from rollbus.trainer.log_kafka import _stop_quietly
+from rollbus.schemas.stopping_kafka import stop_quietly
 
 
 class LeakingClient:
@@ -23,12 +22,12 @@ class HangingClient:
         await asyncio.sleep(60)
 
 
-async def test_a_cancelled_fetch_of_the_client_does_not_end_the_trainer() -> None:
-    await _stop_quietly(cast(Any, LeakingClient()))
+async def test_a_cancelled_fetch_of_the_client_does_not_end_its_owner() -> None:
+    await stop_quietly(LeakingClient().stop)
 
 
-async def test_a_cancelled_trainer_does_not_go_on_after_its_client() -> None:
-    stopping = asyncio.create_task(_stop_quietly(cast(Any, HangingClient())))
+async def test_a_cancelled_owner_does_not_go_on_after_its_client() -> None:
+    stopping = asyncio.create_task(stop_quietly(HangingClient().stop))
     await asyncio.sleep(0)
     stopping.cancel()
     with pytest.raises(asyncio.CancelledError):

@@ -4,7 +4,8 @@ Files in reading order:
 
     stage, state      what a stage is, and the rows it remembers
     stage_state, clock, deadlines, rows, chunking                 what every stage has
-    alias, assembly, scoring, grouping, curriculum, batching      the stages' decisions: pure
+    alias, assembly, scoring, grouping, group_scoring,            the stages' decisions: pure
+      curriculum, batching, resample
     histories, grouping_maths, lineage, curriculum_<mode>         their arithmetic
     rewards/          reward functions by name
     stages, flow      which stages there are, and all of them over a log in memory
@@ -14,7 +15,8 @@ Files in reading order:
     changelog_kafka, output_kafka                                 its state restored, its records written
     transport, app    Faust hosts the stages
     worker            a process: stages, ticker, watchdog, metrics
-    topics, topics_kafka, repair_kafka                            what an operator needs
+    topics, topics_kafka, acls, names, repair_kafka, run_status,  what an operator needs
+      operator_kafka, sending_kafka
     replay/                                                       the same log, decided again; shadows; comparisons
     forget, forget_kafka                                          who is not to be used any more
 """

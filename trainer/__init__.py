@@ -7,8 +7,12 @@ step             an opened step → the transaction that closes it, in the order
 step_context     what the steps of a run share
 ledger, lineage  which step is next, from which weights; how far apart two versions are
 alarm            metrics of the last steps → a pause, where training runs away
+waiting          for the backend's result, while what comes next is read ahead
+validating       the validation set at its interval: `validation` and its settings, `playing` and `evaluation_agents`
 accounting       what the backend did → the records that say so
-log              what the trainer asks of the log: `log_kafka` (with `reading_kafka`), `log_memory`; `reading_ahead`
+log              what the trainer asks of the log: `log_kafka` (with `reading_kafka`, `connection_kafka`), `log_memory`
+reading_ahead    the next batch and its payload, while the backend works
+commands_kafka   an operator's pause and resume; `report_kafka`: status and steps as the log has them
 backends         what turns a batch into new weights: art-server, art-local, art-released, memory
 conversation     a trajectory's chat as messages, for backends that render text themselves
 appending        one line to a journal, whole or not at all

@@ -1,8 +1,10 @@
 """Every topic into typed ClickHouse tables, and saved questions over them.
 
-In reading order: `rows` (a record to rows; one file per family), `ranges` (records of a partition to offset ranges),
-`chunk_joiner`, `kafka_source` and `client_clickhouse` (the two services), `sink` (the order that makes delivery safe),
-`migrator`, `kafka_status`, `saved` and `output` (questions and how answers look).
+In reading order: `rows` (a record to rows; one file per family), `fills` (events to columns at once), `ranges` (records
+of a partition to offset ranges), `chunk_joiner`, `columns` (columns to an insert's bytes), `kafka_source` and
+`client_clickhouse` (the two services), `sink` (the order that makes delivery safe), `migrator`, `kafka_status`,
+`rebuild` (with `kafka_log`, `log_files`), `forget` and `forgotten`, `saved` (questions), `output`, `chart` and
+`parquet` (how answers look).
 """
 
 from typing import TYPE_CHECKING

@@ -5,10 +5,11 @@ sample and gives back what it did not; one whose answer does not say (a stream, 
 back. Calls are not repeated by the client: a repeated one samples again and tells nobody.
 """
 
+import contextlib
 import functools
 import inspect
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, TypeVar
 
 from rollbus.schemas.errors import RejectedError
@@ -96,12 +97,8 @@ def _within(post: Callable[..., Any], allowance: Allowance) -> Callable[..., Any
 
         @functools.wraps(post)
         async def post_async(self: Any, path: str, **call: Any) -> Any:
-            taken = _limit(path, call, allowance)
-            try:
+            with _charged(path, call, allowance) as taken:
                 answer = await post(self, path, **call)
-            except BaseException as error:
-                allowance.failed(taken, error)
-                raise
             allowance.settle(taken, answer)
             return answer
 
@@ -109,16 +106,23 @@ def _within(post: Callable[..., Any], allowance: Allowance) -> Callable[..., Any
 
     @functools.wraps(post)
     def post_sync(self: Any, path: str, **call: Any) -> Any:
-        taken = _limit(path, call, allowance)
-        try:
+        with _charged(path, call, allowance) as taken:
             answer = post(self, path, **call)
-        except BaseException as error:
-            allowance.failed(taken, error)
-            raise
         allowance.settle(taken, answer)
         return answer
 
     return post_sync
+
+
+@contextlib.contextmanager
+def _charged(path: str, call: dict[str, Any], allowance: Allowance) -> Iterator[int]:
+    """Take what a call may sample from the allowance; tell it where the call fails."""
+    taken = _limit(path, call, allowance)
+    try:
+        yield taken
+    except BaseException as error:
+        allowance.failed(taken, error)
+        raise
 
 
 def _limit(path: str, call: dict[str, Any], allowance: Allowance) -> int:

@@ -3,29 +3,16 @@
 The recorder reads an answer later, in its own thread; here that thread is held until the application has changed all.
 """
 
-import threading
-from collections.abc import Sequence
 from typing import Any
 
 import pytest
 
-from rollbus.producers import MemorySink, Outbound, init
+from rollbus.producers import MemorySink, init
 from tests.producers.openai_server import Server, completion
+from tests.producers.test_delivery_faults import BlockingSink
 from tests.producers.test_openai_client import assert_whole, turns
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"at": 1}'}}
-
-
-class HeldSink(MemorySink):
-    """Lets the delivery thread go on when told."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.go = threading.Event()
-
-    async def send(self, records: Sequence[Outbound]) -> frozenset[int]:
-        self.go.wait(20)
-        return await super().send(records)
 
 
 def spoil(value: Any) -> None:
@@ -51,7 +38,7 @@ def spoil(value: Any) -> None:
 
 @pytest.mark.parametrize("asked", [False, True])
 def test_what_the_application_changes_after_the_call_is_recorded_as_it_was(asked: bool) -> None:
-    sink = HeldSink()
+    sink = BlockingSink()
     recorder = init(sink=sink)
     server = Server(lambda body: completion(tool_calls=[CALL]))
     client = recorder.wrap(server.client())
@@ -94,7 +81,7 @@ def test_what_the_application_changes_while_the_server_answers_is_recorded_as_it
 
 
 def test_many_answers_at_once_are_read_at_once_and_stay_exact() -> None:
-    sink = HeldSink()
+    sink = BlockingSink()
     recorder = init(sink=sink, max_queue_bytes=100_000)
     client = recorder.wrap(Server().client())
     with recorder.episode(task="t"):

@@ -57,15 +57,18 @@ def input_partition(record: Any, partitions: int, hints: dict[str, str]) -> int:
 
 
 async def outputs(settings: Any, stage: str, hints: dict[str, str]) -> dict[tuple[Any, ...], list[bytes]]:
-    """What a stage wrote: bytes without locations, in order, by topic, partition and input partition."""
+    """What a stage wrote: bytes without locations, in order, by topic, partition, run, key and input partition.
+
+    Runs are stages of their own that share topics: each one's records are in order, those of two are not.
+    """
     found: dict[tuple[Any, ...], list[bytes]] = {}
     for topic in WRITTEN[stage]:
         for partition, values in (await frames(settings, topic)).items():
             for key, value in values:
                 record = decode(value)
                 if isinstance(record, MADE_BY[stage]):
-                    place = (topic, partition, key if stage == "grouping" else None,
-                             input_partition(record, settings.event_partitions, hints))  # fmt: skip
+                    lane = (getattr(record, "run", None), key if stage == "grouping" else None)
+                    place = (topic, partition, lane, input_partition(record, settings.event_partitions, hints))
                     found.setdefault(place, []).append(encode(without_location(record)))
     return found
 

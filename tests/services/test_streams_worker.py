@@ -200,5 +200,5 @@ async def test_topics_are_made_once_checked_and_described(settings: StreamSettin
 
 
 async def test_a_broker_that_is_not_there_is_said_so() -> None:
-    with pytest.raises(UnavailableError, match=r"127\.0\.0\.1:1:"):
+    with pytest.raises(UnavailableError, match=r"127\.0\.0\.1:1 cannot be reached"):
         await check_topics(stream_settings("127.0.0.1:1", "n."))

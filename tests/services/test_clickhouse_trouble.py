@@ -45,7 +45,7 @@ async def test_inserts_that_fail_or_seem_to_are_made_again_until_all_is_there_on
     stop = asyncio.Event()
     running = asyncio.create_task(run_sink_async(through, stop=stop))
     async with asyncio.timeout(60):
-        while standing.met < 3:  # noqa: ASYNC110 - the gate is in other threads
+        while standing.met < 4:  # noqa: ASYNC110 - the gate is in other threads
             await asyncio.sleep(0.05)
     lags = await sink_status_async(settings)
     assert sum(lag.lag for lag in lags) >= len(story()), "the lag can be read, and nothing was committed"
@@ -54,7 +54,7 @@ async def test_inserts_that_fail_or_seem_to_are_made_again_until_all_is_there_on
     standing.opened.set()
     await wait_until_written(settings, running)
     stop.set()
-    assert (await running).retries >= 3
+    assert (await running).retries >= 3, "of the four inserts that met it, the last may have been answered after all"
     expected = await oracle(settings)
     assert stored(settings) == expected
     doubled = {table for table, found in stored(settings, final=False).items() if found != expected[table]}

@@ -52,8 +52,6 @@ def plan_of(
     if name is None and not dry_run:
         raise ConfigurationError("give the replay a name with --as, or look first with --dry-run")
     check_name(name or "dry-run")
-    if rewards == "end" and stages and "assembly" not in stages:
-        raise ConfigurationError("--rewards end says how episodes are assembled; leave --stage out, or name assembly")
     now_ms = int(time.time() * 1000)
     base = settings.runs[0]
     return ReplayPlan(

@@ -12,6 +12,7 @@ Files in reading order:
     recorded          what live wrote down of the outside world: scores, outcomes, policy versions, configurations
     digest, code      what came out in one line per stage, and which code made it
     output            where records go; in memory here, on Kafka in writer_kafka
+    payload           trajectories by location, for whoever asks about groups anew
     range_kafka       offsets, times and ticks to offsets; what is gone
     source_kafka      a bounded range, read
     manifest_kafka, namespace_kafka   which replays there are, and which count; their topics

@@ -1,17 +1,17 @@
 """A replay's chain, connected to what it reads of live besides its range: scores, verdicts, and what is told again."""
 
 import asyncio
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
 
 from rollbus.schemas.payload_kafka import KafkaPayload
 from rollbus.schemas.replays import ReplayRange
 from rollbus.schemas.topics import CLOSED_GROUPS, RUN_LOG, SCORES, STAGE_INPUTS, TRAJECTORIES, Topic
-from rollbus.schemas.trajectories import Location, Trajectory
 from rollbus.streams.output_kafka import partition_of
 from rollbus.streams.replay.chain import Chain
 from rollbus.streams.replay.output import Output
+from rollbus.streams.replay.payload import WrittenPayload
 from rollbus.streams.replay.plan import ReplayPlan
 from rollbus.streams.replay.range import Bound
 from rollbus.streams.replay.range_kafka import reader, resolve
@@ -63,7 +63,7 @@ class Connected:
                 await teller.until(tick)
 
         early = {}
-        if plan.rewards == "end" and plan.stages[0] == "assembly" and not elsewhere:
+        if plan.rewards == "end" and not elsewhere:
             early = await read_rewards(settings, ranges)
         known = {each.name for each in elsewhere}
         stages = [stage for stage in await self._stages(first_tick, output) if stage.name not in known]
@@ -134,9 +134,9 @@ class Connected:
         if plan.scores != "anew":
             judged = await find_judged(self.settings, plan.run_configs())
             return judges(plan, registry=self.registry, ask=None, recorded=judged)
-        payload = WrittenPayload(output, KafkaPayload(self.settings.kafka, self.settings.namespace))
-        self.stack.push_async_callback(payload.kafka.close)
-        return judges(plan, registry=self.registry, ask=self.ask, payload=payload)
+        kafka = KafkaPayload(self.settings.kafka, self.settings.namespace)
+        self.stack.push_async_callback(kafka.close)
+        return judges(plan, registry=self.registry, ask=self.ask, payload=WrittenPayload(output, kafka))
 
     async def _scoring(self, first_tick: int | None) -> AnyStage:
         plan, config, keep_ms = self.plan, self.plan.scoring_config, self.plan.assembly.late_horizon_ms
@@ -152,16 +152,3 @@ class Connected:
             return RecordedScoring(HeadedScoring(config, keep_ms=keep_ms, registry=self.registry), scores.find)
         registry = offline(self.registry, config.rewards, plan.scoring.rewards, scores.find)
         return HeadedScoring(config, keep_ms=keep_ms, registry=registry)
-
-
-@dataclass(frozen=True, slots=True)
-class WrittenPayload:
-    """Trajectories by location, some of which the replay itself has only just made."""
-
-    output: Output
-    kafka: KafkaPayload
-
-    async def fetch(self, locations: Collection[Location]) -> Mapping[Location, Trajectory]:
-        """Return those that are there; raises UnavailableError."""
-        await self.output.flush()
-        return await self.kafka.fetch(locations)

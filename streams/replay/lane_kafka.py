@@ -87,7 +87,7 @@ async def work(job: Job, pipe: BinaryIO) -> None:
 
 async def _lane(job: Job) -> Lane:
     early = {}
-    if job.plan.rewards == "end" and job.plan.stages[0] == "assembly":
+    if job.plan.rewards == "end":
         early = await read_rewards(job.settings, job.ranges)
     return Lane(
         first_stages(job.plan),

@@ -48,6 +48,13 @@ class ReplayPlan:
     scores: ReplayScores = "recorded"
     allow_missing: bool = False
 
+    def __post_init__(self) -> None:
+        """Raise ConfigurationError where the rewards of the end would change nothing."""
+        if self.rewards == "end" and self.stages[0] != "assembly":
+            raise ConfigurationError(
+                "--rewards end says how episodes are assembled; leave --stage out, or name assembly"
+            )
+
     @property
     def namespace(self) -> str:
         """Where its topics stand."""

@@ -37,6 +37,7 @@ async def replayed_in_lanes(
     heads: bool = True,
     ask_all: Any = None,
     lane_options: dict[str, Any] | None = None,
+    output: MemoryOutput | None = None,
     **options: Any,
 ) -> tuple[Chain, Frames]:
     """Run the stages as so many lanes and one that puts in order; return the chain at its end and what it wrote."""
@@ -48,7 +49,7 @@ async def replayed_in_lanes(
                     **NAMES, **(lane_options or {}))  # fmt: skip
         running.append(MemoryLane([source.partition for source in own], lane.run(own)))
     elsewhere = Elsewhere([Reader.of(stage, partitions, elsewhere=True) for stage in first])
-    output = MemoryOutput()
+    output = MemoryOutput() if output is None else output
     rest = [stage for stage in stages if stage not in first]
     chain = Chain(rest, partitions=partitions, output=output, elsewhere=elsewhere.readers, **NAMES, **options)
     await chain.open()

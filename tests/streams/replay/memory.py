@@ -57,10 +57,15 @@ class ListSource:
 
 
 async def replayed(
-    stages: Sequence[AnyStage], sources: Sequence[ListSource], *, partitions: int, **options: Any
+    stages: Sequence[AnyStage],
+    sources: Sequence[ListSource],
+    *,
+    partitions: int,
+    output: MemoryOutput | None = None,
+    **options: Any,
 ) -> tuple[Chain, Frames]:
     """Run the stages over the sources; return the chain at its end and what it wrote."""
-    output = MemoryOutput()
+    output = MemoryOutput() if output is None else output
     chain = Chain(
         stages, partitions=partitions, output=output, partition_of=by_checksum,
         source_namespace="", namespace="replay.", **options,

@@ -1,0 +1,105 @@
+"""Groups that a replay judges anew: it asks about the trajectories that it has made itself, once they can be read."""
+
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+import pytest
+
+from rollbus.schemas.codec import decode, encode
+from rollbus.schemas.config import AssemblyConfig, GroupingConfig, RewardConfig, RunConfig, ScoringConfig
+from rollbus.schemas.events import TurnRecorded
+from rollbus.schemas.groups import Group
+from rollbus.schemas.trajectories import Location, Trajectory
+from rollbus.streams.group_scoring import GroupScoringStage
+from rollbus.streams.replay.output import MemoryOutput, by_checksum
+from rollbus.streams.replay.payload import WrittenPayload
+from rollbus.streams.rewards.contract import RewardContext, RewardFunction
+from rollbus.streams.rewards.registry import BUILT_IN
+from rollbus.streams.stages import AnyStage, namespace_stages, run_stages
+from tests.builders import make_episode, make_tick
+from tests.streams.replay.lanes import replayed_in_lanes
+from tests.streams.replay.memory import ListSource, Raw, replayed
+
+PARTITIONS = 2
+TEXTS = ("a", "bb", "ccc")
+
+
+def lengths(group: Sequence[Trajectory], context: RewardContext) -> list[float | None]:
+    """What only the payload tells: how long the text of the only turn is."""
+    return [float(len(one.turns[0].completion.content or "")) for one in group]
+
+
+REGISTRY = {**BUILT_IN, "lengths": RewardFunction(lengths, per="group", quick=True)}
+RUN = RunConfig(grouping=GroupingConfig(group_size=3, rewards=(RewardConfig(type="lengths", name="length"),)))
+
+
+@dataclass(slots=True)
+class HoldingOutput(MemoryOutput):
+    """Lets go of frames when it is told to, and never before, as one that sends many at once may."""
+
+    there: dict[tuple[str, int], int] = field(default_factory=dict)
+
+    async def flush(self) -> None:
+        self.there = {place: len(rows) for place, rows in self.frames.items()}
+
+
+@dataclass(slots=True)
+class Topics:
+    """Reads trajectories where they stand, if they do."""
+
+    output: HoldingOutput
+    asked: list[Location] = field(default_factory=list)
+
+    async def fetch(self, locations: Collection[Location]) -> Mapping[Location, Trajectory]:
+        self.asked += locations
+        places = {each: (each.topic.removeprefix("replay."), each.partition) for each in locations}
+        return {
+            each: decode(self.output.frames[place][each.offset][1])
+            for each, place in places.items()
+            if each.offset < self.output.there.get(place, 0)
+        }
+
+
+def events() -> list[ListSource]:
+    """Two groups of three, each with a text of another length, and a tick after them."""
+    found: list[list[bytes]] = [[] for _ in range(PARTITIONS)]
+    for number, text in enumerate(TEXTS * 2):
+        start = {"group_id": f"g{number // 3}", "group_size": 3, "example_id": None}
+        for event in make_episode(f"e{number}", reward=None, start=start):
+            if isinstance(event, TurnRecorded):
+                event = replace(event, completion=replace(event.completion, content=text))
+            found[by_checksum(event.root_episode_id.encode(), PARTITIONS)].append(encode(event))
+    for rows in found:
+        rows.append(encode(make_tick(0)))
+    return [ListSource(n, [Raw(i, b"", data) for i, data in enumerate(rows)]) for n, rows in enumerate(found)]
+
+
+def stages(**judging: Any) -> list[AnyStage]:
+    """The whole flow of a run whose groups are judged."""
+    found = [*namespace_stages(AssemblyConfig(), ScoringConfig(rewards=())), *run_stages(RUN, registry=REGISTRY)]
+    return [
+        GroupScoringStage(RUN, registry=REGISTRY, **judging) if isinstance(each, GroupScoringStage) else each
+        for each in found
+        if each.name != "alias"
+    ]
+
+
+@pytest.mark.parametrize("lanes", [0, 1, 2])
+async def test_the_trajectories_of_a_group_are_let_go_of_before_they_are_asked_about(lanes: int) -> None:
+    output = HoldingOutput()
+    topics = Topics(output)
+    anew = stages(payload=WrittenPayload(output, topics))
+    options: dict[str, Any] = {"lanes": lanes, "heads": False} if lanes else {}
+    run = replayed_in_lanes if lanes else replayed
+    _, frames = await run(anew, events(), partitions=PARTITIONS, output=output, **options)
+    records = {topic: [decode(data) for (name, _), rows in frames.items() if name == topic for _, data in rows]
+               for topic in ("run-log", "drops")}  # fmt: skip
+    groups = [each for each in records["run-log"] if isinstance(each, Group)]
+    assert [sorted(member.components["length"] for member in group.members) for group in groups] == [
+        [1.0, 2.0, 3.0]
+    ] * 2
+    assert [sorted(member.reward for member in group.members) for group in groups] == [[1.0, 2.0, 3.0]] * 2
+    assert records["drops"] == []
+    assert {each.topic for each in topics.asked} == {"replay.trajectories"}
+    assert len(topics.asked) == 6

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+import click
 import rich.console
 import rich.progress
 import rich.table
@@ -29,6 +30,14 @@ class Table(rich.table.Table):
     def __init__(self, *columns: str, **options: Any) -> None:
         """Take what rich's table takes."""
         super().__init__(*columns, **{"box": box.SIMPLE_HEAD, "pad_edge": False, **options})
+
+
+def show_rows(table: Table, nothing: str) -> None:
+    """Print a table, or, where it has no rows, what is not there yet and what makes it."""
+    if table.row_count:
+        Console().print(table)
+    else:
+        click.echo(nothing)
 
 
 @contextmanager

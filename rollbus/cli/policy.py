@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rollbus.cli.groups import Verbs
-from rollbus.cli.output import Console, Table
+from rollbus.cli.output import Console, Table, show_rows
 from rollbus.cli.root import with_settings
 from rollbus.cli.trainer import run_option
 
@@ -28,13 +28,18 @@ def list_(settings: "Settings", run_id: str | None) -> None:
     """List the versions of a run's model: parent, state, which is served, which trains on, how they were measured."""
     from rollbus.trainer.policy_kafka import list_policy_versions
 
+    trainer = settings.trainer_settings(run_id)
     table = Table("version", "parent", "state", "", "evaluations", "checkpoint")
-    for row in list_policy_versions(settings.trainer_settings(run_id)):
+    for row in list_policy_versions(trainer):
         marks = ", ".join(mark for mark, holds in (("serving", row.is_serving), ("head", row.is_head)) if holds)
         parent = "–" if row.parent is None else str(row.parent)
         measured = "; ".join(map(_in_short, row.evaluations))
         table.add_row(str(row.version), parent, row.state.replace("_", " "), marks, measured, row.checkpoint)
-    Console().print(table)
+    show_rows(
+        table,
+        f"model {trainer.model!r} has no version yet: `rollbus trainer run` records those that it finds when it starts "
+        "first, and one for each step that it completes",
+    )
 
 
 @policy.command()

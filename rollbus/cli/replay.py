@@ -165,7 +165,8 @@ def list_(settings: "Settings") -> None:
     """List the replays of the namespace."""
     from rollbus.streams.replay.manifest_kafka import read_manifests
 
-    show_replays(asyncio.run(read_manifests(settings.stream_settings())).values())
+    stream = settings.stream_settings()
+    show_replays(asyncio.run(read_manifests(stream)).values(), stream.namespace)
 
 
 @replay.command()

@@ -6,7 +6,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING
 
-from rollbus.cli.output import Console, Table
+from rollbus.cli.output import Console, Table, show_rows
 
 if TYPE_CHECKING:
     from rollbus.schemas.replays import ReplayManifest, ReplayRange
@@ -79,8 +79,8 @@ def show_manifest(manifest: "ReplayManifest", *, dry_run: bool = False) -> None:
         console.print(f"replay {manifest.name!r} stands in {manifest.namespace}*, and counts from now on")
 
 
-def show_replays(manifests: "Iterable[ReplayManifest]") -> None:
-    """Print a line for each replay."""
+def show_replays(manifests: "Iterable[ReplayManifest]", namespace: str) -> None:
+    """Print a line for each replay of a namespace."""
     from rollbus.streams.replay.plan import CHAIN
 
     table = Table("name", "state", "stages", "from (stream time, UTC)", "to", "otherwise", "records", "code")
@@ -97,7 +97,7 @@ def show_replays(manifests: "Iterable[ReplayManifest]") -> None:
             records,
             one.code_hash[:8],
         )
-    Console().print(table)
+    show_rows(table, f"no replay of {namespace!r} yet: `rollbus replay --from '2h ago' --as NAME` makes one")
 
 
 def show_comparison(found: "Comparison", namespace: str) -> None:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rollbus.cli.groups import Verbs
-from rollbus.cli.output import Console, Table
+from rollbus.cli.output import Console, Table, show_rows
 from rollbus.cli.root import log_to_stderr, with_settings
 
 if TYPE_CHECKING:
@@ -94,8 +94,9 @@ def steps(settings: "Settings", run_id: str | None, last: int) -> None:
     from rollbus.schemas.steps import StepCompleted
     from rollbus.trainer.report_kafka import list_steps
 
+    chosen = settings.trainer_settings(run_id)
     table = Table("step", "state", "base", "version", "trained", "dropped", "reward", "lag", "seconds")
-    for step in list_steps(settings.trainer_settings(run_id), last=last):
+    for step in list_steps(chosen, last=last):
         seconds = f"{(step.completed_at_ms - step.started_at_ms) / 1000:.1f}"
         if isinstance(step, StepCompleted):
             measured = [step.metrics.get(name) for name in ("reward_mean", "lag_mean")]
@@ -106,7 +107,11 @@ def steps(settings: "Settings", run_id: str | None, last: int) -> None:
         else:
             table.add_row(str(step.step), f"skipped: {step.reason}", str(step.base_version), "–", "0",
                           str(len(step.dropped)), "–", "–", seconds)  # fmt: skip
-    Console().print(table)
+    show_rows(
+        table,
+        f"run {chosen.run_id!r} has closed no step yet: `rollbus trainer run` closes one for each batch; "
+        "`rollbus trainer status` says whether one is open",
+    )
 
 
 @trainer.command()

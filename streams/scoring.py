@@ -5,8 +5,8 @@ location. When rewards are revised only the components that read feedback are as
 """
 
 import asyncio
-from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rollbus.schemas.chunks import Chunk
@@ -14,6 +14,7 @@ from rollbus.schemas.config import RewardConfig, ScoringConfig
 from rollbus.schemas.control import ConfigApplied, Tick
 from rollbus.schemas.drops import Drop, DropReason, DropUnit
 from rollbus.schemas.errors import RecordError
+from rollbus.schemas.making import copier
 from rollbus.schemas.tokens import token_count
 from rollbus.schemas.topics import DROPS, SCORES, TRAJECTORIES
 from rollbus.schemas.trajectories import Location, Reward, RewardRevised, Score, Trajectory
@@ -30,6 +31,15 @@ from rollbus.streams.state import Table
 Answers = Mapping[str, Answer]
 PARTS_GRACE_MS = 10 * 60_000
 """How long parts of a large trajectory are waited for; assembly writes them in one transaction."""
+
+_header = copier(
+    Trajectory,
+    Score,
+    *("location", "revision", "model", "tokens", "sampled_tokens", "longest_history_tokens"),
+    *("min_policy_version", "max_policy_version"),
+    *("outcome", "value", "components", "reward_version", "error", "excluded", "config_hash"),
+)
+_scored = copier(Score, Score, "outcome", "value", "error", "components", "reward_version", "config_hash")
 
 
 class ScoringState(StageState):
@@ -60,11 +70,16 @@ class _Known:
     state: ScoringState
     config: ScoringConfig
     chunks: ChunkParts | None
-    headers: dict[str, Score]
+    header_of: Callable[[Incoming], Score]
+    asked: dict[str, Incoming] = field(default_factory=dict)
+    """Trajectories of the batch, by their id; few are revised within it, so their headers are made on demand."""
+
+    def is_scored(self, trajectory_id: str) -> bool:
+        return trajectory_id in self.asked or self.state.scores.get(trajectory_id) is not None
 
     def header(self, trajectory_id: str) -> Score | None:
-        if header := self.headers.get(trajectory_id):
-            return header
+        if incoming := self.asked.get(trajectory_id):
+            return self.header_of(incoming)
         row = self.state.scores.get(trajectory_id)
         return row.get() if row else None
 
@@ -98,7 +113,7 @@ class ScoringStage:
         """Ask the reward functions about each trajectory of the batch that is not yet scored."""
         state.fresh()
         forked = state.chunks.fork() if any(isinstance(each.record, Chunk) for each in incoming) else None
-        known = _Known(state, state.config.value, forked, {})
+        known = _Known(state, state.config.value, forked, self._header_of)
         slots = asyncio.Semaphore(known.config.concurrency)
         questions = [self._question(known, each) for each in incoming]
         if all(self._asker.is_quick(reward) for question in questions if question for reward in question[1]):
@@ -125,8 +140,7 @@ class ScoringStage:
                 state.config.apply(record)
         elif isinstance(record, Trajectory):
             if state.scores.get(record.trajectory_id) is None:
-                score = header(record, incoming.location)
-                yield from self._score(state, score, answer, state.config.value.rewards)
+                yield from self._score(state, self._header_of(incoming), answer, state.config.value.rewards)
         elif isinstance(record, RewardRevised):
             yield from self._rescore(state, record, answer)
         else:
@@ -150,7 +164,7 @@ class ScoringStage:
     ) -> Iterator[Outgoing]:
         config = state.config.value
         value, error = combined(answers, rewards, config.clip_low, config.clip_high)
-        score = replace(
+        score = _scored(
             score,
             outcome="failed" if error else "missing" if value is None else "scored",
             value=value,
@@ -180,20 +194,25 @@ class ScoringStage:
         try:
             if isinstance(record, Chunk) and known.chunks is not None:
                 whole = known.chunks.collect(incoming, known.state.clock.now_ms)
-                record = whole.record if whole else None
+                if whole is None:
+                    return None
+                incoming, record = whole, whole.record
             if isinstance(record, ConfigApplied) and record.stage == self.name:
                 known.config = parse(ScoringConfig, record)
         except RecordError:
             return None  # the step meets it again and names it
         if isinstance(record, Trajectory):
-            if known.header(record.trajectory_id) is not None:
+            if known.is_scored(record.trajectory_id):
                 return None
-            known.headers[record.trajectory_id] = header(record, incoming.location)
+            known.asked[record.trajectory_id] = incoming
             return record, known.config.rewards
         if isinstance(record, RewardRevised) and (old := known.header(record.trajectory_id)):
             reading = tuple(each for each in known.config.rewards if self._reads_feedback(each))
             return _without_turns(old, record.rewards), reading
         return None
+
+    def _header_of(self, incoming: Incoming) -> Score:
+        return header(incoming.record, incoming.location)
 
     def _reads_feedback(self, reward: RewardConfig) -> bool:
         return reward.type in self._registry and self._registry[reward.type].reads_feedback
@@ -205,31 +224,23 @@ def header(trajectory: Trajectory, location: Location) -> Score:
     lengths = [token_count(history.token_ids) for history in trajectory.histories]
     trained = next((turn for turn in trajectory.turns if turn.trainable), None)
     model = (trained or trajectory.turns[0]).model if trajectory.turns else ""
-    return Score(
-        trajectory_id=trajectory.trajectory_id,
-        episode_id=trajectory.episode_id,
+    return _header(
+        trajectory,
         location=location,
-        task=trajectory.task,
-        example_id=trajectory.example_id,
-        group_id=trajectory.group_id,
-        group_size=trajectory.group_size,
-        group_hint=trajectory.group_hint,
-        agent=trajectory.agent,
-        labels=trajectory.labels,
-        resampled=trajectory.resampled,
+        revision=0,
         model=model.partition("@")[0],
-        prompt_hash=trajectory.prompt_hash,
-        tools_hash=trajectory.tools_hash,
-        opening_hash=trajectory.opening_hash,
         tokens=sum(lengths),
         sampled_tokens=sum(span.end - span.start for span in spans),
         longest_history_tokens=max(lengths, default=0),
         min_policy_version=min((span.policy_version for span in spans), default=None),
         max_policy_version=max((span.policy_version for span in spans), default=None),
-        stop_reason=trajectory.stop_reason,
-        trainable=trajectory.trainable,
-        untrainable_reason=trajectory.untrainable_reason,
         outcome="missing",
+        value=None,
+        components={},
+        reward_version="",
+        error=None,
+        excluded=False,
+        config_hash="",
     )
 
 

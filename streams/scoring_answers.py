@@ -48,6 +48,8 @@ class Asker:
     ) -> dict[str, Answer]:
         """Return one answer per component; `subject` is what its functions are over."""
         slow = [reward for reward in rewards if not self.is_quick(reward)]
+        if not slow:
+            return {reward.name: self._ask_in_place(subject, reward) for reward in rewards}
         answers = {reward.name: self._ask_in_place(subject, reward) for reward in rewards if reward not in slow}
         found = await asyncio.gather(*(self._ask_one(subject, reward, slots) for reward in slow))
         answers.update((reward.name, answer) for reward, answer in zip(slow, found, strict=True))

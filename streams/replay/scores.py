@@ -13,6 +13,7 @@ from rollbus.schemas.config import RewardConfig, ScoringConfig
 from rollbus.schemas.control import ConfigApplied
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.ids import canonical_json
+from rollbus.schemas.making import copier
 from rollbus.schemas.topics import TRAJECTORIES
 from rollbus.schemas.trajectories import RewardRevised, Score, Trajectory
 from rollbus.streams.replay.made import Headed
@@ -25,6 +26,9 @@ from rollbus.streams.stage import Incoming, Outgoing
 
 ASKS_A_MODEL = frozenset({"judge", "judge_relative"})
 """Types of reward functions that ask another model."""
+
+
+_placed = copier(Score, Score, "location")
 
 
 class OtherConfigurationError(Exception):
@@ -46,17 +50,24 @@ class HeadedScoring(ScoringStage):
         record = incoming.record
         if not isinstance(record, Headed):
             return super()._question(known, incoming)
-        if known.header(record.trajectory_id) is None:  # a revision in the same piece builds on it
-            known.headers[record.trajectory_id] = replace(record.header, location=incoming.location)
+        if not known.is_scored(record.trajectory_id):  # a revision in the same piece builds on it
+            known.asked[record.trajectory_id] = incoming
         return None
+
+    def _header_of(self, incoming: Incoming) -> Score:
+        record = incoming.record
+        return (
+            _placed(record.header, location=incoming.location)
+            if isinstance(record, Headed)
+            else super()._header_of(incoming)
+        )
 
     def _step(self, state: ScoringState, incoming: Incoming, answer: Mapping[str, Answer]) -> Iterator[Outgoing]:
         record = incoming.record
         if not isinstance(record, Headed):
             yield from super()._step(state, incoming, answer)
         elif state.scores.get(record.trajectory_id) is None:
-            score = replace(record.header, location=incoming.location)
-            yield from self._score(state, score, answer, state.config.value.rewards)
+            yield from self._score(state, self._header_of(incoming), answer, state.config.value.rewards)
 
 
 class RecordedScoring:

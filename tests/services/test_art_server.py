@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -242,10 +242,7 @@ async def test_rendered_prompts_are_marked_and_never_mixed_with_recorded_ones(
     art_server: ArtServer, client: ArtClient
 ) -> None:
     rendered = await _old_trajectories(art_server)
-    recorded = []
-    for reward, answer in enumerate(await sampled(art_server, count=4)):
-        choice = {**answer.choices[0].model_dump(), "prompt_token_ids": answer.prompt_token_ids}
-        recorded.append({"messages_and_choices": [*MESSAGES, choice], "reward": float(reward)})
+    recorded = await _recorded_rows(art_server, range(4))
 
     async def train(rows: list[dict[str, Any]]) -> httpx.Response:
         body = {"model": {"name": MODEL}, "trajectory_groups": [{"trajectories": rows}]}
@@ -260,6 +257,64 @@ async def test_rendered_prompts_are_marked_and_never_mixed_with_recorded_ones(
         head = (await client.versions()).head
         provenance = json.loads((art_server.checkpoints / f"{head:04d}" / "rollbus.json").read_bytes())
         assert provenance["rendered_prompts"] == count
+
+
+async def _recorded_rows(server: ArtServer, rewards: Sequence[float], **asked: Any) -> list[dict[str, Any]]:
+    """Rows of a released client that brings its prompt ids, one per reward."""
+    rows = []
+    for reward, answer in zip(rewards, await sampled(server, count=len(rewards), **asked), strict=True):
+        choice = {**answer.choices[0].model_dump(), "prompt_token_ids": answer.prompt_token_ids}
+        rows.append({"messages_and_choices": [*MESSAGES, choice], "reward": reward})
+    return rows
+
+
+async def _train_as_released(server: ArtServer, *groups: list[dict[str, Any]]) -> dict[str, Any]:
+    body = {"model": {"name": MODEL}, "trajectory_groups": [{"trajectories": rows} for rows in groups]}
+    async with httpx.AsyncClient(base_url=server.url, timeout=60) as http:
+        answer = (await http.post("/_train_model", json=body)).text.splitlines()
+    (line,) = answer
+    return dict(json.loads(line))
+
+
+async def test_what_art_would_drop_or_train_wrongly_is_left_out_before_it_sees_a_released_clients_group(
+    art_server: ArtServer, client: ArtClient
+) -> None:
+    before = await client.current_version()
+    long, *rows = await _recorded_rows(art_server, (9.0, 0.0, 1.0))
+    long["messages_and_choices"][-1]["prompt_token_ids"] *= 30
+    flat = await _recorded_rows(art_server, (1e6 / 3, 1e6 / 3 + 1e-9))
+    nothing = await _train_as_released(art_server, flat)
+    assert nothing == {"num_gradient_steps": 0, "rendered_prompts": 0, "dropped_no_signal": 2}
+    assert await client.current_version() == before
+    line = await _train_as_released(art_server, [long, *rows], flat)
+    assert (line["num_gradient_steps"], line["dropped_overlong"], line["dropped_no_signal"]) == (1, 1, 2)
+    assert line["data/step_num_trajectories"] == 2
+
+
+async def test_two_calls_of_released_clients_at_once_are_two_updates_one_after_the_other(
+    art_server: ArtServer, client: ArtClient
+) -> None:
+    before = await client.current_version()
+    rows = await _recorded_rows(art_server, (0.0, 1.0, 0.0, 1.0))
+    lines = await asyncio.gather(*(_train_as_released(art_server, rows) for _ in range(2)))
+    assert [line["num_gradient_steps"] for line in lines] == [1, 1]
+    known = {each.version: each.parent for each in (await client.versions()).known}
+    assert (known[before + 1], known[before + 2]) == (before, before + 1)
+    assert await client.current_version() == before + 2
+
+
+async def test_a_released_client_trains_from_where_an_operator_rolled_back_to(own_art_server: ArtServer) -> None:
+    own_art_server.start()
+    client = own_art_server.client()
+    for base in range(2):
+        await client.wait(await client.submit(made_up_batch(f"before-{base}", base)), 0.05)
+    await client.promote(1, rollback=True)
+    line = await _train_as_released(own_art_server, await _recorded_rows(own_art_server, (0.0, 1.0)))
+    assert line["num_gradient_steps"] == 1
+    versions = await client.versions()
+    assert (versions.head, versions.serving) == (3, 3)
+    assert [version.parent for version in versions.known] == [None, 0, 1, 1]
+    await client.close()
 
 
 async def _old_trajectories(server: ArtServer) -> list[dict[str, Any]]:

@@ -3,28 +3,26 @@
     POST /register, /_get_step, /_prepare_backend_for_training, /_train_model (answers NDJSON), /_log,
          /_delete_checkpoint_files (also as /_delete_checkpoints), /close
 
-These clients let ART compute the advantages and are always served the newest weights. A trajectory is trained on its
-recorded ids. Where a client sent only sampled ids, its prompts are rendered by the chat template here: a guess at what
-the model was shown, so the step is marked by `rendered_prompts` in its metrics and in the checkpoint, and a call that
-mixes such prompts with recorded ones is refused.
+These clients let ART compute the advantages and are always served the newest weights. What is trained is read and
+checked by `art_old_bodies`; a step on prompts that were rendered here is marked by `rendered_prompts`, in its metrics
+and in the checkpoint.
 """
 
 from __future__ import annotations
 
 import asyncio
 import json
-import math
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from art import types
-from art.trajectories import LegacyHistory, Trajectory, TrajectoryGroup
-from openai.types.chat.chat_completion import Choice
 from starlette.responses import JSONResponse, StreamingResponse
 
 from rollbus.schemas.errors import RejectedError
 from rollbus.trainer.appending import append_line
+from rollbus.trainer.backends.art_old_bodies import read_call, trainable
+from rollbus.trainer.backends.guards import Limits
 from rollbus.trainer.service.art_service import GRADIENT_STEPS
 from rollbus.trainer.service.retention import BASE_VERSION
 from rollbus.trainer.service.tokenizer import render_chat
@@ -34,8 +32,7 @@ if TYPE_CHECKING:
     from starlette.responses import Response
 
     from rollbus.trainer.backends.art_local import ArtLocal
-
-TOKEN_PREFIX = "token_id:"
+    from rollbus.trainer.backends.protocol import TrainTrajectory
 
 
 def routes(backend: ArtLocal) -> list[tuple[str, str, Callable[[Request], Awaitable[Response]]]]:
@@ -103,10 +100,13 @@ class _OldRoutes:
     async def train(self, request: Request) -> Response:
         body = await request.json()
         self._check_model(body["model"])
-        tokenizer = self._backend.service.tokenizer
-        prompts = _Prompts(tokenizer)
-        groups = [_group(group, prompts) for group in body["trajectory_groups"]]
-        prompts.check_not_mixed()
+        service = self._backend.service
+        call = read_call(
+            body["trajectory_groups"], lambda messages, tools: render_chat(service.tokenizer, messages, tools)
+        )
+        found = trainable(call, Limits(service.config.max_tokens, service.config.vocabulary))
+        remarks = {"rendered_prompts": call.rendered_prompts}
+        remarks |= {f"dropped_{reason}": count for reason, count in found.dropped.items()}
         lines: asyncio.Queue[dict[str, Any] | None] = asyncio.Queue()
         loop = asyncio.get_running_loop()
 
@@ -115,7 +115,7 @@ class _OldRoutes:
 
         update = asyncio.ensure_future(
             self._backend.on_art(
-                self._train(groups, body.get("config") or {}, body.get("dev_config") or {}, prompts.rendered, put)
+                self._train(found.trajectories, body.get("config") or {}, body.get("dev_config") or {}, remarks, put)
             )
         )
         self._updates.add(update)
@@ -124,34 +124,29 @@ class _OldRoutes:
 
     async def _train(
         self,
-        groups: list[TrajectoryGroup],
+        trajectories: tuple[TrainTrajectory, ...],
         config: dict[str, Any],
         dev_config: dict[str, Any],
-        rendered: int,
+        remarks: dict[str, int],
         put: Callable[[dict[str, Any] | None], None],
     ) -> None:
-        """One update, on ART's loop. The last line holds the new step, or the error."""
-        backend = self._backend
+        """One update, on ART's loop. The last line holds the new step's metrics, or the error."""
+        session = self._backend.session
         known = {name: value for name, value in config.items() if name in types.TrainConfig.model_fields}
         try:
-            async with backend.one_update:
-                backend.service.remarks = {"rendered_prompts": rendered}
-                async for metrics in backend.art_backend._train_model(
-                    backend.model,
-                    groups,
-                    types.TrainConfig(**known),
-                    dev_config,  # type: ignore[arg-type]
-                ):
-                    steps = int(metrics.get(GRADIENT_STEPS, 0))
-                    put({**metrics, "num_gradient_steps": steps, "rendered_prompts": rendered})
-            newest = backend.service.store.numbers()[-1]
-            if backend.own is not None:
-                backend.own.note(newest, {"version": newest, "parent": newest - 1, "rendered_prompts": rendered})
-            await backend._promote(newest, rollback=True)
+            if not trajectories:
+                put({"num_gradient_steps": 0, **remarks})
+                return
+            async with self._backend.one_update:
+                before = session.service.store.numbers()[-1]
+                async for metrics in session.follow(trajectories, types.TrainConfig(**known), dev_config, remarks):
+                    put({**metrics, "num_gradient_steps": int(metrics.get(GRADIENT_STEPS, 0)), **remarks})
+                newest = session.service.store.numbers()[-1]
+                if newest != before:
+                    await session.serve(newest, as_head=True)
         except Exception as error:
             put({"error": f"{type(error).__name__}: {error}", "num_gradient_steps": 0})
         finally:
-            backend.service.remarks = {}
             put(None)
 
     def _check_model(self, model: dict[str, Any]) -> None:
@@ -165,71 +160,3 @@ class _OldRoutes:
 async def _ndjson(lines: asyncio.Queue[dict[str, Any] | None]) -> AsyncIterator[str]:
     while (line := await lines.get()) is not None:
         yield json.dumps(line) + "\n"
-
-
-class _Prompts:
-    """The prompts of one call: as recorded, or rendered here; `rendered` counts the latter."""
-
-    def __init__(self, tokenizer: Any) -> None:
-        self._tokenizer = tokenizer
-        self.recorded = 0
-        self.rendered = 0
-
-    def of(self, choice: dict[str, Any], messages: list[dict[str, Any]], tools: Any) -> list[int]:
-        if "prompt_token_ids" in choice:
-            self.recorded += 1
-            return list(choice["prompt_token_ids"])
-        self.rendered += 1
-        return render_chat(self._tokenizer, messages, tools)
-
-    def check_not_mixed(self) -> None:
-        if self.recorded and self.rendered:
-            raise RejectedError(
-                f"{self.recorded} choices bring their prompt_token_ids and {self.rendered} do not; those rendered "
-                "here are never mixed with recorded ones: ask the endpoint for return_token_ids, or send the two apart"
-            )
-
-
-def _group(body: dict[str, Any], prompts: _Prompts) -> TrajectoryGroup:
-    return TrajectoryGroup([_trajectory(trajectory, prompts) for trajectory in body["trajectories"]])
-
-
-def _trajectory(body: dict[str, Any], prompts: _Prompts) -> Trajectory:
-    reward = float(body["reward"])
-    if not math.isfinite(reward):
-        raise RejectedError(f"a trajectory has the reward {reward}, which would spoil every weight")
-    histories = [body, *(body.get("additional_histories") or [])]
-    first, *more = [_choices(history, prompts) for history in histories]
-    return Trajectory(
-        messages_and_choices=list(first),
-        additional_histories=[LegacyHistory(messages_and_choices=list(choices)) for choices in more],
-        reward=reward,
-    )
-
-
-def _choices(history: dict[str, Any], prompts: _Prompts) -> list[Choice]:
-    """The trainable choices of a history, each with the ids it was shown and those it sampled."""
-    messages: list[dict[str, Any]] = []
-    choices: list[Choice] = []
-    for item in history["messages_and_choices"]:
-        if "finish_reason" not in item:
-            messages.append(item)
-            continue
-        content = ((item.get("logprobs") or {}).get("content")) or []
-        if content:
-            if not all(math.isfinite(entry["logprob"]) for entry in content):
-                raise RejectedError("a choice has a log-prob that is not finite")
-            token_ids = item.get("token_ids") or [_token_id(entry["token"]) for entry in content]
-            shown = prompts.of(item, messages, history.get("tools"))
-            choices.append(Choice.model_validate({**item, "token_ids": token_ids, "prompt_token_ids": shown}))
-        messages.append(item["message"])
-    return choices
-
-
-def _token_id(token: str) -> int:
-    if not token.startswith(TOKEN_PREFIX):
-        raise RejectedError(
-            f"the log-probs name the token {token!r} as text; ask the endpoint for return_tokens_as_token_ids, "
-            "or send token_ids"
-        )
-    return int(token.removeprefix(TOKEN_PREFIX))

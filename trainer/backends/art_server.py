@@ -199,7 +199,7 @@ class _Control:
                 wire.error_to_json("version must be an integer and rollback true or false", retriable=False), 400
             )
         await self._backend.promote(version, rollback=rollback)
-        return await self.versions(request)
+        return _json({"serving": version})
 
 
 Handler = Callable[["Request"], Awaitable["Response"]]

@@ -8,6 +8,7 @@ answer_stream, tool_calls                  the same as events; calls out of samp
 endpoint, http_server                      all of that over HTTP
 rows → update                              packed rows in, one optimizer step out
 journal, retention, memory_limits          what became of each batch; what is kept; what to do when memory runs out
-art_service                                all of it as ART's LocalBackend calls it
+art_plan                                   what one update is for, by the trainer or by an ART client's settings
+base_version, art_service                  version 0 written once; all of it as ART's LocalBackend calls it
 art_own_service                            ART's own service in its place, on GPUs
 """

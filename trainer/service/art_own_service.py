@@ -29,7 +29,6 @@ class ArtOwnService:
         self.store = TorchService.open_store(settings)
         self.base_url: str | None = None
         self.serving = 0
-        self.remarks: dict[str, Any] = {}
 
     def loaded(self) -> tuple[int, ...]:
         """The newest; ART keeps older adapters only while it needs them."""

@@ -2,32 +2,33 @@
 
 ART's LocalBackend calls it: `start_openai_server` once, `train` with packed rows on disk, and the rest around them.
 `train` takes what ART's configuration cannot carry (base version, batch hash, result) from the `StepPlan` that the
-caller left in `plan`; without one, an ART client is driving and ART's own configuration decides.
+caller left in `plan`.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.trainer.backends.model_settings import ModelOptions
-from rollbus.trainer.backends.protocol import TrainConfig
+from rollbus.trainer.service.art_plan import StepPlan
+from rollbus.trainer.service.base_version import check_same_base, write_base_version
 from rollbus.trainer.service.checkpoint import save_checkpoint
 from rollbus.trainer.service.endpoint import ServedModel, build_app
 from rollbus.trainer.service.http_server import EndpointServer
 from rollbus.trainer.service.journal import VersionStore
 from rollbus.trainer.service.loading import ModelLoader
-from rollbus.trainer.service.master_weights import MasterWeights
 from rollbus.trainer.service.memory_limits import memory_failures
 from rollbus.trainer.service.model import read_config
+from rollbus.trainer.service.retention import BASE_VERSION
 from rollbus.trainer.service.sampler import Sampler
 from rollbus.trainer.service.tokenizer import load_tokenizer
 from rollbus.trainer.service.update import Learner
@@ -39,8 +40,6 @@ if TYPE_CHECKING:
 logger = logging.getLogger(__name__)
 
 GRADIENT_STEPS = "data/step_num_gradient_steps"
-UNSUPPORTED_OPTIONS = ("kimi_k2_tau", "mask_prob_ratio", "max_negative_advantage_importance_sampling_weight")
-"""Of ART's training configuration: they change the loss, so they are refused rather than ignored."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,19 +52,6 @@ class ServiceSettings:
     port: int = 0
     api_key: str | None = None
     options: ModelOptions = field(default_factory=ModelOptions)
-
-
-Provenance = Callable[[int, Mapping[str, float]], dict[str, Any]]
-"""What to write into a checkpoint, from its version and the step's metrics."""
-
-
-@dataclass(frozen=True, slots=True)
-class StepPlan:
-    """What one update is for."""
-
-    base_version: int
-    config: TrainConfig
-    provenance: Provenance
 
 
 class TorchService:
@@ -83,7 +69,10 @@ class TorchService:
             device=options.device,
         )
         self.store = self.open_store(settings)
-        self._write_base_version()
+        if numbers := self.store.numbers():
+            check_same_base(self.store.path(numbers[-1]), settings.base_model)
+        else:
+            write_base_version(self.store.path(BASE_VERSION), self.loader, settings.base_model)
         self.sampler = Sampler(
             self.config,
             self.tokenizer,
@@ -100,9 +89,6 @@ class TorchService:
         self.plan: StepPlan | None = None
         self.temperatures: Tensor | None = None
         """Of the next update's packed tokens, in the same places; None where all were sampled at 1."""
-        self.remarks: dict[str, Any] = {}
-        """For the checkpoint of an update that ART's own configuration decides."""
-        self.last_metrics: dict[str, float] = {}
         self._server: EndpointServer | None = None
         self._closed = False
         self.serve(newest)
@@ -188,9 +174,9 @@ class TorchService:
         }
         if self.temperatures is not None:
             packed["temperatures"] = self.temperatures
-        plan = self.plan or self._arts_plan(config, _config)
-        metrics = await asyncio.shield(asyncio.ensure_future(asyncio.to_thread(self._step, packed, plan)))
-        self.last_metrics = metrics
+        if self.plan is None:
+            raise ConfigurationError("an update was asked for without saying from which version; set `plan` first")
+        metrics = await asyncio.shield(asyncio.ensure_future(asyncio.to_thread(self._step, packed, self.plan)))
         yield {
             "loss/train": metrics["loss"],
             "loss/grad_norm": metrics["grad_norm"],
@@ -234,58 +220,3 @@ class TorchService:
 
     def _load_from(self, version: int, directory: Path) -> None:
         self.sampler.load(version, self.loader.load(directory))
-
-    def _arts_plan(self, config: types.TrainConfig, dev_config: dev.TrainConfig) -> StepPlan:
-        base, remarks = self.store.numbers()[-1], dict(self.remarks)
-        ppo = bool(dev_config.get("ppo", False))
-        low = dev_config.get("epsilon") or (0.2 if ppo else 1.0)
-        high = dev_config.get("epsilon_high") or (low if ppo else 4.0)
-        level = dev_config.get("importance_sampling_level", "token")
-        ignored = sorted(name for name in UNSUPPORTED_OPTIONS if dev_config.get(name))
-        if ignored or level not in ("token", "sequence"):
-            raise ConfigurationError(
-                f"this server does not know ART's {', '.join(ignored) or f'importance_sampling_level {level!r}'}; "
-                "leave it out, and see docs/trainer.md for what there is instead"
-            )
-        settings = TrainConfig(
-            learning_rate=config.learning_rate,
-            loss="ppo" if ppo else "cispo",
-            advantages="art",
-            ratio_level="sequence" if level == "sequence" else "token",
-            ratio_min=1 - low,
-            ratio_max=1 + high,
-            epsilon=low,
-            epsilon_high=high,
-            dual_clip=None,
-            kl_coefficient=config.kl_penalty_coef,
-        )
-        return StepPlan(base, settings, lambda version, metrics: {"version": version, "parent": base, **remarks})
-
-    def _write_base_version(self) -> None:
-        """Version 0 is the base model, written as a checkpoint once."""
-        if self.store.numbers():
-            self._check_base_model()
-            return
-        model = self.loader.fresh()
-        masters = MasterWeights(model)
-        if self.settings.options.lora is None:
-            masters.load(self.loader.trained_weights(self.settings.base_model))
-        save_checkpoint(
-            self.store.path(0),
-            model,
-            self.config,
-            base=self.settings.base_model,
-            masters=masters.named,
-            lora=self.settings.options.lora,
-            provenance={"version": 0, "parent": None, "base_model": self.settings.base_model.name},
-        )
-
-    def _check_base_model(self) -> None:
-        """ConfigurationError where the checkpoints are of another base model: their tokens would mean other texts."""
-        newest = self.store.path(self.store.numbers()[-1])
-        for name in ("config.json", "tokenizer.json"):
-            if (newest / name).read_bytes() != (self.settings.base_model / name).read_bytes():
-                raise ConfigurationError(
-                    f"{name} of base model {self.settings.base_model} is not that of checkpoint {newest}; put the base "
-                    "model back that this run began with, or give `art_server: directory:` another folder"
-                )

@@ -107,6 +107,14 @@ class Journal:
                 self.head = self.head if entry["head"] is None else entry["head"]
 
 
+@dataclass(frozen=True, slots=True)
+class Origin:
+    """What made a version; both None where nothing is known, the first also of the base model."""
+
+    parent: int | None
+    batch_hash: str | None
+
+
 class VersionStore:
     """The checkpoint directories of one model: `0000`, `0001`, … each with the batch and parent it came from.
 
@@ -115,6 +123,7 @@ class VersionStore:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory
+        self._origins: dict[int, Origin] = {}
 
     def path(self, version: int) -> Path:
         return self.directory / f"{version:04d}"
@@ -155,16 +164,26 @@ class VersionStore:
         self.path(version).rename(doomed)
         shutil.rmtree(doomed)
 
+    def origin(self, version: int) -> Origin:
+        """Where a version came from, read once: it never changes, and every batch asks for the whole lineage."""
+        if (known := self._origins.get(version)) is not None:
+            return known
+        found = self.provenance(version)
+        origin = Origin(found.get("parent"), found.get("batch_hash"))
+        if found:
+            self._origins[version] = origin
+        return origin
+
     def parent(self, version: int) -> int | None:
-        parent: int | None = self.provenance(version).get("parent")
-        return parent
+        return self.origin(version).parent
 
     def lineage(self, version: int) -> list[int]:
         """The version and its ancestors, newest first, as far as they are known."""
-        path = [version]
-        while (parent := self.parent(path[-1])) is not None and parent not in path:
-            path.append(parent)
-        return path
+        path = {version: None}
+        while (parent := self.parent(version)) is not None and parent not in path:
+            path[parent] = None
+            version = parent
+        return list(path)
 
     def clean(self) -> list[str]:
         """Remove what a crash left half written; returns the names removed."""
@@ -185,7 +204,7 @@ def recover(journal: Journal, store: VersionStore) -> list[str]:
     and the batch can be submitted again as if it had never been.
     """
     notes = [f"removed {name}, which a crash left half written" for name in store.clean()]
-    by_hash = {read_provenance(store.path(number)).get("batch_hash"): number for number in store.numbers()}
+    by_hash = {store.origin(number).batch_hash: number for number in store.numbers()}
     for batch_hash in journal.unfinished():
         if (version := by_hash.get(batch_hash)) is not None:
             stored = read_provenance(store.path(version))

@@ -91,6 +91,16 @@ def test_a_half_written_checkpoint_is_removed_and_its_batch_may_run_again(base_m
     assert failure.retriable
 
 
+def test_a_checkpoint_that_is_shorter_than_its_header_says_is_removed(base_model: Path, tmp_path: Path) -> None:
+    store = VersionStore(tmp_path / "checkpoints")
+    for version in range(2):
+        checkpoint(store, base_model, version, {"version": version, "parent": None})
+    weights = store.path(1) / "model.safetensors"
+    weights.write_bytes(weights.read_bytes()[:-1])
+    assert store.clean() == ["0001"]
+    assert store.numbers() == [0]
+
+
 def test_lineage_follows_parents_over_a_rollback(base_model: Path, tmp_path: Path) -> None:
     store = VersionStore(tmp_path / "checkpoints")
     for version, parent in ((0, None), (1, 0), (2, 1), (3, 1)):

@@ -58,6 +58,15 @@ def test_the_lineage_outlives_the_checkpoints(tmp_path: Path) -> None:
     assert store.provenance(4)["batch_hash"] == "b4"
 
 
+def test_where_a_version_came_from_is_read_once_however_long_the_lineage(tmp_path: Path) -> None:
+    store = store_of(tmp_path, 4)
+    assert store.lineage(3) == [3, 2, 1, 0]
+    for version in range(4):
+        (store.path(version) / PROVENANCE).unlink()
+    assert store.lineage(3) == [3, 2, 1, 0]
+    assert store.origin(2).batch_hash == "b2"
+
+
 def test_a_number_is_never_given_twice(tmp_path: Path) -> None:
     store = store_of(tmp_path, 3)
     store.retire(2)

@@ -15,7 +15,8 @@ from rollbus.schemas.errors import ConfigurationError, RejectedError, Unavailabl
 from rollbus.trainer.backends.art_server import check_base_model
 from rollbus.trainer.backends.model_settings import LoraConfig, ModelOptions
 from rollbus.trainer.backends.protocol import TrainConfig
-from rollbus.trainer.service.art_service import ServiceSettings, StepPlan, TorchService
+from rollbus.trainer.service.art_plan import StepPlan
+from rollbus.trainer.service.art_service import ServiceSettings, TorchService
 from rollbus.trainer.service.checkpoint import create_model
 from rollbus.trainer.service.journal import Failure, Journal
 from rollbus.trainer.service.memory_limits import memory_failures

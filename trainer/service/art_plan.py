@@ -1,0 +1,64 @@
+"""What one update is for: said by the trainer, or read from the configuration of a client that drives ART itself."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from rollbus.schemas.errors import RejectedError
+from rollbus.trainer.backends.protocol import TrainConfig
+
+if TYPE_CHECKING:
+    from art import dev, types
+
+REFUSED = ("kimi_k2_tau", "mask_prob_ratio", "max_negative_advantage_importance_sampling_weight")
+"""Of ART's training configuration: they change the loss, so they are refused rather than ignored."""
+
+Provenance = Callable[[int, Mapping[str, float]], dict[str, Any]]
+"""What to write into a checkpoint, from its version and the step's metrics."""
+
+
+@dataclass(frozen=True, slots=True)
+class StepPlan:
+    """What ART's own configuration cannot carry."""
+
+    base_version: int
+    config: TrainConfig
+    provenance: Provenance
+
+
+def arts_plan(
+    base_version: int, config: types.TrainConfig, dev_config: dev.TrainConfig, remarks: Mapping[str, Any]
+) -> StepPlan:
+    """The plan of a client's configuration, with ART's defaults; `remarks` go into the checkpoint.
+
+    RejectedError names what it asks for and this service does not have.
+    """
+    level = dev_config.get("importance_sampling_level", "token")
+    refused = sorted(name for name in REFUSED if dev_config.get(name))
+    if refused or level not in ("token", "sequence"):
+        raise RejectedError(
+            f"this server does not know ART's {', '.join(refused) or f'importance_sampling_level {level!r}'}; "
+            "leave it out, and see docs/trainer.md for what there is instead"
+        )
+    ppo = bool(dev_config.get("ppo", False))
+    low = dev_config.get("epsilon") or (0.2 if ppo else 1.0)
+    high = dev_config.get("epsilon_high") or (low if ppo else 4.0)
+    settings = TrainConfig(
+        learning_rate=config.learning_rate,
+        loss="ppo" if ppo else "cispo",
+        advantages="art",
+        ratio_level="sequence" if level == "sequence" else "token",
+        ratio_min=1 - low,
+        ratio_max=1 + high,
+        epsilon=low,
+        epsilon_high=high,
+        dual_clip=None,
+        kl_coefficient=config.kl_penalty_coef,
+    )
+
+    def provenance(version: int, metrics: Mapping[str, float]) -> dict[str, Any]:
+        return {"version": version, "parent": base_version, **remarks}
+
+    return StepPlan(base_version, settings, provenance)

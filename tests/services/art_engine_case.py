@@ -44,6 +44,17 @@ CONFIG = TrainConfig(
 )
 
 
+CHOICES: dict[str, tuple[ModelOptions, TrainConfig]] = {
+    "four bits": (ModelOptions(art=ArtEngine(quantisation="4bit", packing=True)), TrainConfig()),
+    "no quantisation": (
+        ModelOptions(lora=LoraConfig(rank=2), art=ArtEngine(quantisation="none")),
+        TrainConfig(ratio_min=0.25, ratio_max=3.0, kl_coefficient=0.5),
+    ),
+    "a vLLM of one's own": (ModelOptions(art=ArtEngine(vllm_url="http://gpu-2:8000")), TrainConfig()),
+}
+"""What the run below leaves out."""
+
+
 class Recorder:
     """Keeps what ART hands to Unsloth; writes checkpoints as that does, an adapter and nothing else."""
 
@@ -97,6 +108,21 @@ def train(base_model: str, directory: str, findings: str) -> None:
     Path(findings).write_text(json.dumps(found), encoding="utf-8")
 
 
+def translations() -> dict[str, Any]:
+    """Each of `CHOICES` in ART's terms."""
+    from rollbus.trainer.backends.art_engine import internal_config, lora_config, update_arguments
+
+    return {
+        name: {
+            "model": internal_config(options, options.art),
+            "lora": lora_config(options),
+            "update": update_arguments(config, options.art),
+        }
+        for name, (options, config) in CHOICES.items()
+        if options.art is not None
+    }
+
+
 async def _train(base_model: Path, directory: Path) -> dict[str, Any]:
     from rollbus.trainer.backends.art_local import ArtLocal, ArtLocalSettings
 
@@ -125,7 +151,20 @@ async def _train(base_model: Path, directory: Path) -> dict[str, Any]:
     found["after"] = [each.version for each in (await again.versions()).known]
     found["recorded"] = [await again.journal(f"own-{number}") is not None for number in range(3)]
     await again.close()
-    return found | {"received": Recorder.received}
+    found |= {"received": list(Recorder.received), "translations": translations()}
+    return found | {"packed_rows": await _rows_when_packed(base_model, directory.with_name("packed"))}
+
+
+async def _rows_when_packed(base_model: Path, directory: Path) -> int:
+    """Rows that an update of 16 short trajectories has where several may share one."""
+    from rollbus.trainer.backends.art_local import ArtLocal, ArtLocalSettings
+
+    options = ModelOptions(art=ArtEngine(packing=True))
+    backend = ArtLocal(ArtLocalSettings("agent", base_model, directory, options=options))
+    await backend.start()
+    await backend.wait(await backend.submit(made_up_batch("packed", 0)))
+    await backend.close()
+    return int(Recorder.received[-1]["rows"])
 
 
 async def _error(awaitable: Any) -> str:

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from tests.services.art_engine_case import CONFIG, OPTIONS
+from tests.services.art_engine_case import CHOICES, CONFIG, OPTIONS
 from tests.services.art_fixtures import Launcher
 
 pytestmark = pytest.mark.services
@@ -48,6 +48,23 @@ def test_an_update_is_asked_for_with_the_settings(found: dict[str, Any]) -> None
     assert (dev["importance_sampling_level"], dev["truncated_importance_sampling"]) == ("sequence", 1.5)
     assert dev["kl_ref_adapter_path"].endswith("checkpoints/0001")
     assert update["rows"] == 16, "one trajectory a row, where packing is off"
+
+
+def test_each_choice_has_its_name_in_arts_terms(found: dict[str, Any]) -> None:
+    four, none, external = (found["translations"][name] for name in CHOICES)
+    assert (four["model"]["init_args"]["load_in_4bit"], four["model"]["init_args"]["load_in_8bit"]) == (True, False)
+    assert (none["model"]["init_args"]["load_in_4bit"], none["model"]["init_args"]["load_in_8bit"]) == (False, False)
+    assert four["lora"] is None
+    assert (none["lora"]["rank"], len(none["lora"]["target_modules"])) == (2, 7)
+    assert external["model"]["vllm_runtime"] == {"mode": "external", "server_url": "http://gpu-2:8000"}
+    update = none["update"]
+    assert (update["loss_fn"], update["epsilon"], update["epsilon_high"]) == ("cispo", 0.75, 2.0)
+    assert (update["kl_penalty_coef"], "kl_penalty_reference_step" in update) == (0.5, False)
+    assert "truncated_importance_sampling" not in update
+
+
+def test_with_packing_several_trajectories_share_a_row(found: dict[str, Any]) -> None:
+    assert 0 < found["packed_rows"] < 16
 
 
 def test_batches_become_versions_with_their_results(found: dict[str, Any]) -> None:

@@ -172,7 +172,15 @@ def test_positive_advantages_raise_and_negative_ones_lower_log_probs(base_model:
         {"importance_correction": "sequence_truncate", "loss": "ppo"},
         {"behaviour_kl_coefficient": 1e-2},
         {"aggregation": "constant", "aggregation_tokens": 100},
+        {"learning_rate": 2e-3},
+        {"ratio_max": 1e-3},
+        {"ratio_min": 3.0},
+        {"weight_decay": 0.1},
+        {"adam_beta1": 0.5},
+        {"adam_beta2": 0.5},
+        {"max_grad_norm": 1e-9},
     ],
+    ids=lambda changed: ", ".join(map(str, changed.items())),
 )
 def test_every_option_reaches_the_update(base_model: Path, changed: dict[str, Any]) -> None:
     plain, other = learner(base_model), learner(base_model)
@@ -183,6 +191,41 @@ def test_every_option_reaches_the_update(base_model: Path, changed: dict[str, An
         report = other.step(row, replace(CONFIG, **changed), reference=base_model)
     assert not same(weights(plain), weights(other))
     assert report["grad_norm"] > 0
+
+
+@pytest.mark.parametrize(
+    ("loss", "sign", "changed"),
+    [
+        ("ppo", 1, {"epsilon": 0.9}),
+        ("ppo", 1, {"epsilon_high": 30.0}),
+        ("ppo", -1, {"dual_clip": None}),
+        ("dppo", 1, {"probability_delta": 1e-9}),
+        ("cispo", 1, {"off_policy_mask_threshold": 0.5}),
+    ],
+)
+def test_every_bound_of_a_loss_reaches_it(base_model: Path, loss: Any, sign: int, changed: dict[str, Any]) -> None:
+    """On tokens that have become likelier since they were sampled, then on some that have become rarer."""
+    row = packed_row(SEPARATE, 64)
+    sampled = row["assistant_mask"]
+    row["logprobs"][sampled] += torch.linspace(-3, 4, int(sampled.sum()))
+    row["advantages"] *= sign
+    config = replace(CONFIG, loss=loss)
+    norms = [learner(base_model).step(row, each)["grad_norm"] for each in (config, replace(config, **changed))]
+    assert norms[0] != norms[1]
+
+
+def test_a_gradient_is_clipped_to_its_bound_and_reported_as_it_was(base_model: Path) -> None:
+    """AdamW's first moment after one step is (1 - beta1) times the gradient that it was given."""
+    moments = []
+    for bound in (1e9, 0.01):
+        one = learner(base_model)
+        report = one.step(packed_row(SHARED, 32), replace(CONFIG, max_grad_norm=bound))
+        given = torch.cat([state["exp_avg"].flatten() for state in one.optimizer.state.values()]) / (1 - 0.9)
+        moments.append((report["grad_norm"], float(given.norm())))
+    (norm, unclipped), (reported, clipped) = moments
+    assert norm == reported
+    assert unclipped == pytest.approx(norm, rel=1e-4)
+    assert clipped == pytest.approx(0.01, rel=1e-3)
 
 
 def test_a_broken_row_is_refused() -> None:

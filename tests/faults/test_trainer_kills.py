@@ -4,14 +4,16 @@ import asyncio
 import random
 import signal
 from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 from pathlib import Path
+from uuid import uuid4
 
 import pytest
 
 from rollbus.trainer.settings import ArtServerBackend
 from tests.services.art_fixtures import ArtServer, Launcher, art_base_model, art_launcher
 from tests.services.trainer_kafka import TrainerWorld, ended
+from tests.services.trainer_process import WHILE_THE_BACKEND_WORKS
 
 __all__ = ["art_base_model", "art_launcher"]
 
@@ -19,25 +21,22 @@ pytestmark = pytest.mark.faults
 
 BATCHES = 8
 SIDES = ("before", "inside", "after")
-POINTS = tuple(
-    f"{side} {records}" for records in ("StepStarted", "StepCompleted", "StepCompleted+StepStarted") for side in SIDES
+POINTS = (
+    *(f"{side} StepStarted" for side in SIDES),
+    WHILE_THE_BACKEND_WORKS,
+    *(f"{side} {records}" for records in ("StepCompleted", "StepCompleted+StepStarted") for side in SIDES),
 )
-"""Of a trainer's transactions; the last closes one step and opens the next."""
+"""Each side of each of a trainer's transactions, the last of which closes one step and opens the next."""
+MEANT_KILLS = 4
+"""A run of so many batches that meets fewer was not killed around its updates."""
+QUIET_S = 5.0
+"""Longer than a trainer takes to start; then it has given up, and is started again."""
 
 
 @pytest.fixture
-def new_server(art_launcher: Launcher, art_base_model: Path, tmp_path: Path) -> "ServerMaker":
-    return ServerMaker(art_launcher, art_base_model, tmp_path)
-
-
-class ServerMaker:
-    """Art-servers with data of their own, by name."""
-
-    def __init__(self, launcher: Launcher, base_model: Path, folder: Path) -> None:
-        self._launcher, self._base_model, self._folder = launcher, base_model, folder
-
-    def __call__(self, name: str) -> ArtServer:
-        return ArtServer(self._launcher, self._base_model, self._folder / name)
+def killed(art_launcher: Launcher, art_base_model: Path, tmp_path: Path) -> ArtServer:
+    """An art-server with data of its own."""
+    return ArtServer(art_launcher, art_base_model, tmp_path)
 
 
 @asynccontextmanager
@@ -60,36 +59,43 @@ def digests(server: ArtServer) -> Sequence[str]:
     return [server.digest(version) for version in range(1, BATCHES + 1)]
 
 
-async def undisturbed(kafka: str, namespace: str, server: ArtServer) -> Sequence[str]:
-    async with world_of(kafka, f"{namespace}quiet.", server) as world:
-        await world.start()
+@pytest.fixture(scope="module")
+def undisturbed(
+    kafka: str, art_launcher: Launcher, art_base_model: Path, tmp_path_factory: pytest.TempPathFactory
+) -> Sequence[str]:
+    """Digests of the versions of a run that nothing happened to."""
+    server = ArtServer(art_launcher, art_base_model, tmp_path_factory.mktemp("quiet"))
+
+    async def run() -> None:
+        async with world_of(kafka, f"t-{uuid4().hex[:6]}.quiet.", server) as world:
+            await world.start()
+
+    asyncio.run(run())
     return digests(server)
 
 
-async def test_a_trainer_killed_at_each_side_of_each_transaction_changes_no_weight(
-    kafka: str, namespace: str, new_server: ServerMaker
+async def test_a_trainer_killed_at_each_point_of_a_step_changes_no_weight(
+    kafka: str, namespace: str, killed: ArtServer, undisturbed: Sequence[str]
 ) -> None:
-    expected = await undisturbed(kafka, namespace, new_server("quiet"))
-    killed = new_server("killed")
     async with world_of(kafka, namespace, killed) as world:
         for point in POINTS:
             status, errors = await ended(await world.start(point))
             assert status == -signal.SIGKILL, errors
         await world.start()
-    assert digests(killed) == expected
+    assert digests(killed) == undisturbed
 
 
 @pytest.mark.parametrize("seed", range(4))
-async def test_kills_of_either_or_both_at_any_moment_change_no_weight(
-    kafka: str, namespace: str, new_server: ServerMaker, seed: int
+async def test_kills_of_either_or_both_around_updates_change_no_weight(
+    kafka: str, namespace: str, killed: ArtServer, undisturbed: Sequence[str], seed: int
 ) -> None:
     chance = random.Random(seed)
-    expected = await undisturbed(kafka, namespace, new_server("quiet"))
-    killed = new_server("killed")
+    kills = 0
     async with world_of(kafka, namespace, killed) as world:
         trainer = await world.start()
-        for _ in range(8):
-            await asyncio.sleep(chance.uniform(0, 2))
+        while await world.visible_steps() < BATCHES:
+            await something_is_written(killed)
+            await asyncio.sleep(chance.uniform(0, 0.2))  # about as long as an update
             victims = chance.choice((("trainer",), ("server",), ("trainer", "server")))
             if "server" in victims:
                 await asyncio.to_thread(killed.stop, signal.SIGKILL)
@@ -98,10 +104,18 @@ async def test_kills_of_either_or_both_at_any_moment_change_no_weight(
                 await trainer.wait()
             if "server" in victims:
                 await asyncio.to_thread(killed.start)
-            if trainer.returncode is not None:
+            if trainer.returncode is not None:  # killed, or its attempts were used up while the server was away
                 trainer = await world.start()
-        while await world.visible_steps() < BATCHES:
-            if trainer.returncode is not None:  # its attempts were used up while the server was away
-                trainer = await world.start()
-            await asyncio.sleep(0.2)
-    assert digests(killed) == expected
+            kills += 1
+    assert digests(killed) == undisturbed
+    assert kills >= MEANT_KILLS
+
+
+async def something_is_written(server: ArtServer) -> None:
+    """Wait until the server's journal grows: an update begins or ends."""
+    journal = server.checkpoints.parent / "journal.jsonl"
+    before = journal.stat().st_size
+    with suppress(TimeoutError):
+        async with asyncio.timeout(QUIET_S):
+            while journal.stat().st_size == before:  # noqa: ASYNC110 - another process writes it
+                await asyncio.sleep(0.002)

@@ -2,7 +2,8 @@
 
 DIE_AT names the record whose publication the process does not survive, or several that are published together
 (`StepCompleted+StepStarted`). It kills itself as `kill -9` would: before the transaction (`before StepCompleted`), in
-it with everything sent and nothing committed (`inside …`), or after it.
+it with everything sent and nothing committed (`inside …`), or after it. `while the backend works` is just after a
+batch was submitted.
 """
 
 import logging
@@ -13,16 +14,23 @@ from collections.abc import Sequence
 
 from aiokafka import AIOKafkaProducer
 
-from rollbus.trainer.log import Publication
+from rollbus.trainer.log import NextBatch, Publication
 from rollbus.trainer.log_kafka import KafkaLog
 from rollbus.trainer.process_kafka import run_trainer
 from rollbus.trainer.settings import TrainerSettings
+
+WHILE_THE_BACKEND_WORKS = "while the backend works"
 
 
 class DyingLog(KafkaLog):
     """A Kafka log at which the process dies."""
 
     die_at = ""
+
+    async def next_batch(self, timeout_s: float, *, settle_broken: bool = True) -> NextBatch | None:
+        if self.die_at == WHILE_THE_BACKEND_WORKS and not settle_broken:  # the look ahead
+            os.kill(os.getpid(), signal.SIGKILL)
+        return await super().next_batch(timeout_s, settle_broken=settle_broken)
 
     async def publish(self, publications: Sequence[Publication], *, next_offset: int | None = None) -> None:
         self._die("before", publications)

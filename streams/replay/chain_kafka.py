@@ -14,7 +14,7 @@ from rollbus.streams.replay.output import Output
 from rollbus.streams.replay.payload import WrittenPayload
 from rollbus.streams.replay.plan import ReplayPlan
 from rollbus.streams.replay.range import Bound
-from rollbus.streams.replay.range_kafka import reader, resolve
+from rollbus.streams.replay.range_kafka import LOOK_BYTES, reader, resolve
 from rollbus.streams.replay.reader import Reader
 from rollbus.streams.replay.recorded import Collector, Recorded
 from rollbus.streams.replay.recorded_kafka import RecordedScores, Teller, find_judged, read_outcomes, read_rewards
@@ -110,7 +110,7 @@ class Connected:
 
     async def _first_tick(self, ranges: Sequence[ReplayRange]) -> int | None:
         """Return the number of the first tick of the range."""
-        async with reader(self.settings) as consumer:
+        async with reader(self.settings, fetch_bytes=LOOK_BYTES) as consumer:
             places = assign(consumer, self.settings.namespace, ranges)
             sources = [KafkaSource(consumer, place, span, stop=self.follow) for span, place in places.items()]
             async for each in merged(sources):

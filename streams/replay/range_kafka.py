@@ -25,6 +25,8 @@ from rollbus.streams.topics_kafka import partitions_on_broker
 
 POLL_MS = 500
 FETCH_BYTES = 4 * 1024 * 1024
+LOOK_BYTES = 128 * 1024
+"""Fetched at once where only the next tick is looked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,7 +39,7 @@ class ResolvedRange:
 
 
 @asynccontextmanager
-async def reader(settings: StreamSettings) -> AsyncIterator[AIOKafkaConsumer]:
+async def reader(settings: StreamSettings, *, fetch_bytes: int | None = None) -> AsyncIterator[AIOKafkaConsumer]:
     """Connect a consumer without a group, of committed records; raises UnavailableError."""
     consumer = AIOKafkaConsumer(
         **settings.kafka.client_options(),
@@ -45,7 +47,7 @@ async def reader(settings: StreamSettings) -> AsyncIterator[AIOKafkaConsumer]:
         enable_auto_commit=False,
         auto_offset_reset="none",
         fetch_max_wait_ms=50,
-        max_partition_fetch_bytes=max(FETCH_BYTES, settings.max_partition_fetch_bytes),
+        max_partition_fetch_bytes=fetch_bytes or max(FETCH_BYTES, settings.max_partition_fetch_bytes),
     )
     try:
         await consumer.start()
@@ -67,7 +69,7 @@ async def resolve(settings: StreamSettings, topic: Topic, start: Bound, end: Bou
             f"{name} has {known} partitions, not {len(places)}; look at namespace and `event_partitions`"
         )
     ranges, missing = [], []
-    async with reader(settings) as consumer:
+    async with reader(settings, fetch_bytes=LOOK_BYTES) as consumer:
         consumer.assign(places)
         firsts, ends = await consumer.beginning_offsets(places), await consumer.end_offsets(places)
         for place in places:

@@ -72,6 +72,12 @@ def record_name(data: bytes) -> str | None:
     return reader.name if reader else None
 
 
+@cache
+def headers(record: type) -> frozenset[bytes]:
+    """Return what the bytes of a record type begin with, in every version: it is told by a slice."""
+    return frozenset(header for header, reader in _readers().items() if reader.name == record.__name__)
+
+
 def _unknown(data: bytes) -> str:
     if len(data) < HEADER_BYTES:
         return f"{len(data)} bytes are too short for a record"

@@ -1,8 +1,7 @@
-"""Stages in a chain: recorded records of the first one's input in, every stage's own records out. No Faust, no clock.
+"""Recorded records of the first stage's input in, every stage's own records out. No Faust, no clock.
 
-A record goes on through all pure stages before the next one is looked at. The first effects stage is asked about all
-that one piece brought it, a later one at the end of the round; drops and dead letters, which all stages write into one
-topic each, wait for that end too. So the output does not depend on how much was read at once.
+A round is taken piece by piece; at its end stands a tick, which the later stages have before the first ones do. What
+live was told of the outside world is told again between two rounds. What happens to each record is in `steps`.
 
 The stages of the first input may also run elsewhere, partition by partition (`lane`): a chain without them is given
 what they made, in the same order, and does the rest.
@@ -13,36 +12,32 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from rollbus.schemas.chunks import split
 from rollbus.schemas.codec import encode
 from rollbus.schemas.control import ConfigApplied, Tick
 from rollbus.schemas.drops import Drop, DropReason
 from rollbus.schemas.errors import RecordError
 from rollbus.schemas.groups import TrainingBatch
 from rollbus.schemas.replays import StageDigest
-from rollbus.schemas.topics import BATCHES, DEAD_LETTERS, DROPS, MAX_RECORD_BYTES, RUN_LOG, Topic, topic_of
+from rollbus.schemas.topics import DROPS, RUN_LOG, Topic, topic_of
 from rollbus.schemas.trajectories import Location
 from rollbus.streams.batch import Partition, RawRecord
-from rollbus.streams.processing import dead_letter, read_record
+from rollbus.streams.processing import read_record
 from rollbus.streams.replay.made import Made
 from rollbus.streams.replay.output import Output, Partitioner
-from rollbus.streams.replay.reader import Raw, Reader
+from rollbus.streams.replay.reader import Reader
 from rollbus.streams.replay.recorded import BEFORE_ALL, Change, Recorded
 from rollbus.streams.replay.rounds import Round
+from rollbus.streams.replay.steps import Steps
 from rollbus.streams.stage import Incoming, Outgoing
 from rollbus.streams.stages import AnyStage
 
 ASK_AT_ONCE = 256
 """Records about which an effects stage is asked together."""
-FORGET_EVERY = 5_000
-"""Records after which the states drop their lists of touched rows, which only a changelog needs."""
-
-
 BeforeTick = Callable[[int], Awaitable[None]]
 """Called before a tick's records are told again: to read them."""
 
 
-class Chain:
+class Chain(Steps):
     """Stages in the order of the flow, on all partitions."""
 
     def __init__(
@@ -66,22 +61,18 @@ class Chain:
 
         `elsewhere` are the stages of the first input where others run them.
         """
-        self._partitions, self._output, self._partition_of = partitions, output, partition_of
-        self._source, self._namespace, self._app_version = source_namespace, namespace, app_version
+        super().__init__(
+            [*elsewhere, *(Reader.of(stage, partitions) for stage in stages)],
+            partitions=partitions,
+            output=output,
+            partition_of=partition_of,
+            namespace=namespace,
+            app_version=app_version,
+        )
+        self._source, self._excluded, self._early = source_namespace, excluded, dict(early or {})
         self._recorded, self._change, self._before_tick = recorded or Recorded(), change, before_tick
-        self._excluded, self._early = excluded, dict(early or {})
         self._told_excluded: set[str] = set()
-        self._readers = [*elsewhere, *(Reader.of(stage, partitions) for stage in stages)]
-        self._first = [reader for reader in self._readers if reader.input is self._readers[0].input]
-        self.input = self._readers[0].input
-        self._inputs = list(dict.fromkeys(reader.input.name for reader in self._readers))
-        self._by_input = {name: [r for r in self._readers if r.input.name == name] for name in self._inputs}
-        self._following = {name: rs for name, rs in self._by_input.items() if name != self.input.name}
-        asking = [reader for reader in self._readers if reader.asks]
-        self._asked_at_once = [reader for reader in asking if reader.input is asking[0].input]
-        self._names = {reader.input.name: reader.input for reader in self._readers}
         self._unanswered: deque[TrainingBatch] = deque()
-        self._touched = 0
         self.last_tick = -1
         self.stream_time_ms: int | None = None
 
@@ -91,26 +82,26 @@ class Chain:
 
     async def piece(self, partition: int, records: Sequence[RawRecord]) -> None:
         """Take recorded records of the first input."""
-        place = Partition(self.input.full_name(self._source), partition)
+        place, first = Partition(self.input.full_name(self._source), partition), self._first
         for raw in records:
             try:
                 incoming = read_record(raw, place)
             except RecordError as error:
-                for reader in self._first:
+                for reader in first:
                     self._dead_letter(reader, raw, place, error)
                 continue
             if self._excluded and self._is_excluded(partition, incoming):
                 continue
-            if isinstance(incoming.record, ConfigApplied):
+            if type(incoming.record) is ConfigApplied:
                 changed = self._change(incoming.record)
                 if changed is None:
                     continue
                 incoming = replace(incoming, record=changed, data=encode(changed))
             if self._early:
                 for reward in self._early.pop(getattr(incoming.record, "episode_id", ""), ()):
-                    self._hand(self._first, partition, reward)
-            self._hand(self._first, partition, incoming)
-            if len(self._first[0].waiting) >= ASK_AT_ONCE:
+                    self._hand(first, partition, reward)
+            self._hand(first, partition, incoming)
+            if len(first[0].waiting) >= ASK_AT_ONCE:
                 await self._ask(self._asked_at_once)
         await self._ask(self._asked_at_once)
         self._forget(len(records))
@@ -160,84 +151,7 @@ class Chain:
             await self._end_round(tick.number)
             self.last_tick, self.stream_time_ms = tick.number, tick.stream_time_ms
             for name in reversed(self._following):
-                await self._everywhere(self._names[name], "", tick, data)
-
-    # From record to record
-
-    def _hand(self, readers: Iterable[Reader], partition: int, incoming: Incoming) -> None:
-        for reader in readers:
-            reader.records_in += 1
-            if reader.asks:
-                reader.waiting.append((partition, incoming))
-            else:
-                self._step(reader, partition, incoming, None)
-
-    def _step(self, reader: Reader, partition: int, incoming: Incoming, answer: Any) -> None:
-        state = reader.states[partition]
-        try:
-            step = reader.stage.step
-            outputs = list(step(state, incoming, answer) if reader.asks else step(state, incoming))
-        except RecordError as error:
-            self._dead_letter(reader, Raw.of(incoming), Partition(incoming.location.topic, partition), error)
-            return
-        for out in outputs:
-            self._emit(reader, partition, out)
-        for out in outputs:
-            if out.topic is BATCHES:
-                self._answer(out.record)
-
-    async def _ask(self, readers: "Sequence[Reader] | None" = None) -> None:
-        """Let these effects stages, or all, answer what waits for them, in the order of the flow."""
-        while reader := next((each for each in readers or self._readers if each.waiting), None):
-            waiting, reader.waiting = reader.waiting, []
-            answers = await self._answers(reader, waiting)
-            for (partition, incoming), answer in zip(waiting, answers, strict=True):
-                self._step(reader, partition, incoming, answer)
-
-    async def _answers(self, reader: Reader, waiting: Sequence[tuple[int, Incoming]]) -> list[Any]:
-        found: dict[int, Iterable[Any]] = {}
-        for partition in sorted({partition for partition, _ in waiting}):
-            asked = [incoming for number, incoming in waiting if number == partition]
-            found[partition] = iter(await reader.stage.answer(reader.states[partition], asked))
-        return [next(iter(found[partition])) for partition, _ in waiting]
-
-    def _emit(self, reader: Reader, partition: int, out: Outgoing) -> None:
-        data = encode(out.record)
-        reader.count(partition, out.topic.name, out.key, out.record, data)
-        self._place(reader, out.topic, out.key, out.record, data)
-
-    def _place(self, reader: Reader, topic: Topic, name: str, record: Any, data: bytes) -> None:
-        key = name.encode()
-        if topic is DROPS:
-            reader.held.append((topic, self._partition(topic, key), key, data))
-        else:
-            self._write(topic, self._partition(topic, key), name, record, data)
-
-    def _take(self, made: Iterable[Made]) -> None:
-        for one in made:
-            reader, topic = self._readers[one.reader], topic_of(one.topic)
-            if topic is DEAD_LETTERS:
-                reader.held.append((topic, 0, one.key, one.data))
-            else:
-                record = one.record() if topic.name in self._following else None
-                self._place(reader, topic, (one.key or b"").decode(), record, one.data)
-
-    def _write(self, topic: Topic, partition: int, key: str, record: Any, data: bytes) -> None:
-        """Write a record into the replay's namespace and hand it to the stages that read it there."""
-        offset = self._append(topic, partition, key.encode() if key else None, data)
-        readers = self._following.get(topic.name)
-        if readers:
-            place = Location(topic=topic.full_name(self._namespace), partition=partition, offset=offset)
-            self._hand(readers, partition, Incoming(record, key, place, data))
-
-    def _append(self, topic: Topic, partition: int, key: bytes | None, data: bytes) -> int:
-        if len(data) <= MAX_RECORD_BYTES:
-            return self._output.append(topic, partition, key, data)
-        first, *_ = [self._output.append(topic, partition, key, frame) for frame in split(data)]
-        return first
-
-    def _partition(self, topic: Topic, key: bytes) -> int:
-        return 0 if topic.partitions == "one" else self._partition_of(key, self._partitions)
+                await self._everywhere(topic_of(name), "", tick, data)
 
     # Time, and what live was told
 
@@ -281,20 +195,6 @@ class Chain:
                 self._write(RUN_LOG, 0, outcome.run_id, outcome, encode(outcome))
             self._unanswered.popleft()
 
-    def _write_held(self) -> None:
-        for reader in self._readers:
-            for topic, partition, key, data in reader.held:
-                self._append(topic, partition, key, data)
-            reader.held.clear()
-
-    def _forget(self, records: int) -> None:
-        self._touched += records
-        if self._touched >= FORGET_EVERY:
-            self._touched = 0
-            for reader in self._readers:
-                for state in reader.states:
-                    state.forget_touched()
-
     # What goes no further
 
     def _is_excluded(self, partition: int, incoming: Incoming) -> bool:
@@ -316,13 +216,3 @@ class Chain:
             )
             self._emit(self._first[0], partition, Outgoing(DROPS, drop.unit_id, drop))
         return True
-
-    def _dead_letter(self, reader: Reader, raw: RawRecord, place: Partition, error: RecordError) -> None:
-        letter = dead_letter(raw, place, error, stage=reader.name, app_version=self._app_version)
-        reader.dead_letters += 1
-        data = encode(letter)
-        reader.count(place.partition, DEAD_LETTERS.name, "", letter, data)
-        self._hold_letter(reader, raw.key, data)
-
-    def _hold_letter(self, reader: Reader, key: bytes | None, data: bytes) -> None:
-        reader.held.append((DEAD_LETTERS, 0, key, data))

@@ -10,6 +10,8 @@ from rollbus.schemas.groups import ClosedGroup, Group, TrainingBatch
 from rollbus.schemas.trajectories import Location, Score
 
 NOWHERE = Location(topic="", partition=0, offset=0)
+_LOCATED = frozenset((Score, Group, ClosedGroup, TrainingBatch))
+"""What names locations."""
 
 
 def without_location(record: Any) -> Any:
@@ -27,6 +29,8 @@ def without_location(record: Any) -> Any:
 
 def bytes_without_location(record: Any, data: bytes) -> bytes:
     """Return an encoded record with its locations cut out: cheaper than to encode it again without them."""
+    if type(record) not in _LOCATED:
+        return data
     for location in _locations(record):
         data = data.replace(_encoded(location), b"", 1)
     return data

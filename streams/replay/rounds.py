@@ -8,8 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from rollbus.schemas.chunks import is_chunk
-from rollbus.schemas.codec import decode, record_name
+from rollbus.schemas.codec import HEADER_BYTES, decode, headers
 from rollbus.schemas.control import Tick
 from rollbus.schemas.errors import RecordError
 from rollbus.streams.batch import RawRecord
@@ -78,7 +77,8 @@ class _Cursor:
             records = self._rest or await self.source.read()
             if not records:
                 return
-            end = next((index for index, raw in enumerate(records) if self._is_tick(raw)), len(records))
+            begins = (index for index, raw in enumerate(records) if (raw.value or b"")[:HEADER_BYTES] in headers(Tick))
+            end = next((index for index in begins if self._is_tick(records[index])), len(records))
             self._rest = records[end + 1 :]
             if end:
                 yield Piece(self.source.partition, records[:end])
@@ -86,8 +86,6 @@ class _Cursor:
                 return
 
     def _is_tick(self, raw: RawRecord) -> bool:
-        if raw.value is None or is_chunk(raw.value) or record_name(raw.value) != Tick.__name__:
-            return False
         try:
             self.tick, self.raw = decode(raw.value), raw
         except RecordError:

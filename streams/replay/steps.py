@@ -1,0 +1,164 @@
+"""A record through the stages' own steps: whatever follows from it goes on through all that read it, then the next one.
+
+The first effects stage is asked about all that one piece brought it, a later one at the end of the round; drops and
+dead letters, which all stages write into one topic each, wait for that end too. So the output does not depend on how
+much was read at once.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rollbus.schemas.chunks import split
+from rollbus.schemas.codec import encode
+from rollbus.schemas.errors import RecordError
+from rollbus.schemas.groups import TrainingBatch
+from rollbus.schemas.making import maker
+from rollbus.schemas.topics import BATCHES, DEAD_LETTERS, DROPS, MAX_RECORD_BYTES, TOPICS, Topic, topic_of
+from rollbus.schemas.trajectories import Location
+from rollbus.streams.batch import Partition, RawRecord
+from rollbus.streams.processing import dead_letter
+from rollbus.streams.replay.made import Made
+from rollbus.streams.replay.output import Output, Partitioner
+from rollbus.streams.replay.reader import Raw, Reader
+from rollbus.streams.stage import Incoming, Outgoing
+
+FORGET_EVERY = 5_000
+"""Records after which the states drop their lists of touched rows, which only a changelog needs."""
+
+_incoming, _location = maker(Incoming), maker(Location)
+
+
+class Steps:
+    """The stages of a chain with their states, and what they make on its way into the replay's namespace."""
+
+    def __init__(
+        self,
+        readers: Sequence[Reader],
+        *,
+        partitions: int,
+        output: Output,
+        partition_of: Partitioner,
+        namespace: str,
+        app_version: str,
+    ) -> None:
+        """Take the stages in the order of the flow."""
+        self._readers, self._partitions, self._output, self._partition_of = readers, partitions, output, partition_of
+        self._app_version = app_version
+        self._full_names = {topic.name: topic.full_name(namespace) for topic in TOPICS}
+        self.input = readers[0].input
+        self._first = [reader for reader in readers if reader.input is self.input]
+        inputs = dict.fromkeys(reader.input.name for reader in readers)
+        self._following = {
+            name: [reader for reader in readers if reader.input.name == name]
+            for name in inputs
+            if name != self.input.name
+        }
+        asking = [reader for reader in readers if reader.asks]
+        self._asked_at_once = [reader for reader in asking if reader.input is asking[0].input]
+        self._touched = 0
+
+    # From record to record
+
+    def _hand(self, readers: Iterable[Reader], partition: int, incoming: Incoming) -> None:
+        for reader in readers:
+            reader.records_in += 1
+            if reader.asks:
+                reader.waiting.append((partition, incoming))
+            else:
+                self._step(reader, partition, incoming, None)
+
+    def _step(self, reader: Reader, partition: int, incoming: Incoming, answer: Any) -> None:
+        state, step = reader.states[partition], reader.stage.step
+        try:
+            outputs = tuple(step(state, incoming, answer) if reader.asks else step(state, incoming))
+        except RecordError as error:
+            self._dead_letter(reader, Raw.of(incoming), Partition(incoming.location.topic, partition), error)
+            return
+        if outputs:
+            for out in outputs:
+                self._emit(reader, partition, out)
+            for out in outputs:
+                if out.topic is BATCHES:
+                    self._answer(out.record)
+
+    def _answer(self, batch: TrainingBatch) -> None:
+        """Hear of a batch that was cut."""
+
+    async def _ask(self, readers: Sequence[Reader] | None = None) -> None:
+        """Let these effects stages, or all, answer what waits for them, in the order of the flow."""
+        while reader := next((each for each in readers or self._readers if each.waiting), None):
+            waiting, reader.waiting = reader.waiting, []
+            answers = await self._answers(reader, waiting)
+            for (partition, incoming), answer in zip(waiting, answers, strict=True):
+                self._step(reader, partition, incoming, answer)
+
+    async def _answers(self, reader: Reader, waiting: Sequence[tuple[int, Incoming]]) -> list[Any]:
+        found: dict[int, Iterable[Any]] = {}
+        for partition in sorted({partition for partition, _ in waiting}):
+            asked = [incoming for number, incoming in waiting if number == partition]
+            found[partition] = iter(await reader.stage.answer(reader.states[partition], asked))
+        return [next(iter(found[partition])) for partition, _ in waiting]
+
+    # What goes out
+
+    def _emit(self, reader: Reader, partition: int, out: Outgoing) -> None:
+        data = encode(out.record)
+        reader.count(partition, out.topic.name, out.key, out.record, data)
+        self._place(reader, out.topic, out.key, out.record, data)
+
+    def _place(self, reader: Reader, topic: Topic, name: str, record: Any, data: bytes) -> None:
+        key = name.encode()
+        if topic is DROPS:
+            reader.held.append((topic, self._partition(topic, key), key, data))
+        else:
+            self._write(topic, self._partition(topic, key), name, record, data)
+
+    def _take(self, made: Iterable[Made]) -> None:
+        for one in made:
+            reader, topic = self._readers[one.reader], topic_of(one.topic)
+            if topic is DEAD_LETTERS:
+                reader.held.append((topic, 0, one.key, one.data))
+            else:
+                record = one.record() if topic.name in self._following else None
+                self._place(reader, topic, (one.key or b"").decode(), record, one.data)
+
+    def _write(self, topic: Topic, partition: int, key: str, record: Any, data: bytes) -> None:
+        """Write a record into the replay's namespace and hand it to the stages that read it there."""
+        offset = self._append(topic, partition, key.encode() if key else None, data)
+        readers = self._following.get(topic.name)
+        if readers:
+            place = _location(self._full_names[topic.name], partition, offset)
+            self._hand(readers, partition, _incoming(record, key, place, data))
+
+    def _append(self, topic: Topic, partition: int, key: bytes | None, data: bytes) -> int:
+        if len(data) <= MAX_RECORD_BYTES:
+            return self._output.append(topic, partition, key, data)
+        first, *_ = [self._output.append(topic, partition, key, frame) for frame in split(data)]
+        return first
+
+    def _partition(self, topic: Topic, key: bytes) -> int:
+        return 0 if topic.partitions == "one" else self._partition_of(key, self._partitions)
+
+    def _dead_letter(self, reader: Reader, raw: RawRecord, place: Partition, error: RecordError) -> None:
+        letter = dead_letter(raw, place, error, stage=reader.name, app_version=self._app_version)
+        reader.dead_letters += 1
+        data = encode(letter)
+        reader.count(place.partition, DEAD_LETTERS.name, "", letter, data)
+        self._hold_letter(reader, raw.key, data)
+
+    def _hold_letter(self, reader: Reader, key: bytes | None, data: bytes) -> None:
+        reader.held.append((DEAD_LETTERS, 0, key, data))
+
+    def _write_held(self) -> None:
+        for reader in self._readers:
+            for topic, partition, key, data in reader.held:
+                self._append(topic, partition, key, data)
+            reader.held.clear()
+
+    def _forget(self, records: int) -> None:
+        self._touched += records
+        if self._touched >= FORGET_EVERY:
+            self._touched = 0
+            for reader in self._readers:
+                for state in reader.states:
+                    state.forget_touched()

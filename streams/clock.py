@@ -40,11 +40,11 @@ class Clock:
     @property
     def now_ms(self) -> int:
         """Stream time; 0 before the first tick."""
-        return self._row().now_ms
+        return self.table.rows.get(_KEY, _NEVER).now_ms
 
     def observe(self, tick: Tick) -> bool:
         """Advance to a tick; False for one seen before, which changes nothing."""
-        row = self._row()
+        row = self.table.rows.get(_KEY, _NEVER)
         if tick.number <= row.number:
             return False
         now_ms = max(row.now_ms, tick.stream_time_ms)
@@ -54,7 +54,5 @@ class Clock:
 
     def since(self, arrived_ms: int) -> int:
         """Return when waiting for something began: its arrival, or the first tick if that came later."""
-        return max(arrived_ms, self._row().first_ms)
-
-    def _row(self) -> ClockRow:
-        return self.table.rows.get(_KEY, _NEVER)
+        first_ms = self.table.rows.get(_KEY, _NEVER).first_ms
+        return first_ms if first_ms > arrived_ms else arrived_ms

@@ -13,10 +13,16 @@ from dataclasses import dataclass, replace
 
 from rollbus.schemas.groups import Group, GroupClosedBy, GroupMember
 from rollbus.schemas.ids import stable_id
+from rollbus.schemas.making import copier
 from rollbus.schemas.trajectories import Score
 
 STD_FLOOR = 1e-6
 """ART's: keeps near-constant groups finite."""
+
+_member_of = copier(
+    *(Score, GroupMember),
+    *("reward", "advantage", "min_policy_version", "max_policy_version", "score_revision"),
+)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,19 +142,13 @@ def group_id(run_id: str, group_key: str, trajectory_ids: Iterable[str]) -> str:
 
 
 def _member(score: Score, advantage: float) -> GroupMember:
-    return GroupMember(
-        trajectory_id=score.trajectory_id,
-        episode_id=score.episode_id,
-        location=score.location,
+    return _member_of(
+        score,
         reward=_value(score),
         advantage=advantage,
-        components=score.components,
         min_policy_version=score.min_policy_version or 0,
         max_policy_version=score.max_policy_version or 0,
-        tokens=score.tokens,
-        sampled_tokens=score.sampled_tokens,
         score_revision=score.revision,
-        resampled=score.resampled,
     )
 
 

@@ -41,8 +41,8 @@ class Applied(Generic[C]):
         self.table.put(_KEY, record.content)
 
     def _current(self) -> tuple[str | None, C, str]:
-        content = self.table.get(_KEY)
-        if content != self._parsed[0]:
+        content = self.table.rows.get(_KEY)
+        if content is not self._parsed[0] and content != self._parsed[0]:
             if content is None:
                 self._parsed = self._initial
             else:

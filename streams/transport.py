@@ -27,6 +27,8 @@ from rollbus.streams.settings import StreamSettings
 
 POLL_S = 0.25
 """How long one fetch waits; a partition that is resumed meanwhile waits at most so long."""
+RECORDS_AT_ONCE = 2_000
+"""Records of one hand-over, about a transaction's: what a fetch has brought beyond them stays compressed."""
 IDLE_S = 0.02
 """Pause where no partition is open."""
 
@@ -52,6 +54,7 @@ class BatchThread(driver.AIOKafkaConsumerThread):
             enable_auto_commit=False,
             auto_offset_reset="none",  # a reset would step over records that retention deleted, silently
             max_partition_fetch_bytes=settings.max_partition_fetch_bytes,
+            max_poll_records=RECORDS_AT_ONCE,
             fetch_max_wait_ms=settings.fetch_max_wait_ms,
             session_timeout_ms=session_ms,
             heartbeat_interval_ms=session_ms // 4,

@@ -13,11 +13,14 @@ from rollbus.schemas.control import ConfigApplied, Tick
 from rollbus.schemas.errors import ConfigurationError, DataLossError, RunStoppedError, UnavailableError
 from rollbus.schemas.ids import canonical_json
 from rollbus.schemas.topics import DEAD_LETTERS, EPISODE_EVENTS, TOPICS
+from rollbus.streams import transport
+from rollbus.streams.batch import Batch
 from rollbus.streams.repair_kafka import accept_loss
 from rollbus.streams.settings import StreamSettings
 from rollbus.streams.stage import Incoming, Outgoing
 from rollbus.streams.ticker import inputs_in_use
 from rollbus.streams.topics_kafka import check_topics, describe_topics, ensure_topics
+from rollbus.streams.transaction import Runner
 from tests.services.stream_fixtures import (
     CountStage,
     CountState,
@@ -178,6 +181,24 @@ async def test_a_position_that_is_lost_in_the_fetch_thread_is_found_again(settin
         await send_events(settings, KEYS, range(2, 4))
         drops = await until_counted(settings, 40)
     check_exactly_once(drops, KEYS, 4)
+
+
+async def test_what_one_fetch_brought_is_handed_over_in_parts(
+    settings: StreamSettings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transport, "RECORDS_AT_ONCE", 7)
+    offered, offer = list[int](), Runner.offer
+
+    def counted(runner: Runner, batch: Batch) -> None:
+        offered.append(len(batch.records))
+        offer(runner, batch)
+
+    monkeypatch.setattr(Runner, "offer", counted)
+    await send_events(settings, KEYS, range(6))
+    async with running(settings, [CountStage()]):
+        drops = await until_counted(settings, 60)
+    check_exactly_once(drops, KEYS, 6)
+    assert max(offered) == 7
 
 
 async def test_a_wrong_partition_count_refuses_to_start_and_says_which(settings: StreamSettings) -> None:

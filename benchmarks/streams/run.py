@@ -14,7 +14,7 @@ import sys
 import time
 from pathlib import Path
 
-from benchmarks.streams.broker import broker
+from benchmarks.streams.broker import Broker, broker
 from benchmarks.streams.events import EVENTS
 
 ROOT = Path(__file__).parents[2]
@@ -34,8 +34,9 @@ def log_bytes(data: Path, prefix: str = "") -> int:
     return sum(path.stat().st_size for path in data.glob(f"{prefix}*/*.log"))
 
 
-def one_round(bootstrap_servers: str, data: Path, quix_python: str, episodes: int) -> dict[str, dict[str, float]]:
+def one_round(running: Broker, quix_python: str, episodes: int) -> dict[str, dict[str, float]]:
     """Fill topics of their own, let each variant work on them once, and print what each took."""
+    bootstrap_servers, data = running.bootstrap_servers, running.data
     namespace, records, found = f"bench-{time.time_ns()}.", episodes * EVENTS, {}
     load = [sys.executable, "-m", "benchmarks.streams.load", bootstrap_servers, namespace, str(episodes)]
     size = int(subprocess.run(load, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout.split()[1])
@@ -56,7 +57,7 @@ def one_round(bootstrap_servers: str, data: Path, quix_python: str, episodes: in
 def main(quix_python: str, episodes: int, rounds: int) -> None:
     """Start a broker, alternate, print medians and the ratios of ours to the others, and stop the broker."""
     with broker() as running:
-        seen = [one_round(*running, quix_python, episodes) for _ in range(rounds)]
+        seen = [one_round(running, quix_python, episodes) for _ in range(rounds)]
     print(f"medians of {rounds} alternating rounds, and the lowest and highest rate:")
     for module in VARIANTS:
         rate, cpu, written = (
@@ -75,6 +76,6 @@ def main(quix_python: str, episodes: int, rounds: int) -> None:
 if __name__ == "__main__":
     main(
         sys.argv[1],
-        int(sys.argv[2]) if len(sys.argv) > 2 else 3_000,
+        int(sys.argv[2]) if len(sys.argv) > 2 else 12_000,
         int(sys.argv[3]) if len(sys.argv) > 3 else 5,
     )

@@ -148,7 +148,8 @@ async def _served(context: StepContext, opened: OpenedStep, result: TrainResult)
     Not after a crash: what was trained before it may not be what stands in the log since.
     """
     fresh = opened.result is None and result.version not in context.ledger.lineage.parents
-    looking = asyncio.create_task(look_ahead(context)) if fresh else None
+    lags = {result.version: 0, **{version: lag + 1 for version, lag in opened.lags.items()}}
+    looking = asyncio.create_task(look_ahead(context, lags)) if fresh else None
     ahead = None
     try:
         async with backend_failures(opened.door):

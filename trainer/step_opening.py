@@ -39,10 +39,11 @@ class OpenedStep:
 
 @dataclass(frozen=True, slots=True)
 class Ahead:
-    """A next step that may be opened with the end of this one."""
+    """A next step that may be opened with the end of this one; its members have been through the door."""
 
     following: NextBatch
-    excluded: Collection[str]
+    lags: Mapping[int, int]
+    door: DoorResult
 
 
 async def open_step(
@@ -69,8 +70,8 @@ async def open_step(
     return OpenedStep(following, decision.step, base, lags, door, started_ms, began_s, result)
 
 
-async def look_ahead(context: StepContext) -> Ahead | None:
-    """Return the next batch if its step can be opened with the end of this one.
+async def look_ahead(context: StepContext, lags: Mapping[int, int]) -> Ahead | None:
+    """Return the next batch if its step can be opened with the end of this one; `lags` are those from its base.
 
     It can where batch and payload have been read, no pause holds, and nothing is to be done in between.
     """
@@ -78,7 +79,9 @@ async def look_ahead(context: StepContext) -> Ahead | None:
     if following is None or not _may_follow(context, following.batch):
         return None
     paused, excluded = await asyncio.gather(context.log.paused(), context.log.excluded_episodes())
-    return Ahead(following, excluded) if paused is None and context.free(context.ledger) else None
+    if paused is not None or not context.free(context.ledger):
+        return None
+    return Ahead(following, lags, await _through_door(context, following.batch, lags, excluded=excluded))
 
 
 async def opened_ahead(
@@ -86,9 +89,8 @@ async def opened_ahead(
 ) -> OpenedStep:
     """Return the step whose StepStarted was just written with the end of the one before."""
     await context.log.next_batch(0.0)  # hands out the one that was ready
-    lags = context.ledger.lineage.lags(decision.base_version)
-    door = await _through_door(context, ahead.following.batch, lags, excluded=ahead.excluded)
-    return OpenedStep(ahead.following, decision.step, decision.base_version, lags, door, started_ms, began_s)
+    base = decision.base_version
+    return OpenedStep(ahead.following, decision.step, base, ahead.lags, ahead.door, started_ms, began_s)
 
 
 def started(batch: TrainingBatch, decision: RunStep, started_ms: int) -> Publication:

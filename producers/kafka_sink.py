@@ -49,9 +49,7 @@ class KafkaSink:
             await producer.start()
         except (KafkaError, OSError) as error:
             await _stop(producer)
-            raise UnavailableError(
-                f"no Kafka broker answers at {self._connection.bootstrap_servers}: {error}"
-            ) from error
+            raise self._connection.unavailable(error) from error
         except BaseException:
             await _stop(producer)
             raise

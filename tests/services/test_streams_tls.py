@@ -1,5 +1,6 @@
 """A broker that speaks TLS and asks for a password: producers and workers get in, and learn when it is wrong."""
 
+import asyncio
 import dataclasses
 import datetime
 import ipaddress
@@ -14,15 +15,18 @@ from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption,
 from cryptography.x509.oid import NameOID
 from pydantic import SecretStr
 
+import rollbus.producers
 from rollbus.local.kafka import kafka_service
 from rollbus.local.ports import free_port
 from rollbus.local.service import ServiceProcess
 from rollbus.local.tether import tethered
 from rollbus.schemas.errors import UnavailableError
+from rollbus.schemas.events import EpisodeEnded, EpisodeStarted, RewardReported, WriterClosed
 from rollbus.schemas.kafka_connection import KafkaConnection
+from rollbus.schemas.topics import EPISODE_EVENTS
 from rollbus.streams.settings import StreamSettings
 from rollbus.streams.topics_kafka import ensure_topics, require_topics
-from tests.services.stream_fixtures import CountStage, send_events, stream_settings
+from tests.services.stream_fixtures import CountStage, read_topic, send_events, stream_settings
 from tests.services.stream_process import check_exactly_once, running, until_counted
 
 pytestmark = pytest.mark.services
@@ -108,3 +112,26 @@ async def test_a_producer_and_a_worker_work_over_tls_with_a_password(
     with pytest.raises(UnavailableError, match=f"the password of user {USER} right"):
         await require_topics(settings_of(wrong, namespace), [CountStage()])
     assert "Invalid username or password" in caplog.text
+
+
+async def test_a_recorder_delivers_over_tls_and_with_a_wrong_password_only_waits(
+    connection: KafkaConnection, namespace: str, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = settings_of(connection, namespace)
+    await ensure_topics(settings, [CountStage()])
+    recording = rollbus.producers.init(security=connection, namespace=namespace)
+    with recording.episode(task="t", example_id="x") as episode:
+        recording.feedback(episode, reward=1.0)
+    assert await asyncio.to_thread(recording.close, 30)
+    records = await read_topic(settings, EPISODE_EVENTS.name, settings.event_partitions)
+    assert {type(record) for record in records} == {EpisodeStarted, RewardReported, EpisodeEnded, WriterClosed}
+    wrong = rollbus.producers.init(
+        security=connection.model_copy(update={"password": SecretStr("wrong")}), namespace=namespace
+    )
+    with wrong.episode(task="t", example_id="x"):
+        pass
+    assert not await asyncio.to_thread(wrong.flush, 5)
+    assert wrong.healthy is False
+    assert wrong.counters["events_queued"] == 3
+    assert f"the password of user {USER} right" in caplog.text
+    await asyncio.to_thread(wrong.close, 0.5)

@@ -1,12 +1,12 @@
 """Answers in the forms that servers give them, whole, streamed, and with streams cut after every chunk.
 
 The forms are those of:
-vLLM 0.25 and main of October 2026 (`vllm/entrypoints/openai/chat_completion/protocol.py`: `token_ids` of a choice,
+vLLM at commit 002032ee (`vllm/entrypoints/openai/chat_completion/protocol.py`: `token_ids` of a choice,
 `prompt_token_ids` of the answer and of a stream's first chunk, no `tool_calls` where there are none);
-SGLang main of October 2026 (`python/sglang/srt/entrypoints/openai/protocol.py` and `serving_chat.py`: both kinds of ids
-in a choice, and a refusal of `return_token_ids` in chat streams), and 0.5.9, which gives no ids;
-llama.cpp (`tools/server/server-task.cpp` of b6000 and later: every log-prob has its token's `id`; ids of the prompt
-do not come);
+SGLang at commit 004c82e0 (`python/sglang/srt/entrypoints/openai/protocol.py` and `serving_chat.py`: both kinds of ids
+in a choice, and a refusal of `return_token_ids` in chat streams), and as it was without that option: no ids;
+llama.cpp (`probs_vector_to_json` of `tools/server/server-task.cpp`: every log-prob has its token's `id`; ids of the
+prompt do not come);
 OpenAI (the types of openai-python 2.54).
 """
 
@@ -26,7 +26,7 @@ SERVERS = {
     "vllm": None,
     "vllm, tokens as ids": "no_prompt_token_ids",
     "sglang": None,
-    "sglang 0.5.9": "no_token_ids",
+    "sglang, older": "no_token_ids",
     "llama.cpp": "no_prompt_token_ids",
     "openai": "no_token_ids",
 }

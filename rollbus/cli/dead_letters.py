@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rollbus.cli.groups import Verbs
+from rollbus.cli.needs import needs_topic
 from rollbus.cli.output import Console, Table
 from rollbus.cli.root import with_settings
 from rollbus.schemas.errors import ConfigurationError
@@ -29,6 +30,7 @@ def list_(settings: "Settings", error_class: str | None) -> None:
     from rollbus.consumers.dead_letters import chosen, kinds, origin
     from rollbus.consumers.dead_letters_kafka import read_dead_letters
 
+    needs_topic(settings, "dead-letters")
     letters = chosen(read_dead_letters(settings.kafka, settings.namespace), error_class=error_class)
     table = Table("topic", "stage", "class", "count", "most attempts", "newest (UTC)", "its origin")
     for kind in kinds(letters):
@@ -46,6 +48,7 @@ def show(settings: "Settings", origin: str) -> None:
     from rollbus.consumers.dead_letters import chosen, described
     from rollbus.consumers.dead_letters_kafka import read_dead_letters
 
+    needs_topic(settings, "dead-letters")
     letters = read_dead_letters(settings.kafka, settings.namespace)
     found = chosen(letters, origins=[origin], namespace=settings.namespace)
     if not found:

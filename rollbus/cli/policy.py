@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rollbus.cli.groups import Verbs
+from rollbus.cli.needs import needs_topic
 from rollbus.cli.output import Console, Table, show_rows
 from rollbus.cli.root import with_settings
 from rollbus.cli.trainer import run_option
@@ -29,6 +30,7 @@ def list_(settings: "Settings", run_id: str | None) -> None:
     from rollbus.trainer.policy_kafka import list_policy_versions
 
     trainer = settings.trainer_settings(run_id)
+    needs_topic(settings, "policy-versions")
     table = Table("version", "parent", "state", "", "evaluations", "checkpoint")
     for row in list_policy_versions(trainer):
         marks = ", ".join(mark for mark, holds in (("serving", row.is_serving), ("head", row.is_head)) if holds)
@@ -55,6 +57,7 @@ def show(settings: "Settings", run_id: str | None, version: int) -> None:
     from rollbus.trainer.report_kafka import list_steps, show_step
 
     trainer = settings.trainer_settings(run_id)
+    needs_topic(settings, "policy-versions")
     made = [step for step in list_steps(trainer) if isinstance(step, StepCompleted) and step.policy_version == version]
     if not made:
         raise ConfigurationError(f"no step of run {trainer.run_id!r} made version {version}; see `rollbus policy list`")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from rollbus.cli.groups import Verbs
+from rollbus.cli.needs import needs_topic
 from rollbus.cli.output import Console
 from rollbus.cli.replay_plan import plan_of, registry_for, replay_of
 from rollbus.cli.replay_shown import ProgressLine, show_comparison, show_manifest, show_replays
@@ -117,6 +118,7 @@ def shadow(settings: "Settings", **chosen: Any) -> None:
     stages = ("scoring",) * (first == "scoring") + ("grouping", "curriculum")
     more: dict[str, Any] = {"end": "latest", "stages": stages, "rewards": "recorded"}
     plan = plan_of(settings, **chosen, **more, allow_missing=False, dry_run=False)
+    needs_topic(settings, "replays")
     log_to_stderr()
     prepare_process()
 
@@ -138,6 +140,7 @@ def promote(settings: "Settings", name: str) -> None:
     from rollbus.streams.replay.manifest_kafka import find_manifest
     from rollbus.streams.replay.promote_kafka import promote as put_into_effect
 
+    needs_topic(settings, "replays")
     stream = settings.stream_settings()
 
     async def run_it() -> list[str]:
@@ -154,6 +157,7 @@ def load(settings: "Settings", name: str) -> None:
     from rollbus.cli.replay_load import load_replay
     from rollbus.streams.replay.manifest_kafka import find_manifest
 
+    needs_topic(settings, "replays")
     manifest = asyncio.run(find_manifest(settings.stream_settings(), name))
     rows = asyncio.run(load_replay(settings.sink_settings(), manifest.namespace))
     click.echo(f"{rows:,} rows of {manifest.namespace}* stand in ClickHouse")
@@ -165,6 +169,7 @@ def list_(settings: "Settings") -> None:
     """List the replays of the namespace."""
     from rollbus.streams.replay.manifest_kafka import read_manifests
 
+    needs_topic(settings, "replays")
     stream = settings.stream_settings()
     show_replays(asyncio.run(read_manifests(stream)).values(), stream.namespace)
 
@@ -178,6 +183,7 @@ def show(settings: "Settings", name: str) -> None:
 
     from rollbus.streams.replay.manifest_kafka import read_manifests
 
+    needs_topic(settings, "replays")
     manifests = asyncio.run(read_manifests(settings.stream_settings()))
     if name not in manifests:
         raise ConfigurationError(f"no replay {name!r}; there are: {', '.join(sorted(manifests)) or 'none'}")
@@ -196,6 +202,7 @@ def compare(settings: "Settings", one: str, other: str) -> None:
 def _compare(settings: "Settings", one: str, other: str) -> None:
     from rollbus.streams.replay.compare_kafka import compare_replays
 
+    needs_topic(settings, "replays")
     show_comparison(asyncio.run(compare_replays(settings.stream_settings(), one, other)), settings.namespace)
 
 
@@ -214,5 +221,6 @@ def delete(settings: "Settings", name: str) -> None:
             raise ConfigurationError(f"no replay {name!r}; there are: {', '.join(sorted(manifests)) or 'none'}")
         return await delete_replay(stream, manifests[name], now_ms=wall_clock_ms())
 
+    needs_topic(settings, "replays")
     stream = settings.stream_settings()
     click.echo(f"deleted replay {name!r}: {len(asyncio.run(run_it()))} topics")

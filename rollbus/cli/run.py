@@ -9,6 +9,7 @@ import yaml
 from pydantic import ValidationError
 
 from rollbus.cli.groups import Verbs
+from rollbus.cli.needs import needs_topic
 from rollbus.cli.output import Console, Table
 from rollbus.cli.root import with_settings
 from rollbus.schemas.config import RunConfig
@@ -85,6 +86,7 @@ def list_(settings: "Settings") -> None:
     from rollbus.streams.operator_kafka import list_runs
     from rollbus.streams.run_status import RunStatus
 
+    needs_topic(settings, "run-log")
     found = list_runs(settings.stream_settings())
     configured = {one.run_id: one.model for one in settings.runs}
     table = Table("run", "model", "state", "groups", "batches", "answered", "newest version")

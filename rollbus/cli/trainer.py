@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rollbus.cli.groups import Verbs
+from rollbus.cli.needs import needs_topic
 from rollbus.cli.output import Console, Table, show_rows
 from rollbus.cli.root import log_to_stderr, with_settings
 
@@ -64,7 +65,9 @@ def status(settings: "Settings", run_id: str | None) -> None:
     """Show where a run stands: its steps, the open one, the served version, whether the backend takes batches."""
     from rollbus.trainer.report_kafka import trainer_status
 
-    found = trainer_status(settings.trainer_settings(run_id))
+    chosen = settings.trainer_settings(run_id)
+    needs_topic(settings, "training-steps")
+    found = trainer_status(chosen)
     table = Table(show_header=False)
     for field in dataclasses.fields(found):
         table.add_row(field.name.replace("_", " "), _in_short(getattr(found, field.name)))
@@ -95,6 +98,7 @@ def steps(settings: "Settings", run_id: str | None, last: int) -> None:
     from rollbus.trainer.report_kafka import list_steps
 
     chosen = settings.trainer_settings(run_id)
+    needs_topic(settings, "training-steps")
     table = Table("step", "state", "base", "version", "trained", "dropped", "reward", "lag", "seconds")
     for step in list_steps(chosen, last=last):
         seconds = f"{(step.completed_at_ms - step.started_at_ms) / 1000:.1f}"
@@ -124,7 +128,9 @@ def show(settings: "Settings", run_id: str | None, step: int) -> None:
 
     from rollbus.trainer.report_kafka import show_step
 
-    for record in show_step(settings.trainer_settings(run_id), step):
+    chosen = settings.trainer_settings(run_id)
+    needs_topic(settings, "training-steps")
+    for record in show_step(chosen, step):
         pprint(record, max_length=12)
 
 

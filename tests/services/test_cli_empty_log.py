@@ -1,5 +1,6 @@
 """A new user's lists, on a broker where nothing has happened: they say so, and what would make something happen."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -9,18 +10,23 @@ from rollbus.cli.root import rollbus
 
 pytestmark = pytest.mark.services
 
+Say = Callable[..., str]
 
-def test_lists_of_an_empty_log_say_what_is_not_there_yet_and_what_makes_it(
-    kafka: str, namespace: str, tmp_path: Path
-) -> None:
+
+@pytest.fixture
+def say(kafka: str, namespace: str, tmp_path: Path) -> Say:
     config = tmp_path / "rollbus.yaml"
     config.write_text(f"namespace: {namespace}\nkafka: {{bootstrap_servers: '{kafka}'}}\n")
 
-    def say(*arguments: str) -> str:
+    def run(*arguments: str, expect: int = 0) -> str:
         result = CliRunner().invoke(rollbus, ["-c", str(config), *arguments], env={"COLUMNS": "200"})
-        assert result.exit_code == 0, result.output
-        return result.stdout
+        assert result.exit_code == expect, result.output
+        return result.output
 
+    return run
+
+
+def test_lists_of_an_empty_log_say_what_is_not_there_yet_and_what_makes_it(say: Say, namespace: str) -> None:
     say("topics", "create")
     expected = {
         ("replay", "list"): (f"no replay of '{namespace}' yet", "rollbus replay --from"),
@@ -32,3 +38,32 @@ def test_lists_of_an_empty_log_say_what_is_not_there_yet_and_what_makes_it(
         assert told.startswith(missing)
         assert remedy in told
         assert len(told.splitlines()) == 1
+
+
+@pytest.mark.parametrize(
+    ("command", "topic"),
+    [
+        ("replay list", "replays"),
+        ("replay show a", "replays"),
+        ("replay compare live a", "replays"),
+        ("replay load a", "replays"),
+        ("replay delete a", "replays"),
+        ("replay promote a", "replays"),
+        ("replay shadow --reward feedback --as a", "replays"),
+        ("policy list", "policy-versions"),
+        ("policy show 1", "policy-versions"),
+        ("trainer status", "training-steps"),
+        ("trainer steps", "training-steps"),
+        ("trainer show 1", "training-steps"),
+        ("run list", "run-log"),
+        ("dead-letters list", "dead-letters"),
+        ("dead-letters show a:0:0", "dead-letters"),
+    ],
+)
+def test_a_namespace_without_topics_is_named_at_once_with_what_makes_them(
+    say: Say, namespace: str, command: str, topic: str
+) -> None:
+    told = say(*command.split(), expect=1)
+    assert f"there is no topic {namespace}{topic} at" in told
+    assert "`rollbus topics create`" in told
+    assert len(told.splitlines()) == 1

@@ -1,0 +1,24 @@
+"""What a command that reads the log needs of the broker, looked at first: its topic."""
+
+import asyncio
+from typing import TYPE_CHECKING
+
+from rollbus.schemas.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from rollbus.settings import Settings
+
+
+def needs_topic(settings: "Settings", name: str) -> None:
+    """Raise ConfigurationError where the namespace has no such topic.
+
+    Kafka's client would look for it a thousand times a second, for most of a minute, and say so each time.
+    """
+    from rollbus.streams.topics_kafka import partitions_on_broker
+
+    stream = settings.stream_settings()
+    if not asyncio.run(partitions_on_broker(stream, stream.namespace + name)):
+        raise ConfigurationError(
+            f"there is no topic {stream.namespace}{name} at {stream.kafka.bootstrap_servers}: `rollbus topics create` "
+            "makes the namespace's topics, as the first worker does; or look at `namespace:`"
+        )

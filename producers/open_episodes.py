@@ -4,6 +4,7 @@ Keeps handles only weakly; an episode that the host forgets is no longer known h
 remembered, so that their feedback is not sent either.
 """
 
+import threading
 import uuid
 import weakref
 from collections import OrderedDict
@@ -29,6 +30,8 @@ class OpenEpisodes:
         """Know none yet."""
         self._recorder, self._new_id = recorder, new_id
         self._live: weakref.WeakSet[Episode] = weakref.WeakSet()
+        self._lock = threading.RLock()
+        """A set that another thread adds to cannot be looked through."""
         self._unsampled: OrderedDict[str, None] = OrderedDict()
 
     def open(
@@ -64,7 +67,7 @@ class OpenEpisodes:
         if not sampled:
             self._remember_unsampled(episode_id)
             return episode
-        self._live.add(episode)
+        self._know(episode)
         episode.begin(fields)
         return episode
 
@@ -88,7 +91,7 @@ class OpenEpisodes:
             if known.id == episode_id:
                 known.joined_by(writer_id)
         episode = self._part_of(episode_id, writer_id, started_at_ms)
-        self._live.add(episode)
+        self._know(episode)
         return episode
 
     def handle(self, episode: Episode | str) -> Episode:
@@ -117,13 +120,19 @@ class OpenEpisodes:
                 episode.end()
 
     def after_fork(self) -> None:
-        """Go on in a child process under writers of its own."""
+        """Go on in a child process under writers of its own; the lock may be held by a thread that is not here."""
+        self._lock = threading.RLock()
         for episode in self:
             episode.after_fork(self._new_id())
 
     def __iter__(self) -> Iterator[Episode]:
         """Iterate over the episodes known now."""
-        return iter(tuple(self._live))
+        with self._lock:
+            return iter(tuple(self._live))
+
+    def _know(self, episode: Episode) -> None:
+        with self._lock:
+            self._live.add(episode)
 
     def _part_of(self, episode_id: str, writer_id: str, started_at_ms: int) -> Episode:
         return Episode(

@@ -1,11 +1,13 @@
 """A sink that writes to disk what the sink behind it does not take, and sends it from there, in order, once it does.
 
-While anything is on disk everything goes through the disk, so the order of records stays. A full disk is passed on
-as UnavailableError: then the queue in memory fills and drops whole episodes, as without a spool.
+While anything is on disk everything goes through the disk, so the order of records stays. Where the disk takes no more,
+what is on it goes first. As long as that does not work either it is an UnavailableError: the queue in memory fills and
+drops whole episodes, as without a spool. Where there is no disk at all, the sink behind it is asked alone.
 """
 
 import asyncio
 import contextlib
+import logging
 from collections.abc import Callable, Sequence
 
 from rollbus.producers.counters import Counters
@@ -13,6 +15,7 @@ from rollbus.producers.sink import EventSink, Outbound
 from rollbus.producers.spool import Spool
 from rollbus.schemas.errors import UnavailableError
 
+logger = logging.getLogger(__name__)
 PATIENCE_S = 3.0
 """An acknowledgement that takes longer is no longer waited for: the records go to disk, and perhaps to the broker
 twice.
@@ -37,29 +40,42 @@ class SpoolSink:
         self._patience_s = patience_s
         self._inner: EventSink | None = None
         self._spool: Spool | None = None
+        self._started = False
         self._draining: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
-        """Open the spool, and begin to send what an earlier process has left; raises UnavailableError."""
+        """Open the spool, and begin to send what an earlier process has left; go on without one that does not open."""
+        self._started = True
         try:
             self._spool = self._make_spool()
         except OSError as error:
-            raise UnavailableError(f"the spool cannot be opened: {error}") from error
+            if not self._counters.get("spool_unavailable"):
+                logger.warning("rollbus: events do not outlive this process, their spool cannot be opened: %s", error)
+            self._counters.add("spool_unavailable")
         if self._spool:
             self._drain_later()
 
     async def send(self, records: Sequence[Outbound]) -> frozenset[int]:
         """Return once the records are with the inner sink or on disk."""
         spool = self._spool
-        if spool is None:
+        if not self._started:
             raise UnavailableError("the spool sink is not started")
         if not records:
             return frozenset()
-        if not spool:
+        if spool:
             try:
-                return await self._send_inner(records)
+                self._put(spool, records)
             except UnavailableError:
-                await self._drop_inner()
+                await self._drain_now(spool)
+            else:
+                self._drain_later()
+                return frozenset()
+        try:
+            return await self._send_inner(records)
+        except UnavailableError:
+            await self._drop_inner()
+            if spool is None:
+                raise
         self._put(spool, records)
         self._drain_later()
         return frozenset()
@@ -67,7 +83,7 @@ class SpoolSink:
     async def keep(self, records: Sequence[Outbound]) -> None:
         """Write to disk, for the next process, what this one has no time to deliver; raises UnavailableError."""
         if self._spool is None:
-            raise UnavailableError("the spool sink is not started")
+            raise UnavailableError("there is no spool")
         if records:
             self._put(self._spool, records)
 
@@ -79,15 +95,12 @@ class SpoolSink:
 
     async def close(self) -> None:
         """Stop sending; what is on disk stays there for the next process."""
-        if self._draining is not None:
-            self._draining.cancel()
-            with contextlib.suppress(asyncio.CancelledError):
-                await self._draining
-            self._draining = None
+        await self._stop_draining()
         await self._drop_inner()
         if self._spool is not None:
             self._spool.close()
             self._spool = None
+        self._started = False
 
     def _put(self, spool: Spool, records: Sequence[Outbound]) -> None:
         spool.append(records)
@@ -117,6 +130,21 @@ class SpoolSink:
     def _drain_later(self) -> None:
         if self._draining is None or self._draining.done():
             self._draining = asyncio.create_task(self._drain())
+
+    async def _stop_draining(self) -> None:
+        draining, self._draining = self._draining, None
+        if draining is not None:
+            draining.cancel()
+            await asyncio.wait({draining})
+
+    async def _drain_now(self, spool: Spool) -> None:
+        """Send all that is on disk; raises UnavailableError."""
+        await self._stop_draining()
+        try:
+            while spool:
+                await self._drain_oldest(spool)
+        except OSError as error:
+            raise UnavailableError(f"the spool cannot be read: {error}") from error
 
     async def _drain(self) -> None:
         """Send from disk, oldest first, until nothing is left."""

@@ -208,6 +208,45 @@ async def test_an_outage_goes_over_the_disk_in_order(tmp_path: Path) -> None:
     assert os.listdir(tmp_path) == []
 
 
+def test_a_full_spool_is_sent_as_soon_as_there_is_a_broker(tmp_path: Path) -> None:
+    sink = MemorySink()
+    sink.available = False
+    recorder = init(sink=sink, namespace="t.", spool_folder=tmp_path, spool_bytes=3000)
+    episodes = []
+    for _ in range(20):
+        with recorder.episode(task="t") as episode:
+            episode.tool("x", result="y" * 200)
+        episodes.append(episode.id)
+        recorder.flush(0.05)
+        if recorder.counters.get("delivery_retries"):
+            break
+    assert recorder.counters["records_spooled"] > 0
+    assert recorder.counters["delivery_retries"] > 0, "the spool is not full"
+    sink.available = True
+    assert recorder.flush(10)
+    assert recorder.close(5)
+    sent = list(dict.fromkeys((event.episode_id, event.sequence) for event in sink.records("episode-events")))
+    assert sent == [(episode_id, sequence) for episode_id in episodes for sequence in range(4)]
+    assert os.listdir(tmp_path) == []
+
+
+def test_without_a_disk_for_the_spool_events_go_as_they_would_without_one(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("where a folder should be made")
+    sink = MemorySink()
+    recorder = init(sink=sink, namespace="t.", spool_folder=tmp_path / "file")
+    with recorder.episode(task="t"):
+        pass
+    assert recorder.flush(5)
+    sink.available = False
+    with recorder.episode(task="t"):
+        pass
+    assert not recorder.flush(0.2)
+    sink.available = True
+    assert recorder.close(5)
+    assert len(sink.records("episode-events")) == 6
+    assert recorder.counters["spool_unavailable"] > 0
+
+
 class SilentSink(MemorySink):
     """Never acknowledges."""
 

@@ -10,6 +10,7 @@ import os
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from typing import Protocol
 
 EXIT_DEADLINE_S = 5.0
@@ -31,6 +32,8 @@ class Recording(Protocol):
 
 _recorders: "weakref.WeakSet[Recording]" = weakref.WeakSet()
 _installed = False
+_spent_s = 0.0
+"""How long the exit was held back so far."""
 
 
 def register(recorder: Recording) -> None:
@@ -59,12 +62,16 @@ def _after_fork() -> None:
 
 
 def _flush_all() -> None:
-    deadline = time.monotonic() + EXIT_DEADLINE_S
-    for recorder in tuple(_recorders):
-        recorder.flush(max(0.0, deadline - time.monotonic()))
+    _for_all(lambda recorder, left_s: recorder.flush(left_s))
 
 
 def _close_all() -> None:
-    deadline = time.monotonic() + EXIT_DEADLINE_S
+    _for_all(lambda recorder, left_s: recorder.close(left_s))
+
+
+def _for_all(end: Callable[[Recording, float], object]) -> None:
+    global _spent_s
     for recorder in tuple(_recorders):
-        recorder.close(max(0.0, deadline - time.monotonic()))
+        began = time.monotonic()
+        end(recorder, max(0.0, EXIT_DEADLINE_S - _spent_s))
+        _spent_s += time.monotonic() - began

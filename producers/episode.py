@@ -130,9 +130,12 @@ class Episode:
 
     def headers(self) -> dict[str, str]:
         """Return what to send along to another process, for its `attach`."""
+        return self.recorder.guard.call("headers", self._headers, default={})
+
+    def _headers(self) -> dict[str, str]:
         headers = {"rollbus-episode": self.id, "rollbus-started": str(self.started_at_ms)}
         if function := context.current_function() or self.function:
-            headers["rollbus-function"] = quote(function, safe=" /.:@")
+            headers["rollbus-function"] = quote(text_of(str(function)) or "", safe=" /.:@")
         if self.traceparent is not None:
             headers[TRACEPARENT] = self.traceparent
         return headers
@@ -145,7 +148,7 @@ class Episode:
         """Write the start; for the recorder."""
         redactor = Redactor(self.recorder.privacy)
         labels = {
-            str(key): redactor.text(_as_text(value), "labels") or ""
+            text_of(str(key)) or "": redactor.text(_as_text(value), "labels") or ""
             for key, value in (fields.get("labels") or {}).items()
         }
         if self.traceparent is not None:
@@ -196,6 +199,7 @@ class Episode:
         return self.emit(ToolCalled, {**fields, **texts})
 
     def _alias(self, alias: str) -> None:
+        alias = named(alias)
         if not self.sampled or self.dropped:
             return
         fields = self._envelope(ids.stable_id("alias", alias, self.id), KEYED)
@@ -227,7 +231,7 @@ class Episode:
                 self.recorder.counts.add("events_suppressed")
                 return None
             event_id = ids.event_id(self.id, self._writer_id, self._sequence)
-            event = record(**self._envelope(event_id, self._sequence), **fields)
+            event = record(**self._envelope(event_id, self._sequence), **carried(fields))
             if not self.recorder.outbox.submit(EPISODE_EVENTS, self.root_id, event, episode_id=self.id):
                 self._drop()
                 return None
@@ -297,6 +301,18 @@ class Episode:
     def __repr__(self) -> str:
         """Name the episode, nothing of its content."""
         return f"<Episode {self.id} task={self.task!r}>"
+
+
+def named(value: Any) -> str:
+    """Return an id or an alias as text; raises where it is empty, as it would name nothing."""
+    if not (text := text_of(str(value))):
+        raise ValueError("an empty text names no episode")
+    return text
+
+
+def carried(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an event's fields with texts that UTF-8 can carry."""
+    return {name: text_of(value) if isinstance(value, str) else value for name, value in fields.items()}
 
 
 def number(value: Any) -> float | None:

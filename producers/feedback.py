@@ -7,7 +7,7 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
-from rollbus.producers.episode import KEYED, Episode, number
+from rollbus.producers.episode import KEYED, Episode, carried, named, number
 from rollbus.producers.outbox import root_of
 from rollbus.producers.redaction import Redactor
 from rollbus.schemas import ids
@@ -28,6 +28,7 @@ class Feedback:
     def report(
         self,
         target: str | Episode | None,
+        episode: str | Episode | None,
         alias: str | None,
         fields: Mapping[str, Any],
         key: str | None,
@@ -35,15 +36,21 @@ class Feedback:
     ) -> str | None:
         """Find out what is meant by the target and write the reward; None where it is not recorded."""
         recorder, episodes = self._recorder, self._recorder.episodes
-        episode_id, started_at_ms = "", 0
-        if isinstance(target, Episode):
-            if not target.sampled:
+        if target is None and episode is None and alias is None:
+            episode = recorder.current_episode()
+            if episode is None:
+                recorder.counts.add("calls_outside_episode")
                 return None
-            episode_id, started_at_ms = target.id, target.started_at_ms
-        elif target is not None and (_is_id(target) or episodes.knows(target)):
-            episode_id = target
+        elif target is not None and (isinstance(target, Episode) or _is_id(str(target)) or episodes.knows(str(target))):
+            episode = target
         elif target is not None and alias is None:
-            alias = target
+            alias = str(target)
+        if isinstance(episode, Episode):
+            if not episode.sampled:
+                return None
+            episode_id, started_at_ms = episode.id, episode.started_at_ms
+        else:
+            episode_id, started_at_ms = named(episode) if episode is not None else "", 0
         if not episodes.is_sampled(episode_id):
             return None
         comment = Redactor(recorder.privacy).text(comment, "comments")
@@ -54,6 +61,7 @@ class Feedback:
         self, episode_id: str, alias: str | None, fields: Mapping[str, Any], key: str | None, started_at_ms: int
     ) -> str | None:
         """Write a reward whose id comes from the caller's key (or is new without one)."""
+        alias, fields = None if alias is None else named(alias), carried(fields)
         target = alias if alias is not None else episode_id
         event_id = ids.reward_event_id(target, str(fields["name"]), self._new_id() if key is None else str(key))
         outbox = self._recorder.outbox
@@ -70,8 +78,9 @@ class Feedback:
 
 
 def _is_id(text: str) -> bool:
+    """Say whether this has the form of the ids made here; hexadecimal digits alone may be a trace's or an order's."""
+    root = root_of(text)
     try:
-        uuid.UUID(root_of(text))
+        return str(uuid.UUID(root)) == root.lower()
     except ValueError:
         return False
-    return True

@@ -43,7 +43,7 @@ class LateTurns:
     def __init__(self, recorder: "Recorder", episode: "Episode", exchange: Exchange, function: str) -> None:
         """Make nothing yet."""
         self._recorder, self._episode = recorder, episode
-        self._exchange, self._function = exchange, function
+        self._exchange, self._function = exchange, text_of(function) or ""
         self._drafts: list[Draft] | None = None
         self._failed = False
 

@@ -13,7 +13,8 @@ from typing import TYPE_CHECKING, Any
 from urllib.parse import unquote
 
 from rollbus.producers import tracing
-from rollbus.producers.episode import Episode
+from rollbus.producers.answer import text_of
+from rollbus.producers.episode import Episode, named
 from rollbus.producers.outbox import CHILD_SEPARATOR
 from rollbus.producers.sampling import is_sampled
 
@@ -45,6 +46,8 @@ class OpenEpisodes:
         """Open an episode, a child of `parent` or of the current one, and write its start."""
         recorder = self._recorder
         parent = parent or recorder.current_episode()
+        given_ids = {name: value for name in ("example_id", "group_id") if (value := fields[name]) is not None}
+        fields = {**fields, **{name: text_of(str(value)) for name, value in given_ids.items()}}
         if episode_id is None:
             episode_id = self._new_id() if parent is None else f"{parent.root_id}{CHILD_SEPARATOR}{self._new_id()}"
         sampled = recorder.settings.enabled and (
@@ -73,8 +76,8 @@ class OpenEpisodes:
 
     def attach(self, origin: str | Mapping[str, str]) -> Episode | None:
         """Join an episode of another process, by its id or the headers it sent; None where they name none."""
-        if isinstance(origin, str):
-            return self.join(origin, 0)
+        if not isinstance(origin, Mapping):
+            return self.join(named(origin), 0)
         headers = {str(name).lower(): value for name, value in origin.items()}
         if "rollbus-episode" not in headers:
             return None
@@ -96,7 +99,7 @@ class OpenEpisodes:
 
     def handle(self, episode: Episode | str) -> Episode:
         """Return the episode, or for an id a handle that says something about it without being a part of it."""
-        return episode if isinstance(episode, Episode) else self._part_of(episode, self._recorder.writer_id, 0)
+        return episode if isinstance(episode, Episode) else self._part_of(named(episode), self._recorder.writer_id, 0)
 
     def silent(self, episode_id: str | None) -> Episode:
         """Return a handle that records nothing: what the host gets where opening an episode failed."""

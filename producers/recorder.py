@@ -111,8 +111,8 @@ class Recorder:
         `traceparent` is the trace it belongs to; by default the parent's, else that of OpenTelemetry's current span.
         """
         fields = {
-            "example_id": None if example_id is None else str(example_id),
-            "group_id": None if group_id is None else str(group_id),
+            "example_id": example_id,
+            "group_id": group_id,
             "group_size": group_size,
             "agent": agent if agent is not None else self.settings.agent,
             "labels": labels,
@@ -173,6 +173,7 @@ class Recorder:
         self,
         target: str | Episode | None = None,
         *,
+        episode: str | Episode | None = None,
         reward: float | None = None,
         name: str = "reward",
         key: str | None = None,
@@ -185,7 +186,9 @@ class Recorder:
     ) -> str | None:
         """Report what an episode was worth, from any process, before, during or long after it; return the event's id.
 
-        `target` is an episode or its id; any other text is taken as an alias. The same `key` again is the same report.
+        `target` is an episode or its id; any other text is taken as an alias. An id of your own making goes to
+        `episode`, an alias that looks like an id to `alias`; without any of them the current episode is meant. The same
+        `key` again is the same report.
         """
         fields = {
             "name": name,
@@ -195,7 +198,9 @@ class Recorder:
             "supersedes": supersedes,
             "retracted": retracted,
         }
-        return self.guard.call("feedback", self.rewards.report, target, alias, fields, key, comment, default=None)
+        return self.guard.call(
+            "feedback", self.rewards.report, target, episode, alias, fields, key, comment, default=None
+        )
 
     def alias(self, episode: Episode | str, alias: str) -> None:
         """Let feedback find an episode by another name, such as an order number."""

@@ -242,3 +242,50 @@ def test_nothing_is_sent_after_close(sink: MemorySink, server: Server) -> None:
     assert len(sink.sent) == sent
     assert recorder.close(5)
     assert_adds_up(recorder)
+
+
+class Unreadable:
+    """A value of the host's whose text raises."""
+
+    def __str__(self) -> str:
+        raise RuntimeError("no text")
+
+
+def test_names_without_a_text_stay_inside(sink: MemorySink) -> None:
+    value: Any = Unreadable()
+    recorder = init(sink=sink)
+    with recorder.episode(task="t", example_id=value), recorder.function(value):
+        assert recorder.headers() == {}
+    with recorder.episode(task="t"), recorder.function(value):
+        assert recorder.headers() == {}
+        assert recorder.attach(value) is not None
+        recorder.feedback(value, reward=1.0)
+        recorder.alias(value, "order-1")
+    assert recorder.close(5)
+    assert {"start", "headers", "feedback", "alias"} <= {
+        name.removeprefix("hook_errors.") for name in recorder.counters if name.startswith("hook_errors")
+    }
+
+
+def test_texts_that_utf8_cannot_carry_lose_no_event(sink: MemorySink, server: Server) -> None:
+    odd = "a\ud83d"
+    recorder = init(sink=sink, namespace="t.")
+    client = recorder.wrap(server.client())
+    with recorder.episode(task=odd, example_id=odd, agent=odd, labels={odd: odd}) as episode, recorder.function(odd):
+        client.chat.completions.create(model="agent", messages=HELLO)
+        recorder.tool(odd, arguments={odd: odd}, result=odd, error=odd)
+        episode.reward(1.0, name=odd, comment=odd)
+        recorder.alias(episode, odd)
+        assert recorder.headers()["rollbus-function"] == "a%3F"
+    recorder.feedback(odd, reward=1.0, name=odd, comment=odd)
+    assert recorder.close(5)
+    assert not [name for name in recorder.counters if name.startswith("hook_errors")]
+    assert [type(event).__name__ for event in sink.records("episode-events")] == [
+        "EpisodeStarted",
+        "TurnRecorded",
+        "ToolCalled",
+        "RewardReported",
+        "EpisodeEnded",
+        "WriterClosed",
+    ]
+    assert [event.alias for event in sink.records("aliases")] == ["a?", "a?"]

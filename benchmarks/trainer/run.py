@@ -42,7 +42,7 @@ def call(python: str, module: str, *arguments: str) -> dict[str, Any]:
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:
         sys.exit(f"{' '.join(command)} ended with {done.returncode}:\n{done.stderr[-2000:]}")
-    last = done.stdout.split("\n")[-2]
+    *_, last = "", *done.stdout.splitlines()  # what makes something prints nothing
     return dict(json.loads(last)) if last.startswith("{") else {"said": last}
 
 

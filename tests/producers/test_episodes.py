@@ -2,6 +2,7 @@
 
 import asyncio
 import threading
+import uuid
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -143,6 +144,59 @@ def test_feedback_by_alias_waits_for_no_episode(recorder: Recorder, sink: Memory
     assert (declared.alias, declared.episode_id) == ("order-123", episode.id)
     assert second.value == 0.5
     assert {record.key for record in sink.sent if record.topic == "t.aliases"} == {b"order-123"}
+
+
+def test_feedback_without_a_target_is_about_the_current_episode(recorder: Recorder, sink: MemorySink) -> None:
+    with recorder.episode(task="t") as episode:
+        recorder.feedback(reward=1.0, key="k")
+    assert recorder.feedback(reward=1.0) is None
+    recorder.flush(5)
+    (reward,) = [event for event in sink.records("episode-events") if isinstance(event, RewardReported)]
+    assert (reward.episode_id, reward.value) == (episode.id, 1.0)
+    assert recorder.counters["calls_outside_episode"] == 1
+
+
+@pytest.mark.parametrize("own", ["run-17", "0af7651916cd43dd8448eb211c80319c"])
+def test_an_id_of_ones_own_is_an_episode_where_it_is_given_as_one(
+    recorder: Recorder, sink: MemorySink, own: str
+) -> None:
+    recorder.feedback(episode=own, reward=1.0)
+    recorder.feedback(own, reward=0.5)  # in another process it is an alias like any other text
+    recorder.feedback(alias=str(uuid.UUID(int=7)), reward=0.25)
+    recorder.flush(5)
+    (by_id,) = sink.records("episode-events")
+    assert (by_id.episode_id, by_id.alias) == (own, None)
+    assert [(event.alias, event.value) for event in sink.records("aliases")] == [
+        (own, 0.5),
+        (str(uuid.UUID(int=7)), 0.25),
+    ]
+
+
+def test_names_and_ids_that_are_no_text_are_taken_as_text(recorder: Recorder, sink: MemorySink) -> None:
+    number: Any = 4711
+    identifier: Any = uuid.UUID(int=7)
+    with recorder.episode(task="t") as episode:
+        recorder.alias(episode, number)
+    recorder.alias(identifier, "order-1")
+    recorder.feedback(number, reward=1.0)
+    recorder.feedback(identifier, reward=1.0)
+    with recorder.attach(identifier) as joined:
+        pass
+    recorder.flush(5)
+    assert [event.alias for event in sink.records("aliases")] == ["4711", "order-1", "4711"]
+    (reward,) = [event for event in sink.records("episode-events") if isinstance(event, RewardReported)]
+    assert reward.episode_id == joined.id == str(identifier)
+
+
+def test_an_empty_alias_names_nothing(recorder: Recorder, sink: MemorySink) -> None:
+    with recorder.episode(task="t") as episode:
+        recorder.alias(episode, "")
+        assert recorder.feedback("", reward=1.0) is None
+        assert recorder.feedback(episode="", reward=1.0) is None
+    recorder.flush(5)
+    assert [type(event).__name__ for event in sink.records()] == ["EpisodeStarted", "EpisodeEnded", "WriterClosed"]
+    assert recorder.counters["hook_errors.alias"] == 1
+    assert recorder.counters["hook_errors.feedback"] == 2
 
 
 def test_another_process_goes_on_with_an_episode_as_its_own_writer(recorder: Recorder, sink: MemorySink) -> None:

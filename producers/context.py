@@ -3,12 +3,14 @@
 Context variables follow tasks and `asyncio.to_thread` by themselves; threads and executors need `bind`.
 """
 
+import asyncio
 import functools
+import inspect
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, suppress
 from contextvars import ContextVar, Token, copy_context
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, ParamSpec, TypeVar
+from typing import TYPE_CHECKING, Any, ParamSpec, TypeVar
 
 if TYPE_CHECKING:
     from rollbus.producers.episode import Episode
@@ -104,10 +106,18 @@ def function(name: str) -> Iterator[None]:
 
 
 def bind(call: Callable[P, R]) -> Callable[P, R]:
-    """Return the function bound to the current episode, to hand to a thread or an executor; may be called many times
-    at once.
+    """Return the function bound to the current episode, to hand to a thread, an executor or another loop; may be called
+    many times at once.
     """
     context = copy_context()
+
+    if inspect.iscoroutinefunction(call):
+
+        @functools.wraps(call)
+        async def bound_async(*args: Any, **kwargs: Any) -> Any:
+            return await asyncio.create_task(call(*args, **kwargs), context=context.copy())
+
+        return bound_async  # type: ignore[return-value]
 
     @functools.wraps(call)
     def bound(*args: P.args, **kwargs: P.kwargs) -> R:

@@ -1,6 +1,8 @@
 """`with`, `async with` and decorator forms of an episode.
 
 The episode is the current one inside; an exception that leaves the block ends it with its reason and goes on its way.
+That of a decorated generator lasts until the generator has ended, and is the current one while the generator runs, not
+while its reader does.
 """
 
 import asyncio
@@ -58,6 +60,10 @@ class EpisodeScope:
     def __call__(self, function: Function) -> Function:
         """Run each call of the function as an episode."""
         name = getattr(function, "__name__", None)
+        if inspect.isgeneratorfunction(function):
+            return self._generator(function, name)  # type: ignore[return-value]
+        if inspect.isasyncgenfunction(function):
+            return self._async_generator(function, name)  # type: ignore[return-value]
 
         if inspect.iscoroutinefunction(function):
 
@@ -89,10 +95,60 @@ class EpisodeScope:
 
         return run  # type: ignore[return-value]
 
+    def _generator(self, function: Callable[..., Any], name: str | None) -> Callable[..., Any]:
+        @functools.wraps(function)
+        def run(*args: Any, **kwargs: Any) -> Any:
+            generator = function(*args, **kwargs)
+            episode, step = self._open(name), functools.partial(generator.send, None)
+            while True:
+                token = context.enter(episode)
+                try:
+                    item = step()
+                except BaseException as error:
+                    self._of(episode, token).__exit__(type(error), error, None)
+                    if isinstance(error, StopIteration):
+                        return error.value
+                    raise
+                context.leave(token)
+                try:
+                    step = functools.partial(generator.send, (yield item))
+                except BaseException as thrown:  # by the reader, who may also have left
+                    step = functools.partial(generator.throw, thrown)
+
+        return run
+
+    def _async_generator(self, function: Callable[..., Any], name: str | None) -> Callable[..., Any]:
+        @functools.wraps(function)
+        async def run(*args: Any, **kwargs: Any) -> Any:
+            generator = function(*args, **kwargs)
+            episode, step = self._open(name), functools.partial(generator.asend, None)
+            while True:
+                token = context.enter(episode)
+                try:
+                    item = await step()
+                except BaseException as error:
+                    await self._of(episode, token).__aexit__(type(error), error, None)
+                    if isinstance(error, StopAsyncIteration):
+                        return
+                    raise
+                context.leave(token)
+                try:
+                    step = functools.partial(generator.asend, (yield item))
+                except BaseException as thrown:
+                    step = functools.partial(generator.athrow, thrown)
+
+        return run
+
     def _enter(self, name: str | None) -> Episode:
         episode = self._open(name)
         self._entered.append((episode, context.enter(episode)))
         return episode
+
+    def _of(self, episode: Episode, token: "Token[Episode | None]") -> "EpisodeScope":
+        """Return the scope of an episode that is the current one already."""
+        scope = EpisodeScope(self._open, self._after)
+        scope._entered.append((episode, token))
+        return scope
 
     def _leave(self, error: BaseException | None) -> None:
         if not self._entered:
@@ -105,7 +161,7 @@ class EpisodeScope:
 
 def stop_of(error: BaseException | None) -> tuple[StopReason, str | None]:
     """Return why a run is over, and the text of what ended it."""
-    if error is None or isinstance(error, GeneratorExit):
+    if error is None or isinstance(error, GeneratorExit | StopIteration | StopAsyncIteration):
         return "completed", None
     try:
         text = f"{type(error).__name__}: {error}"[:MAX_ERROR_CHARACTERS]

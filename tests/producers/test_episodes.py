@@ -3,8 +3,9 @@
 import asyncio
 import threading
 import uuid
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from typing import Any
+from typing import Any, cast
 
 import pytest
 
@@ -77,6 +78,121 @@ async def test_decorators_make_an_episode_of_each_call(recorder: Recorder, sink:
     started = [event for event in events(recorder, sink) if isinstance(event, EpisodeStarted)]
     assert sorted(event.task for event in started) == ["sum", "sum", "think", "think"]
     assert len({event.episode_id for event in started}) == 4
+
+
+async def test_a_decorated_generator_is_an_episode_until_it_is_read(recorder: Recorder, sink: MemorySink) -> None:
+    @recorder.episode
+    def stream(name: str) -> Iterator[str]:
+        recorder.tool(f"{name} begins")
+        heard = yield "one"
+        recorder.tool(f"{name} hears {heard}")
+        yield "two"
+
+    @recorder.episode(task="later")
+    async def stream_async() -> AsyncIterator[str]:
+        recorder.tool("first")
+        yield "one"
+        await asyncio.sleep(0)
+        recorder.tool("second")
+        yield "two"
+
+    with recorder.episode(task="of the reader") as reader:
+        generator = cast(Generator[str, str, None], stream("a"))
+        assert next(generator) == "one"
+        assert recorder.current_episode() is reader, "the generator's episode is current only while it runs"
+        assert generator.send("b") == "two"
+        assert list(generator) == []
+    texts = []
+    async for text in stream_async():
+        assert recorder.current_episode() is None
+        texts.append(text)
+    assert texts == ["one", "two"]
+
+    told = events(recorder, sink)
+    started = {event.task: event for event in told if isinstance(event, EpisodeStarted)}
+    assert started["stream"].parent_episode_id == reader.id
+    tools = [(event.episode_id, event.name) for event in told if isinstance(event, ToolCalled)]
+    assert tools == [
+        (started["stream"].episode_id, "a begins"),
+        (started["stream"].episode_id, "a hears b"),
+        (started["later"].episode_id, "first"),
+        (started["later"].episode_id, "second"),
+    ]
+    for name in ("stream", "later"):
+        own = [type(event).__name__ for event in told if event.episode_id == started[name].episode_id]
+        assert own == ["EpisodeStarted", "ToolCalled", "ToolCalled", "EpisodeEnded", "WriterClosed"]
+
+
+async def test_a_decorated_generator_that_is_left_or_fails_ends_its_episode(
+    recorder: Recorder, sink: MemorySink
+) -> None:
+    cleaned = []
+
+    @recorder.episode(task="left")
+    def left() -> Iterator[int]:
+        try:
+            yield 1
+            yield 2
+        finally:
+            cleaned.append(recorder.current_episode())
+
+    @recorder.episode(task="left later")
+    async def left_async() -> AsyncIterator[int]:
+        try:
+            yield 1
+            yield 2
+        finally:
+            cleaned.append(recorder.current_episode())
+
+    @recorder.episode(task="failing")
+    def failing() -> Iterator[int]:
+        yield 1
+        raise ValueError("broken")
+
+    @recorder.episode(task="told to fail")
+    async def handling() -> AsyncIterator[int]:
+        try:
+            yield 1
+        except KeyError:
+            yield 2
+
+    for number in (generator := cast(Generator[int, None, None], left())):
+        assert number == 1
+        break
+    generator.close()
+    asynchronous = cast(AsyncGenerator[int, None], left_async())
+    assert await anext(asynchronous) == 1
+    await asynchronous.aclose()
+    with pytest.raises(ValueError, match="broken"):
+        list(failing())
+    handled = cast(AsyncGenerator[int, None], handling())
+    assert await anext(handled) == 1
+    assert await handled.athrow(KeyError("k")) == 2
+    with pytest.raises(StopAsyncIteration):
+        await anext(handled)
+
+    told = events(recorder, sink)
+    task_of = {event.episode_id: event.task for event in told if isinstance(event, EpisodeStarted)}
+    assert [task_of[each.id] for each in cleaned if each is not None] == ["left", "left later"]
+    assert {task_of[event.episode_id]: event.stop_reason for event in told if isinstance(event, EpisodeEnded)} == {
+        "left": "completed",
+        "left later": "completed",
+        "failing": "error",
+        "told to fail": "completed",
+    }
+
+
+def test_bind_carries_the_episode_of_a_coroutine_into_another_loop(recorder: Recorder, sink: MemorySink) -> None:
+    async def work(name: str) -> str:
+        await asyncio.sleep(0)
+        recorder.tool(name)
+        return name
+
+    with recorder.episode(task="t") as episode, ThreadPoolExecutor(1) as executor:
+        bound = recorder.bind(work)
+        assert executor.submit(lambda: asyncio.run(bound("bound"))).result() == "bound"
+    (tool,) = [event for event in events(recorder, sink) if isinstance(event, ToolCalled)]
+    assert (tool.episode_id, tool.name) == (episode.id, "bound")
 
 
 def test_a_nested_episode_is_a_child_on_its_roots_partition(recorder: Recorder, sink: MemorySink) -> None:

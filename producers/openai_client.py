@@ -25,6 +25,7 @@ Client = TypeVar("Client")
 RAW_HEADER = "x-stainless-raw-response"
 """How the client asks itself for a raw response: `true`, or `stream` for one whose body is not read yet."""
 _METHODS = ("create", "parse")
+_RECORDED_BY = "_rollbus_recorder"
 _SURFACES: Mapping[str, Surface] = {"completions": COMPLETIONS, "responses": RESPONSES}
 """Resources that are recorded besides `chat.completions`, by their names on the client."""
 
@@ -47,6 +48,7 @@ def wrap_client(
     for name, surface in _SURFACES.items():
         if (resource := vars(client).get(name)) is not None:  # made already, as clients before 1.70 make all of them
             own = recorder.guard.call("wrap", type(resource), twin, default=resource)
+            _keep_patches(own, resource)
             twin.__dict__[name] = _recorded_resource(own, capture, surface)
     return twin
 
@@ -106,15 +108,26 @@ def _recorded_chat(chat: Any, twin: Any, capture: Capture) -> Any:
         completions = object.__new__(type(completions))
         completions.__dict__.update(vars(chat.completions))
         own.completions = completions
+    else:
+        _keep_patches(completions, chat.completions)
     _record_methods(completions, capture, CHAT)
     return own
+
+
+def _keep_patches(own: Any, given: Any) -> None:
+    """Call what another tool, or another recorder, has put in place of a method of the given resource."""
+    vars(own).update({name: vars(given)[name] for name in _METHODS if name in vars(given)})
 
 
 def _record_methods(completions: Any, capture: Capture, surface: Surface) -> None:
     for name in _METHODS:
         method = getattr(completions, name, None)
+        if getattr(method, _RECORDED_BY, None) is capture.recorder:
+            method = method.__wrapped__  # wrapped before: the options of the last time hold
         if method is not None:
-            setattr(completions, name, _recorded(method, capture, surface))
+            recorded = _recorded(method, capture, surface)
+            setattr(recorded, _RECORDED_BY, capture.recorder)
+            setattr(completions, name, recorded)
     if not hasattr(completions, "create"):
         raise TypeError(f"{type(completions).__name__} has no method create")
 

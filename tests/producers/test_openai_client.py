@@ -10,7 +10,7 @@ import pytest
 from openai.types.chat import ChatCompletion
 from pydantic import BaseModel
 
-from rollbus.producers import MemorySink, Recorder
+from rollbus.producers import MemorySink, Recorder, init
 from rollbus.schemas.events import TurnRecorded
 from rollbus.schemas.messages import history_hash
 from rollbus.schemas.tokens import decode_logprobs, decode_token_ids
@@ -315,6 +315,55 @@ def test_a_client_wrapped_for_an_episode_needs_no_context(recorder: Recorder, si
     episode.end()
     (turn,) = turns(recorder, sink)
     assert (turn.episode_id, turn.function) == (episode.id, "planner")
+
+
+def test_a_client_that_is_wrapped_twice_is_recorded_once(recorder: Recorder, sink: MemorySink) -> None:
+    text = {"id": "c", "object": "text_completion", "created": 1, "model": "agent", "choices": []}
+    response = {"id": "r", "object": "response", "created_at": 1, "model": "agent", "output": [], "status": "completed"}
+    answers = {"prompt": text, "input": response, "messages": completion()}
+    server = Server(lambda body: next(answers[name] for name in answers if name in body))
+    original = server.client()
+    assert original.responses is original.responses  # made before, as by another tool that has looked at it
+    client = recorder.wrap(recorder.wrap(recorder.wrap(original)))
+    with recorder.episode(task="t"):
+        for each in (client, client.with_options(timeout=3)):
+            each.chat.completions.create(model="agent", messages=HELLO)
+            each.completions.create(model="agent", prompt="x")
+            each.responses.create(model="agent", input="x")
+            each.chat.completions.parse(model="agent", messages=HELLO)
+    assert len(turns(recorder, sink)) == len(server.requests) == 8
+
+
+def test_two_recorders_on_one_client_both_record(recorder: Recorder, sink: MemorySink, server: Server) -> None:
+    other_sink = MemorySink()
+    other = init(sink=other_sink, namespace="o.")
+    client = recorder.wrap(other.wrap(server.client(), episode=other.start(task="o")))
+    with recorder.episode(task="t"):
+        answer = client.chat.completions.create(model="agent", messages=HELLO)
+    assert answer.choices[0].logprobs is None
+    assert turns(recorder, sink)[0].trainable
+    assert turns(other, other_sink)[0].trainable
+    other.close(5)
+
+
+def test_what_another_tool_has_put_on_a_client_stays_in_force(
+    recorder: Recorder, sink: MemorySink, server: Server
+) -> None:
+    client = server.client()
+    create, asked = client.chat.completions.create, []
+
+    def traced(**request: Any) -> Any:
+        asked.append(request["model"])
+        return create(**request)
+
+    client.chat.completions.create = traced  # type: ignore[method-assign, assignment]
+    wrapped = recorder.wrap(client)
+    with recorder.episode(task="t"):
+        answer = wrapped.chat.completions.create(model="agent", messages=HELLO)
+        assert wrapped.chat.completions.with_raw_response.create(model="other", messages=HELLO).parse()
+    assert asked == ["agent", "other"]
+    assert answer.choices[0].logprobs is None
+    assert [turn.trainable for turn in turns(recorder, sink)] == [True, True]
 
 
 def test_the_original_client_stays_as_it_was(recorder: Recorder, sink: MemorySink, server: Server) -> None:

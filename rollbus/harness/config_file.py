@@ -54,9 +54,17 @@ def _override(values: dict[str, Any], key: str, text: str, lines: dict[Place, st
         section = section.setdefault(part, {})
         if not isinstance(section, dict):
             return [f"  -o {key}: {dotted(place[: depth + 1])} is a value, not a section"]
-    section[str(place[-1])] = yaml.safe_load(text) if text.strip() else text
+    section[str(place[-1])] = _value(text)
     lines[place] = f"-o {key}"
     return []
+
+
+def _value(text: str) -> Any:
+    """Return a value as YAML has it; what is no YAML (`Answer: yes: or no`) is text."""
+    try:
+        return yaml.safe_load(text) if text.strip() else text
+    except yaml.YAMLError:
+        return text
 
 
 def _import_modules(values: Mapping[str, Any], path: Path) -> None:
@@ -79,6 +87,10 @@ def _mistakes(values: Mapping[str, Any], lines: Mapping[Place, str]) -> Iterator
 
 
 def _entry_mistakes(values: Mapping[str, Any]) -> Iterator[tuple[Place, str]]:
+    for table in TABLES:
+        section = _section(values, table)
+        if section is not None and not isinstance(section, Mapping):
+            yield table, f"must be a table of names and entries, not {section!r}"
     for place, kind, entry in _entries(values):
         if not isinstance(entry, Mapping):
             yield place, f"must be a mapping with a `_type`, not {entry!r}"
@@ -119,14 +131,20 @@ def _parse_entry(kind: Kind, entry: Mapping[str, Any]) -> TypedConfig:
 def _entries(values: Mapping[str, Any]) -> Iterator[tuple[Place, Kind, Any]]:
     """Yield every entry that is chosen by `_type`, with its place and kind."""
     for table, kind in TABLES.items():
-        section: Any = values
-        for key in table:
-            section = section.get(key) if isinstance(section, Mapping) else None
+        section = _section(values, table)
         if isinstance(section, Mapping):
             for name, entry in section.items():
                 yield (*table, str(name)), kind, entry
     if values.get("workflow") is not None:
         yield ("workflow",), "function", values["workflow"]
+
+
+def _section(values: Mapping[str, Any], place: Place) -> Any:
+    """Return what stands at a place; None where nothing does."""
+    found: Any = values
+    for key in place:
+        found = found.get(key) if isinstance(found, Mapping) else None
+    return found
 
 
 def _dangling(config: Configuration) -> Iterator[tuple[Place, str]]:

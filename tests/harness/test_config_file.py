@@ -136,6 +136,17 @@ def test_an_unset_variable_is_named(tmp_path: Path) -> None:
         load_configuration(GUIDES / "extending.yml", {})
 
 
+@pytest.mark.parametrize("text", ["Answer: yes: or no", "@home", "100%, [not more", "%a"])
+def test_an_override_that_is_no_yaml_is_text(text: str) -> None:
+    assert load(GUIDES / "art.yml", ("workflow.llm", text)).workflow.llm == text  # type: ignore[union-attr]
+
+
+@pytest.mark.parametrize("key", ["llms", "trainers", "eval.evaluators"])
+def test_a_table_that_is_none_is_a_mistake(key: str) -> None:
+    with pytest.raises(ConfigurationError, match=rf"-o {key}: {key}: must be a table of names and entries, not 1"):
+        load(GUIDES / "art.yml", (key, "1"))
+
+
 def test_an_override_of_an_entry_that_is_not_there_names_the_nearest() -> None:
     with pytest.raises(ConfigurationError, match="did you mean 'art_adapter'"):
         load(GUIDES / "art.yml", ("trainer_adapters.art_adaptor.training.beta", "1"))

@@ -6,7 +6,7 @@ differ in what they fill.
 
 import json
 from array import array
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -209,14 +209,16 @@ def tool_call_of(call: Any) -> Mapping[str, Any]:
 
 
 def plain(value: Any) -> Any:
-    """Return JSON-like values of whatever the host or the client put into a request or an answer; raises TypeError."""
+    """Return JSON-like values of whatever the host or the client put into a request or an answer; raises TypeError,
+    also on what can be read only once, which is the host's to read.
+    """
     if value is None or isinstance(value, str | int | float | bool):
         return value
     if isinstance(value, Mapping):
         return {str(key): plain(item) for key, item in value.items()}
     if hasattr(value, "model_dump"):
         return plain(value.model_dump(mode="json", exclude_unset=True))
-    if isinstance(value, Iterable) and not isinstance(value, bytes):
+    if isinstance(value, Iterable) and not isinstance(value, bytes | Iterator):
         return [plain(item) for item in value]
     raise TypeError(f"{type(value).__name__} has no JSON form")
 

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -10,7 +11,7 @@ from rollbus.producers import MemorySink, Outbound, Recorder, init
 from rollbus.schemas.events import Excluded, TurnRecorded
 from tests.producers.openai_server import Server, completion
 
-HELLO: Any = [{"role": "user", "content": "my number is 4711"}]
+HELLO: Any = [{"role": "user", "content": "my number is 47-zz-11"}]
 
 
 @pytest.fixture(autouse=True)
@@ -30,13 +31,13 @@ def run_episodes(recorder: Recorder, server: Server, count: int = 1) -> None:
     """What an agent does."""
     client = recorder.wrap(server.client())
     for _ in range(count):
-        with recorder.episode(task="t", labels={"mail": "4711"}) as episode:
+        with recorder.episode(task="t", labels={"mail": "47-zz-11"}) as episode:
             answer = client.chat.completions.create(model="agent", messages=HELLO)
             assert answer.choices[0].message.content == "Hello there"
             chunks = list(client.chat.completions.create(model="agent", messages=HELLO, stream=True))
             assert len(chunks) in (3, 4)  # the server's usage chunk shows where the episode was dropped
-            episode.tool("look", arguments="4711", result="4711")
-            episode.reward(1.0, comment="4711")
+            episode.tool("look", arguments="47-zz-11", result="47-zz-11")
+            episode.reward(1.0, comment="47-zz-11")
 
 
 def turns(sink: MemorySink) -> list[TurnRecorded]:
@@ -44,10 +45,10 @@ def turns(sink: MemorySink) -> list[TurnRecorded]:
 
 
 def test_masked_text_leaves_without_its_tokens(sink: MemorySink, server: Server) -> None:
-    recorder = init(sink=sink, redact=lambda text: text.replace("4711", "#"))
+    recorder = init(sink=sink, redact=lambda text: text.replace("47-zz-11", "#"))
     run_episodes(recorder, server)
     assert recorder.close(5)
-    assert b"4711" not in b"".join(record.value for record in sink.sent)
+    assert b"47-zz-11" not in b"".join(record.value for record in sink.sent)
     for turn in turns(sink):
         assert turn.untrainable_reason == "masked_text"
         assert turn.prompt_token_ids is turn.completion_token_ids is turn.logprobs is None
@@ -67,7 +68,7 @@ def test_a_failing_redaction_lets_nothing_out(sink: MemorySink, server: Server, 
     run_episodes(recorder, server)
     assert recorder.close(5)
     sent = b"".join(record.value for record in sink.sent)
-    assert b"4711" not in sent
+    assert b"47-zz-11" not in sent
     assert b"Hello" not in sent
     assert [turn.untrainable_reason for turn in turns(sink)] == ["redaction_failed"] * 2
     assert recorder.counters["hook_errors.redact"] >= 2
@@ -289,3 +290,18 @@ def test_texts_that_utf8_cannot_carry_lose_no_event(sink: MemorySink, server: Se
         "WriterClosed",
     ]
     assert [event.alias for event in sink.records("aliases")] == ["a?", "a?"]
+
+
+def test_what_can_be_read_only_once_is_left_to_the_host(sink: MemorySink, tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("line")
+    recorder = init(sink=sink, namespace="t.")
+    with recorder.episode(task="t") as episode, (tmp_path / "file").open() as file:
+        pieces = (number for number in range(3))
+        nested = iter([1, 2])
+        episode.tool("stream", arguments={"of": nested}, result=pieces)
+        episode.tool("read", result=file)
+        assert list(pieces) == [0, 1, 2]
+        assert list(nested) == [1, 2]
+        assert file.read() == "line"
+    recorder.close(5)
+    assert [event.name for event in sink.records("episode-events") if hasattr(event, "arguments")] == ["stream", "read"]

@@ -1,5 +1,6 @@
 """What an evaluation run is asked, and what it gives: the inputs and outputs of `TrajectoryBuilder.run_eval`."""
 
+from math import isfinite
 from pathlib import Path
 from typing import Any
 
@@ -35,6 +36,15 @@ class EvalOutputItem(BaseModel):
     """A number; None where the evaluator cannot say, which is not 0."""
     reasoning: Any = None
     error: str | None = None
+
+
+def number_of(value: Any) -> float | None:
+    """Return a score as a number; None of what is no finite one."""
+    try:
+        found = float(value)
+    except (TypeError, ValueError):
+        return None
+    return found if isfinite(found) else None
 
 
 class EvalOutput(BaseModel):

@@ -4,9 +4,10 @@ An evaluator is an `EvaluatorInfo`, a `BaseEvaluator`, or a function from an Eva
 EvalInputItem to an EvalOutputItem or a number. A score of None says that there is none, which is not 0.
 """
 
+import asyncio
 import inspect
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, get_type_hints
@@ -15,7 +16,7 @@ from pydantic import Field
 
 from rollbus.harness.builder import Builder
 from rollbus.harness.calling import accepted, call, find
-from rollbus.harness.evaluation_models import EvalInput, EvalInputItem, EvalOutput, EvalOutputItem
+from rollbus.harness.evaluation_models import EvalInput, EvalInputItem, EvalOutput, EvalOutputItem, number_of
 from rollbus.harness.registry import register_evaluator
 from rollbus.harness.typed import EvaluatorConfig
 from rollbus.schemas.errors import ConfigurationError
@@ -23,6 +24,8 @@ from rollbus.schemas.events import Message
 from rollbus.schemas.trajectories import Trajectory, Turn
 
 MAX_ERROR_CHARACTERS = 500
+MAX_CONCURRENCY = 4
+"""Items that an evaluator scores at a time, where it does not say."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,27 +41,24 @@ class EvaluatorInfo:
         """Score items; one that cannot be scored has no score and says why."""
         if not _takes_one_item(self.evaluate_fn):
             return await call(self.evaluate_fn, EvalInput(eval_input_items=items))  # type: ignore[no-any-return]
-        return output_of([await self._one(item) for item in items])
+        return output_of(await _each(self._one, items, MAX_CONCURRENCY))
 
     async def evaluate_item(self, item: EvalInputItem) -> EvalOutputItem:
-        """Score one item; never raises for what the evaluator does."""
+        """Score one item with a number or None; never raises for what the evaluator does."""
         try:
-            return (await self.evaluate([item])).eval_output_items[0]
+            return _checked((await self.evaluate([item])).eval_output_items[0])
         except Exception as error:
             return EvalOutputItem(id=item.id, score=None, error=_text(error))
 
     async def _one(self, item: EvalInputItem) -> EvalOutputItem:
-        try:
-            found = await call(self.evaluate_fn, item)
-        except Exception as error:
-            return EvalOutputItem(id=item.id, score=None, error=_text(error))
+        found = await call(self.evaluate_fn, item)
         return found if isinstance(found, EvalOutputItem) else EvalOutputItem(id=item.id, score=found)
 
 
 class BaseEvaluator(ABC):
     """Scores one item at a time; subclass it."""
 
-    def __init__(self, max_concurrency: int = 4, tqdm_desc: str = "Evaluating") -> None:
+    def __init__(self, max_concurrency: int = MAX_CONCURRENCY, tqdm_desc: str = "Evaluating") -> None:
         self.max_concurrency, self.tqdm_desc = max_concurrency, tqdm_desc
 
     @abstractmethod
@@ -66,8 +66,8 @@ class BaseEvaluator(ABC):
         """Return the item's score."""
 
     async def evaluate(self, eval_input: EvalInput) -> EvalOutput:
-        """Score all items."""
-        return output_of([await self.evaluate_item(item) for item in eval_input.eval_input_items])
+        """Score all items, `max_concurrency` at a time; one that raises has no score and says why."""
+        return output_of(await _each(self.evaluate_item, eval_input.eval_input_items, self.max_concurrency))
 
 
 def as_evaluator(made: Any, config: EvaluatorConfig) -> EvaluatorInfo:
@@ -85,6 +85,35 @@ def output_of(items: list[EvalOutputItem]) -> EvalOutput:
     """Return the output with its average; None where nothing has a score."""
     scores = [float(item.score) for item in items if isinstance(item.score, int | float)]
     return EvalOutput(average_score=fmean(scores) if scores else None, eval_output_items=items)
+
+
+async def _each(
+    score: Callable[[EvalInputItem], Awaitable[EvalOutputItem]], items: Sequence[EvalInputItem], at_a_time: int
+) -> list[EvalOutputItem]:
+    """Score items side by side; one that cannot be scored says why and costs no other."""
+    places = asyncio.Semaphore(at_a_time)
+
+    async def one(item: EvalInputItem) -> EvalOutputItem:
+        async with places:
+            try:
+                return await score(item)
+            except Exception as error:
+                return EvalOutputItem(id=item.id, score=None, error=_text(error))
+
+    return list(await asyncio.gather(*(one(item) for item in items)))
+
+
+def _checked(item: EvalOutputItem) -> EvalOutputItem:
+    """Return an item that can be a reward; without a score, and with the reason, what is no number."""
+    shaped = list(getattr(item, "shaped_rewards", None) or ())
+    wrong = next((value for value in shaped if number_of(value) is None), None)
+    if wrong is not None:
+        error = f"shaped_rewards {shaped!r}: {wrong!r} is no finite number"
+    elif item.score is not None and number_of(item.score) is None:
+        error = f"score {item.score!r} is no finite number"
+    else:
+        return item
+    return EvalOutputItem(id=item.id, score=None, error=error[:MAX_ERROR_CHARACTERS])
 
 
 def _takes_one_item(function: Callable[..., Any]) -> bool:

@@ -173,6 +173,22 @@ async def test_an_attempt_without_a_score_is_left_out_and_not_zero(tmp_path: Pat
     assert (rows_of(tmp_path)[0]["num_trajectories"], rows_of(tmp_path)[0]["avg_reward"]) == (4, 0.5)
 
 
+def word_or_number(item: EvalInputItem) -> Any:
+    return "good" if item.id == "e0" else float(int(item.output_obj) % 2)
+
+
+async def test_scores_that_are_no_numbers_cost_their_attempts_and_count_in_no_validation(tmp_path: Path) -> None:
+    plain = document(tmp_path)
+    plain["eval"]["evaluators"]["good"]["function"] = f"{__name__}:word_or_number"
+    config = read(tmp_path, plain)
+    dataset = str(tmp_path / "train.json")
+    async with opened(config, memory_bus(config), Endpoint(), validation_dataset=dataset) as made:
+        (status,) = await run_epochs(made, 1)
+        metrics = await made.trainer.run_validation_evaluation(0, RUN)
+    assert (status.status.value, metrics["num_examples"]) == ("completed", 2)
+    assert rows_of(tmp_path)[0]["num_trajectories"] == 4
+
+
 def shaped(item: EvalInputItem) -> EvalOutputItem:
     """A step's reward beside the result's."""
     good = float(int(item.output_obj) % 2 == 0)

@@ -1,5 +1,6 @@
 """Each kind of workflow, dataset and evaluator, in an evaluation run of its own; nothing of it leaves the process."""
 
+import asyncio
 import csv
 import json
 from collections.abc import AsyncIterator
@@ -277,6 +278,60 @@ async def test_an_evaluator_that_raises_gives_no_score_and_its_reason() -> None:
 
     found = await as_evaluator(broken, EvaluatorConfig()).evaluate_item(EvalInputItem(id=1, input_obj="?"))
     assert (found.score, found.error) == (None, "ValueError: cannot say")
+
+
+class Picky(BaseEvaluator):
+    """Has no score for some; says how many it was asked for at a time."""
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(**options)
+        self.running, self.most = 0, 0
+
+    async def evaluate_item(self, item: Any) -> Any:
+        from rollbus.harness import EvalOutputItem
+
+        self.running += 1
+        self.most = max(self.most, self.running)
+        await asyncio.sleep(0)
+        self.running -= 1
+        if item.id == 1:
+            raise ValueError("cannot say")
+        return EvalOutputItem(id=item.id, score=1.0)
+
+
+async def test_an_evaluator_that_raises_for_one_example_scores_the_others_as_many_at_a_time_as_it_says() -> None:
+    from rollbus.harness import EvalInputItem
+
+    evaluator = Picky(max_concurrency=3)
+    items = [EvalInputItem(id=number, input_obj="?") for number in range(9)]
+    found = (await as_evaluator(evaluator, EvaluatorConfig()).evaluate(items)).eval_output_items
+    assert [one.id for one in found] == list(range(9))
+    assert [one.id for one in found if one.score is None] == [1]
+    assert found[1].error == "ValueError: cannot say"
+    assert evaluator.most == 3
+
+
+@pytest.mark.parametrize("score", ["yes", {"a": 1}, float("nan"), float("inf"), [1.0]])
+async def test_a_score_that_is_no_number_is_none_and_says_so(score: Any) -> None:
+    from rollbus.harness import EvalInputItem
+
+    def odd(item: EvalInputItem) -> Any:
+        return score
+
+    found = await as_evaluator(odd, EvaluatorConfig()).evaluate_item(EvalInputItem(id=1, input_obj="?"))
+    assert found.score is None
+    assert found.error is not None
+    assert "is no finite number" in found.error
+
+
+async def test_rewards_of_steps_that_are_no_numbers_leave_no_score() -> None:
+    from rollbus.harness import EvalInputItem, EvalOutputItem
+
+    def odd(item: EvalInputItem) -> Any:
+        return EvalOutputItem(id=item.id, score=1.0, shaped_rewards=[0.5, "much"])
+
+    found = await as_evaluator(odd, EvaluatorConfig()).evaluate_item(EvalInputItem(id=1, input_obj="?"))
+    assert (found.score, found.error) == (None, "shaped_rewards [0.5, 'much']: 'much' is no finite number")
 
 
 async def test_a_function_that_cannot_be_found_says_where_it_must_lie(tmp_path: Path) -> None:

@@ -7,9 +7,9 @@ component of one trajectory, or of one group where the function is over groups.
 import asyncio
 import inspect
 import math
-import threading
-from collections.abc import Awaitable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import islice
 from typing import Any
 
 from rollbus.schemas.config import RewardConfig
@@ -17,9 +17,10 @@ from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.trajectories import Trajectory
 from rollbus.streams.rewards.contract import Ask, RewardContext, RewardFunction
 from rollbus.streams.rewards.registry import Registry, function_of
+from rollbus.streams.threads import Threads
 
-MAX_HUNG_THREADS = 64
-"""A thread cannot be ended; beyond so many that hang, a function is refused instead of started."""
+MAX_ERROR_CHARACTERS = 2_000
+"""Of what stands in a score about a component that failed: an error may hold all that the function was given."""
 _RETRY_S = 0.1
 Subject = Trajectory | Sequence[Trajectory]
 """What a function is over."""
@@ -41,7 +42,9 @@ class Asker:
 
     def __init__(self, registry: Registry, ask: Ask | None = None) -> None:
         self._registry, self._ask = registry, ask
-        self._hung = 0
+        self._threads = Threads("reward")
+        self._left: set[asyncio.Task[Answer]] = set()
+        """Calls that were given up and have not ended."""
 
     async def ask_all(
         self, subject: Subject, rewards: tuple[RewardConfig, ...], slots: asyncio.Semaphore
@@ -64,9 +67,9 @@ class Asker:
         context = RewardContext(reward.name, reward.options, self._ask)
         try:
             function: Any = self._registry[reward.type]
-            return _checked_for(subject, function.call(subject, context), reward.name)
+            return _checked_for(subject, _drawn(function.call(subject, context), subject), reward.name)
         except Exception as error:
-            return Answer(error=f"reward {reward.name!r} raised {error!r}")
+            return _raised(reward.name, error)
 
     async def _ask_one(self, subject: Subject, reward: RewardConfig, slots: asyncio.Semaphore) -> Answer:
         context = RewardContext(reward.name, reward.options, self._ask)
@@ -87,46 +90,50 @@ class Asker:
     async def _attempt(
         self, function: RewardFunction, subject: Any, context: RewardContext, timeout_s: float
     ) -> Answer:
+        """Call once, in a task of its own: one that does not even heed its cancellation is left behind."""
+        call = asyncio.create_task(self._call(function, subject, context))
         try:
-            async with asyncio.timeout(timeout_s):
-                if inspect.iscoroutinefunction(function.call):
-                    value: Any = function.call(subject, context)
-                else:
-                    value = await self._in_thread(function, subject, context)
-                if isinstance(value, Awaitable):
-                    value = await value
-            return _checked_for(subject, value, context.name)
-        except TimeoutError:
+            await asyncio.wait([call], timeout=timeout_s)
+            if call.done():
+                return call.result()
             return Answer(error=f"reward {context.name!r} gave no answer within {timeout_s} s")
-        except Exception as error:  # a user's function may raise anything
-            return Answer(error=f"reward {context.name!r} raised {error!r}")
+        finally:
+            if not call.done():
+                call.cancel()
+                self._left.add(call)
+                call.add_done_callback(self._left.discard)
 
-    async def _in_thread(self, function: RewardFunction, subject: Any, context: RewardContext) -> Any:
-        """Call a sync function in a thread of its own, so that one that hangs holds up no other."""
-        if self._hung >= MAX_HUNG_THREADS:
-            raise RuntimeError(f"{self._hung} calls hang already; restart the worker and mend the function")
-        loop = asyncio.get_running_loop()
-        done: asyncio.Future[Any] = loop.create_future()
+    async def _call(self, function: RewardFunction, subject: Any, context: RewardContext) -> Answer:
+        try:
+            if inspect.iscoroutinefunction(function.call):
+                value: Any = function.call(subject, context)
+            else:
+                value = await self._threads.call(lambda: _drawn(function.call(subject, context), subject))
+            if isinstance(value, Awaitable):
+                value = await value
+            return _checked_for(subject, value, context.name)
+        except (Exception, SystemExit) as error:  # a user's function may raise anything
+            return _raised(context.name, error)
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            return _raised(context.name, error)  # of a task of the function's own: nobody has cancelled this one
 
-        def settle(result: Any, error: BaseException | None) -> None:
-            self._hung -= 1
-            if not done.done():
-                done.set_exception(error) if error else done.set_result(result)
 
-        def call() -> None:
-            result, failure = None, None
-            try:
-                result = function.call(subject, context)
-            except Exception as error:
-                failure = error
-            try:
-                loop.call_soon_threadsafe(settle, result, failure)
-            except RuntimeError:
-                return  # the loop has ended meanwhile
+def _raised(name: str, error: BaseException) -> Answer:
+    try:
+        told = repr(error)
+    except Exception:  # what a user's class says of itself may fail too
+        told = type(error).__name__
+    return Answer(error=f"reward {name!r} raised {told}"[:MAX_ERROR_CHARACTERS])
 
-        self._hung += 1
-        threading.Thread(target=call, name=f"reward-{context.name}", daemon=True).start()
-        return await done
+
+def _drawn(value: Any, subject: Subject) -> Any:
+    """Return the values that a generator yields of a group, drawn where it may take its time, and not without end."""
+    if isinstance(value, Iterator) and not isinstance(subject, Trajectory):
+        return list(islice(value, len(subject) + 1))
+    return value
 
 
 def _checked_for(subject: Subject, value: Any, name: str) -> Answer:
@@ -136,7 +143,7 @@ def _checked_for(subject: Subject, value: Any, name: str) -> Answer:
     if value is None:
         return Answer()
     if isinstance(value, str) or not isinstance(value, Iterable):
-        return Answer(error=f"reward {name!r} returned {value!r}, which is no sequence")
+        return Answer(error=f"reward {name!r} returned {value!r:.200}, which is no sequence")
     values = list(value)
     if len(values) != len(subject):
         return Answer(error=f"reward {name!r} returned {len(values)} values for {len(subject)} members")
@@ -149,7 +156,7 @@ def _checked(value: Any, name: str) -> Answer:
     try:
         number = float(value)
     except (TypeError, ValueError):
-        return Answer(error=f"reward {name!r} returned {value!r}, which is no number")
+        return Answer(error=f"reward {name!r} returned {value!r:.200}, which is no number")
     if not math.isfinite(number):
         return Answer(error=f"reward {name!r} returned {number}")
     return Answer(number)

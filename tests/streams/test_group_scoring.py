@@ -2,7 +2,8 @@
 
 import asyncio
 import math
-from collections.abc import Collection, Mapping, Sequence
+import threading
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -39,12 +40,24 @@ def _raise(group: Sequence[Trajectory], context: RewardContext) -> list[float | 
     raise RuntimeError("user code")
 
 
+def _without_end(group: Sequence[Trajectory], context: RewardContext) -> Iterator[float]:
+    while True:
+        yield 1.0
+
+
+def _slow_generator(group: Sequence[Trajectory], context: RewardContext) -> Iterator[float]:
+    for _ in group:
+        yield float(threading.Event().wait(2))
+
+
 REGISTRY = {
     **BUILT_IN,
     "ranks": RewardFunction(ranks, per="group", quick=True),
     "slow_ranks": RewardFunction(ranks, per="group"),
     "hang": RewardFunction(_hang, per="group"),
     "raise": RewardFunction(_raise, per="group"),
+    "without_end": RewardFunction(_without_end, per="group"),  # type: ignore[arg-type]
+    "slow_generator": RewardFunction(_slow_generator, per="group"),  # type: ignore[arg-type]
     "short": RewardFunction(lambda group, context: [1.0], per="group"),
     "number": RewardFunction(lambda group, context: 1.0, per="group"),
     "silent": RewardFunction(lambda group, context: None, per="group"),
@@ -118,7 +131,10 @@ def test_a_group_delivered_again_is_judged_once_even_after_a_restart(kind: str) 
 
 @pytest.mark.parametrize(
     ("kind", "word"),
-    [("hang", "within 0.05 s"), ("raise", "user code"), ("short", "1 values for 3"), ("number", "no sequence")],
+    [
+        *(("hang", "within 0.05 s"), ("raise", "user code"), ("short", "1 values for 3"), ("number", "no sequence")),
+        *(("without_end", "4 values for 3"), ("slow_generator", "within 0.05 s")),
+    ],
 )
 def test_a_function_that_fails_costs_its_group_and_no_other(kind: str, word: str) -> None:
     stepper, _ = judging(component(kind))

@@ -1,7 +1,9 @@
 """Trajectories get scores; a function that misbehaves harms its own trajectory only, and None is not 0."""
 
 import asyncio
+import contextlib
 import math
+import sys
 import threading
 from typing import Any
 
@@ -12,10 +14,12 @@ from rollbus.schemas.codec import encode
 from rollbus.schemas.config import RewardConfig, ScoringConfig
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.topics import SCORES
-from rollbus.schemas.trajectories import Reward, RewardRevised, Score, Trajectory
+from rollbus.schemas.trajectories import Location, Reward, RewardRevised, Score, Trajectory
 from rollbus.streams.rewards.contract import RewardContext, RewardFunction
 from rollbus.streams.rewards.registry import BUILT_IN
 from rollbus.streams.scoring import ScoringStage
+from rollbus.streams.stage import Incoming
+from rollbus.streams.threads import MAX_HUNG, Threads
 from tests.builders import START_MS, make_config, make_trajectory
 from tests.stepping import Stepper, of_topic, reasons
 
@@ -38,6 +42,25 @@ async def _half(trajectory: Trajectory, context: RewardContext) -> float:
     return 0.5
 
 
+async def _cancelled(trajectory: Trajectory, context: RewardContext) -> float:
+    own = asyncio.create_task(asyncio.sleep(60))
+    own.cancel()
+    await own
+    return 1.0
+
+
+async def _exit(trajectory: Trajectory, context: RewardContext) -> float:
+    sys.exit("user code")
+
+
+def _exit_in_thread(trajectory: Trajectory, context: RewardContext) -> float:
+    sys.exit("user code")
+
+
+def _find_nothing(trajectory: Trajectory, context: RewardContext) -> float:
+    return next(reward.value for reward in trajectory.rewards if reward.name == "no such")
+
+
 REGISTRY = {
     **BUILT_IN,
     "hang": RewardFunction(_hang),
@@ -45,6 +68,11 @@ REGISTRY = {
     "raise": RewardFunction(_raise),
     "nan": RewardFunction(lambda trajectory, context: math.nan),
     "text": RewardFunction(lambda trajectory, context: "good"),  # type: ignore[arg-type]
+    "cancelled": RewardFunction(_cancelled),
+    "exit": RewardFunction(_exit),
+    "exit_in_thread": RewardFunction(_exit_in_thread),
+    "find_nothing": RewardFunction(_find_nothing),
+    "verbose": RewardFunction(lambda trajectory, context: "good" * 1_000_000),  # type: ignore[arg-type]
     "none": RewardFunction(lambda trajectory, context: None),
     "half": RewardFunction(_half),
     "turns": RewardFunction(lambda trajectory, context: len(trajectory.turns)),
@@ -99,13 +127,76 @@ def test_a_missing_reward_is_missing_and_not_zero() -> None:
     assert (score.outcome, score.value) == ("missing", None)
 
 
-@pytest.mark.parametrize("kind", ["hang", "hang_in_thread", "raise", "nan", "text"])
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *("hang", "hang_in_thread", "raise", "cancelled", "exit", "exit_in_thread", "find_nothing"),
+        *("nan", "text", "verbose"),
+    ],
+)
 def test_a_function_that_misbehaves_fails_its_own_trajectory_only(kind: str) -> None:
     stepper = scoring(RewardConfig(), component(kind))
     found = stepper.feed(make_trajectory("e1"))
     assert isinstance(found[0], Score)
     assert (found[0].outcome, found[0].value) == ("failed", None)
     assert reasons(found) == ["score_failed"]
+
+
+@pytest.mark.parametrize("kind", ["cancelled", "exit", "exit_in_thread", "find_nothing"])
+def test_what_a_function_raises_is_told_at_once_whatever_it_is(kind: str) -> None:
+    (score, _) = scoring(component(kind, timeout_s=600)).feed(make_trajectory())
+    assert "raised" in score.error
+
+
+def test_what_is_told_of_a_failure_never_makes_a_score_too_large_for_one_record() -> None:
+    def repeats(trajectory: Trajectory, context: RewardContext) -> float:
+        raise ValueError("good" * 1_000_000)
+
+    registry = {**REGISTRY, "repeats": RewardFunction(repeats), "at_once": RewardFunction(repeats, quick=True)}
+    for kind in ("verbose", "repeats", "at_once"):
+        stage = ScoringStage(ScoringConfig(rewards=(component(kind),)), keep_ms=1, registry=registry)
+        assert all(len(encode(record)) < 5_000 for record in Stepper(stage).feed(make_trajectory()))
+
+
+async def test_a_function_that_does_not_heed_its_cancellation_is_left_behind() -> None:
+    over = asyncio.Event()
+
+    async def heedless(trajectory: Trajectory, context: RewardContext) -> float:
+        while not over.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await over.wait()
+        return 1.0
+
+    config = ScoringConfig(rewards=(component("heedless"),))
+    stage = ScoringStage(config, keep_ms=1, registry={"heedless": RewardFunction(heedless)})
+    record = Incoming(make_trajectory(), "key", Location(topic="t", partition=0, offset=0), b"")
+    (found,) = await stage.answer(stage.new_state(), [record])
+    over.set()
+    assert "within 0.05 s" in (found["heedless"].error or "")
+
+
+async def test_calls_of_many_partitions_are_not_taken_for_hanging_ones() -> None:
+    together = threading.Barrier(MAX_HUNG + 1)
+    function = RewardFunction(lambda trajectory, context: float(together.wait(30) >= 0))
+    config = ScoringConfig(rewards=(RewardConfig(type="meets", attempts=1),))
+    stage = ScoringStage(config, keep_ms=1, registry={"meets": function})
+    place = Location(topic="t", partition=0, offset=0)
+    record = Incoming(make_trajectory(), "key", place, b"")
+    asked = [stage.answer(stage.new_state(), [record]) for _ in range(MAX_HUNG + 1)]
+    assert [found["reward"].value for (found,) in await asyncio.gather(*asked)] == [1.0] * (MAX_HUNG + 1)
+
+
+async def test_calls_that_were_given_up_are_counted_until_they_come_back() -> None:
+    threads, held = Threads("reward", most_hung=2), threading.Event()
+    for _ in range(2):
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(threads.call(held.wait), 0.01)
+    with pytest.raises(RuntimeError, match="2 calls hang already"):
+        await threads.call(held.wait)
+    held.set()
+    while threads.hung:
+        await asyncio.sleep(0.001)
+    assert await threads.call(held.wait) is True
 
 
 def test_a_function_is_tried_again_as_often_as_configured() -> None:

@@ -6,7 +6,7 @@ model: without an explicit group, others make groups of their own; in one, they 
 """
 
 from collections.abc import Iterator
-from typing import Any
+from typing import Any, TypeGuard
 
 from rollbus.schemas.config import RunConfig
 from rollbus.schemas.control import ConfigApplied, Tick
@@ -25,6 +25,7 @@ from rollbus.streams.grouping_state import (
     fingerprint,
     group_key,
 )
+from rollbus.streams.rewards.contract import LARGEST
 from rollbus.streams.stage import Incoming, Outgoing
 from rollbus.streams.stage_state import misplaced
 
@@ -102,12 +103,12 @@ class GroupingStage:
         state.scores.put(score.trajectory_id, row)
         if score.excluded:
             yield self._decide(state, score, DropReason.EXCLUDED, "")
-        elif row.joined and score.value is None:
+        elif row.joined and not _usable(score.value):
             yield self._decide(state, score, *_without_value(score))
 
     def _join(self, state: GroupingState, trajectory_id: str, row: ScoreRow) -> Iterator[Outgoing]:
         score, config = row.score(), state.config.value.grouping
-        if score.value is None:
+        if not _usable(score.value):
             yield self._decide(state, score, *_without_value(score))
             return
         if config.strategy == "baseline":
@@ -265,9 +266,14 @@ def _outside(score: Score, config: RunConfig) -> str | None:
     return f"label {other[0]!r}" if other else None
 
 
+def _usable(value: float | None) -> TypeGuard[float]:
+    """Say whether there is a number that can be compared; an older release let larger ones through."""
+    return value is not None and abs(value) <= LARGEST
+
+
 def _without_value(score: Score) -> tuple[DropReason, str]:
-    if score.outcome == "failed":
-        return DropReason.SCORE_FAILED, score.error or ""
+    if score.outcome == "failed" or score.value is not None:
+        return DropReason.SCORE_FAILED, score.error or f"the score is {score.value}"
     return DropReason.SCORE_MISSING, "no reward came in time"
 
 

@@ -6,7 +6,6 @@ component of one trajectory, or of one group where the function is over groups.
 
 import asyncio
 import inspect
-import math
 from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import islice
@@ -15,7 +14,7 @@ from typing import Any
 from rollbus.schemas.config import RewardConfig
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.trajectories import Trajectory
-from rollbus.streams.rewards.contract import Ask, RewardContext, RewardFunction
+from rollbus.streams.rewards.contract import LARGEST, Ask, RewardContext, RewardFunction
 from rollbus.streams.rewards.registry import Registry, function_of
 from rollbus.streams.threads import Threads
 
@@ -157,7 +156,7 @@ def _checked(value: Any, name: str) -> Answer:
         number = float(value)
     except (TypeError, ValueError):
         return Answer(error=f"reward {name!r} returned {value!r:.200}, which is no number")
-    if not math.isfinite(number):
+    if not abs(number) <= LARGEST:  # NaN neither
         return Answer(error=f"reward {name!r} returned {number}")
     return Answer(number)
 
@@ -179,4 +178,4 @@ def combined(
         total = max(low, total)
     if high is not None:
         total = min(high, total)
-    return (total, None) if math.isfinite(total) else (None, f"the weighted sum is {total}")
+    return (total, None) if abs(total) <= LARGEST else (None, f"the weighted sum is {total}")

@@ -16,6 +16,10 @@ Ask = Callable[[Sequence[Mapping[str, str]], Mapping[str, Option]], Awaitable[st
 """Chat messages and options to the text that a model answers."""
 
 
+LARGEST = 1e30
+"""Of a reward and of a score: squares of such numbers and sums of those stay finite, also in a trainer's float32."""
+
+
 @dataclass(frozen=True, slots=True)
 class RewardContext:
     """What a reward function may use besides the trajectory."""

@@ -73,6 +73,29 @@ def test_a_reward_that_never_comes_is_missing_after_the_grace() -> None:
     assert reasons(stepper.tick(300)) == ["score_missing"]
 
 
+@pytest.mark.parametrize("strategy", ["by_example", "baseline"])
+@pytest.mark.parametrize("value", [1e200, -1.7e308])
+def test_a_number_too_large_that_an_older_release_let_through_costs_its_trajectory_alone(
+    value: float, strategy: str
+) -> None:
+    stepper = grouping(strategy=strategy, group_size=2, reward_grace_ms=1_000, feedback_tasks=("play",))
+    huge, revised = make_score("huge", value), make_score("revised", 1.0)
+    stepper.feed(huge, revised, replace(revised, revision=1, value=value), *scores(0.0, 1.0))
+    found = stepper.tick(1)
+    assert reasons(found) == ["score_failed", "score_failed"]
+    assert sorted(member.trajectory_id for group in found if isinstance(group, Group) for member in group.members) == [
+        "t0",
+        "t1",
+    ]
+
+
+def test_a_revision_to_a_number_too_large_takes_its_member_out_of_an_open_group() -> None:
+    stepper = grouping()
+    (first, second) = scores(0.0, 1.0)
+    stepper.feed(first, second)
+    assert reasons(stepper.feed(replace(second, revision=1, value=1e200))) == ["score_failed"]
+
+
 def test_without_expected_feedback_a_missing_reward_is_a_drop_at_once() -> None:
     assert reasons(grouping().feed(make_score("t1", None))) == ["score_missing"]
 

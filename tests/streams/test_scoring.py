@@ -122,6 +122,12 @@ def test_components_are_weighted_summed_and_clipped() -> None:
     assert clipped.value == 1.0
 
 
+@pytest.mark.parametrize(("reward", "weight"), [(1e200, 1.0), (-1.7e308, 1.0), (1e20, 1e20)])
+def test_a_number_too_large_to_compute_with_fails_its_own_trajectory(reward: float, weight: float) -> None:
+    found = scoring(RewardConfig(weight=weight)).feed(make_trajectory(reward=reward))
+    assert (found[0].outcome, reasons(found)) == ("failed", ["score_failed"])
+
+
 def test_a_missing_reward_is_missing_and_not_zero() -> None:
     (score,) = scoring().feed(make_trajectory(reward=None))
     assert (score.outcome, score.value) == ("missing", None)
@@ -187,15 +193,17 @@ async def test_calls_of_many_partitions_are_not_taken_for_hanging_ones() -> None
 
 
 async def test_calls_that_were_given_up_are_counted_until_they_come_back() -> None:
-    threads, held = Threads("reward", most_hung=2), threading.Event()
+    threads, held = Threads("given-up", most_hung=2), threading.Event()
     for _ in range(2):
         with pytest.raises(TimeoutError):
             await asyncio.wait_for(threads.call(held.wait), 0.01)
     with pytest.raises(RuntimeError, match="2 calls hang already"):
         await threads.call(held.wait)
     held.set()
-    while threads.hung:
-        await asyncio.sleep(0.001)
+    for thread in [each for each in threading.enumerate() if each.name == "given-up"]:
+        thread.join()
+    await asyncio.sleep(0)
+    assert threads.hung == 0
     assert await threads.call(held.wait) is True
 
 

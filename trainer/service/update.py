@@ -23,8 +23,11 @@ from rollbus.trainer.service.master_weights import MasterWeights
 from rollbus.trainer.service.model import ModelConfig, head, trunk
 from rollbus.trainer.service.rows import Tree, TreeBatch, batches, unpack
 
-PADDED_TOKENS = 8192
-"""Per forward pass; activations of small models stay within a few hundred megabytes."""
+PADDED_TOKENS = 2048
+"""Per forward pass on a CPU: rows of one pass are of like length, and activations stay near its caches. Passes of 8192
+take a third longer."""
+PADDED_TOKENS_GPU = 8192
+"""The same on a GPU, which wants its kernels large."""
 MASKED_TOKENS_SQUARED = 2**24
 """Entries of attention masks per forward pass, where rows share prefixes."""
 HEAD_ROWS = 8192
@@ -66,7 +69,7 @@ class Learner:
         self, packed: Mapping[str, Tensor], config: TrainConfig, *, reference: Path | None = None
     ) -> dict[str, float]:
         """Apply one batch and report it. RejectedError if its gradient is not finite: nothing has changed then."""
-        prepared = micro_batches(unpack(packed))
+        prepared = micro_batches(unpack(packed), device=self._device)
         tokens = sum(len(batch.targets_N) for batch in prepared)
         divisor = _divisor(prepared, config, tokens)
         if tokens == 0:
@@ -78,7 +81,7 @@ class Learner:
         self._forget_gradients()  # what an attempt that failed left behind
         shares = []
         for index, batch in enumerate(prepared):
-            scores = score(self.model, batch, device=self._device)
+            scores = score(self.model, batch, device=self._device, entropy_gradient=bool(config.entropy_bonus))
             share = grpo.policy_loss(
                 self._tokens(batch, scores, advantages[index], references[index] if references else None),
                 settings,
@@ -156,16 +159,18 @@ class Learner:
         return list(torch.split(penalised_N, [len(one) for one in given]))
 
 
-def micro_batches(trees: list[Tree]) -> list[TreeBatch]:
+def micro_batches(trees: list[Tree], *, device: torch.device | None = None) -> list[TreeBatch]:
     masked = [len(tree) for tree in trees if tree.mask_T_T is not None]
-    limit = min(PADDED_TOKENS, MASKED_TOKENS_SQUARED // max(masked)) if masked else PADDED_TOKENS
-    return batches(trees, padded_tokens=limit)
+    limit = PADDED_TOKENS if device is None or device.type == "cpu" else PADDED_TOKENS_GPU
+    return batches(trees, padded_tokens=min(limit, MASKED_TOKENS_SQUARED // max(masked)) if masked else limit)
 
 
-def score(model: nn.Module, batch: TreeBatch, *, device: torch.device | None = None) -> TokenScores:
+def score(
+    model: nn.Module, batch: TreeBatch, *, device: torch.device | None = None, entropy_gradient: bool = False
+) -> TokenScores:
     """Log-prob and entropy of each sampled token, at the temperature it was sampled at.
 
-    Only their positions are projected to the vocabulary.
+    Only their positions are projected to the vocabulary. An entropy without gradient keeps no probabilities in memory.
     """
     mask = batch.mask_B_T_T
     hidden_B_T_D = trunk(
@@ -184,7 +189,8 @@ def score(model: nn.Module, batch: TreeBatch, *, device: torch.device | None = N
             logits_C_V = logits_C_V / temperatures_C[:, None]
         logprobs_C_V = torch.log_softmax(logits_C_V, dim=-1)  # [C, V]
         logprobs.append(logprobs_C_V.gather(1, targets_C[:, None])[:, 0])
-        entropies.append(-(logprobs_C_V.exp() * logprobs_C_V).sum(dim=-1))
+        with torch.set_grad_enabled(entropy_gradient and torch.is_grad_enabled()):
+            entropies.append(-(logprobs_C_V.exp() * logprobs_C_V).sum(dim=-1))
     return TokenScores(torch.cat(logprobs), torch.cat(entropies))
 
 

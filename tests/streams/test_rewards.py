@@ -1,6 +1,8 @@
 """What each built-in reward says of a trajectory."""
 
+import signal
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +75,20 @@ def test_feedback_refuses_an_unknown_way_to_combine() -> None:
 )
 def test_what_the_text_shows(kind: str, text: str, options: dict[str, Any], expected: float | None) -> None:
     assert value(kind, make_trajectory(text=text), **options) == expected
+
+
+def test_a_pattern_that_backtracks_without_end_fails_and_holds_nobody_up() -> None:
+    before = signal.getsignal(signal.SIGALRM)
+    trajectory = make_trajectory(text="a" * 60 + "b")
+    with pytest.raises(TimeoutError, match=r"ran for more than 0\.02 s"):
+        value("regex", trajectory, pattern="(a+)+$", within_s=0.02)
+    assert value("regex", trajectory, pattern="a+", within_s=0.02) == 1.0
+    assert (signal.getsignal(signal.SIGALRM), signal.getitimer(signal.ITIMER_REAL)) == (before, (0.0, 0.0))
+
+
+def test_a_pattern_is_searched_in_any_thread() -> None:
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(value, "regex", make_trajectory(text="42"), pattern=r"\d+").result() == 1.0
 
 
 def test_exact_match_reads_the_answer_from_a_label() -> None:

@@ -12,9 +12,10 @@ from typing import TYPE_CHECKING, Any
 from rollbus.producers import context
 from rollbus.producers.answer import Answer, Unread
 from rollbus.producers.episode import Episode
+from rollbus.producers.proxy.attributes import parse
 from rollbus.producers.surface import ADDED, Accumulator, Asked, Surface
 from rollbus.producers.surface_chat import CHAT
-from rollbus.producers.turn_record import Exchange
+from rollbus.producers.turn_record import NOT_CAPTURED, Exchange
 
 if TYPE_CHECKING:
     from rollbus.producers.recorder import Recorder
@@ -145,6 +146,18 @@ class Call:
             self._guard.failed("answer", error)
             return Answer()
 
+    def unparsed(self, response: Any) -> "Unparsed":
+        """Return what records a response whose body the application may read by itself, at the episode's end."""
+        unparsed = Unparsed(self, response)
+        self._episode.opened(unparsed)
+        return unparsed
+
+    def not_captured(self) -> None:
+        """Record a call whose answer nobody here has seen."""
+        if not self._done:
+            self._done = True
+            self._record(Answer(), streamed=self._request.get("stream") is True, withheld=NOT_CAPTURED)
+
     def streaming(self, stream: Any) -> Any:
         """Watch a stream while the application reads it; returns the same object."""
         return self._guard.call("stream", self._streaming, stream, default=stream)
@@ -167,11 +180,12 @@ class Call:
         self._episode.opened(watch)
         return watch
 
-    def _record(self, answer: Answer | Unread, *, streamed: bool) -> None:
+    def _record(self, answer: Answer | Unread, *, streamed: bool, withheld: str | None = None) -> None:
         exchange = Exchange(
             request=self._request,
             answer=answer,
             streamed=streamed,
+            withheld=withheld,
             latency_ms=int((time.perf_counter() - self._started) * 1000),
             refused=self._refused,
             logprob_mode=self._capture.recorder.settings.logprob_mode,
@@ -212,6 +226,25 @@ def _refused_in(text: str) -> frozenset[str]:
     """Return what a refusal is about; all that is ever added where it names none of it but sounds like it."""
     named = frozenset(name for name, words in ADDED.items() if any(word in text for word in words))
     return named or (frozenset(ADDED) if any(word in text for word in REFUSAL_WORDS) else frozenset())
+
+
+class Unparsed:
+    """A response that the application has not parsed."""
+
+    def __init__(self, call: Call, response: Any) -> None:
+        self._call, self._response = call, response
+
+    def parsed(self) -> None:
+        """Leave it to who watches what the application gets."""
+        self._call._episode.finished(self)
+
+    def abandon(self) -> None:
+        """Record what the application has read instead, if it is still there."""
+        self.parsed()
+        try:
+            self._call.finished(parse(self._response.http_response.content))
+        except Exception:  # not read, read piece by piece, or no JSON
+            self._call._guard.call("raw_response", self._call.not_captured, default=None)
 
 
 class Watch:

@@ -77,7 +77,7 @@ class Episode:
         self._other_writers: set[str] = set()
         self.memory = TurnMemory()
         """What its turns have carried; the delivery thread's."""
-        self._streams: set[Abandonable] = set()
+        self._streams: dict[Abandonable, None] = {}
         self._lock = threading.RLock()
 
     def reward(
@@ -263,11 +263,11 @@ class Episode:
 
     def opened(self, stream: Abandonable) -> None:
         """Remember a stream, to record it at the episode's end if nobody has read it to its own."""
-        self._streams.add(stream)
+        self._streams[stream] = None
 
     def finished(self, stream: Abandonable) -> None:
         """Forget a stream."""
-        self._streams.discard(stream)
+        self._streams.pop(stream, None)
 
     def joined_by(self, writer_id: str) -> None:
         """Remember another writer of this process, for the episode's end to name."""
@@ -291,7 +291,7 @@ class Episode:
         self._lock = threading.RLock()
         self._writer_id, self._sequence, self._owner = writer_id, 0, False
         self.memory = TurnMemory()  # the parent's delivery thread may have been in the middle of it
-        self._streams = set()
+        self._streams = {}
 
     @property
     def owner(self) -> bool:

@@ -206,20 +206,22 @@ def _observe_value(call: Call, value: Any, kwargs: Mapping[str, Any]) -> Any:
 
 def _observe_parse(call: Call, response: Any, kwargs: dict[str, Any]) -> None:
     """Record when the application parses the response: reading its body is not ours to do."""
-    parse = response.parse
+    parse, unparsed = response.parse, call.unparsed(response)
 
     @functools.wraps(parse)
     def parsed(*args: Any, **options: Any) -> Any:
+        unparsed.parsed()
         return _observe_value(call, parse(*args, **options), kwargs)
 
     response.parse = parsed
 
 
 def _observe_parse_async(call: Call, response: Any) -> Any:
-    parse = response.parse
+    parse, unparsed = response.parse, call.unparsed(response)
 
     @functools.wraps(parse)
     async def parsed(*args: Any, **options: Any) -> Any:
+        unparsed.parsed()
         return _observe_value(call, await parse(*args, **options), call.original)
 
     response.parse = parsed

@@ -32,6 +32,7 @@ _VERSIONED = re.compile(r"@(?:v|step)?(\d{1,9})$")
 _SAMPLING = ("temperature", "top_p", "frequency_penalty", "presence_penalty", "min_p", "repetition_penalty")
 TOOLS_FIELDS = ("tools", "functions")
 ABANDONED = "abandoned"
+NOT_CAPTURED = "not_captured"
 LOGPROBS_REFUSED = "logprobs_refused"
 ECHO = "echo"
 """The request's field, and the reason: the answer repeats the prompt, and its tokens with it."""

@@ -22,9 +22,9 @@ from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 
 from rollbus.producers.answer import Answer, Choice, canonical
-from rollbus.producers.integrations.structure import NOT_CAPTURED, Structure
+from rollbus.producers.integrations.structure import Structure
 from rollbus.producers.recorder import Recorder
-from rollbus.producers.turn_record import Exchange
+from rollbus.producers.turn_record import NOT_CAPTURED, Exchange
 
 _ROLES = {"model": "assistant", None: "user"}
 

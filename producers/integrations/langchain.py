@@ -18,9 +18,9 @@ from langchain_core.messages import AIMessage, BaseMessage, convert_to_openai_me
 from langchain_core.outputs import ChatGeneration, LLMResult
 
 from rollbus.producers.answer import Answer, Choice
-from rollbus.producers.integrations.structure import NOT_CAPTURED, Structure
+from rollbus.producers.integrations.structure import Structure
 from rollbus.producers.recorder import Recorder
-from rollbus.producers.turn_record import Exchange
+from rollbus.producers.turn_record import NOT_CAPTURED, Exchange
 
 Model = TypeVar("Model")
 NODE = "langgraph_node"

@@ -24,9 +24,9 @@ from llama_index_instrumentation import get_dispatcher
 from pydantic import PrivateAttr
 
 from rollbus.producers.answer import Answer, Choice
-from rollbus.producers.integrations.structure import NOT_CAPTURED, Structure
+from rollbus.producers.integrations.structure import Structure
 from rollbus.producers.recorder import Recorder
-from rollbus.producers.turn_record import Exchange
+from rollbus.producers.turn_record import NOT_CAPTURED, Exchange
 
 Model = TypeVar("Model")
 AGENT_OF_STEP = ("current_agent_name", "agent_name")

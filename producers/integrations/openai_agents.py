@@ -17,9 +17,9 @@ from agents.tool_context import ToolContext
 from openai import AsyncOpenAI
 
 from rollbus.producers.answer import Answer, Choice
-from rollbus.producers.integrations.structure import NOT_CAPTURED, Structure
+from rollbus.producers.integrations.structure import Structure
 from rollbus.producers.recorder import Recorder
-from rollbus.producers.turn_record import Exchange
+from rollbus.producers.turn_record import NOT_CAPTURED, Exchange
 
 Context = TypeVar("Context")
 

@@ -18,7 +18,6 @@ from rollbus.producers.recorder import Recorder
 from rollbus.producers.scope import stop_of
 from rollbus.producers.turn_record import Exchange
 
-NOT_CAPTURED = "not_captured"
 MAX_OPEN = 10_000
 """Starts kept whose end has not come; beyond it the oldest is forgotten."""
 

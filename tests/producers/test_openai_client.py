@@ -171,6 +171,24 @@ def test_every_other_way_to_call_is_recorded_once(recorder: Recorder, sink: Memo
         assert_whole(turn)
 
 
+async def test_a_body_that_the_application_reads_by_itself_is_recorded_at_the_end(
+    recorder: Recorder, sink: MemorySink, server: Server
+) -> None:
+    with recorder.episode(task="greet"):
+        completions = recorder.wrap(server.client()).chat.completions.with_streaming_response
+        with completions.create(model="agent", messages=HELLO) as response:
+            assert json.loads(response.read())["id"] == "chatcmpl-1"
+        asynchronous = recorder.wrap(server.async_client()).chat.completions.with_streaming_response
+        async with asynchronous.create(model="agent", messages=HELLO) as body:
+            assert json.loads(await body.text())["id"] == "chatcmpl-1"
+        with completions.create(model="agent", messages=HELLO, stream=True) as response:
+            assert list(response.iter_lines())[-2] == "data: [DONE]"
+    read, read_async, streamed_raw = turns(recorder, sink)
+    assert read.trainable
+    assert read_async.trainable
+    assert streamed_raw.untrainable_reason == "not_captured"
+
+
 class Greeting(BaseModel):
     """What the model is asked to fill."""
 

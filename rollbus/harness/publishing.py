@@ -4,6 +4,8 @@ Trained are the ids that the log-probs carry (`prompt_token_ids`, `token_ids`): 
 item without them is kept with its reason. The ids of run, epoch, example and position make publishing again harmless.
 """
 
+import json
+from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
@@ -39,12 +41,11 @@ def publications(
     `model` and `policy_version` are of the weights that this epoch sampled with, where the log-probs do not say.
     """
     found = []
-    for index, group in enumerate(collection.trajectories):
+    for example, group in zip(_examples(collection), collection.trajectories, strict=True):
         for position, trajectory in enumerate(group):
             metadata = trajectory.metadata = dict(trajectory.metadata or {})
-            if PUBLISHED in metadata or not group or isinstance(trajectory.episode[0], DPOItem):
+            if PUBLISHED in metadata or any(isinstance(one, DPOItem) for one in trajectory.episode):
                 continue
-            example = str(metadata.get("id", index))
             attempt = Attempt(run_id, epoch, example, position)
             metadata |= {PUBLISHED: attempt.trajectory_id, "epoch": epoch}
             turns = list(_turns(attempt, trajectory, now_ms, model, policy_version))
@@ -56,6 +57,16 @@ def publications(
 def total(trajectory: Trajectory) -> float:
     """Return what a trajectory is worth: its reward and those of its steps."""
     return trajectory.reward + sum(trajectory.shaped_rewards or ())
+
+
+def _examples(collection: TrajectoryCollection) -> Iterator[str]:
+    """Yield each group's name: the first id that its trajectories carry, told apart where groups share one."""
+    seen: Counter[str] = Counter()
+    for index, group in enumerate(collection.trajectories):
+        ids = (str(one.metadata["id"]) for one in group if one.metadata and "id" in one.metadata)
+        name = next(ids, str(index))
+        seen[name] += 1
+        yield name if seen[name] == 1 else f"{name}#{seen[name]}"
 
 
 def _record(
@@ -197,8 +208,10 @@ def _plain_turn(turn: TurnRecorded, problem: str | None) -> records.Turn:
 
 def _message(item: EpisodeItem) -> Message:
     metadata = item.metadata or {}
-    known = {name: str(metadata[name]) for name in ("name", "tool_call_id", "tool_calls") if metadata.get(name)}
-    return Message(role=item.role.value, content=item.content, **known)
+    known = {name: str(metadata[name]) for name in ("name", "tool_call_id") if metadata.get(name)}
+    calls = metadata.get("tool_calls") or None
+    told = calls if calls is None or isinstance(calls, str) else json.dumps(calls, default=str)
+    return Message(role=item.role.value, content=item.content, tool_calls=told, **known)
 
 
 def _beside(value: Any, name: str) -> Any:

@@ -149,3 +149,46 @@ def test_shaped_rewards_are_part_of_what_a_trajectory_is_worth() -> None:
         ("good.step", 0.25),
         ("good.step", 0.5),
     ]
+
+
+def two(example: str | None = None, **fields: Any) -> list[Trajectory]:
+    metadata = None if example is None else {"id": example}
+    episode = [item("user", "?"), item("assistant", "!", LOGPROBS)]
+    return [Trajectory(episode=episode, reward=reward, metadata=metadata, **fields) for reward in (0.0, 1.0)]
+
+
+def records_of(*groups: list[Trajectory]) -> list[Record]:
+    collection = TrajectoryCollection(trajectories=list(groups), run_id="r")
+    found = publications(
+        collection, run_id=RUN, epoch=0, task="t", reward_name="good", now_ms=5, model="m", policy_version=7
+    )
+    return [one.record for one in found]
+
+
+def test_two_groups_of_one_example_are_two_groups() -> None:
+    found = records_of(two("e"), two("e"), two("f"))
+    assert len({one.trajectory_id for one in found}) == 6
+    assert [one.group_hint for one in found[::2]] == [f"group:{RUN}/0/{name}" for name in ("e", "e#2", "f")]
+
+
+def test_an_inner_list_is_one_group_whatever_ids_its_trajectories_carry() -> None:
+    attempts = two()
+    for number, attempt in enumerate(attempts):
+        attempt.metadata = {"id": f"e-generation-{number}"}
+    assert {one.group_hint for one in records_of(attempts)} == {f"group:{RUN}/0/e-generation-0"}
+
+
+def test_an_episode_without_messages_is_kept_with_its_reason_and_costs_no_other() -> None:
+    empty = Trajectory(episode=[], reward=0.0)
+    found = records_of([empty, *two()])
+    assert [one.untrainable_reason for one in found] == ["no_turns", None, None]
+
+
+def test_tool_calls_are_json_whether_given_as_json_or_as_a_list() -> None:
+    calls = [{"id": "c", "type": "function", "function": {"name": "add", "arguments": "{}"}}]
+    for given in (calls, json.dumps(calls)):
+        asked = EpisodeItem(
+            role=EpisodeItemRole.ASSISTANT, content="", logprobs=LOGPROBS, metadata={"tool_calls": given}
+        )
+        (turn,) = published(item("user", "?"), asked).turns
+        assert json.loads(turn.completion.tool_calls or "") == calls

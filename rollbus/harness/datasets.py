@@ -10,6 +10,9 @@ from typing import Any
 from rollbus.harness.configuration import DatasetConfig
 from rollbus.schemas.errors import ConfigurationError
 
+ENCODING = "utf-8-sig"
+"""A byte order mark, as spreadsheets write it, is part of no key."""
+
 
 @dataclass(frozen=True, slots=True)
 class Example:
@@ -35,6 +38,8 @@ def load_dataset(config: DatasetConfig, path: Path | None = None) -> tuple[Examp
         raise ConfigurationError(f"dataset {file} cannot be read as {kind}: {error}") from error
     if not entries:
         raise ConfigurationError(f"dataset {file} has no examples")
+    if missing := _missing(entries, config):
+        raise ConfigurationError(f"dataset {file}: {missing}")
     examples = tuple(_example(entry, index, config) for index, entry in enumerate(entries))
     ids = [example.id for example in examples]
     if len(set(ids)) < len(ids):
@@ -48,6 +53,22 @@ def repeated(examples: Sequence[Example], reps: int) -> Sequence[Example]:
     if reps == 1:
         return examples
     return [replace(example, id=f"{example.id}_rep{number}") for number in range(reps) for example in examples]
+
+
+def _missing(entries: Sequence[Any], config: DatasetConfig) -> str | None:
+    """Say which key is not there that was configured, and is no default; some examples may have no answer."""
+    structure, rows = config.structure, [entry for entry in entries if isinstance(entry, dict)]
+    needed = [("id_key", config.id_key)] if "id_key" in config.model_fields_set else []
+    if "question_key" in structure.model_fields_set and not structure.disable:
+        needed.append(("question_key", structure.question_key))
+    for name, key in needed:
+        for index, row in enumerate(rows):
+            if key not in row:
+                return f"example {index} has no {key!r}, the configured {name}; it has {', '.join(row)}"
+    answer = structure.answer_key
+    if rows and "answer_key" in structure.model_fields_set and not any(answer in row for row in rows):
+        return f"no example has {answer!r}, the configured answer_key; they have {', '.join(rows[0])}"
+    return None
 
 
 def _example(entry: Any, index: int, config: DatasetConfig) -> Example:
@@ -64,18 +85,18 @@ def _example(entry: Any, index: int, config: DatasetConfig) -> Example:
 
 
 def _json(path: Path) -> Iterable[Any]:
-    found = json.loads(path.read_text(encoding="utf-8"))
+    found = json.loads(path.read_text(encoding=ENCODING))
     if not isinstance(found, list):
         raise ValueError("a list of examples is expected")
     return found
 
 
 def _json_lines(path: Path) -> Iterable[Any]:
-    return [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines() if line.strip()]
+    return [json.loads(line) for line in path.read_text(encoding=ENCODING).splitlines() if line.strip()]
 
 
 def _csv(path: Path) -> Iterable[Any]:
-    with path.open(newline="", encoding="utf-8") as file:
+    with path.open(newline="", encoding=ENCODING) as file:
         return list(csv.DictReader(file))
 
 

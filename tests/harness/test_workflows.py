@@ -233,6 +233,36 @@ def test_a_dataset_that_cannot_be_used_says_why(text: str, message: str, tmp_pat
         load_dataset(DatasetConfig(file_path=path))
 
 
+@pytest.mark.parametrize(
+    ("named", "message"),
+    [
+        ({"structure": {"question_key": "prompt"}}, "example 0 has no 'prompt', the configured question_key; it has "),
+        ({"structure": {"answer_key": "label"}}, "no example has 'label', the configured answer_key"),
+        ({"id_key": "uid"}, "example 0 has no 'uid', the configured id_key; it has id, question, answer"),
+    ],
+)
+def test_a_key_that_is_configured_must_be_there(named: dict[str, Any], message: str, tmp_path: Path) -> None:
+    path = tmp_path / "rows.json"
+    write_rows(path)
+    with pytest.raises(ConfigurationError, match=message):
+        load_dataset(DatasetConfig.model_validate({"file_path": path, **named}))
+
+
+def test_keys_that_are_not_configured_may_be_missing(tmp_path: Path) -> None:
+    path = tmp_path / "rows.json"
+    path.write_text('[{"board": "x"}]')
+    (example,) = load_dataset(DatasetConfig(file_path=path))
+    assert (example.id, example.input, example.expected) == ("0", {"board": "x"}, None)
+
+
+@pytest.mark.parametrize("ending", ["json", "jsonl", "csv"])
+def test_a_byte_order_mark_is_part_of_no_key(ending: str, tmp_path: Path) -> None:
+    path = tmp_path / f"rows.{ending}"
+    write_rows(path)
+    path.write_bytes(b"\xef\xbb\xbf" + path.read_bytes())
+    assert [one.id for one in load_dataset(DatasetConfig(file_path=path))] == ["x", "y"]
+
+
 def test_an_unknown_ending_names_the_known_ones(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match="json, jsonl, csv, parquet"):
         load_dataset(DatasetConfig(file_path=tmp_path / "rows.txt"))

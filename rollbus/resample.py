@@ -6,19 +6,22 @@ paid for before: its clients stay within that, and it ends as an error where a c
 """
 
 import asyncio
+import contextvars
+import functools
 import json
 import logging
 import time
 from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from inspect import isawaitable, iscoroutinefunction
 from typing import Any, TypeVar
 
-from rollbus.harness.calling import call
 from rollbus.producers import Episode, Recorder
 from rollbus.resample_allowance import Allowance, limited
 from rollbus.schemas.events import Message
 from rollbus.schemas.groups import ResampleRequested
+from rollbus.streams.threads import Threads
 
 logger = logging.getLogger(__name__)
 Client = TypeVar("Client")
@@ -60,6 +63,7 @@ class Resampler:
         self._agent, self._recorder, self._clock_ms = agent, recorder, clock_ms
         self._slots = asyncio.Semaphore(concurrency)
         self._timeout_s = timeout_s
+        self._threads = Threads("attempt")
         self._tasks: set[asyncio.Task[None]] = set()
         self.counts: Counter[str] = Counter()
         """`made`, `failed` and `too_late`."""
@@ -95,9 +99,17 @@ class Resampler:
             async with asyncio.timeout(self._timeout_s):
                 await self._in_episode(request)
             self.counts["made"] += 1
-        except Exception as error:  # a user's agent may raise anything
-            self.counts["failed"] += 1
-            logger.warning("attempt %s of task %s failed: %r", request.episode_id, request.task, error)
+        except (Exception, SystemExit) as error:  # a user's agent may raise anything
+            self._failed(request, error)
+        except asyncio.CancelledError as error:
+            task = asyncio.current_task()
+            if task is not None and task.cancelling():
+                raise
+            self._failed(request, error)  # of a task of the agent's own: nobody has cancelled the attempt
+
+    def _failed(self, request: ResampleRequested, error: BaseException) -> None:
+        self.counts["failed"] += 1
+        logger.warning("attempt %s of task %s failed: %r", request.episode_id, request.task, error)
 
     async def _in_episode(self, request: ResampleRequested) -> None:
         scope = self._recorder.episode(
@@ -119,9 +131,18 @@ class Resampler:
                 recorder=self._recorder,
                 allowance=Allowance(request.max_tokens),
             )
-            await call(self._agent, attempt)
+            await self._run(attempt)
             if attempt.allowance.unsure:
                 episode.end("error", "a call failed that may have been sampled all the same")
+
+    async def _run(self, attempt: Attempt) -> None:
+        """Call the agent; a sync one in a thread of its own, inside the same episode: many may hang at once."""
+        if iscoroutinefunction(self._agent) or iscoroutinefunction(getattr(self._agent, "__call__", None)):  # noqa: B004
+            await self._agent(attempt)
+            return
+        result = await self._threads.call(functools.partial(contextvars.copy_context().run, self._agent, attempt))
+        if isawaitable(result):
+            await result
 
 
 def _plain(message: Message) -> dict[str, Any]:

@@ -1,6 +1,8 @@
 """From one attempt of traffic to a full group: the user's agent runs again, at most once for each request."""
 
 import asyncio
+import sys
+import threading
 from typing import Any
 
 import pytest
@@ -113,6 +115,34 @@ async def test_an_agent_that_raises_or_hangs_harms_its_own_attempt_only() -> Non
     ended = {one.episode_id: one.stop_reason for one in sink.records() if type(one).__name__ == "EpisodeEnded"}
     assert ended.keys() == {"r1", "r2", "r3"}
     assert ended["r1"] == "error"
+
+
+async def test_agents_that_hang_in_threads_hold_up_no_attempt_beside_or_after_them() -> None:
+    held = threading.Event()
+
+    def agent(attempt: Attempt) -> None:
+        if attempt.episode.id != "r40":
+            held.wait(5)
+
+    try:
+        counts, _ = await make(agent, *map(request, range(1, 41)), concurrency=40, timeout_s=0.5)
+    finally:
+        held.set()
+    assert counts == {"failed": 39, "made": 1}
+
+
+async def test_an_agent_that_exits_or_cancels_what_it_waits_for_harms_its_own_attempt_only() -> None:
+    async def agent(attempt: Attempt) -> None:
+        if attempt.episode.id == "r1":
+            sys.exit("user code")
+        if attempt.episode.id == "r2":
+            own = asyncio.create_task(asyncio.sleep(60))
+            own.cancel()
+            await own
+
+    counts, sink = await make(agent, *map(request, (1, 2, 3)), concurrency=1)
+    assert counts == {"failed": 2, "made": 1}
+    assert sum(type(record).__name__ == "EpisodeEnded" for record in sink.records()) == 3
 
 
 async def test_what_comes_too_late_for_its_group_is_not_made() -> None:

@@ -13,6 +13,7 @@ from rollbus.schemas.codec import encode
 from rollbus.schemas.config import RunConfig
 from rollbus.schemas.control import ConfigApplied, RunCommand, Tick
 from rollbus.schemas.drops import Drop, DropReason
+from rollbus.schemas.errors import InvalidRecordError
 from rollbus.schemas.groups import CurriculumState, Group, StepOutcome
 from rollbus.schemas.ids import canonical_json
 from rollbus.schemas.steps import PolicyVersion
@@ -25,6 +26,7 @@ from rollbus.streams.curriculum_pools import pools
 from rollbus.streams.curriculum_state import CurriculumStateRows, GroupRow
 from rollbus.streams.grouping_maths import with_members
 from rollbus.streams.lineage import NO_PARENT
+from rollbus.streams.rewards.contract import LARGEST
 from rollbus.streams.stage import Incoming, Outgoing
 from rollbus.streams.stage_state import misplaced
 
@@ -61,6 +63,7 @@ class CurriculumStage:
         elif record.run_id != self._run_id:
             return
         elif isinstance(record, Group):
+            _require_numbers(record)
             if state.first_time(record.group_id):
                 yield from self._group(state, record, incoming.data)
         elif isinstance(record, StepOutcome):
@@ -122,7 +125,8 @@ class CurriculumStage:
             if left_out:
                 yield self._left_out(state, group_id, left_out)
                 members = [member for member in row.group().members if member.trajectory_id not in left_out]
-                group = with_members(row.group(), members)
+                tolerance = state.config.value.grouping.signal_tolerance
+                group = with_members(row.group(), members, tolerance)
                 yield from self._wait(state, group, encode(group), row.window)
             else:
                 yield from self._wait(state, row.group(), row.data, row.window)
@@ -314,3 +318,9 @@ class CurriculumStage:
             dropped_at_ms=state.clock.now_ms,
         )
         return Outgoing(DROPS, unit_id, drop)
+
+
+def _require_numbers(group: Group) -> None:
+    """Raise InvalidRecordError for a group that no arithmetic could take; grouping makes none."""
+    if not all(abs(number) <= LARGEST for number in (group.reward_mean, *(each.reward for each in group.members))):
+        raise InvalidRecordError(f"group {group.group_id} holds rewards beyond {LARGEST:g}, or that are no numbers")

@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollbus.schemas.config import BatchingConfig, CurriculumConfig, RunConfig
+from rollbus.schemas.config import BatchingConfig, CurriculumConfig, GroupingConfig, RunConfig
+from rollbus.schemas.errors import InvalidRecordError
 from rollbus.schemas.groups import CurriculumState, Group, TrainingBatch
 from rollbus.streams.curriculum import CurriculumStage
 from rollbus.streams.curriculum_harness import harness
@@ -174,6 +175,28 @@ def test_a_subsampled_single_group_is_compared_anew_among_those_kept() -> None:
     (drop,) = [record for record in found if kinds([record]) == ["Drop"]]
     dropped = set(drop.trajectory_ids)
     assert dropped | {member.trajectory_id for member in members} == {f"g-{index}" for index in range(4)}
+
+
+def test_a_subsampled_single_group_without_signal_by_the_runs_tolerance_is_dropped() -> None:
+    run = RunConfig(
+        grouping=GroupingConfig(signal_tolerance=0.2),
+        curriculum=CurriculumConfig(mode="harness", groups_per_window=1, random_subsample=0.5),
+        batching=BatchingConfig(groups_per_step=1),
+    )
+    stepper = Stepper(CurriculumStage(run))
+    found = stepper.feed(make_group("g1", (0.0, 0.1, 0.0, 0.1)))
+    assert reasons(found) == ["curriculum", "no_signal"]
+    assert not [record for record in found if isinstance(record, TrainingBatch)]
+
+
+@pytest.mark.parametrize("rewards", [(1e200, 0.0, 0.5, 1.0), (math.inf, 0.0, 0.5, 1.0)])
+def test_a_group_with_numbers_too_large_is_refused_before_anything_changes(rewards: tuple[float, ...]) -> None:
+    stepper = curriculum(groups_per_window=1, random_subsample=0.9)
+    members = tuple(make_member(f"t{index}", reward) for index, reward in enumerate(rewards))
+    poisoned = make_group("g1", members=members, reward_mean=rewards[0])
+    with pytest.raises(InvalidRecordError, match="g1"):
+        stepper.feed(poisoned)
+    assert only_state(stepper.feed(make_group("g1"))).admitted_group_ids == ("g1",)
 
 
 def test_a_repeated_group_is_a_no_op() -> None:

@@ -3,6 +3,8 @@
 The OpenAI client is what is recorded; a framework's model object is made around it.
 """
 
+import inspect
+import logging
 from collections.abc import AsyncIterator, Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -16,6 +18,11 @@ from rollbus.schemas.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from openai import AsyncOpenAI, OpenAI
+
+logger = logging.getLogger(__name__)
+
+OURS = {"self", "messages", "model", "stream", "stream_options"}
+"""Parameters of a request that no configuration sets."""
 
 
 class OpenAIModelConfig(LLMConfig, name="openai"):
@@ -71,8 +78,7 @@ async def openai_model(config: OpenAIModelConfig, builder: Builder) -> AsyncIter
     wrap: Callable[[Any], Any] = builder.recording.recorder.wrap if builder.recording else lambda plain: plain
     asked, trained = config.model_name, builder.trained
     name = asked if trained is None else trained.name_for(asked)
-    chosen = ("temperature", "top_p", "max_tokens", "seed")
-    sampling = {key: value for key in chosen if (value := getattr(config, key)) is not None}
+    sampling = _sampling(config)
     try:
         yield Model(wrap(client), wrap(sync_client), name, sampling, config.base_url, options["api_key"])
     finally:
@@ -81,6 +87,19 @@ async def openai_model(config: OpenAIModelConfig, builder: Builder) -> AsyncIter
 
 
 register_llm(config_type=NIMModelConfig)(openai_model)
+
+
+def _sampling(config: OpenAIModelConfig) -> dict[str, Any]:
+    """Return what goes into every request: the known settings, and others that requests have, such as `stop`."""
+    from openai.resources.chat.completions import AsyncCompletions
+
+    known = inspect.signature(AsyncCompletions.create).parameters.keys() - OURS
+    chosen = ("temperature", "top_p", "max_tokens", "seed")
+    others = {**(config.model_extra or {})}
+    for name in sorted(others.keys() - known):
+        logger.warning("llms: %r is no parameter of a chat completion; it is passed over", name)
+    given = {**{key: getattr(config, key) for key in chosen}, **{key: others[key] for key in others if key in known}}
+    return {key: value for key, value in given.items() if value is not None}
 
 
 def as_framework(model: Model, wrapper_type: str) -> Any:
@@ -141,7 +160,9 @@ class _LlamaIndexModel:
             model_name=model.name,
         )
         made_class = type("RecordedOpenAI", (base,), {"metadata": property(lambda self: metadata)})
-        options = {key: value for key, value in model.sampling.items() if key in ("temperature", "max_tokens")}
+        own = ("temperature", "max_tokens")
+        options: dict[str, Any] = {key: value for key, value in model.sampling.items() if key in own}
+        options["additional_kwargs"] = {key: value for key, value in model.sampling.items() if key not in own}
         made = made_class(model=model.name, api_base=model.base_url, api_key=model.api_key, **options)
         made._aclient, made._client = model.client, model.sync_client
         return made

@@ -74,10 +74,13 @@ async def serving() -> AsyncIterator[ModelServer]:
         await runner.cleanup()
 
 
-async def evaluate(tmp_path: Path, workflow: dict[str, Any], url: str, **run: Any) -> EvaluationRunOutput:
+async def evaluate(
+    tmp_path: Path, workflow: dict[str, Any], url: str, *, llm: dict[str, Any] | None = None, **run: Any
+) -> EvaluationRunOutput:
     plain = document(tmp_path)
     (tmp_path / "train.json").write_text(json.dumps(ROWS))
     plain["llms"]["policy"] = {"_type": "openai", "model_name": "m", "base_url": f"{url}/v1", "max_retries": 0}
+    plain["llms"]["policy"] |= llm or {}
     plain["workflow"] = workflow
     plain["eval"]["evaluators"] = {"good": {"_type": "reward_function", "function": "exact_match"}}
     config = read(tmp_path, plain)
@@ -141,6 +144,31 @@ async def test_an_agent_of_each_framework_runs_and_its_calls_are_recorded(
         ends = [step for step in item.trajectory if step.event_type == "LLM_END"]
         assert [step.logprobs["token_ids"] for step in ends] == [[7]]
         assert ends[0].logprobs["policy_version"] == 3
+
+
+@pytest.mark.parametrize(
+    "workflow",
+    [
+        {"_type": "python", "function": f"{__name__}:plain_python", "llm": "policy"},
+        {"_type": "langgraph", "graph": f"{__name__}:lang_graph", "llm": "policy"},
+        {"_type": "llama_index", "agent": f"{__name__}:llama_agent", "llm": "policy"},
+        {"_type": "adk", "agent": f"{__name__}:adk_agent", "llm": "policy"},
+    ],
+    ids=lambda one: str(one["_type"]),
+)
+@pytest.mark.filterwarnings("ignore")  # of the frameworks
+async def test_what_an_entry_under_llms_says_of_sampling_reaches_the_request(
+    tmp_path: Path, workflow: dict[str, Any], caplog: pytest.LogCaptureFixture
+) -> None:
+    sampling = {"temperature": 0.5, "top_p": 0.9, "max_tokens": 9, "seed": 4, "stop": ["."], "frequency_penalty": 0.5}
+    async with serving() as server:
+        await evaluate(tmp_path, workflow, server.url, llm={**sampling, "verify_ssl": True})
+    limit = {name for name in ("max_tokens", "max_completion_tokens") if name in server.asked[0]}
+    assert {name: server.asked[0].get(name) for name in sampling if name != "max_tokens"} == {
+        name: value for name, value in sampling.items() if name != "max_tokens"
+    }
+    assert [server.asked[0][name] for name in limit] == [9]
+    assert "llms: 'verify_ssl' is no parameter of a chat completion" in caplog.text
 
 
 async def test_a_sync_function_gets_its_options(tmp_path: Path) -> None:

@@ -1,15 +1,22 @@
-"""The requests of one run in Kafka to attempts: each offset is committed before its attempt begins, never after."""
+"""The requests of one run in Kafka to attempts: each offset is committed before its attempt begins, never after.
+
+A request with a long opening comes in chunks. Whoever has not read all of them makes no attempt: its parts were taken
+by a process that ended, and an attempt is made at most once.
+"""
 
 import asyncio
 import logging
+from typing import Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 
 from rollbus.resample import Resampler
+from rollbus.schemas.chunks import MAX_CHUNKS, is_chunk, parse
 from rollbus.schemas.codec import decode
 from rollbus.schemas.errors import RecordError
 from rollbus.schemas.groups import ResampleRequested
+from rollbus.schemas.joining import Joiner
 from rollbus.schemas.stopping_kafka import stop_quietly
 from rollbus.schemas.topics import RESAMPLE_REQUESTS
 from rollbus.streams.settings import StreamSettings
@@ -35,11 +42,12 @@ async def resample(settings: StreamSettings, run_id: str, resampler: Resampler, 
         heartbeat_interval_ms=int(settings.session_timeout_s * 250),
     )
     stopping = asyncio.create_task(stop.wait())
+    requests = Requests(consumer, run_id)
     try:
         await consumer.start()
         while not stop.is_set():
             await resampler.room()
-            request = await _next(consumer, run_id, stopping)
+            request = await requests.next(stopping)
             if request is None:
                 return
             resampler.begin(request)
@@ -51,20 +59,37 @@ async def resample(settings: StreamSettings, run_id: str, resampler: Resampler, 
         await resampler.finish()
 
 
-async def _next(consumer: AIOKafkaConsumer, run_id: str, stopping: asyncio.Task[bool]) -> ResampleRequested | None:
-    """Return the next request of the run, committed as taken; None once told to stop."""
-    while True:
-        reading = asyncio.create_task(consumer.getone())
-        await asyncio.wait([reading, stopping], return_when=asyncio.FIRST_COMPLETED)
-        if not reading.done():
-            reading.cancel()
-            return None
-        found = reading.result()
-        await consumer.commit({TopicPartition(found.topic, found.partition): found.offset + 1})
-        try:
-            record = decode(found.value or b"")
-        except RecordError as error:
-            logger.warning("a request at offset %d cannot be read: %s", found.offset, error)
-            continue
-        if isinstance(record, ResampleRequested) and record.run_id == run_id:
-            return record
+class Requests:
+    """What a consumer reads, as requests of one run, each committed as taken."""
+
+    def __init__(self, consumer: Any, run_id: str) -> None:
+        self._consumer, self._run_id = consumer, run_id
+        self._parts = Joiner[int]()
+        """The topic has one partition, so this is in its order."""
+
+    async def next(self, stopping: asyncio.Task[bool]) -> ResampleRequested | None:
+        """Return the next request of the run; None once told to stop."""
+        while True:
+            reading = asyncio.create_task(self._consumer.getone())
+            await asyncio.wait([reading, stopping], return_when=asyncio.FIRST_COMPLETED)
+            if not reading.done():
+                reading.cancel()
+                return None
+            found = reading.result()
+            await self._consumer.commit({TopicPartition(found.topic, found.partition): found.offset + 1})
+            try:
+                record = self._read(found.value or b"", found.offset)
+            except RecordError as error:
+                logger.warning("a request at offset %d cannot be read: %s", found.offset, error)
+                continue
+            if isinstance(record, ResampleRequested) and record.run_id == self._run_id:
+                return record
+
+    def _read(self, data: bytes, offset: int) -> Any:
+        if not is_chunk(data):
+            return decode(data)
+        whole = self._parts.add(parse(data), offset)
+        for digest, begun in self._parts:
+            if begun.place < offset - MAX_CHUNKS:  # its other parts were read by somebody who has ended
+                self._parts.forget(digest)
+        return decode(whole.data) if whole else None

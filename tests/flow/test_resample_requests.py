@@ -1,0 +1,61 @@
+"""Requests are committed as they are taken, and one with a long opening is put together from its chunks."""
+
+import asyncio
+from dataclasses import dataclass, field
+from types import SimpleNamespace
+from typing import Any
+
+from rollbus.resample_kafka import Requests
+from rollbus.schemas import chunks
+from rollbus.schemas.codec import encode
+from rollbus.schemas.events import Message
+from rollbus.schemas.groups import ResampleRequested
+
+
+@dataclass(slots=True)
+class Fetched:
+    """A consumer of one partition with so many records, that says when it has no more."""
+
+    values: list[bytes]
+    committed: list[int] = field(default_factory=list)
+    offset: int = -1
+    over: asyncio.Event = field(default_factory=asyncio.Event)
+
+    async def getone(self) -> Any:
+        self.offset += 1
+        if self.offset == len(self.values):
+            self.over.set()
+            await asyncio.Event().wait()
+        return SimpleNamespace(topic="t", partition=0, offset=self.offset, value=self.values[self.offset])
+
+    async def commit(self, offsets: dict[Any, int]) -> None:
+        self.committed += offsets.values()
+
+
+def request(attempt: int, *, text: str = "", run_id: str = "main") -> ResampleRequested:
+    known: dict[str, Any] = {"trajectory_id": "t", "task": "play", "requested_at_ms": 0, "useful_until_ms": 10}
+    messages = (Message(role="user", content=text),)
+    return ResampleRequested(episode_id=f"r{attempt}", attempt=attempt, run_id=run_id, messages=messages, **known)
+
+
+async def taken(consumer: Fetched) -> list[ResampleRequested]:
+    """What comes out before nothing more does."""
+    stopping, requests = asyncio.create_task(consumer.over.wait()), Requests(consumer, "main")
+    found = []
+    while (each := await requests.next(stopping)) is not None:
+        found.append(each)
+    return found
+
+
+async def test_a_request_in_chunks_is_one_request_and_all_its_offsets_are_committed() -> None:
+    large, other = request(1, text="image" * 400_000), request(2, run_id="other")
+    parts = chunks.split(encode(large))
+    assert len(parts) == 3
+    consumer = Fetched([*parts, encode(other), b"poison", encode(request(3))])
+    assert await taken(consumer) == [large, request(3)]
+    assert consumer.committed == [1, 2, 3, 4, 5, 6]
+
+
+async def test_a_request_whose_first_chunks_somebody_else_took_is_not_made() -> None:
+    parts = chunks.split(encode(request(1, text="image" * 400_000)))
+    assert await taken(Fetched([*parts[1:], encode(request(2))])) == [request(2)]

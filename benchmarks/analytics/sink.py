@@ -159,7 +159,9 @@ def cut(buffer: PartitionBuffer) -> list[Insert]:
 
 def ready(rows: Sequence[Row]) -> Sequence[Row]:
     """Return such rows with their columns made."""
-    return Made(rows.fill, rows.records, rows.origins, made=rows.columns()) if isinstance(rows, Filled) else rows
+    if not isinstance(rows, Filled):
+        return rows
+    return Made(rows.fill, rows.place, rows.records, rows.offsets, rows.timestamps, made=rows.columns())
 
 
 async def timed_bare(settings: ClickHouseSettings, blocks: Sequence[Insert], variant: str) -> Took:

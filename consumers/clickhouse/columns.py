@@ -25,22 +25,32 @@ from clickhouse_connect.driver.insert import InsertContext
 
 from rollbus.consumers.clickhouse.fills import Filled
 from rollbus.consumers.clickhouse.origin import Row
+from rollbus.schemas.tokens import BYTES_PER_TOKEN
 
 _PACKED = {"Array(Int32)": "i", "Array(Float32)": "f"}
-"""Types whose values may be arrays of this kind, in memory as on the wire."""
+"""Types whose values may be bytes, as records hold them, or arrays of this kind: both as on the wire."""
 
 
 class PackedArray(Array, registered=False):
-    """`Array(Int32)` or `Array(Float32)` that copies `array.array` values as they are; others as the library does."""
+    """`Array(Int32)` or `Array(Float32)` that copies packed bytes and `array.array` values; others as the library."""
 
     def write_column_data(self, column: Sequence[Any], dest: bytearray, ctx: InsertContext) -> None:
         """Append where each value ends, then the numbers of all of them."""
-        kind = _PACKED[self.name]
-        if sys.byteorder == "big" or not all(type(value) is array and value.typecode == kind for value in column):
+        if set(map(type, column)) == {bytes}:
+            ends = array("Q", (end // BYTES_PER_TOKEN for end in accumulate(map(len, column))))
+        elif self._is_packed(column):
+            ends = array("Q", accumulate(map(len, column)))
+        else:
             super().write_column_data(column, dest, ctx)
             return
-        dest += array("Q", accumulate(map(len, column))).tobytes()
+        if sys.byteorder == "big":
+            ends.byteswap()
+        dest += ends.tobytes()
         dest += b"".join(column)
+
+    def _is_packed(self, column: Sequence[Any]) -> bool:
+        kind = _PACKED[self.name]
+        return sys.byteorder == "little" and all(type(value) is array and value.typecode == kind for value in column)
 
 
 def column_type(name: str) -> ClickHouseType:

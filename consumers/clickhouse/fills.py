@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from operator import attrgetter
 from typing import Any, overload
 
-from rollbus.consumers.clickhouse.origin import Origin, Row
+from rollbus.consumers.clickhouse.origin import Origin, Place, Row, time_ms, times_ms
 
 Column = Callable[[Any], Any]
 """Of a record: its value."""
@@ -18,6 +18,22 @@ Column = Callable[[Any], Any]
 def same(*names: str) -> dict[str, Column]:
     """Return columns that hold the record's fields of these names."""
     return {name: attrgetter(name) for name in names}
+
+
+class Time:
+    """A column that holds a time of the record."""
+
+    def __init__(self, name: str) -> None:
+        """Take the name of the record's field."""
+        self._of = attrgetter(name)
+
+    def __call__(self, record: Any) -> int:
+        """Return it of one record."""
+        return time_ms(self._of(record))
+
+    def all(self, records: Sequence[Any]) -> Sequence[int]:
+        """Return it of every record."""
+        return times_ms(list(map(self._of, records)))
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -34,23 +50,27 @@ class Fill:
 
 @dataclass(slots=True)
 class Filled(Sequence[Row]):
-    """Rows of one table as its records and their places; a row is made only where somebody asks for it."""
+    """Rows of one table and one partition as their records; a row is made only where somebody asks for it."""
 
     fill: Fill
+    place: Place
     records: list[Any] = field(default_factory=list)
-    origins: list[Origin] = field(default_factory=list)
+    offsets: list[int] = field(default_factory=list)
+    timestamps: list[int] = field(default_factory=list)
 
-    def add(self, record: Any, origin: Origin) -> None:
-        """Take the next row."""
+    def add(self, record: Any, offset: int, timestamp_ms: int) -> None:
+        """Take the next row: a record and where in the partition it is."""
         self.records.append(record)
-        self.origins.append(origin)
+        self.offsets.append(offset)
+        self.timestamps.append(timestamp_ms)
 
     def columns(self) -> dict[str, Sequence[Any]]:
         """Return every column by its name."""
         columns: dict[str, Sequence[Any]] = {
-            name: list(map(value, self.records)) for name, value in self.fill.columns.items()
+            name: value.all(self.records) if type(value) is Time else list(map(value, self.records))
+            for name, value in self.fill.columns.items()
         }
-        return columns | Origin.columns(self.origins)
+        return columns | self.place.columns(self.offsets, self.timestamps)
 
     def __len__(self) -> int:
         """Return how many rows there are."""
@@ -58,7 +78,7 @@ class Filled(Sequence[Row]):
 
     def __iter__(self) -> Iterator[Row]:
         """Yield the rows, made one by one."""
-        return map(self.fill.row, self.records, self.origins)
+        return map(self._row, self.records, self.offsets, self.timestamps)
 
     @overload
     def __getitem__(self, index: int) -> Row: ...
@@ -67,5 +87,8 @@ class Filled(Sequence[Row]):
     def __getitem__(self, index: int | slice) -> Row | list[Row]:
         """Return rows, made now."""
         if isinstance(index, slice):
-            return list(map(self.fill.row, self.records[index], self.origins[index]))
-        return self.fill.row(self.records[index], self.origins[index])
+            return list(map(self._row, self.records[index], self.offsets[index], self.timestamps[index]))
+        return self._row(self.records[index], self.offsets[index], self.timestamps[index])
+
+    def _row(self, record: Any, offset: int, timestamp_ms: int) -> Row:
+        return self.fill.row(record, self.place.origin(offset, timestamp_ms))

@@ -4,6 +4,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rollbus.schemas.making import maker
+
 Row = dict[str, Any]
 """Column name to value; times are whole milliseconds since 1970, UTC."""
 Rows = list[tuple[str, Row]]
@@ -34,18 +36,41 @@ class Origin:
         columns["kafka_timestamp"] = time_ms(self.timestamp_ms)
         return columns
 
-    @staticmethod
-    def columns(origins: "Sequence[Origin]") -> dict[str, Sequence[Any]]:
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A partition, in which offsets are places."""
+
+    namespace: str
+    topic: str
+    """Without the namespace."""
+    partition: int
+
+    def origin(self, offset: int, timestamp_ms: int) -> Origin:
+        """Return the origin of the record there."""
+        return _origin(self.namespace, self.topic, self.partition, offset, timestamp_ms)
+
+    def columns(self, offsets: Sequence[int], timestamps_ms: Sequence[int]) -> dict[str, Sequence[Any]]:
         """Return the coordinates of many rows, column by column."""
+        count = len(offsets)
         return {
-            "namespace": [origin.namespace for origin in origins],
-            "kafka_topic": [origin.topic for origin in origins],
-            "kafka_partition": [origin.partition for origin in origins],
-            "kafka_offset": [origin.offset for origin in origins],
-            "kafka_timestamp": [time_ms(origin.timestamp_ms) for origin in origins],
+            "namespace": [self.namespace] * count,
+            "kafka_topic": [self.topic] * count,
+            "kafka_partition": [self.partition] * count,
+            "kafka_offset": offsets,
+            "kafka_timestamp": times_ms(timestamps_ms),
         }
+
+
+_origin = maker(Origin)
 
 
 def time_ms(value: int) -> int:
     """Return a time that a DateTime64 column can hold."""
     return value if 0 <= value <= MAX_TIME_MS else min(max(value, 0), MAX_TIME_MS)
+
+
+def times_ms(values: Sequence[int]) -> Sequence[int]:
+    """Return times that a DateTime64 column can hold; mostly all of them are."""
+    held = not values or (min(values) >= 0 and max(values) <= MAX_TIME_MS)
+    return values if held else list(map(time_ms, values))

@@ -5,14 +5,15 @@ written down before its rows were inserted is rebuilt with the same bounds, so i
 What cannot be read becomes a row of `dead_letters` (stage `sink`), and reading goes on.
 """
 
-import hashlib
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from hashlib import blake2b
 
 from rollbus.consumers.clickhouse.chunk_joiner import ChunkJoiner, KafkaRecord
 from rollbus.consumers.clickhouse.fills import Fill, Filled
-from rollbus.consumers.clickhouse.origin import Origin, Row, Rows
+from rollbus.consumers.clickhouse.origin import Place, Row, Rows
 from rollbus.consumers.clickhouse.rows import rows_of
 from rollbus.consumers.clickhouse.rows_events import fills_of
 from rollbus.consumers.clickhouse.rows_operations import dead_letter
@@ -21,30 +22,39 @@ from rollbus.schemas.codec import decode
 from rollbus.schemas.drops import DeadLetter
 from rollbus.schemas.errors import RecordError
 from rollbus.schemas.events import Event
-from rollbus.schemas.making import maker
 
 STAGE = "sink"
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
-    """One record as it waits to be written."""
+@dataclass(slots=True)
+class Waiting:
+    """Records that wait to be written, field by field: at the same index in every list is the same record."""
 
-    offset: int
-    size_bytes: int
-    digest: bytes
-    rows: Rows
-    dead_letters: int
-    event: Event | None
-    fills: tuple[Fill, ...]
+    offsets: list[int] = field(default_factory=list)
+    sizes_bytes: list[int] = field(default_factory=list)
+    digests: list[bytes] = field(default_factory=list)
+    dead_letters: list[int] = field(default_factory=list)
+    rows: list[Rows] = field(default_factory=list)
+    events: list[Event | None] = field(default_factory=list)
+    fills: list[tuple[Fill, ...]] = field(default_factory=list)
     """What the event fills beside the rows."""
-    origin: Origin
-    """Of the event."""
+    places: list[int] = field(default_factory=list)
+    """Offset that the event's rows carry: of its first chunk where it came in chunks."""
+    timestamps_ms: list[int] = field(default_factory=list)
+    """Of the same record."""
+
+    def split(self, count: int) -> "Waiting":
+        """Return the first records, and keep the others."""
+        taken = Waiting()
+        for name in self.__slots__:
+            values = getattr(self, name)
+            setattr(taken, name, values[:count])
+            setattr(self, name, values[count:])
+        return taken
 
 
-_entry = maker(Entry)
-_place = maker(Origin)
-_NOTHING: tuple[Fill, ...] = ()
+Read = tuple[Rows, Event | None, tuple[Fill, ...], int, KafkaRecord]
+"""What was found in a record: rows, an event and what it fills beside them, dead letters, and where the event is."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,17 +99,29 @@ class PartitionBuffer:
         self.bytes = 0
         self._planned_last = planned_last
         self._next_offset = self._position = start
-        self._entries: list[Entry] = []
+        self._waiting = Waiting()
+        self._place = Place(namespace, topic, partition)
+        self._has_chunks = False
         self._joiner = ChunkJoiner()
         self._idle: OffsetRange | None = None
 
     def add(self, record: KafkaRecord) -> None:
         """Take one record; its offset is above all before it."""
-        entry = self._read(record)
-        self._entries.append(entry)
+        value, waiting = record.value or b"", self._waiting
+        rows, event, fills, letters, place = self._read(record, value)
+        size = len(value)
+        waiting.offsets.append(record.offset)
+        waiting.sizes_bytes.append(size)
+        waiting.digests.append(blake2b(value, digest_size=16).digest())
+        waiting.dead_letters.append(letters)
+        waiting.rows.append(rows)
+        waiting.events.append(event)
+        waiting.fills.append(fills)
+        waiting.places.append(place.offset)
+        waiting.timestamps_ms.append(place.timestamp_ms)
         self._position = record.offset + 1
-        self.rows += len(entry.rows) + len(entry.fills)
-        self.bytes += entry.size_bytes
+        self.rows += len(rows) + len(fills)
+        self.bytes += size
 
     def advance(self, position: int) -> None:
         """Take notice that everything before `position` was read (transaction markers have offsets, too)."""
@@ -110,45 +132,59 @@ class PartitionBuffer:
         taken = self._take()
         if taken is None:
             return None
-        following = self._entries[0].offset if self._entries else None
-        next_offset = self._position if following is None else taken[-1].offset + 1 if taken else self._next_offset
+        following = self._waiting.offsets
+        last = taken.offsets[-1] if taken.offsets else self._next_offset - 1
+        next_offset = last + 1 if following else self._position
         if next_offset == self._next_offset:
             return None
-        made = self._range(taken, next_offset)
+        made = self._range(taken, last, next_offset)
         self._next_offset = next_offset
         self.rows -= made.rows
-        self.bytes -= sum(entry.size_bytes for entry in taken)
+        self.bytes -= made.bytes
         return self._extend_idle(made)
 
-    def _take(self) -> list[Entry] | None:
+    def _take(self) -> Waiting | None:
         limit = self._joiner.oldest_offset
         if self._planned_last is not None:
             if self._position <= self._planned_last:
                 return None
             limit = min(self._planned_last + 1, self._position if limit is None else limit)
             self._planned_last = None
-        count = len(self._entries)
-        if limit is not None:
-            count = next((n for n, entry in enumerate(self._entries) if entry.offset >= limit), count)
-        taken, self._entries = self._entries[:count], self._entries[count:]
-        return taken
+        offsets = self._waiting.offsets
+        return self._waiting.split(len(offsets) if limit is None else bisect_left(offsets, limit))
 
-    def _range(self, taken: list[Entry], next_offset: int) -> OffsetRange:
-        tables = _tables(taken)
+    def _range(self, taken: Waiting, last_offset: int, next_offset: int) -> OffsetRange:
+        tables = self._tables(taken)
         return OffsetRange(
             topic=self.topic,
             partition=self.partition,
             from_offset=self._next_offset,
-            last_offset=taken[-1].offset if taken else self._next_offset - 1,
+            last_offset=last_offset,
             next_offset=next_offset,
-            records=len(taken),
-            stored=sum(1 for entry in taken if entry.rows or entry.fills),
+            records=len(taken.offsets),
+            stored=sum(1 for rows, fills in zip(taken.rows, taken.fills, strict=True) if rows or fills),
             rows=sum(map(len, tables.values())),
-            dead_letters=sum(entry.dead_letters for entry in taken),
-            bytes=sum(entry.size_bytes for entry in taken),
-            digest=hashlib.blake2b(b"".join(entry.digest for entry in taken), digest_size=16).hexdigest(),
+            dead_letters=sum(taken.dead_letters),
+            bytes=sum(taken.sizes_bytes),
+            digest=blake2b(b"".join(taken.digests), digest_size=16).hexdigest(),
             tables=tables,
         )
+
+    def _tables(self, taken: Waiting) -> dict[str, Sequence[Row]]:
+        """Return what the records give to each table, in their order."""
+        made: dict[str, list[Row]] = defaultdict(list)
+        for rows in filter(None, taken.rows):
+            for table, row in rows:
+                made[table].append(row)
+        filled: dict[Fill, Filled] = {}
+        for event, fills, offset, timestamp in zip(
+            taken.events, taken.fills, taken.places, taken.timestamps_ms, strict=True
+        ):
+            for fill in fills:
+                if fill not in filled:
+                    filled[fill] = Filled(fill, self._place)
+                filled[fill].add(event, offset, timestamp)
+        return {**made, **{fill.table: rows for fill, rows in filled.items()}}
 
     def _extend_idle(self, made: OffsetRange) -> OffsetRange:
         """Let ranges without rows (ticks) grow under one start, so that they replace one row instead of adding many."""
@@ -161,34 +197,33 @@ class PartitionBuffer:
                 from_offset=before.from_offset,
                 records=before.records + made.records,
                 bytes=before.bytes + made.bytes,
-                digest=hashlib.blake2b((before.digest + made.digest).encode(), digest_size=16).hexdigest(),
+                digest=blake2b((before.digest + made.digest).encode(), digest_size=16).hexdigest(),
             )
         self._idle = made
         return made
 
-    def _read(self, record: KafkaRecord) -> Entry:
-        value = record.value or b""
-        digest = hashlib.blake2b(value, digest_size=16).digest()
-        rows = self._given_up(record) if len(self._joiner) else []
-        letters = len(rows)
-        event: Event | None = None
-        fills, origin = _NOTHING, self._origin(record)
+    def _read(self, record: KafkaRecord, value: bytes) -> Read:
+        given_up = self._given_up(record) if self._has_chunks else []
+        rows, letters, whole = given_up, len(given_up), record
         try:
-            whole = self._joiner.add(record) if is_chunk(value) else record
-            if whole is not None:
-                found = decode(whole.value)
-                origin = origin if whole is record else self._origin(whole)
-                if isinstance(found, Event):
-                    event, fills = found, fills_of(found)
-                else:
-                    rows += rows_of(found, origin)
+            if is_chunk(value):
+                self._has_chunks = True
+                joined = self._joiner.add(record)
+                if joined is None:
+                    return rows, None, (), letters, record
+                whole = joined
+            found = decode(whole.value)
+            if isinstance(found, Event):
+                return rows, found, fills_of(found), letters, whole
+            rows += rows_of(found, self._place.origin(whole.offset, whole.timestamp_ms))
         except RecordError as error:
             rows += self._dead_letter(record, type(error).__name__, str(error))
             letters += 1
-        return _entry(record.offset, len(value), digest, rows, letters, event, fills, origin)
+        return rows, None, (), letters, record
 
     def _given_up(self, record: KafkaRecord) -> Rows:
         lost = self._joiner.give_up(record.timestamp_ms)
+        self._has_chunks = len(self._joiner) > 0
         return [row for first, what in lost for row in self._dead_letter(first, "MissingChunkError", what)]
 
     def _dead_letter(self, record: KafkaRecord, error_class: str, message: str) -> Rows:
@@ -203,21 +238,4 @@ class PartitionBuffer:
             error_class=error_class,
             message=message,
         )
-        return dead_letter(letter, self._origin(record))
-
-    def _origin(self, record: KafkaRecord) -> Origin:
-        return _place(self.namespace, record.topic, record.partition, record.offset, record.timestamp_ms)
-
-
-def _tables(entries: Sequence[Entry]) -> dict[str, Sequence[Row]]:
-    """Return what the records give to each table, in their order."""
-    made: dict[str, list[Row]] = defaultdict(list)
-    filled: dict[Fill, Filled] = {}
-    for entry in entries:
-        for table, row in entry.rows:
-            made[table].append(row)
-        for fill in entry.fills:
-            if fill not in filled:
-                filled[fill] = Filled(fill)
-            filled[fill].add(entry.event, entry.origin)
-    return {**made, **{fill.table: rows for fill, rows in filled.items()}}
+        return dead_letter(letter, self._place.origin(record.offset, record.timestamp_ms))

@@ -6,8 +6,8 @@ Most records of a log are events, so their tables are filled column by column.
 import dataclasses
 import json
 
-from rollbus.consumers.clickhouse.fills import Column, Fill, same
-from rollbus.consumers.clickhouse.origin import Origin, Rows, time_ms
+from rollbus.consumers.clickhouse.fills import Column, Fill, Time, same
+from rollbus.consumers.clickhouse.origin import Origin, Rows
 from rollbus.schemas.errors import InvalidRecordError
 from rollbus.schemas.events import (
     AliasDeclared,
@@ -22,7 +22,7 @@ from rollbus.schemas.events import (
     WriterClosed,
 )
 from rollbus.schemas.ids import canonical_json
-from rollbus.schemas.tokens import BYTES_PER_TOKEN, decode_logprobs, decode_token_ids
+from rollbus.schemas.tokens import BYTES_PER_TOKEN
 
 _MESSAGE_FIELDS = tuple(sorted(field.name for field in dataclasses.fields(Message)))
 _quoted = json.encoder.encode_basestring
@@ -47,14 +47,7 @@ _DETAILS: dict[type, str] = {WriterClosed: "count", Excluded: "reason", AliasDec
 """What stands as JSON beside the envelope, of the kinds without a table of their own."""
 
 
-def _occurred(event: Event) -> int:
-    return time_ms(event.occurred_at_ms)
-
-
-def _episode_started(event: Event) -> int:
-    return time_ms(event.episode_started_at_ms)
-
-
+_occurred, _episode_started = Time("occurred_at_ms"), Time("episode_started_at_ms")
 _ID = same("episode_id", "event_id")
 _TIMES: dict[str, Column] = {"occurred_at": _occurred, "episode_started_at": _episode_started}
 
@@ -122,9 +115,9 @@ TURN_TOKENS = Fill(
     "turn_tokens",
     {
         **_ID,
-        "prompt_token_ids": lambda event: decode_token_ids(event.prompt_token_ids or b""),
-        "completion_token_ids": lambda event: decode_token_ids(event.completion_token_ids or b""),
-        "logprobs": lambda event: decode_logprobs(event.logprobs or b""),
+        "prompt_token_ids": lambda event: event.prompt_token_ids or b"",
+        "completion_token_ids": lambda event: event.completion_token_ids or b"",
+        "logprobs": lambda event: event.logprobs or b"",
         "episode_started_at": _episode_started,
     },
 )

@@ -2,6 +2,7 @@
 
 import dataclasses
 import gzip
+import struct
 import subprocess
 import sys
 from array import array
@@ -19,7 +20,7 @@ from hypothesis import strategies as st
 from rollbus.consumers.clickhouse.chunk_joiner import KafkaRecord
 from rollbus.consumers.clickhouse.columns import column_type, encode
 from rollbus.consumers.clickhouse.fills import Filled
-from rollbus.consumers.clickhouse.origin import Origin
+from rollbus.consumers.clickhouse.origin import Origin, Place
 from rollbus.consumers.clickhouse.ranges import PartitionBuffer
 from rollbus.consumers.clickhouse.rows import MAKERS, rows_of
 from rollbus.consumers.clickhouse.rows_events import FILLS, fills_of, message_json
@@ -47,9 +48,9 @@ def test_a_message_is_kept_as_its_canonical_json(message: Message) -> None:
 def test_columns_hold_what_the_rows_of_the_same_records_hold(kind: type) -> None:
     found = [event for event in EVENTS if type(event) is kind]
     for fill in fills_of(found[0]):
-        filled = Filled(fill)
+        filled = Filled(fill, Place("t.", "episode-events", 3))
         for offset, event in enumerate(found):
-            filled.add(event, Origin("t.", "episode-events", 3, offset, START_MS + offset))
+            filled.add(event, offset, START_MS + offset)
         rows, columns = list(filled), filled.columns()
         assert len(filled) == len(rows) == len(found)
         assert filled[0] == rows[0]
@@ -92,6 +93,9 @@ def test_token_arrays_are_sent_as_the_library_would_send_lists(values: list[list
     arrays = [array("i", value) for value in values]
     expected = written(get_from_name("Array(Int32)"), values)
     assert written(column_type("Array(Int32)"), arrays) == expected
+    assert (
+        written(column_type("Array(Int32)"), [struct.pack(f"<{len(value)}i", *value) for value in values]) == expected
+    )
     assert written(column_type("Array(Int32)"), [values[0], *arrays[1:]]) == expected
 
 

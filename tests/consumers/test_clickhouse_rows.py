@@ -11,6 +11,7 @@ from rollbus.consumers.clickhouse.rows import MAKERS, NOT_STORED, rows_of
 from rollbus.consumers.clickhouse.tables import TABLES_OF, topics_of
 from rollbus.schemas.registry import RECORDS
 from rollbus.schemas.steps import Evaluation
+from rollbus.schemas.tokens import encode_logprobs, encode_token_ids
 from rollbus.schemas.topics import TOPICS
 from tests.builders import make_started, make_trajectory, make_turn
 from tests.consumers.story import story
@@ -54,13 +55,11 @@ def test_rows_of_one_table_all_have_the_same_columns() -> None:
             assert columns.setdefault(table, list(found)) == list(found)
 
 
-def test_tokens_and_logprobs_are_lists_of_their_own_table() -> None:
+def test_tokens_and_logprobs_stand_packed_in_a_table_of_their_own() -> None:
     tokens = row(make_turn(prompt=(1, 2), completion=(3,), logprobs=(-0.5,)), "turn_tokens")
-    assert (list(tokens["prompt_token_ids"]), list(tokens["completion_token_ids"]), list(tokens["logprobs"])) == (
-        [1, 2],
-        [3],
-        [-0.5],
-    )
+    assert tokens["prompt_token_ids"] == encode_token_ids([1, 2])
+    assert tokens["completion_token_ids"] == encode_token_ids([3])
+    assert tokens["logprobs"] == encode_logprobs([-0.5])
     assert "turn_tokens" not in {name for name, _ in rows_of(make_turn(untrainable="no_token_ids"), ORIGIN)}
 
 

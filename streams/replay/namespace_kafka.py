@@ -11,8 +11,11 @@ from rollbus.streams.topics import partitions_of, topic_specs
 from rollbus.streams.topics_kafka import delete_topics, ensure_topics
 
 
-async def prepare_topics(source: StreamSettings, own: StreamSettings, manifest: ReplayManifest) -> None:
-    """Let a replay begin: topics that fit its plan, and its manifest; raises ConfigurationError for a name in use."""
+async def prepare_topics(source: StreamSettings, own: StreamSettings, manifest: ReplayManifest) -> list[str]:
+    """Let a replay begin: topics that fit its plan, and its manifest; return the names of those that are new.
+
+    Raises ConfigurationError for a name in use.
+    """
     earlier = (await read_manifests(source)).get(manifest.name)
     if earlier is not None and earlier.state != manifest.state:
         raise ConfigurationError(
@@ -20,8 +23,9 @@ async def prepare_topics(source: StreamSettings, own: StreamSettings, manifest: 
         )
     if earlier is None or not _same_plan(earlier, manifest):
         await forget_topics(own)
-    await ensure_topics(own)
+    created = await ensure_topics(own)
     await write_manifest(source, manifest)
+    return created
 
 
 async def forget_topics(own: StreamSettings) -> list[str]:

@@ -158,10 +158,11 @@ class Replay:
     async def _output(self, manifest: ReplayManifest, stack: AsyncExitStack) -> KafkaOutput:
         """Prepare the replay's topics and connect to them."""
         own = self.replay_settings
-        await prepare_topics(self.settings, own, manifest)
+        created = set(await prepare_topics(self.settings, own, manifest))
         output = KafkaOutput(own)
         stack.push_async_callback(output.close)
-        await output.start(await end_offsets(own, written_places(own)))
+        before = [place for place in written_places(own) if own.namespace + place[0] not in created]
+        await output.start(await end_offsets(own, before))
         return output
 
 

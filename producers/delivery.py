@@ -40,6 +40,8 @@ class Item:
     """Bytes in memory: of the frames, or of what they will be made from."""
     made: tuple[Outbound, ...] = ()
     queued: bool = False
+    number: int = 0
+    """Counts what was queued, from 1."""
     unmade: bool = False
     """Whether the books have it with what it is made from."""
 
@@ -94,6 +96,7 @@ class Delivery:
         self._purged = 0
         """Items in the queue that were dropped; they are taken out many at a time."""
         self._events = self._bytes = 0
+        self._numbered = 0
         self._courier: Courier | None = None
         self._asleep = False
         """Whether the courier has to be woken."""
@@ -114,7 +117,8 @@ class Delivery:
             if self._events >= max_events or self._bytes + item.size > max_bytes:
                 return False
             self._queue.append(item)
-            item.queued = True
+            self._numbered += 1
+            item.queued, item.number = True, self._numbered
             self._events += 1
             self._bytes += item.size
             if item.make is not None:
@@ -157,15 +161,26 @@ class Delivery:
         return self._bytes
 
     def flush(self, timeout_s: float) -> bool:
-        """Wait until all that was offered is with the sink; False where time ran out."""
+        """Wait until all that was offered so far is with the sink; False where time ran out."""
         with self._idle:
             self._flushing += 1
+            last = self._numbered
             try:
                 if self._events and self._courier is not None:
                     self._courier.wake()
-                return self._idle.wait_for(lambda: self._events == 0, timeout=max(0.0, timeout_s))
+                return self._idle.wait_for(lambda: self._oldest_number() > last, timeout=max(0.0, timeout_s))
             finally:
                 self._flushing -= 1
+
+    def _oldest_number(self) -> int:
+        """Return the number of the oldest item that is neither delivered nor dropped, or of the next one."""
+        if not self._events:
+            return self._numbered + 1
+        while self._queue and not self._queue[0].queued:
+            self._queue.popleft()
+            self._purged -= 1
+        oldest = self._in_flight or self._queue
+        return oldest[0].number if oldest else 0  # the rest is on its way to where the sink keeps it
 
     def close(self, timeout_s: float) -> bool:
         """Flush, then end the thread; returns whether nothing was left.
@@ -312,7 +327,7 @@ class Delivery:
         item.queued, item.unmade, item.make, item.made = False, False, None, ()
         self._events -= 1
         self._bytes -= item.size
-        if self._events == 0:
+        if self._events == 0 or self._flushing:
             self._idle.notify_all()
 
     def _unlist(self, item: Item) -> None:

@@ -121,7 +121,7 @@ def _keep_patches(own: Any, given: Any) -> None:
 
 def _record_methods(completions: Any, capture: Capture, surface: Surface) -> None:
     for name in _METHODS:
-        method = getattr(completions, name, None)
+        method: Any = getattr(completions, name, None)
         if getattr(method, _RECORDED_BY, None) is capture.recorder:
             method = method.__wrapped__  # wrapped before: the options of the last time hold
         if method is not None:

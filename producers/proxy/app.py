@@ -12,7 +12,7 @@ GET  /rollbus/metrics               the same, as Prometheus reads it
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Mapping
-from contextlib import ExitStack, asynccontextmanager
+from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Any
 from urllib.parse import unquote
@@ -60,6 +60,7 @@ class Proxy:
     mode: str = "force"
     episodes: Episodes = field(init=False)
     refusing: Refusing = field(default_factory=dict)
+    _flushing: asyncio.Task[bool] | None = field(init=False, default=None)
 
     def __post_init__(self) -> None:
         """Open no episode yet."""
@@ -176,7 +177,16 @@ class Proxy:
         await self._flush()
 
     async def _flush(self) -> None:
-        await asyncio.to_thread(self.recorder.flush, DELIVERY_TIMEOUT_S)
+        """Wait until what is recorded so far is with the broker: one thread waits for all answers that do."""
+        if self.recorder.healthy is False:
+            return
+        with suppress(TimeoutError):
+            async with asyncio.timeout(DELIVERY_TIMEOUT_S):
+                if self._flushing is not None and not self._flushing.done():
+                    await asyncio.shield(self._flushing)  # it began before this answer was recorded
+                if self._flushing is None or self._flushing.done():
+                    self._flushing = asyncio.create_task(asyncio.to_thread(self.recorder.flush, DELIVERY_TIMEOUT_S))
+                await asyncio.shield(self._flushing)
 
     async def _pass(self, request: Request, body: bytes) -> Response:
         response = await self._send(request, body)

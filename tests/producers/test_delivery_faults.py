@@ -168,6 +168,31 @@ def test_a_turn_that_could_not_be_made_at_all_is_counted(sink: MemorySink, monke
     assert_adds_up(recorder)
 
 
+class ChattySink(MemorySink):
+    """As busy as a process under load: whatever it takes, something new has been recorded meanwhile."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.meanwhile: Callable[[], object] = lambda: None
+
+    async def send(self, records: Sequence[Outbound]) -> frozenset[int]:
+        self.meanwhile()
+        return await super().send(records)
+
+
+def test_a_flush_waits_for_what_was_recorded_before_it_and_not_for_what_follows() -> None:
+    sink = ChattySink()
+    recorder = init(sink=sink)
+    episode = recorder.start(task="t")
+    sink.meanwhile = lambda: episode.tool("meanwhile")
+    episode.tool("before")
+    assert recorder.flush(1)
+    assert any(getattr(event, "name", "") == "before" for event in sink.records())
+    sink.meanwhile = lambda: None
+    assert recorder.close(5)
+    assert_adds_up(recorder)
+
+
 class MoodySink(MemorySink):
     """Does with each call what its script says next."""
 

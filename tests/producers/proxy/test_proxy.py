@@ -1,14 +1,16 @@
 """What passes the proxy is recorded token by token, and the program behind it notices nothing."""
 
+import asyncio
 import json
-from collections.abc import AsyncIterator
+import threading
+from collections.abc import AsyncIterator, Sequence
 from typing import Any
 
 import httpx
 import openai
 import pytest
 
-from rollbus.producers import MemorySink, Recorder
+from rollbus.producers import MemorySink, Outbound, Recorder
 from rollbus.producers.proxy.app import Proxy
 from rollbus.schemas.events import EpisodeEnded, EpisodeStarted, RewardReported, TurnRecorded
 from rollbus.schemas.tokens import decode_logprobs, decode_token_ids
@@ -216,6 +218,31 @@ async def test_a_server_that_is_away_is_a_bad_gateway(recorder: Recorder) -> Non
     assert answer.status_code == 502
     assert answer.json()["error"]["message"] == "the model server does not answer: ConnectError: refused"
     await http.aclose()
+
+
+async def test_a_broker_that_is_away_holds_many_answers_back_no_longer_than_one(
+    recorder: Recorder, sink: MemorySink, program: Program, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    send, go, waits = sink.send, threading.Event(), list[float]()
+
+    async def send_later(records: Sequence[Outbound]) -> frozenset[int]:
+        await asyncio.to_thread(go.wait, 20)
+        return await send(records)
+
+    def flush(timeout: float) -> bool:
+        waits.append(timeout)
+        return threading.Event().wait(0.2)
+
+    monkeypatch.setattr(sink, "send", send_later)
+    monkeypatch.setattr(recorder, "flush", flush)
+    client = program.client(**recorder.start(task="greet").headers())
+    await asyncio.gather(*(client.chat.completions.create(model="agent", messages=HELLO) for _ in range(20)))
+    assert 1 <= len(waits) < 10, "each answer waits in a thread of its own, of which there are only a few"
+    waits.clear()
+    recorder._delivery.healthy = False
+    await client.chat.completions.create(model="agent", messages=HELLO)
+    assert waits == [], "that the broker is away is known"
+    go.set()
 
 
 @pytest.mark.parametrize("cut", [1, 7, 64, 10_000])

@@ -1,5 +1,6 @@
 """`rollbus proxy`: record programs that cannot be changed."""
 
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -8,6 +9,7 @@ from rollbus.cli.groups import Verbs
 from rollbus.cli.root import log_to_stderr, with_settings
 
 if TYPE_CHECKING:
+    from rollbus.producers.redaction import Field
     from rollbus.settings import Settings
 
 
@@ -29,6 +31,18 @@ def proxy() -> None:
     show_default=True,
     help="Ask the server for log-probs and ids: always, unless the program says no, or never.",
 )
+@click.option(
+    "--withhold",
+    type=click.Choice(["messages", "tools", "tool_calls", "labels", "comments", "errors", "tokens"]),
+    multiple=True,
+    help="A field whose texts never leave the proxy; may be given several times.",
+)
+@click.option("--sample-rate", default=1.0, show_default=True, help="Share of groups, or of episodes, recorded.")
+@click.option(
+    "--spool-folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Keep on disk here what no broker takes, past the end of the proxy too.",
+)
 @click.option("--timeout", default=600.0, show_default=True, help="Longest wait for the server, in seconds.")
 @with_settings
 def run(
@@ -39,6 +53,9 @@ def run(
     task: str | None,
     producer: str,
     logprobs: str,
+    withhold: "tuple[Field, ...]",
+    sample_rate: float,
+    spool_folder: Path | None,
     timeout: float,
 ) -> None:
     """Pass requests on to the model server and record the calls of models, until SIGTERM or Ctrl-C.
@@ -53,7 +70,14 @@ def run(
     from rollbus.producers.proxy.app import Proxy
 
     log_to_stderr()
-    recorder = init(security=settings.kafka, namespace=settings.namespace, producer=producer)
+    recorder = init(
+        security=settings.kafka,
+        namespace=settings.namespace,
+        producer=producer,
+        withhold=withhold,
+        sample_rate=sample_rate,
+        spool_folder=spool_folder,
+    )
     http = httpx.AsyncClient(timeout=httpx.Timeout(timeout, connect=10.0), limits=httpx.Limits(max_connections=None))
     app = Proxy(recorder, upstream.rstrip("/"), http, task=task, mode=logprobs).app()
     uvicorn.run(app, host=host, port=port, log_config=None, access_log=False)

@@ -1,0 +1,50 @@
+"""`rollbus proxy run`: what its options set."""
+
+from pathlib import Path
+from typing import Any, get_args
+
+import click
+import pytest
+import uvicorn
+from click.testing import CliRunner
+
+from rollbus.cli.proxy import run
+from rollbus.cli.root import rollbus
+from rollbus.producers import Recorder
+from rollbus.producers.redaction import Field
+
+
+@pytest.fixture
+def served(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+    """The applications that would be served."""
+    apps: list[Any] = []
+    monkeypatch.setattr(uvicorn, "run", lambda app, **options: apps.append(app))
+    return apps
+
+
+def invoke(*arguments: str, expect: int = 0) -> str:
+    result = CliRunner().invoke(rollbus, ["proxy", "run", "--upstream", "http://127.0.0.1:1/v1", *arguments])
+    assert result.exit_code == expect, result.output
+    return result.output
+
+
+def test_every_field_that_can_be_withheld_is_offered() -> None:
+    (option,) = [each for each in run.params if each.name == "withhold"]
+    assert isinstance(option.type, click.Choice)
+    assert tuple(option.type.choices) == get_args(Field)
+
+
+def test_what_leaves_the_proxy_and_what_outlives_it_can_be_set(served: list[Any], tmp_path: Path) -> None:
+    invoke("--withhold", "messages", "--withhold", "tools", "--sample-rate", "0.5", "--spool-folder", str(tmp_path))
+    recorder: Recorder = served[0].routes[0].endpoint.__self__.recorder
+    assert recorder.settings.withhold == {"messages", "tools"}
+    assert recorder.settings.sample_rate == 0.5
+    recorder.feedback(alias="order-1", reward=1.0)
+    recorder.close(5)
+    assert list(tmp_path.iterdir()) != []
+
+
+def test_a_wrong_option_is_refused_before_anything_is_served(served: list[Any]) -> None:
+    assert "sample_rate" in invoke("--sample-rate", "2", expect=1)
+    assert "secrets" in invoke("--withhold", "secrets", expect=2)
+    assert served == []

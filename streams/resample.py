@@ -15,6 +15,7 @@ from typing import Any
 from rollbus.schemas.chunks import Chunk
 from rollbus.schemas.config import RunConfig
 from rollbus.schemas.control import ConfigApplied, Tick
+from rollbus.schemas.errors import InvalidRecordError
 from rollbus.schemas.groups import ResampleRequested
 from rollbus.schemas.ids import content_hash, stable_id
 from rollbus.schemas.topics import RESAMPLE_REQUESTS, TRAJECTORIES
@@ -144,6 +145,7 @@ class ResampleStage:
             raise misplaced(record, self.input)
 
     def _take(self, state: ResampleState, trajectory: Trajectory, partition: int) -> Iterator[Outgoing]:
+        _require_turns(trajectory)
         if trajectory.resampled:
             _settle(state, trajectory)
             return
@@ -233,6 +235,16 @@ def _allowance(trajectory: Trajectory, config: RunConfig) -> int | None:
     if budget is None or (budget.tokens_per_attempt is None and budget.tokens_per_hour is None):
         return None
     return budget.tokens_per_attempt or max(1, ROOM * sum(filter(None, _sampled(trajectory))))
+
+
+def _require_turns(trajectory: Trajectory) -> None:
+    """Raise InvalidRecordError where something was sampled in a turn that is not there; assembly writes no such."""
+    for history in trajectory.histories:
+        for span in history.spans:
+            if not 0 <= span.turn < len(trajectory.turns):
+                raise InvalidRecordError(
+                    f"trajectory {trajectory.trajectory_id}: a span of turn {span.turn}, of {len(trajectory.turns)}"
+                )
 
 
 def _sampled(trajectory: Trajectory) -> list[int | None]:

@@ -9,7 +9,8 @@ from typing import Any
 
 from rollbus.schemas.codec import encode
 from rollbus.schemas.errors import RecordError
-from rollbus.schemas.topics import ALIASES, EPISODE_EVENTS, RUN_LOG, SCORES, TRAJECTORIES, Topic
+from rollbus.schemas.groups import ClosedGroup
+from rollbus.schemas.topics import ALIASES, CLOSED_GROUPS, EPISODE_EVENTS, RUN_LOG, SCORES, TRAJECTORIES, Topic
 from tests.builders import (
     make_alias,
     make_alias_reward,
@@ -46,12 +47,14 @@ def seeds(topic: Topic) -> list[Any]:
     ]
     trajectories = [make_trajectory("e1"), make_trajectory("e2", reward=None)]
     scores = [make_score("t1"), make_score("t2", 0.0), make_score("t3", None)]
+    closed = [ClosedGroup(group=make_group(f"g{number}")) for number in range(3)]
     run_log = [make_group("g1"), make_command("resume"), make_version(1), make_outcome(make_batch(0, []))]
     return {
         ALIASES.name: alias,
         EPISODE_EVENTS.name: events,
         TRAJECTORIES.name: trajectories,
         SCORES.name: scores,
+        CLOSED_GROUPS.name: closed,
         RUN_LOG.name: run_log,
     }[topic.name]
 

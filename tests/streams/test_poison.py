@@ -2,25 +2,53 @@
 
 import logging
 from collections import Counter
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
 import pytest
 
 from rollbus.schemas.codec import decode
-from rollbus.schemas.config import AssemblyConfig, BatchingConfig, GroupingConfig, RunConfig, ScoringConfig
+from rollbus.schemas.config import (
+    AssemblyConfig,
+    BatchingConfig,
+    GroupingConfig,
+    ResampleConfig,
+    RewardConfig,
+    RunConfig,
+    ScoringConfig,
+)
 from rollbus.schemas.drops import DeadLetter
 from rollbus.schemas.errors import RecordError
+from rollbus.schemas.trajectories import Location, Trajectory
 from rollbus.streams.batch import Partition
+from rollbus.streams.payload import bind_payload
 from rollbus.streams.processing import StagePartition
+from rollbus.streams.rewards.contract import RewardFunction
 from rollbus.streams.stages import AnyStage, namespace_stages, run_stages
+from tests.builders import make_trajectory
 from tests.streams.poison import fuzzed
 
-COUNT = 20_000
-"""Of each of the five stages."""
+COUNT = 15_000
+"""Of each of the seven stages."""
 BATCH = 250
-RUN = RunConfig(grouping=GroupingConfig(group_size=2), batching=BatchingConfig(groups_per_step=1))
-STAGES = namespace_stages(AssemblyConfig(), ScoringConfig()) + run_stages(RUN)
+RUN = RunConfig(
+    grouping=GroupingConfig(group_size=2, rewards=(RewardConfig(type="places", name="places", attempts=1),)),
+    batching=BatchingConfig(groups_per_step=1),
+    resample=ResampleConfig(attempts_per_hour=1_000, tokens_per_hour=1_000_000, share=3.0),
+)
+PLACES = RewardFunction(lambda group, context: [float(place) for place in range(len(group))], per="group", quick=True)
+
+
+class AnyPayload:
+    """Something stands everywhere."""
+
+    async def fetch(self, locations: Collection[Location]) -> Mapping[Location, Trajectory]:
+        return {location: make_trajectory() for location in locations}
+
+
+STAGES = namespace_stages(AssemblyConfig(), ScoringConfig()) + run_stages(RUN, registry={"places": PLACES})
+bind_payload(STAGES, AnyPayload())
 
 
 @dataclass(frozen=True, slots=True)

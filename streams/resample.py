@@ -145,7 +145,6 @@ class ResampleStage:
             raise misplaced(record, self.input)
 
     def _take(self, state: ResampleState, trajectory: Trajectory, partition: int) -> Iterator[Outgoing]:
-        _require_turns(trajectory)
         if trajectory.resampled:
             _settle(state, trajectory)
             return
@@ -237,21 +236,18 @@ def _allowance(trajectory: Trajectory, config: RunConfig) -> int | None:
     return budget.tokens_per_attempt or max(1, ROOM * sum(filter(None, _sampled(trajectory))))
 
 
-def _require_turns(trajectory: Trajectory) -> None:
-    """Raise InvalidRecordError where something was sampled in a turn that is not there; assembly writes no such."""
-    for history in trajectory.histories:
-        for span in history.spans:
-            if not 0 <= span.turn < len(trajectory.turns):
-                raise InvalidRecordError(
-                    f"trajectory {trajectory.trajectory_id}: a span of turn {span.turn}, of {len(trajectory.turns)}"
-                )
-
-
 def _sampled(trajectory: Trajectory) -> list[int | None]:
-    """Return how many tokens each turn sampled; None where neither the server nor the tokens say."""
+    """Return how many tokens each turn sampled; None where neither the server nor the tokens say.
+
+    Raises InvalidRecordError where something was sampled in a turn that is not there; assembly writes no such.
+    """
     counts = [turn.completion_tokens for turn in trajectory.turns]
     for history in trajectory.histories:
         for span in history.spans:
+            if not 0 <= span.turn < len(counts):
+                raise InvalidRecordError(
+                    f"trajectory {trajectory.trajectory_id}: a span of turn {span.turn}, of {len(counts)}"
+                )
             counts[span.turn] = max(counts[span.turn] or 0, span.end - span.start)
     return counts
 
@@ -265,8 +261,8 @@ def _settle(state: ResampleState, trajectory: Trajectory) -> None:
     charged = state.owed.get(trajectory.episode_id)
     if charged is None:
         return
-    state.owed.delete(trajectory.episode_id)
     hour, turns = state.hour, _sampled(trajectory)
+    state.owed.delete(trajectory.episode_id)
     sampled = sum(filter(None, turns))
     ended = trajectory.closed_by == "ended" and trajectory.stop_reason in _WHOLE
     certain = ended and bool(turns) and None not in turns

@@ -2,6 +2,7 @@
 
 import uuid
 from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -334,6 +335,21 @@ def test_a_replay_is_held_against_what_it_replayed(filled: ClickHouseSettings) -
     assert (row["trajectories"], row["same_reward"], row["other_reward"]) == (9, 1, 1)
     assert (row["only_live"], row["only_replay"]) == (6, 1)
     assert (row["live_reward_mean"], row["replay_reward_mean"]) == (0.5, 1.0)
+
+
+def test_a_replay_that_is_named_is_found_whatever_other_replays_the_log_tells_of(clickhouse: tuple[str, int]) -> None:
+    settings = new_database(clickhouse)
+    client = ClickHouse(settings)
+    write(client, "replay-x.", replayed())
+    found = [answer(settings, "live_against_replay", replay="replay-x.")]
+    (_, _, manifest), *_ = [each for each in story() if each[0] == "replays"]
+    for number in range(2):
+        record = replace(manifest, name=str(number), namespace=f"replay-{number}.")
+        write(client, NAMESPACE, [("replays", str(number), record)], first_offset=number)
+        found.append(answer(settings, "live_against_replay", replay="replay-x."))
+    client.close()
+    assert [[row["only_replay"] for row in rows] for rows in found] == [[3], [3], [3]]
+    assert answer(settings, "shadow_against_live", other="replay-x.") != []
 
 
 def test_pass_at_k_is_the_unbiased_estimate(filled: ClickHouseSettings) -> None:

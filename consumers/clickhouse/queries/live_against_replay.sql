@@ -4,10 +4,11 @@
 -- param replay String = '' : the replay's namespace, such as 'replay-better.'; empty means the newest complete one
 WITH
     (
-        SELECT if({replay:String} != '', {replay:String}, argMax(toString(replay_namespace), started_at))
+        SELECT argMax(toString(replay_namespace), started_at)
         FROM replays FINAL
         WHERE source_namespace = {namespace:String} AND state = 'complete'
-    ) AS chosen
+    ) AS newest,
+    if({replay:String} != '', {replay:String}, ifNull(newest, '')) AS chosen
 SELECT
     chosen AS replay,
     count() AS trajectories,

@@ -5,10 +5,11 @@
 -- param run String = 'main' : run id
 WITH
     (
-        SELECT if({other:String} != '', {other:String}, argMax(toString(replay_namespace), started_at))
+        SELECT argMax(toString(replay_namespace), started_at)
         FROM replays FINAL
         WHERE source_namespace = {namespace:String} AND state IN ('following', 'complete')
-    ) AS chosen
+    ) AS newest,
+    if({other:String} != '', {other:String}, ifNull(newest, '')) AS chosen
 SELECT what, live, shadow, shadow - live AS difference
 FROM
 (

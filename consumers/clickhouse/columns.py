@@ -30,6 +30,9 @@ from rollbus.schemas.tokens import BYTES_PER_TOKEN
 _PACKED = {"Array(Int32)": "i", "Array(Float32)": "f"}
 """Types whose values may be bytes, as records hold them, or arrays of this kind: both as on the wire."""
 
+_PLAIN = (str, type(None))
+"""Types of which equal values are the same."""
+
 
 class PackedArray(Array, registered=False):
     """`Array(Int32)` or `Array(Float32)` that copies packed bytes and `array.array` values; others as the library."""
@@ -70,9 +73,26 @@ def encode(table: str, rows: Sequence[Row], types: Mapping[str, ClickHouseType],
         _write_text(name, body)
         _write_text(types[name].insert_name, body)
         context.start_column(name)
-        types[name].write_column(values, body, context)
+        _write_values(types[name], values, body, context)
     compressor: Any = get_compressor(compression)
     return bytes(compressor.compress_block(body)) + (compressor.flush() or b"")
+
+
+def _write_values(kind: ClickHouseType, values: Sequence[Any], body: bytearray, context: InsertContext) -> None:
+    """Append a column. Where all values are one the library is given that one, and what it wrote is repeated."""
+    first, count = values[0], len(values)
+    same = type(values) is list and values[-1] == first and values.count(first) == count
+    if same and kind.low_card and type(first) in _PLAIN:
+        kind.write_column([first], body, context)
+        key = body[-1:]  # the only one, after how many there are
+        del body[-9:]
+        body += count.to_bytes(8, "little") + key * count
+    elif same and first is None and kind.nullable and not kind.low_card:
+        nothing = bytearray()
+        kind.write_column([first], nothing, context)
+        body += nothing[:1] * count + nothing[1:] * count
+    else:
+        kind.write_column(values, body, context)
 
 
 def _write_text(text: str, body: bytearray) -> None:

@@ -104,6 +104,25 @@ def test_numbers_of_another_width_are_not_copied_as_they_are() -> None:
     assert sent == (2).to_bytes(8, "little") + (1).to_bytes(4, "little") + (2).to_bytes(4, "little")
 
 
+ALIKE: list[tuple[str, list[Any]]] = [
+    ("LowCardinality(String)", ["a"] * 300),
+    ("LowCardinality(String)", ["a", "b", "a"]),
+    ("LowCardinality(Nullable(String))", ["é" * 70_000] * 3),
+    ("LowCardinality(Nullable(String))", [None] * 3),
+    ("LowCardinality(Nullable(String))", [None, "a", None]),
+    *((f"Nullable({kind})", [None] * 300) for kind in ("String", "Int64", "Float64", "DateTime64(3)")),
+    ("Nullable(Int64)", [None, 1, None]),
+    ("Bool", [True, 1, True]),
+]
+
+
+@pytest.mark.parametrize(("name", "values"), ALIKE)
+def test_a_column_of_one_value_is_sent_as_the_library_would_send_it(name: str, values: list[Any]) -> None:
+    kind = get_from_name(name)
+    body = encode("t", [{"it": value} for value in values], {"it": kind}, None)
+    assert body.endswith(bytes(written(kind, values)))
+
+
 def written(kind: ClickHouseType, values: list[Any]) -> bytearray:
     sent = bytearray()
     kind.write_column(values, sent, InsertContext("t", [], []))

@@ -52,7 +52,7 @@ KEEP_ALIVE_S = 30
 SHUTDOWN_S = 10
 MAX_HEAD_BYTES = 1_114_112
 """As a server's http_max_uri_size (1 MiB) with room for headers: inserts carry their statement in the address."""
-_LOCAL_NAMES = frozenset({"127.0.0.1", "localhost", "::1", None})
+_LOCAL_NAMES = frozenset({"127.0.0.1", "localhost", "::1"})
 _CONTENT_TYPES = {
     "TabSeparated": "text/tab-separated-values; charset=UTF-8",
     "TSV": "text/tab-separated-values; charset=UTF-8",
@@ -240,9 +240,13 @@ def _login(authorization: str | None) -> tuple[str, str] | None:
 
 
 def _refuse_strangers(http: HttpRequest) -> None:
-    """A web page must not run SQL here through the browser of whoever is at this machine."""
+    """A web page must not run SQL here through the browser of whoever is at this machine.
+
+    A page in a sandbox has the origin `null`, and an image none at all: of that one its browser says `cross-site`.
+    """
     origin = http.headers.get("origin")
-    if http.url.hostname not in _LOCAL_NAMES or (origin and urlsplit(origin).hostname not in _LOCAL_NAMES):
+    is_strange = http.url.hostname not in _LOCAL_NAMES or http.headers.get("sec-fetch-site") == "cross-site"
+    if is_strange or (origin and urlsplit(origin).hostname not in _LOCAL_NAMES):
         raise refusal(AUTHENTICATION_FAILED, "Only pages and names of this machine are served")
 
 

@@ -76,6 +76,22 @@ def test_an_error_has_its_status_code_and_text(guarded: Guarded) -> None:
         assert answer.body.startswith(f"Code: {code}. DB::Exception".encode())
 
 
+@pytest.mark.parametrize(
+    "header",
+    ["Origin: null", "Origin: https://elsewhere.example", "Origin: http://127.0.0.1.elsewhere.example",
+     "Sec-Fetch-Site: cross-site", "Host: elsewhere.example"],
+)  # fmt: skip
+def test_a_page_of_elsewhere_cannot_ask_through_a_browser_of_this_machine(guarded: Guarded, header: str) -> None:
+    answer = curl(guarded, "-H", header, body=b"CREATE TABLE planted (x UInt8) ENGINE = Memory")
+    assert (answer.status, answer.headers["x-clickhouse-exception-code"]) == (403, "516")
+    assert curl(guarded, body=b"EXISTS TABLE planted").body == b"0\n"
+
+
+def test_a_page_of_this_machine_may_ask(guarded: Guarded) -> None:
+    for header in ("Origin: http://127.0.0.1:3000", "Origin: http://localhost", "Sec-Fetch-Site: same-site"):
+        assert curl(guarded, "-H", header, body=b"SELECT 1").body == b"1\n"
+
+
 def test_a_session_keeps_a_temporary_table_until_it_is_another(guarded: Guarded) -> None:
     assert curl(guarded, query="session_id=one", body=b"CREATE TEMPORARY TABLE mine AS SELECT 7 AS n").status == 200
     assert curl(guarded, query="session_id=one", body=b"SELECT n FROM mine").body == b"7\n"

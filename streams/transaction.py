@@ -162,7 +162,9 @@ class Runner:
                     # A newer owner, or our own transaction timed out: let the group say which, then open again.
                     logger.warning("fenced id=%s position=%d", self._id, self._position)
                     wait = self._settings.session_timeout_s
-                except Exception as error:
+                except (Exception, asyncio.CancelledError) as error:
+                    if isinstance(error, asyncio.CancelledError) and _is_being_cancelled():
+                        raise
                     if self._is_hopeless(error):
                         self._on_fatal(self._hopeless(error))
                         return
@@ -332,7 +334,7 @@ class Runner:
         if producer is not None:
             await stop_producer(producer)
 
-    def _is_hopeless(self, error: Exception) -> bool:
+    def _is_hopeless(self, error: BaseException) -> bool:
         """Say whether the same error came too often at the same position; trouble that passes never counts.
 
         Even state that does not fit its offset is looked at again: a worker that was frozen while it opened may
@@ -348,7 +350,7 @@ class Runner:
         self._failures = (repr(error), self._position, times + 1 if same else 1)
         return self._failures[2] >= self._settings.equal_failures
 
-    def _hopeless(self, error: Exception) -> RollbusError:
+    def _hopeless(self, error: BaseException) -> RollbusError:
         if isinstance(error, RollbusError):
             return error
         stopped = RunStoppedError(
@@ -357,6 +359,12 @@ class Runner:
         )
         stopped.__cause__ = error
         return stopped
+
+
+def _is_being_cancelled() -> bool:
+    """Say whether it is this task that was cancelled, and not something that it waited for."""
+    task = asyncio.current_task()
+    return task is not None and bool(task.cancelling())
 
 
 def _is_full(batch: Batch) -> bool:

@@ -32,7 +32,7 @@ class Broker:
     end: int = 100
     changelog: dict[bytes, bytes | None] = field(default_factory=dict)
     outputs: list[Any] = field(default_factory=list)
-    failures: list[Exception] = field(default_factory=list)
+    failures: list[BaseException] = field(default_factory=list)
     """What the next writes meet."""
     gate: asyncio.Event | None = None
     """Where it is set, commits wait for it."""
@@ -222,6 +222,20 @@ async def test_trouble_with_a_service_never_ends_it_however_often(broker: Broker
             runner.offer(batch(0, 2))
             await until(lambda: not broker.failures)
             await until(lambda: not runner.ready)
+        await until(lambda: runner.ready)
+        runner.offer(batch(0, 2))
+        await until(lambda: broker.committed == 2)
+    assert fatal == []
+
+
+async def test_what_was_cancelled_inside_a_client_is_a_failure_and_not_its_end(broker: Broker) -> None:
+    fatal: list[BaseException] = []
+    async with running(broker, fatal) as runner:
+        await until(lambda: runner.ready)
+        broker.failures.append(asyncio.CancelledError())
+        runner.offer(batch(0, 2))
+        await until(lambda: not broker.failures)
+        await until(lambda: not runner.ready)
         await until(lambda: runner.ready)
         runner.offer(batch(0, 2))
         await until(lambda: broker.committed == 2)

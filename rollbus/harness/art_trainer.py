@@ -8,6 +8,7 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from rollbus.harness import troubles
@@ -51,11 +52,14 @@ class ARTTrainer(Trainer):
         self._statuses: dict[int, TrainingJobStatus] = {}
         self._refs: dict[int, TrainingJobRef] = {}
         self._metrics: dict[int, dict[str, Any]] = {}
+        self._written: set[int] = set()
+        """Epochs that an earlier process wrote down: builder and adapter have their lines of them."""
 
     async def initialize(self, run_config: FinetuneConfig) -> None:
         """Initialize everything; a resumed curriculum goes on where its state says."""
         await super().initialize(run_config)
         self._outputs = Outputs(run_config.output_dir)
+        self._written = {int(row["epoch"]) for row in self._outputs.training_rows()} if self.resume else set()
         state = self._outputs.curriculum_state() if self.resume else None
         if state is not None:
             self._curriculum_state = {
@@ -130,11 +134,12 @@ class ARTTrainer(Trainer):
 
     def log_progress(self, epoch: int, metrics: dict[str, Any], output_dir: str | None = None) -> None:
         """Write the epoch's line, the histories, the curriculum's state and the plot."""
-        self._outputs.training(epoch, self.run_id, metrics)
+        outputs = self._outputs if output_dir is None else Outputs(Path(output_dir))
+        outputs.training(epoch, self.run_id, metrics)
         if self.curriculum_config.enabled:
-            self._outputs.curriculum(self.get_curriculum_state())
+            outputs.curriculum(self.get_curriculum_state())
         if self.plots:
-            self._outputs.plot()
+            outputs.plot()
         logger.info(
             "Epoch %d progress logged - Avg Reward: %.4f, Trajectories: %d",
             epoch + 1,
@@ -157,11 +162,12 @@ class ARTTrainer(Trainer):
         self._statuses[epoch] = status
         metrics = {**self._metrics[epoch], **{f"step_{name}": value for name, value in (status.metadata or {}).items()}}
         self._metrics[epoch] = metrics
+        if epoch not in self._written:
+            told = {name: metrics[name] for name in ("num_trajectories", "num_groups", "avg_reward")}
+            self.trajectory_builder.log_progress(self.run_id, {"epoch": epoch, **told})
+            if ref is not None:
+                self.trainer_adapter.log_progress(ref, {"epoch": epoch, "status": status.status.value})
         self.log_progress(epoch, metrics)
-        told = {name: metrics[name] for name in ("num_trajectories", "num_groups", "avg_reward")}
-        self.trajectory_builder.log_progress(self.run_id, {"epoch": epoch, **told})
-        if ref is not None:
-            self.trainer_adapter.log_progress(ref, {"epoch": epoch, "status": status.status.value})
         if status.status is TrainingStatusEnum.COMPLETED:
             logger.info("Training %s completed successfully.", self.run_id)
         return status
@@ -212,7 +218,7 @@ class ARTTrainer(Trainer):
 
     async def _validate(self, epoch: int, *, last: bool = False) -> None:
         run = self.run_config.run_configuration
-        if run is None or run.validation_dataset is None or (epoch % run.validation_interval and not last):
+        if run is None or not run.validates or (epoch % run.validation_interval and not last):
             return
         done = [row for row in self._outputs.validation_rows() if row["epoch"] == epoch and "error" not in row]
         if done:

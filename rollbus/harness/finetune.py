@@ -9,6 +9,7 @@ The name of the run and its settings stay in a folder per configuration: `--resu
 import asyncio
 import json
 import logging
+import os
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
@@ -23,6 +24,7 @@ from rollbus.harness.art_trainer import ARTTrainer
 from rollbus.harness.art_trainer_adapter import ARTTrainerAdapter
 from rollbus.harness.art_trajectory_builder import ARTTrajectoryBuilder
 from rollbus.harness.builder import Builder
+from rollbus.harness.config_file import load_configuration
 from rollbus.harness.configuration import Configuration
 from rollbus.harness.episodes import TrainingJobStatus, TrainingStatusEnum, TrajectoryCollection
 from rollbus.harness.evaluation_run import examples_of
@@ -99,13 +101,17 @@ def describe(options: FinetuneOptions) -> str:
     tuning, builder = config.finetuning, builder_of(config)
     dataset = run.dataset or (config.eval.general.dataset and config.eval.general.dataset.file_path)
     examples, attempts = len(examples_of(config, run.dataset)), getattr(builder, "num_generations", "?")
-    held_out = len(examples_of(config, run.validation_dataset)) if run.validation_dataset else 0
+    held_out = 0
+    if run.validates:
+        other = run.validation_config_file
+        validated = load_configuration(Path(other), os.environ, run.override) if other else config
+        held_out = len(examples_of(validated, run.validation_dataset))
     return "\n".join(
         (
             f"builder {builder.type}: {attempts} attempts at each of {examples} examples of {dataset}",
             f"adapter {adapter_of(config).type}: model {model_of(adapter_of(config))!r}",
             f"trainer {config.trainers[tuning.trainer or ''].type}: {tuning.num_epochs} times over the examples",
-            f"validation {run.validation_dataset or 'none'}"
+            f"validation {run.validation_dataset or run.validation_config_file or 'none'}"
             + (f": {held_out} examples, before every {run.validation_interval}th epoch" if held_out else ""),
             f"output {tuning.output_dir}",
             f"reward {tuning.reward_function.name if tuning.reward_function else '?'}",
@@ -239,6 +245,10 @@ def _run_id(config: Configuration, folder: Path, *, resume: bool) -> str:
             raise ConfigurationError(f"nothing to resume: {path} is not there; start without --resume")
         return str(json.loads(path.read_text(encoding="utf-8"))["run_id"])
     run_id = config.rollbus.run_id or f"art-run-{uuid4().hex[:8]}"
+    if path.exists() and json.loads(path.read_text(encoding="utf-8"))["run_id"] == run_id:
+        raise ConfigurationError(
+            f"run {run_id!r} has begun already; go on with --resume, or name another under `rollbus: run_id`"
+        )
     folder.mkdir(parents=True, exist_ok=True)
     path.write_text(json.dumps({"run_id": run_id}), encoding="utf-8")
     return run_id

@@ -41,6 +41,11 @@ class FinetuneRunConfig(_Strict):
     validation_interval: int = Field(default=5, ge=1, description="Epochs between validations.")
     validation_config_file: str | None = Field(default=None, description="Another configuration to validate with.")
 
+    @property
+    def validates(self) -> bool:
+        """Say whether there is something to validate on: a dataset, or a configuration that has one."""
+        return self.validation_dataset is not None or self.validation_config_file is not None
+
 
 class FinetuneConfig(_Strict):
     """One finetuning run."""

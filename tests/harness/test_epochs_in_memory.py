@@ -349,6 +349,38 @@ async def test_validation_with_a_configuration_of_its_own_runs_that_one(tmp_path
     assert rows_of(tmp_path)[0]["avg_reward"] == 0.5, "training goes on with its own"
 
 
+async def test_a_validation_configuration_brings_its_own_dataset(tmp_path: Path) -> None:
+    other = tmp_path / "other"
+    other.mkdir()
+    plain = document(other, examples=5)
+    plain["workflow"] = {"_type": "python", "function": f"{__name__}:always_two"}
+    read(other, plain)
+    config = read(tmp_path, document(tmp_path))
+    path = str(other / "config.yml")
+    async with opened(config, memory_bus(config), Endpoint(), validation_config_file=path) as made:
+        await run_epochs(made, 1)
+    assert [row["num_examples"] for row in output(tmp_path, "validation_history.json")] == [5, 5]
+
+
+async def test_a_resumed_run_writes_the_lines_of_an_epoch_once(tmp_path: Path) -> None:
+    config = read(tmp_path, document(tmp_path))
+    bus, endpoint = memory_bus(config), Endpoint()
+    for resume, epochs in ((False, 1), (True, 2)):
+        async with opened(config, bus, endpoint, resume=resume) as made:
+            await run_epochs(made, epochs)
+    for name in ("trajectory_builder", "trainer_adapter"):
+        lines = (tmp_path / "output" / f"{name}_{RUN}.jsonl").read_text().splitlines()
+        assert [json.loads(line)["epoch"] for line in lines] == [0, 1], name
+
+
+async def test_progress_is_logged_where_the_caller_says(tmp_path: Path) -> None:
+    config = read(tmp_path, document(tmp_path))
+    async with opened(config, memory_bus(config), Endpoint()) as made:
+        await run_epochs(made, 1)
+        made.trainer.log_progress(0, rows_of(tmp_path)[0], output_dir=str(tmp_path / "elsewhere"))
+    assert (tmp_path / "elsewhere" / "training_metrics.jsonl").exists()
+
+
 async def test_what_a_trainer_leaves_out_of_its_collection_is_not_trained(tmp_path: Path) -> None:
     config = read(tmp_path, document(tmp_path))
     async with opened(config, memory_bus(config), Endpoint()) as made:

@@ -148,8 +148,10 @@ def _section(values: Mapping[str, Any], place: Place) -> Any:
 
 
 def _dangling(config: Configuration) -> Iterator[tuple[Place, str]]:
-    """Yield names under `finetuning` that have no entry in their table."""
+    """Yield what `finetuning` says that cannot be: names without an entry in their table, the command line's part."""
     chosen = config.finetuning
+    if chosen.run_configuration is not None:
+        yield ("finetuning", "run_configuration"), "is set by the command line; give its options there"
     if not chosen.enabled:
         return
     tables: dict[str, Mapping[str, Any]] = {

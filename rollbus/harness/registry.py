@@ -6,6 +6,7 @@ async def my_adapter(config: MyAdapterConfig, builder: Builder):
 """
 
 import difflib
+import traceback
 from collections.abc import Callable
 from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import dataclass
@@ -26,6 +27,8 @@ from rollbus.schemas.errors import ConfigurationError
 
 ENTRY_POINTS = "rollbus.harness"
 """Modules of installed packages that register components when they are imported."""
+TOOLKIT = "nat"
+"""The package that a user's modules come from."""
 BUILT_IN = (
     "rollbus.harness.llms",
     "rollbus.harness.workflows",
@@ -97,13 +100,23 @@ def load_modules(modules: tuple[str, ...] = ()) -> None:
     for name in names:
         try:
             import_module(name)
-        except ModuleNotFoundError as error:
-            if error.name is None or not name.startswith(error.name):
-                raise
-            raise ConfigurationError(
-                f"module {name!r} cannot be imported: {error}; it must lie beside the configuration file, "
-                "in PYTHONPATH or be installed"
-            ) from error
+        except ConfigurationError:
+            raise
+        except Exception as error:
+            raise ConfigurationError(f"module {name!r} cannot be imported: {_why_not(name, error)}") from error
+
+
+def _why_not(module: str, error: Exception) -> str:
+    """Say why a module cannot be imported, and what to do about it."""
+    if isinstance(error, ModuleNotFoundError) and error.name is not None:
+        if error.name.split(".")[0] == TOOLKIT:
+            return f"{error}; take the toolkit's names from here: `from rollbus.harness import …` (docs/from-nemo.md)"
+        if module.startswith(error.name):
+            return f"{error}; it must lie beside the configuration file, in PYTHONPATH or be installed"
+        return f"{error}; install it"
+    told = f"{type(error).__name__}: {error}"
+    last = traceback.extract_tb(error.__traceback__)[-1]
+    return told if isinstance(error, SyntaxError) else f"{told} ({last.filename}, line {last.lineno})"
 
 
 def lookup(kind: Kind, type_name: str) -> Registered:

@@ -10,8 +10,10 @@ from click.testing import CliRunner, Result
 import rollbus.harness.finetune
 from rollbus.cli.root import rollbus as command
 from rollbus.harness import TrainingJobStatus, TrainingStatusEnum
-from rollbus.harness.finetune import FinetuneOptions, _conclude
+from rollbus.harness.config_file import load_configuration
+from rollbus.harness.finetune import FinetuneOptions, _conclude, _run_id
 from rollbus.harness.run_settings import settings_of
+from rollbus.schemas.errors import ConfigurationError
 from tests.harness.world import document
 
 
@@ -73,6 +75,48 @@ def test_there_must_be_something_to_resume(tmp_path: Path) -> None:
     result = invoke("--config_file", path, "--resume")
     assert result.exit_code == 1
     assert "nothing to resume" in result.output
+
+
+def test_a_run_that_has_begun_is_not_begun_again_under_its_name(tmp_path: Path) -> None:
+    path = written(tmp_path, rollbus={"data_dir": str(tmp_path / "state"), "run_id": "run-7"})
+    config = load_configuration(path, {})
+    assert _run_id(config, tmp_path / "state", resume=False) == "run-7"
+    assert _run_id(config, tmp_path / "state", resume=True) == "run-7"
+    with pytest.raises(ConfigurationError, match="run 'run-7' has begun already; go on with --resume, or name another"):
+        _run_id(config, tmp_path / "state", resume=False)
+
+
+def test_a_module_that_imports_the_toolkit_is_told_what_to_import(tmp_path: Path) -> None:
+    (tmp_path / "still_nat.py").write_text("from nat.builder.builder import Builder\n")
+    path = written(tmp_path, rollbus={"imports": ["still_nat"]})
+    result = invoke("--config_file", path, "--check")
+    assert result.exit_code == 1
+    assert "module 'still_nat' cannot be imported: No module named 'nat'" in result.output
+    assert "from rollbus.harness import" in result.output
+
+
+def test_a_module_that_breaks_when_it_is_imported_is_named_with_its_line(tmp_path: Path) -> None:
+    (tmp_path / "torn.py").write_text("value = 1\ndef x(:\n")
+    path = written(tmp_path, rollbus={"imports": ["torn"]})
+    result = invoke("--config_file", path, "--check")
+    assert result.exit_code == 1
+    assert "module 'torn' cannot be imported: SyntaxError: invalid syntax (torn.py, line 2)" in result.output
+
+
+def test_a_run_configuration_in_the_file_is_refused(tmp_path: Path) -> None:
+    path = written(tmp_path)
+    result = invoke("--config_file", path, "--check", "-o", "finetuning.run_configuration.config_file", "x")
+    assert result.exit_code == 1
+    assert "finetuning.run_configuration: is set by the command line" in result.output
+
+
+def test_check_counts_the_examples_of_a_validation_configuration(tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    other = tmp_path / "other" / "config.yml"
+    other.write_text(yaml.safe_dump(document(tmp_path / "other", examples=5)))
+    result = invoke("--config_file", written(tmp_path), "--check", "--validation_config_file", other)
+    assert result.exit_code == 0, result.output
+    assert f"validation {other}: 5 examples" in result.output
 
 
 def test_every_option_reaches_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ from rollbus.producers import Episode, Recorder
 from rollbus.resample_allowance import Allowance, limited
 from rollbus.schemas.events import Message
 from rollbus.schemas.groups import ResampleRequested
+from rollbus.streams.cancelling import is_being_cancelled
 from rollbus.streams.threads import Threads
 
 logger = logging.getLogger(__name__)
@@ -102,8 +103,7 @@ class Resampler:
         except (Exception, SystemExit) as error:  # a user's agent may raise anything
             self._failed(request, error)
         except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
+            if is_being_cancelled():
                 raise
             self._failed(request, error)  # of a task of the agent's own: nobody has cancelled the attempt
 

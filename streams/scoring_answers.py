@@ -14,6 +14,7 @@ from typing import Any
 from rollbus.schemas.config import RewardConfig
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.trajectories import Trajectory
+from rollbus.streams.cancelling import is_being_cancelled
 from rollbus.streams.rewards.contract import LARGEST, Ask, RewardContext, RewardFunction
 from rollbus.streams.rewards.registry import Registry, function_of
 from rollbus.streams.threads import Threads
@@ -114,8 +115,7 @@ class Asker:
         except (Exception, SystemExit) as error:  # a user's function may raise anything
             return _raised(context.name, error)
         except asyncio.CancelledError as error:
-            task = asyncio.current_task()
-            if task is not None and task.cancelling():
+            if is_being_cancelled():
                 raise
             return _raised(context.name, error)  # of a task of the function's own: nobody has cancelled this one
 

@@ -17,6 +17,7 @@ from rollbus.schemas.codec import decode, encode
 from rollbus.schemas.control import ConfigApplied, Tick
 from rollbus.schemas.topics import Topic
 from rollbus.streams import names
+from rollbus.streams.cancelling import is_being_cancelled
 from rollbus.streams.changelog_kafka import read_partition
 from rollbus.streams.output_kafka import Row, new_producer, stop_producer, write
 from rollbus.streams.settings import StreamSettings
@@ -56,6 +57,11 @@ class Ticker:
         self._applied: dict[str, str] = {}
         list(config_changes(configs, {}))  # a wrong one is refused here
 
+    @property
+    def wanted(self) -> bool:
+        """Whether it is this process that should tick."""
+        return self._wanted.is_set()
+
     def want(self, wanted: bool) -> None:
         """Tick from now on, or stand back after the tick that is being written."""
         if not wanted:
@@ -88,6 +94,10 @@ class Ticker:
                 pause = self._settings.session_timeout_s
             except (KafkaError, TimeoutError, OSError) as error:
                 logger.warning("ticking failed, beginning anew in %.0f s error=%r", pause, error)
+            except (Exception, asyncio.CancelledError) as error:  # a clock must not stop for what nobody thought of
+                if isinstance(error, asyncio.CancelledError) and is_being_cancelled():
+                    raise
+                logger.error("ticking failed, beginning anew in %.0f s", pause, exc_info=error)
             finally:
                 await stop_producer(producer)
             await asyncio.sleep(pause)

@@ -25,6 +25,7 @@ from rollbus.schemas.errors import ConfigurationError, DataLossError, RollbusErr
 from rollbus.schemas.topics import topic_of
 from rollbus.streams import changelog_kafka, names
 from rollbus.streams.batch import Batch, Partition
+from rollbus.streams.cancelling import is_being_cancelled
 from rollbus.streams.metrics import PartitionMetrics
 from rollbus.streams.output_kafka import Row, new_producer, partition_count, partition_of, stop_producer, write
 from rollbus.streams.processing import Encoded, StagePartition
@@ -163,7 +164,7 @@ class Runner:
                     logger.warning("fenced id=%s position=%d", self._id, self._position)
                     wait = self._settings.session_timeout_s
                 except (Exception, asyncio.CancelledError) as error:
-                    if isinstance(error, asyncio.CancelledError) and _is_being_cancelled():
+                    if isinstance(error, asyncio.CancelledError) and is_being_cancelled():
                         raise
                     if self._is_hopeless(error):
                         self._on_fatal(self._hopeless(error))
@@ -359,12 +360,6 @@ class Runner:
         )
         stopped.__cause__ = error
         return stopped
-
-
-def _is_being_cancelled() -> bool:
-    """Say whether it is this task that was cancelled, and not something that it waited for."""
-    task = asyncio.current_task()
-    return task is not None and bool(task.cancelling())
 
 
 def _is_full(batch: Batch) -> bool:

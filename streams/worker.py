@@ -193,6 +193,8 @@ class Worker:
         runners = [runner for app in self.apps for runner in app.runners.values()]
         ends = await self._ends.of([runner.partition for runner in runners])
         places = []
+        if self.ticker.wanted:
+            places.append(("ticker", self.ticker.last.number if self.ticker.last else -1, True))
         for runner in runners:
             end = ends.get(runner.partition)
             if end is not None:

@@ -2,6 +2,9 @@
 
 import asyncio
 import itertools
+from collections.abc import AsyncIterator
+from typing import Any
+from unittest.mock import AsyncMock
 
 import pytest
 from hypothesis import given
@@ -10,9 +13,11 @@ from hypothesis import strategies as st
 from rollbus.schemas.config import AssemblyConfig
 from rollbus.schemas.control import ConfigApplied, Tick
 from rollbus.schemas.errors import ConfigurationError
+from rollbus.streams import ticker_kafka
 from rollbus.streams.settings import StreamSettings
 from rollbus.streams.ticker import config_changes, next_tick
 from rollbus.streams.ticker_kafka import Ticker
+from rollbus.streams.worker import Worker
 
 
 def run(clocks: list[int], interval_ms: int = 1_000) -> list[Tick]:
@@ -79,3 +84,35 @@ async def test_a_tick_that_is_being_written_may_end_before_the_ticker_stops() ->
     await asyncio.sleep(0.01)
     await ticker.stop()
     assert written == ["tick"]
+
+
+@pytest.mark.parametrize("error", [ValueError("nobody thought of it"), asyncio.CancelledError()])
+async def test_an_error_that_nobody_thought_of_stops_no_clock(
+    error: BaseException, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Broker:
+        def __getattr__(self, name: str) -> Any:
+            return AsyncMock()
+
+    async def no_rows(*place: Any) -> AsyncIterator[tuple[bytes, bytes]]:
+        for row in ():
+            yield row
+
+    monkeypatch.setattr(ticker_kafka, "new_producer", lambda settings, name: Broker())
+    monkeypatch.setattr(ticker_kafka, "read_partition", no_rows)
+    monkeypatch.setattr(ticker_kafka, "write", AsyncMock(side_effect=[error, None]))
+    monkeypatch.setattr(ticker_kafka, "RETRY_S", 0.0)
+    ticker = Ticker(StreamSettings())
+    ticker.want(True)
+    async with asyncio.timeout(5):
+        while ticker.last is None:  # noqa: ASYNC110 - looks at what the ticker does
+            await asyncio.sleep(0)
+    await ticker.stop()
+
+
+async def test_a_clock_that_stands_is_seen_by_the_watchdog_of_who_should_turn_it() -> None:
+    worker = Worker(StreamSettings(), [])
+    assert await worker._places() == []
+    worker.ticker._wanted.set()
+    worker.ticker.last = next_tick(None, wall_clock_ms=1, interval_ms=1_000)
+    assert await worker._places() == [("ticker", 0, True)]

@@ -21,14 +21,18 @@ from rollbus.local.clickhouse_errors import (
 _TOKEN = re.compile(
     rb"""
       (?P<skip> \s+ | --[^\n]* | \#[ !][^\n]* | /\*.*?(?:\*/|\Z) )
-    | (?P<string> '(?:[^'\\]|\\.|'')*' | \$(?P<tag>\w*)\$.*?\$(?P=tag)\$ )
-    | (?P<name> [A-Za-z_][A-Za-z0-9_$]* | `(?:[^`\\]|\\.|``)*` | "(?:[^"\\]|\\.|"")*" )
+    | (?P<string> '(?:[^'\\]|\\(?:.|\Z)|'')*+(?:'|\Z) )
+    | (?P<heredoc> \$\w*\$ )
+    | (?P<name> [A-Za-z_][A-Za-z0-9_$]*
+        | `(?:[^`\\]|\\(?:.|\Z)|``)*+(?:`|\Z) | "(?:[^"\\]|\\(?:.|\Z)|"")*+(?:"|\Z) )
     | (?P<other> \d[\w.]* | . )
     """,
     re.VERBOSE | re.DOTALL,
 )
 
-_KINDS = ("skip", "string", "name", "other")
+"""A quote that nothing closes goes on to the end, so that each byte is looked at once, whatever it is a part of."""
+_HEREDOC = re.compile(rb"(?=(\$\w*\$))")
+_KINDS = ("skip", "string", "heredoc", "name", "other")
 
 STORABLE_ENGINES = frozenset(
     {
@@ -64,17 +68,26 @@ class InsertData:
 
 def tokens(sql: bytes) -> Iterator[Token]:
     """The tokens of SQL without white space and comments."""
-    depth = 0
-    for match in _TOKEN.finditer(sql):
+    depth, end = 0, 0
+    last_heredocs: dict[bytes, int] | None = None
+    while match := _TOKEN.match(sql, end):
         kind = next(name for name in _KINDS if match.group(name) is not None)
+        start, end = match.span()
         if kind == "skip":
             continue
-        text = match.group().decode("utf-8", errors="replace")
+        if kind == "heredoc":
+            if last_heredocs is None:
+                last_heredocs = {found.group(1): found.start() for found in _HEREDOC.finditer(sql)}
+            if last_heredocs[match.group()] >= end:
+                kind, end = "string", sql.index(match.group(), end) + len(match.group())
+            else:
+                kind, end = "other", start + 1
+        text = sql[start:end].decode("utf-8", errors="replace")
         if kind == "name" and text[0] not in '`"':
             text = text.upper()
         if text == ")":
             depth = max(0, depth - 1)
-        yield Token(kind, text, depth, match.start(), match.end())
+        yield Token(kind, text, depth, start, end)
         if text == "(":
             depth += 1
 

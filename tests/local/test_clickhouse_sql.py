@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollbus.local.clickhouse_errors import ClickHouseError
-from rollbus.local.clickhouse_sql import answer_format, has_second_statement, refuse_unservable, split_insert
+from rollbus.local.clickhouse_sql import answer_format, has_second_statement, refuse_unservable, split_insert, tokens
 
 
 @pytest.mark.parametrize(
@@ -120,3 +120,23 @@ def test_words_in_strings_comments_and_names_are_no_reason(sql: bytes) -> None:
 )
 def test_a_second_statement_is_one_after_a_semicolon(sql: bytes, second: bool) -> None:
     assert has_second_statement(sql) is second
+
+
+@pytest.mark.parametrize("piece", [b"'\\", b"`\\", b'"\\', b"$a%d$ ", b"$%d$", b"''", b"$"])
+def test_a_statement_that_is_never_closed_is_read_once_and_not_once_per_byte(piece: bytes) -> None:
+    sql = b"SELECT " + b"".join(piece % number if b"%" in piece else piece for number in range(100_000))
+    read = "".join(token.text for token in tokens(sql))  # minutes, where each quote looks for its end anew
+    assert read.upper().replace(" ", "") == sql.decode().upper().replace(" ", "")
+
+
+@pytest.mark.parametrize(
+    ("sql", "kinds"),
+    [
+        (b"SELECT $a$ $b$ $a$ 1", ["name", "string", "other"]),
+        (b"$a$ 'b", ["other", "name", "string"]),
+        (b"$$a$b$$ $a$", ["string", "other", "name"]),
+        (b"SELECT 'it''s \\' one' `a``b`", ["name", "string", "name"]),
+    ],
+)
+def test_strings_and_names_end_where_clickhouse_ends_them(sql: bytes, kinds: list[str]) -> None:
+    assert [token.kind for token in tokens(sql)] == kinds

@@ -52,10 +52,14 @@ from rollbus.schemas.errors import ConfigurationError
 _connect: Callable[[str], Any] = chdb.connect  # it says nothing of its types
 
 _REACHING_OUT = frozenset(
-    {"python", "file", "hascolumnintable", "catboostevaluate", "aiclassify", "aiembed", "aiextract", "aifilter",
+    {"file", "hascolumnintable", "catboostevaluate", "aiclassify", "aiembed", "aiextract", "aifilter",
      "aigenerate", "airedact", "aisimilarity", "aitranslate"}
 )  # fmt: skip
-"""Objects of this process, files of this machine, tables of other servers, models on disk and elsewhere."""
+"""Files of this machine, tables of other servers, models on disk and elsewhere. Table functions that reach out are
+asked of the engine: `readonly` refuses to read them, but DESCRIBE would still connect to learn their columns."""
+_OUTSIDE = """SELECT lower(name) FROM system.table_functions
+WHERE NOT allow_readonly AND lower(name) NOT IN (SELECT lower(name) FROM system.functions)"""
+"""`format` is both: as a table function it parses its own argument."""
 _PARAMETER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
 
@@ -93,6 +97,8 @@ class Engine:
         self._classify: Callable[[bytes], dict[str, Any]] = self._keeper._conn.classify_query
         self._classify_lock = threading.Lock()
         self._sessions = Sessions(self._open, lambda handle: handle.close())
+        outside = execute(self._keeper, _OUTSIDE)
+        self._reaching_out = _REACHING_OUT | set(outside.decode().split())
         self.version, self.timezone = execute(self._keeper, "SELECT version(), timezone()").decode().split()
 
     def run(self, request: Request) -> Answer:
@@ -160,7 +166,8 @@ class Engine:
             handle.close()
         for line in tree.lower().splitlines():
             kind, _, name = line.strip().partition(b" ")
-            if kind == b"function" and (found := name.partition(b" ")[0].decode(errors="replace")) in _REACHING_OUT:
+            found = name.partition(b" ")[0].decode(errors="replace")
+            if kind == b"function" and found in self._reaching_out:
                 raise refusal(READONLY, f"Function {found} is not served to user {READONLY_USER!r}")
 
     @contextmanager

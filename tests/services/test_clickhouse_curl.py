@@ -56,7 +56,7 @@ def test_rows_are_inserted_and_counted_in_the_summary(guarded: Guarded) -> None:
     "statement",
     ["DESCRIBE TABLE numbers", "SHOW TABLES", "EXISTS TABLE numbers", "EXPLAIN SELECT 1", "SHOW CREATE TABLE numbers",
      "(SELECT 1) UNION ALL SELECT 2", "WITH 1 AS one SELECT one", "FROM numbers SELECT id",
-     "SHOW SETTINGS LIKE 'max_t%'"],
+     "SHOW SETTINGS LIKE 'max_t%'", "SELECT format('{} of {}', 'one', name) FROM numbers LIMIT 1"],
 )  # fmt: skip
 def test_every_statement_that_reads_is_answered(guarded: Guarded, statement: str) -> None:
     for user in ("default", "readonly"):

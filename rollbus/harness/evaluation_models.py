@@ -105,3 +105,18 @@ class IntermediateStep(BaseModel):
     logprobs: Any = None
     """Of an LLM_END: OpenAI's log-probs with the token ids beside them; pass it on as `EpisodeItem.logprobs`."""
     metadata: dict[str, Any] = Field(default_factory=dict)
+
+    @property
+    def payload(self) -> "IntermediateStep":
+        """Return the step: the toolkit's stands in an envelope."""
+        return self
+
+    @property
+    def data(self) -> "IntermediateStep":
+        """Return what has `input`, `output` and `logprobs`."""
+        return self
+
+    @property
+    def function_ancestry(self) -> "IntermediateStep":
+        """Return what has `function_name`."""
+        return self

@@ -16,6 +16,7 @@ from rollbus.harness import (
     EvalOutputItem,
     FinetuneConfig,
     FinetuneRunConfig,
+    IntermediateStep,
     OpenAIMessage,
     Trainer,
     TrainerAdapter,
@@ -203,6 +204,15 @@ async def test_an_epoch_of_the_guides_builder_is_a_collection(monkeypatch: pytes
     found = await builder.finalize("test-run")
     assert [len(group) for group in found.trajectories] == [2]
     assert found.count() == 2
+
+
+def test_a_step_is_read_as_the_toolkits_builders_read_it() -> None:
+    step = IntermediateStep(
+        event_type="LLM_END", name="m", function_name="agent", input="?", output="!", logprobs={"content": []}
+    )
+    assert (step.payload.event_type, step.payload.name) == ("LLM_END", "m")
+    assert (step.data.input, step.payload.data.output, step.data.logprobs) == ("?", "!", {"content": []})
+    assert step.function_ancestry.function_name == "agent"
 
 
 def test_every_public_name_can_be_imported() -> None:

@@ -6,8 +6,10 @@ while its reader does.
 """
 
 import asyncio
+import contextlib
 import functools
 import inspect
+import threading
 from collections.abc import Callable
 from contextvars import Token
 from types import TracebackType
@@ -55,7 +57,7 @@ class EpisodeScope:
         """End the episode."""
         self._leave(error)
         if self._after is not None:
-            await asyncio.to_thread(self._after)
+            await _in_a_thread(self._after)
 
     def __call__(self, function: Function) -> Function:
         """Run each call of the function as an episode."""
@@ -157,6 +159,22 @@ class EpisodeScope:
         context.leave(token)
         if not episode.ended:
             episode.end(*stop_of(error))
+
+
+async def _in_a_thread(function: Callable[[], object]) -> None:
+    """Call it in a thread of its own: those of the loop's executor may be busy for long, or gone."""
+    loop, called = asyncio.get_running_loop(), asyncio.Event()
+
+    def run() -> None:
+        function()
+        with contextlib.suppress(RuntimeError):  # nobody waits any more, and the loop is closed
+            loop.call_soon_threadsafe(called.set)
+
+    try:
+        threading.Thread(target=run, name="rollbus-flush", daemon=True).start()
+    except RuntimeError:  # no thread can be started any more
+        return
+    await called.wait()
 
 
 def stop_of(error: BaseException | None) -> tuple[StopReason, str | None]:

@@ -1,5 +1,7 @@
 """What a host serves and passes on: metrics, the trace and the function in headers, and episodes that wait."""
 
+import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
 import pytest
@@ -83,3 +85,12 @@ async def test_a_sync_episode_is_out_when_its_block_is_left(sink: MemorySink) ->
         raise ZeroDivisionError
     assert recorder.counters["events_queued"] == 0
     assert recorder.close(5)
+
+
+async def test_a_sync_episode_does_not_depend_on_the_loops_executor(recorder: Recorder, sink: MemorySink) -> None:
+    executor = ThreadPoolExecutor(1)
+    executor.shutdown()
+    asyncio.get_running_loop().set_default_executor(executor)
+    async with recorder.episode(task="frozen", sync=True):
+        pass
+    assert len(sink.records("episode-events")) == 3

@@ -47,6 +47,12 @@ def number_of(value: Any) -> float | None:
     return found if isfinite(found) else None
 
 
+def worth_of(item: EvalOutputItem) -> float | None:
+    """Return an example's score and the rewards of its steps, as one number; None where there is none."""
+    parts = [number_of(value) for value in (item.score, *(getattr(item, "shaped_rewards", None) or ()))]
+    return None if None in parts else sum(part for part in parts if part is not None)
+
+
 class EvalOutput(BaseModel):
     """One evaluator's scores."""
 

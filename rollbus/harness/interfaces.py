@@ -7,7 +7,7 @@ from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
 from rollbus.harness.episodes import TrainingJobRef, TrainingJobStatus, TrajectoryCollection
-from rollbus.harness.evaluation_models import EvalOutputItem, EvaluationRunConfig, EvaluationRunOutput, number_of
+from rollbus.harness.evaluation_models import EvalOutputItem, EvaluationRunConfig, EvaluationRunOutput, worth_of
 from rollbus.harness.finetune_config import CurriculumLearningConfig, FinetuneConfig, FinetuneRunConfig
 from rollbus.harness.typed import TrainerAdapterConfig, TrainerConfig, TrajectoryBuilderConfig
 from rollbus.schemas.errors import ConfigurationError
@@ -184,7 +184,7 @@ class Trainer(ABC):
             return {"epoch": epoch, "avg_reward": None, "num_examples": 0, "error": str(error)}
         finally:
             builder.run_config = self.run_config
-        rewards = [reward for item in items.values() if (reward := number_of(item.score)) is not None]
+        rewards = [reward for item in items.values() if (reward := worth_of(item)) is not None]
         if not rewards:
             return {"epoch": epoch, "avg_reward": None, "num_examples": 0, "error": "no example has a score"}
         return {

@@ -349,6 +349,17 @@ async def test_validation_with_a_configuration_of_its_own_runs_that_one(tmp_path
     assert rows_of(tmp_path)[0]["avg_reward"] == 0.5, "training goes on with its own"
 
 
+async def test_validation_counts_the_rewards_of_steps_as_training_does(tmp_path: Path) -> None:
+    plain = document(tmp_path)
+    plain["eval"]["evaluators"]["good"]["function"] = f"{__name__}:shaped"
+    plain["workflow"] = {"_type": "python", "function": f"{__name__}:always_two"}
+    config = read(tmp_path, plain)
+    dataset = str(tmp_path / "train.json")
+    async with opened(config, memory_bus(config), Endpoint(), validation_dataset=dataset) as made:
+        metrics = await made.trainer.run_validation_evaluation(0, RUN)
+    assert metrics["rewards"] == [1.25, 1.25, 1.25]
+
+
 async def test_a_validation_configuration_brings_its_own_dataset(tmp_path: Path) -> None:
     other = tmp_path / "other"
     other.mkdir()

@@ -31,11 +31,13 @@ from rollbus.streams.state import Table
 Answers = Mapping[str, Answer]
 PARTS_GRACE_MS = 10 * 60_000
 """How long parts of a large trajectory are waited for; assembly writes them in one transaction."""
+LABEL_CHARACTERS = 2_000
+"""Of a label in a score."""
 
 _header = copier(
     Trajectory,
     Score,
-    *("location", "revision", "model", "tokens", "sampled_tokens", "longest_history_tokens"),
+    *("location", "revision", "labels", "model", "tokens", "sampled_tokens", "longest_history_tokens"),
     *("min_policy_version", "max_policy_version"),
     *("outcome", "value", "components", "reward_version", "error", "excluded", "config_hash"),
 )
@@ -228,6 +230,7 @@ def header(trajectory: Trajectory, location: Location) -> Score:
         trajectory,
         location=location,
         revision=0,
+        labels=_short(trajectory.labels),
         model=model.partition("@")[0],
         tokens=sum(lengths),
         sampled_tokens=sum(span.end - span.start for span in spans),
@@ -242,6 +245,13 @@ def header(trajectory: Trajectory, location: Location) -> Score:
         excluded=False,
         config_hash="",
     )
+
+
+def _short(labels: Mapping[str, str]) -> Mapping[str, str]:
+    """Cut labels that hold whole documents: a header must fit one record, and the trajectory has them in full."""
+    if all(len(value) <= LABEL_CHARACTERS for value in labels.values()):
+        return labels
+    return {name: value[:LABEL_CHARACTERS] for name, value in labels.items()}
 
 
 def _without_turns(old: Score, rewards: tuple[Reward, ...]) -> Trajectory:

@@ -114,6 +114,13 @@ def test_a_score_is_the_header_of_its_trajectory() -> None:
     assert score.location.offset == 1
 
 
+def test_a_header_fits_one_record_however_long_the_labels_of_its_trajectory_are() -> None:
+    labels = {"document": "text " * 400_000, "user": "u1"}
+    (score,) = scoring().feed(make_trajectory(labels=labels))
+    assert len(chunks.split(encode(score))) == 1
+    assert (score.labels["user"], labels["document"].startswith(score.labels["document"])) == ("u1", True)
+
+
 def test_components_are_weighted_summed_and_clipped() -> None:
     rewards = (RewardConfig(weight=2.0), component("half", weight=-1.0))
     (score,) = scoring(*rewards).feed(make_trajectory(reward=1.0))

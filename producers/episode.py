@@ -192,7 +192,7 @@ class Episode:
         texts = {
             "arguments": redactor.text(_as_text(arguments), "tool_calls") or "",
             "result": redactor.text(_as_text(result), "tool_calls"),
-            "error": redactor.text(_as_text(error), "errors"),
+            "error": redactor.text(self.recorder.without_secrets(_as_text(error)), "errors"),
         }
         if redactor.error is not None:
             self.recorder.guard.failed("redact", redactor.error)
@@ -212,7 +212,7 @@ class Episode:
             if not self.recording:
                 return
             if self._owner:
-                text = Redactor(self.recorder.privacy).text(text_of(error), "errors")
+                text = Redactor(self.recorder.privacy).text(self.recorder.without_secrets(text_of(error)), "errors")
                 writers = tuple(sorted({self._writer_id, *self._other_writers}))
                 self.emit(EpisodeEnded, {"stop_reason": stop_reason, "error": text, "writer_ids": writers})
             self.close_writer()

@@ -40,6 +40,7 @@ def wrap_client(
 ) -> Client:
     """Return a recorded twin of the client; raises where the object has no `chat.completions.create`."""
     capture = Capture(recorder, episode, function, mode, hide_injected, str(getattr(client, "base_url", "")))
+    recorder.keep_secret(getattr(client, "api_key", None))
     twin = object.__new__(_recorded_class(type(client), capture))
     twin.__dict__.update(
         {name: value for name, value in vars(client).items() if getattr(value, "_client", None) is not client}

@@ -27,6 +27,8 @@ from rollbus.producers.sink import EventSink
 
 Client = TypeVar("Client")
 Function = TypeVar("Function", bound=Callable[..., Any])
+SECRET, MIN_SECRET_CHARACTERS = "[api key]", 8
+"""What stands for a client's key; shorter ones are placeholders."""
 SYNC_FLUSH_S = 5.0
 """How long a `sync` episode may hold its caller back while the broker is away."""
 
@@ -52,6 +54,7 @@ class Recorder:
         self.guard = Guard(self.counts)
         self.writer_id = new_id()
         """New per process start and fork."""
+        self._secrets: set[str] = set()
         self.bind = context.bind
         self.function = context.function
         self.outbox = Outbox(settings, make_sink, self.counts, clock_ms, lambda: self.writer_id)
@@ -213,6 +216,17 @@ class Recorder:
             self.counts.add("calls_outside_episode")
             return None
         return self.guard.call("tool", episode.tool, name, default=None, **fields)
+
+    def keep_secret(self, secret: object) -> None:
+        """Take this text out of every error that is recorded: a key that servers may repeat."""
+        if isinstance(secret, str) and len(secret) >= MIN_SECRET_CHARACTERS:
+            self._secrets.add(secret)
+
+    def without_secrets(self, text: str | None) -> str | None:
+        """Return an error's text as it may be recorded."""
+        for secret in tuple(self._secrets) if text else ():
+            text = (text or "").replace(secret, SECRET)
+        return text
 
     # Running
 

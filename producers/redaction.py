@@ -41,7 +41,7 @@ class Redactor:
         """Remember nothing changed so far."""
         self._privacy = privacy
         self.changed = False
-        self.error: Exception | None = None
+        self.error: BaseException | None = None
         """The last thing that `redact` raised."""
 
     def text(self, text: str | None, field: Field) -> str | None:
@@ -56,7 +56,7 @@ class Redactor:
             masked = self._privacy.redact(text)
             if not isinstance(masked, str):
                 raise TypeError(f"redact returned {type(masked).__name__} instead of str")
-        except Exception as error:  # the host's code: whatever it raises, nothing may leak
+        except (Exception, SystemExit) as error:  # the host's code: whatever it raises, nothing may leak
             self.error, self.changed = error, True
             return REDACTION_FAILED
         self.changed = self.changed or masked != text

@@ -72,7 +72,7 @@ class Draft:
     prompt: tuple[Message, ...]
     completion: Message
     fields: Mapping[str, Any]
-    redaction_error: Exception | None = None
+    redaction_error: BaseException | None = None
 
 
 def drafts_of(exchange: Exchange, privacy: Privacy) -> list[Draft]:

@@ -98,7 +98,7 @@ class Server:
         """A client of this server."""
         http = httpx.Client(transport=httpx.MockTransport(self._answer))
         return openai.OpenAI(
-            api_key="k", base_url="http://server/v1", http_client=http, **{"max_retries": 0, **options}
+            base_url="http://server/v1", http_client=http, **{"api_key": "k", "max_retries": 0, **options}
         )
 
     def async_client(self) -> openai.AsyncOpenAI:

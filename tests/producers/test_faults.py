@@ -1,10 +1,13 @@
 """Whatever breaks, the host's calls go through, memory stays bounded, and the counters add up."""
 
 import logging
+import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import httpx
+import openai
 import pytest
 
 from rollbus.producers import MemorySink, Outbound, Recorder, init
@@ -62,7 +65,7 @@ def test_a_redaction_that_changes_nothing_costs_nothing(sink: MemorySink, server
     assert all(turn.trainable for turn in turns(sink))
 
 
-@pytest.mark.parametrize("redact", [lambda text: 1 / 0, lambda text: None, lambda text: text.encode()])
+@pytest.mark.parametrize("redact", [lambda text: 1 / 0, sys.exit, lambda text: None, lambda text: text.encode()])
 def test_a_failing_redaction_lets_nothing_out(sink: MemorySink, server: Server, redact: Any) -> None:
     recorder = init(sink=sink, redact=redact)
     run_episodes(recorder, server)
@@ -73,6 +76,27 @@ def test_a_failing_redaction_lets_nothing_out(sink: MemorySink, server: Server, 
     assert [turn.untrainable_reason for turn in turns(sink)] == ["redaction_failed"] * 2
     assert recorder.counters["hook_errors.redact"] >= 2
     assert_adds_up(recorder)
+
+
+def test_a_key_that_the_server_repeats_in_its_error_is_not_recorded(sink: MemorySink, server: Server) -> None:
+    server.script = lambda body: httpx.Response(401, json={"error": {"message": "no such key: sk-very-secret"}})
+    recorder = init(sink=sink)
+    client = recorder.wrap(server.client(api_key="sk-very-secret"))
+
+    @recorder.episode
+    def agent() -> None:
+        try:
+            client.chat.completions.create(model="agent", messages=HELLO)
+        except openai.AuthenticationError as error:
+            recorder.tool("ask", error=str(error))
+            raise
+
+    with pytest.raises(openai.AuthenticationError):
+        agent()
+    assert recorder.close(5)
+    sent = b"".join(record.value for record in sink.sent)
+    assert b"no such key: [api key]" in sent
+    assert b"sk-very-secret" not in sent
 
 
 class BrokenSink(MemorySink):

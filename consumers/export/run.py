@@ -118,17 +118,17 @@ def _share(text: str) -> float:
 
 def _rows(request: ExportRequest, selected: Iterable[Selected], left_out: "Counter[str]") -> Iterator[Row]:
     if request.kind == "trajectories":
-        return (_trajectory_row(one, left_out) for one in selected)
+        return (_trajectory_row(request, one, left_out) for one in selected)
     if request.kind == "sft":
         return (row for one in selected for row in _sft_rows(request, one, left_out))
     return _dpo_rows(request, selected, left_out)
 
 
-def _trajectory_row(one: Selected, left_out: "Counter[str]") -> Row:
+def _trajectory_row(request: ExportRequest, one: Selected, left_out: "Counter[str]") -> Row:
     whole = [_chat(exchange) for exchange in longest(_found(one, left_out))]
     row = {**one.facts, "labels": dict(one.facts["labels"]), "components": dict(one.facts["components"])}
     row |= {"conversations": [conversation for conversation in whole if conversation is not None], "tools": one.tools}
-    return row | ({"histories": [asdict(history) for history in one.histories]} if one.histories else {})
+    return row | ({"histories": [asdict(history) for history in one.histories]} if request.tokens else {})
 
 
 def _sft_rows(request: ExportRequest, one: Selected, left_out: "Counter[str]") -> Iterator[Row]:

@@ -1,8 +1,13 @@
-"""Rows → JSONL or Parquet files, with their number of rows and the hash of their bytes."""
+"""Rows → JSONL or Parquet files, with their number of rows and the hash of their bytes.
+
+What reads them takes the columns, and what their values are made of, from the beginning of a file. So in JSONL the rows
+that are the first to have a field stand before all others, and Parquet has the columns that a later row may need.
+"""
 
 import hashlib
 import json
-from collections.abc import Iterable
+import shutil
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from datetime import datetime
 from pathlib import Path
@@ -33,10 +38,12 @@ _MESSAGES = pa.list_(
         }
     )
 )
+_MESSAGE_COLUMNS = frozenset({"messages", "prompt", "completion", "chosen", "rejected"})
+"""Rows that have one of these have `tools` too, where tools were offered."""
 _TEXT, _LONG, _REAL = pa.string(), pa.int64(), pa.float64()
 _TIME = pa.timestamp("ms", tz="UTC")
 _TYPES: dict[str, pa.DataType] = {
-    **dict.fromkeys(("messages", "prompt", "completion", "chosen", "rejected"), _MESSAGES),
+    **dict.fromkeys(_MESSAGE_COLUMNS, _MESSAGES),
     **dict.fromkeys(("turns", "tokens", "sampled_tokens", "min_policy_version", "policy_version", "step"), _LONG),
     **dict.fromkeys(("reward", "chosen_score", "rejected_score"), _REAL),
     **dict.fromkeys(("started_at", "ended_at"), _TIME),
@@ -83,11 +90,36 @@ def write_rows(folder: Path, name: str, rows: Iterable[dict[str, Any]], file_for
 
 def _jsonl(path: Path, rows: Iterable[dict[str, Any]]) -> int:
     count = 0
-    with path.open("w") as file:
-        for row in rows:
-            file.write(json.dumps(row, ensure_ascii=False, default=_time) + "\n")
-            count += 1
+    known: set[tuple[str, ...]] = set()
+    rest = path.with_name(path.name + ".rest")
+    try:
+        with path.open("wb") as first, rest.open("w+b") as others:
+            for row in rows:
+                line = json.dumps(row, ensure_ascii=False, default=_time).encode() + b"\n"
+                fields = set(_fields(row))
+                (others if fields <= known else first).write(line)
+                known |= fields
+                count += 1
+            others.seek(0)
+            shutil.copyfileobj(others, first)
+    finally:
+        rest.unlink(missing_ok=True)
     return count
+
+
+def _fields(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """Yield the fields that hold something, at any depth."""
+    if isinstance(value, dict):
+        for name, each in value.items():
+            yield from _fields(each, (*path, name))
+    elif isinstance(value, list):
+        if not value or not isinstance(value[0], dict | list):
+            yield from [path] if value else []
+        else:
+            for each in value:
+                yield from _fields(each, path)
+    elif value is not None:
+        yield path
 
 
 def _parquet(path: Path, rows: Iterable[dict[str, Any]]) -> int:
@@ -108,7 +140,9 @@ def _parquet(path: Path, rows: Iterable[dict[str, Any]]) -> int:
 
 def _write_group(path: Path, writer: pq.ParquetWriter | None, rows: list[dict[str, Any]]) -> pq.ParquetWriter:
     if writer is None:
-        names = list(dict.fromkeys(name for row in rows for name in row))
+        names = dict.fromkeys(name for row in rows for name in row)
+        if not _MESSAGE_COLUMNS.isdisjoint(names):
+            names["tools"] = None
         writer = pq.ParquetWriter(
             path, pa.schema({name: _TYPES.get(name, _TEXT) for name in names}), compression="zstd"
         )

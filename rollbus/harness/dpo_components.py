@@ -82,6 +82,7 @@ class NeMoCustomizerTrainerAdapterConfig(TrainerAdapterConfig, name="nemo_custom
     deploy_on_completion: bool = False
     deployment_config: NIMDeploymentConfig = NIMDeploymentConfig()
     poll_interval_seconds: float = Field(default=30.0, gt=0)
+    deployment_timeout_seconds: float = Field(default=1800.0, gt=0, description="Until the deployment must be ready.")
 
     @field_validator("entity_host", "datastore_host")
     @classmethod

@@ -8,6 +8,7 @@ import asyncio
 import json
 import logging
 import os
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -147,7 +148,27 @@ class NeMoCustomizerTrainerAdapter(TrainerAdapter):
             "config": {"model": model, "nim_deployment": nim},
         }
         await self._services.deploy(body)
+        await self._until_ready(name)
         logger.info("Deployed %s as %s", model, name)
+
+    async def _until_ready(self, name: str) -> None:
+        """Wait for a deployment; raises UnavailableError where it fails or takes too long: `--resume` asks again."""
+        began, limit = time.monotonic(), self.config.deployment_timeout_seconds
+        told = "no answer"
+        while time.monotonic() - began < limit:
+            try:
+                state, told = await self._services.deployment_state(self.config.namespace, name)
+            except UnavailableError as error:
+                logger.warning("%s", error)
+            else:
+                if state == "ready":
+                    return
+                if state == "failed":
+                    raise UnavailableError(f"the deployment {name} failed: {told}; its model is trained and kept")
+            await asyncio.sleep(min(self.config.poll_interval_seconds, limit))
+        raise UnavailableError(
+            f"the deployment {name} is not ready after {limit:g} s: {told}; see `deployment_timeout_seconds`"
+        )
 
     def _rows(self, trajectories: TrajectoryCollection) -> Iterator[dict[str, Any]]:
         for group in trajectories.trajectories:

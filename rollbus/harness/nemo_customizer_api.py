@@ -69,6 +69,12 @@ class NeMoServices:
         """Serve a model; one that is served already stays."""
         await self._post(f"{self._entity}/v1/deployment/model-deployments", body, may_exist=True)
 
+    async def deployment_state(self, namespace: str, name: str) -> tuple[str, str]:
+        """Return how a deployment stands, in a word and in a sentence."""
+        answer = await self._send("GET", f"{self._entity}/v1/deployment/model-deployments/{namespace}/{name}")
+        found = _check(answer).get("status_details") or {}
+        return str(found.get("status", "")).lower(), str(found.get("description", ""))
+
     async def _post(self, url: str, body: Mapping[str, Any], *, may_exist: bool = False) -> dict[str, Any]:
         return _check(await self._send("POST", url, json=dict(body)), may_exist=may_exist)
 

@@ -15,6 +15,9 @@ class NeMoServer:
     """Answers each question about a job with the next of `states`; the last one stays."""
 
     states: list[dict[str, Any]] = field(default_factory=lambda: [{"status": "completed", "percentage_done": 100.0}])
+    deployments: list[str] = field(default_factory=lambda: ["ready"])
+    """How the deployment stands when it is asked about; the last one stays."""
+    asked_deployment: int = 0
     known: set[str] = field(default_factory=set)
     """Names that are there already."""
     files: dict[str, str] = field(default_factory=dict)
@@ -46,6 +49,11 @@ class NeMoServer:
     async def deployment(self, request: web.Request) -> web.Response:
         body = await request.json()
         return self._created(request.path, str(body["name"]), body)
+
+    async def deployed(self, request: web.Request) -> web.Response:
+        state = self.deployments[min(self.asked_deployment, len(self.deployments) - 1)]
+        self.asked_deployment += 1
+        return web.json_response({"status_details": {"status": state, "description": f"it is {state}"}})
 
     async def create_repo(self, request: web.Request) -> web.Response:
         self.posted.append((request.path, await request.json()))
@@ -84,6 +92,7 @@ async def serving(server: NeMoServer) -> AsyncIterator[NeMoServer]:
     app.router.add_get("/v1/customization/jobs", server.list_jobs)
     app.router.add_get("/v1/customization/jobs/{job}/status", server.status)
     app.router.add_post("/v1/deployment/model-deployments", server.deployment)
+    app.router.add_get("/v1/deployment/model-deployments/team/{name}", server.deployed)
     app.router.add_post(f"{hub}/repos/create", server.create_repo)
     app.router.add_post(hub + "/datasets/{owner}/{name}/preupload/{revision}", server.preupload)
     app.router.add_post(hub + "/datasets/{owner}/{name}/commit/{revision}", server.commit)

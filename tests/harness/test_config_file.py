@@ -10,11 +10,12 @@ import yaml
 from rollbus.harness.art_components import ARTTrainerAdapterConfig, ARTTrajectoryBuilderConfig
 from rollbus.harness.config_file import load_configuration
 from rollbus.harness.configuration import Configuration
+from rollbus.harness.dpo_components import NeMoCustomizerTrainerAdapterConfig
 from rollbus.schemas.errors import ConfigurationError
 from tests.harness import guide_components
 
 GUIDES = Path(__file__).parent / "guides"
-ENVIRONMENT = {"TRAINING_API_KEY": "s3cret"}
+ENVIRONMENT = {"TRAINING_API_KEY": "s3cret", "NVIDIA_API_KEY": "s3cret"}
 
 
 def load(path: Path, *overrides: tuple[str, str]) -> Configuration:
@@ -50,6 +51,13 @@ def test_the_extending_guides_configuration_is_read_with_its_environment() -> No
     assert adapter.backend.batch_size == 8
     assert adapter.backend.timeout == 3600
     assert config.finetuning.curriculum_learning.enabled
+
+
+def test_the_dpo_guides_configuration_is_read_as_it_stands() -> None:
+    config = load(GUIDES / "dpo.yml")
+    adapter = config.trainer_adapters["nemo_adapter"]
+    assert isinstance(adapter, NeMoCustomizerTrainerAdapterConfig)
+    assert (adapter.deployment_timeout_seconds, adapter.hyperparameters.learning_rate) == (1800.0, 5e-6)
 
 
 @pytest.mark.parametrize("fragment", yaml.safe_load((GUIDES / "fragments.yml").read_text()), ids=json.dumps)

@@ -154,6 +154,28 @@ async def test_a_job_is_submitted_watched_and_deployed(tmp_path: Path) -> None:
     assert len(exported) == 6
 
 
+async def test_a_deployment_is_waited_for_until_it_is_ready(tmp_path: Path) -> None:
+    async with serving(NeMoServer(deployments=["pending", "pending", "ready"])) as server:
+        (status,) = await run(configured(tmp_path, server.url), tmp_path)
+    assert (status.status, server.asked_deployment) == (TrainingStatusEnum.COMPLETED, 3)
+
+
+@pytest.mark.parametrize(
+    ("state", "message"),
+    [
+        ("failed", "deployment team-model-1 failed: it is failed"),
+        ("pending", "is not ready after 0.05 s: it is pending"),
+    ],
+)
+async def test_a_deployment_that_does_not_come_about_says_so(tmp_path: Path, state: str, message: str) -> None:
+    async with serving(NeMoServer(deployments=[state])) as server:
+        config = configured(tmp_path, server.url)
+        adapter = config.trainer_adapters["a"]
+        changed = adapter.model_copy(update={"deployment_timeout_seconds": 0.05})
+        with pytest.raises(UnavailableError, match=message):
+            await run(config.model_copy(update={"trainer_adapters": {"a": changed}}), tmp_path)
+
+
 async def test_a_run_has_one_job_however_often_it_is_submitted(tmp_path: Path) -> None:
     async with serving(NeMoServer()) as server:
         config = configured(tmp_path, server.url)

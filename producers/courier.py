@@ -121,7 +121,8 @@ class Courier:
                         self._sink = self._make_sink()
                         await self._sink.start()
                     frames = [frame for item in batch for frame in item.frames]
-                    self._delivery.delivered(batch, await self._sink.send(frames))
+                    refused = await self._sink.send(frames)
+                    self._delivery.delivered(batch, refused, healthy=getattr(self._sink, "reachable", True))
                     retry_s = RETRY_FIRST_S
                 except Exception as error:  # a sink of the host's may raise anything; it is asked again
                     self._unavailable(error)

@@ -250,8 +250,10 @@ class Delivery:
                 self._in_flight.append(item)
             return self._in_flight
 
-    def delivered(self, batch: list[Item], refused: frozenset[int]) -> None:
-        """Take a batch that the sink has off the books; `refused` are positions of its frames."""
+    def delivered(self, batch: list[Item], refused: frozenset[int], *, healthy: bool = True) -> None:
+        """Take a batch that the sink has off the books; `refused` are positions of its frames, and it is not `healthy`
+        where it only keeps them for now.
+        """
         taken = rejected = unmade = position = 0
         for item in batch:
             span = range(position, position + len(item.frames))
@@ -271,7 +273,7 @@ class Delivery:
             if rejected:
                 self.counters.add("events_dropped.refused_by_sink", rejected)
             self._in_flight = []
-            self.healthy = True
+            self.healthy = healthy
             for item in batch:
                 self._forget(item)
 

@@ -242,7 +242,7 @@ class Recorder:
 
     @property
     def healthy(self) -> bool | None:
-        """Whether the sink took the last events; None before the first."""
+        """Whether the sink took the last events, and not only its spool; None before the first."""
         return self._delivery.healthy
 
     def flush(self, timeout: float = 10.0) -> bool:

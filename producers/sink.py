@@ -1,8 +1,8 @@
 """Where encoded records go: the seam between the recorder and Kafka, with its in-memory twin.
 
 A sink is used by one task of one loop. `send` returns only when every record is safe or refused for good, so the
-order of calls is the order on the topic. A sink may also have `keep` (see `SpoolSink`), and `after_fork`, which is
-called in a child process to let go of what only the parent may use.
+order of calls is the order on the topic. A sink may also have `keep` and `reachable` (see `SpoolSink`), and
+`after_fork`, which is called in a child process to let go of what only the parent may use.
 """
 
 from collections.abc import Sequence

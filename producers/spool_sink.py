@@ -41,6 +41,8 @@ class SpoolSink:
         self._inner: EventSink | None = None
         self._spool: Spool | None = None
         self._started = False
+        self.reachable = True
+        """Whether the sink behind took the last records that it was given."""
         self._draining: asyncio.Task[None] | None = None
 
     async def start(self) -> None:
@@ -113,12 +115,17 @@ class SpoolSink:
                     inner = self._make_inner()
                     await inner.start()
                     self._inner = inner
-                return await self._inner.send(records)
+                refused = await self._inner.send(records)
+            self.reachable = True
+            return refused
         except TimeoutError as error:
+            self.reachable = False
             raise UnavailableError(f"no acknowledgement within {self._patience_s} s") from error
         except UnavailableError:
+            self.reachable = False
             raise
         except Exception as error:  # a sink of the host's may raise anything
+            self.reachable = False
             raise UnavailableError(f"the sink failed: {error!r}") from error
 
     async def _drop_inner(self) -> None:

@@ -230,6 +230,26 @@ def test_a_full_spool_is_sent_as_soon_as_there_is_a_broker(tmp_path: Path) -> No
     assert os.listdir(tmp_path) == []
 
 
+def test_a_recorder_whose_events_only_reach_the_disk_is_not_healthy(tmp_path: Path) -> None:
+    sink = MemorySink()
+    recorder = init(sink=sink, namespace="t.", spool_folder=tmp_path)
+    episode = recorder.start(task="t")
+    assert recorder.flush(5)
+    assert recorder.healthy
+    sink.available = False
+    episode.tool("x")
+    assert recorder.flush(5)
+    assert recorder.healthy is False
+    sink.available = True
+    for _ in range(500):
+        recorder.flush(0.01)
+        episode.tool("x")
+        if recorder.healthy:
+            break
+    assert recorder.healthy
+    assert recorder.close(5)
+
+
 def test_without_a_disk_for_the_spool_events_go_as_they_would_without_one(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("where a folder should be made")
     sink = MemorySink()

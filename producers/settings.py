@@ -37,6 +37,7 @@ class RecorderSettings:
     max_queue_events: int = 50_000
     max_queue_bytes: int = 128 * 1024 * 1024
     report_interval_s: float = 30.0
+    spool_bytes: int = 256 * 1024 * 1024
 
     @property
     def privacy(self) -> Privacy:
@@ -68,6 +69,7 @@ class RecorderSettings:
                 ),
                 (self.max_queue_events < 1, f"max_queue_events is {self.max_queue_events}; it must be at least 1"),
                 (self.max_queue_bytes < 1, f"max_queue_bytes is {self.max_queue_bytes}; it must be at least 1"),
+                (self.spool_bytes < 1, f"spool_bytes is {self.spool_bytes}; it must be at least 1"),
                 (self.report_interval_s <= 0, f"report_interval_s is {self.report_interval_s}; it must be above 0"),
             )
             if wrong

@@ -56,6 +56,7 @@ def init(
         max_queue_events=max_queue_events,
         max_queue_bytes=max_queue_bytes,
         report_interval_s=report_interval_s,
+        spool_bytes=spool_bytes,
     )
     connection = security or KafkaConnection()
     if bootstrap_servers is not None:
@@ -74,6 +75,6 @@ def init(
         from rollbus.producers.spool_sink import SpoolSink
 
         folder, owner = Path(spool_folder or ""), f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
-        return SpoolSink(make_direct, lambda: Spool(folder, owner=owner, quota_bytes=spool_bytes), counters)
+        return SpoolSink(make_direct, lambda: Spool(folder, owner=owner, quota_bytes=settings.spool_bytes), counters)
 
     return Recorder(settings, make_spooled if spool_folder is not None else make_direct, counters=counters)

@@ -26,6 +26,7 @@ from rollbus.harness.art_trajectory_builder import ARTTrajectoryBuilder
 from rollbus.harness.builder import Builder
 from rollbus.harness.config_file import load_configuration
 from rollbus.harness.configuration import Configuration
+from rollbus.harness.endpoint import json_path
 from rollbus.harness.episodes import TrainingJobStatus, TrainingStatusEnum, TrajectoryCollection
 from rollbus.harness.evaluation_run import examples_of
 from rollbus.harness.finetune_config import FinetuneRunConfig
@@ -76,8 +77,7 @@ class Components:
 def run_finetune(options: FinetuneOptions, console: Console | None = None) -> bool:
     """Run everything; False where a job failed. Raises what an operator must look at."""
     config = options.config
-    _require_enabled(config)
-    checked_settings(config)
+    _require_runnable(options)
     folder = state_folder(config)
     run_id = _run_id(config, folder, resume=options.resume)
     console = console or Console()
@@ -96,16 +96,10 @@ def run_finetune(options: FinetuneOptions, console: Console | None = None) -> bo
 def describe(options: FinetuneOptions) -> str:
     """Say in a few lines what a configuration would do; raises ConfigurationError where its datasets cannot be read."""
     config, run = options.config, options.run
-    _require_enabled(config)
-    checked_settings(config)
+    held_out = _require_runnable(options)
     tuning, builder = config.finetuning, builder_of(config)
     dataset = run.dataset or (config.eval.general.dataset and config.eval.general.dataset.file_path)
     examples, attempts = len(examples_of(config, run.dataset)), getattr(builder, "num_generations", "?")
-    held_out = 0
-    if run.validates:
-        other = run.validation_config_file
-        validated = load_configuration(Path(other), os.environ, run.override) if other else config
-        held_out = len(examples_of(validated, run.validation_dataset))
     return "\n".join(
         (
             f"builder {builder.type}: {attempts} attempts at each of {examples} examples of {dataset}",
@@ -254,9 +248,20 @@ def _run_id(config: Configuration, folder: Path, *, resume: bool) -> str:
     return run_id
 
 
-def _require_enabled(config: Configuration) -> None:
+def _require_runnable(options: FinetuneOptions) -> int:
+    """Raise ConfigurationError for what would be found only once everything runs; return the number held out."""
+    config, run = options.config, options.run
     if not config.finetuning.enabled:
         raise ConfigurationError("the configuration has no `finetuning` section with `enabled: true`")
+    checked_settings(config)
+    json_path(run.result_json_path)
+    if run.dataset is not None or config.eval.general.dataset is not None:
+        examples_of(config, run.dataset)
+    if not run.validates:
+        return 0
+    other = run.validation_config_file
+    validated = load_configuration(Path(other), os.environ, run.override) if other else config
+    return len(examples_of(validated, run.validation_dataset))
 
 
 def _brief(metrics: dict[str, Any]) -> dict[str, Any]:

@@ -119,6 +119,27 @@ def test_check_counts_the_examples_of_a_validation_configuration(tmp_path: Path)
     assert f"validation {other}: 5 examples" in result.output
 
 
+@pytest.mark.parametrize("check", [("--check",), ()])
+@pytest.mark.parametrize(
+    ("option", "value", "message"),
+    [
+        ("--result_json_path", "value", "must begin with $, as in $.value"),
+        ("-o", "eval.general.dataset.file_path none.json", "dataset none.json cannot be read as json"),
+        ("--validation_dataset", "torn.json", "torn.json cannot be read as json"),
+    ],
+)
+def test_what_cannot_run_is_found_before_anything_starts(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, check: tuple[str, ...], option: str, value: str, message: str
+) -> None:
+    monkeypatch.setattr(rollbus.harness.finetune, "Processes", None)
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "torn.json").write_text("{")
+    result = invoke("--config_file", written(tmp_path), *check, option, *value.split())
+    assert result.exit_code == 1
+    assert message in result.output, result.exception
+    assert not (tmp_path / ".rollbus").exists()
+
+
 def test_every_option_reaches_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[FinetuneOptions] = []
 

@@ -374,7 +374,7 @@ def test_what_another_tool_has_put_on_a_client_stays_in_force(
         asked.append(request["model"])
         return create(**request)
 
-    client.chat.completions.create = traced  # type: ignore[method-assign, assignment]
+    client.chat.completions.create = traced  # type: ignore[method-assign]
     wrapped = recorder.wrap(client)
     with recorder.episode(task="t"):
         answer = wrapped.chat.completions.create(model="agent", messages=HELLO)

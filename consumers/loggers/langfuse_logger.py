@@ -1,14 +1,25 @@
-"""Steps and evaluations → Langfuse scores of a session per run id; a score that comes again replaces itself."""
+"""Steps and evaluations → Langfuse scores of a session per run id; a score that comes again replaces itself.
 
+A record's scores go out in one request, which is answered before the next record is taken: what Langfuse's own queue
+cannot send it gives up without a word, and nobody would try again.
+"""
+
+import logging
 from datetime import UTC, datetime
 from typing import Any
 
 from langfuse import Langfuse
+from langfuse.api import IngestionEvent_ScoreCreate, ScoreBody
 
 from rollbus.consumers.loggers.protocol import evaluation_points, step_points
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.ids import stable_id
 from rollbus.schemas.steps import Evaluation, StepCompleted
+
+logger = logging.getLogger(__name__)
+
+_PASSING = frozenset({401, 403, 408, 429})
+"""What may be otherwise the next time, as every answer from 500 on; another refusal of one score is final."""
 
 
 class LangfuseLogger:
@@ -38,19 +49,30 @@ class LangfuseLogger:
         self._log(run, version, record.evaluated_at_ms, evaluation_points(record), policy_version=version)
 
     def close(self) -> None:
-        """Send what waits."""
-        self._client.flush()
+        """End the client; nothing waits to be sent."""
         self._client.shutdown()
 
     def _log(self, run_id: str, position: int, at_ms: int, points: dict[str, float], **metadata: int) -> None:
         session = f"{self._namespace}{run_id}"
-        for name, value in points.items():
-            self._client.create_score(
+        at = datetime.fromtimestamp(at_ms / 1000, UTC).isoformat()
+        scores = [
+            ScoreBody(
+                id=stable_id("langfuse", session, name, position),
+                session_id=session,
                 name=name,
                 value=value,
                 data_type="NUMERIC",
-                session_id=session,
-                score_id=stable_id("langfuse", session, name, position),
-                timestamp=datetime.fromtimestamp(at_ms / 1000, UTC),
                 metadata=metadata,
             )
+            for name, value in points.items()
+        ]
+        answer = self._client.api.ingestion.batch(
+            batch=[
+                IngestionEvent_ScoreCreate(id=stable_id("event", score.id or ""), timestamp=at, body=score)
+                for score in scores
+            ]
+        )
+        for error in answer.errors:
+            if error.status in _PASSING or error.status >= 500:
+                raise OSError(f"Langfuse did not take a score: {error.status} {error.message}")
+            logger.warning("passed over a score that Langfuse refuses status=%d error=%s", error.status, error.message)

@@ -1,6 +1,7 @@
 """Loggers against the trackers' own libraries, offline or with a scripted server, and a log that feeds them."""
 
 import asyncio
+import base64
 import json
 import threading
 import time
@@ -78,16 +79,23 @@ def test_wandb_without_a_key_that_it_takes_stops_the_start(monkeypatch: pytest.M
         WandbLogger("p", namespace="t.")
 
 
+KEYS = {base64.b64encode(pair).decode() for pair in (b"public:secret", b"again:secret")}
+"""A process has one client of Langfuse's for a public key."""
+
+
 class Tracker(BaseHTTPRequestHandler):
     """Answers as Langfuse does where keys are right, and keeps what it was sent."""
 
     def do_GET(self) -> None:
-        accepted = "cHVibGljOnNlY3JldA==" in self.headers.get("Authorization", "")  # public:secret
+        accepted = self.headers.get("Authorization", "")[6:] in KEYS
         project = {"id": "p", "name": "p", "organization": {"id": "o", "name": "o"}, "metadata": {}}
         self._answer(200 if accepted else 401, {"data": [project]} if accepted else {"message": "no"})
 
     def do_POST(self) -> None:
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self.server.is_down:  # type: ignore[attr-defined]
+            self._answer(404, {"message": "not now"})
+            return
         self.server.received.extend(body["batch"])  # type: ignore[attr-defined]
         self._answer(207, {"successes": [{"id": event["id"], "status": 201} for event in body["batch"]], "errors": []})
 
@@ -106,7 +114,7 @@ class Tracker(BaseHTTPRequestHandler):
 @pytest.fixture
 def tracker() -> Iterator[Any]:
     server: Any = ThreadingHTTPServer(("127.0.0.1", 0), Tracker)
-    server.received = []
+    server.received, server.is_down = [], False
     thread = threading.Thread(target=server.serve_forever)
     thread.start()
     yield server
@@ -125,6 +133,18 @@ def test_langfuse_gets_scores_with_ids_of_their_own(tracker: Any) -> None:
     assert {score["sessionId"] for score in scores} == {"t.main"}
     assert len(loss) == 2
     assert len({score["id"] for score in loss}) == 1, "a score that comes again replaces itself"
+
+
+def test_a_langfuse_that_takes_nothing_fails_so_that_it_is_asked_again(tracker: Any) -> None:
+    url = f"http://127.0.0.1:{tracker.server_port}"
+    logger = LangfuseLogger(namespace="t.", public_key="again", secret_key="secret", base_url=url)
+    tracker.is_down = True
+    with pytest.raises(Exception, match="not now"):
+        logger.log_step(STEP)
+    tracker.is_down = False
+    logger.log_step(STEP)
+    logger.close()
+    assert "train/loss" in {event["body"]["name"] for event in tracker.received}
 
 
 def test_langfuse_with_other_keys_stops_the_start(tracker: Any) -> None:

@@ -3,8 +3,8 @@
 import asyncio
 import logging
 from collections.abc import AsyncIterator, Iterable
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass, replace
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
@@ -12,13 +12,20 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.errors import InvalidConfigurationError, KafkaError, TopicAlreadyExistsError, for_code
 
-from rollbus.schemas.errors import ConfigurationError, RejectedError, UnavailableError
+from rollbus.schemas.chunks import is_chunk
+from rollbus.schemas.codec import decode, record_name
+from rollbus.schemas.control import Tick
+from rollbus.schemas.errors import ConfigurationError, RecordError, RejectedError, UnavailableError
+from rollbus.schemas.topics import STAGE_INPUTS
 from rollbus.streams.settings import StreamSettings
 from rollbus.streams.topics import TopicSpec, mismatches, topic_specs
 
 logger = logging.getLogger(__name__)
 
 VISIBLE_TRIES, VISIBLE_PAUSE_S = 100, 0.1
+POLL_MS = 200
+LOOKED_AT = 100_000
+"""Records among which the first tick is looked for: ticks come every second wherever a worker runs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +43,8 @@ class TopicDescription:
     end_offsets: tuple[int, ...]
     oldest_timestamp_ms: int | None
     """When the oldest record that still exists was written; None in an empty topic."""
+    oldest_tick: int | None = None
+    """Number of the oldest tick that still exists: from there on a replay knows the time. None where there is none."""
 
     @property
     def records(self) -> int:
@@ -101,14 +110,19 @@ async def describe_topics(settings: StreamSettings, stages: Iterable[Any] = ()) 
     async with _admin(settings) as admin:
         there = await _partitions(admin)
         configs = await _configs(admin, [spec.name for spec in specs if spec.name in there])
-    consumer = AIOKafkaConsumer(**settings.kafka.client_options(), enable_auto_commit=False)
+    consumer = AIOKafkaConsumer(
+        **settings.kafka.client_options(), enable_auto_commit=False, isolation_level="read_committed"
+    )
+    ticking = {topic.full_name(settings.namespace) for topic in STAGE_INPUTS.values()}
     try:
         await consumer.start()
-        return [
+        found = [
             await _describe(consumer, spec, there[spec.name], configs[spec.name])
             for spec in specs
             if spec.name in there
-        ]
+        ]  # and only then fetch: a fetch under way holds up every other question
+        ticks = await _oldest_ticks(consumer, [topic for topic in found if topic.name in ticking])
+        return [replace(topic, oldest_tick=ticks.get(topic.name)) for topic in found]
     finally:
         await consumer.stop()
 
@@ -130,6 +144,37 @@ async def _describe(
         end_offsets=tuple(end[place] for place in places),
         oldest_timestamp_ms=min(times, default=None),
     )
+
+
+async def _oldest_ticks(consumer: AIOKafkaConsumer, topics: Iterable[TopicDescription]) -> dict[str, int]:
+    """Return the number of each topic's first tick, by name, where it is among the first records of partition 0."""
+    ends = {
+        TopicPartition(topic.name, 0): min(topic.end_offsets[0], topic.first_offsets[0] + LOOKED_AT)
+        for topic in topics
+        if topic.end_offsets[0] > topic.first_offsets[0]
+    }
+    if not ends:
+        return {}
+    consumer.assign(list(ends))
+    for topic in topics:
+        if (place := TopicPartition(topic.name, 0)) in ends:
+            consumer.seek(place, topic.first_offsets[0])
+    found: dict[str, int] = {}
+    while behind := [
+        place for place in ends if place.topic not in found and await consumer.position(place) < ends[place]
+    ]:
+        for place, records in (await consumer.getmany(*behind, timeout_ms=POLL_MS)).items():
+            numbers = [number for record in records if (number := _tick_number(record.value)) is not None]
+            if numbers:
+                found[place.topic] = numbers[0]
+    return found
+
+
+def _tick_number(data: bytes | None) -> int | None:
+    with suppress(RecordError):  # poison has no name
+        if data and not is_chunk(data) and record_name(data) == Tick.__name__:
+            return int(decode(data).number)
+    return None
 
 
 async def _create(admin: AIOKafkaAdminClient, specs: list[TopicSpec], replication: int, *, wished: bool = True) -> None:

@@ -54,10 +54,10 @@ def check(settings: "Settings") -> None:
 @topics.command("list")
 @with_settings
 def list_(settings: "Settings") -> None:
-    """List the topics: partitions, retention, records, and from when on they can be replayed."""
+    """List the topics: partitions, retention, records, and from when on, and which tick, they can be replayed."""
     from rollbus.streams.topics_kafka import describe_topics
 
-    table = Table("topic", "partitions", "kept", "records", "oldest (UTC)")
+    table = Table("topic", "partitions", "kept", "records", "oldest (UTC)", "oldest tick")
     for topic in asyncio.run(describe_topics(settings.stream_settings(), all_stages(settings))):
         kept = topic.retention
         if topic.retention_ms is not None:
@@ -65,7 +65,8 @@ def list_(settings: "Settings") -> None:
         oldest = "–"
         if topic.oldest_timestamp_ms is not None:
             oldest = datetime.fromtimestamp(topic.oldest_timestamp_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
-        table.add_row(topic.name, str(topic.partitions), kept, str(topic.records), oldest)
+        tick = "–" if topic.oldest_tick is None else str(topic.oldest_tick)
+        table.add_row(topic.name, str(topic.partitions), kept, str(topic.records), oldest, tick)
     Console().print(table)
 
 

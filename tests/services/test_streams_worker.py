@@ -15,12 +15,14 @@ from rollbus.schemas.ids import canonical_json
 from rollbus.schemas.topics import DEAD_LETTERS, EPISODE_EVENTS, TOPICS
 from rollbus.streams import transport
 from rollbus.streams.batch import Batch
+from rollbus.streams.output_kafka import partition_of
 from rollbus.streams.repair_kafka import accept_loss
 from rollbus.streams.settings import StreamSettings
 from rollbus.streams.stage import Incoming, Outgoing
 from rollbus.streams.ticker import inputs_in_use
 from rollbus.streams.topics_kafka import check_topics, describe_topics, ensure_topics
 from rollbus.streams.transaction import Runner
+from tests.builders import make_tick
 from tests.services.stream_fixtures import (
     CountStage,
     CountState,
@@ -218,6 +220,12 @@ async def test_topics_are_made_once_checked_and_described(settings: StreamSettin
     events = described[EPISODE_EVENTS.full_name(settings.namespace)]
     assert (events.records, events.partitions, events.retention) == (5, 2, "time")
     assert events.oldest_timestamp_ms is not None
+    assert events.oldest_tick is None
+    key = next(key for key in (b"k0", b"k1", b"k2", b"k3") if partition_of(key, 2) == 0)
+    values = (b"poison", encode(make_tick(7)), encode(make_tick(8)))
+    await send(settings, EPISODE_EVENTS.name, [(key, value) for value in values])
+    described = {topic.name: topic for topic in await describe_topics(settings, stages)}
+    assert described[EPISODE_EVENTS.full_name(settings.namespace)].oldest_tick == 7
 
 
 async def test_a_broker_that_is_not_there_is_said_so() -> None:

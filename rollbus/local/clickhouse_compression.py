@@ -11,12 +11,12 @@ import cramjam
 
 from rollbus.local.clickhouse_errors import CANNOT_DECOMPRESS, NOT_IMPLEMENTED, refusal
 
-_DECODERS: dict[str, Callable[[bytes], bytes]] = {
-    "lz4": lambda data: bytes(cramjam.lz4.decompress(data)),
-    "zstd": lambda data: bytes(cramjam.zstd.decompress(data)),
-    "gzip": lambda data: bytes(cramjam.gzip.decompress(data)),
-    "deflate": lambda data: bytes(cramjam.zlib.decompress(data)),
-    "br": lambda data: bytes(cramjam.brotli.decompress(data)),
+_DECODERS: dict[str, Any] = {
+    "lz4": cramjam.lz4,
+    "zstd": cramjam.zstd,
+    "gzip": cramjam.gzip,
+    "deflate": cramjam.zlib,
+    "br": cramjam.brotli,
 }
 _ENCODERS: dict[str, Callable[[bytes], bytes]] = {
     "lz4": lambda data: bytes(cramjam.lz4.compress(data)),
@@ -27,8 +27,8 @@ _ENCODERS: dict[str, Callable[[bytes], bytes]] = {
 """In the order in which an answer prefers them."""
 
 
-def decompress(body: bytes, content_encoding: str | None) -> bytes:
-    """The plain body, whatever number of frames it was sent in."""
+def decompress(body: bytes, content_encoding: str | None, most: int | None = None) -> bytes:
+    """The plain body, whatever number of frames it was sent in; refused where it is longer than `most`."""
     name = (content_encoding or "identity").strip().lower()
     if name == "identity" or not body:
         return body
@@ -36,7 +36,10 @@ def decompress(body: bytes, content_encoding: str | None) -> bytes:
     if decoder is None:
         raise refusal(NOT_IMPLEMENTED, f"Unknown Content-Encoding {name!r}; known: {', '.join(_DECODERS)}")
     try:
-        return decoder(body)
+        if most is None:
+            return bytes(decoder.decompress(body))
+        room = bytearray(most)
+        return bytes(room[: decoder.decompress_into(body, room)])
     except cramjam.DecompressionError as error:
         raise refusal(CANNOT_DECOMPRESS, f"The body is not valid {name}: {error}") from error
 

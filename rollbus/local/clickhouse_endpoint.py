@@ -36,8 +36,14 @@ from starlette.routing import Route
 from starlette.types import Send
 
 from rollbus.local.clickhouse_compression import accepted_encoding, compress, compressor
-from rollbus.local.clickhouse_errors import AUTHENTICATION_FAILED, ClickHouseError, from_engine, refusal
-from rollbus.local.clickhouse_request import READONLY_USER, Request, parse_request
+from rollbus.local.clickhouse_errors import (
+    AUTHENTICATION_FAILED,
+    TOO_MANY_BYTES,
+    ClickHouseError,
+    from_engine,
+    refusal,
+)
+from rollbus.local.clickhouse_request import READONLY_BYTES, READONLY_USER, Request, credentials, parse_request
 from rollbus.local.settings import HOST, StackSettings
 from rollbus.schemas.errors import ConfigurationError
 
@@ -70,7 +76,7 @@ def make_app(engine: "Engine") -> Starlette:
     async def statement(http: HttpRequest) -> Response:
         try:
             _refuse_strangers(http)
-            request = await _read(http)
+            request = await _read(http, engine)
             if request is None:
                 return PlainTextResponse("Ok.\n")
             answer = await asyncio.get_running_loop().run_in_executor(threads, engine.run, request)
@@ -133,23 +139,47 @@ def _passwords(environment: Mapping[str, str]) -> dict[str, str]:
     return {user: environment[name] for user, name in names.items() if environment.get(name)}
 
 
-async def _read(http: HttpRequest) -> Request | None:
+async def _read(http: HttpRequest, engine: "Engine") -> Request | None:
     """The request, or None for the bare GET with which people look whether somebody listens."""
-    body = await http.body()
-    if http.method != "POST" and not body and "query" not in http.query_params:
+    has_body = not {"content-length", "transfer-encoding"}.isdisjoint(http.headers.keys())
+    if http.method != "POST" and not has_body and "query" not in http.query_params:
         return None
+    login = _login(http.headers.get("authorization"))
+    user, password = credentials(http.query_params, http.headers, login)
+    try:
+        engine.authenticate(user, password)
+    except ClickHouseError:
+        async for _ in http.stream():
+            pass
+        raise
+    body = await _body(http, READONLY_BYTES if user == READONLY_USER else None)
     try:
         return parse_request(
             method=http.method,
             parameters=http.query_params,
             headers=http.headers,
             body=body,
-            login=_login(http.headers.get("authorization")),
+            login=login,
         )
     except ClickHouseError:
         raise
     except (ValueError, UnicodeError) as error:
         raise from_engine(error) from error
+
+
+async def _body(http: HttpRequest, most: int | None) -> bytes:
+    """The body, read to its end even where it is not kept: a client that still sends would not see the answer."""
+    if most is None:
+        return await http.body()
+    body = bytearray()
+    is_longer = False
+    async for piece in http.stream():
+        is_longer |= len(body) + len(piece) > most
+        if not is_longer:
+            body += piece
+    if is_longer:
+        raise refusal(TOO_MANY_BYTES, f"The body is longer than the {most} bytes that {READONLY_USER!r} may send")
+    return bytes(body)
 
 
 def _success(answer: "Answer", request: Request, http: HttpRequest, engine: "Engine", threads: Executor) -> Response:

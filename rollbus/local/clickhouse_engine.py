@@ -101,9 +101,21 @@ class Engine:
         self._reaching_out = _REACHING_OUT | set(outside.decode().split())
         self.version, self.timezone = execute(self._keeper, "SELECT version(), timezone()").decode().split()
 
+    def authenticate(self, user: str, password: str) -> None:
+        """Raise unless the user is known and this is the password; asked before a request's body is read."""
+        known = self._passwords.get(user)
+        if known is None or not compare_digest(known.encode(), password.encode()):
+            raise refusal(
+                AUTHENTICATION_FAILED,
+                f"{user}: Authentication failed: the local endpoint knows the users "
+                f"{' and '.join(map(repr, self._passwords))}; check the password, or that there is none",
+            )
+
     def run(self, request: Request) -> Answer:
-        """Check, run and count one statement; the `rest` of a long answer holds its session until it is closed."""
-        _authenticate(request, self._passwords)
+        """Check, run and count one statement of a user who was authenticated.
+
+        The `rest` of a long answer holds its session until it is closed.
+        """
         insert = split_insert(request.sql)
         statement = insert.statement if insert is not None else request.sql
         kind = self._check(request, statement, is_insert=insert is not None)
@@ -311,16 +323,6 @@ def _insert(handle: Any, request: Request, insert: InsertData) -> Answer:
 
 def _query_id(request: Request) -> str:
     return request.query_id or str(uuid.uuid4())
-
-
-def _authenticate(request: Request, passwords: Mapping[str, str]) -> None:
-    known = passwords.get(request.user)
-    if known is None or not compare_digest(known.encode(), request.password.encode()):
-        raise refusal(
-            AUTHENTICATION_FAILED,
-            f"{request.user}: Authentication failed: the local endpoint knows the users "
-            f"{' and '.join(map(repr, passwords))}; check the password, or that there is none",
-        )
 
 
 def _require_unlocked(folder: Path) -> None:

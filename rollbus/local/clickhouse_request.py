@@ -26,6 +26,8 @@ READONLY_LIMITS = {
     "max_temporary_data_on_disk_size_for_query": "1000000000",
 }
 """A question gone wrong ends with an error before it takes the machine."""
+READONLY_BYTES = 1_048_576
+"""Of a request's body, plain: four times the longest statement, with room for its parameters."""
 READONLY_AT_ONCE = 4
 """Statements of the read-only user that run at a time: the limits hold for each, the memory is of all."""
 
@@ -79,16 +81,13 @@ def parse_request(
     for name in ("compress", "decompress"):
         if parameters.get(name, "0") not in {"0", ""}:
             raise refusal(NOT_IMPLEMENTED, f"{name}=1 (native block framing) is not served; use Content-Encoding")
-    plain = decompress(body, headers.get("content-encoding"))
+    user, password = credentials(parameters, headers, login)
+    plain = decompress(body, headers.get("content-encoding"), READONLY_BYTES if user == READONLY_USER else None)
     values = dict(parameters)
     content_type = headers.get("content-type", "")
     if content_type.startswith("multipart/form-data"):
         values |= _form_fields(content_type, plain)
         plain = b""
-    user, password = login or (
-        headers.get("x-clickhouse-user") or values.get("user", "default"),
-        headers.get("x-clickhouse-key") or values.get("password", ""),
-    )
     settings = {name: value for name, value in values.items() if not _is_protocol(name)}
     return Request(
         sql=_statement(values.get("query", ""), plain),
@@ -106,6 +105,16 @@ def parse_request(
         compressed_answer=values.get("enable_http_compression", "0") == "1",
         wait_for_end=values.get("wait_end_of_query", "0") == "1",
         revision=int(values.get("client_protocol_version") or 0),
+    )
+
+
+def credentials(
+    parameters: Mapping[str, str], headers: Mapping[str, str], login: tuple[str, str] | None
+) -> tuple[str, str]:
+    """User and password, which the head of a request says: before its body is read, it is known whose it is."""
+    return login or (
+        headers.get("x-clickhouse-user") or parameters.get("user", "default"),
+        headers.get("x-clickhouse-key") or parameters.get("password", ""),
     )
 
 

@@ -1,10 +1,11 @@
 """Two users with passwords; what the one that only reads must not be able to do."""
 
+import gzip
 import threading
 from collections.abc import Iterator
 from urllib.error import HTTPError
 from urllib.parse import urlencode
-from urllib.request import urlopen
+from urllib.request import Request, urlopen
 
 import pytest
 from clickhouse_connect.driver.client import Client
@@ -170,3 +171,25 @@ def test_only_so_many_statements_of_the_reader_run_at_once(guarded: Guarded) -> 
     assert set(codes) == {202}
     with guarded.client() as owner:
         assert owner.command("SELECT 1") == 1
+
+
+@pytest.mark.parametrize("encoding", [None, "gzip"])
+def test_the_reader_cannot_fill_the_memory_with_what_it_sends(guarded: Guarded, encoding: str | None) -> None:
+    given = urlencode({"user": "readonly", "password": guarded.reader_password})
+    text = b"SELECT 1 --" + b"x" * 30_000_000
+    headers = {} if encoding is None else {"Content-Encoding": encoding}
+    asked = Request(f"{guarded.url}?{given}", text if encoding is None else gzip.compress(text), headers)
+    with pytest.raises(HTTPError) as caught:
+        urlopen(asked)
+    with caught.value as answer:
+        assert answer.headers["X-ClickHouse-Exception-Code"] in {"307", "354"}
+    with guarded.client() as owner:
+        assert owner.command("SELECT 1") == 1
+
+
+def test_nothing_is_unpacked_for_a_stranger(guarded: Guarded) -> None:
+    asked = Request(guarded.url, b"no gzip at all", {"Content-Encoding": "gzip"})
+    with pytest.raises(HTTPError) as caught:
+        urlopen(asked)
+    with caught.value as answer:
+        assert answer.headers["X-ClickHouse-Exception-Code"] == "516", "and not that it cannot be unpacked"

@@ -104,7 +104,11 @@ def test_the_episodes_end_names_the_writer_of_a_call_that_is_reported_late(
         call(server.client(), **WITH_TOKENS)
     (turn,) = turns(recorder, sink, 1)
     (end,) = (event for event in recorded(recorder, sink) if isinstance(event, EpisodeEnded))
-    closed = {event.writer_id: event.count for event in recorded(recorder, sink) if isinstance(event, WriterClosed)}
+    for _ in range(1000):  # the logger's thread closes its writer after the turn
+        closed = {event.writer_id: event.count for event in recorded(recorder, sink) if isinstance(event, WriterClosed)}
+        if turn.writer_id in closed:
+            break
+        time.sleep(0.01)
     assert turn.writer_id in end.writer_ids
     assert set(closed) == set(end.writer_ids)
     assert closed[turn.writer_id] == 1

@@ -12,6 +12,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from rollbus.local.clickhouse_errors import SESSION_IS_LOCKED, SESSION_NOT_FOUND, refusal
+from rollbus.local.clickhouse_request import READONLY_USER
+
+MOST_OF_READER = 100
+"""Sessions of the read-only user: nothing of theirs outlasts a request, so that the idlest may end for a new one."""
 
 
 @dataclass(slots=True)
@@ -64,6 +68,8 @@ class Sessions:
             if session is None:
                 if must_exist:
                     raise refusal(SESSION_NOT_FOUND, f"Session {name} not found")
+                if user == READONLY_USER:
+                    self._make_room(user)
                 session = Session(self._open_handle(user), timeout_s, self._clock())
                 self._sessions[user, name] = session
                 return session
@@ -72,6 +78,12 @@ class Sessions:
             session.busy = True
             session.timeout_s = timeout_s
             return session
+
+    def _make_room(self, user: str) -> None:
+        idle = [key for key, session in self._sessions.items() if key[0] == user and not session.busy]
+        if len(idle) >= MOST_OF_READER:
+            idlest = min(idle, key=lambda key: self._sessions[key].idle_since)
+            self._close_handle(self._sessions.pop(idlest).handle)
 
     def _expire(self) -> None:
         now = self._clock()

@@ -5,7 +5,7 @@ from dataclasses import dataclass, field
 import pytest
 
 from rollbus.local.clickhouse_errors import ClickHouseError
-from rollbus.local.clickhouse_sessions import Sessions
+from rollbus.local.clickhouse_sessions import MOST_OF_READER, Sessions
 
 
 @dataclass
@@ -67,3 +67,15 @@ def test_a_session_that_must_exist_and_does_not_is_refused() -> None:
     ):
         pass
     assert caught.value.code == 372
+
+
+def test_the_reader_cannot_fill_the_memory_with_sessions() -> None:
+    handles = Handles()
+    sessions = handles.sessions()
+    for number in range(MOST_OF_READER + 3):
+        handles.now += 1
+        for user in ("default", "readonly"):
+            with sessions.checkout(user, f"s{number}", timeout_s=3600):
+                pass
+    assert [handles.opened[closed] for closed in handles.closed] == ["readonly"] * 3
+    assert handles.closed == [1, 3, 5], "the idlest first"

@@ -9,7 +9,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from langfuse import Langfuse
-from langfuse.api import IngestionEvent_ScoreCreate, ScoreBody
+from langfuse.api import IngestionEvent_ScoreCreate, ScoreBody, ScoreDataType
 
 from rollbus.consumers.loggers.protocol import evaluation_points, step_points
 from rollbus.schemas.errors import ConfigurationError
@@ -61,7 +61,7 @@ class LangfuseLogger:
                 session_id=session,
                 name=name,
                 value=value,
-                data_type="NUMERIC",
+                data_type=ScoreDataType.NUMERIC,
                 metadata=metadata,
             )
             for name, value in points.items()

@@ -1,5 +1,7 @@
 """Steps and evaluations → MLflow: one MLflow run per run id."""
 
+import re
+
 from mlflow import MlflowClient
 from mlflow.entities import Metric
 from mlflow.exceptions import MlflowException
@@ -9,6 +11,8 @@ from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.steps import Evaluation, StepCompleted
 
 TAG = "rollbus.run"
+_REFUSED = re.compile(r"[^\w\-. :/]")
+"""Characters that MLflow takes in no name: a point that it never takes would keep all later ones waiting."""
 
 
 class MlflowLogger:
@@ -43,6 +47,7 @@ class MlflowLogger:
 
     def _log(self, run_id: str, position: int, at_ms: int, points: dict[str, float]) -> None:
         run = self._run(run_id)
+        points = {_REFUSED.sub("_", name): value for name, value in points.items()}
         new = {name: value for name, value in points.items() if position not in self._positions(run, name)}
         if new:
             self._client.log_batch(run, [Metric(name, value, at_ms, position) for name, value in new.items()])

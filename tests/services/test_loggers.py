@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
@@ -54,6 +55,17 @@ def test_mlflow_keeps_each_point_once_under_its_step(tmp_path: Path, monkeypatch
         (1, 1.5)
     ]
     assert run.data.metrics["evaluation/held-out/win"] == 0.55
+
+
+def test_a_name_that_mlflow_does_not_take_is_no_reason_to_stand_still(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
+    uri = f"file://{tmp_path}"
+    MlflowLogger(uri, namespace="t.").log_evaluation(replace(EVALUATION, name="held-out (pass@1)"))
+    client = MlflowClient(uri)
+    (run,) = client.search_runs([client.get_experiment_by_name("rollbus").experiment_id])
+    assert run.data.metrics["evaluation/held-out _pass_1_/win"] == 0.55
 
 
 def test_an_mlflow_that_cannot_be_reached_stops_the_start() -> None:

@@ -14,9 +14,13 @@ T = TypeVar("T")
 
 @cache
 def unfrozen(record: type) -> type:
-    """Return a class of the record's layout whose fields can be set; `finishing` makes its objects records."""
-    slots = {"__slots__": record.__slots__, "__setattr__": object.__setattr__}  # type: ignore[attr-defined]
-    return type(f"{record.__name__}InTheMaking", record.__bases__, slots)
+    """Return a class of the record's layout whose fields can be set; `finishing` makes its objects records.
+
+    Python stores a field without a call only where neither way to change an object is a frozen base's own.
+    """
+    own = {"__slots__": record.__slots__}  # type: ignore[attr-defined]
+    plain = {"__setattr__": object.__setattr__, "__delattr__": object.__delattr__}
+    return type(f"{record.__name__}InTheMaking", record.__bases__, own | plain)
 
 
 def finishing(record: type) -> list[str]:

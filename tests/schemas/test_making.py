@@ -1,10 +1,12 @@
 """A record made by copying is the record that its constructor makes, and is checked as that is."""
 
 from dataclasses import FrozenInstanceError, dataclass
+from typing import Any
 
 import pytest
 
-from rollbus.schemas.making import copier
+from rollbus.schemas.events import WriterClosed
+from rollbus.schemas.making import copier, unfrozen
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -50,3 +52,10 @@ def test_a_field_that_nobody_gives_is_refused_when_the_function_is_made() -> Non
         copier(Ticket, Visit)
     with pytest.raises(TypeError, match="hours"):
         copier(Ticket, Visit, "minutes", "hours")
+
+
+def test_what_is_in_the_making_is_not_frozen_in_any_way_by_its_bases() -> None:
+    made: Any = object.__new__(unfrozen(WriterClosed))
+    made.count = 7
+    del made.count  # where a base forbids this, Python sets every field by a call, too
+    assert not hasattr(made, "count")

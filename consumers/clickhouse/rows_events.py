@@ -38,6 +38,13 @@ def message_json(message: Message) -> str:
     return f"{{{','.join(said)}}}"
 
 
+def _messages_json(event: TurnRecorded) -> str:
+    messages = event.added_messages
+    if len(messages) == 1:  # as in most turns
+        return f"[{message_json(messages[0])}]"
+    return f"[{','.join(map(message_json, messages))}]"
+
+
 def _detail(event: Event) -> str:
     told = _DETAILS.get(type(event))
     return canonical_json({told: getattr(event, told)}) if told is not None else ""
@@ -105,7 +112,7 @@ TURNS = Fill(
             "trainable",
             "untrainable_reason",
         ),
-        "added_messages": lambda event: f"[{','.join(map(message_json, event.added_messages))}]",
+        "added_messages": _messages_json,
         "completion": lambda event: message_json(event.completion),
         "completion_text": lambda event: event.completion.content,
         **_TIMES,

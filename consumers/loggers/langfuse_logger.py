@@ -61,7 +61,7 @@ class LangfuseLogger:
                 session_id=session,
                 name=name,
                 value=value,
-                data_type=ScoreDataType.NUMERIC,
+                data_type=ScoreDataType("NUMERIC"),
                 metadata=metadata,
             )
             for name, value in points.items()

@@ -386,7 +386,7 @@ async def test_rewards_of_steps_that_are_no_numbers_leave_no_score() -> None:
     from rollbus.harness import EvalInputItem, EvalOutputItem
 
     def odd(item: EvalInputItem) -> Any:
-        return EvalOutputItem(id=item.id, score=1.0, shaped_rewards=[0.5, "much"])
+        return EvalOutputItem.model_validate({"id": item.id, "score": 1.0, "shaped_rewards": [0.5, "much"]})
 
     found = await as_evaluator(odd, EvaluatorConfig()).evaluate_item(EvalInputItem(id=1, input_obj="?"))
     assert (found.score, found.error) == (None, "shaped_rewards [0.5, 'much']: 'much' is no finite number")

@@ -14,7 +14,7 @@ pytestmark = pytest.mark.services
 
 PLAIN = [{"role": "user", "content": "x" * 12_000}, {"role": "assistant", "content": "y"}]
 CALL = {"id": "1", "type": "function", "function": {"name": "f", "arguments": "{}"}}
-CALLING = [
+CALLING: list[dict[str, Any]] = [
     {"role": "user", "content": "x"},
     {"role": "assistant", "content": None, "tool_calls": [CALL]},
     {"role": "tool", "content": "r", "tool_call_id": "1"},

@@ -64,7 +64,9 @@ def test_a_name_that_mlflow_does_not_take_is_no_reason_to_stand_still(
     uri = f"file://{tmp_path}"
     MlflowLogger(uri, namespace="t.").log_evaluation(replace(EVALUATION, name="held-out (pass@1)"))
     client = MlflowClient(uri)
-    (run,) = client.search_runs([client.get_experiment_by_name("rollbus").experiment_id])
+    experiment = client.get_experiment_by_name("rollbus")
+    assert experiment is not None
+    (run,) = client.search_runs([experiment.experiment_id])
     assert run.data.metrics["evaluation/held-out _pass_1_/win"] == 0.55
 
 

@@ -95,7 +95,8 @@ async def test_an_error_that_nobody_thought_of_stops_no_clock(
             return AsyncMock()
 
     async def no_rows(*place: Any) -> AsyncIterator[tuple[bytes, bytes]]:
-        for row in ():
+        none: tuple[tuple[bytes, bytes], ...] = ()
+        for row in none:
             yield row
 
     monkeypatch.setattr(ticker_kafka, "new_producer", lambda settings, name: Broker())

@@ -3,6 +3,7 @@
 Every URL parameter that the protocol does not name is a setting, as on a server.
 """
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from email import policy
@@ -31,6 +32,7 @@ READONLY_BYTES = 1_048_576
 READONLY_AT_ONCE = 4
 """Statements of the read-only user that run at a time: the limits hold for each, the memory is of all."""
 
+_NUMBER = re.compile(r"[0-9]{1,18}\Z")
 _PROTOCOL = frozenset(
     {"query", "query_id", "database", "default_format", "session_id", "session_timeout", "session_check", "user",
      "password", "quota_key", "stacktrace", "role", "compress", "decompress", "buffer_size", "wait_end_of_query",
@@ -123,7 +125,7 @@ def lowered_limits(request: Request) -> dict[str, str]:
     return {
         name: value
         for name, value in request.settings.items()
-        if name in READONLY_LIMITS and value.isdecimal() and 0 < int(value) <= int(READONLY_LIMITS[name])
+        if name in READONLY_LIMITS and _NUMBER.match(value) and 0 < int(value) <= int(READONLY_LIMITS[name])
     }
 
 

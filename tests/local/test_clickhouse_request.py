@@ -3,7 +3,7 @@
 import pytest
 
 from rollbus.local.clickhouse_errors import ClickHouseError
-from rollbus.local.clickhouse_request import Request, parse_request
+from rollbus.local.clickhouse_request import Request, lowered_limits, parse_request
 
 
 def parse(
@@ -89,3 +89,9 @@ def test_what_is_not_served_says_so(parameters: dict[str, str], code: int) -> No
     with pytest.raises(ClickHouseError) as caught:
         parse(**parameters)  # type: ignore[arg-type]
     assert caught.value.code == code
+
+
+@pytest.mark.parametrize("value", ["9" * 5000, "٣", "-1", "0", "", "1e3", "2000000001"])
+def test_what_is_no_tighter_limit_is_left_to_the_engine_to_refuse(value: str) -> None:
+    assert lowered_limits(parse(body=b"SELECT 1", max_memory_usage=value)) == {}
+    assert lowered_limits(parse(body=b"SELECT 1", max_memory_usage="1000")) == {"max_memory_usage": "1000"}

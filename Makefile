@@ -94,7 +94,7 @@ bench-capture-throughput: setup ## Record 1,000 turns a second for a minute into
 bench-analytics: setup ## Measure the sink beside bare inserts, and every question over a million trajectories (about 8 minutes)
 	@PYTHONPATH=. $(PYTHON_BIN)/python -m benchmarks.analytics.run
 
-bench-sink: setup ## Measure the sink alone beside bare inserts of the same blocks (about 2 minutes)
+bench-sink: setup ## Measure the sink alone beside bare inserts of the same blocks (about 3 minutes)
 	@PYTHONPATH=. $(PYTHON_BIN)/python -m benchmarks.analytics.run 0
 
 check: setup lint types test-fast ## Format, lint, types and the fast tests

@@ -61,7 +61,7 @@ def insert(table: str, topic: str, start: int, end: int, trajectories: int, name
     per_step = GROUP_SIZE * GROUPS_PER_STEP
     if "GROUP BY" in rest:  # a step or window belongs to the block in which it begins
         whole = per_step * STEPS_PER_WINDOW
-        start, end = -(-start // whole) * whole, -(-end // whole) * whole
+        start, end = -(-start // whole) * whole, min(-(-end // whole) * whole, trajectories)
     made = {"namespace": f"'{namespace}'", **columns, "kafka_topic": f"'{topic}'", "kafka_partition": "0"}
     if table != "sink_ranges":
         made["kafka_timestamp"] = "max(at)" if "GROUP BY" in rest else "at"

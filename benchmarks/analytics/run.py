@@ -50,7 +50,8 @@ def main(trajectories: int, rounds: int) -> None:
                 process.start()
             for process in processes:
                 process.wait_until_healthy()
-            asyncio.run(compare_sink(kafka.address, port, rounds))
+            if rounds:
+                asyncio.run(compare_sink(kafka.address, port, rounds))
             if trajectories:
                 time_questions(port, trajectories)
         finally:

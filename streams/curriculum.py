@@ -26,7 +26,7 @@ from rollbus.streams.curriculum_pools import pools
 from rollbus.streams.curriculum_state import CurriculumStateRows, GroupRow
 from rollbus.streams.grouping_maths import with_members
 from rollbus.streams.lineage import NO_PARENT
-from rollbus.streams.rewards.contract import LARGEST
+from rollbus.streams.rewards.contract import LARGEST, computable
 from rollbus.streams.stage import Incoming, Outgoing
 from rollbus.streams.stage_state import misplaced
 
@@ -322,5 +322,5 @@ class CurriculumStage:
 
 def _require_numbers(group: Group) -> None:
     """Raise InvalidRecordError for a group that no arithmetic could take; grouping makes none."""
-    if not all(abs(number) <= LARGEST for number in (group.reward_mean, *(each.reward for each in group.members))):
+    if not all(map(computable, (group.reward_mean, *(each.reward for each in group.members)))):
         raise InvalidRecordError(f"group {group.group_id} holds rewards beyond {LARGEST:g}, or that are no numbers")

@@ -21,7 +21,7 @@ from rollbus.streams.deadlines import Deadlines
 from rollbus.streams.grouping_maths import with_members
 from rollbus.streams.grouping_state import REMEMBER_MS
 from rollbus.streams.payload import Payload
-from rollbus.streams.rewards.contract import LARGEST, Ask
+from rollbus.streams.rewards.contract import Ask, computable
 from rollbus.streams.rewards.registry import BUILT_IN, Registry, check, group_reward_version
 from rollbus.streams.rows import INT
 from rollbus.streams.scoring_answers import Answer, Asker
@@ -252,7 +252,7 @@ def _member(
             return DropReason.SCORE_MISSING, f"reward {each.name!r} said nothing of it"
         components[each.name] = answer.value
         reward += each.weight * answer.value
-    if not abs(reward) <= LARGEST:
+    if not computable(reward):
         return DropReason.SCORE_FAILED, f"the weighted sum is {reward}"
     return replace(member, reward=reward, components=components)
 

@@ -25,7 +25,7 @@ from rollbus.streams.grouping_state import (
     fingerprint,
     group_key,
 )
-from rollbus.streams.rewards.contract import LARGEST
+from rollbus.streams.rewards.contract import computable
 from rollbus.streams.stage import Incoming, Outgoing
 from rollbus.streams.stage_state import misplaced
 
@@ -268,7 +268,7 @@ def _outside(score: Score, config: RunConfig) -> str | None:
 
 def _usable(value: float | None) -> TypeGuard[float]:
     """Say whether there is a number that can be compared; an older release let larger ones through."""
-    return value is not None and abs(value) <= LARGEST
+    return value is not None and computable(value)
 
 
 def _without_value(score: Score) -> tuple[DropReason, str]:

@@ -15,7 +15,7 @@ from rollbus.schemas.config import RewardConfig
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.trajectories import Trajectory
 from rollbus.streams.cancelling import is_being_cancelled
-from rollbus.streams.rewards.contract import LARGEST, Ask, RewardContext, RewardFunction
+from rollbus.streams.rewards.contract import Ask, RewardContext, RewardFunction, computable
 from rollbus.streams.rewards.registry import Registry, function_of
 from rollbus.streams.threads import Threads
 
@@ -156,7 +156,7 @@ def _checked(value: Any, name: str) -> Answer:
         number = float(value)
     except (TypeError, ValueError):
         return Answer(error=f"reward {name!r} returned {value!r:.200}, which is no number")
-    if not abs(number) <= LARGEST:  # NaN neither
+    if not computable(number):
         return Answer(error=f"reward {name!r} returned {number}")
     return Answer(number)
 
@@ -178,4 +178,4 @@ def combined(
         total = max(low, total)
     if high is not None:
         total = min(high, total)
-    return (total, None) if abs(total) <= LARGEST else (None, f"the weighted sum is {total}")
+    return (total, None) if computable(total) else (None, f"the weighted sum is {total}")

@@ -20,6 +20,11 @@ LARGEST = 1e30
 """Of a reward and of a score: squares of such numbers and sums of those stay finite, also in a trainer's float32."""
 
 
+def computable(number: float) -> bool:
+    """Say whether a reward can be computed with: neither NaN nor infinite, nor beyond LARGEST."""
+    return abs(number) <= LARGEST
+
+
 @dataclass(frozen=True, slots=True)
 class RewardContext:
     """What a reward function may use besides the trajectory."""

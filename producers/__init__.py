@@ -7,10 +7,10 @@
     rb.feedback(episode.id, reward=1.0, key="thumbs")
 
 In reading order: start (init) and settings, recorder (the wiring), open_episodes, scope, context, episode, feedback,
-openai_client, capture, surface (and one file for each API that is captured), answer, openai_stream, late_turns,
-turn_record, verdict, prompt_log, redaction, sampling, outbox, delivery (the queue), courier (its thread), sink,
-kafka_sink, spool, spool_sink, process_hooks, tracing, guard, counters, metrics. `integrations` are the frameworks'
-hooks, `proxy` is for programs that cannot be changed.
+openai_client, capture, surface (and one file for each API that is captured), answer, attributes, openai_stream,
+late_turns, turn_record, verdict, prompt_log, redaction, sampling, outbox, delivery (the queue), courier (its thread),
+sink, kafka_sink, spool, spool_sink, process_hooks, tracing, guard, counters, metrics. `integrations` are the
+frameworks' hooks, `proxy` is for programs that cannot be changed.
 """
 
 from typing import TYPE_CHECKING

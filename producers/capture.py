@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING, Any
 
 from rollbus.producers import context
 from rollbus.producers.answer import Answer, Unread
+from rollbus.producers.attributes import parse
 from rollbus.producers.episode import Episode
-from rollbus.producers.proxy.attributes import parse
 from rollbus.producers.surface import ADDED, Accumulator, Asked, Surface
 from rollbus.producers.surface_chat import CHAT
 from rollbus.producers.turn_record import NOT_CAPTURED, Exchange

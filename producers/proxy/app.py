@@ -24,11 +24,11 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from rollbus.producers.attributes import parse
 from rollbus.producers.capture import Call, Capture, Refusing
 from rollbus.producers.episode import Episode
 from rollbus.producers.metrics import CONTENT_TYPE
 from rollbus.producers.proxy import relay
-from rollbus.producers.proxy.attributes import parse
 from rollbus.producers.proxy.episodes import FUNCTION_HEADER, HEADER, Episodes, UnknownEpisodeError
 from rollbus.producers.recorder import Recorder
 from rollbus.producers.surface import Surface

@@ -7,8 +7,8 @@ from typing import Any
 
 import httpx
 
+from rollbus.producers.attributes import dump, parse
 from rollbus.producers.capture import Call, Watch
-from rollbus.producers.proxy.attributes import dump, parse
 
 Send = Callable[[bytes], "Any"]
 """Sends a body upstream and returns (awaitable) the response, whose own body is not read yet."""

@@ -1,4 +1,4 @@
-"""JSON whose fields are attributes too, so that what reads the OpenAI client's objects reads a proxied answer."""
+"""JSON whose fields are attributes too, so that what reads the OpenAI client's objects reads a bare body."""
 
 import json
 from typing import Any

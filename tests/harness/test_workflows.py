@@ -122,7 +122,7 @@ def own_rule(question: str, options: dict[str, Any]) -> str:
     return str(options["answers"][question])
 
 
-@pytest.mark.parametrize(
+of_each_framework = pytest.mark.parametrize(
     "workflow",
     [
         {"_type": "python", "function": f"{__name__}:plain_python", "llm": "policy"},
@@ -132,6 +132,9 @@ def own_rule(question: str, options: dict[str, Any]) -> str:
     ],
     ids=lambda one: str(one["_type"]),
 )
+
+
+@of_each_framework
 @pytest.mark.filterwarnings("ignore")  # of the frameworks
 async def test_an_agent_of_each_framework_runs_and_its_calls_are_recorded(
     tmp_path: Path, workflow: dict[str, Any]
@@ -146,16 +149,7 @@ async def test_an_agent_of_each_framework_runs_and_its_calls_are_recorded(
         assert ends[0].logprobs["policy_version"] == 3
 
 
-@pytest.mark.parametrize(
-    "workflow",
-    [
-        {"_type": "python", "function": f"{__name__}:plain_python", "llm": "policy"},
-        {"_type": "langgraph", "graph": f"{__name__}:lang_graph", "llm": "policy"},
-        {"_type": "llama_index", "agent": f"{__name__}:llama_agent", "llm": "policy"},
-        {"_type": "adk", "agent": f"{__name__}:adk_agent", "llm": "policy"},
-    ],
-    ids=lambda one: str(one["_type"]),
-)
+@of_each_framework
 @pytest.mark.filterwarnings("ignore")  # of the frameworks
 async def test_what_an_entry_under_llms_says_of_sampling_reaches_the_request(
     tmp_path: Path, workflow: dict[str, Any], caplog: pytest.LogCaptureFixture

@@ -7,6 +7,7 @@ when the segment is read. Each process writes in a folder of its own, under a lo
 taken over. Files are readable by their owner only.
 """
 
+import contextlib
 import fcntl
 import os
 import struct
@@ -107,9 +108,10 @@ class Spool:
             self._seal()  # the torn tail is cut when it is read
 
     def _seal(self) -> None:
-        if self._writing is not None:
-            os.close(self._writing)
-            self._writing = None
+        # Forgotten first: a fork in another thread must not find a descriptor here that is closed already.
+        writing, self._writing = self._writing, None
+        if writing is not None:
+            os.close(writing)
 
     def oldest(self) -> list[Outbound]:
         """Return the records of the oldest segment, which takes no more from now on."""
@@ -139,21 +141,20 @@ class Spool:
         """Let go, in a child process, of what it inherits: the folder stays the parent's, and is free once the parent
         is gone, however long the child lives.
         """
-        if self._writing is not None:
-            os.close(self._writing)
-            self._writing = None
-        for lock in self._locks:
-            os.close(lock)
-        self._locks, self._segments = [], deque()
+        inherited = [*self._locks, *([] if self._writing is None else [self._writing])]
+        self._locks, self._segments, self._writing = [], deque(), None
+        for descriptor in inherited:
+            with contextlib.suppress(OSError):  # the parent's thread was about to forget that it has closed it
+                os.close(descriptor)
 
     def close(self) -> None:
         """Let go of the files; the folder goes too where nothing waits."""
         self._seal()
         if not self._segments:
             _remove_folder(self._folder)
-        for lock in self._locks:
+        locks, self._locks = self._locks, []
+        for lock in locks:
             os.close(lock)
-        self._locks = []
 
 
 def _lock(folder: Path) -> int:

@@ -129,6 +129,28 @@ def test_a_full_disk_leaves_no_half_record(tmp_path: Path, monkeypatch: pytest.M
     spool.close()
 
 
+def test_a_fork_while_a_segment_is_being_closed_leaves_the_folder_free(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spool = make(tmp_path)
+    spool.append([record(0)])
+    close, closed = os.close, list[int]()
+
+    def close_and_fork(descriptor: int) -> None:
+        close(descriptor)
+        closed.append(descriptor)
+        if len(closed) == 1:
+            spool.after_fork()  # what a child does that is forked now
+
+    monkeypatch.setattr(os, "close", close_and_fork)
+    spool.oldest()
+    monkeypatch.undo()
+    assert len(closed) == len(set(closed))
+    successor = make(tmp_path, "next")
+    assert drained(successor) == [record(0)]
+    successor.close()
+
+
 def test_a_child_process_does_not_hold_the_folder_of_a_parent_that_is_gone(tmp_path: Path) -> None:
     program = """
         import os, sys, warnings

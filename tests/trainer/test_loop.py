@@ -252,7 +252,7 @@ async def test_a_batch_for_another_model_is_a_configuration_error() -> None:
 
 
 async def test_a_stop_while_the_backend_works_leaves_the_step_to_the_journal() -> None:
-    world = World(backend=MemoryBackend(step_s=0.05))
+    world = World(backend=MemoryBackend(step_s=0.5))
     batches = world.add_batches(2)
     trainer = world.trainer()
     running = asyncio.create_task(trainer.run())

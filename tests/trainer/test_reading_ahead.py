@@ -126,7 +126,7 @@ async def test_payload_that_cannot_be_read_ahead_is_read_when_it_is_needed() -> 
 
 
 async def test_an_episode_excluded_after_its_payload_was_read_is_still_refused() -> None:
-    world = World(backend=MemoryBackend(step_s=0.05))
+    world = World(backend=MemoryBackend(step_s=0.5))
     batches = world.add_batches(2)
     log = counted(world)
     running = asyncio.create_task(world.trainer(log=log).run(until_idle=True))

@@ -16,6 +16,9 @@
 `retriable` is an attribute of the class, so that retry against dead letter is decided in one place.
 """
 
+from collections.abc import Iterable
+from difflib import get_close_matches
+
 
 class RollbusError(Exception):
     """Base of every error raised by rollbus itself."""
@@ -67,3 +70,10 @@ class UnavailableError(ServiceError):
 
 class RejectedError(ServiceError):
     """The service answered and refused the request."""
+
+
+def nearest(name: str, known: Iterable[str]) -> str:
+    """Return the end of a message about a name that nobody has: the one that was meant, or those there are."""
+    names = sorted(known)
+    near = get_close_matches(name, names, n=1)
+    return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names) or 'none'}"

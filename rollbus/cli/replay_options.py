@@ -6,16 +6,17 @@ than those in force: `group_size=4,min_group_size=2`.
 
 import hashlib
 import importlib.util
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_args
 
 import yaml
 from pydantic import ValidationError
 
 from rollbus.schemas.config import Config, CurriculumConfig, GroupingConfig, RewardConfig, ScoringConfig
-from rollbus.schemas.errors import ConfigurationError
+from rollbus.schemas.errors import ConfigurationError, nearest
+from rollbus.streams.replay.changes import Changes
 from rollbus.streams.rewards.contract import RewardFunction
 from rollbus.streams.rewards.registry import Registry, installed
 
@@ -33,23 +34,27 @@ def scoring_of(text: str, registry: Registry) -> tuple[ScoringConfig, Registry]:
         name = "reward" if registry[text].reads_feedback else text  # feedback is read by the name of its report
         return ScoringConfig(rewards=(RewardConfig(type=text, name=name),)), registry
     if not Path(text).exists():
-        known = ", ".join(sorted(registry))
         raise ConfigurationError(
-            f"--reward {text!r} is no file, no `file.py:function` and no registered reward; registered are {known}"
+            f"--reward {text!r} is no file, no `file.py:function` and no registered reward; {nearest(text, registry)}"
         )
+    if path.endswith(".py"):
+        raise ConfigurationError(f"--reward {text!r} is a Python file; name its function too: {text}:function")
     return _checked(ScoringConfig, _section(Path(text), "scoring"), "--reward"), registry
 
 
-def grouping_of(text: str, base: GroupingConfig) -> GroupingConfig:
+def grouping_of(text: str) -> GroupingConfig | Changes:
     """Return the grouping that `--grouping` names: a file, or changes to the one in force."""
-    return _changed(GroupingConfig, text, "grouping", base)
+    return _changed(GroupingConfig, text, "grouping")
 
 
-def curriculum_of(text: str, base: CurriculumConfig) -> CurriculumConfig:
+def curriculum_of(text: str) -> CurriculumConfig | Changes:
     """Return the curriculum that `--curriculum` names: a mode, a file, or changes to the one in force."""
     if "=" not in text and not Path(text).exists():
+        modes = get_args(CurriculumConfig.model_fields["mode"].annotation)
+        if text not in modes:
+            raise ConfigurationError(f"--curriculum {text!r} is no file and no mode; {nearest(text, modes)}")
         text = f"mode={text}"
-    return _changed(CurriculumConfig, text, "curriculum", base)
+    return _changed(CurriculumConfig, text, "curriculum")
 
 
 def registry_of(text: str | None) -> Registry:
@@ -57,35 +62,71 @@ def registry_of(text: str | None) -> Registry:
     return installed() if text is None else scoring_of(text, installed())[1]
 
 
-def _changed(kind: type[C], text: str, section: str, base: C) -> C:
+def _changed(kind: type[C], text: str, section: str) -> C | Changes:
     option = f"--{section}"
     if "=" not in text:
+        if not Path(text).exists():
+            raise ConfigurationError(f"{option} {text!r} is no file; write one, or changes such as name=value")
         return _checked(kind, _section(Path(text), section), option)
-    plain = base.model_dump(mode="json")
+    changes: dict[str, Any] = {}
     for pair in text.split(","):
-        name, _, value = pair.partition("=")
-        plain[name.strip()] = yaml.safe_load(value)
-    return _checked(kind, plain, option)
+        name, separator, value = (part.strip() for part in pair.partition("="))
+        if not (name and separator):
+            raise ConfigurationError(f"{option} {text!r} is not like name=value,name=value")
+        changes[name] = _plain(value, option)
+    _refuse(option, kind, changes)
+    return Changes(tuple(changes.items()))
+
+
+def _plain(value: str, option: str) -> Any:
+    try:
+        return yaml.safe_load(value)
+    except yaml.YAMLError as error:
+        raise ConfigurationError(f"{option}: {value!r} is no value: {error}") from error
+
+
+def _refuse(option: str, kind: type[Config], changes: Mapping[str, Any]) -> None:
+    """Raise ConfigurationError for values that no section can have; what they do beside others, each run says."""
+    try:
+        kind.model_validate(changes)
+    except ValidationError as error:
+        alone = [one for one in error.errors() if one["loc"]]
+        if alone:
+            raise ConfigurationError(_mistakes(option, kind, alone)) from error
 
 
 def _checked(kind: type[C], plain: Mapping[str, Any], option: str) -> C:
     try:
         return kind.model_validate(plain)
     except ValidationError as error:
-        mistakes = [f"{'.'.join(map(str, one['loc'])) or option}: {one['msg']}" for one in error.errors()]
-        raise ConfigurationError(f"{option}: {'; '.join(mistakes)}") from error
+        raise ConfigurationError(_mistakes(option, kind, error.errors())) from error
+
+
+def _mistakes(option: str, kind: type[Config], errors: Iterable[Any]) -> str:
+    return f"{option}: {'; '.join(_mistake(kind, one) for one in errors)}"
+
+
+def _mistake(kind: type[Config], one: Any) -> str:
+    place, message = ".".join(map(str, one["loc"])), one["msg"].removeprefix("Value error, ")
+    if one["type"] == "extra_forbidden":
+        known = f"; {nearest(place, kind.model_fields)}" if len(one["loc"]) == 1 else ""
+        return f"{place} is not a setting{known}"
+    if not place:
+        return str(message)
+    given = f" (got {one['input']!r})" if isinstance(one["input"], str | int | float) else ""
+    return f"{place}: {message}{given}"
 
 
 def _section(path: Path, section: str) -> dict[str, Any]:
     """Return a file's mapping: the section of that name where it has one, as settings files do."""
     try:
         found = yaml.safe_load(path.read_text())
-    except (OSError, yaml.YAMLError) as error:
+    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
         raise ConfigurationError(f"{path}: {error}") from error
-    if not isinstance(found, dict):
+    inner = found.get(section, found) if isinstance(found, dict) else found
+    if not isinstance(inner, dict):
         raise ConfigurationError(f"{path} holds no mapping; write what stands under `{section}:` in the settings")
-    inner = found.get(section, found)
-    return inner if isinstance(inner, dict) else {}
+    return inner
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,6 +12,14 @@ if TYPE_CHECKING:
     from rollbus.streams.replay.plan import ReplayPlan
     from rollbus.streams.replay.run_kafka import Replay
 
+CHANGED_BY = {
+    "--reward": ("scoring",),
+    "--score-anew": ("scoring", "group-scoring"),
+    "--grouping": ("grouping", "group-scoring"),
+    "--curriculum": ("curriculum",),
+}
+"""Stages of which at least one must be replayed for an option to say anything."""
+
 
 def replay_of(settings: "Settings", plan: "ReplayPlan", reward: str | None, **options: Any) -> "Replay":
     """Return an attempt at a plan, with the reward functions and the judge's model that the settings name."""
@@ -53,19 +61,33 @@ def plan_of(
         raise ConfigurationError("give the replay a name with --as, or look first with --dry-run")
     check_name(name or "dry-run")
     now_ms = int(time.time() * 1000)
-    base = settings.runs[0]
-    return ReplayPlan(
+    chosen = chain_of(stages)
+    changed = {"--reward": reward, "--score-anew": score_anew, "--grouping": grouping, "--curriculum": curriculum}
+    _refuse_idle([option for option, given in changed.items() if given], chosen)
+    plan = ReplayPlan(
         name=name or "dry-run",
         start=parse_bound(start, now_ms=now_ms),
         end=parse_bound(end, now_ms=now_ms),
-        stages=chain_of(stages),
+        stages=chosen,
         assembly=settings.assembly,
         scoring=settings.scoring,
         runs=settings.runs,
         new_scoring=scoring_of(reward, registry_for(None))[0] if reward else None,
-        new_grouping=grouping_of(grouping, base.grouping) if grouping else None,
-        new_curriculum=curriculum_of(curriculum, base.curriculum) if curriculum else None,
+        new_grouping=grouping_of(grouping) if grouping else None,
+        new_curriculum=curriculum_of(curriculum) if curriculum else None,
         rewards=rewards,
         scores="anew" if score_anew else "computed" if reward else "recorded",
         allow_missing=allow_missing,
     )
+    plan.run_configs()  # refuses what a run of the settings cannot have
+    return plan
+
+
+def _refuse_idle(options: "list[str]", stages: tuple[str, ...]) -> None:
+    """Raise ConfigurationError for an option of a stage that is not replayed: it would do nothing, and not say so."""
+    for option in options:
+        if not set(CHANGED_BY[option]) & set(stages):
+            stage = CHANGED_BY[option][0]
+            raise ConfigurationError(
+                f"{option} changes {stage}, which is not replayed; leave it out, or add --stage {stage}"
+            )

@@ -15,10 +15,11 @@ from rollbus.schemas.config import (
     ScoringConfig,
 )
 from rollbus.schemas.control import ConfigApplied
-from rollbus.schemas.errors import ConfigurationError
+from rollbus.schemas.errors import ConfigurationError, nearest
 from rollbus.schemas.ids import canonical_json
 from rollbus.schemas.replays import ReplayConfig, ReplayRewards, ReplayScores
 from rollbus.schemas.topics import STAGE_INPUTS, Topic
+from rollbus.streams.replay.changes import Changes
 from rollbus.streams.replay.range import Bound
 
 CHAIN = ("assembly", "scoring", "grouping", "group-scoring", "curriculum")
@@ -41,9 +42,9 @@ class ReplayPlan:
     runs: tuple[RunConfig, ...]
     """What holds until a recorded configuration says otherwise."""
     new_scoring: ScoringConfig | None = None
-    new_grouping: GroupingConfig | None = None
-    new_curriculum: CurriculumConfig | None = None
-    """What holds all along, whatever was recorded."""
+    new_grouping: GroupingConfig | Changes | None = None
+    new_curriculum: CurriculumConfig | Changes | None = None
+    """What holds all along, whatever was recorded; changes are made to what each run has, or had."""
     rewards: ReplayRewards = "recorded"
     scores: ReplayScores = "recorded"
     allow_missing: bool = False
@@ -75,12 +76,13 @@ class ReplayPlan:
         return tuple(map(self.changed_run, self.runs))
 
     def changed_run(self, run: RunConfig) -> RunConfig:
-        """Return a run with what this replay does otherwise."""
-        changes: dict[str, GroupingConfig | CurriculumConfig] = {}
-        if self.new_grouping is not None:
-            changes["grouping"] = self.new_grouping
-        if self.new_curriculum is not None:
-            changes["curriculum"] = self.new_curriculum
+        """Return a run with what this replay does otherwise; raises ConfigurationError where it cannot."""
+        new = {"grouping": self.new_grouping, "curriculum": self.new_curriculum}
+        changes = {
+            section: each.made_to(getattr(run, section), run.run_id) if isinstance(each, Changes) else each
+            for section, each in new.items()
+            if each is not None
+        }
         return run.model_copy(update=changes) if changes else run
 
     def change(self, record: ConfigApplied) -> ConfigApplied | None:
@@ -132,7 +134,7 @@ def chain_of(stages: Sequence[str]) -> tuple[str, ...]:
         return CHAIN
     unknown = sorted(set(stages) - set(STAGES))
     if unknown:
-        raise ConfigurationError(f"no stage {', '.join(unknown)}; there are {', '.join(STAGES)}")
+        raise ConfigurationError(f"no stage {', '.join(unknown)}; {nearest(unknown[0], STAGES)}")
     chosen = tuple(stage for stage in STAGES if stage in stages)
     if {"grouping", "curriculum"} <= set(chosen):
         chosen = tuple(stage for stage in CHAIN if stage in {*chosen, "group-scoring"})

@@ -1,5 +1,6 @@
 """What `rollbus replay` hands to the replay itself, what it refuses before it reads, and what it says of none."""
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,7 +10,7 @@ from rollbus.cli.replay_shown import show_replays
 from rollbus.schemas.config import GroupingConfig, RewardConfig, RunConfig
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.settings import Settings
-from rollbus.streams.replay.plan import ReplayPlan
+from rollbus.streams.replay.plan import ReplayPlan, applied
 from rollbus.streams.rewards.endpoint import Endpoint
 
 
@@ -56,3 +57,73 @@ async def test_groups_are_not_judged_anew_where_the_replay_writes_no_trajectorie
 def test_that_there_is_no_replay_is_said_in_words(capsys: pytest.CaptureFixture[str]) -> None:
     show_replays([], "mine.")
     assert "no replay of 'mine.' yet: `rollbus replay --from" in capsys.readouterr().out
+
+
+TWO_RUNS = (
+    RunConfig(grouping=GroupingConfig(group_size=6, window_ms=5_000)),
+    RunConfig(run_id="alone", grouping=GroupingConfig(strategy="baseline", group_size=3)),
+)
+
+
+def test_changes_are_made_to_what_each_run_has() -> None:
+    plan = plan_for(Settings(runs=TWO_RUNS), grouping="group_size=4", curriculum="pools")
+    assert [(run.grouping.strategy, run.grouping.group_size, run.grouping.window_ms) for run in plan.run_configs()] == [
+        (run.grouping.strategy, 4, run.grouping.window_ms) for run in TWO_RUNS
+    ]
+    assert {run.curriculum.mode for run in plan.run_configs()} == {"pools"}
+
+
+def test_changes_are_made_to_what_was_in_force_in_the_log() -> None:
+    recorded = RunConfig(grouping=GroupingConfig(group_size=8, window_ms=1_234))
+    plan = plan_for(Settings(runs=TWO_RUNS), grouping="group_size=4")
+    changed = plan.change(applied("grouping", "main", recorded))
+    assert changed is not None
+    grouping = RunConfig.model_validate_json(changed.content).grouping
+    assert (grouping.group_size, grouping.window_ms) == (4, 1_234)
+
+
+def test_changes_that_a_run_of_the_log_cannot_have_are_refused_with_its_name() -> None:
+    recorded = RunConfig(run_id="small", grouping=GroupingConfig(group_size=2, min_group_size=2))
+    plan = plan_for(Settings(runs=TWO_RUNS), grouping="min_group_size=3")
+    with pytest.raises(ConfigurationError, match=r"run small.*min_group_size=3"):
+        plan.change(applied("grouping", "small", recorded))
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"grouping": "group_siz=4"}, r"--grouping: group_siz is not a setting; did you mean 'group_size'\?"),
+        ({"grouping": "group_size=many"}, r"--grouping: group_size: .*got 'many'"),
+        ({"grouping": "group_size=4,"}, r"--grouping 'group_size=4,' .* name=value"),
+        ({"curriculum": "harnes"}, r"--curriculum 'harnes' is no file and no mode; did you mean 'harness'\?"),
+        ({"grouping": "gruping.yaml"}, r"--grouping 'gruping.yaml' is no file"),
+        ({"reward": "feedbak"}, r"--reward 'feedbak' .* did you mean 'feedback'\?"),
+        ({"stages": ("grupping",)}, r"no stage grupping; did you mean 'grouping'\?"),
+    ],
+)
+def test_what_is_misspelled_is_refused_with_the_nearest_name(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigurationError, match=says):
+        plan_for(Settings(), **options)
+
+
+@pytest.mark.parametrize("text", ["scoring:\n", "scoring: feedback\n", "scoring: [feedback]\n", "", "[1]\n"])
+def test_a_file_whose_section_is_no_mapping_is_refused_and_not_taken_for_the_defaults(
+    text: str, tmp_path: Path
+) -> None:
+    (tmp_path / "r.yaml").write_text(text)
+    with pytest.raises(ConfigurationError, match=r"r\.yaml holds no mapping"):
+        plan_for(Settings(), reward=str(tmp_path / "r.yaml"))
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"reward": "feedback", "stages": ("grouping",)}, "--reward changes scoring"),
+        ({"score_anew": True, "stages": ("assembly",)}, "--score-anew changes scoring"),
+        ({"grouping": "group_size=4", "stages": ("assembly", "scoring")}, "--grouping changes grouping"),
+        ({"curriculum": "harness", "stages": ("grouping",)}, "--curriculum changes curriculum"),
+    ],
+)
+def test_an_option_that_would_change_nothing_is_refused(options: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"{says}, which is not replayed"):
+        plan_for(Settings(), **options)

@@ -5,7 +5,7 @@ episode that had begun before it, a group that closed after it) is counted apart
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
@@ -66,7 +66,7 @@ def compare(one: Side, other: Side, span: Span) -> Comparison:
         *_scores(one, other, cut, same),
         *_groups(one, other, cut, span, same),
         *_curriculum(one, other, same),
-        *_batches(one, other, same),
+        *_batches(one, other, cut, span, same),
     ):
         counted[found[:4]].append(found[4])
     differences = [
@@ -156,9 +156,13 @@ def _groups(one: Side, other: Side, cut: set[str], span: Span, same: dict[Kind, 
             yield from _same_group(run, mine, theirs, same)
         elif group is not None:
             there, gone = (other, one) if mine is None else (one, other)
-            edge = not span.has(group.closed_at_ms) or any(member.trajectory_id in cut for member in group.members)
+            edge = _is_cut(group, cut, span)
             why = EDGE if edge else _why_no_group(run, group, gone)
             yield "group", f"only in {there.name}", why, edge, f"{group.group_key} ({len(group.members)} members)"
+
+
+def _is_cut(group: Group, cut: set[str], span: Span) -> bool:
+    return not span.has(group.closed_at_ms) or any(member.trajectory_id in cut for member in group.members)
 
 
 def _same_group(run: str, mine: Group, theirs: Group, same: dict[Kind, int]) -> Iterator[Found]:
@@ -213,10 +217,27 @@ def _curriculum(one: Side, other: Side, same: dict[Kind, int]) -> Iterator[Found
             yield "curriculum", f"{mine} → {theirs} (run {place[0]})", cause, edge, group.group_key
 
 
-def _batches(one: Side, other: Side, same: dict[Kind, int]) -> Iterator[Found]:
-    for run, mine, theirs in _paired(one.batches, other.batches):
-        if mine == theirs:
-            same["batch"] += mine or 0
-        else:
-            why = "live waits for its trainer; a replay answers each batch at once"
-            yield "batch", f"{mine or 0} → {theirs or 0} (run {run})", why, False, run
+def _batches(one: Side, other: Side, cut: set[str], span: Span, same: dict[Kind, int]) -> Iterator[Found]:
+    for (run, groups), mine, theirs in _paired(one.batches, other.batches):
+        if mine is not None and theirs is not None:
+            same["batch"] += 1
+            continue
+        there, gone = (other, one) if mine is None else (one, other)
+        places = [(run, group) for group in groups]
+        edge = any(place not in there.groups for place in places) or any(
+            place not in gone.groups and _is_cut(there.groups[place], cut, span) for place in places
+        )
+        why = EDGE if edge else _why_no_batch(places, gone)
+        number = there.batches[run, groups]
+        yield "batch", f"only in {there.name} (run {run})", why, edge, f"batch {number}: {len(groups)} groups"
+
+
+def _why_no_batch(places: Sequence[tuple[str, str]], gone: Side) -> str:
+    """Say what became of a batch's groups on the side that has not this batch."""
+    if any(place not in gone.groups for place in places):
+        return f"{gone.name} has other groups"
+    if refused := sorted({gone.fates.get(place, "waiting") for place in places} - {"admitted"}):
+        return f"of its groups some are {', '.join(refused)} in {gone.name}"
+    if {(run, group) for run, groups in gone.batches for group in groups}.issuperset(places):
+        return "its groups are in other batches"
+    return f"its groups wait for a step in {gone.name}"

@@ -1,16 +1,17 @@
 """Two namespaces read for a comparison: replays of one log, or a replay and what live made of the same range."""
 
-from collections.abc import AsyncGenerator
+from collections.abc import AsyncGenerator, Mapping
 from contextlib import aclosing
+from dataclasses import replace
 from typing import Any
 
 from rollbus.schemas.chunks import is_chunk, parse
-from rollbus.schemas.codec import decode
+from rollbus.schemas.codec import decode, record_name
 from rollbus.schemas.control import ConfigApplied, Tick
 from rollbus.schemas.errors import RecordError
 from rollbus.schemas.joining import Joiner
 from rollbus.schemas.replays import ReplayManifest
-from rollbus.schemas.topics import BATCHES, CURRICULUM, DROPS, RUN_LOG, SCORES, TRAJECTORIES, Topic
+from rollbus.schemas.topics import BATCHES, CURRICULUM, DROPS, RUN_LOG, SCORES, STAGE_INPUTS, TRAJECTORIES, Topic
 from rollbus.streams.replay.compare import Comparison, compare
 from rollbus.streams.replay.manifest_kafka import find_manifest
 from rollbus.streams.replay.recorded_kafka import read_whole
@@ -18,12 +19,21 @@ from rollbus.streams.replay.side import Side, Span, within
 from rollbus.streams.settings import StreamSettings
 
 LIVE = "live"
+MADE: Mapping[str, tuple[Topic, ...]] = {
+    "alias": (),
+    "assembly": (TRAJECTORIES,),
+    "scoring": (SCORES,),
+    "grouping": (RUN_LOG,),
+    "group-scoring": (RUN_LOG,),
+    "curriculum": (CURRICULUM, BATCHES),
+}
+"""What each stage writes of what is compared."""
 IN_ORDER = (TRAJECTORIES, SCORES, DROPS, RUN_LOG, CURRICULUM, BATCHES)
 
 
 async def compare_replays(settings: StreamSettings, one: str, other: str) -> Comparison:
     """Compare two replays by name, `live` for the namespace itself; raises ConfigurationError, UnavailableError."""
-    manifests = [await find_manifest(settings, name) for name in (one, other) if name != LIVE]
+    manifests = [await _whole(settings, await find_manifest(settings, name)) for name in (one, other) if name != LIVE]
     span = common_span(manifests)
     sides = [await read_side(settings, name, span, manifests) for name in (one, other)]
     return compare(sides[0], sides[1], span)
@@ -36,22 +46,37 @@ def common_span(manifests: list[ReplayManifest]) -> Span:
     return Span(max(starts, default=None), min(ends, default=None))
 
 
+def made_by(manifest: ReplayManifest) -> frozenset[str]:
+    """Return the topics whose records are the replay's own, be there none; of the others it has live's."""
+    return frozenset(topic.name for stage in manifest.stages for topic in MADE[stage]) | {DROPS.name}
+
+
 async def read_side(settings: StreamSettings, name: str, span: Span, manifests: list[ReplayManifest]) -> Side:
-    """Read what one side made of a span."""
-    made = Side(name)
+    """Read what one side made of a span, record by record: payload does not stay."""
+    side = Side(name)
     manifest = next((each for each in manifests if each.name == name), None)
-    if manifest is None:
-        namespaces = dict.fromkeys(IN_ORDER, settings.namespace)
-    else:  # a replay of later stages has live's records of the earlier ones
-        written = manifest.records
-        namespaces = {
-            topic: manifest.namespace if topic.name in written or topic is DROPS else settings.namespace
-            for topic in IN_ORDER
-        }
-    for topic, namespace in namespaces.items():
-        records = [record async for record in decoded(settings.model_copy(update={"namespace": namespace}), topic)]
-        within(records, made, span if namespace == settings.namespace else Span())
-    return made
+    own = frozenset() if manifest is None else made_by(manifest)
+    for topic in IN_ORDER:
+        its = topic.name in own
+        namespace = manifest.namespace if manifest is not None and its else settings.namespace
+        async with aclosing(decoded(settings.model_copy(update={"namespace": namespace}), topic)) as records:
+            async for record in records:
+                within([record], side, Span() if its else span)
+    return side
+
+
+async def _whole(settings: StreamSettings, manifest: ReplayManifest) -> ReplayManifest:
+    """Return a manifest that says how far it reaches: a shadow's, which follows, by the ticks that it has written."""
+    if manifest.state != "following":
+        return manifest
+    own = settings.model_copy(update={"namespace": manifest.namespace})
+    first = last = None
+    async with aclosing(read_whole(own, STAGE_INPUTS[manifest.stages[-1]])) as found:
+        async for raw in found:
+            if raw.value is not None and not is_chunk(raw.value) and record_name(raw.value) == Tick.__name__:
+                last = decode(raw.value).stream_time_ms
+                first = last if first is None else first
+    return replace(manifest, from_ms=first, to_ms=last)
 
 
 async def decoded(settings: StreamSettings, topic: Topic) -> AsyncGenerator[Any, None]:

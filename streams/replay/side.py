@@ -4,7 +4,6 @@ Pure. Records come in the order of the flow; what lies outside the range is not 
 """
 
 import hashlib
-from collections import defaultdict
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
@@ -43,8 +42,8 @@ class Side:
     """By run and trajectory id: the group that has it."""
     fates: dict[tuple[str, str], str] = field(default_factory=dict)
     """By run and group id: `admitted`, or why not."""
-    batches: dict[str, int] = field(default_factory=lambda: defaultdict(int))
-    """By run."""
+    batches: dict[tuple[str, tuple[str, ...]], int] = field(default_factory=dict)
+    """By run and group ids in order: its number, which another beginning of the range makes another."""
 
     def take(self, record: Any) -> None:
         """Take in one record; those that say nothing of the outcome change nothing."""
@@ -66,7 +65,7 @@ class Side:
             for group_id in record.admitted_group_ids:
                 self.fates.setdefault((record.run_id, group_id), "admitted")
         elif isinstance(record, TrainingBatch):
-            self.batches[record.run_id] += 1
+            self.batches.setdefault((record.run_id, tuple(group.group_id for group in record.groups)), record.number)
 
     def _drop(self, record: Drop) -> None:
         run = record.run_id or ""
@@ -98,10 +97,17 @@ def within(records: Iterable[Any], side: Side, span: Span) -> Side:
             continue
         if isinstance(record, Score) and record.trajectory_id not in side.trajectories:
             continue
-        if isinstance(record, Group) and not any(m.trajectory_id in side.trajectories for m in record.members):
+        if isinstance(record, Group) and not _reaches(record, side):
+            continue
+        if isinstance(record, TrainingBatch) and not any(_reaches(group, side) for group in record.groups):
             continue
         side.take(record)
     return side
+
+
+def _reaches(group: Group, side: Side) -> bool:
+    """Say whether a member of a group lies in what was taken in."""
+    return any(member.trajectory_id in side.trajectories for member in group.members)
 
 
 def _assembled(record: Trajectory) -> Assembled:

@@ -4,9 +4,11 @@ from dataclasses import replace
 from typing import Any
 
 from rollbus.schemas.drops import Drop
-from rollbus.schemas.groups import CurriculumState
+from rollbus.schemas.groups import CurriculumState, TrainingBatch
 from rollbus.schemas.ids import trajectory_id
+from rollbus.schemas.replays import ReplayManifest
 from rollbus.streams.replay.compare import Comparison, compare
+from rollbus.streams.replay.compare_kafka import made_by
 from rollbus.streams.replay.side import Side, Span, within
 from tests.builders import START_MS, make_group, make_score, make_trajectory
 
@@ -102,3 +104,42 @@ def test_a_score_that_one_side_has_not_is_named() -> None:
     one = made("live", make_trajectory("e1"), score_of("e1", 1.0))
     found = compare(one, made("b", make_trajectory("e1")), SPAN)
     assert told(found) == [("score", "only in live", "not scored yet", False, 1)]
+
+
+def batch_of(number: int, *groups: Any) -> TrainingBatch:
+    return TrainingBatch(batch_hash=f"b{number}", run_id="main", model="agent", number=number, window=0, groups=groups,
+                         newest_policy_version=0, cut_at_ms=0)  # fmt: skip
+
+
+def test_batches_are_alike_by_their_groups_whatever_their_number() -> None:
+    trajectories = [make_trajectory(f"e{n}") for n in range(1, 5)]
+    g, h = group_of("g", "e1", "e2"), group_of("h", "e3", "e4")
+    admitted = CurriculumState(run_id="main", window=0, mode="harness", percentile=0.3, last_expansion_window=-1,
+                               admitted_group_ids=("g", "h"), closed_at_ms=0)  # fmt: skip
+    one = made("live", *trajectories, g, h, admitted, batch_of(7, g), batch_of(8, h))
+    other = made("b", *trajectories, g, h, admitted, batch_of(0, g), batch_of(1, h))
+    found = compare(one, other, SPAN)
+    assert (told(found), found.same["batch"]) == ([], 2)
+    both = made("b", *trajectories, g, h, admitted, batch_of(0, g, h))
+    assert sorted(told(compare(one, both, SPAN))) == [
+        ("batch", "only in b (run main)", "its groups are in other batches", False, 1),
+        ("batch", "only in live (run main)", "its groups are in other batches", False, 2),
+    ]
+    none = made("b", *trajectories, g, h, drop_of("curriculum", unit="group", unit_id="g", run="main",
+                                                  stage="curriculum.main"), admitted)  # fmt: skip
+    causes = {row[2] for row in told(compare(one, none, SPAN)) if row[0] == "batch"}
+    assert causes == {"of its groups some are curriculum in b", "its groups wait for a step in b"}
+
+
+def test_batches_of_live_that_lie_outside_the_range_say_nothing() -> None:
+    before = batch_of(1, group_of("long ago", "x1", "x2"))
+    one = made("live", make_trajectory("e1"), before)
+    assert told(compare(one, made("b", make_trajectory("e1")), SPAN)) == []
+
+
+def test_what_a_replayed_stage_did_not_write_is_not_taken_from_live() -> None:
+    manifest = ReplayManifest(name="b", namespace="replay-b.", source_namespace="rollbus.", state="complete",
+                              stages=("grouping", "group-scoring", "curriculum"), ranges=(), started_at_ms=0,
+                              records={"run-log": 7})  # fmt: skip
+    assert made_by(manifest) == {"run-log", "curriculum", "batches", "drops"}
+    assert made_by(replace(manifest, state="following", records={})) == made_by(manifest)

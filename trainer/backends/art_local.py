@@ -228,4 +228,4 @@ class ArtLocal:
             return
         session.journal.started(request.batch_hash, base)
         session.journal.done(await session.update(request, admitted))
-        await asyncio.to_thread(session.retire, request.config.kl_reference_version)
+        await asyncio.to_thread(session.keeping.retire, request.config.kl_reference_version)

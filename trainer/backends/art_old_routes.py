@@ -24,7 +24,6 @@ from rollbus.trainer.appending import append_line
 from rollbus.trainer.backends.art_old_bodies import read_call, trainable
 from rollbus.trainer.backends.guards import Limits
 from rollbus.trainer.service.art_service import GRADIENT_STEPS
-from rollbus.trainer.service.retention import BASE_VERSION
 from rollbus.trainer.service.tokenizer import render_chat
 
 if TYPE_CHECKING:
@@ -68,18 +67,15 @@ class _OldRoutes:
         return JSONResponse([service.base_url, service.settings.api_key or "default"])
 
     async def delete_checkpoints(self, request: Request) -> Response:
-        """Remove all but those named, the base model, the serving one and what the next batch builds on.
+        """Remove all but those named, the base model, what is served or built on next, and the parents of these.
 
         Where a removed one came from stays known.
         """
         body = await request.json()
         self._check_model(body.get("model", body))
-        versions = await self._backend.versions()
-        keep = {BASE_VERSION, versions.serving, versions.head, *map(int, body.get("steps_to_keep", ()))}
-        store = self._backend.service.store
+        kept = [int(step) for step in body.get("steps_to_keep", ())]
         async with self._backend.updates_held():
-            for version in set(store.numbers()) - keep:
-                await asyncio.to_thread(store.retire, version)
+            await asyncio.to_thread(self._backend.session.keeping.keep_only, kept)
         return JSONResponse(None)
 
     async def log(self, request: Request) -> Response:

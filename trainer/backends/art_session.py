@@ -30,7 +30,8 @@ from rollbus.trainer.service.art_plan import Provenance, StepPlan, arts_plan
 from rollbus.trainer.service.art_service import GRADIENT_STEPS, ServiceSettings, TorchService
 from rollbus.trainer.service.checkpoint import read_provenance
 from rollbus.trainer.service.journal import Journal, recover
-from rollbus.trainer.service.retention import Retention, expendable
+from rollbus.trainer.service.keeping import Keeping
+from rollbus.trainer.service.retention import Retention
 
 logger = logging.getLogger(__name__)
 
@@ -84,6 +85,8 @@ class ArtSession:
         """The service where it is ART's own."""
         self.service: TorchService | ArtOwnService = self.own or TorchService(self._service_settings)
         self.backend = RollbusBackend(str(settings.directory), self.service)
+        self.keeping = Keeping(settings.model, self.service, self.journal, settings.retention)
+        """Says which checkpoint serves and which goes."""
 
     async def start(self) -> None:
         """Load the weights and open the model endpoint."""
@@ -103,7 +106,7 @@ class ArtSession:
 
     def head(self) -> int:
         """What the next batch is trained from."""
-        return self.service.store.numbers()[-1] if self.journal.head is None else self.journal.head
+        return self.keeping.head()
 
     def recorded(self, batch_hash: str) -> TrainResult | None:
         """The result, if the weights it made are still among the head's ancestors: a rolled back one trains again."""
@@ -169,24 +172,7 @@ class ArtSession:
 
     async def serve(self, version: int, *, as_head: bool = False) -> None:
         """Answer requests for the bare name with a version; with `as_head` the next update builds on it too."""
-        if version not in self.service.store.numbers():
-            why = "; retention removed it" if version in self.service.store.retired() else ""
-            raise RejectedError(f"version {version} of {self.settings.model} has no checkpoint{why}")
-        await asyncio.to_thread(self.service.serve, version)
-        self.journal.served(serving=version, head=version if as_head else None)
-
-    def retire(self, reference: int) -> None:
-        """Remove what retention gives up. A failure costs disk space and nothing else."""
-        store = self.service.store
-        numbers = store.numbers()
-        parents = {number: store.parent(number) for number in numbers}
-        in_use = (self.head(), self.service.serving, reference)
-        try:
-            for version in expendable(numbers, parents, self.settings.retention, in_use=in_use):
-                store.retire(version)
-                logger.info("removed checkpoint %d of %s, as its retention says", version, self.settings.model)
-        except OSError as error:
-            logger.warning("a checkpoint of %s could not be removed: %s", self.settings.model, error)
+        await asyncio.to_thread(self.keeping.serve, version, as_head=as_head)
 
     async def _register(self) -> None:
         """Let ART start its service, ours or its own; again after its own closed itself."""

@@ -27,10 +27,15 @@ def expendable(
     """Versions to remove, oldest first. `in_use` (served, trained on, a reference) stays, and so do their parents."""
     if retention.keep_newest is None:
         return ()
-    in_use = frozenset(in_use)
     newest = sorted(versions)[-max(retention.keep_newest, 1) :]
-    kept = {BASE_VERSION, *newest, *in_use, *(parents.get(version) for version in in_use)}
+    kept = protected(parents, in_use) | set(newest)
     every = retention.keep_every
     return tuple(
         version for version in sorted(versions) if version not in kept and (every is None or version % every != 0)
     )
+
+
+def protected(parents: Mapping[int, int | None], in_use: Iterable[int]) -> frozenset[int | None]:
+    """What never goes: the base model, what is in use, and its parents."""
+    in_use = frozenset(in_use)
+    return frozenset({BASE_VERSION, *in_use, *(parents.get(version) for version in in_use)})

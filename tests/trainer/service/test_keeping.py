@@ -1,0 +1,83 @@
+"""What serves and what may go are decided one after the other: the serving checkpoint is never the one removed."""
+
+import threading
+from pathlib import Path
+
+import pytest
+
+from rollbus.schemas.errors import RejectedError
+from rollbus.trainer.service.journal import Journal, VersionStore
+from rollbus.trainer.service.keeping import Keeping
+from rollbus.trainer.service.retention import Retention
+from tests.trainer.service.test_retention import store_of
+
+
+class Service:
+    """Serves what it is told, and lets others act at the moment between reading the weights and serving them."""
+
+    def __init__(self, store: VersionStore, serving: int) -> None:
+        self.store, self.serving = store, serving
+        self.loaded = threading.Event()
+        self.meanwhile: threading.Thread | None = None
+
+    def serve(self, version: int) -> None:
+        self.loaded.set()
+        if self.meanwhile is not None:
+            self.meanwhile.join(timeout=0.3)  # ends where nothing holds it back
+        self.serving = version
+
+
+def keeping(folder: Path, *, serving: int, head: int, newest: int | None = 1) -> tuple[Keeping, Service, Journal]:
+    """Seven versions, each the parent of the next."""
+    service = Service(store_of(folder / "checkpoints", 7), serving)
+    journal = Journal(folder / "journal.jsonl")
+    journal.served(serving=serving, head=head)
+    return Keeping("agent", service, journal, Retention(newest)), service, journal
+
+
+def test_a_version_that_is_about_to_serve_is_not_removed_under_it(tmp_path: Path) -> None:
+    kept, service, _ = keeping(tmp_path, serving=6, head=6)
+
+    def retire() -> None:
+        service.loaded.wait()
+        kept.retire(reference=0)
+
+    service.meanwhile = threading.Thread(target=retire)
+    service.meanwhile.start()
+    kept.serve(3)
+    service.meanwhile.join()
+    assert service.store.numbers() == [0, 2, 3, 5, 6], "the serving one, the head, and their parents"
+
+
+def test_what_served_last_by_the_journal_stays_until_the_journal_says_otherwise(tmp_path: Path) -> None:
+    """A crash there starts again with what the journal says."""
+    kept, service, journal = keeping(tmp_path, serving=2, head=6)
+    service.serving = 4
+    kept.retire(reference=0)
+    assert journal.serving == 2
+    assert service.store.numbers() == [0, 1, 2, 3, 4, 5, 6]
+
+
+def test_serving_and_head_outlive_a_restart(tmp_path: Path) -> None:
+    kept, _, _ = keeping(tmp_path, serving=6, head=6)
+    kept.serve(3)
+    kept.serve(2, as_head=True)
+    again = Journal(tmp_path / "journal.jsonl")
+    assert (again.serving, again.head) == (2, 2)
+
+
+def test_a_version_without_a_checkpoint_is_not_served(tmp_path: Path) -> None:
+    kept, service, journal = keeping(tmp_path, serving=6, head=6)
+    kept.retire(reference=0)
+    with pytest.raises(RejectedError, match="version 3 of agent has no checkpoint; retention removed it"):
+        kept.serve(3)
+    with pytest.raises(RejectedError, match=r"version 9 of agent has no checkpoint$"):
+        kept.serve(9)
+    assert (service.serving, journal.serving) == (6, 6)
+
+
+def test_a_client_that_asks_for_removal_keeps_what_something_stands_on(tmp_path: Path) -> None:
+    kept, service, _ = keeping(tmp_path, serving=3, head=6, newest=None)
+    kept.keep_only([1])
+    assert service.store.numbers() == [0, 1, 2, 3, 5, 6]
+    assert service.store.retired() == [4]

@@ -1,0 +1,81 @@
+"""Which checkpoint serves and which may go, decided under one lock.
+
+Either looks at the directory first and acts after. Side by side, retention could remove a version between the moment
+it is found and the moment it serves, and the next start would have nothing to serve. What the journal names as serving
+stays as well, until the journal names another.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Collection, Iterable
+from typing import Protocol
+
+from rollbus.schemas.errors import RejectedError
+from rollbus.trainer.service.journal import Journal, VersionStore
+from rollbus.trainer.service.retention import Retention, expendable, protected
+
+logger = logging.getLogger(__name__)
+
+
+class ModelService(Protocol):
+    """What serves a model."""
+
+    store: VersionStore
+
+    @property
+    def serving(self) -> int: ...
+
+    def serve(self, version: int) -> None: ...
+
+
+class Keeping:
+    """Of one model; any thread may call."""
+
+    def __init__(self, model: str, service: ModelService, journal: Journal, retention: Retention) -> None:
+        self._model, self._service, self._journal, self._retention = model, service, journal, retention
+        self._lock = threading.Lock()
+
+    def head(self) -> int:
+        """What the next batch is trained from."""
+        return self._service.store.numbers()[-1] if self._journal.head is None else self._journal.head
+
+    def serve(self, version: int, *, as_head: bool = False) -> None:
+        """Answer requests for the bare name with a version; with `as_head` the next update builds on it too."""
+        store = self._service.store
+        with self._lock:
+            if version not in store.numbers():
+                why = "; retention removed it" if version in store.retired() else ""
+                raise RejectedError(f"version {version} of {self._model} has no checkpoint{why}")
+            self._service.serve(version)
+            self._journal.served(serving=version, head=version if as_head else None)
+
+    def retire(self, reference: int) -> None:
+        """Remove what retention gives up. A failure costs disk space and nothing else."""
+        with self._lock:
+            numbers = self._service.store.numbers()
+            in_use = {*self._in_use(), reference}
+            self._remove(expendable(numbers, self._parents(numbers), self._retention, in_use=in_use))
+
+    def keep_only(self, versions: Collection[int]) -> None:
+        """Remove all but these and what something still stands on."""
+        with self._lock:
+            numbers = self._service.store.numbers()
+            kept = {*versions, *protected(self._parents(numbers), self._in_use())}
+            self._remove(number for number in numbers if number not in kept)
+
+    def _in_use(self) -> set[int]:
+        recorded = self._journal.serving
+        return {self.head(), self._service.serving, *(() if recorded is None else (recorded,))}
+
+    def _parents(self, numbers: Iterable[int]) -> dict[int, int | None]:
+        return {number: self._service.store.parent(number) for number in numbers}
+
+    def _remove(self, versions: Iterable[int]) -> None:
+        try:
+            for version in versions:
+                self._service.store.retire(version)
+                logger.info("removed checkpoint %d of %s, which nothing stands on", version, self._model)
+        except OSError as error:
+            logger.warning("a checkpoint of %s could not be removed: %s", self._model, error)

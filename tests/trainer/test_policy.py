@@ -1,5 +1,6 @@
 """An operator's rollback and promotion: what is recorded, who is fenced, and where training goes on."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from rollbus.schemas.errors import ConfigurationError, FencedError
 from rollbus.schemas.steps import StepCompleted
 from rollbus.schemas.topics import POLICY_VERSIONS, RUN_LOG
 from rollbus.trainer.backends.memory import MemoryBackend
+from rollbus.trainer.backends.protocol import Versions
 from rollbus.trainer.log_memory import MemoryLog
 from rollbus.trainer.policy import promotion, roll_back
 from tests.builders import START_MS
@@ -108,3 +110,23 @@ async def test_a_candidate_is_promoted_and_one_that_was_rolled_back_is_not() -> 
     await later.run(until_idle=True)
     with pytest.raises(ConfigurationError, match="was rolled back"):
         promotion(later.ledger, SETTINGS, version=2, reason="evaluated", now_ms=START_MS)
+
+
+async def test_a_rollback_to_a_version_whose_checkpoint_is_gone_is_refused_before_anything_is_written() -> None:
+    """Written first, it would leave a log whose head no backend can take."""
+    world = World(backend=Forgetful())
+    world.add_batches(3)
+    await world.trainer().run(until_idle=True)
+    before = world.records(POLICY_VERSIONS)
+    with pytest.raises(ConfigurationError, match=r"version 1 has no checkpoint .* those that have one are: 3, 2, 0"):
+        await rolled_back(world, 1)
+    assert world.records(POLICY_VERSIONS) == before
+    assert await rolled_back(world, 2) == (3,)
+
+
+class Forgetful(MemoryBackend):
+    """Its retention has removed version 1."""
+
+    async def versions(self) -> Versions:
+        known = await super().versions()
+        return replace(known, known=tuple(each for each in known.known if each.version != 1))

@@ -8,7 +8,7 @@ first, then backend: a crash in between shows at the trainer's start, and rollin
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.steps import PolicyState, PolicyVersion
 from rollbus.schemas.topics import POLICY_VERSIONS, RUN_LOG
-from rollbus.trainer.backends.protocol import Backend, Versions
+from rollbus.trainer.backends.protocol import Backend, Capabilities, Versions
 from rollbus.trainer.ledger import Ledger
 from rollbus.trainer.lineage import Lineage
 from rollbus.trainer.log import Publication, TrainerLog
@@ -24,7 +24,7 @@ async def roll_back(
     await trainer.settle()
     lineage = trainer.ledger.lineage
     given_up = versions_above(lineage, version)
-    _check_kept(lineage, version, await backend.versions())
+    _check_possible(lineage, version, await backend.capabilities(), await backend.versions())
     records = [_record(lineage, settings, each, "rolled_back", reason, now_ms) for each in given_up]
     records.append(_record(lineage, settings, version, "serving", reason, now_ms))
     await log.publish([each for record in records for each in _everywhere(settings, record)])
@@ -52,13 +52,18 @@ def versions_above(lineage: Lineage, version: int) -> tuple[int, ...]:
     return tuple(each for each, lag in lags.items() if lag < lags[version])
 
 
-def _check_kept(lineage: Lineage, version: int, versions: Versions) -> None:
-    """ConfigurationError where the backend has no weights to go back to: the log would then name a head without any."""
+def _check_possible(lineage: Lineage, version: int, told: Capabilities, versions: Versions) -> None:
+    """ConfigurationError where the backend would refuse: the log would then name a head that it cannot train from."""
     kept = {each.version for each in versions.known}
     if version not in kept and lineage.head is not None:
         there = ", ".join(str(each) for each in lineage.lags(lineage.head) if each in kept)
         raise ConfigurationError(
             f"version {version} has no checkpoint any more, retention removed it; those that have one are: {there}"
+        )
+    if not told.rolls_back and versions.head != version:
+        raise ConfigurationError(
+            f"backend {told.backend} trains and serves its newest version, {versions.head}, and cannot go back; stop "
+            f"its server, move the checkpoints above {version} away, start it, and roll back again"
         )
 
 

@@ -70,6 +70,7 @@ def test_with_packing_several_trajectories_share_a_row(found: dict[str, Any]) ->
 def test_batches_become_versions_with_their_results(found: dict[str, Any]) -> None:
     assert found["result"] == [2, 16, 0.5]
     assert "deterministic=False" in found["capabilities"]
+    assert "rolls_back=False" in found["capabilities"]
 
 
 def test_what_arts_own_service_cannot_do_is_refused_by_name(found: dict[str, Any]) -> None:

@@ -9,7 +9,7 @@ from rollbus.schemas.errors import ConfigurationError, FencedError
 from rollbus.schemas.steps import StepCompleted
 from rollbus.schemas.topics import POLICY_VERSIONS, RUN_LOG
 from rollbus.trainer.backends.memory import MemoryBackend
-from rollbus.trainer.backends.protocol import Versions
+from rollbus.trainer.backends.protocol import Capabilities, Versions
 from rollbus.trainer.log_memory import MemoryLog
 from rollbus.trainer.policy import promotion, roll_back
 from tests.builders import START_MS
@@ -130,3 +130,26 @@ class Forgetful(MemoryBackend):
     async def versions(self) -> Versions:
         known = await super().versions()
         return replace(known, known=tuple(each for each in known.known if each.version != 1))
+
+
+async def test_a_backend_that_cannot_go_back_is_asked_before_anything_is_written() -> None:
+    world = World(backend=OnlyOnwards())
+    world.add_batches(2)
+    await world.trainer().run(until_idle=True)
+    before = world.records(POLICY_VERSIONS)
+    with pytest.raises(ConfigurationError, match=r"trains and serves its newest version, 2, .* above 1 away"):
+        await rolled_back(world, 1)
+    assert world.records(POLICY_VERSIONS) == before
+    await MemoryBackend.promote(world.backend, 1, rollback=True)  # as by hand
+    assert await rolled_back(world, 1) == (2,)
+
+
+class OnlyOnwards(MemoryBackend):
+    """As ART's own service, which serves and trains what is newest."""
+
+    async def capabilities(self) -> Capabilities:
+        return replace(await super().capabilities(), rolls_back=False)
+
+    async def promote(self, version: int, *, rollback: bool = False) -> None:
+        assert version == (await self.versions()).head
+        await super().promote(version, rollback=rollback)

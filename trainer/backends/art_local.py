@@ -87,6 +87,7 @@ class ArtLocal:
             max_sequence_tokens=self.service.config.max_tokens,
             deterministic=self.settings.options.device == "cpu" and self.session.own is None,  # CUDA promises nothing
             inference_url=self.service.base_url,
+            rolls_back=self.session.own is None,
         )
 
     async def submit(self, request: TrainRequest) -> str:

@@ -85,7 +85,13 @@ class ReleasedArtClient:
 
     async def capabilities(self) -> Capabilities:
         return Capabilities(
-            "art-released", self._model, self._limits.max_tokens, False, self._inference_url, wants_conversations=True
+            "art-released",
+            self._model,
+            self._limits.max_tokens,
+            False,
+            self._inference_url,
+            rolls_back=False,
+            wants_conversations=True,
         )
 
     async def submit(self, request: TrainRequest) -> str:

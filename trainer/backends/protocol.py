@@ -179,6 +179,8 @@ class Capabilities:
     inference_url: str | None
     """OpenAI-compatible endpoint, ending in /v1; None if it serves nothing."""
     cancel_running: bool = False
+    rolls_back: bool = True
+    """False where only the newest version can be served and trained on."""
     wants_conversations: bool = False
     """It renders chats itself, and needs their messages beside the tokens."""
 

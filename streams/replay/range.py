@@ -6,7 +6,8 @@ from datetime import UTC, datetime, timedelta
 
 from rollbus.schemas.errors import ConfigurationError
 
-_AGO = re.compile(r"(\d+(?:\.\d+)?)([smhd]) ago")
+_AGO = re.compile(r"([0-9]+(?:\.[0-9]+)?)([smhd]) ago")
+_OFFSETS = re.compile(r"[0-9]+:[0-9]+(,[0-9]+:[0-9]+)*")
 _UNITS = {"s": "seconds", "m": "minutes", "h": "hours", "d": "days"}
 FORMS = "earliest, latest, 2026-11-20T12:00, '2h ago', tick:4711, an offset 1200, or 0:1200,1:900 by partition"
 
@@ -36,16 +37,14 @@ def parse_bound(text: str, *, now_ms: int) -> Bound:
     text = text.strip()
     if text in ("earliest", "latest"):
         return Bound(at_end=text == "latest")
-    if text.startswith("tick:") and text[5:].isdigit():
-        return Bound(tick=int(text[5:]))
-    if text.isdigit():
+    if match := re.fullmatch(r"tick:([0-9]+)", text):
+        return Bound(tick=int(match[1]))
+    if re.fullmatch(r"[0-9]+", text):
         return Bound(offset=int(text))
     if match := _AGO.fullmatch(text):
-        back = timedelta(**{_UNITS[match[2]]: float(match[1])})
-        return Bound(time_ms=now_ms - int(back.total_seconds() * 1000))
-    if re.fullmatch(r"\d+:\d+(,\d+:\d+)*", text):
-        pairs = dict(pair.split(":") for pair in text.split(","))
-        return Bound(offsets=tuple((int(partition), int(offset)) for partition, offset in pairs.items()))
+        return Bound(time_ms=now_ms - _ago_ms(float(match[1]), _UNITS[match[2]]))
+    if _OFFSETS.fullmatch(text):
+        return Bound(offsets=_offsets(text))
     try:
         found = datetime.fromisoformat(text)
     except ValueError:
@@ -53,3 +52,19 @@ def parse_bound(text: str, *, now_ms: int) -> Bound:
     if found.tzinfo is None:
         found = found.replace(tzinfo=UTC)
     return Bound(time_ms=int(found.timestamp() * 1000))
+
+
+def _ago_ms(count: float, unit: str) -> int:
+    try:
+        return int(timedelta(**{unit: count}).total_seconds() * 1000)
+    except OverflowError:
+        raise ConfigurationError(
+            f"{count:g} {unit} ago is no end of a range; `earliest` is as far as it goes"
+        ) from None
+
+
+def _offsets(text: str) -> tuple[tuple[int, int], ...]:
+    pairs = [(int(partition), int(offset)) for partition, offset in (pair.split(":") for pair in text.split(","))]
+    if len(dict(pairs)) < len(pairs):
+        raise ConfigurationError(f"{text!r} names a partition twice")
+    return tuple(pairs)

@@ -68,13 +68,14 @@ async def resolve(settings: StreamSettings, topic: Topic, start: Bound, end: Bou
         raise ConfigurationError(
             f"{name} has {known} partitions, not {len(places)}; look at namespace and `event_partitions`"
         )
+    _refuse_unknown(topic, len(places), start, end)
     ranges, missing = [], []
     async with reader(settings, fetch_bytes=LOOK_BYTES) as consumer:
         consumer.assign(places)
         firsts, ends = await consumer.beginning_offsets(places), await consumer.end_offsets(places)
         for place in places:
             there = _Partition(consumer, place, firsts[place], ends[place])
-            wanted = await there.start(start)
+            wanted = min(await there.start(start), there.last)
             until = max(wanted, await there.end(end))
             begin = min(max(wanted, there.first), until)
             ranges.append(_range(topic, place, begin, until))
@@ -89,6 +90,27 @@ def refuse_missing(missing: tuple[ReplayRange, ...]) -> None:
         gone = ", ".join(f"{one.topic}[{one.partition}] {one.from_offset} … {one.to_offset - 1}" for one in missing)
         raise DataLossError(
             f"retention has deleted a part of the range: {gone}; begin later, or go on without it by --allow-missing"
+        )
+
+
+def refuse_empty(found: ResolvedRange) -> None:
+    """Raise ConfigurationError for a range without a record: a replay of nothing would look like one of something."""
+    if found.missing or any(one.from_offset < one.to_offset for one in found.ranges):
+        return
+    there = ", ".join(f"{one.partition}:{one.from_offset}" for one in found.ranges)
+    raise ConfigurationError(
+        f"there is no record of {found.ranges[0].topic} in that range: it begins where it ends, at offsets {there}. "
+        "Is --from before --to? Times are stream time, as ticks carry it; `rollbus topics list` says what there is"
+    )
+
+
+def _refuse_unknown(topic: Topic, partitions: int, *bounds: Bound) -> None:
+    """Raise ConfigurationError for a partition that there is not: perhaps it was meant as a time of day."""
+    unknown = sorted({number for bound in bounds for number, _ in bound.offsets if number >= partitions})
+    if unknown:
+        raise ConfigurationError(
+            f"{topic.name} has no partition {unknown[0]}: there are 0 to {partitions - 1}. Offsets are written "
+            "0:1200,1:900 by partition, and times with their day, 2026-11-20T12:00"
         )
 
 

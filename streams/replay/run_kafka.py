@@ -26,7 +26,7 @@ from rollbus.streams.replay.output import CountingOutput
 from rollbus.streams.replay.passage_kafka import Passage, Watch
 from rollbus.streams.replay.plan import ReplayPlan
 from rollbus.streams.replay.range import Bound
-from rollbus.streams.replay.range_kafka import ResolvedRange, refuse_missing, resolve
+from rollbus.streams.replay.range_kafka import ResolvedRange, refuse_empty, refuse_missing, resolve
 from rollbus.streams.replay.recorded_kafka import read_exclusions
 from rollbus.streams.replay.scores import OtherConfigurationError, offline
 from rollbus.streams.replay.writer_kafka import KafkaOutput, end_offsets
@@ -86,6 +86,8 @@ class Replay:
         found = await self._range()
         if not plan.allow_missing:
             refuse_missing(found.missing)
+        if self.follow is None:
+            refuse_empty(found)
         excluded, position = await read_exclusions(settings)
         manifest = self._manifest(found, position)
         async with AsyncExitStack() as stack:

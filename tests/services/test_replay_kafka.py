@@ -21,7 +21,7 @@ from rollbus.settings import Settings
 from rollbus.streams.replay.manifest_kafka import find_manifest, read_manifests, write_manifest
 from rollbus.streams.replay.namespace_kafka import delete_replay
 from rollbus.streams.replay.plan import ReplayPlan, chain_of
-from rollbus.streams.replay.range import Bound
+from rollbus.streams.replay.range import Bound, parse_bound
 from rollbus.streams.replay.run_kafka import Replay
 from rollbus.streams.replay.writer_kafka import KafkaOutput
 from rollbus.streams.rewards.registry import BUILT_IN
@@ -162,6 +162,16 @@ async def test_ticks_and_times_bound_a_range_alike(settings: Settings) -> None:
     assert by_tick.ranges == by_time.ranges
     assert by_tick.digests == by_time.digests
     assert (by_tick.from_ms, by_tick.to_ms) == (start_ms + 3_000, start_ms + 6_000)
+    assert await read_manifests(settings.stream_settings()) == {}
+
+
+async def test_a_range_without_records_is_refused(settings: Settings) -> None:
+    beyond = (Bound(at_end=True), Bound(offset=99_999), Bound(tick=ROUNDS + 50), Bound(time_ms=2**43))
+    for start, end in (*((start, Bound()) for start in beyond), (Bound(tick=6), Bound(tick=3))):
+        with pytest.raises(ConfigurationError, match=r"no record of episode-events in that range"):
+            await replay_of(settings, name_of(settings, "empty"), start=start, end=end).run()
+    with pytest.raises(ConfigurationError, match=r"no partition 12: .* times with their day"):
+        await replay_of(settings, name_of(settings, "noon"), start=parse_bound("12:00", now_ms=0)).run()
     assert await read_manifests(settings.stream_settings()) == {}
 
 

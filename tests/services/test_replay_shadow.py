@@ -10,8 +10,10 @@ import pytest
 from rollbus.cli.replay_load import load_replay
 from rollbus.cli.stages import all_stages
 from rollbus.consumers.clickhouse import migrate, run_query
+from rollbus.schemas.codec import encode
 from rollbus.schemas.config import RewardConfig, ScoringConfig
 from rollbus.schemas.errors import ConfigurationError
+from rollbus.schemas.topics import STAGE_INPUTS
 from rollbus.settings import Settings
 from rollbus.streams.replay.manifest_kafka import find_manifest, read_manifests
 from rollbus.streams.replay.plan import ReplayPlan, chain_of
@@ -22,8 +24,9 @@ from rollbus.streams.rewards.contract import RewardFunction
 from rollbus.streams.rewards.registry import BUILT_IN
 from rollbus.streams.settings import StreamSettings
 from rollbus.streams.topics_kafka import ensure_topics
-from tests.builders import make_episode
+from tests.builders import make_episode, make_tick
 from tests.services.replay_live import publish, records, settings_of, write_settings
+from tests.services.stream_fixtures import send
 from tests.services.stream_process import running
 
 pytestmark = pytest.mark.services
@@ -108,7 +111,8 @@ async def test_what_a_worker_does_not_have_is_not_promoted(kafka: str, namespace
     stream = settings.stream_settings()
     await ensure_topics(stream, all_stages(settings))
     own = ScoringConfig(rewards=(RewardConfig(type="mine.own", name="own"),))
-    replay = shadow_of(settings, namespace.strip("."), asyncio.Event(), new_scoring=own)
+    await send(stream, STAGE_INPUTS["scoring"].name, [(None, encode(make_tick(0)))])
+    replay = shadow_of(settings, namespace.strip("."), asyncio.Event(), new_scoring=own, start=Bound())
     registry = {**BUILT_IN, "mine.own": RewardFunction(lambda trajectory, context: 1.0)}
     manifest = await replace(replay, follow=None, registry=registry).run()
     with pytest.raises(ConfigurationError, match=r"no function .mine"):

@@ -29,6 +29,12 @@ def test_anything_else_is_refused_with_the_forms_there_are() -> None:
         parse_bound("yesterday", now_ms=0)
 
 
+@pytest.mark.parametrize("text", ["²", "tick:²", "99999999999d ago", "0:1,0:2", "٣", "1:"])
+def test_what_looks_like_a_bound_and_is_none_is_refused_in_words(text: str) -> None:
+    with pytest.raises(ConfigurationError):
+        parse_bound(text, now_ms=0)
+
+
 def test_stages_must_follow_one_another() -> None:
     assert chain_of(()) == CHAIN
     assert chain_of(("curriculum", "grouping")) == ("grouping", "group-scoring", "curriculum")

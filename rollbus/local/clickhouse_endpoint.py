@@ -21,9 +21,9 @@ import json
 import os
 import sys
 import time
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
 from concurrent.futures import Executor, ThreadPoolExecutor
-from contextlib import asynccontextmanager
+from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -38,12 +38,19 @@ from starlette.types import Send
 from rollbus.local.clickhouse_compression import accepted_encoding, compress, compressor
 from rollbus.local.clickhouse_errors import (
     AUTHENTICATION_FAILED,
+    BAD_ARGUMENTS,
     TOO_MANY_BYTES,
     ClickHouseError,
-    from_engine,
     refusal,
 )
-from rollbus.local.clickhouse_request import READONLY_BYTES, READONLY_USER, Request, credentials, parse_request
+from rollbus.local.clickhouse_request import (
+    READONLY_BYTES,
+    READONLY_SEND_S,
+    READONLY_USER,
+    Request,
+    credentials,
+    parse_request,
+)
 from rollbus.local.settings import HOST, StackSettings
 from rollbus.schemas.errors import ConfigurationError
 
@@ -58,6 +65,8 @@ KEEP_ALIVE_S = 30
 SHUTDOWN_S = 10
 MAX_HEAD_BYTES = 1_114_112
 """As a server's http_max_uri_size (1 MiB) with room for headers: inserts carry their statement in the address."""
+SLICE_BYTES = 1_048_576
+"""Of an answer at a time: no more of it waits for a reader who stands still."""
 _LOCAL_NAMES = frozenset({"127.0.0.1", "localhost", "::1"})
 _CONTENT_TYPES = {
     "TabSeparated": "text/tab-separated-values; charset=UTF-8",
@@ -69,8 +78,11 @@ _CONTENT_TYPES = {
 }
 
 
-def make_app(engine: "Engine") -> Starlette:
-    """The web application over an open engine, which it closes when it ends."""
+def make_app(engine: "Engine", *, send_s: float = READONLY_SEND_S) -> Starlette:
+    """The web application over an open engine, which it closes when it ends.
+
+    `send_s` is how long the read-only user may take over a long answer.
+    """
     threads = ThreadPoolExecutor(THREADS, thread_name_prefix="clickhouse")
 
     async def statement(http: HttpRequest) -> Response:
@@ -82,7 +94,8 @@ def make_app(engine: "Engine") -> Starlette:
             answer = await asyncio.get_running_loop().run_in_executor(threads, engine.run, request)
         except ClickHouseError as error:
             return _failure(error, engine)
-        return _success(answer, request, http, engine, threads)
+        limit_s = send_s if request.user == READONLY_USER else None
+        return _success(answer, request, http, engine, threads, limit_s)
 
     async def ping(_: HttpRequest) -> Response:
         try:
@@ -109,6 +122,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m rollbus.local.clickhouse_endpoint", description=__doc__)
     parser.add_argument("--port", type=int, default=defaults.clickhouse_port)
     parser.add_argument("--data", type=Path, default=defaults.clickhouse_dir)
+    parser.add_argument(
+        "--send-s",
+        type=float,
+        default=READONLY_SEND_S,
+        help=f"seconds in which the user {READONLY_USER} must have taken a long answer",
+    )
     options = parser.parse_args(arguments)
     # As in the official image: a DateTime must not depend on the machine. The engine reads it when it is imported.
     os.environ["TZ"] = "UTC"
@@ -121,7 +140,7 @@ def main(arguments: list[str] | None = None) -> int:
         print(error, file=sys.stderr)
         return 2
     uvicorn.run(
-        make_app(engine),
+        make_app(engine, send_s=options.send_s),
         host=HOST,
         port=options.port,
         log_level="warning",
@@ -161,10 +180,8 @@ async def _read(http: HttpRequest, engine: "Engine") -> Request | None:
             body=body,
             login=login,
         )
-    except ClickHouseError:
-        raise
-    except (ValueError, UnicodeError) as error:
-        raise from_engine(error) from error
+    except ValueError as error:  # a UnicodeError, too
+        raise refusal(BAD_ARGUMENTS, f"The request cannot be read: {error}") from error
 
 
 async def _body(http: HttpRequest, most: int | None) -> bytes:
@@ -182,10 +199,12 @@ async def _body(http: HttpRequest, most: int | None) -> bytes:
     return bytes(body)
 
 
-def _success(answer: "Answer", request: Request, http: HttpRequest, engine: "Engine", threads: Executor) -> Response:
+def _success(
+    answer: "Answer", request: Request, http: HttpRequest, engine: "Engine", threads: Executor, limit_s: float | None
+) -> Response:
     headers = {
         "X-ClickHouse-Summary": json.dumps(answer.summary, separators=(",", ":")),
-        "X-ClickHouse-Query-Id": answer.query_id,
+        "X-ClickHouse-Query-Id": answer.query_id.encode().decode("latin-1"),  # as its bytes, whatever it is
         "X-ClickHouse-Timezone": engine.timezone,
         "X-ClickHouse-Server-Display-Name": "rollbus",
     }
@@ -197,7 +216,7 @@ def _success(answer: "Answer", request: Request, http: HttpRequest, engine: "Eng
         name = accepted_encoding(http.headers.get("accept-encoding")) if request.compressed_answer else None
         if name is not None:
             headers["Content-Encoding"] = name
-        return LongResponse(_pieces(body, answer.rest, name, threads), headers=headers)
+        return LongResponse(_pieces(body, answer.rest, name, threads), limit_s=limit_s, headers=headers)
     if request.compressed_answer and body:
         body, encoding = compress(body, http.headers.get("accept-encoding"))
         if encoding is not None:
@@ -206,19 +225,36 @@ def _success(answer: "Answer", request: Request, http: HttpRequest, engine: "Eng
 
 
 class LongResponse(StreamingResponse):
-    """A response that breaks off where its statement fails, so that nobody takes a part for the whole."""
+    """A response that breaks off where its statement fails, so that nobody takes a part for the whole.
+
+    So it does where its reader has not taken it within `limit_s`, and gives back what the statement holds.
+    """
+
+    def __init__(
+        self, pieces: AsyncGenerator[bytes], *, limit_s: float | None = None, headers: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(pieces, headers=headers)
+        self._pieces = pieces
+        self._limit_s = limit_s
 
     async def stream_response(self, send: Send) -> None:
-        await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
-        try:
-            async for piece in self.body_iterator:
-                await send({"type": "http.response.body", "body": piece, "more_body": True})
-        except ClickHouseError:
-            return  # without an end, the server closes the connection
+        loop = asyncio.get_running_loop()
+        end = None if self._limit_s is None else loop.time() + self._limit_s
+        async with aclosing(self._pieces):
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            try:
+                async for piece in self._pieces:
+                    for start in range(0, len(piece), SLICE_BYTES):
+                        body = piece[start : start + SLICE_BYTES]
+                        # Only the sending is timed: a statement that is at work ends by its own limits.
+                        async with asyncio.timeout_at(end):
+                            await send({"type": "http.response.body", "body": body, "more_body": True})
+            except (ClickHouseError, TimeoutError):
+                return  # without an end, the server closes the connection
         await send({"type": "http.response.body", "body": b"", "more_body": False})
 
 
-async def _pieces(first: bytes, rest: "Rest", encoding: str | None, threads: Executor) -> AsyncIterator[bytes]:
+async def _pieces(first: bytes, rest: "Rest", encoding: str | None, threads: Executor) -> AsyncGenerator[bytes]:
     """The body piece by piece, as one frame of its encoding; a failure's text ends it, as on a server."""
     loop = asyncio.get_running_loop()
     frame = compressor(encoding) if encoding is not None else None
@@ -276,8 +312,15 @@ def _refuse_strangers(http: HttpRequest) -> None:
     """
     origin = http.headers.get("origin")
     is_strange = http.url.hostname not in _LOCAL_NAMES or http.headers.get("sec-fetch-site") == "cross-site"
-    if is_strange or (origin and urlsplit(origin).hostname not in _LOCAL_NAMES):
+    if is_strange or (origin and _host(origin) not in _LOCAL_NAMES):
         raise refusal(AUTHENTICATION_FAILED, "Only pages and names of this machine are served")
+
+
+def _host(origin: str) -> str | None:
+    try:
+        return urlsplit(origin).hostname
+    except ValueError:  # a bracket that nothing closes
+        return None
 
 
 if __name__ == "__main__":

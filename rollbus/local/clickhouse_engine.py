@@ -235,11 +235,21 @@ class Engine:
 
 
 def _can_stream(request: Request) -> bool:
-    """SHOW, DESCRIBE and EXPLAIN have no stream; their answers are short."""
+    """SHOW, DESCRIBE and EXPLAIN have no stream; their answers are short. Nor has what is not UTF-8."""
     first = next(tokens(request.sql), None)
     if request.wait_for_end or first is None or first.text not in {"SELECT", "WITH", "FROM", "("}:
         return False
+    if not _is_text(request.sql):
+        return False
     return (answer_format(request.sql) or request.default_format) in STREAMED_FORMATS
+
+
+def _is_text(sql: bytes) -> bool:
+    try:
+        sql.decode()
+    except UnicodeDecodeError:
+        return False
+    return True
 
 
 def _begin(handle: Any, request: Request, held: ExitStack) -> tuple[Answer, Iterator[bytes] | None]:

@@ -6,6 +6,8 @@ The engine reports errors as text ('Code: 60. DB::Exception: … (UNKNOWN_TABLE)
 import re
 
 SYNTAX_ERROR = 62
+BAD_ARGUMENTS = 36
+CANNOT_PARSE_INPUT_ASSERTION_FAILED = 27
 NOT_IMPLEMENTED = 48
 UNKNOWN_STORAGE = 56
 UNKNOWN_FUNCTION = 46
@@ -22,12 +24,18 @@ AUTHENTICATION_FAILED = 516
 UNKNOWN_EXCEPTION = 1002
 """Codes are ClickHouse's own (src/Common/ErrorCodes.cpp), so that clients tell causes apart as on a server."""
 
-_NOT_FOUND = frozenset({46, 47, 50, 56, 57, 60, 81, 115, 417, 456})
-_BAD_REQUEST = frozenset({6, 26, 27, 33, 36, 38, 41, 43, 44, 53, 62, 70, 72, 78, 117, 131, 164, 354, 374, 386})
+_NOT_FOUND = frozenset({46, 47, 50, 56, 57, 60, 63, 73, 81, 115, 152, 180, 336, 417, 456, 511})
+_BAD_REQUEST = frozenset(
+    {6, 8, 15, 25, 26, 27, 32, 33, 36, 37, 38, 41, 43, 44, 53, 62, 70, 72, 78, 117, 123, 131, 164, 167, 168, 223, 306,
+     321, 354, 374, 376, 386, 427, 441, 467, 675, 676}
+)  # fmt: skip
+"""Codes of what a client asked wrongly: a server's, and some more for which it says 500."""
 _FORBIDDEN = frozenset({497, 516})
 _CODE = re.compile(r"Code: (\d+)\.")
 _SYMBOL = {
     SYNTAX_ERROR: "SYNTAX_ERROR",
+    BAD_ARGUMENTS: "BAD_ARGUMENTS",
+    CANNOT_PARSE_INPUT_ASSERTION_FAILED: "CANNOT_PARSE_INPUT_ASSERTION_FAILED",
     NOT_IMPLEMENTED: "NOT_IMPLEMENTED",
     UNKNOWN_STORAGE: "UNKNOWN_STORAGE",
     UNKNOWN_FUNCTION: "UNKNOWN_FUNCTION",
@@ -59,6 +67,8 @@ class ClickHouseError(Exception):
             return 403
         if self.code in _NOT_FOUND:
             return 404
+        if self.code == NOT_IMPLEMENTED:
+            return 501
         return 400 if self.code in _BAD_REQUEST else 500
 
 
@@ -69,6 +79,8 @@ def refusal(code: int, message: str) -> ClickHouseError:
 
 def from_engine(error: Exception) -> ClickHouseError:
     """The engine's exception with its code; what stands before 'Code:' is Python's wrapping."""
+    if isinstance(error, UnicodeError):
+        return refusal(SYNTAX_ERROR, f"The statement is not UTF-8: {error}")
     text = str(error)
     found = _CODE.search(text)
     if found is None:

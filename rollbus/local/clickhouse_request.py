@@ -10,7 +10,14 @@ from email import policy
 from email.parser import BytesParser
 
 from rollbus.local.clickhouse_compression import decompress
-from rollbus.local.clickhouse_errors import INVALID_SESSION_TIMEOUT, NOT_IMPLEMENTED, SYNTAX_ERROR, refusal
+from rollbus.local.clickhouse_errors import (
+    BAD_ARGUMENTS,
+    CANNOT_PARSE_INPUT_ASSERTION_FAILED,
+    INVALID_SESSION_TIMEOUT,
+    NOT_IMPLEMENTED,
+    SYNTAX_ERROR,
+    refusal,
+)
 
 DEFAULT_FORMAT = "TabSeparated"
 DEFAULT_SESSION_TIMEOUT_S = 60.0
@@ -31,6 +38,8 @@ READONLY_BYTES = 1_048_576
 """Of a request's body, plain: four times the longest statement, with room for its parameters."""
 READONLY_AT_ONCE = 4
 """Statements of the read-only user that run at a time: the limits hold for each, the memory is of all."""
+READONLY_SEND_S = 60.0
+"""In which a long answer must have been taken: who stands still would keep a place that others wait for."""
 
 _NUMBER = re.compile(r"[0-9]{1,18}\Z")
 _PROTOCOL = frozenset(
@@ -97,7 +106,7 @@ def parse_request(
         user=user,
         password=password,
         database=headers.get("x-clickhouse-database") or values.get("database") or None,
-        query_id=values.get("query_id") or None,
+        query_id=_query_id(values.get("query_id") or ""),
         default_format=headers.get("x-clickhouse-format") or values.get("default_format") or DEFAULT_FORMAT,
         session_id=values.get("session_id") or None,
         session_timeout_s=_session_timeout(values.get("session_timeout")),
@@ -106,7 +115,7 @@ def parse_request(
         settings=settings,
         compressed_answer=values.get("enable_http_compression", "0") == "1",
         wait_for_end=values.get("wait_end_of_query", "0") == "1",
-        revision=int(values.get("client_protocol_version") or 0),
+        revision=_revision(values.get("client_protocol_version") or "0"),
     )
 
 
@@ -152,6 +161,18 @@ def _session_timeout(text: str | None) -> float:
             INVALID_SESSION_TIMEOUT, f"session_timeout {text!r} is not between 0 and {MAX_SESSION_TIMEOUT_S:.0f} s"
         )
     return seconds
+
+
+def _query_id(text: str) -> str | None:
+    if not text.isprintable():  # it travels back in a header
+        raise refusal(BAD_ARGUMENTS, f"query_id {text[:100]!r} holds what cannot be printed")
+    return text or None
+
+
+def _revision(text: str) -> int:
+    if not _NUMBER.match(text):
+        raise refusal(CANNOT_PARSE_INPUT_ASSERTION_FAILED, f"client_protocol_version {text[:100]!r} is not a number")
+    return int(text)
 
 
 def _form_fields(content_type: str, body: bytes) -> dict[str, str]:

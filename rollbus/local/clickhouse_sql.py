@@ -101,7 +101,7 @@ def split_insert(sql: bytes) -> InsertData | None:
         if token.depth == 0 and token.kind == "name":
             if previous is not None and previous.text == "FORMAT" and position > 2:
                 data = _after_format(sql, token.end)
-                return InsertData(sql[: previous.start], sql[token.start : token.end].decode(), data)
+                return InsertData(sql[: previous.start], _name(sql, token), data)
             if token.text in {"SELECT", "VALUES", "WITH", "INFILE"}:
                 return None
         previous = token
@@ -114,9 +114,14 @@ def answer_format(sql: bytes) -> str | None:
     previous: Token | None = None
     for token in tokens(sql):
         if previous is not None and previous.text == "FORMAT" and previous.depth == token.depth == 0:
-            named = sql[token.start : token.end].decode() if token.kind == "name" else named
+            named = _name(sql, token) if token.kind == "name" else named
         previous = token
     return named
+
+
+def _name(sql: bytes, token: Token) -> str:
+    """A name as written: a token's text is in upper case."""
+    return sql[token.start : token.end].decode(errors="replace")
 
 
 def refuse_unservable(sql: bytes) -> None:
@@ -136,7 +141,7 @@ def refuse_unservable(sql: bytes) -> None:
                     "Table function Python is not served: it reads the objects of the serving process; insert the rows",
                 )
         if first.text in {"CREATE", "ATTACH", "REPLACE", "ALTER"} and token.kind == "name" and token.depth == 0:
-            _refuse_engine(before, previous, sql[token.start : token.end].decode(errors="replace").strip('`"'))
+            _refuse_engine(before, previous, _name(sql, token).strip('`"'))
         before, previous = previous, token
 
 

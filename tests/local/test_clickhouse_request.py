@@ -83,6 +83,11 @@ def test_the_user_comes_from_the_login_else_a_header_else_a_parameter() -> None:
         ({"query": "SELECT 1", "decompress": "1"}, 48),
         ({"query": "SELECT 1", "session_timeout": "soon"}, 374),
         ({"query": "SELECT 1", "session_timeout": "1e9"}, 374),
+        ({"query": "SELECT 1", "client_protocol_version": "x"}, 27),
+        ({"query": "SELECT 1", "client_protocol_version": "-1"}, 27),
+        ({"query": "SELECT 1", "client_protocol_version": "9" * 5000}, 27),
+        ({"query": "SELECT 1", "query_id": "a\nX-Injected: 1"}, 36),
+        ({"query": "SELECT 1", "query_id": "a\0"}, 36),
     ],
 )
 def test_what_is_not_served_says_so(parameters: dict[str, str], code: int) -> None:

@@ -1,6 +1,7 @@
 """An endpoint of its own whose two users have passwords."""
 
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -23,6 +24,8 @@ class Guarded:
     """Beside the endpoint's data: nothing of its users' may appear here."""
     password: str = "owner's secret"
     reader_password: str = "reader's secret"
+    send_s: float = 60.0
+    """In which the reader must have taken a long answer."""
 
     @property
     def url(self) -> str:
@@ -37,18 +40,25 @@ class Guarded:
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
-    folder = tmp_path_factory.mktemp("guarded")
-    endpoint = Guarded(free_port(), folder)
-    service = clickhouse_service(folder=folder / "data", port=endpoint.port)
-    secrets = [f"CLICKHOUSE_PASSWORD={endpoint.password}", f"CLICKHOUSE_READONLY_PASSWORD={endpoint.reader_password}"]
-    started = replace(service, command=lambda: ["env", *secrets, *service.command()])
-    process = ServiceProcess(started, log_path=folder / "log", prefix=tethered())
-    try:
-        process.start()
-        process.wait_until_healthy()
+    with started(Guarded(free_port(), tmp_path_factory.mktemp("guarded"))) as endpoint:
         with endpoint.client() as owner:
             owner.command("CREATE TABLE numbers (id UInt32, name String) ENGINE = MergeTree ORDER BY id")
             owner.command("INSERT INTO numbers SELECT number, toString(number) FROM numbers(1000)")
+        yield endpoint
+
+
+@contextmanager
+def started(endpoint: Guarded) -> Iterator[Guarded]:
+    """The endpoint while it runs."""
+    service = clickhouse_service(folder=endpoint.folder / "data", port=endpoint.port)
+    secrets = [f"CLICKHOUSE_PASSWORD={endpoint.password}", f"CLICKHOUSE_READONLY_PASSWORD={endpoint.reader_password}"]
+    command = ["env", *secrets, *service.command(), "--send-s", str(endpoint.send_s)]
+    process = ServiceProcess(
+        replace(service, command=lambda: command), log_path=endpoint.folder / "log", prefix=tethered()
+    )
+    try:
+        process.start()
+        process.wait_until_healthy()
         yield endpoint
     finally:
         process.stop()

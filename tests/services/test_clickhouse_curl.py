@@ -70,15 +70,51 @@ def test_a_parameter_is_a_value_and_never_a_part_of_the_statement(guarded: Guard
 
 
 def test_an_error_has_its_status_code_and_text(guarded: Guarded) -> None:
-    for statement, status, code in ((b"SELECT * FROM nowhere", 404, "60"), (b"SELEC 1", 400, "62")):
+    for statement, status, code in (
+        (b"SELECT * FROM nowhere", 404, "60"),
+        (b"SELEC 1", 400, "62"),
+        (b"INSERT INTO system.one FORMAT CSV\n1", 501, "48"),
+    ):
         answer = curl(guarded, body=statement)
         assert (answer.status, answer.headers["x-clickhouse-exception-code"]) == (status, code)
         assert answer.body.startswith(f"Code: {code}. DB::Exception".encode())
 
 
 @pytest.mark.parametrize(
+    ("query", "code"),
+    [("client_protocol_version=x", "27"), ("query_id=%00", "36"), ("query_id=a%0AX-Injected:+1", "36"),
+     ("default_format=Nope", "73"), ("max_threads=", "32"), ("readonly=x", "27"), ("allow_ddl=x", "467"),
+     ("session_timeout=x", "374"), ("nosuch=1", "115"), ("a%20b=1", "62"), ("%FF=1", "62"), ("profile=x", "180")],
+)  # fmt: skip
+def test_a_malformed_parameter_is_the_clients_mistake(guarded: Guarded, query: str, code: str) -> None:
+    answer = curl(guarded, query=query, body=b"SELECT 1")
+    assert (answer.status in {400, 404}, answer.headers.get("x-clickhouse-exception-code")) == (True, code), answer.body
+    assert "x-injected" not in answer.headers
+
+
+@pytest.mark.parametrize(
+    "statement",
+    [b"SELECT 1 FORMAT \xff", b"SELECT 1 FORMAT `\xff`", b"INSERT INTO numbers FORMAT `\xff`\n1",
+     b"INSERT INTO `\xff` FORMAT CSV\n1", b"SELECT * FROM \xff", b"SELECT " + b"(" * 5000],
+)  # fmt: skip
+def test_a_malformed_statement_is_the_clients_mistake(guarded: Guarded, statement: bytes) -> None:
+    answer = curl(guarded, body=statement)
+    assert answer.status in {400, 404}, answer.body
+    assert int(answer.headers["x-clickhouse-exception-code"]) != 1002
+
+
+def test_text_is_bytes_and_need_not_be_utf8(guarded: Guarded) -> None:
+    assert curl(guarded, body=b"SELECT '\xff\xfe'").body == b"\xff\xfe\n"
+
+
+def test_a_query_id_comes_back_as_it_was_sent(guarded: Guarded) -> None:
+    answer = curl(guarded, query="query_id=m%C3%B6we-%D9%A3", body=b"SELECT 1")
+    assert (answer.status, answer.headers["x-clickhouse-query-id"]) == (200, "möwe-٣")
+
+
+@pytest.mark.parametrize(
     "header",
-    ["Origin: null", "Origin: https://elsewhere.example", "Origin: http://127.0.0.1.elsewhere.example",
+    ["Origin: null", "Origin: https://elsewhere.example", "Origin: http://127.0.0.1.elsewhere.example", "Origin: http://[",
      "Sec-Fetch-Site: cross-site", "Host: elsewhere.example"],
 )  # fmt: skip
 def test_a_page_of_elsewhere_cannot_ask_through_a_browser_of_this_machine(guarded: Guarded, header: str) -> None:

@@ -1,8 +1,11 @@
 """Two users with passwords; what the one that only reads must not be able to do."""
 
 import gzip
+import socket
 import threading
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from urllib.error import HTTPError
 from urllib.parse import urlencode
 from urllib.request import Request, urlopen
@@ -11,11 +14,15 @@ import pytest
 from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import DatabaseError
 
-from tests.services.clickhouse_guarded import Guarded, guarded
+from rollbus.local.clickhouse_request import READONLY_AT_ONCE
+from rollbus.local.ports import free_port
+from rollbus.local.settings import HOST
+from tests.services.clickhouse_guarded import Guarded, guarded, started
 
 __all__ = ["guarded"]
 pytestmark = pytest.mark.services
 
+LONG_ANSWER = "SELECT repeat('x', 100) FROM numbers(900000)"
 READONLY, OUTFILE, SYNTAX = 164, 319, 62
 LIMITS = {158, 159, 160, 241, 307, 396}
 """TOO_MANY_ROWS, TIMEOUT_EXCEEDED, TOO_SLOW, MEMORY_LIMIT_EXCEEDED, TOO_MANY_BYTES, TOO_MANY_ROWS_OR_BYTES."""
@@ -171,6 +178,37 @@ def test_only_so_many_statements_of_the_reader_run_at_once(guarded: Guarded) -> 
     assert set(codes) == {202}
     with guarded.client() as owner:
         assert owner.command("SELECT 1") == 1
+
+
+def test_readers_who_stand_still_do_not_keep_their_places(tmp_path: Path) -> None:
+    with started(Guarded(free_port(), tmp_path, send_s=1.0)) as endpoint:
+        login = urlencode({"user": "readonly", "password": endpoint.reader_password})
+        long = f"{login}&{urlencode({'query': LONG_ANSWER})}"
+        standing = [socket.create_connection((HOST, endpoint.port)) for _ in range(READONLY_AT_ONCE)]
+        for each in standing:
+            each.sendall(f"GET /?{long} HTTP/1.1\r\nHost: {HOST}\r\n\r\n".encode())
+        for each in standing:
+            assert each.recv(12) == b"HTTP/1.1 200", "it has no place to lose"
+        for _ in standing:
+            wait_for_a_place(f"{endpoint.url}?{login}&query=SELECT+1")
+        for each in standing:
+            with each, each.makefile("rb") as taken:
+                assert not taken.read().endswith(b"0\r\n\r\n"), "a part was given out as the whole"
+
+
+def wait_for_a_place(url: str) -> None:
+    """Ask until there is one; what else the endpoint may answer is an error."""
+    deadline = time.monotonic() + 60
+    while True:
+        try:
+            with urlopen(url) as answer:
+                answer.read()
+                return
+        except HTTPError as error:
+            with error:
+                if error.headers["X-ClickHouse-Exception-Code"] != "202" or time.monotonic() > deadline:
+                    raise
+            time.sleep(0.1)
 
 
 @pytest.mark.parametrize("encoding", [None, "gzip"])

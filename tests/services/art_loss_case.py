@@ -17,6 +17,21 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
         {"loss": "ppo", "epsilon": 0.3, "epsilon_high": 0.4, "dual_clip": None, "ratio_level": "sequence"},
     ),
     "cispo with KL": ({"kl_penalty_coef": 0.3}, {}),
+    "cispo truncated": (
+        {"truncated_importance_sampling": 1.5, "precalculate_logprobs": True},
+        {"correction": "token_truncate", "correction_cap": 1.5},
+    ),
+    "ppo truncated": (
+        {"ppo": True, "truncated_importance_sampling": 1.5, "precalculate_logprobs": True},
+        {
+            "loss": "ppo",
+            "epsilon": 0.2,
+            "epsilon_high": 0.2,
+            "dual_clip": None,
+            "correction": "token_truncate",
+            "correction_cap": 1.5,
+        },
+    ),
 }
 """ART's options and ours that mean the same; ART's defaults are ours but for the dual clip."""
 
@@ -39,12 +54,14 @@ def compare(findings: str) -> None:
     advantages = (torch.randn(8, generator=generator, dtype=torch.float64))[groups]
     current, behaviour, weights = uniform(-5, -0.1), uniform(-5, -0.1), uniform(0.5, 1.5)
     reference = uniform(-5, -0.1)
+    proximal = current + uniform(-0.5, 0.5)
     found: dict[str, dict[str, float]] = {}
     for name, (theirs, ours) in CASES.items():
-        leaf = current.clone().requires_grad_()
+        leaf, decoupled = current.clone().requires_grad_(), "precalculate_logprobs" in theirs
         inputs = AlignedLossInputs(
             assistant_mask=mask,
-            old_logprobs=behaviour,
+            old_logprobs=proximal if decoupled else behaviour,
+            original_logprobs=behaviour if decoupled else None,
             advantages=advantages,
             weights=weights,
             group_ids=groups,
@@ -65,6 +82,7 @@ def compare(findings: str) -> None:
             weights_N=weights.view(-1),
             sequence_N=groups.view(-1),
             mask_N=flat,
+            proximal_N=proximal.view(-1),
         )
         our_loss = grpo.policy_loss(batch, grpo.LossSettings(**ours), global_tokens=float(mask.sum())).loss
         (our_gradient,) = torch.autograd.grad(our_loss, leaf)

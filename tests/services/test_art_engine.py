@@ -46,6 +46,7 @@ def test_an_update_is_asked_for_with_the_settings(found: dict[str, Any]) -> None
     assert train["grad_accumulation_sequences"] == OPTIONS.art.gradient_accumulation
     assert (dev["ppo"], dev["epsilon"], dev["epsilon_high"]) == (True, 0.15, 0.3)
     assert (dev["importance_sampling_level"], dev["truncated_importance_sampling"]) == ("sequence", 1.5)
+    assert dev["precalculate_logprobs"], "without it ART leaves the correction out"
     assert dev["kl_ref_adapter_path"].endswith("checkpoints/0001")
     assert update["rows"] == 16, "one trajectory a row, where packing is off"
 
@@ -60,7 +61,7 @@ def test_each_choice_has_its_name_in_arts_terms(found: dict[str, Any]) -> None:
     update = none["update"]
     assert (update["loss_fn"], update["epsilon"], update["epsilon_high"]) == ("cispo", 0.75, 2.0)
     assert (update["kl_penalty_coef"], "kl_penalty_reference_step" in update) == (0.5, False)
-    assert "truncated_importance_sampling" not in update
+    assert not {"truncated_importance_sampling", "precalculate_logprobs"} & update.keys()
 
 
 def test_with_packing_several_trajectories_share_a_row(found: dict[str, Any]) -> None:

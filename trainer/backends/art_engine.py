@@ -99,4 +99,5 @@ def update_arguments(config: TrainConfig, engine: ArtEngine) -> dict[str, Any]:
         arguments["kl_penalty_reference_step"] = config.kl_reference_version
     if config.importance_correction == "token_truncate":
         arguments["truncated_importance_sampling"] = config.importance_cap
+        arguments["precalculate_logprobs"] = True  # else ART has no proximal policy, and leaves the correction out
     return arguments

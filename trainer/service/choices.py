@@ -9,7 +9,7 @@ import asyncio
 import functools
 import time
 import uuid
-from collections.abc import Sequence
+from collections.abc import Awaitable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -55,7 +55,19 @@ class Choices:
                     future.add_done_callback(functools.partial(self._ended, index))
                 self._futures.append(future)
 
-    async def answers(self) -> list[Generation]:
+    async def answers(self, *, unless: Awaitable[object]) -> list[Generation] | None:
+        """All of them; None, and nothing more is generated, where `unless` ends first: nobody waits any longer."""
+        gone, answering = asyncio.ensure_future(unless), asyncio.ensure_future(self._all())
+        try:
+            await asyncio.wait({gone, answering}, return_when=asyncio.FIRST_COMPLETED)
+            return answering.result() if answering.done() else None
+        finally:
+            gone.cancel()
+            if not answering.done():
+                answering.cancel()
+                self.cancel()
+
+    async def _all(self) -> list[Generation]:
         return [await self.answer(index) for index in range(self.count)]
 
     async def answer(self, index: int) -> Generation:

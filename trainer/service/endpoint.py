@@ -31,6 +31,9 @@ from rollbus.trainer.service.tokenizer import render_chat
 
 logger = logging.getLogger(__name__)
 
+CLIENT_GONE = 499
+"""For an answer that nobody waits for; as nginx has it."""
+
 
 @dataclass(slots=True)
 class ServedModel:
@@ -133,7 +136,8 @@ class _Endpoint:
         choices = await self._start(wanted, [prompt])
         if wanted.stream:
             return _stream(self._events("chat.completion.chunk", wanted, choices))
-        answers = await choices.answers()
+        if (answers := await choices.answers(unless=_hangs_up(request))) is None:
+            return Response(status_code=CLIENT_GONE)
         tokenizer, answer_id = self._served.tokenizer, choices.id
         found = [chat_choice(wanted, i, one, tokenizer, answer_id=answer_id) for i, one in enumerate(answers)]
         return JSONResponse(self._answer("chat.completion", wanted, choices, found, answers))
@@ -151,7 +155,8 @@ class _Endpoint:
         choices = await self._start(wanted, prompts)
         if wanted.stream:
             return _stream(self._events("text_completion", wanted, choices))
-        answers = await choices.answers()
+        if (answers := await choices.answers(unless=_hangs_up(request))) is None:
+            return Response(status_code=CLIENT_GONE)
         found = [completion_choice(wanted, i, answer, tokenizer) for i, answer in enumerate(answers)]
         if wanted.return_token_ids or wanted.wants_logprobs:
             found = [{**one, "prompt_token_ids": choices.prompt_of(i)} for i, one in enumerate(found)]
@@ -223,6 +228,12 @@ class _Endpoint:
             "model": name,
             "rollbus": facts(name, seed=choices.seed, version=choices.version, logprobs_mode=mode),
         }
+
+
+async def _hangs_up(request: Request) -> None:
+    """Return when the client of a request that has been read closes its connection."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
 
 
 def _stream(events: AsyncIterator[str]) -> Response:

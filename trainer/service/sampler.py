@@ -174,7 +174,7 @@ class Sampler:
                         self._wake.wait()
                     if self._closed:
                         break
-                    joined = [self._waiting.popleft() for _ in range(self._room())]
+                    joined = self._joining()
                 try:
                     self._advance(joined)
                 except Exception as error:
@@ -182,8 +182,16 @@ class Sampler:
                     self._fail([*joined, *self._active], error)
         self._fail([*self._waiting, *self._active], RuntimeError("the model service is shutting down"))
 
-    def _room(self) -> int:
-        return min(len(self._waiting), self._pool.free_rows)
+    def _joining(self) -> list[_Row]:
+        """Take as many as there are rows for; what was canceled while it waited costs nothing."""
+        joined: list[_Row] = []
+        while self._waiting and len(joined) < self._pool.free_rows:
+            row = self._waiting.popleft()
+            if row.future.cancelled():
+                self._release(row)
+            else:
+                joined.append(row)
+        return joined
 
     def _advance(self, joined: list[_Row]) -> None:
         """One step of every row: those already running decode one token, the new ones read their prompt."""

@@ -1,10 +1,11 @@
 """The endpoint over HTTP in this process, without ART."""
 
 import asyncio
-import json
+import threading
 from collections.abc import Iterator
+from concurrent.futures import Future
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import openai
@@ -27,6 +28,20 @@ def served(base_model: Path, tokenizer: Any, tmp_path_factory: pytest.TempPathFa
     sampler.load(1, load_model(other)[0])
     yield ServedModel("agent", sampler, tokenizer, serving=1)
     sampler.close()
+
+
+class EndlessSampler:
+    """Takes requests and never answers them."""
+
+    def __init__(self, like: Sampler) -> None:
+        self.config, self.logprobs_mode, self.loaded = like.config, like.logprobs_mode, like.loaded
+        self.asked, self.given_up = threading.Semaphore(0), threading.Semaphore(0)
+
+    def submit(self, *args: Any) -> Future[Any]:
+        future: Future[Any] = Future()
+        future.add_done_callback(lambda _: self.given_up.release())
+        self.asked.release()
+        return future
 
 
 @pytest.fixture(scope="module")
@@ -185,18 +200,25 @@ async def test_metrics_count_requests(url: str) -> None:
     assert values["rollbus_service_serving_version"] == "1"
 
 
-async def test_a_client_that_hangs_up_stops_its_stream(url: str, served: ServedModel) -> None:
-    body = {"model": "agent", "messages": MESSAGES, "max_tokens": 100, "stream": True, "ignore_eos": True}
-    headers = {"Authorization": "Bearer secret"}
-    async with (
-        httpx.AsyncClient(headers=headers) as http,
-        http.stream("POST", f"{url}/v1/chat/completions", content=json.dumps(body)) as stream,
-    ):
-        async for _ in stream.aiter_lines():
-            break
-    async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="secret") as client:
-        answer = await client.chat.completions.create(model="agent", messages=MESSAGES, max_tokens=2)
-    assert answer.choices
+@pytest.mark.parametrize("path", ["chat/completions", "completions"])
+@pytest.mark.parametrize("streaming", [True, False])
+async def test_what_a_client_that_hangs_up_asked_for_is_given_up(
+    served: ServedModel, path: str, streaming: bool
+) -> None:
+    sampler = EndlessSampler(served.sampler)
+    server = EndpointServer(build_app(ServedModel("agent", cast(Any, sampler), served.tokenizer, serving=1)),
+                            host="127.0.0.1", port=0)  # fmt: skip
+    server.start()
+    body = {"model": "agent", "messages": MESSAGES, "prompt": "choose", "stream": streaming, "max_tokens": 9, "n": 3}
+    async with httpx.AsyncClient(timeout=60) as http:
+        asking = asyncio.create_task(http.post(f"http://{server.host}:{server.port}/v1/{path}", json=body))
+        for _ in range(3):
+            await asyncio.to_thread(sampler.asked.acquire)
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+    for _ in range(3):
+        await asyncio.to_thread(sampler.given_up.acquire)
+    server.stop()
 
 
 async def test_plain_completions_stream_the_same_text_and_tokens(client: openai.AsyncOpenAI) -> None:

@@ -140,6 +140,24 @@ def test_a_canceled_request_frees_its_row(sampler: Sampler) -> None:
     assert len(ask(sampler, max_tokens=2).token_ids) == 2
 
 
+def test_a_request_canceled_while_it_waits_costs_no_pass(sampler: Sampler) -> None:
+    begun, go_on = threading.Event(), threading.Event()
+
+    def hold(*_: object) -> None:
+        begun.set()
+        go_on.wait(timeout=30)
+
+    running = sampler.submit(PROMPT, SamplingParameters(max_tokens=2, ignore_eos=True), 0, hold)
+    assert begun.wait(timeout=30)
+    waiting = [sampler.submit(PROMPT, SamplingParameters(max_tokens=5, ignore_eos=True), 0) for _ in range(20)]
+    for future in waiting:
+        future.cancel()
+    go_on.set()
+    running.result(timeout=30)
+    assert len(ask(sampler, max_tokens=3).token_ids) == 3
+    assert sampler.tokens == 2 + 3
+
+
 def test_closing_answers_what_is_waiting(base_model: Path, tokenizer: Any) -> None:
     model, config = load_model(base_model)
     sampler = Sampler(config, tokenizer, max_rows=1)

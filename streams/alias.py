@@ -14,6 +14,7 @@ from rollbus.schemas.control import Tick
 from rollbus.schemas.drops import Drop, DropReason
 from rollbus.schemas.events import AliasDeclared, RewardReported
 from rollbus.schemas.topics import ALIASES, DROPS, EPISODE_EVENTS
+from rollbus.streams.chunking import PARTS_GRACE_MS
 from rollbus.streams.deadlines import Deadlines
 from rollbus.streams.rows import INT, KEPT, Kept, json_codec
 from rollbus.streams.stage import Incoming, Outgoing
@@ -88,7 +89,10 @@ class AliasStage:
     def step(self, state: AliasState, incoming: Incoming) -> Iterator[Outgoing]:
         """Take in one declaration, reward or tick."""
         state.fresh()
-        record = incoming.record
+        whole = state.whole(incoming)
+        if whole is None:
+            return
+        record = whole.record
         if isinstance(record, Tick):
             if state.clock.observe(record):
                 yield from _expire(state)
@@ -97,7 +101,7 @@ class AliasStage:
                 yield from _declare(state, record)
         elif isinstance(record, RewardReported):
             if _first_time(state, record.event_id):
-                yield from _resolve(state, record, incoming.data)
+                yield from _resolve(state, record, whole.data)
         else:
             raise misplaced(record, self.input)
 
@@ -160,10 +164,11 @@ def _expire(state: AliasState) -> Iterator[Outgoing]:
             if not state.by_alias[alias]:
                 del state.by_alias[alias]
             state.waiting.delete(name)
-            yield _unresolved(event_id, alias, state.clock.now_ms)
+            yield _drop(state, event_id, DropReason.UNRESOLVED_ALIAS, f"alias {alias!r}")
+    for digest in state.chunks.expire(state.clock.now_ms - PARTS_GRACE_MS):
+        yield _drop(state, digest, DropReason.MISSING_CHUNK, "parts of a large record never came")
 
 
-def _unresolved(event_id: str, alias: str, now_ms: int) -> Outgoing:
-    fields: dict[str, Any] = {"unit": "event", "unit_id": event_id, "stage": AliasStage.name}
-    drop = Drop(**fields, reason=DropReason.UNRESOLVED_ALIAS, detail=f"alias {alias!r}", dropped_at_ms=now_ms)
-    return Outgoing(DROPS, event_id, drop)
+def _drop(state: AliasState, unit_id: str, reason: DropReason, detail: str) -> Outgoing:
+    fields: dict[str, Any] = {"unit": "event", "unit_id": unit_id, "stage": AliasStage.name}
+    return Outgoing(DROPS, unit_id, Drop(**fields, reason=reason, detail=detail, dropped_at_ms=state.clock.now_ms))

@@ -61,7 +61,7 @@ class AssemblyStage:
     def _take_in_other(self, state: AssemblyState, incoming: Incoming) -> Iterator[Outgoing]:
         record = incoming.record
         if isinstance(record, Chunk):
-            whole = state.chunks.collect(incoming, state.clock.now_ms)
+            whole = state.whole(incoming)
             if whole is not None:
                 yield from self.step(state, whole)
         elif isinstance(record, Tick):

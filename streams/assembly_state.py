@@ -20,7 +20,6 @@ from rollbus.schemas.events import (
     TurnRecorded,
     WriterClosed,
 )
-from rollbus.streams.chunking import ChunkParts
 from rollbus.streams.deadlines import Deadlines
 from rollbus.streams.rows import json_codec
 from rollbus.streams.stage_state import Applied, StageState
@@ -184,14 +183,13 @@ class OpenEpisode:
 
 
 class AssemblyState(StageState):
-    """Open episodes, stubs, and parts of records that came in chunks."""
+    """Open episodes and stubs."""
 
     def __init__(self, config: AssemblyConfig) -> None:
         self.config = Applied(config)
         self.events: Table[EventRow] = Table("e", EVENTS)
         self.stubs: Table[Stub] = Table("stub", STUBS)
-        self.chunks = ChunkParts()
-        super().__init__(self.config.table, self.events, self.stubs, self.chunks.table)
+        super().__init__(self.config.table, self.events, self.stubs)
         self.open: dict[str, OpenEpisode] = {}
         self.late: dict[str, list[str]] = {}
         """Keys of the rows kept beside a stub: its rewards and what was refused."""
@@ -203,7 +201,6 @@ class AssemblyState(StageState):
         for key, row in self.events.rows.items():
             self.index(key, row)
         self.due.rebuild([*self.open, *self.stubs.rows])
-        self.chunks.rebuild()
 
     def index(self, key: str, row: EventRow) -> None:
         """Take a row into the index of its episode."""

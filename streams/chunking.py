@@ -1,26 +1,30 @@
 """Chunks to whole records: parts are kept one row each until all have come, or their grace is over.
 
-A stage whose input may hold large records is handed each chunk as a `chunks.Chunk` and asks here whether it makes
-one whole. The whole stands where its earliest part stands.
+The input of any stage may hold large records: its state asks here whether a part makes one whole. The whole stands
+where its earliest part stands. One that nobody could read or take may come again, as a whole, and is read anew.
 """
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
 
 from rollbus.schemas.chunks import Chunk
 from rollbus.schemas.codec import decode
-from rollbus.schemas.errors import UndecodableError
+from rollbus.schemas.errors import RecordError, UndecodableError
 from rollbus.schemas.joining import Joiner, Whole
 from rollbus.schemas.soundness import check_sound
 from rollbus.streams.stage import Incoming
 from rollbus.streams.state import RowCodec, Table
 
+PARTS_GRACE_MS = 10 * 60_000
+"""How long parts that another stage wrote are waited for; it writes them in one transaction."""
 _HEAD = struct.Struct(">qiqH")
 DONE = -1
 """Index of the row that says that a record has been put together, so that repeated parts are no-ops."""
+_REFUSED = b"refused"
+"""In the part of that row where nobody took the record: it is a dead letter, and its parts may come again."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,15 +57,19 @@ class ChunkParts:
         self.table: Table[PartRow] = Table("chunk", _CODEC)
         self._parts = Joiner[PartRow]()
         self._done: dict[str, int] = {}
-        """When the records put together lately began to come, by digest."""
+        """When the records put together lately were, by digest."""
+        self._refused: dict[str, int] = {}
+        """The same of those that came to nothing."""
+        self._newest: Incoming | None = None
+        """What the newest chunk has made whole: the last part, with the bytes and the place of the whole."""
 
     def rebuild(self) -> None:
         """Derive which parts belong together."""
-        self._parts, self._done = Joiner(), {}
+        self._parts, self._done, self._refused = Joiner(), {}, {}
         for key, row in sorted(self.table.rows.items(), key=lambda item: item[1].offset):
             digest, _, index = key.partition("/")
             if int(index) == DONE:
-                self._done[digest] = row.arrived_ms
+                (self._refused if row.part == _REFUSED else self._done)[digest] = row.arrived_ms
                 continue
             with suppress(UndecodableError):  # parts that contradict each other expire
                 self._parts.add(Chunk(bytes.fromhex(digest), int(index), row.count, row.part), row)
@@ -72,50 +80,84 @@ class ChunkParts:
         Raises RecordError where the parts make no record that we know.
         """
         chunk: Chunk = incoming.record
+        self._newest = None
         digest, at = chunk.digest.hex(), incoming.location
         if digest in self._done or self._parts.has(chunk):
             return None
         row = PartRow(now_ms, at.partition, at.offset, chunk.count, chunk.part)
         try:
             whole = self._parts.add(chunk, row)
-        except UndecodableError:
-            if not self._parts.has_begun(chunk):
-                self._forget_rows(digest, chunk.count)
-            raise
+        except UndecodableError as error:
+            if self._parts.has_begun(chunk):
+                raise
+            raise UndecodableError(f"{error}; {self._forget_rows(digest, chunk.count)}") from error
         if whole is None:
             self.table.put(f"{digest}/{chunk.index}", row)
             return None
         return self._joined(whole, incoming, now_ms)
 
-    def fork(self) -> "ChunkParts":
-        """Return a copy to try things on; rows themselves are never changed."""
+    def foreseen(self, incoming: Sequence[Incoming], now_ms: int) -> list[Incoming | None]:
+        """Return what `collect` will make of the chunks of a batch, every other record as it is; changes nothing."""
+        if not any(isinstance(each.record, Chunk) for each in incoming):
+            return list(incoming)
         copy = ChunkParts()
         copy.table.rows.update(self.table.rows)
         copy.rebuild()
-        return copy
+        found: list[Incoming | None] = []
+        for each in incoming:
+            try:
+                found.append(copy.collect(each, now_ms) if isinstance(each.record, Chunk) else each)
+            except RecordError:  # the step meets it again and names it
+                found.append(None)
+        return found
+
+    def refuse(self, chunk: Chunk) -> Incoming | None:
+        """Hear that nobody took the record that this chunk has made whole; return it, None where it made none."""
+        newest = self._newest
+        if newest is None or newest.record.digest != chunk.digest:
+            return None
+        digest = chunk.digest.hex()
+        if digest in self._done:
+            self._refused[digest] = self._done.pop(digest)
+            key = f"{digest}/{DONE}"
+            self.table.put(key, replace(self.table.rows[key], part=_REFUSED))
+        return newest
 
     def expire(self, before_ms: int) -> Iterable[str]:
-        """Forget what began before a time; return the digests of records that never became whole, sorted."""
-        for done in [digest for digest, began_ms in self._done.items() if began_ms <= before_ms]:
-            del self._done[done]
-            self.table.delete(f"{done}/{DONE}")
-        late = sorted(self._parts, key=lambda item: item[0])
-        late = [(digest, entry) for digest, entry in late if entry.place.arrived_ms <= before_ms]
-        for digest, entry in late:
-            self._parts.forget(digest)
-            self._forget_rows(digest.hex(), entry.count)
-        return [digest.hex() for digest, _ in late]
+        """Forget what began before a time; return the digests of records that never became whole, sorted.
+
+        Parts that came again of a record that nobody took are not among them: it has been told of.
+        """
+        lost = []
+        for raw, entry in sorted(self._parts, key=lambda item: item[0]):
+            if entry.place.arrived_ms <= before_ms:
+                self._parts.forget(raw)
+                self._forget_rows(raw.hex(), entry.count)
+                if raw.hex() not in self._refused:
+                    lost.append(raw.hex())
+        begun = {raw.hex() for raw, _ in self._parts}
+        for ended in (self._done, self._refused):
+            for digest in [each for each, at_ms in ended.items() if at_ms <= before_ms and each not in begun]:
+                del ended[digest]
+                self.table.delete(f"{digest}/{DONE}")
+        return lost
 
     def _joined(self, whole: Whole[PartRow], incoming: Incoming, now_ms: int) -> Incoming:
         digest, count = incoming.record.digest.hex(), incoming.record.count
+        place = replace(incoming.location, offset=whole.place.offset)
+        self._newest = Incoming(incoming.record, incoming.key, place, whole.data)
         self._forget_rows(digest, count)
+        self._refused.pop(digest, None)
         self._done[digest] = now_ms
-        row = PartRow(now_ms, incoming.location.partition, whole.place.offset, count, b"")
-        self.table.put(f"{digest}/{DONE}", row)
+        self.table.put(f"{digest}/{DONE}", PartRow(now_ms, place.partition, place.offset, count, b""))
         record: Any = decode(whole.data)
         check_sound(record)
-        return Incoming(record, incoming.key, replace(incoming.location, offset=whole.place.offset), whole.data)
+        return Incoming(record, incoming.key, place, whole.data)
 
-    def _forget_rows(self, digest: str, count: int) -> None:
-        for index in range(count):
-            self.table.delete(f"{digest}/{index}")
+    def _forget_rows(self, digest: str, count: int) -> str:
+        """Forget parts; return where they stand, in words."""
+        keys = [key for index in range(count) if (key := f"{digest}/{index}") in self.table.rows]
+        offsets = sorted(self.table.rows[key].offset for key in keys)
+        for key in keys:
+            self.table.delete(key)
+        return f"the parts before this one stand at offsets {', '.join(map(str, offsets))}"

@@ -9,16 +9,18 @@ from collections.abc import Iterator
 from dataclasses import replace
 from math import fsum
 
+from rollbus.schemas.chunks import Chunk
 from rollbus.schemas.codec import encode
 from rollbus.schemas.config import RunConfig
 from rollbus.schemas.control import ConfigApplied, RunCommand, Tick
-from rollbus.schemas.drops import Drop, DropReason
+from rollbus.schemas.drops import Drop, DropReason, DropUnit
 from rollbus.schemas.errors import InvalidRecordError
 from rollbus.schemas.groups import CurriculumState, Group, StepOutcome
 from rollbus.schemas.ids import canonical_json
 from rollbus.schemas.steps import PolicyVersion
 from rollbus.schemas.topics import BATCHES, CURRICULUM, DROPS, RUN_LOG
 from rollbus.streams.batching import make_batch, sweep
+from rollbus.streams.chunking import PARTS_GRACE_MS
 from rollbus.streams.curriculum_advantage_range import advantage_range
 from rollbus.streams.curriculum_harness import harness
 from rollbus.streams.curriculum_modes import Decision, Mode, Window
@@ -50,7 +52,12 @@ class CurriculumStage:
     def step(self, state: CurriculumStateRows, incoming: Incoming) -> Iterator[Outgoing]:
         """Take in one record of the run's log; records of other runs change nothing."""
         state.fresh()
-        record = incoming.record
+        if isinstance(incoming.record, Chunk) and incoming.key != self._run_id:
+            return  # of another run, which alone keeps it
+        whole = state.whole(incoming)
+        if whole is None:
+            return
+        record = whole.record
         if isinstance(record, Tick):
             if state.clock.observe(record):
                 yield from self._pass_time(state)
@@ -65,7 +72,7 @@ class CurriculumStage:
         elif isinstance(record, Group):
             _require_numbers(record)
             if state.first_time(record.group_id):
-                yield from self._group(state, record, incoming.data)
+                yield from self._group(state, record, whole.data)
         elif isinstance(record, StepOutcome):
             yield from self._outcome(state, record)
         elif isinstance(record, RunCommand):
@@ -288,6 +295,8 @@ class CurriculumStage:
             if now_ms >= state.clock.since(opened_ms) + config.window_span_ms:
                 yield from self._close_window(state)
         yield from self._cut(state)
+        for digest in state.chunks.expire(now_ms - PARTS_GRACE_MS):
+            yield self._drop(state, "event", digest, DropReason.MISSING_CHUNK, (), "parts of a large group never came")
 
     # Fates
 
@@ -305,10 +314,16 @@ class CurriculumStage:
             yield self._drop(state, "trajectory", ids[0], reason, ids, f"group {group_id}: {detail}")
 
     def _drop(
-        self, state: CurriculumStateRows, unit: str, unit_id: str, reason: DropReason, ids: tuple[str, ...], detail: str
+        self,
+        state: CurriculumStateRows,
+        unit: DropUnit,
+        unit_id: str,
+        reason: DropReason,
+        ids: tuple[str, ...],
+        detail: str,
     ) -> Outgoing:
         drop = Drop(
-            unit="group" if unit == "group" else "trajectory",
+            unit=unit,
             unit_id=unit_id,
             reason=reason.value,
             stage="curriculum",

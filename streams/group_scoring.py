@@ -17,6 +17,7 @@ from rollbus.schemas.drops import Drop, DropReason, DropUnit
 from rollbus.schemas.errors import ConfigurationError, RecordError
 from rollbus.schemas.groups import ClosedGroup, Group, GroupMember
 from rollbus.schemas.topics import CLOSED_GROUPS, DROPS, RUN_LOG
+from rollbus.streams.chunking import PARTS_GRACE_MS
 from rollbus.streams.deadlines import Deadlines
 from rollbus.streams.grouping_maths import with_members
 from rollbus.streams.grouping_state import REMEMBER_MS
@@ -102,7 +103,7 @@ class GroupScoringStage:
         """Ask about each group of the run that has not been judged."""
         state.fresh()
         slots = asyncio.Semaphore(state.config.value.grouping.rewards_concurrency)
-        questions = self._questions(state, incoming)
+        questions = self._questions(state, state.wholes(incoming))
         if all(self._asker.is_quick(reward) for question in questions if question for reward in question[0].rewards):
             return [await self._verdict(question, slots) for question in questions]
         return await asyncio.gather(*(self._verdict(question, slots) for question in questions))
@@ -110,7 +111,10 @@ class GroupScoringStage:
     def step(self, state: GroupScoringState, incoming: Incoming, answer: Verdict) -> list[Outgoing]:
         """Write down a group with its verdict."""
         state.fresh()
-        record = incoming.record
+        whole = state.whole(incoming)
+        if whole is None:
+            return []
+        record = whole.record
         if isinstance(record, ClosedGroup):
             if self._is_done(state, record.group):
                 return []
@@ -121,6 +125,7 @@ class GroupScoringStage:
             if state.clock.observe(record):
                 for group_id in state.due.due(state.clock.now_ms):
                     state.seen.delete(group_id)
+                return [self._missing(state, each) for each in state.chunks.expire(state.clock.now_ms - PARTS_GRACE_MS)]
         elif isinstance(record, ConfigApplied):
             if self._concerns(record):
                 state.config.apply(record)
@@ -128,12 +133,12 @@ class GroupScoringStage:
             raise misplaced(record, self.input)
         return []
 
-    def _questions(self, state: GroupScoringState, incoming: Sequence[Incoming]) -> list[Question | None]:
+    def _questions(self, state: GroupScoringState, incoming: Sequence[Incoming | None]) -> list[Question | None]:
         """Return what is to be asked about each record, by the configuration that holds where it stands."""
         config, asked = state.config.value.grouping, set[str]()
         questions: list[Question | None] = []
         for each in incoming:
-            record, question = each.record, None
+            record, question = each and each.record, None
             if isinstance(record, ClosedGroup):
                 group = record.group
                 if config.rewards and group.group_id not in asked and not self._is_done(state, group):
@@ -226,6 +231,18 @@ class GroupScoringStage:
             run_id=self._run_id,
             trajectory_ids=ids,
             detail=detail,
+            dropped_at_ms=state.clock.now_ms,
+        )
+        return Outgoing(DROPS, drop.unit_id, drop)
+
+    def _missing(self, state: GroupScoringState, digest: str) -> Outgoing:
+        drop = Drop(
+            unit="event",
+            unit_id=digest,
+            reason=DropReason.MISSING_CHUNK.value,
+            stage=STAGE,
+            run_id=self._run_id,
+            detail="parts of a large group never came",
             dropped_at_ms=state.clock.now_ms,
         )
         return Outgoing(DROPS, drop.unit_id, drop)

@@ -14,6 +14,7 @@ from rollbus.schemas.drops import Drop, DropReason
 from rollbus.schemas.groups import ClosedGroup, Group, GroupClosedBy
 from rollbus.schemas.topics import CLOSED_GROUPS, DROPS, RUN_LOG, SCORES
 from rollbus.schemas.trajectories import Score
+from rollbus.streams.chunking import PARTS_GRACE_MS
 from rollbus.streams.grouping_maths import GroupFrame, group_id, make_group, make_single
 from rollbus.streams.grouping_state import (
     SEPARATOR,
@@ -55,9 +56,12 @@ class GroupingStage:
     def step(self, state: GroupingState, incoming: Incoming) -> Iterator[Outgoing]:
         """Take in one score, tick or configuration."""
         state.fresh()
-        record = incoming.record
+        whole = state.whole(incoming)
+        if whole is None:
+            return
+        record = whole.record
         if isinstance(record, Score):
-            yield from self._admit(state, record, incoming.data)
+            yield from self._admit(state, record, whole.data)
         elif isinstance(record, Tick):
             if state.clock.observe(record):
                 yield from self._pass_time(state)
@@ -141,6 +145,8 @@ class GroupingStage:
                 state.marks.delete(name)
             else:
                 state.closed.delete(name)
+        for digest in state.chunks.expire(now_ms - PARTS_GRACE_MS):
+            yield self._drop(state, "event", digest, DropReason.MISSING_CHUNK, (), "parts of a large score never came")
 
     def _window_over(self, state: GroupingState, key: str) -> Iterator[Outgoing]:
         group, config = state.groups[key], state.config.value.grouping

@@ -30,6 +30,8 @@ _incoming, _location = maker(Incoming), maker(Location)
 OWN_ROWS = b"\x1f"
 """First byte of the changelog keys that belong to the runtime and not to the stage's tables."""
 MAX_ERROR_CHARACTERS = 2_000
+MAX_KEPT_BYTES = 200_000_000
+"""Of a record in chunks; a dead letter is one too, and not much larger ones can be split."""
 YIELD_EVERY = 200
 """Records after which other partitions get their turn: their transactions have deadlines."""
 
@@ -75,7 +77,7 @@ class StagePartition:
         Where nothing but time has passed, `hold_quiet` leaves the changelog rows for a later call.
         """
         result = Processed()
-        refused: list[tuple[RawRecord, RecordError]] = []
+        refused: list[tuple[RawRecord, RecordError, Incoming | None]] = []
         read = []
         for number, raw in enumerate(records):
             if number % YIELD_EVERY == 0:
@@ -83,7 +85,7 @@ class StagePartition:
             try:
                 read.append((raw, read_record(raw, self._partition)))
             except RecordError as error:
-                refused.append((raw, error))
+                refused.append((raw, error, None))
         answers = await self._stage.answer(self.state, [incoming for _, incoming in read])
         for number, ((raw, incoming), answer) in enumerate(zip(read, answers, strict=True)):
             if number % YIELD_EVERY == 0:
@@ -91,15 +93,15 @@ class StagePartition:
             try:
                 outputs = self._stage.step(self.state, incoming, answer)
             except RecordError as error:
-                refused.append((raw, error))
+                refused.append((raw, error, self.state.refuse(incoming.record)))
                 continue
             for outgoing in outputs:
                 try:
                     self._write(outgoing, result)
                 except RecordError as error:  # the others of this step still go out
-                    refused.append((raw, error))
-        for raw, refusal in sorted(refused, key=lambda each: each[0].offset):  # not as the batch's bounds had it
-            self._dead_letter(raw, refusal, result)
+                    refused.append((raw, error, self.state.refuse(incoming.record)))
+        for raw, refusal, whole in sorted(refused, key=lambda each: each[0].offset):  # not as the batch's bounds had it
+            self._dead_letter(raw, refusal, whole, result)
         result.quiet = not result.outputs and all(type(incoming.record) is Tick for _, incoming in read)
         if not (hold_quiet and result.quiet):
             result.changelog = self.state.drain()
@@ -111,8 +113,9 @@ class StagePartition:
         result.outgoing += 1
         result.outputs.extend(Encoded(topic, key, frame) for frame in frames)
 
-    def _dead_letter(self, raw: RawRecord, error: RecordError, result: Processed) -> None:
-        letter = dead_letter(raw, self._partition, error, stage=self._stage.name, app_version=self._app_version)
+    def _dead_letter(self, raw: RawRecord, error: RecordError, whole: Incoming | None, result: Processed) -> None:
+        stage, version = self._stage.name, self._app_version
+        letter = dead_letter(raw, self._partition, error, stage=stage, app_version=version, whole=whole)
         result.dead_letters += 1
         result.outputs.extend(Encoded(DEAD_LETTERS.name, raw.key, frame) for frame in chunks.split(encode(letter)))
 
@@ -131,23 +134,38 @@ def read_record(raw: RawRecord, partition: Partition) -> Incoming:
 
 
 def dead_letter(
-    raw: RawRecord, partition: Partition, error: RecordError, *, stage: str, app_version: str
+    raw: RawRecord,
+    partition: Partition,
+    error: RecordError,
+    *,
+    stage: str,
+    app_version: str,
+    whole: Incoming | None = None,
 ) -> DeadLetter:
-    """Return what is kept of a record that a stage cannot take, and log it."""
+    """Return what is kept of a record that a stage cannot take, and log it.
+
+    Of one that came in chunks, where `raw` is the last, that is the whole record, unless it is larger than any letter;
+    it stands where its first chunk stands.
+    """
     topic, number = partition
+    message, value, offset = str(error)[:MAX_ERROR_CHARACTERS], raw.value, raw.offset
+    if whole is not None:
+        offset = whole.location.offset
+        message += f"; it came in chunks, the last at offset {raw.offset}"
+        value = whole.data if len(whole.data) <= MAX_KEPT_BYTES else value
     letter = DeadLetter(
         topic=topic,
         partition=number,
-        offset=raw.offset,
+        offset=offset,
         timestamp_ms=raw.timestamp,
         key=raw.key,
-        value=raw.value,
+        value=value,
         stage=stage,
         error_class=type(error).__name__,
-        message=str(error)[:MAX_ERROR_CHARACTERS],
+        message=message,
         attempt=attempt_of(getattr(raw, "headers", ())),
         app_version=app_version,
     )
-    place = (stage, topic, number, raw.offset, letter.error_class)
+    place = (stage, topic, number, offset, letter.error_class)
     logger.warning("dead letter stage=%s topic=%s partition=%d offset=%d error=%s", *place)
     return letter

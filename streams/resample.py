@@ -12,7 +12,6 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
 
-from rollbus.schemas.chunks import Chunk
 from rollbus.schemas.config import RunConfig
 from rollbus.schemas.control import ConfigApplied, Tick
 from rollbus.schemas.errors import InvalidRecordError
@@ -20,7 +19,6 @@ from rollbus.schemas.groups import ResampleRequested
 from rollbus.schemas.ids import content_hash, stable_id
 from rollbus.schemas.topics import RESAMPLE_REQUESTS, TRAJECTORIES
 from rollbus.schemas.trajectories import RewardRevised, Trajectory
-from rollbus.streams.chunking import ChunkParts
 from rollbus.streams.deadlines import Deadlines
 from rollbus.streams.rows import INT, json_codec
 from rollbus.streams.stage import Incoming, Outgoing
@@ -78,14 +76,12 @@ class ResampleState(StageState):
         """When the first trajectory of an opening came."""
         self.owed: Table[Charge] = Table("owed", _CHARGES)
         """By episode, until its trajectory comes."""
-        self.chunks = ChunkParts()
-        super().__init__(self.config.table, self.hours, self.openings, self.owed, self.chunks.table)
+        super().__init__(self.config.table, self.hours, self.openings, self.owed)
         self.due = Deadlines(self._deadline)
 
     def rebuild(self) -> None:
         """Derive which openings are forgotten when."""
         self.watch_all()
-        self.chunks.rebuild()
 
     def watch_all(self) -> None:
         """Look at every deadline anew."""
@@ -127,12 +123,11 @@ class ResampleStage:
     def step(self, state: ResampleState, incoming: Incoming) -> Iterator[Outgoing]:
         """Take in one trajectory, chunk, tick or configuration."""
         state.fresh()
-        record = incoming.record
-        if isinstance(record, Chunk):
-            whole = state.chunks.collect(incoming, state.clock.now_ms)
-            if whole is not None:
-                yield from self.step(state, whole)
-        elif isinstance(record, Trajectory):
+        whole = state.whole(incoming)
+        if whole is None:
+            return
+        record = whole.record
+        if isinstance(record, Trajectory):
             yield from self._take(state, record, incoming.location.partition)
         elif isinstance(record, Tick):
             if state.clock.observe(record):
@@ -274,4 +269,4 @@ def _pass_time(state: ResampleState) -> None:
     for key in state.due.due(state.clock.now_ms):
         table: Table[Any] = state.owed if key[0] == "o" else state.openings
         table.delete(key[1:])
-    list(state.chunks.expire(state.clock.now_ms - HOUR_MS))
+    list(state.chunks.expire(state.clock.now_ms - HOUR_MS))  # scoring counts them, of the same topic

@@ -9,7 +9,6 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rollbus.schemas.chunks import Chunk
 from rollbus.schemas.config import RewardConfig, ScoringConfig
 from rollbus.schemas.control import ConfigApplied, Tick
 from rollbus.schemas.drops import Drop, DropReason, DropUnit
@@ -18,7 +17,7 @@ from rollbus.schemas.making import copier
 from rollbus.schemas.tokens import token_count
 from rollbus.schemas.topics import DROPS, SCORES, TRAJECTORIES
 from rollbus.schemas.trajectories import Location, Reward, RewardRevised, Score, Trajectory
-from rollbus.streams.chunking import ChunkParts
+from rollbus.streams.chunking import PARTS_GRACE_MS
 from rollbus.streams.deadlines import Deadlines
 from rollbus.streams.rewards.contract import Ask
 from rollbus.streams.rewards.registry import BUILT_IN, Registry, check, reward_version
@@ -29,8 +28,6 @@ from rollbus.streams.stage_state import Applied, StageState, misplaced, parse
 from rollbus.streams.state import Table
 
 Answers = Mapping[str, Answer]
-PARTS_GRACE_MS = 10 * 60_000
-"""How long parts of a large trajectory are waited for; assembly writes them in one transaction."""
 LABEL_CHARACTERS = 2_000
 """Of a label in a score."""
 
@@ -50,15 +47,13 @@ class ScoringState(StageState):
     def __init__(self, config: ScoringConfig, keep_ms: int) -> None:
         self.config = Applied(config)
         self.scores: Table[Kept[Score]] = Table("score", KEPT)
-        self.chunks = ChunkParts()
         self._keep_ms = keep_ms
-        super().__init__(self.config.table, self.scores, self.chunks.table)
+        super().__init__(self.config.table, self.scores)
         self.due = Deadlines(self._deadline)
 
     def rebuild(self) -> None:
         """Derive what expires when."""
         self.due.rebuild(self.scores.rows)
-        self.chunks.rebuild()
 
     def _deadline(self, trajectory_id: str) -> int | None:
         row = self.scores.get(trajectory_id)
@@ -71,7 +66,6 @@ class _Known:
 
     state: ScoringState
     config: ScoringConfig
-    chunks: ChunkParts | None
     header_of: Callable[[Incoming], Score]
     asked: dict[str, Incoming] = field(default_factory=dict)
     """Trajectories of the batch, by their id; few are revised within it, so their headers are made on demand."""
@@ -114,10 +108,9 @@ class ScoringStage:
     async def answer(self, state: ScoringState, incoming: Sequence[Incoming]) -> Sequence[Answers]:
         """Ask the reward functions about each trajectory of the batch that is not yet scored."""
         state.fresh()
-        forked = state.chunks.fork() if any(isinstance(each.record, Chunk) for each in incoming) else None
-        known = _Known(state, state.config.value, forked, self._header_of)
+        known = _Known(state, state.config.value, self._header_of)
         slots = asyncio.Semaphore(known.config.concurrency)
-        questions = [self._question(known, each) for each in incoming]
+        questions = [self._question(known, whole) if whole else None for whole in state.wholes(incoming)]
         if all(self._asker.is_quick(reward) for question in questions if question for reward in question[1]):
             return [await self._asked(question, slots) for question in questions]  # spares a task each
         return await asyncio.gather(*(self._asked(question, slots) for question in questions))
@@ -125,15 +118,12 @@ class ScoringStage:
     def step(self, state: ScoringState, incoming: Incoming, answer: Answers) -> list[Outgoing]:
         """Write down a score and its answers."""
         state.fresh()
-        return list(self._step(state, incoming, answer))
+        whole = state.whole(incoming)
+        return list(self._step(state, whole, answer)) if whole else []
 
     def _step(self, state: ScoringState, incoming: Incoming, answer: Answers) -> Iterator[Outgoing]:
         record = incoming.record
-        if isinstance(record, Chunk):
-            whole = state.chunks.collect(incoming, state.clock.now_ms)
-            if whole is not None:
-                yield from self._step(state, whole, answer)
-        elif isinstance(record, Tick):
+        if isinstance(record, Tick):
             if state.clock.observe(record):
                 yield from _pass_time(state)
         elif isinstance(record, ConfigApplied):
@@ -194,11 +184,6 @@ class ScoringStage:
     def _question(self, known: _Known, incoming: Incoming) -> tuple[Trajectory, tuple[RewardConfig, ...]] | None:
         record = incoming.record
         try:
-            if isinstance(record, Chunk) and known.chunks is not None:
-                whole = known.chunks.collect(incoming, known.state.clock.now_ms)
-                if whole is None:
-                    return None
-                incoming, record = whole, whole.record
             if isinstance(record, ConfigApplied) and record.stage == self.name:
                 known.config = parse(ScoringConfig, record)
         except RecordError:

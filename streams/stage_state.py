@@ -1,15 +1,19 @@
-"""What the state of every stage has: the clock, the configuration in force, and indexes derived from the rows."""
+"""What the state of every stage has: the clock, the configuration in force, parts of large records, and indexes."""
 
+from collections.abc import Sequence
 from typing import Any, Generic, TypeVar
 
 from pydantic import ValidationError
 
+from rollbus.schemas.chunks import Chunk
 from rollbus.schemas.config import Config
 from rollbus.schemas.control import ConfigApplied
 from rollbus.schemas.errors import InvalidRecordError
 from rollbus.schemas.topics import Topic
+from rollbus.streams.chunking import ChunkParts
 from rollbus.streams.clock import Clock
 from rollbus.streams.rows import TEXT
+from rollbus.streams.stage import Incoming
 from rollbus.streams.state import PartitionState, Table
 
 C = TypeVar("C", bound=Config)
@@ -69,8 +73,8 @@ class StageState(PartitionState):
     """Tables with a clock; after a restore, `fresh` rebuilds what is derived from them."""
 
     def __init__(self, *tables: Table[Any]) -> None:
-        self.clock = Clock()
-        super().__init__(self.clock.table, *tables)
+        self.clock, self.chunks = Clock(), ChunkParts()
+        super().__init__(self.clock.table, *tables, self.chunks.table)
         self._restored = False
 
     def restore(self, key: bytes, value: bytes | None) -> None:
@@ -82,7 +86,20 @@ class StageState(PartitionState):
         """Rebuild the indexes if rows were restored; every step begins with it."""
         if self._restored:
             self._restored = False
+            self.chunks.rebuild()
             self.rebuild()
 
     def rebuild(self) -> None:
         """Derive the indexes from the rows; nothing to do where there are none."""
+
+    def whole(self, incoming: Incoming) -> Incoming | None:
+        """Return a record as it is, or the one that a chunk has made whole; None while parts are missing."""
+        return self.chunks.collect(incoming, self.clock.now_ms) if type(incoming.record) is Chunk else incoming
+
+    def wholes(self, incoming: Sequence[Incoming]) -> list[Incoming | None]:
+        """Return what `whole` will say of each record of a batch; changes nothing."""
+        return self.chunks.foreseen(incoming, self.clock.now_ms)
+
+    def refuse(self, record: Any) -> Incoming | None:
+        """Hear that the stage would not take a record; return it whole where it came in chunks."""
+        return self.chunks.refuse(record) if type(record) is Chunk else None

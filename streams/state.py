@@ -98,6 +98,10 @@ class PartitionState:
         for table in self._tables.values():
             table.forget_touched()
 
+    def refuse(self, record: Any) -> Any:
+        """Hear that the stage would not take a record; return it whole if it was one of several parts."""
+        return None
+
     def size(self) -> int:
         """Return how many rows there are."""
         return sum(len(table.rows) for table in self._tables.values())

@@ -8,7 +8,6 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from rollbus.schemas.chunks import Chunk
 from rollbus.schemas.config import RewardConfig, ScoringConfig
 from rollbus.schemas.control import ConfigApplied
 from rollbus.schemas.errors import ConfigurationError
@@ -86,14 +85,10 @@ class RecordedScoring:
     async def answer(self, state: ScoringState, incoming: Sequence[Incoming]) -> Sequence[Mapping[str, Answer]]:
         """Return what live wrote down about each trajectory and each revision."""
         state.fresh()
-        forked = state.chunks.fork() if any(isinstance(each.record, Chunk) for each in incoming) else None
         config, config_hash = state.config.value, state.config.hash
         found = []
-        for each in incoming:
-            record = each.record
-            if isinstance(record, Chunk) and forked is not None:
-                whole = forked.collect(each, state.clock.now_ms)
-                record = whole.record if whole else None
+        for whole in state.wholes(incoming):
+            record = whole.record if whole else None
             if isinstance(record, ConfigApplied) and record.stage == self.name:
                 config, config_hash = ScoringConfig.model_validate_json(record.content), record.config_hash
             found.append(await self._recorded(config, config_hash, record))

@@ -72,7 +72,8 @@ class Steps:
         try:
             outputs = tuple(step(state, incoming, answer) if reader.asks else step(state, incoming))
         except RecordError as error:
-            self._dead_letter(reader, Raw.of(incoming), Partition(incoming.location.topic, partition), error)
+            place, whole = Partition(incoming.location.topic, partition), state.refuse(incoming.record)
+            self._dead_letter(reader, Raw.of(incoming), place, error, whole)
             return
         if outputs:
             for out in outputs:
@@ -139,8 +140,10 @@ class Steps:
     def _partition(self, topic: Topic, key: bytes) -> int:
         return 0 if topic.partitions == "one" else self._partition_of(key, self._partitions)
 
-    def _dead_letter(self, reader: Reader, raw: RawRecord, place: Partition, error: RecordError) -> None:
-        letter = dead_letter(raw, place, error, stage=reader.name, app_version=self._app_version)
+    def _dead_letter(
+        self, reader: Reader, raw: RawRecord, place: Partition, error: RecordError, whole: Incoming | None = None
+    ) -> None:
+        letter = dead_letter(raw, place, error, stage=reader.name, app_version=self._app_version, whole=whole)
         reader.dead_letters += 1
         data = encode(letter)
         reader.count(place.partition, DEAD_LETTERS.name, "", letter, data)

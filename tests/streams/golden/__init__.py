@@ -59,7 +59,7 @@ def rows() -> Iterator[tuple[str, str, bytes, bytes]]:
     for stage, records in _logs():
         stepper = Stepper(stage)
         for record in [make_tick(0), *records]:
-            stepper.feed(record)
+            stepper.feed(record, key="main")
             for key, value in stepper.changelog.items():
                 table, _, row_key = key.partition(SEPARATOR)
                 found.setdefault((stage.name.partition(".")[0], table.decode()), (row_key, value))
@@ -78,15 +78,16 @@ def write_missing() -> Iterator[Path]:
 
 def _logs() -> Iterator[tuple[Any, list[Any]]]:
     part = chunks.parse(chunks.split(encode(make_trajectory()), limit=120)[0])
-    yield STAGES["alias"], [make_alias("a"), make_alias_reward("a"), make_alias_reward("b")]
+    yield STAGES["alias"], [make_alias("a"), make_alias_reward("a"), make_alias_reward("b"), part]
     yield STAGES["assembly"], [_applied("assembly"), *make_episode("e1"), make_started("e2"), part]
     yield STAGES["scoring"], [_applied("scoring"), make_trajectory(), part]
     waiting = make_score("t3", task="slow", example_id="x2")
     explicit = [make_score(name, group_id="g", group_size=2) for name in ("t4", "t5")]
-    yield STAGES["grouping"], [_applied("grouping", "main", RUN), waiting, *explicit]
+    yield STAGES["grouping"], [_applied("grouping", "main", RUN), waiting, *explicit, part]
     yield GroupingStage(ALONE), [make_score("t6")]
     groups = [make_group(name) for name in ("a", "b", "c", "d", "e")]
-    yield STAGES["curriculum"], [make_version(0), *groups, make_version(1, 0), _applied("curriculum", "main", RUN)]
+    applied = _applied("curriculum", "main", RUN)
+    yield STAGES["curriculum"], [make_version(0), *groups, make_version(1, 0), applied, part]
 
 
 def _applied(stage: str, run_id: str | None = None, run: RunConfig | None = None) -> ConfigApplied:

@@ -4,8 +4,12 @@ from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
+from rollbus.schemas.attempts import ATTEMPT_HEADER, ORIGIN_HEADER
+from rollbus.schemas.chunks import split
 from rollbus.schemas.codec import record_name
 from rollbus.schemas.drops import DeadLetter
+
+Headers = list[tuple[str, bytes]]
 
 
 @dataclass(frozen=True, slots=True)
@@ -30,7 +34,7 @@ class Copy:
 
 
 def origin(letter: DeadLetter) -> str:
-    """Return where the record stands that could not be processed: topic:partition:offset."""
+    """Return where the record stands that could not be processed, or its first chunk: topic:partition:offset."""
     return f"{letter.topic}:{letter.partition}:{letter.offset}"
 
 
@@ -68,6 +72,14 @@ def copies(letters: Iterable[DeadLetter], written: Iterable[str]) -> list[Copy]:
         attempt = max(letter.attempt + 1, found[name].attempt if name in found else 0)
         found[name] = Copy(name, letter, attempt)
     return list(found.values())
+
+
+def frames(copy: Copy) -> list[tuple[bytes, Headers]]:
+    """Return what is written of a copy, each with its headers: one record, or its chunks, the origin in the last."""
+    attempt: Headers = [(ATTEMPT_HEADER, str(copy.attempt).encode())]
+    origin: Headers = [(ORIGIN_HEADER, copy.origin.encode())]
+    *parts, last = split(copy.letter.value or b"")
+    return [*((part, attempt) for part in parts), (last, attempt + origin)]
 
 
 def described(letter: DeadLetter) -> list[tuple[str, str]]:

@@ -1,7 +1,8 @@
 """Read the dead letters of a namespace, and write records to their origin once more.
 
 A copy carries its origin in a header. It is looked for before anything is written, so a reinjection that was broken off
-is simply run again; and it carries its attempt, which the dead letter of a second failure repeats.
+is simply run again; and it carries its attempt, which the dead letter of a second failure repeats. A copy in chunks has
+its origin in the last one alone: without that it is not there, and those that are there may come once more.
 """
 
 import asyncio
@@ -11,12 +12,13 @@ from typing import Any
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import KafkaError
 
-from rollbus.consumers.dead_letters import Copy, copies
+from rollbus.consumers.dead_letters import Copy, copies, frames
 from rollbus.schemas import chunks
-from rollbus.schemas.attempts import ATTEMPT_HEADER, ORIGIN_HEADER, origin_of
+from rollbus.schemas.attempts import origin_of
 from rollbus.schemas.codec import decode
 from rollbus.schemas.drops import DeadLetter
 from rollbus.schemas.errors import RecordError
+from rollbus.schemas.joining import Joiner
 from rollbus.schemas.kafka_connection import KafkaConnection
 from rollbus.schemas.topics import DEAD_LETTERS, MAX_MESSAGE_BYTES
 
@@ -36,9 +38,9 @@ def reinject(kafka: KafkaConnection, letters: Iterable[DeadLetter], *, dry_run: 
 async def read_dead_letters_async(kafka: KafkaConnection, namespace: str) -> list[DeadLetter]:
     """Return what `read_dead_letters` does, inside a running loop."""
     place = TopicPartition(DEAD_LETTERS.full_name(namespace), 0)
-    open_parts: dict[bytes, dict[int, bytes]] = {}
+    joiner = Joiner[None]()
     try:
-        found = [_letter(record.value, open_parts) async for record in _records(kafka, {place: 0})]
+        found = [_letter(record.value, joiner) async for record in _records(kafka, {place: 0})]
     except KafkaError as error:
         raise kafka.unavailable(error) from error
     return [letter for letter in found if letter is not None]
@@ -75,11 +77,11 @@ async def _write(kafka: KafkaConnection, found: Iterable[Copy]) -> None:
     await producer.start()
     try:
         for copy in found:
-            letter = copy.letter
-            headers = [(ATTEMPT_HEADER, str(copy.attempt).encode()), (ORIGIN_HEADER, copy.origin.encode())]
-            await producer.send_and_wait(
-                letter.topic, letter.value, key=letter.key, partition=letter.partition, headers=headers
-            )
+            for value, headers in frames(copy):
+                letter = copy.letter
+                await producer.send_and_wait(
+                    letter.topic, value, key=letter.key, partition=letter.partition, headers=headers
+                )
     finally:
         await producer.stop()
 
@@ -107,18 +109,16 @@ async def _records(kafka: KafkaConnection, starts: Mapping[TopicPartition, int])
         await consumer.stop()
 
 
-def _letter(data: bytes | None, open_parts: dict[bytes, dict[int, bytes]]) -> DeadLetter | None:
+def _letter(data: bytes | None, joiner: Joiner[None]) -> DeadLetter | None:
     """Return the letter that a record is, or that its last chunk completes."""
     if data is None:
         return None
     try:
         if chunks.is_chunk(data):
-            chunk = chunks.parse(data)
-            parts = open_parts.setdefault(chunk.digest, {})
-            parts[chunk.index] = chunk.part
-            if len(parts) < chunk.count:
+            whole = joiner.add(chunks.parse(data), None)
+            if whole is None:
                 return None
-            data = chunks.join(open_parts.pop(chunk.digest), chunk.digest)
+            data = whole.data
         letter = decode(data)
     except RecordError:
         return None  # a letter that cannot be read is no reason not to show the others

@@ -15,8 +15,9 @@ from rollbus.harness.evaluation_models import IntermediateStep
 from rollbus.harness.transcripts import logprobs_with_tokens
 from rollbus.producers import EventSink, MemorySink, Outbound, Recorder, init
 from rollbus.schemas import codec
-from rollbus.schemas.chunks import is_chunk, join, parse
+from rollbus.schemas.chunks import is_chunk, parse
 from rollbus.schemas.events import Event, Message, ToolCalled, TurnRecorded
+from rollbus.schemas.joining import Joiner
 from rollbus.schemas.tokens import decode_logprobs, decode_token_ids
 
 LOCAL = "local:"
@@ -67,7 +68,7 @@ class _Tee:
     def __init__(self, inner: EventSink) -> None:
         self._inner = inner
         self.watched: dict[str, list[Event]] = {}
-        self._parts: dict[bytes, dict[int, bytes]] = {}
+        self._parts = Joiner[None]()
 
     async def start(self) -> None:
         await self._inner.start()
@@ -89,12 +90,10 @@ class _Tee:
 
     def _keep(self, known: list[Event], value: bytes) -> None:
         if is_chunk(value):
-            chunk = parse(value)
-            parts = self._parts.setdefault(chunk.digest, {})
-            parts[chunk.index] = chunk.part
-            if len(parts) < chunk.count:
+            whole = self._parts.add(parse(value), None)
+            if whole is None:
                 return
-            value = join(self._parts.pop(chunk.digest), chunk.digest)
+            value = whole.data
         event: Any = codec.decode(value)
         if isinstance(event, Event):
             known.append(event)

@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollbus.consumers.dead_letters import chosen, copies, described, kinds, origin
-from rollbus.schemas.attempts import ATTEMPT_HEADER, attempt_of
+from rollbus.consumers.dead_letters import chosen, copies, described, frames, kinds, origin
+from rollbus.schemas.attempts import ATTEMPT_HEADER, attempt_of, origin_of
+from rollbus.schemas.chunks import join, parse
 from rollbus.schemas.codec import encode
 from rollbus.schemas.drops import DeadLetter
 from tests.builders import make_tick
@@ -46,6 +47,15 @@ def test_a_record_is_written_again_once_and_never_without_a_value() -> None:
     (copy,) = copies([LETTER, by_sink, replace(LETTER, offset=9, value=None)], [])
     assert (copy.origin, copy.attempt, copy.letter.value) == ("n.episode-events:1:7", 3, LETTER.value)
     assert copies([LETTER], ["n.episode-events:1:7"]) == []
+
+
+def test_a_large_record_is_written_again_in_chunks_of_which_only_the_last_says_that_it_is_there() -> None:
+    large = bytes(2_000_000)
+    written = frames(copies([replace(LETTER, value=large)], [])[0])
+    parts = [parse(value) for value, _ in written]
+    assert join({part.index: part.part for part in parts}, parts[0].digest) == large
+    assert [attempt_of(headers) for _, headers in written] == [2, 2, 2]
+    assert [origin_of(headers) for _, headers in written] == [None, None, "n.episode-events:1:7"]
 
 
 def test_a_letter_is_shown_with_its_bytes_and_what_they_claim_to_be() -> None:

@@ -7,9 +7,11 @@ from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
+from rollbus.schemas.chunks import is_chunk, parse
 from rollbus.schemas.codec import decode, encode
 from rollbus.schemas.drops import Drop
 from rollbus.schemas.events import ToolCalled
+from rollbus.schemas.joining import Joiner
 from rollbus.schemas.kafka_connection import KafkaConnection
 from rollbus.schemas.topics import DROPS, EPISODE_EVENTS
 from rollbus.streams.settings import StreamSettings
@@ -110,12 +112,21 @@ async def read_topic(settings: StreamSettings, topic: str, partitions: int | Non
         consumer.assign(places)
         ends = await consumer.end_offsets(places)
         found: dict[TopicPartition, list[Any]] = {place: [] for place in places}
+        joiner = Joiner[None]()
         while any([await consumer.position(place) < ends[place] for place in places]):
             for place, records in (await consumer.getmany(timeout_ms=200)).items():
-                found[place].extend(decode(record.value) for record in records)
+                wholes = (_whole(joiner, record.value) for record in records)
+                found[place].extend(decode(whole) for whole in wholes if whole is not None)
         return [record for place in places for record in found[place]]
     finally:
         await consumer.stop()
+
+
+def _whole(joiner: Joiner[None], value: bytes) -> bytes | None:
+    if not is_chunk(value):
+        return value
+    whole = joiner.add(parse(value), None)
+    return whole.data if whole else None
 
 
 async def read_drops(settings: StreamSettings) -> list[Drop]:

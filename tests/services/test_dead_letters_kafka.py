@@ -1,14 +1,21 @@
 """Dead letters on a real broker: listed, shown, written again once, and recognised when they fail again."""
 
 import asyncio
+import random
 from pathlib import Path
 
 import pytest
 from click.testing import CliRunner
 
 from rollbus.cli.root import rollbus
+from rollbus.consumers.dead_letters import origin
 from rollbus.consumers.dead_letters_kafka import read_dead_letters_async
+from rollbus.schemas.chunks import split
+from rollbus.schemas.config import AssemblyConfig
+from rollbus.schemas.drops import DeadLetter
 from rollbus.schemas.topics import EPISODE_EVENTS
+from rollbus.streams.assembly import AssemblyStage
+from rollbus.streams.settings import StreamSettings
 from rollbus.streams.topics_kafka import ensure_topics
 from tests.services.stream_fixtures import CountStage, send, stream_settings
 from tests.services.stream_process import running
@@ -16,27 +23,40 @@ from tests.services.stream_process import running
 pytestmark = pytest.mark.services
 
 
+class Operator:
+    """Looks at the dead letters of a namespace, by command and by reading."""
+
+    def __init__(self, settings: StreamSettings, folder: Path) -> None:
+        self.settings, self._config = settings, folder / "rollbus.yaml"
+        kafka = settings.kafka.bootstrap_servers
+        self._config.write_text(f"namespace: {settings.namespace}\nkafka: {{bootstrap_servers: '{kafka}'}}\n")
+
+    async def cli(self, *arguments: str) -> str:
+        """Return what the command says."""
+        line = ["-c", str(self._config), "dead-letters", *arguments]
+        result = await asyncio.to_thread(CliRunner().invoke, rollbus, line, env={"COLUMNS": "200"})
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    async def letters(self, count: int) -> list[DeadLetter]:
+        """Return all letters, once there are so many."""
+        async with asyncio.timeout(30):
+            while len(found := await read_dead_letters_async(self.settings.kafka, self.settings.namespace)) < count:  # noqa: ASYNC110 - looks at a topic
+                await asyncio.sleep(0.2)
+        return found
+
+    async def attempts(self, count: int) -> list[int]:
+        """Return the attempts of all letters, once there are so many."""
+        return [letter.attempt for letter in await self.letters(count)]
+
+
 async def test_a_dead_letter_is_written_again_once_and_counts_its_attempts(
     kafka: str, namespace: str, tmp_path: Path
 ) -> None:
     settings = stream_settings(kafka, namespace)
     await ensure_topics(settings, [CountStage()])
-    config = tmp_path / "rollbus.yaml"
-    config.write_text(f"namespace: {namespace}\nkafka: {{bootstrap_servers: '{kafka}'}}\n")
-
-    async def cli(*arguments: str) -> str:
-        result = await asyncio.to_thread(
-            CliRunner().invoke, rollbus, ["-c", str(config), "dead-letters", *arguments], env={"COLUMNS": "200"}
-        )
-        assert result.exit_code == 0, result.output
-        return result.output
-
-    async def letters(count: int) -> list[int]:
-        async with asyncio.timeout(30):
-            while len(found := await read_dead_letters_async(settings.kafka, namespace)) < count:  # noqa: ASYNC110 - looks at a topic
-                await asyncio.sleep(0.2)
-        return [letter.attempt for letter in found]
-
+    operator = Operator(settings, tmp_path)
+    cli, letters = operator.cli, operator.attempts
     large = b"\xc3\x01" + bytes(899_990)
     async with running(settings, [CountStage()]):
         await send(settings, EPISODE_EVENTS.name, [(b"k0", b"not ours"), (b"k0", large), (b"k0", None)])
@@ -50,3 +70,20 @@ async def test_a_dead_letter_is_written_again_once_and_counts_its_attempts(
         again = await cli("reinject", "--all")
         assert again.count(" as attempt 3") == 2
         assert "3 left out" in again
+
+
+async def test_a_record_in_chunks_that_nobody_knows_is_one_letter_and_is_written_again_whole(
+    kafka: str, namespace: str, tmp_path: Path
+) -> None:
+    settings = stream_settings(kafka, namespace)
+    stages = [AssemblyStage(AssemblyConfig())]
+    await ensure_topics(settings, stages)
+    operator = Operator(settings, tmp_path)
+    large = b"\xc3\x01" + b"eight by" + random.Random(1).randbytes(2_000_000)
+    async with running(settings, stages):
+        await send(settings, EPISODE_EVENTS.name, [(b"k0", frame) for frame in split(large)])
+        (letter,) = await operator.letters(1)
+        assert letter.value == large
+        assert (await operator.cli("reinject", "--all")).count(" as attempt 2") == 1
+        assert [(each.attempt, each.value) for each in await operator.letters(2)] == [(1, large), (2, large)]
+        assert "1 left out" in await operator.cli("reinject", origin(letter))

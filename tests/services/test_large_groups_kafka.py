@@ -1,0 +1,73 @@
+"""On a real broker: groups above the record cap are judged, admitted and batched, as smaller ones are."""
+
+import asyncio
+from collections.abc import Sequence
+
+import pytest
+
+from rollbus.consumers.dead_letters_kafka import read_dead_letters_async
+from rollbus.schemas.codec import encode
+from rollbus.schemas.config import (
+    AssemblyConfig,
+    BatchingConfig,
+    GroupingConfig,
+    RewardConfig,
+    RunConfig,
+    ScoringConfig,
+)
+from rollbus.schemas.groups import ClosedGroup, Group
+from rollbus.schemas.topics import BATCHES, CLOSED_GROUPS, EPISODE_EVENTS, MAX_RECORD_BYTES, RUN_LOG
+from rollbus.schemas.trajectories import Trajectory
+from rollbus.streams.rewards.contract import RewardContext, RewardFunction
+from rollbus.streams.rewards.registry import BUILT_IN
+from rollbus.streams.stages import namespace_stages, run_stages
+from rollbus.streams.topics_kafka import ensure_topics
+from tests.builders import make_episode
+from tests.services.stream_fixtures import read_topic, send, stream_settings
+from tests.services.stream_process import running
+
+pytestmark = pytest.mark.services
+
+LONG = "component " * 25_000
+"""The name of a component stands in every member: four of them are above the cap."""
+NAMES = ("e1", "e2", "e3", "e4")
+
+
+def counts(trajectory: Trajectory, context: RewardContext) -> float:
+    return float(NAMES.index(trajectory.episode_id))
+
+
+def orders(group: Sequence[Trajectory], context: RewardContext) -> list[float | None]:
+    return [float(NAMES.index(one.episode_id)) for one in group]
+
+
+REGISTRY = {
+    **BUILT_IN,
+    "counts": RewardFunction(counts, quick=True),
+    "orders": RewardFunction(orders, per="group", quick=True),
+}
+RUN = RunConfig(
+    grouping=GroupingConfig(group_size=4, rewards=(RewardConfig(type="orders", name=LONG.upper()),)),
+    batching=BatchingConfig(groups_per_step=1),
+)
+
+
+async def test_groups_above_the_record_cap_are_judged_admitted_and_batched(kafka: str, namespace: str) -> None:
+    settings = stream_settings(kafka, namespace)
+    scoring = ScoringConfig(rewards=(RewardConfig(type="counts", name=LONG),))
+    stages = namespace_stages(AssemblyConfig(), scoring, registry=REGISTRY)
+    stages += run_stages(RUN, registry=REGISTRY, partitions=settings.event_partitions)
+    await ensure_topics(settings, stages)
+    async with running(settings, stages):
+        events = [event for name in NAMES for event in make_episode(name)]
+        await send(settings, EPISODE_EVENTS.name, [(event.root_episode_id.encode(), encode(event)) for event in events])
+        async with asyncio.timeout(60):
+            while not (batches := await read_topic(settings, BATCHES.name, 1)):  # noqa: ASYNC110 - looks at a topic
+                await asyncio.sleep(0.2)
+    closed = [one for one in await read_topic(settings, CLOSED_GROUPS.name) if isinstance(one, ClosedGroup)]
+    judged = [one for one in await read_topic(settings, RUN_LOG.name, 1) if isinstance(one, Group)]
+    assert all(len(encode(record)) > MAX_RECORD_BYTES for record in (*closed, *judged, *batches))
+    assert [batch.groups for batch in batches] == [tuple(judged)]
+    assert [each.group.group_id for each in closed] == [judged[0].group_id]
+    assert sorted(member.reward for member in judged[0].members) == [0.0, 2.0, 4.0, 6.0]
+    assert await read_dead_letters_async(settings.kafka, namespace) == []

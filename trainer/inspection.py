@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from rollbus.schemas.drops import DropReason
 from rollbus.schemas.tokens import BYTES_PER_TOKEN, decode_logprobs, token_count
 from rollbus.schemas.trajectories import History, Trajectory, Turn
+from rollbus.trainer.backends.model_settings import LEAST_TEMPERATURE
 from rollbus.trainer.backends.protocol import TurnTokens
 
 
@@ -67,7 +68,7 @@ def _temperature_holds(turn: Turn) -> bool:
     """
     if turn.temperature is None or turn.temperature == 1:
         return True
-    return turn.logprob_mode == "processed" and 0 < turn.temperature < math.inf
+    return turn.logprob_mode == "processed" and LEAST_TEMPERATURE <= turn.temperature < math.inf
 
 
 def _samples_plainly(turn: Turn) -> bool:

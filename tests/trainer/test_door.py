@@ -93,6 +93,7 @@ def test_each_span_becomes_a_turn_whose_prompt_is_everything_before_it() -> None
         (other(turns=(turn_with(temperature=0.7, logprob_mode="raw"),)), "temperature"),
         (other(turns=(turn_with(temperature=0.7, logprob_mode="unknown"),)), "temperature"),
         (other(turns=(turn_with(temperature=0.0, logprob_mode="processed"),)), "temperature"),
+        (other(turns=(turn_with(temperature=1e-30, logprob_mode="processed"),)), "temperature"),
         (other(turns=(turn_with(temperature=0.7, logprob_mode="processed"),)), None),
         (other(turns=(turn_with(top_p=0.9),)), "sampling"),
         (other(turns=(turn_with(top_k=40),)), "sampling"),

@@ -48,6 +48,7 @@ def request(*trajectories: TrainTrajectory) -> TrainRequest:
         ({"turns": (turn(), turn(policy_version=1))}, "off_lineage"),
         ({"turns": (turn(temperature=0.7),)}, "temperature"),
         ({"turns": (turn(temperature=0.0, logprob_mode="processed"),)}, "temperature"),
+        ({"turns": (turn(temperature=1e-30, logprob_mode="processed"),)}, "temperature"),
     ],
 )
 def test_one_bad_member_is_dropped_with_its_reason_and_the_rest_trains(bad: dict[str, Any], reason: str) -> None:

@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from rollbus.schemas.drops import DropReason
 from rollbus.schemas.tokens import decode_logprobs, decode_token_ids
+from rollbus.trainer.backends.model_settings import LEAST_TEMPERATURE
 from rollbus.trainer.backends.protocol import TrainRequest, TrainTrajectory, TurnTokens
 
 ROUNDING = 1e-9
@@ -75,7 +76,7 @@ def refusal(trajectory: TrainTrajectory, limits: Limits, *, tempered: bool = Tru
 
 
 def _temperature_fits(turn: TurnTokens) -> bool:
-    return turn.logprob_mode == "processed" and math.isfinite(turn.temperature) and turn.temperature > 0
+    return turn.logprob_mode == "processed" and LEAST_TEMPERATURE <= turn.temperature < math.inf
 
 
 def _turn_refusal(turn: TurnTokens, limits: Limits) -> str | None:

@@ -10,6 +10,10 @@ Precision = Literal["float32", "bfloat16"]
 
 LogprobsMode = Literal["raw", "processed"]
 
+LEAST_TEMPERATURE = 0.01
+"""Below it the most probable token is taken: logits divided by less are beyond what floats tell apart. (vLLM samples at
+0.01 instead.) So nothing of what was asked for there can be trained."""
+
 
 @dataclass(frozen=True, slots=True)
 class LoraConfig:

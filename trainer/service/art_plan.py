@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from rollbus.schemas.errors import RejectedError
@@ -12,7 +12,13 @@ from rollbus.trainer.backends.protocol import TrainConfig
 if TYPE_CHECKING:
     from art import dev, types
 
-REFUSED = ("kimi_k2_tau", "mask_prob_ratio", "max_negative_advantage_importance_sampling_weight")
+REFUSED = (
+    "kimi_k2_tau",
+    "kl_penalty_step_lag",
+    "kl_ref_adapter_path",
+    "mask_prob_ratio",
+    "max_negative_advantage_importance_sampling_weight",
+)
 """Of ART's training configuration: they change the loss, so they are refused rather than ignored."""
 
 Provenance = Callable[[int, Mapping[str, float]], dict[str, Any]]
@@ -35,13 +41,12 @@ def arts_plan(
 
     RejectedError names what it asks for and this service does not have.
     """
-    level = dev_config.get("importance_sampling_level", "token")
-    refused = sorted(name for name in REFUSED if dev_config.get(name))
-    if refused or level not in ("token", "sequence"):
+    if refused := _refused(config, dev_config):
         raise RejectedError(
-            f"this server does not know ART's {', '.join(refused) or f'importance_sampling_level {level!r}'}; "
+            f"this server does not know ART's {', '.join(refused)}; "
             "leave it out, and see docs/trainer.md for what there is instead"
         )
+    level, cap = dev_config.get("importance_sampling_level"), dev_config.get("truncated_importance_sampling")
     ppo = bool(dev_config.get("ppo", False))
     low = dev_config.get("epsilon") or (0.2 if ppo else 1.0)
     high = dev_config.get("epsilon_high") or (low if ppo else 4.0)
@@ -56,9 +61,29 @@ def arts_plan(
         epsilon_high=high,
         dual_clip=None,
         kl_coefficient=config.kl_penalty_coef,
+        kl_reference_version=dev_config.get("kl_penalty_reference_step") or 0,
     )
+    if cap:
+        settings = replace(settings, importance_correction="token_truncate", importance_cap=cap)
 
     def provenance(version: int, metrics: Mapping[str, float]) -> dict[str, Any]:
         return {"version": version, "parent": base_version, **remarks}
 
     return StepPlan(base_version, settings, provenance)
+
+
+def _refused(config: types.TrainConfig, dev_config: dev.TrainConfig) -> list[str]:
+    """What is asked for in vain, by name."""
+    level = dev_config.get("importance_sampling_level", "token")
+    source = dev_config.get("kl_penalty_source", config.kl_penalty_source)
+    truncates, precalculates = "truncated_importance_sampling", "precalculate_logprobs"
+    found = [name for name in REFUSED if dev_config.get(name)]
+    if level not in ("token", "sequence"):
+        found.append(f"importance_sampling_level {level!r}")
+    if config.kl_penalty_coef and source != "current_learner":
+        found.append(f"kl_penalty_source {source!r}")
+    if dev_config.get(truncates) and not dev_config.get(precalculates):  # ART takes no correction then
+        found.append(f"{truncates} without {precalculates}")
+    if dev_config.get(precalculates) and not dev_config.get(truncates):  # nothing would correct for staleness
+        found.append(f"{precalculates} without {truncates}")
+    return found

@@ -17,6 +17,8 @@ from rollbus.trainer.service.openai_api import RequestError
 from rollbus.trainer.service.sampler import Generation, Sampler
 from rollbus.trainer.service.sampling import SamplingParameters
 
+SEEDS = 1 << 64
+"""A generator takes no sign: −5 would be 5."""
 SEED_STEP = 1 << 32
 """Between the seeds of a prompt's choices; clients ask for smaller ones."""
 
@@ -48,7 +50,7 @@ class Choices:
         for prompt in self.prompts:
             for number in range(n):
                 index = len(self._futures)
-                own = replace(parameters, seed=self.seed + number * SEED_STEP)
+                own = replace(parameters, seed=self.seed % SEEDS + number * SEED_STEP)
                 put = functools.partial(self._put, index) if self._streaming else None
                 future = asyncio.wrap_future(sampler.submit(prompt, own, self.version, put), loop=self._loop)
                 if self._streaming:

@@ -12,12 +12,14 @@ import asyncio
 import hmac
 import logging
 import random
+import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any
 
 from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
 from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
@@ -31,6 +33,7 @@ from rollbus.trainer.service.tokenizer import render_chat
 
 logger = logging.getLogger(__name__)
 
+VERSION = re.compile("[0-9]{1,18}")
 CLIENT_GONE = 499
 """For an answer that nobody waits for; as nginx has it."""
 
@@ -57,7 +60,7 @@ class ServedModel:
         name, at, number = model.partition("@")
         if name == self.name and not at:
             return self.serving
-        if name == self.name and number.isdigit():
+        if name == self.name and VERSION.fullmatch(number):
             return int(number)
         raise self.unknown(model)
 
@@ -80,7 +83,8 @@ def build_app(served: ServedModel, *, api_key: str | None = None) -> Starlette:
             Route("/v1/models", _guarded(endpoint.models, api_key)),
             Route("/v1/chat/completions", _guarded(endpoint.chat, api_key), methods=["POST"]),
             Route("/v1/completions", _guarded(endpoint.completions, api_key), methods=["POST"]),
-        ]
+        ],
+        exception_handlers={HTTPException: _not_here},
     )
 
 
@@ -167,15 +171,18 @@ class _Endpoint:
         version = served.resolve(wanted.model)
         if version not in served.sampler.loaded() and not await asyncio.to_thread(served.find_version, version):
             raise served.unknown(wanted.model)
+        param = "messages" if isinstance(wanted, ChatRequest) else "prompt"
+        if not all(prompts):
+            raise RequestError(400, f"{param}: a prompt is empty; it needs a token to begin with", param=param)
         longest = max(map(len, prompts))
         room = served.sampler.config.max_tokens - longest
         max_tokens = room if wanted.wanted_tokens is None else wanted.wanted_tokens
-        if room < 1 or max_tokens > room or not all(prompts):
+        if room < 1 or max_tokens > room:
             raise RequestError(
                 400,
                 f"This model's maximum context length is {served.sampler.config.max_tokens} tokens; the prompt has "
                 f"{longest} and {max(max_tokens, 1)} more were asked for. Shorten the prompt or max_tokens.",
-                param="messages" if isinstance(wanted, ChatRequest) else "prompt",
+                param=param,
                 code="context_length_exceeded",
             )
         seed = served.seeds.randrange(2**31) if wanted.seed is None else wanted.seed
@@ -234,6 +241,13 @@ async def _hangs_up(request: Request) -> None:
     """Return when the client of a request that has been read closes its connection."""
     while (await request.receive())["type"] != "http.disconnect":
         pass
+
+
+async def _not_here(request: Request, error: Exception) -> Response:
+    """Tell of another path or method in OpenAI's shape too."""
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    message = f"{request.method} {request.url.path} is not answered here; see GET /v1/models for what is served"
+    return JSONResponse(RequestError(status, message).body(), status_code=status)
 
 
 def _stream(events: AsyncIterator[str]) -> Response:

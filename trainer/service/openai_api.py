@@ -15,11 +15,15 @@ from rollbus.trainer.service.sampling import SamplingParameters
 RequestT = TypeVar("RequestT", bound=BaseModel)
 
 NOT_SUPPORTED = (
-    *("allowed_token_ids", "audio", "bad_words", "best_of", "function_call", "functions", "guided_choice"),
-    *("guided_grammar", "guided_json", "guided_regex", "include_stop_str_in_output", "length_penalty", "min_tokens"),
-    *("prompt_logprobs", "stop_token_ids", "structured_outputs", "suffix", "truncate_prompt_tokens", "use_beam_search"),
+    *("add_special_tokens", "allowed_token_ids", "audio", "bad_words", "best_of", "chat_template"),
+    *("chat_template_kwargs", "continue_final_message", "documents", "function_call", "functions", "guided_choice"),
+    *("guided_grammar", "guided_json", "guided_regex", "include_stop_str_in_output", "length_penalty"),
+    *("logits_processors", "min_tokens", "prompt_logprobs", "stop_token_ids", "structured_outputs", "suffix"),
+    *("truncate_prompt_tokens", "use_beam_search"),
 )
-"""Of OpenAI's and vLLM's parameters: each would change what is sampled or answered."""
+"""Of OpenAI's and vLLM's parameters: each would change the prompt, what is sampled or what is answered."""
+ALWAYS_ON = ("add_generation_prompt", "skip_special_tokens")
+"""The same, where it is leaving them out that would."""
 
 
 class RequestError(Exception):
@@ -51,7 +55,8 @@ class _SamplingRequest(BaseModel):
     top_p: float = Field(default=1.0, gt=0, le=1)
     max_tokens: int | None = Field(default=None, ge=1)
     stop: tuple[str, ...] = Field(default=(), max_length=16)
-    seed: int | None = None
+    seed: int | None = Field(default=None, ge=-(2**63), lt=2**63)
+    """As long as a record has room for."""
     stream: bool = False
     stream_options: StreamOptions | None = None
     ignore_eos: bool = False
@@ -68,22 +73,27 @@ class _SamplingRequest(BaseModel):
     @model_validator(mode="before")
     @classmethod
     def _nothing_unsupported(cls, body: Any) -> Any:
-        for name in NOT_SUPPORTED:
-            if isinstance(body, dict) and body.get(name):
-                raise ValueError(f"{name} is not supported by this server; leave it out")
-        return body
+        """Refuse what is not there, and take null as left out."""
+        if not isinstance(body, dict):
+            return body
+        for name in (
+            *(name for name in NOT_SUPPORTED if body.get(name)),
+            *(n for n in ALWAYS_ON if body.get(n) is False),
+        ):
+            raise ValueError(f"{name} is not supported by this server; leave it out")
+        return {name: value for name, value in body.items() if value is not None or name == "max_tokens"}
 
     @field_validator("stop", mode="before")
     @classmethod
     def _one_or_many(cls, value: Any) -> Any:
-        if value is None:
-            return ()
         return (value,) if isinstance(value, str) else value
 
-    @field_validator("n", "temperature", "top_p", mode="before")
+    @field_validator("stop")
     @classmethod
-    def _null_is_default(cls, value: Any, info: Any) -> Any:
-        return cls.model_fields[info.field_name].default if value is None else value
+    def _none_is_empty(cls, value: tuple[str, ...]) -> tuple[str, ...]:
+        if not all(value):
+            raise ValueError("an empty string stands everywhere in a text; leave it out")
+        return value
 
     @field_validator("response_format")
     @classmethod
@@ -187,7 +197,8 @@ def parse(kind: type[RequestT], body: bytes) -> RequestT:
         param = ".".join(str(part) for part in first["loc"]) or None
         if first["type"] == "value_error" and not param:
             raise RequestError(400, str(first["ctx"]["error"]), param=str(first["ctx"]["error"]).split()[0]) from error
-        problem = f"{param}: {first['msg']}" if param else f"the request body: {first['msg']}"
+        said = first["msg"].removeprefix("Value error, ")
+        problem = f"{param}: {said}" if param else f"the request body: {said}"
         raise RequestError(400, problem, param=param) from error
 
 
@@ -198,6 +209,13 @@ def _plain_message(index: int, message: dict[str, Any]) -> dict[str, Any]:
         raise ValueError(f"message {index} has no role")
     if content is None or isinstance(content, str):
         return {**message, "content": content}
-    if not isinstance(content, list) or any(part.get("type") != "text" for part in content):
-        raise ValueError(f"the content of message {index} must be text; this model reads no images or audio")
+    if not isinstance(content, list) or any(map(_is_no_text, content)):
+        raise ValueError(
+            f"the content of message {index} must be a string, or parts as {{'type': 'text', 'text': '…'}}; this model "
+            "reads no images or audio"
+        )
     return {**message, "content": "".join(part["text"] for part in content)}
+
+
+def _is_no_text(part: Any) -> bool:
+    return not isinstance(part, dict) or part.get("type") != "text" or not isinstance(part.get("text"), str)

@@ -12,14 +12,14 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor
 
-from rollbus.trainer.backends.model_settings import LogprobsMode
+from rollbus.trainer.backends.model_settings import LEAST_TEMPERATURE, LogprobsMode
 
 
 @dataclass(frozen=True, slots=True)
 class SamplingParameters:
     max_tokens: int
     temperature: float = 1.0
-    """0 takes the most probable token."""
+    """0, or less than LEAST_TEMPERATURE, takes the most probable token."""
     top_p: float = 1.0
     seed: int = 0
     stop: tuple[str, ...] = ()
@@ -44,7 +44,7 @@ def choose(
     mode: LogprobsMode = "raw",
 ) -> Choice:
     """Sample by inverting the cumulative distribution at `uniforms_B`; `nucleus` says whether any top_p is below 1."""
-    greedy_B = temperatures_B <= 0
+    greedy_B = temperatures_B < LEAST_TEMPERATURE
     scaled_B_V = logits_B_V / torch.where(greedy_B, 1.0, temperatures_B)[:, None]
     logprobs_B_V = torch.log_softmax(scaled_B_V if mode == "processed" else logits_B_V, dim=-1)
     probabilities_B_V = torch.softmax(scaled_B_V.double(), dim=-1)

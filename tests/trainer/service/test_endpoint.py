@@ -157,6 +157,8 @@ async def test_plain_completions_take_text_or_ids(client: openai.AsyncOpenAI, se
         ({"model": "other"}, 404, "model"),
         ({"model": "agent@77"}, 404, "model"),
         ({"model": "agent@x"}, 404, "model"),
+        ({"model": "agent@²"}, 404, "model"),
+        ({"model": f"agent@{'1' * 5000}"}, 404, "model"),
         ({"temperature": 3}, 400, "temperature"),
         ({"top_p": 0}, 400, "top_p"),
         ({"n": 0}, 400, "n"),
@@ -167,6 +169,15 @@ async def test_plain_completions_take_text_or_ids(client: openai.AsyncOpenAI, se
         ({"response_format": {"type": "json_object"}}, 400, "response_format"),
         ({"messages": []}, 400, "messages"),
         ({"messages": [{"role": "user", "content": [{"type": "image_url"}]}]}, 400, "messages"),
+        ({"messages": [{"role": "user", "content": [{"type": "text"}]}]}, 400, "messages"),
+        ({"messages": [{"role": "user", "content": [{"type": "text", "text": 5}]}]}, 400, "messages"),
+        ({"messages": [{"role": "user", "content": ["text"]}]}, 400, "messages"),
+        ({"messages": [{"role": "assistant", "tool_calls": "none"}]}, 400, "messages"),
+        ({"stop": ["a", ""]}, 400, "stop"),
+        ({"seed": 2**63}, 400, "seed"),
+        ({"chat_template_kwargs": {"enable_thinking": False}}, 400, "chat_template_kwargs"),
+        ({"continue_final_message": True}, 400, "continue_final_message"),
+        ({"add_generation_prompt": False}, 400, "add_generation_prompt"),
         ({"messages": [{"role": "user", "content": "choose " * 200}]}, 400, "messages"),
     ],
 )
@@ -177,6 +188,42 @@ async def test_what_cannot_be_answered_is_refused_by_name(
     async with httpx.AsyncClient(headers={"Authorization": "Bearer secret"}) as http:
         answer = await http.post(f"{url}/v1/chat/completions", json=body)
     assert (answer.status_code, answer.json()["error"]["param"]) == (status, param)
+
+
+@pytest.mark.parametrize("prompt", ["", [], [[1, 2], []]])
+async def test_an_empty_prompt_is_told_as_such(client: openai.AsyncOpenAI, prompt: Any) -> None:
+    with pytest.raises(openai.BadRequestError, match="a prompt is empty"):
+        await client.completions.create(model="agent", prompt=prompt, max_tokens=2)
+
+
+async def test_null_is_as_good_as_left_out(url: str) -> None:
+    optional = (
+        "n",
+        "temperature",
+        "top_p",
+        "max_tokens",
+        "stop",
+        "seed",
+        "stream",
+        "stream_options",
+        "logprobs",
+        "tools",
+    )
+    body = {"model": "agent", "messages": MESSAGES, "max_completion_tokens": 2} | dict.fromkeys(optional)
+    async with httpx.AsyncClient(headers={"Authorization": "Bearer secret"}) as http:
+        answer = await http.post(f"{url}/v1/chat/completions", json=body)
+    assert (answer.status_code, len(answer.json()["choices"])) == (200, 1)
+
+
+async def test_what_is_not_served_is_told_in_openais_shape_too(client: openai.AsyncOpenAI) -> None:
+    with pytest.raises(openai.NotFoundError, match="/v1/embeddings is not answered here"):
+        await client.embeddings.create(model="agent", input="a")
+
+
+async def test_a_seed_and_its_negative_are_two_seeds(client: openai.AsyncOpenAI) -> None:
+    asked: dict[str, Any] = {"model": "agent", "messages": MESSAGES, "max_tokens": 12, "temperature": 2}
+    texts = {(await client.chat.completions.create(**asked, seed=seed)).choices[0].message.content for seed in (5, -5)}
+    assert len(texts) == 2
 
 
 async def test_a_wrong_key_and_broken_json_are_refused(url: str) -> None:

@@ -178,6 +178,17 @@ def test_nucleus_keeps_the_smallest_set_that_reaches_top_p() -> None:
     assert seen == {0, 1}
 
 
+@pytest.mark.parametrize("mode", ["raw", "processed"])
+@pytest.mark.parametrize("temperature", [0.0, 1e-300, 1e-40, 1e-5])
+def test_next_to_no_temperature_takes_the_most_probable_token(temperature: float, mode: Any) -> None:
+    logits = torch.tensor([[0.5, 3.0, -20.0]])
+    chosen = choose(
+        logits, torch.tensor([temperature]), torch.ones(1), torch.full((1,), 0.99), nucleus=False, mode=mode
+    )
+    assert chosen.token_ids_B.tolist() == [1]
+    assert torch.equal(chosen.logprobs_B_V, torch.log_softmax(logits, dim=-1))
+
+
 def test_sampling_follows_the_distribution_at_its_temperature() -> None:
     logits = torch.tensor([[0.0, 1.0, 2.0]]).expand(4000, 3)
     uniforms = (torch.arange(4000, dtype=torch.float64) + 0.5) / 4000

@@ -82,6 +82,7 @@ class Validating:
         self._base_url, self._clock_ms = base_url, clock_ms
         self._measured: set[int] = set()
         self._given_up: set[int] = set()
+        """Not tried again before another evaluation has worked: what failed may have been the endpoint."""
         self._running: tuple[int, asyncio.Task[Evaluation]] | None = None
 
     def take_in(self, evaluations: Collection[Evaluation]) -> None:
@@ -147,6 +148,7 @@ class Validating:
             logger.warning("version %d is not measured: %s", version, error)
             return ()
         self._measured.add(version)
+        self._given_up.clear()
         shown = ", ".join(f"{name} {value:.4g}" for name, value in found.metrics.items())
         logger.info("evaluation %s of %s@%d: %s", found.name, self._model, version, shown)
         return (Publication(EVALUATIONS, evaluation_key(found), found),)

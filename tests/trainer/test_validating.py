@@ -208,3 +208,21 @@ async def test_evaluations_are_written_between_steps_and_never_inside_one() -> N
             assert not before or before[-1] == StepCompleted.__name__
     assert order.count(Evaluation.__name__) == 3
     assert len(world.records(TRAINING_STEPS)) == 8
+
+
+async def test_an_endpoint_that_was_away_for_a_moment_does_not_end_promotion_for_good() -> None:
+    """The version that serves is what candidates must beat: without its measurement none would ever be served."""
+    world, away = World(), True
+
+    async def agent(task: EvaluationTask, context: EvaluationContext) -> Metrics:
+        nonlocal away
+        if away:
+            away = False
+            raise ConnectionError("the server restarts")
+        return await by_version(task, context)
+
+    world.add_batches(3)
+    chosen, rule = validation(agent, interval=1, wait=True), PromotionRule("held-out", "win")
+    await trainer(world, chosen, serve_at_once=False, promote_if=rule).run(until_idle=True)
+    assert measured(world)[:3] == [1, 0, 2], "measured again once an evaluation has worked"
+    assert (await world.backend.versions()).serving == 3

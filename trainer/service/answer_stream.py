@@ -10,14 +10,13 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
-from rollbus.trainer.service.choices import Choices
+from rollbus.trainer.service.choices import Choices, Sampled
 from rollbus.trainer.service.openai_answers import call_id, finish_reason, logprobs_of
 from rollbus.trainer.service.openai_api import ChatRequest, CompletionRequest, RequestError
 from rollbus.trainer.service.sampler import Generation
+from rollbus.trainer.service.tokenizer import REPLACEMENT
 from rollbus.trainer.service.tool_calls import Piece, ToolCall, ToolCallReader
 
-REPLACEMENT = "\ufffd"
-"""What half a character decodes to."""
 DONE = "data: [DONE]\n\n"
 
 
@@ -43,9 +42,9 @@ class AnswerStream:
         open_choices = self._choices.count
         try:
             while open_choices:
-                index, token_id, logprob = await self._choices.tokens.get()
-                if token_id is not None:
-                    for changed in self._streams[index].add(token_id, logprob):
+                index, sampled = await self._choices.tokens.get()
+                if sampled is not None:
+                    for changed in self._streams[index].add(sampled):
                         yield self._event(index, changed)
                     continue
                 open_choices -= 1
@@ -85,15 +84,15 @@ class _ChoiceStream:
         self._reader = ToolCallReader() if offered else None
         self._calls = 0
 
-    def add(self, token_id: int, logprob: float) -> list[dict[str, Any]]:
+    def add(self, sampled: Sampled) -> list[dict[str, Any]]:
         """One or more changes; the first carries the token."""
-        self._token_ids.append(token_id)
+        self._token_ids.append(sampled.token_id)
         first, *more = self._changes(self._settled()) or [self._change("")]
         if self._wanted.wants_logprobs:
-            one = Generation((token_id,), (logprob,), "", "stop", 0)
+            one = Generation((sampled.token_id,), (sampled.logprob,), "", "stop", 0, (sampled.alternatives,))
             first["logprobs"] = logprobs_of(self._wanted, one, self._tokenizer)
         if self._wanted.wants_logprobs or self._wanted.return_token_ids:
-            first["token_ids"] = [token_id]
+            first["token_ids"] = [sampled.token_id]
         return [first, *more]
 
     def end(self, answer: Generation) -> list[dict[str, Any]]:

@@ -10,17 +10,26 @@ import functools
 import time
 import uuid
 from collections.abc import Awaitable, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any
 
 from rollbus.trainer.service.openai_api import RequestError
-from rollbus.trainer.service.sampler import Generation, Sampler
+from rollbus.trainer.service.sampler import Alternatives, Generation, Sampler
 from rollbus.trainer.service.sampling import SamplingParameters
 
 SEEDS = 1 << 64
 """A generator takes no sign: −5 would be 5."""
 SEED_STEP = 1 << 32
 """Between the seeds of a prompt's choices; clients ask for smaller ones."""
+
+
+@dataclass(frozen=True, slots=True)
+class Sampled:
+    """One token on its way to a client that reads along."""
+
+    token_id: int
+    logprob: float
+    alternatives: Alternatives
 
 
 class Choices:
@@ -30,8 +39,8 @@ class Choices:
         self.id = f"cmpl-{uuid.uuid4().hex}"
         self.created_s = int(time.time())
         self.version, self.prompts, self.seed = version, prompts, seed
-        self.tokens: asyncio.Queue[tuple[int, int | None, float]] = asyncio.Queue()
-        """Choice, token id (None at its end) and log-prob, where the request streams."""
+        self.tokens: asyncio.Queue[tuple[int, Sampled | None]] = asyncio.Queue()
+        """Choice and token, None at its end, where the request streams."""
         self._loop, self._streaming = asyncio.get_running_loop(), streaming
         self._futures: list[asyncio.Future[Generation]] = []
 
@@ -85,9 +94,10 @@ class Choices:
         for future in self._futures:
             future.cancel()
 
-    def _put(self, index: int, token_id: int, logprob: float) -> None:
+    def _put(self, index: int, token_id: int, logprob: float, alternatives: Alternatives) -> None:
         if not self._loop.is_closed():
-            self._loop.call_soon_threadsafe(self.tokens.put_nowait, (index, token_id, logprob))
+            sampled = Sampled(token_id, logprob, alternatives)
+            self._loop.call_soon_threadsafe(self.tokens.put_nowait, (index, sampled))
 
     def _ended(self, index: int, future: Any) -> None:
-        self.tokens.put_nowait((index, None, 0.0))
+        self.tokens.put_nowait((index, None))

@@ -12,6 +12,7 @@ from typing import Any
 from rollbus.trainer.backends.model_settings import LogprobsMode
 from rollbus.trainer.service.openai_api import ChatRequest, CompletionRequest
 from rollbus.trainer.service.sampler import Generation
+from rollbus.trainer.service.tokenizer import token_bytes
 from rollbus.trainer.service.tool_calls import ToolCall, read_tool_calls
 
 
@@ -111,5 +112,5 @@ def _token(token_id: int, logprob: float, tokenizer: Any, *, as_ids: bool) -> di
     return {
         "token": f"token_id:{token_id}" if as_ids else text,
         "logprob": logprob,
-        "bytes": list(text.encode("utf-8")),
+        "bytes": list(token_bytes(tokenizer, token_id, text)),
     }

@@ -30,6 +30,9 @@ PREFILL_TOKENS = 8192
 """Padded prompt tokens read in one forward pass, so that a burst of long prompts does not exhaust memory."""
 
 FinishReason = Literal["stop", "length", "abort"]
+Alternatives = tuple[tuple[int, float], ...]
+"""The most probable tokens in the place of the sampled one, with their log-probs."""
+OnToken = Callable[[int, float, Alternatives], None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,7 +44,7 @@ class Generation:
     """Without the stop token, and cut before a stop string."""
     finish_reason: FinishReason
     version: int
-    top_logprobs: tuple[tuple[tuple[int, float], ...], ...] = ()
+    top_logprobs: tuple[Alternatives, ...] = ()
 
 
 @dataclass(slots=True)
@@ -50,12 +53,12 @@ class _Row:
     parameters: SamplingParameters
     version: int
     future: Future[Generation]
-    on_token: Callable[[int, float], None] | None
+    on_token: OnToken | None
     uniform: random.Random
     row: int = -1
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
-    top: list[tuple[tuple[int, float], ...]] = field(default_factory=list)
+    top: list[Alternatives] = field(default_factory=list)
 
 
 class UnknownVersionError(LookupError):
@@ -130,7 +133,7 @@ class Sampler:
         prompt: Sequence[int],
         parameters: SamplingParameters,
         version: int,
-        on_token: Callable[[int, float], None] | None = None,
+        on_token: OnToken | None = None,
     ) -> Future[Generation]:
         """Queue one completion. The future's cancel() frees its row at the next step.
 
@@ -252,11 +255,13 @@ class Sampler:
         for index, row in enumerate(batch):
             row.token_ids.append(token_ids[index])
             row.logprobs.append(logprobs[index])
+            alternatives: Alternatives = ()
             if top is not None:
                 pairs = zip(top.indices[index].tolist(), top.values[index].tolist(), strict=True)
-                row.top.append(tuple(pairs)[: row.parameters.top_logprobs])
+                alternatives = tuple(pairs)[: row.parameters.top_logprobs]
+                row.top.append(alternatives)
             if row.on_token is not None:
-                row.on_token(token_ids[index], logprobs[index])
+                row.on_token(token_ids[index], logprobs[index], alternatives)
 
     def _finished(self, row: _Row) -> bool:
         """Answer and release the row if its newest token ended it."""

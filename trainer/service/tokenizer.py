@@ -28,6 +28,13 @@ IM_END = "<|im_end|>"
 END_OF_TEXT = "<|endoftext|>"
 WORD_OR_CHARACTER = r" ?[a-z]+|[\s\S]"
 
+REPLACEMENT = "\ufffd"
+"""What half a character decodes to."""
+_PRINTABLE = (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100))
+_OTHERS = (byte for byte in range(0x100) if byte not in _PRINTABLE)
+BYTE_OF = {chr(byte): byte for byte in _PRINTABLE} | {chr(0x100 + place): byte for place, byte in enumerate(_OTHERS)}
+"""How byte-level vocabularies, since GPT-2's, write a byte as a character."""
+
 CHAT_TEMPLATE = (
     "{%- set opening = messages[0]['content'] if messages[0]['role'] == 'system' else '' -%}"
     "{%- if tools -%}"
@@ -98,3 +105,11 @@ def render_chat(tokenizer: Any, messages: list[dict[str, Any]], tools: list[dict
         with_parsed_arguments(messages), tools=tools, add_generation_prompt=True, tokenize=True, return_dict=False
     )
     return [int(token_id) for token_id in rendered]
+
+
+def token_bytes(tokenizer: Any, token_id: int, text: str) -> bytes:
+    """The bytes of a token that decodes to `text`: those of half a character are not the ones of its replacement."""
+    if REPLACEMENT not in text:
+        return text.encode()
+    piece = tokenizer.convert_ids_to_tokens(token_id)
+    return bytes(BYTE_OF[character] for character in piece) if set(piece) <= BYTE_OF.keys() else text.encode()

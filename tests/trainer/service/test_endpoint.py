@@ -14,7 +14,9 @@ import pytest
 from rollbus.trainer.service.checkpoint import create_model, load_model
 from rollbus.trainer.service.endpoint import ServedModel, build_app
 from rollbus.trainer.service.http_server import EndpointServer
-from rollbus.trainer.service.sampler import Sampler
+from rollbus.trainer.service.openai_answers import token_logprobs
+from rollbus.trainer.service.openai_api import ChatRequest
+from rollbus.trainer.service.sampler import Generation, Sampler
 
 MESSAGES: list[Any] = [{"role": "user", "content": "choose a letter"}]
 
@@ -131,6 +133,43 @@ async def test_streamed_text_is_the_answer(client: openai.AsyncOpenAI) -> None:
     assert whole.usage is not None
     assert len(token_ids) == whole.usage.completion_tokens
     assert {chunk.model for chunk in chunks} == {"agent@1"}
+
+
+@pytest.mark.parametrize("kind", ["chat", "plain"])
+async def test_streamed_logprobs_and_their_alternatives_are_those_of_the_answer(
+    client: openai.AsyncOpenAI, kind: str
+) -> None:
+    asked: dict[str, Any] = {"model": "agent", "max_tokens": 8, "seed": 3}
+    if kind == "chat":
+        asked |= {"messages": MESSAGES, "logprobs": True, "top_logprobs": 3}
+        whole: Any = (await client.chat.completions.create(**asked)).choices[0].logprobs
+        parts = [part async for part in await client.chat.completions.create(**asked, stream=True)]
+        streamed = [
+            one
+            for part in parts
+            for one in (part.choices[0].logprobs or whole.model_copy(update={"content": []})).content
+        ]
+        assert (streamed, {len(one.top_logprobs) for one in streamed}) == (whole.content, {3})
+    else:
+        asked |= {"prompt": "choose", "logprobs": 3}
+        whole = (await client.completions.create(**asked)).choices[0].logprobs
+        pieces: Any = [piece async for piece in await client.completions.create(**asked, stream=True)]
+        streamed = [
+            one for piece in pieces if piece.choices[0].logprobs for one in piece.choices[0].logprobs.top_logprobs
+        ]
+        assert (streamed, {len(one) for one in streamed}) == (whole.top_logprobs, {3})
+
+
+async def test_the_bytes_of_tokens_join_to_the_text_also_where_they_hold_half_a_character(
+    served: ServedModel,
+) -> None:
+    text = "é→漢😀 say\n"
+    token_ids = tuple(served.tokenizer.encode(text))
+    request = ChatRequest.model_validate({"model": "agent", "messages": MESSAGES, "logprobs": True})
+    answer = Generation(token_ids, (-1.0,) * len(token_ids), text, "stop", 0)
+    entries = token_logprobs(request, answer, served.tokenizer)
+    assert bytes(byte for entry in entries for byte in entry["bytes"]).decode() == text
+    assert len(entries) > len(text), "some token is half a character"
 
 
 async def test_streaming_holds_back_a_stop_string(client: openai.AsyncOpenAI) -> None:

@@ -104,7 +104,7 @@ def test_a_request_finishes_on_the_version_it_began_with(
     other = create_model(tmp_path / "other", sampler.config, tokenizer, seed=99)
     started = threading.Event()
     running = sampler.submit(
-        PROMPT, SamplingParameters(max_tokens=100, seed=1, ignore_eos=True), 0, lambda token, logprob: started.set()
+        PROMPT, SamplingParameters(max_tokens=100, seed=1, ignore_eos=True), 0, lambda *_: started.set()
     )
     assert started.wait(timeout=30)
     sampler.load(1, load_model(other)[0])
@@ -129,9 +129,7 @@ def test_old_versions_are_forgotten_but_not_the_pinned_one(sampler: Sampler, bas
 def test_a_canceled_request_frees_its_row(sampler: Sampler) -> None:
     started = threading.Event()
     long = [
-        sampler.submit(
-            PROMPT, SamplingParameters(max_tokens=120, ignore_eos=True), 0, lambda token, logprob: started.set()
-        )
+        sampler.submit(PROMPT, SamplingParameters(max_tokens=120, ignore_eos=True), 0, lambda *_: started.set())
         for _ in range(8)
     ]
     assert started.wait(timeout=30)

@@ -81,6 +81,9 @@ class ReplayManifest:
     digests: tuple[StageDigest, ...] = ()
     records: Mapping[str, int] = field(default_factory=dict)
     """Frames written, by topic without namespace."""
+    configs: Mapping[str, str] = field(default_factory=dict)
+    """What held where the log told nothing else, by hash: `assembly`, `scoring` and `run.<run>` are configurations,
+    `rewards` and `rewards.<run>` the versions of the reward functions."""
     started_at_ms: int
     """Of the clock of the machine that replayed; neither this nor the next stands in any digest."""
     finished_at_ms: int | None = None

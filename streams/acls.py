@@ -118,6 +118,7 @@ def _of_command(namespace: str, role: Role, command: Command) -> Iterable[Acl]:
     if role == "replay":
         own = ("Create", "Delete", "Describe", "DescribeConfigs", "Read", "Write")
         yield Acl("topic", REPLAY_PREFIX, own, "prefixed")
+        yield Acl("group", REPLAY_PREFIX, ("Describe", "Read"), "prefixed")
 
 
 def _of_stages(namespace: str, stages: Iterable[Any]) -> list[Acl]:

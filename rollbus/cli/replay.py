@@ -211,6 +211,7 @@ def _compare(settings: "Settings", one: str, other: str) -> None:
 @with_settings
 def delete(settings: "Settings", name: str) -> None:
     """Delete a replay's topics; its manifest stays in the log as deleted."""
+    from rollbus.streams.replay.lease_kafka import working_on
     from rollbus.streams.replay.manifest_kafka import read_manifests
     from rollbus.streams.replay.namespace_kafka import delete_replay
     from rollbus.streams.replay.run_kafka import wall_clock_ms
@@ -219,7 +220,8 @@ def delete(settings: "Settings", name: str) -> None:
         manifests = await read_manifests(stream)
         if name not in manifests:
             raise ConfigurationError(f"no replay {name!r}; there are: {', '.join(sorted(manifests)) or 'none'}")
-        return await delete_replay(stream, manifests[name], now_ms=wall_clock_ms())
+        async with working_on(stream, name):
+            return await delete_replay(stream, manifests[name], now_ms=wall_clock_ms())
 
     needs_topic(settings, "replays")
     stream = settings.stream_settings()

@@ -2,7 +2,7 @@
 
 Files in reading order:
 
-    plan              what to replay: stages, configurations, how rewards and scores are treated
+    plan, changes     what to replay: stages, configurations, how rewards and scores are treated
     rounds            the partitions of a recorded topic, merged by (tick, partition, offset)
     reader, stages    one stage with its states; the stages of a plan
     steps, chain      the stages' own pure steps, one after the other, without Faust; rounds and ticks through them
@@ -15,6 +15,7 @@ Files in reading order:
     payload           trajectories by location, for whoever asks about groups anew
     range_kafka       offsets, times and ticks to offsets; what is gone
     source_kafka      a bounded range, read
+    lease_kafka       one replay of a name at a time
     manifest_kafka, namespace_kafka   which replays there are, and which count; their topics
     chain_kafka, passage_kafka        a chain connected to what live wrote down; a range on its way through it
     run_kafka         one replay from start to manifest; shadow: one that follows the live topics

@@ -1,11 +1,18 @@
-"""A replay's own topics: as an earlier attempt at the same plan left them, or empty; and their deletion."""
+"""A replay's own topics: as an earlier attempt at the same plan left them, or empty; and their deletion.
 
+Whoever calls these holds the replay's lease.
+"""
+
+from collections.abc import Collection
+from contextlib import aclosing
 from dataclasses import replace
 
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.replays import ReplayManifest
 from rollbus.schemas.topics import TOPICS
 from rollbus.streams.replay.manifest_kafka import read_manifests, write_manifest
+from rollbus.streams.replay.recorded_kafka import read_whole
+from rollbus.streams.replay.writer_kafka import Written, add_value, end_offsets, values_hash
 from rollbus.streams.settings import StreamSettings
 from rollbus.streams.topics import partitions_of, topic_specs
 from rollbus.streams.topics_kafka import delete_topics, ensure_topics
@@ -21,7 +28,7 @@ async def prepare_topics(source: StreamSettings, own: StreamSettings, manifest: 
         raise ConfigurationError(
             f"there is a replay {manifest.name!r} already; choose another name, or `rollbus replay delete` it"
         )
-    if earlier is None or not _same_plan(earlier, manifest):
+    if earlier is None or not _same_bytes(earlier, manifest):
         await forget_topics(own)
     created = await ensure_topics(own)
     await write_manifest(source, manifest)
@@ -39,11 +46,21 @@ async def delete_replay(source: StreamSettings, manifest: ReplayManifest, *, now
     return await forget_topics(source.model_copy(update={"namespace": manifest.namespace}))
 
 
-def written_places(settings: StreamSettings) -> list[tuple[str, int]]:
-    """Return the partitions that a replay may write."""
-    return [(topic.name, number) for topic in TOPICS for number in range(partitions_of(topic, settings))]
+async def read_written(own: StreamSettings, created: Collection[str]) -> dict[tuple[str, int], Written]:
+    """Return what stands in the partitions of a replay's topics; those that are new hold nothing."""
+    topics = [topic for topic in TOPICS if topic.full_name(own.namespace) not in created]
+    ends = await end_offsets(
+        own, [(each.name, number) for each in topics for number in range(partitions_of(each, own))]
+    )
+    hashes = {place: values_hash() for place, end in ends.items() if end}
+    for topic in topics:
+        if any(name == topic.name for name, _ in hashes):
+            async with aclosing(read_whole(own, topic)) as records:
+                async for raw in records:
+                    add_value(hashes[topic.name, raw.partition], raw.value or b"")
+    return {place: Written(ends[place], found.digest()) for place, found in hashes.items()}
 
 
-def _same_plan(one: ReplayManifest, other: ReplayManifest) -> bool:
-    """Say whether two attempts give the same bytes: all but the clock is equal."""
-    return replace(one, started_at_ms=0) == replace(other, started_at_ms=0)
+def _same_bytes(one: ReplayManifest, other: ReplayManifest) -> bool:
+    """Say whether two attempts are to give the same bytes: all but the clock is equal, and nobody is asked anew."""
+    return other.scores != "anew" and replace(one, started_at_ms=0) == replace(other, started_at_ms=0)

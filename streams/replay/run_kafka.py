@@ -4,8 +4,8 @@
 2. read the list of exclusions, and what live was told of the outside world;
 3. write the manifest `started`; what an earlier attempt at the same plan wrote is passed over, anything else deleted;
 4. read, step, write; 5. compare the ends of the topics with what was counted; 6. write the manifest `complete`.
-Readers look at the manifest, so before 6 nothing counts. In 4 the partitions of the first input may be read and
-decided by processes of their own; what they made is put in order here.
+Readers look at the manifest, so before 6 nothing counts. Who writes holds the replay's lease all along. In 4 the
+partitions of the first input may be read and decided by processes of their own; what they made is put in order here.
 """
 
 import asyncio
@@ -20,8 +20,9 @@ from rollbus.schemas.replays import ReplayManifest
 from rollbus.schemas.trajectories import Score
 from rollbus.streams.replay.chain_kafka import Connected
 from rollbus.streams.replay.code import code_hash
+from rollbus.streams.replay.lease_kafka import Lease, working_on
 from rollbus.streams.replay.manifest_kafka import read_manifests, write_manifest
-from rollbus.streams.replay.namespace_kafka import forget_topics, prepare_topics, written_places
+from rollbus.streams.replay.namespace_kafka import forget_topics, prepare_topics, read_written
 from rollbus.streams.replay.output import CountingOutput
 from rollbus.streams.replay.passage_kafka import Passage, Watch
 from rollbus.streams.replay.plan import ReplayPlan
@@ -29,9 +30,9 @@ from rollbus.streams.replay.range import Bound
 from rollbus.streams.replay.range_kafka import ResolvedRange, refuse_empty, refuse_missing, resolve
 from rollbus.streams.replay.recorded_kafka import read_exclusions
 from rollbus.streams.replay.scores import OtherConfigurationError, offline
-from rollbus.streams.replay.writer_kafka import KafkaOutput, end_offsets
+from rollbus.streams.replay.writer_kafka import KafkaOutput, OtherRecordsError
 from rollbus.streams.rewards.contract import Ask
-from rollbus.streams.rewards.registry import Registry
+from rollbus.streams.rewards.registry import Registry, group_reward_version, reward_version
 from rollbus.streams.scoring import ScoringStage
 from rollbus.streams.settings import StreamSettings
 
@@ -65,24 +66,38 @@ class Replay:
     """Most rows that the states held at the end of a round."""
 
     async def run(self, *, dry_run: bool = False) -> ReplayManifest:
-        """Replay, and return the manifest; raises DataLossError, ConfigurationError, UnavailableError."""
-        try:
-            return await self._run(dry_run)
-        except OtherConfigurationError as found:
-            logger.info("%s: reading the recorded configurations, and beginning again", found)
-            if not dry_run:
+        """Replay, and return the manifest; raises DataLossError, ConfigurationError, FencedError, UnavailableError."""
+        if dry_run:
+            return await self._until_right(None)
+        async with working_on(self.settings, self.plan.name) as lease:
+            return await self._until_right(lease)
+
+    async def _until_right(self, lease: Lease | None) -> ReplayManifest:
+        """Begin again where the first attempt finds out that it, or one before it, began on something else."""
+        while True:
+            try:
+                return await self._run(lease)
+            except OtherConfigurationError as found:
+                if self.read_configurations:
+                    raise ConfigurationError(
+                        f"{found}, a configuration of scoring that neither the settings nor what is left of the log "
+                        "tells; give it with --reward"
+                    ) from found
+                logger.info("%s: reading the recorded configurations, and beginning again", found)
+                self.read_configurations = True
+            except OtherRecordsError as found:
+                logger.info("%s than this attempt makes: beginning again", found)
+            if lease is not None:
                 await forget_topics(self.replay_settings)
-            self.read_configurations = True
-            return await self._run(dry_run)
 
     @property
     def replay_settings(self) -> StreamSettings:
         """The settings of the replay's own namespace."""
         return self.settings.model_copy(update={"namespace": self.plan.namespace})
 
-    async def _run(self, dry_run: bool) -> ReplayManifest:
+    async def _run(self, lease: Lease | None) -> ReplayManifest:
         plan, settings = self.plan, self.settings
-        self._check_rewards(dry_run)
+        self._check_rewards(lease is None)
         found = await self._range()
         if not plan.allow_missing:
             refuse_missing(found.missing)
@@ -91,7 +106,7 @@ class Replay:
         excluded, position = await read_exclusions(settings)
         manifest = self._manifest(found, position)
         async with AsyncExitStack() as stack:
-            output = CountingOutput() if dry_run else await self._output(manifest, stack)
+            output = CountingOutput() if lease is None else await self._output(manifest, stack)
             connected = Connected(
                 settings, plan, self.registry, self.ask, self.follow, self.read_configurations, stack, self.version
             )
@@ -107,7 +122,8 @@ class Replay:
         for (topic, _), count in sorted(output.counts.items()):
             records[topic] = records.get(topic, 0) + count
         manifest = replace(manifest, state="complete", records=records, finished_at_ms=self.clock())
-        if not dry_run:
+        if lease is not None:
+            await lease.still_held()
             await write_manifest(settings, manifest)
         return manifest
 
@@ -125,11 +141,27 @@ class Replay:
             rewards=plan.rewards,
             scores=plan.scores,
             overrides=plan.overrides(),
+            configs=self._configs(),
             code_hash=code_hash(),
             version=self.version,
             exclusions=exclusions,
             started_at_ms=self.clock(),
         )
+
+    def _configs(self) -> dict[str, str]:
+        """Return the hashes of what holds where the log tells nothing else, and of the reward functions."""
+        plan, registry = self.plan, self.registry
+        runs = plan.run_configs()
+        found = {"assembly": plan.assembly.config_hash(), "scoring": plan.scoring_config.config_hash()}
+        found |= {f"run.{run.run_id}": run.config_hash() for run in runs}
+        if "scoring" in plan.stages:
+            found["rewards"] = reward_version(registry, plan.scoring_config)
+        if "group-scoring" in plan.stages:
+            asking = (run for run in runs if run.grouping.rewards)
+            found |= {
+                f"rewards.{run.run_id}": group_reward_version(registry, run.grouping.rewards, "") for run in asking
+            }
+        return found
 
     async def _range(self) -> ResolvedRange:
         """Return what to read; a shadow that is started again begins where it first began."""
@@ -163,8 +195,7 @@ class Replay:
         created = set(await prepare_topics(self.settings, own, manifest))
         output = KafkaOutput(own)
         stack.push_async_callback(output.close)
-        before = [place for place in written_places(own) if own.namespace + place[0] not in created]
-        await output.start(await end_offsets(own, before))
+        await output.start(await read_written(own, created))
         return output
 
 

@@ -1,13 +1,16 @@
 """A replay's records onto Kafka, at the offsets that were told for them.
 
 Nothing is transactional here, so no control record takes an offset. What a replay of the same plan wrote before it was
-killed stands there already: its offsets are passed over, since the same plan gives the same bytes.
+killed stands there already: its offsets are passed over, and what stands there is compared with what would be written.
 """
 
 import asyncio
+import hashlib
 from collections import Counter
 from collections.abc import Mapping
 from contextlib import suppress
+from dataclasses import dataclass
+from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import KafkaError
@@ -19,6 +22,27 @@ from rollbus.streams.settings import StreamSettings
 
 HELD_BYTES = 4 * 1024 * 1024
 """So much waits while as much again is on its way."""
+
+
+class OtherRecordsError(Exception):
+    """What an earlier attempt wrote is not what this one makes: throw it away, and begin again."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written:
+    """What stands in a partition already."""
+
+    end: int
+    digest: bytes
+    """Of all values, in order."""
+
+
+@dataclass(slots=True)
+class _Passed:
+    """What was passed over of it so far."""
+
+    written: Written
+    hash: Any
 
 
 class KafkaOutput:
@@ -37,15 +61,15 @@ class KafkaOutput:
         self.counts: Counter[tuple[str, int]] = Counter()
         self.resumed = 0
         """Records that stood there already."""
-        self._there: Mapping[tuple[str, int], int] = {}
+        self._there: dict[tuple[str, int], _Passed] = {}
         self._rows: list[Row] = []
         self._bytes = 0
         self._writing: asyncio.Task[None] | None = None
         self._names: dict[str, str] = {}
 
-    async def start(self, there: Mapping[tuple[str, int], int]) -> None:
-        """Connect; `there` are the ends of the partitions, by topic name without namespace."""
-        self._there = there
+    async def start(self, there: Mapping[tuple[str, int], Written]) -> None:
+        """Connect; `there` is what stands in the partitions, by topic name without namespace."""
+        self._there = {place: _Passed(written, values_hash()) for place, written in there.items()}
         await self._producer.start()
 
     def append(self, topic: Topic, partition: int, key: bytes | None, frame: bytes) -> int:
@@ -53,8 +77,8 @@ class KafkaOutput:
         place = (topic.name, partition)
         offset = self.counts[place]
         self.counts[place] = offset + 1
-        if offset < self._there.get(place, 0):
-            self.resumed += 1
+        if place in self._there:
+            self._pass_over(place, offset, frame)
         else:
             name = self._names.get(topic.name) or self._names.setdefault(
                 topic.name, topic.full_name(self._settings.namespace)
@@ -62,6 +86,16 @@ class KafkaOutput:
             self._rows.append(Row(name, partition, key, frame))
             self._bytes += len(frame)
         return offset
+
+    def _pass_over(self, place: tuple[str, int], offset: int, frame: bytes) -> None:
+        """Count a frame that stands there already; raises OtherRecordsError where another does."""
+        self.resumed += 1
+        passed = self._there[place]
+        add_value(passed.hash, frame)
+        if offset + 1 == passed.written.end:
+            if passed.hash.digest() != passed.written.digest:
+                raise OtherRecordsError(f"{self._settings.namespace}{place[0]}[{place[1]}] holds other records")
+            del self._there[place]
 
     async def settle(self) -> None:
         """Send what waits, if it is much; the next part may be made meanwhile, and what is on its way goes on."""
@@ -76,8 +110,14 @@ class KafkaOutput:
         await self._send()
 
     async def finish(self) -> None:
-        """Send everything, and compare the ends of the partitions with what was told; raises DataLossError."""
+        """Send everything, and compare the ends of the partitions with what was told.
+
+        Raises OtherRecordsError where an earlier attempt wrote more, DataLossError where somebody else has written.
+        """
         await self.flush()
+        if self._there:
+            topic, partition = next(iter(self._there))
+            raise OtherRecordsError(f"{self._settings.namespace}{topic}[{partition}] holds more records")
         ends = await end_offsets(self._settings, list(self.counts))
         wrong = {place: (count, ends[place]) for place, count in self.counts.items() if ends[place] != count}
         if wrong:
@@ -101,6 +141,17 @@ class KafkaOutput:
         rows, self._rows, self._bytes = self._rows, [], 0
         self._writing = asyncio.create_task(write(self._producer, rows)) if rows else None
         await asyncio.sleep(0)
+
+
+def values_hash() -> Any:
+    """Return the hash of no values."""
+    return hashlib.blake2b(digest_size=16)
+
+
+def add_value(values: Any, frame: bytes) -> None:
+    """Take one more value into the hash."""
+    values.update(len(frame).to_bytes(4, "big"))
+    values.update(frame)
 
 
 async def end_offsets(settings: StreamSettings, places: list[tuple[str, int]]) -> dict[tuple[str, int], int]:

@@ -4,14 +4,17 @@ import asyncio
 import sys
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import pytest
 from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
+from click.testing import CliRunner
 
+from rollbus.cli.root import rollbus
 from rollbus.cli.stages import all_stages
 from rollbus.schemas.codec import decode, encode
+from rollbus.schemas.config import RewardConfig, ScoringConfig
 from rollbus.schemas.control import Tick
 from rollbus.schemas.errors import ConfigurationError, DataLossError
 from rollbus.schemas.groups import StepOutcome
@@ -24,6 +27,7 @@ from rollbus.streams.replay.plan import ReplayPlan, chain_of
 from rollbus.streams.replay.range import Bound, parse_bound
 from rollbus.streams.replay.run_kafka import Replay
 from rollbus.streams.replay.writer_kafka import KafkaOutput
+from rollbus.streams.rewards.contract import RewardFunction
 from rollbus.streams.rewards.registry import BUILT_IN
 from rollbus.streams.scoring import ScoringStage
 from rollbus.streams.topics_kafka import ensure_topics, partitions_on_broker
@@ -103,14 +107,18 @@ class DyingOutput(KafkaOutput):
             raise KeyboardInterrupt
 
 
+async def killed(replay: Replay, monkeypatch: pytest.MonkeyPatch) -> None:
+    with monkeypatch.context() as patched:
+        patched.setattr("rollbus.streams.replay.run_kafka.KafkaOutput", DyingOutput)
+        with pytest.raises(KeyboardInterrupt):
+            await replay.run()
+
+
 async def test_a_replay_killed_in_the_middle_counts_for_nothing_and_goes_on_when_given_again(
     settings: Settings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     stream, name = settings.stream_settings(), name_of(settings, "killed")
-    with monkeypatch.context() as patched:
-        patched.setattr("rollbus.streams.replay.run_kafka.KafkaOutput", DyingOutput)
-        with pytest.raises(KeyboardInterrupt):
-            await replay_of(settings, name).run()
+    await killed(replay_of(settings, name), monkeypatch)
     with pytest.raises(ConfigurationError, match="is not whole"):
         await find_manifest(stream, name)
     half = len(await records(replay_of(settings, name).replay_settings, TRAJECTORIES.name))
@@ -136,6 +144,70 @@ async def test_what_another_plan_left_behind_is_thrown_away(settings: Settings) 
     again = await replay_of(settings, name, new_grouping=grouping).run()
     assert again.digests[0] == first.digests[0]
     assert again.digests[2] != first.digests[2]
+
+
+async def test_what_was_begun_with_other_settings_is_thrown_away(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    name = name_of(settings, "resettled")
+    await killed(replay_of(settings, name), monkeypatch)
+    other = settings.assembly.model_copy(update={"min_episode_length": 2})
+    again = await replay_of(settings, name, assembly=other).run()
+    undisturbed = await replay_of(settings, name_of(settings, "fresh"), assembly=other).run()
+    assert (again.digests, again.configs["assembly"]) == (undisturbed.digests, other.config_hash())
+    found = await records(replay_of(settings, name).replay_settings, TRAJECTORIES.name)
+    assert {each.config_hash for each in found if isinstance(each, Trajectory)} == {other.config_hash()}
+
+
+async def test_what_a_function_answered_otherwise_before_is_thrown_away(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as a function that reads a file: nothing but what it wrote tells that it is another."""
+    name, own = name_of(settings, "moody"), ScoringConfig(rewards=(RewardConfig(type="moody", name="moody"),))
+    for value in (1.0, 2.0):
+        registry = {**BUILT_IN, "moody": RewardFunction(lambda trajectory, context, value=value: value, version="1")}
+        replay = replace(replay_of(settings, name, new_scoring=own), registry=registry)
+        if value == 1.0:
+            await killed(replay, monkeypatch)
+            assert await records(replay.replay_settings, SCORES.name)
+        else:
+            await replay.run()
+    assert {score.value for score in await records(replay.replay_settings, SCORES.name)} == {2.0}
+
+
+class HeldOutput(KafkaOutput):
+    """Waits in the middle of the replay."""
+
+    reached: ClassVar[asyncio.Event]
+    go_on: ClassVar[asyncio.Event]
+
+    async def settle(self) -> None:
+        HeldOutput.reached.set()
+        await HeldOutput.go_on.wait()
+        await super().settle()
+
+
+async def test_while_one_is_being_written_no_other_of_its_name_begins_and_nobody_deletes_it(
+    settings: Settings, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    stream, name = settings.stream_settings(), name_of(settings, "twice")
+    HeldOutput.reached, HeldOutput.go_on = asyncio.Event(), asyncio.Event()
+    with monkeypatch.context() as patched:
+        patched.setattr("rollbus.streams.replay.run_kafka.KafkaOutput", HeldOutput)
+        first = asyncio.create_task(replay_of(settings, name).run())
+        await HeldOutput.reached.wait()
+    with pytest.raises(ConfigurationError, match=f"replay '{name}' is being written by"):
+        await replay_of(settings, name).run()
+    arguments = ["--config", str(tmp_path / "rollbus.yaml"), "replay", "delete", name]
+    refused = await asyncio.to_thread(CliRunner().invoke, rollbus, arguments)
+    assert refused.exit_code != 0
+    assert "is being written by" in refused.output
+    HeldOutput.go_on.set()
+    manifest = await first
+    assert manifest == await find_manifest(stream, name)
+    assert manifest.digests == (await replay_of(settings, name_of(settings, "alone")).run()).digests
+    deleted = await asyncio.to_thread(CliRunner().invoke, rollbus, arguments)
+    assert "deleted replay" in deleted.output
 
 
 async def test_missing_records_stop_it_with_their_offsets_unless_told_to_go_on(settings: Settings) -> None:

@@ -82,7 +82,7 @@ EPISODE_EVENTS = Topic(
 ALIASES = Topic(
     "aliases",
     "alias",
-    (AliasDeclared, RewardReported, Tick),
+    (AliasDeclared, RewardReported, Tick, ConfigApplied),
     ("producers", "ticker"),
     ("alias",),
     "events",
@@ -178,6 +178,11 @@ STAGE_INPUTS: dict[str, Topic] = {
     "curriculum": RUN_LOG,
 }
 """The one input topic of each stage, in the order of the flow; the ticker writes into all that are in use."""
+CONFIGURED: dict[str, tuple[Topic, ...]] = {
+    stage: (topic,) for stage, topic in STAGE_INPUTS.items() if stage not in ("alias", "assembly")
+} | {"assembly": (EPISODE_EVENTS, ALIASES, TRAJECTORIES)}
+"""The inputs that a stage's configuration is written into. Assembly's late horizon is also how long alias and scoring
+remember, and they decide on their own input alone."""
 ONLY_WHERE_CONFIGURED = frozenset({"group-scoring", "resample"})
 """Stages that nothing flows through, not even time, unless a run's configuration asks for them."""
 

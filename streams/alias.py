@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from rollbus.schemas.config import AssemblyConfig
-from rollbus.schemas.control import Tick
+from rollbus.schemas.control import ConfigApplied, Tick
 from rollbus.schemas.drops import Drop, DropReason
 from rollbus.schemas.events import AliasDeclared, RewardReported
 from rollbus.schemas.topics import ALIASES, DROPS, EPISODE_EVENTS
@@ -18,10 +18,12 @@ from rollbus.streams.chunking import PARTS_GRACE_MS
 from rollbus.streams.deadlines import Deadlines
 from rollbus.streams.rows import INT, KEPT, Kept, json_codec
 from rollbus.streams.stage import Incoming, Outgoing
-from rollbus.streams.stage_state import StageState, misplaced
+from rollbus.streams.stage_state import Applied, StageState, misplaced
 from rollbus.streams.state import RowCodec, Table
 
 _SEPARATOR = "\x1f"
+CONFIGURED_AS = "assembly"
+"""Whose configuration holds here too, as far as its late horizon goes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -41,14 +43,14 @@ _TARGET: RowCodec[Target] = json_codec(
 
 
 class AliasState(StageState):
-    """Aliases, rewards that wait for one, and the ids of events already seen."""
+    """The configuration, aliases, rewards that wait for one, and the ids of events already seen."""
 
     def __init__(self, config: AssemblyConfig) -> None:
-        self._keep_ms = config.late_horizon_ms
+        self.config = Applied(config)
         self.targets: Table[Target] = Table("alias", _TARGET)
         self.waiting: Table[Kept[RewardReported]] = Table("wait", KEPT)
         self.seen: Table[int] = Table("seen", INT)
-        super().__init__(self.targets, self.waiting, self.seen)
+        super().__init__(self.config.table, self.targets, self.waiting, self.seen)
         self.by_alias: dict[str, set[str]] = defaultdict(set)
         self.order = 0
         self.due = Deadlines(self._deadline)
@@ -59,6 +61,10 @@ class AliasState(StageState):
         for key in self.waiting.rows:
             self.by_alias[key.partition(_SEPARATOR)[0]].add(key)
         self.order = 1 + max((row.order for row in self.waiting.rows.values()), default=0)
+        self.watch_all()
+
+    def watch_all(self) -> None:
+        """Look at every deadline anew, after a restore or with another configuration."""
         tables: dict[str, dict[str, Any]] = {"a": self.targets.rows, "w": self.waiting.rows, "s": self.seen.rows}
         self.due.rebuild(kind + key for kind, rows in tables.items() for key in rows)
 
@@ -70,7 +76,7 @@ class AliasState(StageState):
             arrived = kept.arrived_ms if (kept := self.waiting.get(name)) else None
         else:
             arrived = self.seen.get(name)
-        return None if arrived is None else self.clock.since(arrived) + self._keep_ms
+        return None if arrived is None else self.clock.since(arrived) + self.config.value.late_horizon_ms
 
 
 class AliasStage:
@@ -87,7 +93,7 @@ class AliasStage:
         return AliasState(self._config)
 
     def step(self, state: AliasState, incoming: Incoming) -> Iterator[Outgoing]:
-        """Take in one declaration, reward or tick."""
+        """Take in one declaration, reward, tick or configuration."""
         state.fresh()
         whole = state.whole(incoming)
         if whole is None:
@@ -102,6 +108,10 @@ class AliasStage:
         elif isinstance(record, RewardReported):
             if _first_time(state, record.event_id):
                 yield from _resolve(state, record, whole.data)
+        elif isinstance(record, ConfigApplied):
+            if record.stage == CONFIGURED_AS and record.run_id is None:
+                state.config.apply(record)
+                state.watch_all()
         else:
             raise misplaced(record, self.input)
 

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rollbus.schemas.config import RewardConfig, ScoringConfig
+from rollbus.schemas.config import AssemblyConfig, RewardConfig, ScoringConfig
 from rollbus.schemas.control import ConfigApplied, Tick
 from rollbus.schemas.drops import Drop, DropReason, DropUnit
 from rollbus.schemas.errors import RecordError
@@ -47,7 +47,7 @@ class ScoringState(StageState):
     def __init__(self, config: ScoringConfig, keep_ms: int) -> None:
         self.config = Applied(config)
         self.scores: Table[Kept[Score]] = Table("score", KEPT)
-        self._keep_ms = keep_ms
+        self.assembly = Applied(AssemblyConfig(late_horizon_ms=keep_ms), beside=self.config)
         super().__init__(self.config.table, self.scores)
         self.due = Deadlines(self._deadline)
 
@@ -57,7 +57,7 @@ class ScoringState(StageState):
 
     def _deadline(self, trajectory_id: str) -> int | None:
         row = self.scores.get(trajectory_id)
-        return None if row is None else self.clock.since(row.arrived_ms) + self._keep_ms
+        return None if row is None else self.clock.since(row.arrived_ms) + self.assembly.value.late_horizon_ms
 
 
 @dataclass(slots=True)
@@ -94,7 +94,9 @@ class ScoringStage:
         registry: Registry = BUILT_IN,
         ask: Ask | None = None,
     ) -> None:
-        """Raise ConfigurationError for a reward that nobody registered; `keep_ms` is assembly's late horizon."""
+        """Raise ConfigurationError for a reward that nobody registered; `keep_ms` is assembly's late horizon
+        until its configuration is in the log.
+        """
         check(registry, config.rewards, "trajectory")
         self._config, self._keep_ms, self._registry = config, keep_ms, registry
         self._asker = Asker(registry, ask)
@@ -130,6 +132,9 @@ class ScoringStage:
             if record.stage == self.name and record.run_id is None:
                 reward_version(self._registry, parse(ScoringConfig, record))
                 state.config.apply(record)
+            elif record.stage == "assembly" and record.run_id is None:
+                state.assembly.apply(record)
+                state.due.rebuild(state.scores.rows)
         elif isinstance(record, Trajectory):
             if state.scores.get(record.trajectory_id) is None:
                 yield from self._score(state, self._header_of(incoming), answer, state.config.value.rewards)

@@ -23,8 +23,10 @@ _KEY = "applied"
 class Applied(Generic[C]):
     """The configuration in force: the one last applied by a record, else the one the stage was built with."""
 
-    def __init__(self, initial: C) -> None:
-        self.table: Table[str] = Table("config", TEXT)
+    def __init__(self, initial: C, beside: "Applied[Any] | None" = None) -> None:
+        """With `beside` it is another stage's, and its row stands in the same table under the name of its type."""
+        self.table: Table[str] = beside.table if beside else Table("config", TEXT)
+        self._key = type(initial).__name__ if beside else _KEY
         self._type = type(initial)
         self._parsed: tuple[str | None, C, str] = (None, initial, initial.config_hash())
         self._initial = self._parsed
@@ -42,10 +44,10 @@ class Applied(Generic[C]):
     def apply(self, record: ConfigApplied) -> None:
         """Switch to the record's configuration; raises InvalidRecordError where it is none, and changes nothing."""
         parse(self._type, record)
-        self.table.put(_KEY, record.content)
+        self.table.put(self._key, record.content)
 
     def _current(self) -> tuple[str | None, C, str]:
-        content = self.table.rows.get(_KEY)
+        content = self.table.rows.get(self._key)
         if content is not self._parsed[0] and content != self._parsed[0]:
             if content is None:
                 self._parsed = self._initial

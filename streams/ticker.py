@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from rollbus.schemas.control import ConfigApplied, Tick
 from rollbus.schemas.errors import ConfigurationError
-from rollbus.schemas.topics import ONLY_WHERE_CONFIGURED, STAGE_INPUTS, Topic
+from rollbus.schemas.topics import CONFIGURED, ONLY_WHERE_CONFIGURED, STAGE_INPUTS, Topic
 
 MOST, LEAST = 2.0, 0.5
 """How many intervals stream time advances per tick."""
@@ -48,10 +48,12 @@ def inputs_in_use(configs: Iterable[ConfigApplied]) -> list[Topic]:
 def config_changes(wanted: Iterable[ConfigApplied], applied: Mapping[str, str]) -> Iterator[ConfigChange]:
     """Yield what differs from the hashes last applied; raises ConfigurationError for a stage without configuration."""
     for record in wanted:
-        topic = STAGE_INPUTS.get(record.stage)
-        if topic is None or ConfigApplied not in topic.records:
-            takes = sorted(name for name, topic in STAGE_INPUTS.items() if ConfigApplied in topic.records)
-            raise ConfigurationError(f"stage {record.stage!r} takes no configuration; those that do: {takes}")
-        place = f"{record.stage}.{record.run_id}" if record.run_id else record.stage
-        if applied.get(place) != record.config_hash:
-            yield ConfigChange(place, topic, record)
+        if record.stage not in CONFIGURED:
+            raise ConfigurationError(
+                f"stage {record.stage!r} takes no configuration; those that do: {sorted(CONFIGURED)}"
+            )
+        own = f"{record.stage}.{record.run_id}" if record.run_id else record.stage
+        for topic in CONFIGURED[record.stage]:
+            place = own if topic is STAGE_INPUTS[record.stage] else f"{own} in {topic.name}"
+            if applied.get(place) != record.config_hash:
+                yield ConfigChange(place, topic, record)

@@ -10,7 +10,7 @@ from rollbus.schemas.config import ScoringConfig
 from rollbus.schemas.control import ConfigApplied
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.replays import ReplayManifest
-from rollbus.schemas.topics import STAGE_INPUTS
+from rollbus.schemas.topics import CONFIGURED
 from rollbus.streams.output_kafka import Row, new_producer, stop_producer, write
 from rollbus.streams.rewards.registry import Registry, check
 from rollbus.streams.settings import StreamSettings
@@ -44,6 +44,9 @@ async def promote(settings: StreamSettings, manifest: ReplayManifest, registry: 
 
 
 def _rows(settings: StreamSettings, record: ConfigApplied) -> list[Row]:
-    topic, data = STAGE_INPUTS[record.stage], encode(record)
-    name = topic.full_name(settings.namespace)
-    return [Row(name, partition, None, data) for partition in range(partitions_of(topic, settings))]
+    data = encode(record)
+    return [
+        Row(topic.full_name(settings.namespace), partition, None, data)
+        for topic in CONFIGURED[record.stage]
+        for partition in range(partitions_of(topic, settings))
+    ]

@@ -12,7 +12,7 @@ from rollbus.schemas.config import AssemblyConfig
 from rollbus.schemas.control import ConfigApplied, Tick
 from rollbus.schemas.errors import ConfigurationError, DataLossError, RunStoppedError, UnavailableError
 from rollbus.schemas.ids import canonical_json
-from rollbus.schemas.topics import DEAD_LETTERS, EPISODE_EVENTS, TOPICS
+from rollbus.schemas.topics import CONFIGURED, DEAD_LETTERS, EPISODE_EVENTS, TOPICS
 from rollbus.streams import transport
 from rollbus.streams.batch import Batch
 from rollbus.streams.output_kafka import partition_of
@@ -121,7 +121,7 @@ async def test_ticks_reach_every_input_and_a_configuration_is_applied_once(setti
         highest = max(tick.number for tick in ticks)
         assert sorted(tick.number for tick in ticks) == sorted(list(range(highest + 1)) * partitions)
         configs = [record for record in records if isinstance(record, ConfigApplied)]
-        assert configs == ([applied] * partitions if topic is EPISODE_EVENTS else [])
+        assert configs == ([applied] * partitions if topic in CONFIGURED["assembly"] else [])
 
 
 async def test_two_stages_read_one_topic_each_at_its_own_position(settings: StreamSettings) -> None:

@@ -1,8 +1,8 @@
 """A reward by alias reaches its episode, whichever came first, or is counted."""
 
-from rollbus.schemas.config import AssemblyConfig
+from rollbus.schemas.config import AssemblyConfig, ScoringConfig
 from rollbus.streams.alias import AliasStage
-from tests.builders import make_alias, make_alias_reward
+from tests.builders import make_alias, make_alias_reward, make_config
 from tests.stepping import Stepper, reasons
 
 
@@ -43,3 +43,15 @@ def test_an_alias_that_never_comes_is_a_drop_after_the_horizon() -> None:
     assert reasons(stepper.tick(1)) == ["unresolved_alias"]
     stepper.tick(100)
     assert [key for key in stepper.changelog if not key.startswith(b"clock")] == []
+
+
+def test_the_horizon_is_the_one_that_the_log_names_over_restarts() -> None:
+    stepper = aliasing()
+    stepper.feed(make_alias("a"), make_alias_reward("nobody"))
+    stepper.feed(
+        make_config("scoring", ScoringConfig()), make_config("assembly", AssemblyConfig(late_horizon_ms=10_000))
+    )
+    stepper.restore()
+    assert stepper.tick(9) == []
+    assert reasons(stepper.tick(1)) == ["unresolved_alias"]
+    assert [key for key in stepper.changelog if key.startswith((b"alias", b"seen"))] == []

@@ -11,7 +11,7 @@ import pytest
 
 from rollbus.schemas import chunks
 from rollbus.schemas.codec import encode
-from rollbus.schemas.config import RewardConfig, ScoringConfig
+from rollbus.schemas.config import AssemblyConfig, RewardConfig, ScoringConfig
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.topics import SCORES
 from rollbus.schemas.trajectories import Location, Reward, RewardRevised, Score, Trajectory
@@ -288,6 +288,16 @@ def test_an_exclusion_travels_on() -> None:
     stepper = scoring()
     stepper.feed(make_trajectory("e1"))
     assert stepper.feed(revised("e1", 1.0, excluded=True))[0].excluded
+
+
+def test_how_long_a_trajectory_is_remembered_is_what_the_log_says_of_assembly_over_restarts() -> None:
+    stepper = scoring()
+    stepper.feed(make_trajectory("e1"), make_config("assembly", AssemblyConfig(late_horizon_ms=10_000)))
+    stepper.restore()
+    stepper.tick(9)
+    assert [score.value for score in stepper.feed(revised("e1", 0.5))] == [0.5]
+    stepper.tick(10)
+    assert reasons(stepper.feed(revised("e1", 1.0))) == ["orphaned_reward"]
 
 
 def test_a_revision_of_a_forgotten_trajectory_is_counted() -> None:

@@ -56,9 +56,20 @@ def applied(stage: str, *, run_id: str | None = None, config_hash: str = "h") ->
 
 def test_only_what_differs_from_the_last_applied_hash_is_written() -> None:
     wanted = [applied("assembly"), applied("grouping", run_id="main"), applied("grouping", run_id="other")]
-    changes = list(config_changes(wanted, {"assembly": "h", "grouping.main": "older"}))
+    known = dict.fromkeys(("assembly", "assembly in aliases", "assembly in trajectories"), "h")
+    changes = list(config_changes(wanted, {**known, "grouping.main": "older"}))
     assert [change.place for change in changes] == ["grouping.main", "grouping.other"]
     assert {change.topic.name for change in changes} == {"scores"}
+
+
+def test_what_assembly_is_configured_to_goes_to_all_who_remember_as_long_as_it_does() -> None:
+    changes = list(config_changes([applied("assembly")], {"assembly": "h"}))
+    assert [change.topic.name for change in changes] == ["aliases", "trajectories"]
+    assert [change.topic.name for change in config_changes([applied("assembly")], {})] == [
+        "episode-events",
+        "aliases",
+        "trajectories",
+    ]
 
 
 @pytest.mark.parametrize("stage", ["alias", "asembly"])

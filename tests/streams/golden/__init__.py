@@ -78,7 +78,7 @@ def write_missing() -> Iterator[Path]:
 
 def _logs() -> Iterator[tuple[Any, list[Any]]]:
     part = chunks.parse(chunks.split(encode(make_trajectory()), limit=120)[0])
-    yield STAGES["alias"], [make_alias("a"), make_alias_reward("a"), make_alias_reward("b"), part]
+    yield STAGES["alias"], [_applied("assembly"), make_alias("a"), make_alias_reward("a"), make_alias_reward("b"), part]
     yield STAGES["assembly"], [_applied("assembly"), *make_episode("e1"), make_started("e2"), part]
     yield STAGES["scoring"], [_applied("scoring"), make_trajectory(), part]
     waiting = make_score("t3", task="slow", example_id="x2")

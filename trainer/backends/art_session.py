@@ -29,6 +29,7 @@ from rollbus.trainer.service.art_own_service import ArtOwnService
 from rollbus.trainer.service.art_plan import Provenance, StepPlan, arts_plan
 from rollbus.trainer.service.art_service import GRADIENT_STEPS, ServiceSettings, TorchService
 from rollbus.trainer.service.checkpoint import read_provenance
+from rollbus.trainer.service.folder_lock import FolderLock
 from rollbus.trainer.service.journal import Journal, recover
 from rollbus.trainer.service.keeping import Keeping
 from rollbus.trainer.service.retention import Retention
@@ -70,6 +71,7 @@ class ArtSession:
             api_key=settings.api_key,
             options=options,
         )
+        self._lock = FolderLock(directory)
         self.journal = Journal(directory / JOURNAL_NAME)
         store = TorchService.open_store(self._service_settings)
         for note in recover(self.journal, store):
@@ -101,8 +103,9 @@ class ArtSession:
             await self._register()  # its endpoint answers from here on
 
     async def close(self) -> None:
-        """Stop serving."""
+        """Stop serving, and let the folder go."""
         await self.backend.close()
+        self._lock.close()
 
     def head(self) -> int:
         """What the next batch is trained from."""

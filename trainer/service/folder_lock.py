@@ -1,0 +1,37 @@
+"""One process at a time in a folder of checkpoints: two would take each other's half-written files for a crash's."""
+
+from __future__ import annotations
+
+import fcntl
+import os
+from pathlib import Path
+
+from rollbus.schemas.errors import ConfigurationError
+
+LOCK = "in-use-by"
+
+
+class FolderLock:
+    """Held from its making until `close`, or until the process ends, however it ends; not by what it forks."""
+
+    def __init__(self, folder: Path) -> None:
+        """ConfigurationError where another process has it."""
+        folder.mkdir(parents=True, exist_ok=True)
+        self._file = (folder / LOCK).open("a+", encoding="ascii")
+        try:
+            fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            self._file.seek(0)
+            holder = self._file.read().strip() or "unknown"
+            self._file.close()
+            raise ConfigurationError(
+                f"{folder} is in use by process {holder}, which serves and trains this model; stop it first, or give "
+                "`directory` another folder"
+            ) from error
+        self._file.truncate(0)
+        self._file.write(str(os.getpid()))
+        self._file.flush()
+
+    def close(self) -> None:
+        """Let it go; harmless to repeat."""
+        self._file.close()

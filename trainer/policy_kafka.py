@@ -1,21 +1,22 @@
-"""`rollbus policy list|promote|rollback|evaluate|compare` on the real log."""
+"""`rollbus policy list|show|promote|rollback|evaluate|compare` on the real log."""
 
 import asyncio
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
-from rollbus.schemas.codec import decode
 from rollbus.schemas.errors import ConfigurationError
-from rollbus.schemas.steps import Evaluation, PolicyState
-from rollbus.schemas.topics import EVALUATIONS, POLICY_VERSIONS, TRAINING_STEPS
+from rollbus.schemas.steps import Evaluation, PolicyState, PolicyVersion
+from rollbus.schemas.topics import EVALUATIONS
 from rollbus.trainer.evaluation import difference
-from rollbus.trainer.ledger import Ledger
+from rollbus.trainer.ledger import Ledger, LedgerRecord
 from rollbus.trainer.lineage import Lineage
 from rollbus.trainer.policy import promotion, roll_back
 from rollbus.trainer.process_kafka import backend_of, log_of
 from rollbus.trainer.publishing_kafka import publish_all, publish_evaluation
-from rollbus.trainer.reading_kafka import EvaluationReader, read_all
+from rollbus.trainer.reading_kafka import EvaluationReader
+from rollbus.trainer.report_kafka import ledger_records
 from rollbus.trainer.settings import TrainerSettings
 from rollbus.trainer.validating import Validation, measure
 from rollbus.trainer.validation_settings import validation_of
@@ -27,7 +28,8 @@ class KnownVersion:
 
     version: int
     parent: int | None
-    state: PolicyState
+    state: PolicyState | Literal["served"]
+    """`served` where another version serves by now."""
     is_serving: bool
     is_head: bool
     checkpoint: str
@@ -42,7 +44,7 @@ def list_policy_versions(settings: TrainerSettings) -> Sequence[KnownVersion]:
         KnownVersion(
             version=version,
             parent=parent,
-            state=lineage.states[version],
+            state=_state(lineage, version),
             is_serving=version == lineage.serving,
             is_head=version == lineage.head,
             checkpoint=lineage.checkpoints[version],
@@ -50,6 +52,21 @@ def list_policy_versions(settings: TrainerSettings) -> Sequence[KnownVersion]:
         )
         for version, parent in sorted(lineage.parents.items())
     ]
+
+
+def show_policy_version(settings: TrainerSettings, version: int) -> Sequence[LedgerRecord | Evaluation]:
+    """Return every record of a version: of the step that made it, each change of its state, how it was measured."""
+    records, evaluations = asyncio.run(_records(settings))
+    states = [
+        each
+        for each in records
+        if isinstance(each, PolicyVersion) and (each.model, each.version) == (settings.model, version)
+    ]
+    if not states:
+        raise ConfigurationError(f"model {settings.model!r} has no version {version}; see `rollbus policy list`")
+    made_by = {(each.run_id, each.step) for each in states if each.step is not None}
+    step = [each for each in records if not isinstance(each, PolicyVersion) and (each.run_id, each.step) in made_by]
+    return [*step, *states, *(each for each in evaluations if each.policy_version == version)]
 
 
 def evaluate_policy(
@@ -133,22 +150,38 @@ async def _evaluate(
 
 async def _known(settings: TrainerSettings) -> tuple[Lineage, Mapping[int, Mapping[str, Evaluation]]]:
     """Every version, and its newest evaluation of each name."""
-    reader = EvaluationReader(settings.kafka, EVALUATIONS.full_name(settings.namespace), settings.model)
+    records, evaluations = await _records(settings)
     found: dict[int, dict[str, Evaluation]] = {}
-    try:
-        for each in await reader.evaluations():
-            found.setdefault(each.policy_version, {})[each.name] = each
-    finally:
-        await reader.close()
-    return (await _ledger(settings)).lineage, found
+    for each in evaluations:
+        found.setdefault(each.policy_version, {})[each.name] = each
+    return _folded(settings, records).lineage, found
 
 
 async def _ledger(settings: TrainerSettings) -> Ledger:
+    return _folded(settings, await ledger_records(settings))
+
+
+def _folded(settings: TrainerSettings, records: Iterable[LedgerRecord]) -> Ledger:
     ledger = Ledger(settings.run_id, settings.model)
-    for topic in (POLICY_VERSIONS, TRAINING_STEPS):
-        for frame in await read_all(settings.kafka, topic.full_name(settings.namespace)):
-            ledger.apply(decode(frame.value))
+    for record in records:
+        ledger.apply(record)
     return ledger
+
+
+async def _records(settings: TrainerSettings) -> tuple[Sequence[LedgerRecord], Sequence[Evaluation]]:
+    """Of every step and version, and of every evaluation of the model."""
+    reader = EvaluationReader(settings.kafka, EVALUATIONS.full_name(settings.namespace), settings.model)
+    try:
+        evaluations = await reader.evaluations()
+    finally:
+        await reader.close()
+    return await ledger_records(settings), evaluations
+
+
+def _state(lineage: Lineage, version: int) -> PolicyState | Literal["served"]:
+    """The log says of a version that it serves from then on, and of the next one that served that it does."""
+    state = lineage.states[version]
+    return "served" if state == "serving" and version != lineage.serving else state
 
 
 def _now_ms() -> int:

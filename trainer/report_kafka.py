@@ -44,14 +44,14 @@ def trainer_status(settings: TrainerSettings) -> TrainerStatus:
 
 def list_steps(settings: TrainerSettings, *, last: int | None = None) -> Sequence[ClosedStep]:
     """Return the closed steps of the run, oldest first; only the newest `last` where given."""
-    records = asyncio.run(_ledger_records(settings))
+    records = asyncio.run(ledger_records(settings))
     steps = [each for each in records if isinstance(each, ClosedStep) and each.run_id == settings.run_id]
     return steps if last is None else steps[-last:]
 
 
 def show_step(settings: TrainerSettings, step: int) -> Sequence[LedgerRecord]:
     """Return every record of one step in order: started, failed, closed, and the version it made."""
-    records = asyncio.run(_ledger_records(settings))
+    records = asyncio.run(ledger_records(settings))
     found = [each for each in records if each.run_id == settings.run_id and each.step == step]
     if not found:
         raise ConfigurationError(f"run {settings.run_id!r} has no step {step}; see `rollbus trainer steps`")
@@ -62,7 +62,7 @@ async def _status(settings: TrainerSettings) -> TrainerStatus:
     ledger = Ledger(settings.run_id, settings.model)
     last: ClosedStep | None = None
     failure: StepFailed | None = None
-    for record in await _ledger_records(settings):
+    for record in await ledger_records(settings):
         ledger.apply(record)
         if isinstance(record, StepCompleted | StepSkipped) and record.run_id == settings.run_id:
             last, failure = record, None
@@ -88,7 +88,8 @@ async def _status(settings: TrainerSettings) -> TrainerStatus:
     )
 
 
-async def _ledger_records(settings: TrainerSettings) -> list[LedgerRecord]:
+async def ledger_records(settings: TrainerSettings) -> list[LedgerRecord]:
+    """Return every record of steps and versions, whichever run and model it is of."""
     names = [topic.full_name(settings.namespace) for topic in (POLICY_VERSIONS, TRAINING_STEPS)]
     return [decode(frame.value) for name in names for frame in await read_all(settings.kafka, name)]
 

@@ -49,19 +49,14 @@ def list_(settings: "Settings", run_id: str | None) -> None:
 @click.argument("version", type=int)
 @with_settings
 def show(settings: "Settings", run_id: str | None, version: int) -> None:
-    """Show the step that made a version, with every record of it."""
+    """Show a version: the step that made it, each change of its state and why, how it was measured."""
     from rich.pretty import pprint
 
-    from rollbus.schemas.errors import ConfigurationError
-    from rollbus.schemas.steps import StepCompleted
-    from rollbus.trainer.report_kafka import list_steps, show_step
+    from rollbus.trainer.policy_kafka import show_policy_version
 
     trainer = settings.trainer_settings(run_id)
     needs_topic(settings, "policy-versions")
-    made = [step for step in list_steps(trainer) if isinstance(step, StepCompleted) and step.policy_version == version]
-    if not made:
-        raise ConfigurationError(f"no step of run {trainer.run_id!r} made version {version}; see `rollbus policy list`")
-    for record in show_step(trainer, made[-1].step):
+    for record in show_policy_version(trainer, version):
         pprint(record, max_length=12)
 
 

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from rollbus.schemas.errors import ConfigurationError
+from rollbus.schemas.steps import PolicyVersion
 from rollbus.schemas.topics import EVALUATIONS
 from rollbus.trainer.evaluation import evaluation_of
 from rollbus.trainer.evaluation_agents import EvaluationContext, EvaluationTask
@@ -17,6 +18,7 @@ from rollbus.trainer.policy_kafka import (
     list_policy_versions,
     promote_policy,
     roll_back_policy,
+    show_policy_version,
 )
 from rollbus.trainer.publishing_kafka import publish_evaluation
 from rollbus.trainer.report_kafka import list_steps, show_step, trainer_status
@@ -116,12 +118,18 @@ async def test_a_rollback_fences_the_trainer_and_the_next_one_goes_on_from_there
     await asyncio.to_thread(promote_policy, world.settings(), 1, reason="the older one is better")
     listed = await asyncio.to_thread(list_policy_versions, world.settings())
     assert [(each.version, each.parent, each.state) for each in listed] == [
-        (0, None, "serving"),
+        (0, None, "served"),
         (1, 0, "serving"),
         (2, 1, "rolled_back"),
-        (3, 1, "serving"),
+        (3, 1, "served"),
     ]
     assert [(each.is_serving, each.is_head) for each in listed][1::2] == [(True, False), (False, True)]
+    shown = await asyncio.to_thread(show_policy_version, world.settings(), 1)
+    assert [type(each).__name__ for each in shown] == ["StepStarted", "StepCompleted", *["PolicyVersion"] * 3]
+    reasons = [each.reason for each in shown if isinstance(each, PolicyVersion)]
+    assert reasons == [None, "a bad reward", "the older one is better"]
+    with pytest.raises(ConfigurationError, match="model 'agent' has no version 9"):
+        await asyncio.to_thread(show_policy_version, world.settings(), 9)
 
 
 async def test_an_evaluation_is_on_its_topic(world: TrainerWorld) -> None:
@@ -156,6 +164,8 @@ async def test_versions_are_measured_beside_training_listed_compared_and_measure
         2: [1.0],
         3: [1.0],
     }
+    base = await asyncio.to_thread(show_policy_version, world.settings(), 0)
+    assert [type(each).__name__ for each in base] == ["PolicyVersion", "Evaluation"]
     compared = await asyncio.to_thread(compare_policies, world.settings(), 0, 3)
     low, value, high = compared["held-out: win"]
     assert (value, high) == (1.0, 1.0)

@@ -3,7 +3,7 @@
 Files in reading order:
 
     stage, state      what a stage is, and the rows it remembers
-    stage_state, clock, deadlines, rows, chunking                 what every stage has
+    stage_state, clock, deadlines, rows, chunking, recent         what every stage has
     alias, assembly, scoring, grouping, group_scoring,            the stages' decisions: pure
       curriculum, batching, resample
     histories, grouping_maths, lineage, curriculum_<mode>         their arithmetic

@@ -108,7 +108,8 @@ class CurriculumStage:
         rows = state.ordered(state.in_window)
         pending = {group_id: row for group_id, row in rows if row.data}
         decision = self._decide(state, pending)
-        yield self._report(state, rows, decision)
+        forgotten = [gone for key, mean in decision.learned.items() for gone in state.difficulty.put(key, mean)]
+        yield self._report(state, rows, decision, forgotten)
         for group_id, _ in rows:
             state.in_window.delete(group_id)
         memory = decision.memory
@@ -120,8 +121,6 @@ class CurriculumStage:
             last_expansion=memory.last_expansion,
             total_groups=memory.total_groups,
         )
-        for key, mean in decision.learned.items():
-            state.difficulty.put(key, mean)
         for group_id in decision.no_signal:
             yield self._dropped(state, pending[group_id].group(), DropReason.NO_SIGNAL)
         for group_id in decision.rejected:
@@ -148,7 +147,12 @@ class CurriculumStage:
             return Decision(state.memory, admitted=tuple(group.group_id for group in groups))
         return MODES[config.mode](Window(self._run_id, state.head.window, groups), state.memory, config)
 
-    def _report(self, state: CurriculumStateRows, rows: list[tuple[str, GroupRow]], decision: Decision) -> Outgoing:
+    def _report(
+        self, state: CurriculumStateRows, rows: list[tuple[str, GroupRow]], decision: Decision, forgotten: list[str]
+    ) -> Outgoing:
+        learned = dict.fromkeys(forgotten) | {
+            key: mean for key, mean in decision.learned.items() if key in state.difficulty
+        }
         count = sum(row.size for _, row in rows)
         report = CurriculumState(
             run_id=self._run_id,
@@ -162,7 +166,7 @@ class CurriculumStage:
             rejected_group_ids=decision.rejected,
             reward_mean=fsum(row.reward_mean * row.size for _, row in rows) / count if count else None,
             closed_at_ms=state.clock.now_ms,
-            mode_state=canonical_json(decision.learned) if decision.learned else "",
+            mode_state=canonical_json(learned) if learned else "",
             config_hash=state.config.hash,
         )
         return Outgoing(CURRICULUM, self._run_id, report)

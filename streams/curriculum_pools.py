@@ -1,7 +1,8 @@
 """A curriculum by difficulty: of hard, normal and easy problems a share each is admitted.
 
 How hard a problem is was learnt from its last group before this window, so a group's own luck does not decide; one
-never seen is judged by its own mean. Groups below `min_reward_diff` leave first. Which groups of a pool are taken is
+never seen, or not for 100,000 others, is judged by its own mean. What a window taught stands in its CurriculumState,
+null for a problem that it made forget. Groups below `min_reward_diff` leave first. Which groups of a pool are taken is
 decided by a hash of seed and id.
 """
 

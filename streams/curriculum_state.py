@@ -9,6 +9,7 @@ from rollbus.schemas.groups import Group
 from rollbus.streams.curriculum_modes import Memory
 from rollbus.streams.deadlines import Deadlines
 from rollbus.streams.lineage import Lineage
+from rollbus.streams.recent import Recent
 from rollbus.streams.rows import FLOAT, INT, json_codec
 from rollbus.streams.stage_state import Applied, StageState
 from rollbus.streams.state import RowCodec, Table
@@ -91,8 +92,8 @@ class CurriculumStateRows(StageState):
         self.parents: Table[int] = Table("parent", INT)
         """Parent by version."""
         self.seen: Table[int] = Table("seen", INT)
-        self.difficulty: Table[float] = Table("difficulty", FLOAT)
-        """Mean reward of the last group by group key, for the modes that remember it."""
+        self.difficulty: Recent[float] = Recent("difficulty", FLOAT)
+        """Mean reward of the last group by group key, for the modes that remember it, of the keys seen last."""
         super().__init__(
             self.config.table,
             self.heads,
@@ -101,11 +102,16 @@ class CurriculumStateRows(StageState):
             self.batches,
             self.parents,
             self.seen,
-            self.difficulty,
+            self.difficulty.table,
         )
         self.order = 0
         self.lineage = Lineage({}, None)
         self.due = Deadlines(self._deadline)
+
+    @property
+    def forgotten(self) -> int:
+        """How many keys' difficulty went for that of others."""
+        return self.difficulty.forgotten
 
     @property
     def head(self) -> Head:
@@ -123,13 +129,14 @@ class CurriculumStateRows(StageState):
         head, config = self.head, self.config.value.curriculum
         initial = 1.0 if config.mode == "off" else config.initial_percentile
         percentile = initial if head.percentile is None else head.percentile
-        return Memory(percentile, head.last_expansion, head.total_groups, self.difficulty.rows)
+        return Memory(percentile, head.last_expansion, head.total_groups, self.difficulty)
 
     def rebuild(self) -> None:
         """Derive order, lineage and expiry from the rows."""
         rows = [*self.in_window.rows.values(), *self.waiting.rows.values()]
         self.order = 1 + max((row.order for row in rows), default=0)
         self.relate()
+        self.difficulty.rebuild()
         self.due.rebuild(self.seen.rows)
 
     def relate(self) -> None:

@@ -1,6 +1,7 @@
 """What grouping remembers: one row per score that has no fate yet, and a small mark per one that has.
 
-Open groups are an index over the scores' rows. Marks stay for two days, longer than revisions may come.
+Open groups are an index over the scores' rows. Marks stay for two days, longer than revisions may come; baselines
+as long as their key is among those used last.
 """
 
 import struct
@@ -12,6 +13,7 @@ from rollbus.schemas.config import RunConfig
 from rollbus.schemas.ids import content_hash
 from rollbus.schemas.trajectories import Score
 from rollbus.streams.deadlines import Deadlines
+from rollbus.streams.recent import Recent
 from rollbus.streams.rows import INT, json_codec
 from rollbus.streams.stage_state import Applied, StageState
 from rollbus.streams.state import RowCodec, Table
@@ -117,20 +119,26 @@ class GroupingState(StageState):
         self.marks: Table[Mark] = Table("mark", _MARKS)
         self.closed: Table[int] = Table("closed", INT)
         """Explicit groups that have closed, and when."""
-        self.baselines: Table[Baseline] = Table("baseline", _BASELINES)
-        super().__init__(self.config.table, self.scores, self.marks, self.closed, self.baselines)
+        self.baselines: Recent[Baseline] = Recent("baseline", _BASELINES)
+        super().__init__(self.config.table, self.scores, self.marks, self.closed, self.baselines.table)
         self.groups: dict[str, OpenGroup] = {}
         self.order = 0
         self.due = Deadlines(self.deadline)
 
     def rebuild(self) -> None:
-        """Derive the open groups from the scores' rows."""
+        """Derive the open groups from the scores' rows, and the order of the baselines."""
         self.groups = {}
+        self.baselines.rebuild()
         for trajectory_id, row in self.scores.rows.items():
             if row.joined:
                 self.groups.setdefault(self.key_of(row.score()), OpenGroup()).add(trajectory_id, row)
         self.order = 1 + max((row.order for row in self.scores.rows.values()), default=0)
         self.watch_all()
+
+    @property
+    def forgotten(self) -> int:
+        """How many baselines went for those of other keys."""
+        return self.baselines.forgotten
 
     def remove(self, trajectory_id: str, key: str) -> None:
         """Take a member out of its open group; the group goes with its last one."""

@@ -21,6 +21,7 @@ class PartitionMetrics:
     outputs: int = 0
     dead_letters: int = 0
     changelog_rows: int = 0
+    forgotten: int = 0
     transactions: int = 0
     failures: int = 0
     step_s: float = 0.0
@@ -40,6 +41,7 @@ class PartitionMetrics:
         self.outputs += processed.outgoing
         self.dead_letters += processed.dead_letters
         self.changelog_rows += len(processed.changelog)
+        self.forgotten = processed.forgotten
         self.transactions += 1
         self.step_s += step_s
         self.commit_s += commit_s
@@ -50,6 +52,7 @@ _ROWS: tuple[tuple[str, str, str, str], ...] = (
     ("outputs_total", "counter", "outputs", "Records that the stage emitted."),
     ("dead_letters_total", "counter", "dead_letters", "Input records that could not be read."),
     ("changelog_rows_total", "counter", "changelog_rows", "State rows written."),
+    ("forgotten_keys", "gauge", "forgotten", "Keys that the state gave up for newer ones, since it was opened."),
     ("transactions_total", "counter", "transactions", "Committed transactions."),
     ("failures_total", "counter", "failures", "Transactions that were thrown away and begun anew."),
     ("step_seconds_total", "counter", "step_s", "Time spent in decoding, stepping and encoding."),

@@ -54,6 +54,8 @@ class Processed:
     dead_letters: int = 0
     outgoing: int = 0
     """Records that the stage emitted, before they were split into chunks."""
+    forgotten: int = 0
+    """Keys that the state has given up for newer ones, since it was opened."""
     quiet: bool = False
     """True where nothing but time has passed: ticks, of which nothing followed."""
 
@@ -102,6 +104,7 @@ class StagePartition:
                     refused.append((raw, error, self.state.refuse(incoming.record)))
         for raw, refusal, whole in sorted(refused, key=lambda each: each[0].offset):  # not as the batch's bounds had it
             self._dead_letter(raw, refusal, whole, result)
+        result.forgotten = self.state.forgotten
         result.quiet = not result.outputs and all(type(incoming.record) is Tick for _, incoming in read)
         if not (hold_quiet and result.quiet):
             result.changelog = self.state.drain()

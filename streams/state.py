@@ -82,6 +82,9 @@ class Table(Generic[V]):
 class PartitionState:
     """All tables of one stage for one partition."""
 
+    forgotten: int = 0
+    """Keys that the stage has given up for newer ones, where it remembers so many only."""
+
     def __init__(self, *tables: Table[Any]) -> None:
         self._tables = {table.name: table for table in tables}
 

@@ -1,39 +1,13 @@
 // What a user of `rollbus ui` sees, in a real Chromium, over the database of tests/ui/database.py.
 
 import assert from "node:assert/strict";
-import { createRequire } from "node:module";
 import { join } from "node:path";
-import { after, afterEach, before, test } from "node:test";
+import { test } from "node:test";
 
-const { PAGE, NODE_FOLDER, CLICKHOUSE, SCREENSHOTS } = process.env;
-const { chromium } = createRequire(join(NODE_FOLDER, "package.json"))("playwright-core");
-const QUIET = ["--no-sandbox", "--disable-gpu", "--disable-quic", "--no-first-run", "--disable-background-networking", "--disable-component-update", "--disable-sync"];
+import { card, context, drawn, open, page, text } from "./browser.mjs";
+
+const { CLICKHOUSE, SCREENSHOTS } = process.env;
 const TRAJECTORIES = "12,800", STEPS = 99;
-
-let browser, context, page, complaints, elsewhere;
-
-before(async () => { browser = await chromium.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args: QUIET }); });
-after(async () => { await browser.close(); });
-afterEach(async () => {
-  await context.close();
-  assert.deepEqual(complaints, [], "the browser complained");
-  assert.deepEqual(elsewhere, [], "the page asked somebody else");
-});
-
-async function open(hash = "#/", options = {}) {
-  context = await browser.newContext({ viewport: { width: 1360, height: 900 }, ...options });
-  page = await context.newPage();
-  complaints = [], elsewhere = [];
-  page.on("console", (message) => message.type() === "error" && complaints.push(message.text()));
-  page.on("pageerror", (error) => complaints.push(error.message));
-  page.on("request", (request) => request.url().startsWith(PAGE) || request.url().startsWith("data:") || elsewhere.push(request.url()));
-  await page.goto(PAGE + hash);
-  await drawn();
-}
-
-const drawn = () => page.waitForSelector('main[aria-busy="false"]');
-const card = (name) => page.locator(`[data-card="${name}"]`);
-const text = async (name) => (await card(name).innerText()).replace(/\s+/g, " ");
 
 test("the overview shows reward, fates, staleness, every metric of a step, lag and dead letters", async () => {
   await open();
@@ -123,22 +97,37 @@ test("everything can be reached with the keyboard, and a screen reader has names
   assert.equal(await page.locator("main .plot:not([aria-label]), main svg:not([aria-label]), main section:not([aria-label])").count(), 0);
 });
 
-test("text stands out from its ground in light and in dark", async () => {
-  for (const colorScheme of ["light", "dark"]) {
+for (const colorScheme of ["light", "dark"]) {
+  test(`text stands out from its ground in every view, ${colorScheme}`, async () => {
     await open("#/", { colorScheme });
-    const pairs = await page.evaluate(() => [...document.querySelectorAll("h2, .remark, td, th, .label, a, #state")].map((each) => {
-      let ground = each;
-      while (getComputedStyle(ground).backgroundColor === "rgba(0, 0, 0, 0)" && ground.parentElement) ground = ground.parentElement;
-      return [getComputedStyle(each).color, getComputedStyle(ground).backgroundColor, each.textContent.slice(0, 30)];
-    }));
-    for (const [ink, ground, what] of pairs) assert.ok(contrast(ink, ground) >= 4.5, `${colorScheme}: ${what}: ${contrast(ink, ground)}`);
-    if (SCREENSHOTS) {
-      await page.waitForTimeout(300);
-      await page.screenshot({ path: join(SCREENSHOTS, `ui-${colorScheme}.png`), fullPage: true });
-    }
-    if (colorScheme === "light") await context.close();
-  }
-});
+    await stoodOut(colorScheme, "overview");
+    await card("steps").getByRole("link", { name: "50", exact: true }).click();
+    await card("groups").waitFor();
+    await stoodOut(colorScheme, "step");
+    await card("groups").locator("td.id a").first().click();
+    await card("members").waitFor();
+    await stoodOut(colorScheme, "group");
+    await card("members").locator("td.id a").first().click();
+    await card("conversation").waitFor();
+    await stoodOut(colorScheme, "trajectory");
+    await card("conversation").locator('[data-kind="TurnRecorded"] .head a').first().click();
+    await card("raw turn_tokens").waitFor();
+    await stoodOut(colorScheme, "event");
+  });
+}
+
+async function stoodOut(colorScheme, view) {
+  await drawn();
+  const pairs = await page.evaluate(() => [...document.querySelectorAll("h1, h2, .remark, td, th, dt, dd, p, pre, .label, .role, a, #state")].map((each) => {
+    let ground = each;
+    while (getComputedStyle(ground).backgroundColor === "rgba(0, 0, 0, 0)" && ground.parentElement) ground = ground.parentElement;
+    return [getComputedStyle(each).color, getComputedStyle(ground).backgroundColor, each.textContent.slice(0, 30)];
+  }));
+  for (const [ink, ground, what] of pairs) assert.ok(contrast(ink, ground) >= 4.5, `${view}: ${what}: ${contrast(ink, ground)}`);
+  if (!SCREENSHOTS) return;
+  await page.waitForTimeout(300);
+  await page.screenshot({ path: join(SCREENSHOTS, `ui-${view}-${colorScheme}.png`), fullPage: true });
+}
 
 test("what the sink writes appears without a reload", async () => {
   await open();

@@ -9,6 +9,8 @@ import signal
 import subprocess
 import sys
 import tempfile
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 
 from rollbus.consumers.clickhouse.settings import ClickHouseSettings
@@ -16,9 +18,9 @@ from rollbus.local.clickhouse import clickhouse_service
 from rollbus.local.ports import free_port
 from rollbus.local.service import ServiceProcess
 from rollbus.local.tether import tethered
-from tests.ui.database import fill
+from tests.ui import database, hostile
 
-PAGE_TESTS = Path(__file__).parent / "page.test.mjs"
+PAGE_TESTS = sorted(Path(__file__).parent.glob("*.test.mjs"))
 LIMIT_S = 600
 
 
@@ -32,29 +34,38 @@ def main(modules: Path, screenshots: Path | None) -> int:
         try:
             clickhouse.start()
             clickhouse.wait_until_healthy()
-            fill(ClickHouseSettings(port=port, database="page"))
-            return look(port, modules, screenshots, folder)
+            database.fill(ClickHouseSettings(port=port, database="page"))
+            trajectory = hostile.fill(ClickHouseSettings(port=port, database="hostile"))
+            with page(port, "page", folder) as calm, page(port, "hostile", folder) as harmful:
+                told = {"PAGE": calm, "HOSTILE": harmful, "TRAJECTORY": trajectory}
+                return look(told | {"CLICKHOUSE": f"http://127.0.0.1:{port}/"}, modules, screenshots)
         finally:
             clickhouse.stop()
 
 
-def look(port: int, modules: Path, screenshots: Path | None, folder: Path) -> int:
-    """Start the page as a user does, and the browser on it."""
-    own = {"ROLLBUS_CLICKHOUSE__PORT": str(port), "ROLLBUS_CLICKHOUSE__DATABASE": "page"}
+@contextmanager
+def page(port: int, database: str, folder: Path) -> Iterator[str]:
+    """Start the page as a user does; yields its address."""
+    own = {"ROLLBUS_CLICKHOUSE__PORT": str(port), "ROLLBUS_CLICKHOUSE__DATABASE": database}
     command = [sys.executable, "-m", "rollbus", "ui", "--port", "0", "--tokenizer", str(write_tokenizer(folder))]
-    page = subprocess.Popen(command, env=os.environ | own, stdout=subprocess.PIPE, text=True)
+    process = subprocess.Popen(command, env=os.environ | own, stdout=subprocess.PIPE, text=True)
     try:
-        assert page.stdout is not None
-        found = re.match(r"(http://127\.0\.0\.1:\d+/)", page.stdout.readline())
+        assert process.stdout is not None
+        found = re.match(r"(http://127\.0\.0\.1:\d+/)", process.stdout.readline())
         assert found, "rollbus ui did not say where it listens"
-        told = {"PAGE": found[1], "NODE_FOLDER": str(modules.resolve()), "CLICKHOUSE": f"http://127.0.0.1:{port}/"}
-        if screenshots is not None:
-            told["SCREENSHOTS"] = str(screenshots.resolve())
-        tests = ["node", "--test", "--test-reporter=spec", str(PAGE_TESTS)]
-        return subprocess.run(tests, env=os.environ | told, timeout=LIMIT_S).returncode
+        yield found[1]
     finally:
-        page.send_signal(signal.SIGINT)
-        page.wait(timeout=20)
+        process.send_signal(signal.SIGINT)
+        process.wait(timeout=20)
+
+
+def look(told: Mapping[str, str], modules: Path, screenshots: Path | None) -> int:
+    """Let the browser look at the pages."""
+    environment = {**os.environ, **told, "NODE_FOLDER": str(modules.resolve())}
+    if screenshots is not None:
+        environment["SCREENSHOTS"] = str(screenshots.resolve())
+    tests = ["node", "--test", "--test-reporter=spec", *map(str, PAGE_TESTS)]
+    return subprocess.run(tests, env=environment, timeout=LIMIT_S).returncode
 
 
 def write_tokenizer(folder: Path) -> Path:

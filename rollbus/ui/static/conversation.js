@@ -1,9 +1,15 @@
 // Events of an episode → what was said, with each sampled token coloured by its log-prob.
 
 import { make, shown, time } from "./dom.js";
+import { more, seen, told } from "./text.js";
 
 const DEEPEST = -5;
 // Nats at which a token has the deepest colour: a chance of 0.7 %.
+const MOST_TOKENS = 2_000;
+// Shown at once, of a turn; a browser is slow with more.
+const ROLES = new Set(["assistant", "developer", "reward", "system", "tool", "user"]);
+const BRIEF = 200;
+// Characters of a string inside JSON: a picture is a part of a message, too.
 
 /** The conversation as a list. */
 export function conversation(events) {
@@ -20,39 +26,66 @@ function head(event) {
 
 function said(event) {
   if (event.kind === "TurnRecorded") {
-    return [...parsed(event.added_messages, []).map(message), message(parsed(event.completion, {})), tokens(event)];
+    return [...list(event.added_messages).map(message), message(parsed(event.completion)), ...tokens(event)];
   }
   if (event.kind === "ToolCalled") return [bubble("tool", `${event.tool}(${event.arguments})\n→ ${event.result ?? ""}`)];
   if (event.kind === "RewardReported") return [bubble("reward", `${event.reward} = ${shown(event.value)}${event.comment ? `: ${event.comment}` : ""}`)];
   return [];
 }
 
-function message(each) {
-  const calls = (each.tool_calls ?? []).map((call) => `→ ${call.function?.name ?? call.name}(${call.function?.arguments ?? call.arguments ?? ""})`);
-  const content = typeof each.content === "string" ? each.content : each.content ? JSON.stringify(each.content) : "";
-  return bubble(each.role ?? "assistant", [content, ...calls].filter(Boolean).join("\n"));
+/** A message as it was recorded: its fields are text, of which tool calls and parts are JSON lists, if all is well. */
+function message(recorded) {
+  const each = recorded !== null && typeof recorded === "object" ? recorded : { content: recorded };
+  const lines = [each.content ? written(each.content) : "", ...list(each.parts).map(part), ...list(each.tool_calls).map(call)];
+  return bubble(each.role ?? "assistant", lines.filter(Boolean).join("\n"), { name: each.name, reasoning: each.reasoning });
 }
 
-const bubble = (role, text) => make("div", { class: `said ${role}` }, make("span", { class: "role" }, role), make("p", {}, text || "(nothing)"));
+const part = (each) => (typeof each?.text === "string" ? each.text : written(each));
+
+function call(each) {
+  const { name, arguments: given, input } = each?.function ?? each?.custom ?? each ?? {};
+  return `→ ${typeof name === "string" ? `${name}(${written(given ?? input ?? "")})` : written(each)}`;
+}
+
+const written = (value) => (typeof value === "string" ? value : JSON.stringify(value, (_, each) =>
+  (typeof each === "string" && each.length > BRIEF ? `${each.slice(0, BRIEF)}… (${each.length.toLocaleString("en")} characters)` : each)));
+
+function bubble(role, text, { name, reasoning } = {}) {
+  return make("div", { class: ROLES.has(role) ? `said ${role}` : "said" },
+    make("span", { class: "role" }, seen(name ? `${written(role)} · ${written(name)}` : written(role))),
+    reasoning ? [make("span", { class: "role" }, " reasoning"), told("p", { class: "reasoning" }, written(reasoning))].flat() : null,
+    told("p", {}, text || "(nothing)"));
+}
 
 function tokens(event) {
   const ids = event.token_ids ?? [], logprobs = event.logprobs ?? [], texts = event.token_texts;
-  if (!ids.length) return make("p", { class: "empty" }, `No tokens were recorded${event.untrainable_reason ? `: ${event.untrainable_reason.replaceAll("_", " ")}` : ""}.`);
+  if (!ids.length) return [make("p", { class: "empty" }, `No tokens were recorded${event.untrainable_reason ? `: ${event.untrainable_reason.replaceAll("_", " ")}` : ""}.`)];
   const mean = logprobs.reduce((sum, each) => sum + each, 0) / Math.max(1, logprobs.length);
-  const list = make("div", { class: texts ? "tokens text" : "tokens", role: "list", "aria-label": `${ids.length} sampled tokens` }, ids.map((id, at) => token(id, logprobs[at], texts?.[at])));
-  return make("div", { class: "sampled" }, list,
-    make("p", { class: "label legend" }, `${ids.length} tokens, mean log-prob ${shown(mean)}, in all ${shown(mean * logprobs.length)} `,
-      make("span", { class: "scale", "aria-hidden": "true" }), ` 0 … ${DEEPEST} nats`));
+  const from = (start, end) => ids.slice(start, end).map((id, at) => token(id, logprobs[start + at], texts?.[start + at]));
+  const sampled = make("div", { class: texts ? "tokens text" : "tokens", role: "list", "aria-label": `${ids.length} sampled tokens` }, from(0, MOST_TOKENS));
+  return [make("div", { class: "sampled" }, sampled,
+    ids.length > MOST_TOKENS ? more(`show all ${shown(ids.length)} tokens`, () => sampled.append(...from(MOST_TOKENS))) : null,
+    make("p", { class: "label legend" }, `${shown(ids.length)} tokens, mean log-prob ${shown(mean)}, in all ${shown(mean * logprobs.length)} `,
+      make("span", { class: "scale", "aria-hidden": "true" }), ` 0 … ${DEEPEST} nats`))];
 }
 
 function token(id, logprob, text) {
-  const depth = logprob === undefined ? 0 : Math.min(1, logprob / DEEPEST);
-  const label = `${text === undefined ? "" : `${JSON.stringify(text)}, `}token ${id}, log-prob ${logprob === undefined ? "not recorded" : logprob.toFixed(3)}${logprob === undefined ? "" : `, chance ${(100 * Math.exp(logprob)).toFixed(1)} %`}`;
-  const element = make("span", { class: "token", role: "listitem", title: label, "aria-label": label }, text === undefined ? String(id) : text || "·");
+  const isKnown = typeof logprob === "number"; // what was not finite comes as null
+  const depth = isKnown ? Math.min(1, logprob / DEEPEST) : 0;
+  const chance = isKnown ? `${logprob.toFixed(3)}, chance ${(100 * Math.exp(logprob)).toFixed(1)} %` : "not recorded";
+  const label = `${text === undefined ? "" : `${JSON.stringify(text)}, `}token ${id}, log-prob ${chance}`;
+  const element = make("span", { class: "token", role: "listitem", title: label, "aria-label": label }, text === undefined ? String(id) : text ? seen(text) : "·");
   element.style.setProperty("--depth", `${Math.round(depth * 100)}%`);
   return element;
 }
 
-function parsed(text, otherwise) {
-  try { return JSON.parse(text) ?? otherwise; } catch { return otherwise; }
+/** JSON text → its list; what is none is a list of itself, and nothing is an empty one. */
+function list(text) {
+  const value = parsed(text);
+  return Array.isArray(value) ? value : value === null || value === undefined || value === "" ? [] : [value];
+}
+
+function parsed(text) {
+  if (typeof text !== "string") return text;
+  try { return JSON.parse(text); } catch { return text; }
 }

@@ -3,6 +3,7 @@
 import { ask } from "./ask.js";
 import { card, facts, make, short, shown, table, time } from "./dom.js";
 import { conversation } from "./conversation.js";
+import { told } from "./text.js";
 
 const nothing = (what) => [make("h1", {}, "Not found"), make("p", { class: "empty" }, `${what} is not in ClickHouse. The sink may not have written it yet.`)];
 const link = (kind, id, text = short(id)) => make("a", { href: `#/${kind}/${encodeURIComponent(id)}`, title: id }, text);
@@ -99,7 +100,7 @@ export async function event(run, id) {
       { title: "fate", of: (row) => (row.fate ? fateOf({ fate: row.fate, reason: row.reason ?? "" }) : "–") },
       { title: "made version", of: (row) => shown(row.policy_version), number: true },
     ], reached, { hidden: true }) : make("p", { class: "empty" }, "No trajectory has it yet."), { wide: true, name: "influenced" }),
-    ...rows.map((row) => card(row.table, "As stored.", make("pre", { tabindex: 0 }, pretty(row.row)), { wide: true, name: `raw ${row.table}` })),
+    ...rows.map((row) => card(row.table, "As stored.", make("div", {}, told("pre", { tabindex: 0 }, pretty(row.row))), { wide: true, name: `raw ${row.table}` })),
   ];
 }
 

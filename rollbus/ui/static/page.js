@@ -16,7 +16,11 @@ let live = null, shownAddress = null, drawing = 0, visited = [];
 
 function address() {
   const [kind, ...rest] = location.hash.replace(/^#\/?/, "").split("/");
-  return VIEWS[kind] ? { kind, id: decodeURIComponent(rest.join("/")) } : { kind: "", id: "" };
+  return ORDER.includes(kind) ? { kind, id: decoded(rest.join("/")) } : { kind: "", id: "" };
+}
+
+function decoded(text) {
+  try { return decodeURIComponent(text); } catch { return text; } // a stray %
 }
 
 async function show() {

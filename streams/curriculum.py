@@ -107,6 +107,9 @@ class CurriculumStage:
     def _close_window(self, state: CurriculumStateRows) -> Iterator[Outgoing]:
         rows = state.ordered(state.in_window)
         pending = {group_id: row for group_id, row in rows if row.data}
+        broken = [group_id for group_id, row in pending.items() if not _has_numbers(row.group())]
+        for group_id in broken:  # an older release let it in
+            yield self._dropped(state, pending.pop(group_id).group(), DropReason.SCORE_FAILED)
         decision = self._decide(state, pending)
         forgotten = [gone for key, mean in decision.learned.items() for gone in state.difficulty.put(key, mean)]
         yield self._report(state, rows, decision, forgotten)
@@ -153,7 +156,8 @@ class CurriculumStage:
         learned = dict.fromkeys(forgotten) | {
             key: mean for key, mean in decision.learned.items() if key in state.difficulty
         }
-        count = sum(row.size for _, row in rows)
+        means = [(row.reward_mean, row.size) for _, row in rows if computable(row.reward_mean)]
+        count = sum(size for _, size in means)
         report = CurriculumState(
             run_id=self._run_id,
             window=state.head.window,
@@ -164,7 +168,7 @@ class CurriculumStage:
             seen_group_ids=tuple(group_id for group_id, _ in rows),
             admitted_group_ids=tuple(group_id for group_id, row in rows if row.admitted) + decision.admitted,
             rejected_group_ids=decision.rejected,
-            reward_mean=fsum(row.reward_mean * row.size for _, row in rows) / count if count else None,
+            reward_mean=fsum(mean * size for mean, size in means) / count if count else None,
             closed_at_ms=state.clock.now_ms,
             mode_state=canonical_json(learned) if learned else "",
             config_hash=state.config.hash,
@@ -341,5 +345,9 @@ class CurriculumStage:
 
 def _require_numbers(group: Group) -> None:
     """Raise InvalidRecordError for a group that no arithmetic could take; grouping makes none."""
-    if not all(map(computable, (group.reward_mean, *(each.reward for each in group.members)))):
+    if not _has_numbers(group):
         raise InvalidRecordError(f"group {group.group_id} holds rewards beyond {LARGEST:g}, or that are no numbers")
+
+
+def _has_numbers(group: Group) -> bool:
+    return all(map(computable, (group.reward_mean, *(each.reward for each in group.members))))

@@ -127,7 +127,7 @@ class GroupingStage:
         group = state.groups.setdefault(key, OpenGroup())
         group.add(trajectory_id, row)
         if len(group.members) >= self._size(state, group):
-            yield self._close(state, key, "full")
+            yield from self._close_if_full(state, key)
         elif len(group.members) == 1:
             state.due.watch("g" + key)
 
@@ -148,7 +148,24 @@ class GroupingStage:
         for digest in state.chunks.expire(now_ms - PARTS_GRACE_MS):
             yield self._drop(state, "event", digest, DropReason.MISSING_CHUNK, (), "parts of a large score never came")
 
+    def _close_if_full(self, state: GroupingState, key: str) -> Iterator[Outgoing]:
+        yield from self._weed(state, key)
+        if (group := state.groups.get(key)) and len(group.members) >= self._size(state, group):
+            yield self._close(state, key, "full")
+
+    def _weed(self, state: GroupingState, key: str) -> Iterator[Outgoing]:
+        """Drop the members of a group that cannot be compared: an older release let them join."""
+        scores = [state.scores.rows[member].score() for member in sorted(state.groups[key].members)]
+        for score in scores:
+            if not _usable(score.value):
+                yield self._decide(state, score, *_without_value(score))
+                state.due.watch("g" + key)  # of those that are left
+
     def _window_over(self, state: GroupingState, key: str) -> Iterator[Outgoing]:
+        yield from self._weed(state, key)
+        deadline = state.deadline("g" + key)
+        if deadline is None or deadline > state.clock.now_ms:
+            return  # its first members have left; the window of the others began later
         group, config = state.groups[key], state.config.value.grouping
         size = self._size(state, group)
         if len(group.members) >= min(config.min_group_size, size):
@@ -168,7 +185,9 @@ class GroupingStage:
     def _alone(self, state: GroupingState, score: Score, reward: float) -> Outgoing:
         """Hold a score against the running baseline of its example, or of its task without one."""
         shared = f"example:{score.task}:{score.example_id}" if score.example_id is not None else f"task:{score.task}"
-        baseline = state.baselines.get(shared) or Baseline()
+        baseline = state.baselines.get(shared, Baseline())
+        if not computable(baseline.mean() or 0.0):
+            baseline = Baseline()  # of an older release
         state.baselines.put(shared, baseline.add(reward, state.config.value.grouping.baseline_decay))
         self._settle(state, score)
         return self._emit(state, make_single(self._frame(state, shared, "baseline"), score, baseline.mean()))

@@ -224,19 +224,24 @@ def _batches(one: Side, other: Side, cut: set[str], span: Span, same: dict[Kind,
             continue
         there, gone = (other, one) if mine is None else (one, other)
         places = [(run, group) for group in groups]
-        edge = any(place not in there.groups for place in places) or any(
-            place not in gone.groups and _is_cut(there.groups[place], cut, span) for place in places
-        )
+        edge = any(_is_open(place, there, gone, cut, span) for place in places)
         why = EDGE if edge else _why_no_batch(places, gone)
         number = there.batches[run, groups]
         yield "batch", f"only in {there.name} (run {run})", why, edge, f"batch {number}: {len(groups)} groups"
+
+
+def _is_open(place: tuple[str, str], there: Side, gone: Side, cut: set[str], span: Span) -> bool:
+    """Say whether the edge has cut a group of a batch: itself, or the window that it would have been in."""
+    if place not in there.groups:
+        return True
+    return place not in gone.fates if place in gone.groups else _is_cut(there.groups[place], cut, span)
 
 
 def _why_no_batch(places: Sequence[tuple[str, str]], gone: Side) -> str:
     """Say what became of a batch's groups on the side that has not this batch."""
     if any(place not in gone.groups for place in places):
         return f"{gone.name} has other groups"
-    if refused := sorted({gone.fates.get(place, "waiting") for place in places} - {"admitted"}):
+    if refused := sorted({gone.fates[place] for place in places} - {"admitted"}):
         return f"of its groups some are {', '.join(refused)} in {gone.name}"
     if {(run, group) for run, groups in gone.batches for group in groups}.issuperset(places):
         return "its groups are in other batches"

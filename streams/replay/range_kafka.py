@@ -7,7 +7,8 @@ bisection: they stand in order, and a read tells the next one behind any offset.
 import asyncio
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from datetime import UTC, datetime
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
@@ -36,6 +37,13 @@ class ResolvedRange:
     ranges: tuple[ReplayRange, ...]
     missing: tuple[ReplayRange, ...] = ()
     """Records of the range that retention has deleted."""
+    last_tick: Tick | None = None
+    """How far stream time has come in a partition; looked for only where the range is empty."""
+
+    @property
+    def empty(self) -> bool:
+        """Whether there is nothing to read, and nothing gone."""
+        return not self.missing and all(one.from_offset >= one.to_offset for one in self.ranges)
 
 
 @asynccontextmanager
@@ -81,7 +89,8 @@ async def resolve(settings: StreamSettings, topic: Topic, start: Bound, end: Bou
             ranges.append(_range(topic, place, begin, until))
             if wanted < begin:
                 missing.append(_range(topic, place, wanted, begin))
-    return ResolvedRange(tuple(ranges), tuple(missing))
+        found = ResolvedRange(tuple(ranges), tuple(missing))
+        return replace(found, last_tick=await there.last_tick()) if found.empty else found
 
 
 def refuse_missing(missing: tuple[ReplayRange, ...]) -> None:
@@ -95,12 +104,16 @@ def refuse_missing(missing: tuple[ReplayRange, ...]) -> None:
 
 def refuse_empty(found: ResolvedRange) -> None:
     """Raise ConfigurationError for a range without a record: a replay of nothing would look like one of something."""
-    if found.missing or any(one.from_offset < one.to_offset for one in found.ranges):
+    if not found.empty:
         return
     there = ", ".join(f"{one.partition}:{one.from_offset}" for one in found.ranges)
+    come = "no tick tells stream time there: has a worker run?"
+    if (tick := found.last_tick) is not None:
+        at = datetime.fromtimestamp(tick.stream_time_ms / 1000, UTC)
+        come = f"stream time there has come to {at:%Y-%m-%dT%H:%M:%S}, which is tick:{tick.number}"
     raise ConfigurationError(
         f"there is no record of {found.ranges[0].topic} in that range: it begins where it ends, at offsets {there}. "
-        "Is --from before --to? Times are stream time, as ticks carry it; `rollbus topics list` says what there is"
+        f"Is --from before --to? Times are stream time, and {come}"
     )
 
 
@@ -156,6 +169,12 @@ class _Partition:
         if bound.offset is not None:
             return bound.offset
         return dict(bound.offsets).get(self.place.partition)
+
+    async def last_tick(self) -> Tick | None:
+        """Return the last tick there is."""
+        behind = await self._after_tick_before(self.last)
+        found = await self._tick_from(behind - 1, self.last) if behind > self.first else None
+        return found[1] if found else None
 
     async def _after_tick_before(self, offset: int) -> int:
         """Return the offset after the last tick before an offset; what follows it is of a later round."""

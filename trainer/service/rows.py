@@ -25,7 +25,7 @@ class Tree:
     token_ids_T: Tensor
     positions_T: Tensor
     sampled_T: Tensor
-    """True where the policy sampled the token; its log-prob is read at the position before."""
+    """True where the policy sampled the token and said how likely it was; read at the position before."""
     behaviour_T: Tensor
     advantages_T: Tensor
     weights_T: Tensor
@@ -114,7 +114,8 @@ def _tree(
     members = list(dict.fromkeys(groups[position] for position in positions))
     number = {group: index for index, group in enumerate(members)}
     groups_T = torch.tensor([number[groups[position]] for position in positions])
-    sampled_T = packed["assistant_mask"][row][at].bool()
+    behaviour_T = packed["logprobs"][row][at].clone()
+    sampled_T = packed["assistant_mask"][row][at].bool() & behaviour_T.isfinite()
     first_T = torch.ones_like(sampled_T)
     first_T[1:] = groups_T[1:] != groups_T[:-1]
     if bool((sampled_T & first_T).any()):
@@ -131,7 +132,7 @@ def _tree(
         token_ids_T=packed["tokens"][row][at].clone(),
         positions_T=packed["input_pos"][row][at].clone(),
         sampled_T=sampled_T,
-        behaviour_T=packed["logprobs"][row][at].clone(),
+        behaviour_T=behaviour_T,
         advantages_T=packed["advantages"][row][at].clone(),
         weights_T=packed["weights"][row][at].clone(),
         temperatures_T=torch.ones(len(at)) if temperatures is None else temperatures[row][at].clone(),

@@ -1,5 +1,6 @@
 """However the same answers are packed, padded and ordered, the update takes the same gradient from them."""
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -8,6 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
+from rollbus.schemas.errors import RejectedError
 from rollbus.trainer.backends.protocol import TrainConfig
 from rollbus.trainer.service.model import initialize
 from rollbus.trainer.service.update import Learner
@@ -59,11 +61,11 @@ def filled(row: dict[str, Tensor]) -> dict[str, Tensor]:
     return row
 
 
-def gradient(row: dict[str, Tensor]) -> Tensor:
+def gradient(row: dict[str, Tensor], config: TrainConfig = WIDE_OPEN) -> Tensor:
     """Every weight's gradient, read from the first moment that AdamW keeps of it."""
     learner = Learner(SMALL)
     initialize(learner.model, seed=3)
-    learner.step(row, WIDE_OPEN)
+    learner.step(row, config)
     moments = [learner.optimizer.state[weight]["exp_avg"].flatten() for weight in learner.model.parameters()]
     return torch.cat(moments) / (1 - WIDE_OPEN.adam_beta1)
 
@@ -91,6 +93,25 @@ def test_the_order_of_rows_does_not_matter(given_answers: Answers, random: Any) 
     order = list(range(sum(len(group) for _, group in given_answers)))
     random.shuffle(order)
     assert_same(gradient(separate(given_answers)), gradient(separate(given_answers, order)))
+
+
+@pytest.mark.parametrize("aggregation", ["token_mean", "constant"])
+def test_a_token_without_a_log_prob_counts_for_nothing(aggregation: Any) -> None:
+    """Neither in the sum nor in what it is divided by."""
+    config = replace(WIDE_OPEN, aggregation=aggregation, aggregation_tokens=4)
+    rows = separate([([5, 6, 7], [[8, 9, 10], [11, 12]]), ([13], [[14, 15, 16, 17]])])
+    lacking = {name: value.clone() for name, value in rows.items()}
+    for position in ((0, 4), (1, 4)):  # of two answers, the second one's only token
+        lacking["logprobs"][position] = torch.nan
+        rows["assistant_mask"][position] = False
+    assert_same(gradient(rows, config), gradient(lacking, config))
+
+
+def test_a_batch_without_any_log_prob_is_refused() -> None:
+    rows = separate([([5, 6, 7], [[8, 9, 10]])])
+    rows["logprobs"][:] = torch.nan
+    with pytest.raises(RejectedError, match="no sampled token"):
+        gradient(rows)
 
 
 def test_micro_batches_give_the_gradient_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:

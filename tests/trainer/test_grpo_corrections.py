@@ -254,3 +254,13 @@ def test_gradients_reach_the_logits_as_finite_differences_say() -> None:
         return grpo.policy_loss(replace(batch, current_N=current), wide, global_tokens=4.0).loss
 
     assert torch.autograd.gradcheck(value, (logits,))
+
+
+@pytest.mark.parametrize(("advantage", "kept"), [(0.1, [True, True]), (-0.1, [False, False])])
+def test_a_stale_sequence_is_judged_whole_whatever_a_penalty_makes_of_its_tokens(
+    advantage: float, kept: list[bool]
+) -> None:
+    """A penalty in the advantages may give tokens of one sequence either sign."""
+    batch = sequence_of_two(0.3, 0.3, advantage)
+    batch = replace(batch, advantages_N=torch.tensor([-0.2, 0.4], dtype=torch.float64), judged_N=batch.advantages_N)
+    assert (gradient(batch, LossSettings(off_policy_mask_threshold=0.5)) != 0).tolist() == kept

@@ -53,6 +53,8 @@ class TokenBatch:
     entropy_N: Tensor | None = None
     proximal_N: Tensor | None = None
     """For corrections; None takes the current policy, which it is when a batch is one optimizer step."""
+    judged_N: Tensor | None = None
+    """Advantages before any penalty, by whose sign stale sequences are left out; None takes those above."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,7 +90,7 @@ def policy_loss(batch: TokenBatch, settings: LossSettings, *, global_tokens: flo
         stale_N = corrections.stale_negatives(
             current_N,
             behaviour_N,
-            batch.advantages_N,
+            batch.advantages_N if batch.judged_N is None else batch.judged_N,
             batch.sequence_N,
             mask_N,
             threshold=settings.off_policy_mask_threshold,
@@ -160,6 +162,7 @@ def _without_junk(batch: TokenBatch) -> TokenBatch:
         weights_N=cleaned(batch.weights_N),
         reference_N=None if batch.reference_N is None else cleaned(batch.reference_N),
         proximal_N=None if batch.proximal_N is None else cleaned(batch.proximal_N),
+        judged_N=None if batch.judged_N is None else cleaned(batch.judged_N),
     )
 
 

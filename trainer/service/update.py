@@ -123,9 +123,10 @@ class Learner:
             current_N=scores.logprobs_N,
             behaviour_N=behaviour_N,
             advantages_N=advantages_N,
+            judged_N=batch.advantages_N.to(self._device),
             weights_N=batch.weights_N.to(self._device),
             sequence_N=batch.sequence_N.to(self._device),
-            mask_N=torch.isfinite(behaviour_N),
+            mask_N=torch.ones_like(behaviour_N, dtype=torch.bool),
             reference_N=reference_N,
             entropy_N=scores.entropy_N,
         )
@@ -133,8 +134,12 @@ class Learner:
     def _reference_logprobs(
         self, prepared: Sequence[TreeBatch], config: TrainConfig, reference: Path | None
     ) -> list[Tensor] | None:
-        if not config.kl_coefficient or reference is None:
+        if not config.kl_coefficient:
             return None
+        if reference is None:
+            raise RejectedError(
+                f"kl_coefficient {config.kl_coefficient:g} needs the weights of version {config.kl_reference_version}"
+            )
         frozen = self.loader.load(reference)
         with torch.no_grad():
             return [score(frozen, batch, device=self._device).logprobs_N for batch in prepared]

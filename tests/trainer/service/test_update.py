@@ -214,6 +214,23 @@ def test_every_bound_of_a_loss_reaches_it(base_model: Path, loss: Any, sign: int
     assert norms[0] != norms[1]
 
 
+def test_a_penalty_does_not_change_which_sequences_are_stale(base_model: Path) -> None:
+    row, reports = packed_row(SEPARATE, 64), []
+    row["logprobs"] += 4.5
+    row["advantages"] *= 0.01
+    for coefficient in (0.0, 10.0):
+        one = learner(base_model)
+        one.step(packed_row(SHARED, 32), replace(CONFIG, learning_rate=1e-2))  # away from the reference
+        config = replace(CONFIG, off_policy_mask_threshold=0.5, kl_coefficient=coefficient)
+        reports.append(one.step(row, config, reference=base_model))
+    assert reports[0]["stale_mask_fraction"] == reports[1]["stale_mask_fraction"] > 0
+
+
+def test_a_penalty_without_its_reference_is_refused(base_model: Path) -> None:
+    with pytest.raises(RejectedError, match=r"kl_coefficient 0\.1 needs the weights of version 0"):
+        learner(base_model).step(packed_row(SHARED, 32), replace(CONFIG, kl_coefficient=0.1))
+
+
 def test_a_gradient_is_clipped_to_its_bound_and_reported_as_it_was(base_model: Path) -> None:
     """AdamW's first moment after one step is (1 - beta1) times the gradient that it was given."""
     moments = []

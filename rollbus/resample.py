@@ -22,10 +22,12 @@ from rollbus.resample_allowance import Allowance, limited
 from rollbus.schemas.events import Message
 from rollbus.schemas.groups import ResampleRequested
 from rollbus.streams.cancelling import is_being_cancelled
-from rollbus.streams.threads import Threads
+from rollbus.streams.threads import MAX_HUNG, Threads
 
 logger = logging.getLogger(__name__)
 Client = TypeVar("Client")
+HEED_S = 5.0
+"""How long an agent that was cancelled has to end what it holds."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,8 @@ class Resampler:
         self._timeout_s = timeout_s
         self._threads = Threads("attempt")
         self._tasks: set[asyncio.Task[None]] = set()
+        self.left: set[asyncio.Task[None]] = set()
+        """Calls of an agent that does not even heed its cancellation."""
         self.counts: Counter[str] = Counter()
         """`made`, `failed` and `too_late`."""
 
@@ -97,10 +101,9 @@ class Resampler:
             logger.info("attempt %s is too late for its group", request.episode_id)
             return
         try:
-            async with asyncio.timeout(self._timeout_s):
-                await self._in_episode(request)
+            await self._in_episode(request)
             self.counts["made"] += 1
-        except (Exception, SystemExit) as error:  # a user's agent may raise anything
+        except Exception as error:  # a user's agent may raise anything
             self._failed(request, error)
         except asyncio.CancelledError as error:
             if is_being_cancelled():
@@ -131,11 +134,39 @@ class Resampler:
                 recorder=self._recorder,
                 allowance=Allowance(request.max_tokens),
             )
-            await self._run(attempt)
+            await self._within_time(attempt)
             if attempt.allowance.unsure:
                 episode.end("error", "a call failed that may have been sampled all the same")
 
+    async def _within_time(self, attempt: Attempt) -> None:
+        """Call the agent in a task of its own: one that goes on though it was cancelled is left behind."""
+        if len(self.left) >= MAX_HUNG:
+            raise RuntimeError(f"{len(self.left)} agents go on though they were cancelled; mend the agent and restart")
+        call = asyncio.create_task(self._run(attempt), name=f"agent {attempt.episode.id}")
+        try:
+            await asyncio.wait([call], timeout=self._timeout_s)
+            if call.done():
+                return call.result()
+            raise TimeoutError(f"the agent took more than {self._timeout_s} s")
+        finally:
+            if not call.done():
+                self.left.add(call)
+                call.add_done_callback(self._came_back)
+                call.cancel()
+                await asyncio.wait([call], timeout=HEED_S)
+
+    def _came_back(self, call: asyncio.Task[None]) -> None:
+        self.left.discard(call)
+        if not call.cancelled() and call.exception() is not None:
+            logger.info("an agent that had been given up raised %r", call.exception())
+
     async def _run(self, attempt: Attempt) -> None:
+        try:
+            await self._call(attempt)
+        except SystemExit as error:  # in a task it would end the process
+            raise RuntimeError(repr(error)) from error
+
+    async def _call(self, attempt: Attempt) -> None:
         """Call the agent; a sync one in a thread of its own, inside the same episode: many may hang at once."""
         if iscoroutinefunction(self._agent) or iscoroutinefunction(getattr(self._agent, "__call__", None)):  # noqa: B004
             await self._agent(attempt)

@@ -50,15 +50,19 @@ def run(settings: "Settings", agent: str, run_id: str | None, concurrency: int, 
     function = find(agent, what="agent")
     recorder = rollbus.producers.init(security=settings.kafka, namespace=settings.namespace, producer="resample")
 
+    resampler = Resampler(function, recorder, concurrency=concurrency, timeout_s=timeout_s)
+
     async def main() -> None:
         stop, loop = asyncio.Event(), asyncio.get_running_loop()
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, stop.set)
-        resampler = Resampler(function, recorder, concurrency=concurrency, timeout_s=timeout_s)
         await resample_run(settings.stream_settings(), config.run_id, resampler, stop=stop)
         click.echo(", ".join(f"{count} {name}" for name, count in sorted(resampler.counts.items())) or "no attempts")
 
+    loop = asyncio.Runner()
     try:
-        asyncio.run(main())
+        loop.run(main())
     finally:
         recorder.close()
+        if not resampler.left:  # closing would wait for them, for ever
+            loop.close()

@@ -3,10 +3,12 @@
 import asyncio
 import sys
 import threading
+from contextlib import suppress
 from typing import Any
 
 import pytest
 
+from rollbus import resample
 from rollbus.producers import MemorySink, init
 from rollbus.resample import Attempt, Resampler
 from rollbus.schemas.config import (
@@ -129,6 +131,51 @@ async def test_agents_that_hang_in_threads_hold_up_no_attempt_beside_or_after_th
     finally:
         held.set()
     assert counts == {"failed": 39, "made": 1}
+
+
+async def test_an_agent_that_ignores_its_cancellation_keeps_no_room_and_its_episode_ends(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(resample, "HEED_S", 0.01)
+    over = asyncio.Event()
+
+    async def agent(attempt: Attempt) -> None:
+        while attempt.episode.id != "r3" and not over.is_set():
+            with suppress(asyncio.CancelledError):
+                await over.wait()
+
+    sink = MemorySink()
+    recorder = init(sink=sink)
+    resampler = Resampler(agent, recorder, clock_ms=lambda: 0, concurrency=1, timeout_s=0.01)
+    async with asyncio.timeout(30):
+        for each in map(request, (1, 2, 3)):
+            await resampler.room()
+            resampler.begin(each)
+        await resampler.finish()
+    assert len(resampler.left) == 2
+    over.set()
+    await asyncio.wait(resampler.left)
+    await asyncio.to_thread(recorder.close)
+    assert resampler.counts["failed"] + resampler.counts["made"] == 3
+    assert resampler.counts["failed"] >= 2
+    ended = [record.episode_id for record in sink.records() if type(record).__name__ == "EpisodeEnded"]
+    assert sorted(ended) == ["r1", "r2", "r3"]
+
+
+async def test_so_many_agents_that_go_on_begin_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(resample, "MAX_HUNG", 1)
+    monkeypatch.setattr(resample, "HEED_S", 0.01)
+    over, begun = asyncio.Event(), list[str]()
+
+    async def agent(attempt: Attempt) -> None:
+        begun.append(attempt.episode.id)
+        while not over.is_set():
+            with suppress(asyncio.CancelledError):
+                await over.wait()
+
+    counts, _ = await make(agent, *map(request, (1, 2)), concurrency=1, timeout_s=0.01)
+    over.set()
+    assert (counts, begun) == ({"failed": 2}, ["r1"])
 
 
 async def test_an_agent_that_exits_or_cancels_what_it_waits_for_harms_its_own_attempt_only() -> None:

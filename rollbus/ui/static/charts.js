@@ -29,9 +29,10 @@ export function chart(title, rows, x, series, { band = null, bars = false, ticks
     width: Math.max(220, place.clientWidth),
     height,
     legend: { live: true },
+    hooks: { ready: [newest], setCursor: [newest] },
     cursor: { y: false, points: { size: 6 } },
     scales: { x: { time: false, range: bars ? (_, low, high) => [low - 0.6, high + 0.6] : undefined }, y: { range: (_, low, high) => padded(low, high, bars) } },
-    axes: [{ ...axis(ticks), size: 30 }, { ...axis(null), size: 54, values: (_, values) => values.map((value) => shown(value)) }],
+    axes: [{ ...axis(ticks), size: 30 }, { ...axis(null), size: 54, values: (_, values, __, ___, step) => values.map((value) => marked(value, digits(step))) }],
     bands: band ? [{ series: band, fill: colour("band") }] : [],
     series: [
       { label: x.title, value: (_, value) => (ticks && value !== null ? ticks[value] ?? "" : shown(value)) },
@@ -55,6 +56,20 @@ export function chart(title, rows, x, series, { band = null, bars = false, ticks
     open.add({ close: () => { sizes.disconnect(); plot.destroy(); } });
   });
   return figure;
+}
+
+/** Where nobody points at a place, the legend says what the newest one has. */
+function newest(plot) {
+  if (plot.cursor.idx === null || plot.cursor.idx === undefined) plot.setLegend({ idx: plot.data[0].length - 1 }, false);
+}
+
+const marked = (value, places) => value.toLocaleString("en", { minimumFractionDigits: places, maximumFractionDigits: places });
+
+/** Decimal places that tell the marks of an axis apart. */
+function digits(step) {
+  let places = 0;
+  while (places < 8 && Math.abs(step * 10 ** places - Math.round(step * 10 ** places)) > 1e-6) places++;
+  return places;
 }
 
 function axis(ticks) {

@@ -100,7 +100,7 @@ export async function event(run, id) {
       { title: "fate", of: (row) => (row.fate ? fateOf({ fate: row.fate, reason: row.reason ?? "" }) : "–") },
       { title: "made version", of: (row) => shown(row.policy_version), number: true },
     ], reached, { hidden: true }) : make("p", { class: "empty" }, "No trajectory has it yet."), { wide: true, name: "influenced" }),
-    ...rows.map((row) => card(row.table, "As stored.", make("div", {}, told("pre", { tabindex: 0 }, pretty(row.row))), { wide: true, name: `raw ${row.table}` })),
+    ...rows.map((row) => card(row.table.replaceAll("_", " "), "As stored.", make("div", {}, told("pre", { tabindex: 0 }, pretty(row.row))), { wide: true, name: `raw ${row.table}` })),
   ];
 }
 

@@ -57,7 +57,7 @@ def forget(
         written = asyncio.run(write_exclusions(stream, exclusions(found, reason=reason, now_ms=now_ms)))
         console.print(f"{written} are on the list of exclusions from now on; {len(found) - written} were already")
         if clickhouse:
-            console.print(f"{_delete(settings)} rows deleted in ClickHouse")
+            console.print(f"{delete_listed(settings)} rows deleted in ClickHouse")
     _say_what_stays(settings, console)
     if steps:
         table = Table("run", "step", "version", "trajectories of theirs", title="trained with them")
@@ -91,7 +91,7 @@ def _find(
     return sorted(found | {Episode(one, one) for one in unknown})
 
 
-def _delete(settings: "Settings") -> int:
+def delete_listed(settings: "Settings") -> int:
     """Delete the rows of everything on the list: those of earlier requests too, which a late sink may have brought."""
     from rollbus.consumers.clickhouse.forget import delete_rows
     from rollbus.streams.replay.recorded_kafka import read_exclusions

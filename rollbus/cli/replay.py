@@ -153,14 +153,31 @@ def promote(settings: "Settings", name: str) -> None:
 @click.argument("name")
 @with_settings
 def load(settings: "Settings", name: str) -> None:
-    """Write a replay's records into ClickHouse, beside live's: its `namespace` is `replay-NAME.`."""
+    """Write a replay's records into ClickHouse, beside live's: its `namespace` is `replay-NAME.`.
+
+    What a shadow writes meanwhile is for the next time. Who was forgotten since the replay was made is left out.
+    """
+    from rich.progress import BarColumn, Progress, TextColumn
+
+    from rollbus.cli.forget import delete_listed
     from rollbus.cli.replay_load import load_replay
     from rollbus.streams.replay.manifest_kafka import find_manifest
 
     needs_topic(settings, "replays")
     manifest = asyncio.run(find_manifest(settings.stream_settings(), name))
-    rows = asyncio.run(load_replay(settings.sink_settings(), manifest.namespace))
-    click.echo(f"{rows:,} rows of {manifest.namespace}* stand in ClickHouse")
+    columns = (TextColumn("loading"), BarColumn(), TextColumn("{task.completed:,.0f} of {task.total:,.0f} offsets"))
+    with Progress(*columns, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=0)
+        loading = load_replay(
+            settings.sink_settings(),
+            manifest.namespace,
+            lambda done, of: bar.update(task, completed=done, total=of),
+        )
+        rows = asyncio.run(loading)
+    forgotten = delete_listed(settings)
+    click.echo(f"wrote {rows:,} rows of {manifest.namespace}* into ClickHouse")
+    if forgotten:
+        click.echo(f"{forgotten:,} rows of forgotten episodes deleted again")
 
 
 @replay.command("list")
@@ -181,13 +198,10 @@ def show(settings: "Settings", name: str) -> None:
     """Show a replay's manifest: ranges, configurations, digests and counts."""
     from rich.pretty import pprint
 
-    from rollbus.streams.replay.manifest_kafka import read_manifests
+    from rollbus.streams.replay.manifest_kafka import known_manifest
 
     needs_topic(settings, "replays")
-    manifests = asyncio.run(read_manifests(settings.stream_settings()))
-    if name not in manifests:
-        raise ConfigurationError(f"no replay {name!r}; there are: {', '.join(sorted(manifests)) or 'none'}")
-    pprint(manifests[name], max_length=40)
+    pprint(asyncio.run(known_manifest(settings.stream_settings(), name)), max_length=40)
 
 
 @replay.command()
@@ -208,21 +222,35 @@ def _compare(settings: "Settings", one: str, other: str) -> None:
 
 @replay.command()
 @click.argument("name")
+@click.option("--clickhouse/--no-clickhouse", default=True, show_default=True, help="Delete its rows there too.")
 @with_settings
-def delete(settings: "Settings", name: str) -> None:
-    """Delete a replay's topics; its manifest stays in the log as deleted."""
+def delete(settings: "Settings", name: str, clickhouse: bool) -> None:
+    """Delete a replay's topics and its rows in ClickHouse; its manifest stays in the log as deleted."""
     from rollbus.streams.replay.lease_kafka import working_on
-    from rollbus.streams.replay.manifest_kafka import read_manifests
+    from rollbus.streams.replay.manifest_kafka import known_manifest
     from rollbus.streams.replay.namespace_kafka import delete_replay
     from rollbus.streams.replay.run_kafka import wall_clock_ms
 
-    async def run_it() -> list[str]:
-        manifests = await read_manifests(stream)
-        if name not in manifests:
-            raise ConfigurationError(f"no replay {name!r}; there are: {', '.join(sorted(manifests)) or 'none'}")
+    async def run_it() -> "tuple[ReplayManifest, list[str]]":
+        manifest = await known_manifest(stream, name)
         async with working_on(stream, name):
-            return await delete_replay(stream, manifests[name], now_ms=wall_clock_ms())
+            return manifest, await delete_replay(stream, manifest, now_ms=wall_clock_ms())
 
     needs_topic(settings, "replays")
     stream = settings.stream_settings()
-    click.echo(f"deleted replay {name!r}: {len(asyncio.run(run_it()))} topics")
+    manifest, topics = asyncio.run(run_it())
+    click.echo(f"deleted replay {name!r}: {len(topics)} topics")
+    if clickhouse:
+        click.echo(_delete_rows(settings, manifest))
+
+
+def _delete_rows(settings: "Settings", manifest: "ReplayManifest") -> str:
+    """Delete a replay's rows in ClickHouse, and say so, or that they stay."""
+    from rollbus.consumers.clickhouse.namespaces import delete_namespace
+    from rollbus.schemas.errors import ServiceError
+
+    try:
+        rows = delete_namespace(settings.clickhouse, manifest.namespace)
+    except ServiceError as error:
+        return f"rows that were loaded into ClickHouse stay, until a replay of this name is loaded: {error}"
+    return f"{rows:,} rows deleted in ClickHouse"

@@ -3,7 +3,7 @@
 from contextlib import aclosing
 
 from rollbus.schemas.codec import decode
-from rollbus.schemas.errors import ConfigurationError, RecordError
+from rollbus.schemas.errors import ConfigurationError, RecordError, nearest
 from rollbus.schemas.replays import ReplayManifest
 from rollbus.schemas.topics import REPLAYS
 from rollbus.streams.replay.recorded_kafka import read_whole
@@ -30,13 +30,17 @@ async def write_manifest(settings: StreamSettings, manifest: ReplayManifest) -> 
     await send_record(settings, REPLAYS, manifest.name, manifest)
 
 
+async def known_manifest(settings: StreamSettings, name: str) -> ReplayManifest:
+    """Return a replay's manifest, whole or not; raises ConfigurationError for one that is not there."""
+    manifests = await read_manifests(settings)
+    if name not in manifests:
+        raise ConfigurationError(f"no replay {name!r} of {settings.namespace}; {nearest(name, manifests)}")
+    return manifests[name]
+
+
 async def find_manifest(settings: StreamSettings, name: str) -> ReplayManifest:
     """Return a replay that counts; raises ConfigurationError for one that is not there or not whole."""
-    manifests = await read_manifests(settings)
-    manifest = manifests.get(name)
-    if manifest is None:
-        known = ", ".join(sorted(manifests)) or "none"
-        raise ConfigurationError(f"no replay {name!r} of {settings.namespace}; there are: {known}")
+    manifest = await known_manifest(settings, name)
     if manifest.state not in ("complete", "following"):
         raise ConfigurationError(
             f"replay {name!r} is not whole: it was {manifest.state} and has not ended; give its command again to go on"

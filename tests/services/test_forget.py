@@ -75,6 +75,8 @@ def test_a_person_is_forgotten_everywhere(
         return {who for who in LABELS for text in texts if trajectory_id(who) in text}
 
     asyncio.run(fill())
+    earlier = f"{namespace.strip('.')}-earlier"
+    run("replay", "--from", "earliest", "--stage", "assembly", "--as", earlier)
     before = rows_about("bob")
     assert exported("before") == {"ann", "bob"}
     assert "1 episodes" in run("forget", "--label", "user=ann", "--dry-run")
@@ -85,6 +87,10 @@ def test_a_person_is_forgotten_everywhere(
     assert "0 are on the list of exclusions from now on; 1 were already" in run("forget", "--label", "user=ann")
     assert (rows_about("ann"), rows_about("bob")) == (0, before)
     assert exported("after") == {"bob"}
+    assert "rows of forgotten episodes deleted again" in run("replay", "load", earlier)
+    assert rows_about("ann") == 0 < before < rows_about("bob")
+    run("replay", "delete", earlier)
+    assert rows_about("bob") == before
 
     async def look() -> tuple[list[str], set[str]]:
         log = KafkaLog(stream.kafka, namespace=namespace, run_id="main", model="agent")

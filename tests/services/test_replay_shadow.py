@@ -1,19 +1,23 @@
 """A shadow follows live with another reward, goes on after a restart, and is promoted by one record per stage."""
 
 import asyncio
+from contextlib import suppress
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aiokafka import AIOKafkaProducer
 
 from rollbus.cli.replay_load import load_replay
 from rollbus.cli.stages import all_stages
-from rollbus.consumers.clickhouse import migrate, run_query
+from rollbus.consumers.clickhouse import ask, migrate, run_query
+from rollbus.consumers.clickhouse.namespaces import delete_namespace
 from rollbus.schemas.codec import encode
 from rollbus.schemas.config import RewardConfig, ScoringConfig
 from rollbus.schemas.errors import ConfigurationError
-from rollbus.schemas.topics import STAGE_INPUTS
+from rollbus.schemas.ids import trajectory_id
+from rollbus.schemas.topics import SCORES, STAGE_INPUTS, TOPICS
 from rollbus.settings import Settings
 from rollbus.streams.replay.manifest_kafka import find_manifest, read_manifests
 from rollbus.streams.replay.plan import ReplayPlan, chain_of
@@ -23,8 +27,8 @@ from rollbus.streams.replay.run_kafka import Replay
 from rollbus.streams.rewards.contract import RewardFunction
 from rollbus.streams.rewards.registry import BUILT_IN
 from rollbus.streams.settings import StreamSettings
-from rollbus.streams.topics_kafka import ensure_topics
-from tests.builders import make_episode, make_tick
+from rollbus.streams.topics_kafka import delete_topics, ensure_topics
+from tests.builders import make_episode, make_score, make_tick
 from tests.services.replay_live import publish, records, settings_of, write_settings
 from tests.services.stream_fixtures import send
 from tests.services.stream_process import running
@@ -117,3 +121,57 @@ async def test_what_a_worker_does_not_have_is_not_promoted(kafka: str, namespace
     manifest = await replace(replay, follow=None, registry=registry).run()
     with pytest.raises(ConfigurationError, match=r"no function .mine"):
         await promote(stream, manifest, BUILT_IN)
+
+
+def loaded(kafka: str, clickhouse: tuple[str, int], namespace: str, folder: Path) -> Settings:
+    """Settings of a replay's own namespace, with a database of its own."""
+    database = {"host": clickhouse[0], "port": clickhouse[1], "database": namespace.strip(".").replace("-", "_")}
+    return settings_of(write_settings(folder, kafka, f"replay-{namespace}", clickhouse=database))
+
+
+def stored(settings: Settings) -> set[str]:
+    """The episodes whose scores stand in ClickHouse."""
+    return {str(row[0]) for row in ask(settings.clickhouse, "SELECT DISTINCT episode_id FROM scores").rows}
+
+
+async def test_a_shadow_is_loaded_as_far_as_it_is_though_it_writes_on(
+    kafka: str, clickhouse: tuple[str, int], namespace: str, tmp_path: Path
+) -> None:
+    settings = loaded(kafka, clickhouse, namespace, tmp_path)
+    stream = settings.stream_settings()
+    await ensure_topics(stream)
+    await send(stream, SCORES.name, [(b"k", encode(make_score(episode_id="e1")))])
+    producer = AIOKafkaProducer(**stream.kafka.client_options())
+    await producer.start()
+
+    async def write_on() -> None:
+        while True:
+            await producer.send_and_wait(SCORES.full_name(stream.namespace), encode(make_tick(0)), partition=0)
+
+    writing = asyncio.create_task(write_on())
+    try:
+        async with asyncio.timeout(60):
+            assert await load_replay(settings.sink_settings(), stream.namespace) > 0
+    finally:
+        writing.cancel()
+        with suppress(asyncio.CancelledError):
+            await writing
+        await producer.stop()
+    assert stored(settings) == {"e1"}
+
+
+async def test_rows_of_a_replay_that_is_gone_do_not_stay_among_those_of_its_name(
+    kafka: str, clickhouse: tuple[str, int], namespace: str, tmp_path: Path
+) -> None:
+    settings = loaded(kafka, clickhouse, namespace, tmp_path)
+    stream = settings.stream_settings()
+    for episode in ("e1", "e2"):
+        await delete_topics(stream, [topic.full_name(stream.namespace) for topic in TOPICS])
+        await ensure_topics(stream)
+        await send(stream, SCORES.name, [(b"k", encode(make_score(trajectory_id(episode), episode_id=episode)))])
+        await load_replay(settings.sink_settings(), stream.namespace)
+        assert stored(settings) == {episode}
+    assert delete_namespace(settings.clickhouse, stream.namespace) > 0
+    assert stored(settings) == set()
+    with pytest.raises(ConfigurationError, match="no namespace of a replay"):
+        delete_namespace(settings.clickhouse, "rollbus.")

@@ -7,9 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from rollbus.schemas.errors import RejectedError
+from rollbus.schemas.errors import RejectedError, UnavailableError
 from rollbus.trainer.backends.art_local import ArtLocal, ArtLocalSettings
 from rollbus.trainer.backends.model_settings import ModelOptions
+from rollbus.trainer.backends.protocol import TrainResult
 from tests.contracts.backend import BackendContract, make_request, submit_and_wait
 
 BASE_MODEL = "ROLLBUS_TEST_BASE_MODEL"
@@ -40,6 +41,21 @@ class TestArtLocal(BackendContract):
         assert await backend.current_version() == 1
         again = replace(second, base_version=1)
         assert await submit_and_wait(backend, again) == 2
+
+    async def test_a_result_that_could_not_be_written_down_is_taken_from_its_checkpoint(
+        self, backend: ArtLocal, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
+        def full(_: TrainResult) -> None:
+            raise UnavailableError("no space left")
+
+        request = make_request(0)
+        with monkeypatch.context() as patched:
+            patched.setattr(backend.session.journal, "done", full)
+            with pytest.raises(UnavailableError, match="no space left"):
+                await submit_and_wait(backend, request)
+        assert (await backend.versions()).head == 0
+        assert await submit_and_wait(backend, request) == 1
+        assert [each.version for each in (await backend.versions()).known] == [0, 1]
 
 
 def run(base_model: str, report: str) -> None:

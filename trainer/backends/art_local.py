@@ -221,6 +221,9 @@ class ArtLocal:
                 f"batch {request.batch_hash} is for version {request.base_version} of {request.model}, but its head is "
                 f"{base}; another trainer may be training this model"
             )
+        if (made := session.unrecorded(request)) is not None:
+            session.journal.done(made)
+            return
         lineage = frozenset(self.service.store.lineage(base))
         limits = Limits(self.service.config.max_tokens, self.service.config.vocabulary, lineage)
         admitted = admit(request, limits, temperatures=session.own is None)

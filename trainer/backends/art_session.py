@@ -118,6 +118,13 @@ class ArtSession:
             return result
         return result if result.version in self.service.store.lineage(head) else None
 
+    def unrecorded(self, request: TrainRequest) -> TrainResult | None:
+        """What a checkpoint of this batch holds that the journal never heard of: its disk was full just then."""
+        if self.journal.result(request.batch_hash) is not None:
+            return None
+        found = self.service.store.result(request.batch_hash)
+        return found if found is not None and found.base_version == request.base_version else None
+
     def known(self) -> tuple[Version, ...]:
         """Every version that has a checkpoint."""
         store, loaded = self.service.store, set(self.service.loaded())

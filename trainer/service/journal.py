@@ -177,6 +177,16 @@ class VersionStore:
     def parent(self, version: int) -> int | None:
         return self.origin(version).parent
 
+    def result(self, batch_hash: str) -> TrainResult | None:
+        """What the newest checkpoint of a batch says of it; None where there is no such checkpoint."""
+        made = [number for number in self.numbers() if self.origin(number).batch_hash == batch_hash]
+        if not made:
+            return None
+        stored = read_provenance(self.path(made[-1]))
+        if "result" not in stored:
+            raise DataLossError(f"checkpoint {made[-1]} names batch {batch_hash} but {PROVENANCE} has no result")
+        return result_from_json(stored["result"])
+
     def lineage(self, version: int) -> list[int]:
         """The version and its ancestors, newest first, as far as they are known."""
         path = {version: None}
@@ -204,14 +214,10 @@ def recover(journal: Journal, store: VersionStore) -> list[str]:
     and the batch can be submitted again as if it had never been.
     """
     notes = [f"removed {name}, which a crash left half written" for name in store.clean()]
-    by_hash = {store.origin(number).batch_hash: number for number in store.numbers()}
     for batch_hash in journal.unfinished():
-        if (version := by_hash.get(batch_hash)) is not None:
-            stored = read_provenance(store.path(version))
-            if "result" not in stored:
-                raise DataLossError(f"checkpoint {version} names batch {batch_hash} but {PROVENANCE} has no result")
-            journal.done(result_from_json(stored["result"]))
-            notes.append(f"batch {batch_hash} had reached version {version}; recorded")
+        if (result := store.result(batch_hash)) is not None:
+            journal.done(result)
+            notes.append(f"batch {batch_hash} had reached version {result.version}; recorded")
         else:
             journal.failed(batch_hash, Failure("the server stopped during the update", retriable=True))
             notes.append(f"batch {batch_hash} was interrupted before its checkpoint; it can be submitted again")

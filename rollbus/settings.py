@@ -43,7 +43,7 @@ class ArtServerSection(ModelSettings):
     """Directory in Hugging Face layout; without it, the demo's small model."""
     directory: Path | None = None
     """Checkpoints and journal; `art` in the stack's data folder without it."""
-    token: SecretStr | None = None
+    token: SecretStr | None = Field(default=None, min_length=1)
     """Bearer token of both ports; None asks for none."""
     host: str = "127.0.0.1"
     keep_checkpoints: int | None = Field(default=None, ge=1)

@@ -6,6 +6,7 @@ import pytest
 from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from rollbus.schemas.errors import ConfigurationError
+from rollbus.settings import Settings
 from rollbus.settings_file import load_settings
 
 
@@ -104,3 +105,18 @@ def test_broken_yaml_and_missing_files_are_named(tmp_path: Path) -> None:
         load_settings(Example, write(tmp_path, "a: [1,\n"), {})
     with pytest.raises(ConfigurationError, match="cannot be read"):
         load_settings(Example, tmp_path / "absent.yaml", {})
+
+
+@pytest.mark.parametrize("place", ["art_server: {token: '%s'}", "trainer: {backend: {type: art-server, token: '%s'}}"])
+def test_an_empty_token_is_a_mistake_and_not_the_wish_for_none(tmp_path: Path, place: str) -> None:
+    path = tmp_path / "rollbus.yaml"
+    path.write_text(place % "")
+    with pytest.raises(ConfigurationError, match=r"token: .* at least 1"):
+        load_settings(Settings, path, {})
+
+
+def test_a_number_without_end_trains_nothing(tmp_path: Path) -> None:
+    path = tmp_path / "rollbus.yaml"
+    path.write_text("trainer: {train: {learning_rate: .inf}}")
+    with pytest.raises(ConfigurationError, match=r"learning_rate: .* finite"):
+        load_settings(Settings, path, {})

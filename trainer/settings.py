@@ -15,7 +15,7 @@ from rollbus.trainer.step_context import LoopSettings
 
 
 class _Settings(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid")
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
 
 
 class ArtServerBackend(_Settings):
@@ -23,7 +23,7 @@ class ArtServerBackend(_Settings):
 
     type: Literal["art-server"] = "art-server"
     url: str = "http://127.0.0.1:7623"
-    token: SecretStr | None = None
+    token: SecretStr | None = Field(default=None, min_length=1)
 
 
 class LoraSettings(_Settings):
@@ -230,7 +230,7 @@ class TrainerSettings(_Settings):
     """Measure versions beside training; None leaves that to others."""
     on_rejected: Literal["stop", "skip"] = "stop"
     """What becomes of a batch that the backend refuses for good."""
-    retry_pauses_s: tuple[float, ...] = (2.0, 15.0, 60.0)
+    retry_pauses_s: tuple[Annotated[float, Field(ge=0)], ...] = (2.0, 15.0, 60.0)
     max_skipped_in_a_row: int = Field(default=10, ge=1)
     alarm: AlarmSettings | None = AlarmSettings()
     """Pause the run where training runs away; null never does."""

@@ -359,6 +359,30 @@ async def test_a_failure_for_an_old_client_is_a_line_not_a_broken_stream(art_ser
     assert "return_tokens_as_token_ids" in text_tokens.json()["error"]["message"]
 
 
+@pytest.mark.parametrize(
+    ("method", "path", "body", "says"),
+    [
+        ("POST", "/rollbus/v1/serving", "{", "not JSON"),
+        ("POST", "/rollbus/v1/serving", '{"version": true}', "version must be an integer"),
+        ("GET", "/rollbus/v1/batches/any?wait_s=long", "", "wait_s must be a number"),
+        ("POST", "/_train_model", "[]", "must be a JSON object"),
+        ("POST", "/_train_model", "{}", "field model must be a JSON object"),
+        ("POST", "/_train_model", '{"model": {"name": "agent"}}', "field trajectory_groups must be a JSON array"),
+        ("POST", "/_train_model", '{"model": {"name": "agent"}, "trajectory_groups": [1]}', "group 0 must be"),
+        ("POST", "/_log", '{"model": {"name": "agent"}}', "field trajectory_groups"),
+        ("POST", "/_delete_checkpoint_files", '{"name": "agent", "steps_to_keep": ["x"]}', "must be integers"),
+    ],
+)
+async def test_a_mistake_of_a_client_is_told_as_one(
+    art_server: ArtServer, method: str, path: str, body: str, says: str
+) -> None:
+    async with httpx.AsyncClient(base_url=art_server.url) as http:
+        answer = await http.request(method, path, content=body)
+    error = answer.json()["error"]
+    assert (answer.status_code < 500, error["retriable"]) == (True, False)
+    assert says in error["message"]
+
+
 def test_a_checkpoint_is_a_hugging_face_directory(art_server: ArtServer) -> None:
     newest = max(path for path in Path(art_server.checkpoints).iterdir() if path.name.isdecimal())
     names = {path.name for path in newest.iterdir()}

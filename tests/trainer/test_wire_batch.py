@@ -1,6 +1,7 @@
 """A training request on its way to the art-server: bit for bit, and refused by name where it is broken."""
 
 import json
+import math
 from typing import Any
 
 import pytest
@@ -40,7 +41,7 @@ REQUESTS = st.builds(
     model=NAMES,
     base_version=st.integers(0, 99),
     trajectories=st.lists(TRAJECTORIES, max_size=4).map(tuple),
-    config=st.builds(TrainConfig, learning_rate=st.floats(0, 1), seed=st.integers(0, 2**40)),
+    config=st.builds(TrainConfig, learning_rate=st.floats(0, 1, exclude_min=True), seed=st.integers(0, 2**40)),
 )
 ONE = TrainRequest(
     "hash", "main", "agent", 3, (TrainTrajectory("t", "g", 0.5, 1.0, (TurnTokens(b"\n" * 8, b"1234", b"5678", 2),)),)
@@ -68,6 +69,10 @@ def test_a_body_that_was_cut_anywhere_is_refused(length: int) -> None:
     [
         ({"run_id": None}, "run_id must be a non-empty string"),
         ({"config": {"learning_rat": 1}}, "unknown fields \\['learning_rat'\\]"),
+        ({"config": {"learning_rate": math.nan}}, "config: learning_rate: .* finite"),
+        ({"config": {"learning_rate": "fast"}}, "config: learning_rate: .* number"),
+        ({"config": {"loss": "reinforce"}}, "config: loss: .* not 'reinforce'"),
+        ({"config": {"aggregation": "constant"}}, "config: all: .*aggregation_tokens"),
         ({"base_version": "new"}, "cannot be read"),
         ({"trajectories": [{"trajectory_id": "t"}]}, "lacks the field 'group_id'"),
         ({"trajectories": []}, "16 bytes at the end belong to no turn"),

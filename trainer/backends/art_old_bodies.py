@@ -52,11 +52,13 @@ def read_call(groups: Sequence[Mapping[str, Any]], render: Render) -> Call:
     prompts = _Prompts(render)
     trajectories = []
     for group, body in enumerate(groups):
-        for member, one in enumerate(body["trajectories"]):
+        if not isinstance(body, Mapping) or not isinstance(members := body.get("trajectories"), list):
+            raise RejectedError(f"group {group} must be an object with an array `trajectories`")
+        for member, one in enumerate(members):
             name = f"{group}-{member}"
             try:
                 trajectories.append(_trajectory(name, str(group), one, prompts))
-            except (LookupError, TypeError, ValueError, RecordError) as error:
+            except (LookupError, TypeError, ValueError, AttributeError, RecordError) as error:
                 raise RejectedError(f"trajectory {name} (group-member) cannot be read: {describe(error)}") from error
     prompts.check_not_mixed()
     return Call(tuple(trajectories), prompts.rendered)

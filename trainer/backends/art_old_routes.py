@@ -14,7 +14,7 @@ import asyncio
 import json
 import re
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from art import types
 from starlette.responses import JSONResponse, StreamingResponse
@@ -25,6 +25,9 @@ from rollbus.trainer.backends.art_old_bodies import read_call, trainable
 from rollbus.trainer.backends.guards import Limits
 from rollbus.trainer.service.art_service import GRADIENT_STEPS
 from rollbus.trainer.service.tokenizer import render_chat
+
+FieldT = TypeVar("FieldT")
+JSON_NAMES: dict[type, str] = {dict: "object", list: "array"}
 
 if TYPE_CHECKING:
     from starlette.requests import Request
@@ -54,15 +57,15 @@ class _OldRoutes:
         self._updates: set[asyncio.Future[None]] = set()
 
     async def register(self, request: Request) -> Response:
-        self._check_model(await request.json())
+        self._check_model(await _read(request))
         return JSONResponse(None)
 
     async def get_step(self, request: Request) -> Response:
-        self._check_model(await request.json())
+        self._check_model(await _read(request))
         return JSONResponse(self._backend.service.store.numbers()[-1])
 
     async def prepare(self, request: Request) -> Response:
-        self._check_model((await request.json())["model"])
+        self._check_model(_field(await _read(request), "model", dict))
         service = self._backend.service
         return JSONResponse([service.base_url, service.settings.api_key or "default"])
 
@@ -71,21 +74,23 @@ class _OldRoutes:
 
         Where a removed one came from stays known.
         """
-        body = await request.json()
-        self._check_model(body.get("model", body))
-        kept = [int(step) for step in body.get("steps_to_keep", ())]
+        body = await _read(request)
+        self._check_model(_field(body, "model", dict) if "model" in body else body)
+        kept = _field(body, "steps_to_keep", list) if "steps_to_keep" in body else []
+        if not all(isinstance(step, int) for step in kept):
+            raise RejectedError(f"steps_to_keep must be integers, not {kept!r}")
         async with self._backend.updates_held():
             await asyncio.to_thread(self._backend.session.keeping.keep_only, kept)
         return JSONResponse(None)
 
     async def log(self, request: Request) -> Response:
         """Keep what a client reports, a line per call, beside the checkpoints; nothing here reads it."""
-        body = await request.json()
-        self._check_model(body["model"])
+        body = await _read(request)
+        self._check_model(_field(body, "model", dict))
         split = re.sub(r"\W", "_", str(body.get("split", "val")))
         folder = self._backend.service.store.directory.parent / "reported"
         folder.mkdir(exist_ok=True)
-        line = json.dumps(body["trajectory_groups"]).encode()
+        line = json.dumps(_field(body, "trajectory_groups", list)).encode()
         await asyncio.to_thread(append_line, folder / f"{split}.jsonl", line)
         return JSONResponse(None)
 
@@ -94,11 +99,12 @@ class _OldRoutes:
         return JSONResponse(None)
 
     async def train(self, request: Request) -> Response:
-        body = await request.json()
-        self._check_model(body["model"])
+        body = await _read(request)
+        self._check_model(_field(body, "model", dict))
         service = self._backend.service
         call = read_call(
-            body["trajectory_groups"], lambda messages, tools: render_chat(service.tokenizer, messages, tools)
+            _field(body, "trajectory_groups", list),
+            lambda messages, tools: render_chat(service.tokenizer, messages, tools),
         )
         found = trainable(call, Limits(service.config.max_tokens, service.config.vocabulary))
         remarks = {"rendered_prompts": call.rendered_prompts}
@@ -151,6 +157,23 @@ class _OldRoutes:
                 f"this server trains {self._backend.settings.model!r}, not {model.get('name')!r}; "
                 "one server has one model"
             )
+
+
+async def _read(request: Request) -> dict[str, Any]:
+    try:
+        body = await request.json()
+    except ValueError as error:
+        raise RejectedError(f"the request body is not JSON: {error}") from error
+    if not isinstance(body, dict):
+        raise RejectedError("the request body must be a JSON object")
+    return body
+
+
+def _field(body: dict[str, Any], name: str, kind: type[FieldT]) -> FieldT:
+    value = body.get(name)
+    if not isinstance(value, kind):
+        raise RejectedError(f"the field {name} must be a JSON {JSON_NAMES[kind]}, as released ART clients send it")
+    return value
 
 
 async def _ndjson(lines: asyncio.Queue[dict[str, Any] | None]) -> AsyncIterator[str]:

@@ -20,7 +20,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from rollbus.schemas.errors import ConfigurationError, RollbusError
+from rollbus.schemas.errors import ConfigurationError, RejectedError, RollbusError
 from rollbus.trainer.backends import art_environment, wire, wire_batch
 from rollbus.trainer.backends.model_settings import LoraConfig, ModelOptions
 from rollbus.trainer.backends.protocol import TERMINAL_STATES
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
     from rollbus.trainer.backends.art_local import ArtLocal
 
 logger = logging.getLogger(__name__)
+
+LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,6 +68,8 @@ def serve(settings: ArtServerSettings) -> None:
 
     check_base_model(settings.base_model)
     listener = listen(settings.host, settings.control_port, "control port")
+    if settings.token is None and settings.host not in LOOPBACK:
+        logger.warning("everyone who reaches %s can ask and train the model; set `art_server: token:`", settings.host)
     art_environment.protect()
     asyncio.run(_serve(settings, listener))
 
@@ -170,7 +174,7 @@ class _Control:
 
     async def status(self, request: Request) -> Response:
         batch_hash = request.path_params["batch_hash"]
-        wait_s = min(float(request.query_params.get("wait_s", 0)), wire.LONGEST_WAIT_S)
+        wait_s = _seconds(request.query_params.get("wait_s", "0"))
         status = await self._backend.status(batch_hash)
         if wait_s > 0 and status.state not in TERMINAL_STATES:
             await self._backend.wait_ended(batch_hash, wait_s)
@@ -194,7 +198,7 @@ class _Control:
     async def promote(self, request: Request) -> Response:
         body = await _body(request)
         version, rollback = body.get("version"), body.get("rollback", False)
-        if not isinstance(version, int) or not isinstance(rollback, bool):
+        if not isinstance(version, int) or isinstance(version, bool) or not isinstance(rollback, bool):
             return _json(
                 wire.error_to_json("version must be an integer and rollback true or false", retriable=False), 400
             )
@@ -223,9 +227,14 @@ def _guarded(handler: Handler, token: str | None) -> Handler:
     return answer
 
 
-async def _body(request: Request) -> dict[str, Any]:
-    from rollbus.schemas.errors import RejectedError
+def _seconds(given: str) -> float:
+    try:
+        return min(float(given), wire.LONGEST_WAIT_S)
+    except ValueError as error:
+        raise RejectedError(f"wait_s must be a number of seconds, not {given!r}") from error
 
+
+async def _body(request: Request) -> dict[str, Any]:
     try:
         body = json.loads(await request.body())
     except ValueError as error:
@@ -265,7 +274,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         host=given.host,
         control_port=given.control_port,
         model_port=given.model_port,
-        token=given.token_file.read_text(encoding="utf-8").strip() if given.token_file else None,
+        token=_token(parser, given.token_file) if given.token_file else None,
         options=ModelOptions(
             max_tokens=given.max_tokens,
             logprobs_mode=given.logprobs_mode,
@@ -278,6 +287,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
         serve(settings)
     except ConfigurationError as error:
         parser.exit(2, f"art-server: {error}\n")
+
+
+def _token(parser: argparse.ArgumentParser, path: Path) -> str:
+    try:
+        token = path.read_text(encoding="utf-8").strip()
+    except OSError as error:
+        parser.error(f"--token-file {path} cannot be read: {error.strerror}")
+    return token or parser.error(f"--token-file {path} is empty; put a token into it, or leave it out to ask for none")
 
 
 if __name__ == "__main__":

@@ -11,8 +11,11 @@ from collections.abc import Mapping
 from dataclasses import asdict, fields
 from typing import Any, Literal
 
+from pydantic import ValidationError
+
 from rollbus.schemas.errors import RejectedError
 from rollbus.trainer.backends.protocol import TrainConfig, TrainRequest, TrainTrajectory, TurnTokens
+from rollbus.trainer.settings import TrainSettings
 
 MEDIA_TYPE = "application/vnd.rollbus.batch"
 
@@ -54,12 +57,17 @@ def request_from_bytes(body: bytes) -> TrainRequest:
 
 
 def config_from_json(body: Mapping[str, Any]) -> TrainConfig:
-    """RejectedError names what no configuration has."""
+    """RejectedError names what no configuration has, and the first value that is none: one trains as asked or not."""
     known = {item.name for item in fields(TrainConfig)}
     unknown = sorted(set(body) - known)
     if unknown:
         raise RejectedError(f"training config has unknown fields {unknown}; known are {sorted(known)}")
-    return TrainConfig(**body)
+    try:
+        return TrainSettings.model_validate(dict(body)).train_config()
+    except ValidationError as error:
+        first = error.errors(include_url=False)[0]
+        name = ".".join(map(str, first["loc"]))
+        raise RejectedError(f"training config: {name or 'all'}: {first['msg']}, not {first['input']!r}") from error
 
 
 def _bytes_of(turn: TurnTokens) -> tuple[bytes, bytes, bytes]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -47,6 +48,13 @@ def arts_plan(
             "leave it out, and see docs/trainer.md for what there is instead"
         )
     level, cap = dev_config.get("importance_sampling_level"), dev_config.get("truncated_importance_sampling")
+    unusable = [
+        f"{name} {value}"
+        for name, value in {"learning_rate": config.learning_rate, "kl_penalty_coef": config.kl_penalty_coef}.items()
+        if not (math.isfinite(value) and value >= 0)
+    ]
+    if unusable:
+        raise RejectedError(f"{', '.join(unusable)} would spoil every weight; give finite numbers of at least 0")
     ppo = bool(dev_config.get("ppo", False))
     low = dev_config.get("epsilon") or (0.2 if ppo else 1.0)
     high = dev_config.get("epsilon_high") or (low if ppo else 4.0)

@@ -5,13 +5,13 @@ bisection: they stand in order, and a read tells the next one behind any offset.
 """
 
 import asyncio
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, replace
 from datetime import UTC, datetime
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
-from aiokafka.errors import KafkaError
+from aiokafka.errors import KafkaError, OffsetOutOfRangeError
 
 from rollbus.schemas.chunks import is_chunk
 from rollbus.schemas.codec import decode, record_name
@@ -46,10 +46,24 @@ class ResolvedRange:
         return not self.missing and all(one.from_offset >= one.to_offset for one in self.ranges)
 
 
+class AssignedOnce(AIOKafkaConsumer):  # type: ignore[misc]
+    """A consumer whose partitions are chosen once.
+
+    After another `assign` aiokafka's fetcher cancels what it has begun, and swallows the word to stop if that comes at
+    the same moment: then it fetches for ever, and whoever stops the consumer waits as long.
+    """
+
+    def assign(self, partitions: Sequence[TopicPartition]) -> None:
+        """Choose the partitions; raises RuntimeError if they were chosen already."""
+        if self.assignment():
+            raise RuntimeError(f"assigned to {len(self.assignment())} partitions already; take another reader")
+        super().assign(partitions)
+
+
 @asynccontextmanager
 async def reader(settings: StreamSettings, *, fetch_bytes: int | None = None) -> AsyncIterator[AIOKafkaConsumer]:
-    """Connect a consumer without a group, of committed records; raises UnavailableError."""
-    consumer = AIOKafkaConsumer(
+    """Connect a consumer without a group, of committed records; raises DataLossError, UnavailableError."""
+    consumer = AssignedOnce(
         **settings.kafka.client_options(),
         isolation_level="read_committed",
         enable_auto_commit=False,
@@ -61,10 +75,22 @@ async def reader(settings: StreamSettings, *, fetch_bytes: int | None = None) ->
         await consumer.start()
         await asyncio.sleep(0)  # a consumer that is stopped before its tasks have begun raises CancelledError
         yield consumer
+    except OffsetOutOfRangeError as error:
+        raise _gone_meanwhile(settings, error) from error
     except (KafkaError, OSError) as error:
         raise settings.kafka.unavailable(error) from error
     finally:
         await consumer.stop()
+
+
+def _gone_meanwhile(settings: StreamSettings, error: OffsetOutOfRangeError) -> DataLossError:
+    """Return our error for records that were there when the range was looked up."""
+    places: Mapping[TopicPartition, int] = error.args[0]
+    gone = ", ".join(
+        f"{place.topic.removeprefix(settings.namespace)}[{place.partition}] from {offset}"
+        for place, offset in sorted(places.items())
+    )
+    return DataLossError(f"retention has deleted records before they were read: {gone}; give the command again")
 
 
 async def resolve(settings: StreamSettings, topic: Topic, start: Bound, end: Bound) -> ResolvedRange:

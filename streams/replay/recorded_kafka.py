@@ -149,7 +149,7 @@ async def read_whole(
     count = partitions_of(topic, settings) if partitions is None else partitions
     places = [TopicPartition(name, number) for number in range(count)]
     async with reader(settings) as consumer:
-        # not assigned yet: aiokafka may wait for ever for a consumer that is stopped soon after its second assignment
+        # not assigned yet: a reader is assigned once
         firsts, ends = await consumer.beginning_offsets(places), await consumer.end_offsets(places)
         spans = [
             ReplayRange(topic=topic.name, partition=tp.partition, from_offset=firsts[tp], to_offset=ends[tp])

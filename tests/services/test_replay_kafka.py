@@ -25,11 +25,14 @@ from rollbus.streams.replay.manifest_kafka import find_manifest, read_manifests,
 from rollbus.streams.replay.namespace_kafka import delete_replay
 from rollbus.streams.replay.plan import ReplayPlan, chain_of
 from rollbus.streams.replay.range import Bound, parse_bound
+from rollbus.streams.replay.range_kafka import reader, resolve
 from rollbus.streams.replay.run_kafka import Replay
+from rollbus.streams.replay.source_kafka import KafkaSource, assign
 from rollbus.streams.replay.writer_kafka import KafkaOutput
 from rollbus.streams.rewards.contract import RewardFunction
 from rollbus.streams.rewards.registry import BUILT_IN
 from rollbus.streams.scoring import ScoringStage
+from rollbus.streams.settings import StreamSettings
 from rollbus.streams.topics_kafka import ensure_topics, partitions_on_broker
 from tests.builders import make_config, make_episode, make_outcome, make_score, make_tick, make_trajectory
 from tests.services.replay_live import ROOT, frames, records, settings_of, traffic, write_settings
@@ -210,20 +213,39 @@ async def test_while_one_is_being_written_no_other_of_its_name_begins_and_nobody
     assert "deleted replay" in deleted.output
 
 
-async def test_missing_records_stop_it_with_their_offsets_unless_told_to_go_on(settings: Settings) -> None:
-    stream, name = settings.stream_settings(), name_of(settings, "gone")
-    topic = EPISODE_EVENTS.full_name(stream.namespace)
+async def delete_before(stream: StreamSettings, offset: int) -> None:
+    """Delete the first events of partition 0, as retention does."""
     admin = AIOKafkaAdminClient(bootstrap_servers=stream.kafka.bootstrap_servers)
     await admin.start()
     try:
-        await admin.delete_records({TopicPartition(topic, 0): RecordsToDelete(before_offset=40)})
+        place = TopicPartition(EPISODE_EVENTS.full_name(stream.namespace), 0)
+        await admin.delete_records({place: RecordsToDelete(before_offset=offset)})
     finally:
         await admin.close()
+
+
+async def test_missing_records_stop_it_with_their_offsets_unless_told_to_go_on(settings: Settings) -> None:
+    stream, name = settings.stream_settings(), name_of(settings, "gone")
+    await delete_before(stream, 40)
     for start in (Bound(offset=2), Bound(tick=0)):
         with pytest.raises(DataLossError, match=r"episode-events\[0\] \d … 39"):
             await replay_of(settings, name, start=start).run()
     manifest = await replay_of(settings, name, start=Bound(offset=2), allow_missing=True).run()
     assert [(one.partition, one.from_offset, one.to_offset) for one in manifest.missing] == [(0, 2, 40)]
+
+
+async def test_records_that_go_while_they_are_read_are_named(settings: Settings) -> None:
+    stream = settings.stream_settings()
+    found = await resolve(stream, EPISODE_EVENTS, Bound(), Bound())
+    await delete_before(stream, 40)
+
+    async def read() -> None:
+        async with reader(stream) as consumer:
+            for span, place in assign(consumer, stream.namespace, found.ranges).items():
+                await KafkaSource(consumer, place, span).read()
+
+    with pytest.raises(DataLossError, match=r"deleted records before they were read: episode-events\[0\] from 0;"):
+        await read()
 
 
 async def test_ticks_and_times_bound_a_range_alike(settings: Settings) -> None:

@@ -1,10 +1,13 @@
 """The ends of a range as a user writes them, and chains of stages."""
 
 import pytest
+from aiokafka import TopicPartition
 
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.streams.replay.plan import CHAIN, chain_of, check_name
 from rollbus.streams.replay.range import Bound, parse_bound
+from rollbus.streams.replay.range_kafka import AssignedOnce, reader
+from rollbus.streams.settings import StreamSettings
 
 
 @pytest.mark.parametrize(
@@ -49,3 +52,17 @@ def test_stages_must_follow_one_another() -> None:
 def test_a_name_becomes_part_of_topics(name: str) -> None:
     with pytest.raises(ConfigurationError):
         check_name(name)
+
+
+async def test_a_reader_is_assigned_once_since_after_a_second_time_it_may_never_stop(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async def start(consumer: AssignedOnce) -> None:
+        """No broker answers here, and none is asked."""
+
+    monkeypatch.setattr(AssignedOnce, "start", start)
+    async with reader(StreamSettings()) as consumer:
+        consumer.assign([TopicPartition("a", 0)])
+        with pytest.raises(RuntimeError, match="take another reader"):
+            consumer.assign([TopicPartition("a", 0), TopicPartition("a", 1)])
+        assert consumer.assignment() == {TopicPartition("a", 0)}

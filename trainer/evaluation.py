@@ -28,7 +28,10 @@ def evaluation_of(
     seed: int | None = None,
     set_hash: str | None = None,
 ) -> Evaluation:
-    """Return the record of samples by metric, one value per episode; values 0 and 1 are shares (Wilson)."""
+    """Return the record of samples by metric, one value per episode; values 0 and 1 are shares (Wilson).
+
+    A mean of one episode has no interval.
+    """
     lengths = {len(values) for values in samples.values()}
     if len(lengths) != 1 or 0 in lengths:
         raise InvalidRecordError(
@@ -37,7 +40,11 @@ def evaluation_of(
         )
     metrics: dict[str, float] = {}
     for metric, values in samples.items():
-        low, middle, high = share_interval(values) if set(values) <= {0, 1} else mean_interval(values)
+        is_share = set(values) <= {0, 1}
+        if len(values) == 1 and not is_share:
+            metrics[metric] = values[0]
+            continue
+        low, middle, high = share_interval(values) if is_share else mean_interval(values)
         metrics |= {metric: middle, f"{metric}_low": low, f"{metric}_high": high}
     return Evaluation(
         evaluation_id=stable_id(
@@ -82,13 +89,9 @@ def mean_interval(values: Sequence[float]) -> tuple[float, float, float]:
 
 
 def interval_of(evaluation: Evaluation, metric: str) -> tuple[float, float, float]:
-    """Return low, value and high of a metric; without a recorded interval all three are the value."""
-    value = evaluation.metrics[metric]
-    return (
-        evaluation.metrics.get(f"{metric}_low", value),
-        value,
-        evaluation.metrics.get(f"{metric}_high", value),
-    )
+    """Return low, value and high of a metric; without a recorded interval nothing bounds it."""
+    metrics = evaluation.metrics
+    return metrics.get(f"{metric}_low", -math.inf), metrics[metric], metrics.get(f"{metric}_high", math.inf)
 
 
 def difference(after: Evaluation, before: Evaluation, metric: str) -> tuple[float, float, float]:

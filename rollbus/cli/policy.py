@@ -123,11 +123,10 @@ def compare(settings: "Settings", run_id: str | None, before: int, after: int) -
 
 
 def _in_short(evaluation: "Evaluation") -> str:
-    """Return its name, and each metric with its interval."""
-    metrics = evaluation.metrics
-    shown = [
-        f"{name} {value:.3f} [{metrics[f'{name}_low']:.3f}, {metrics[f'{name}_high']:.3f}]"
-        for name, value in metrics.items()
-        if f"{name}_low" in metrics and f"{name}_high" in metrics
-    ]
+    """Return its name, and each metric with its interval if it has one."""
+    metrics, shown = evaluation.metrics, []
+    for name in (name for name in metrics if not name.endswith(("_low", "_high"))):
+        bounds = [metrics.get(f"{name}_{side}") for side in ("low", "high")]
+        interval = "" if None in bounds else f" [{bounds[0]:.3f}, {bounds[1]:.3f}]"
+        shown.append(f"{name} {metrics[name]:.3f}{interval}")
     return f"{evaluation.name}: {', '.join(shown)}"

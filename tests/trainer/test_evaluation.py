@@ -1,5 +1,7 @@
 """Evaluation records: what was measured, with its interval."""
 
+import math
+
 import pytest
 
 from rollbus.schemas.codec import decode, encode
@@ -52,3 +54,14 @@ def test_a_difference_of_shares_has_newcombes_interval() -> None:
     )
     low, value, high = difference(after, before, "win")
     assert (round(low, 4), round(value, 4), round(high, 4)) == (0.0524, 0.2, 0.3339)
+
+
+def test_of_a_single_mean_nothing_is_certain() -> None:
+    """One value has no spread: a width of nothing would call any difference certain."""
+    before, after = (
+        evaluation_of({"reward": [value]}, model="agent", policy_version=version, name="h", now_ms=1)
+        for version, value in ((0, 0.3), (1, 0.4))
+    )
+    assert after.metrics == {"reward": 0.4}
+    low, value, high = difference(after, before, "reward")
+    assert (low, round(value, 9), high) == (-math.inf, 0.1, math.inf)

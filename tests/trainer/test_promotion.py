@@ -51,6 +51,15 @@ def test_measured_again_the_newest_record_counts() -> None:
     assert promoted(measured(0, 0.3), measured(1, 0.9), measured(1, 0.1)) is None
 
 
+def test_certainty_is_not_had_from_one_episode() -> None:
+    one = [
+        evaluation_of({"reward": [value]}, model="agent", policy_version=version, name="held out", now_ms=version)
+        for version, value in ((0, 0.3), (1, 0.9))
+    ]
+    assert promoted(*one) == 1
+    assert promoted(*one, rule=PromotionRule("held out", "reward", certain=True)) is None
+
+
 async def test_the_trainer_serves_a_candidate_once_it_has_passed() -> None:
     world = World()
     world.add_batches(2)

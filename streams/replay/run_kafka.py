@@ -61,7 +61,8 @@ class Replay:
     processes: int | None = 1
     """Processes that read and decide the first input's partitions; None for as many as cores and memory allow."""
     read_configurations: bool = False
-    """Look through the trajectories for the configurations of scoring; else they are those of the settings."""
+    """Look through the trajectories for the configurations of scoring: once a recorded score has another than that of
+    the settings."""
     open_rows: int = 0
     """Most rows that the states held at the end of a round."""
 
@@ -107,9 +108,8 @@ class Replay:
         manifest = self._manifest(found, position)
         async with AsyncExitStack() as stack:
             output = CountingOutput() if lease is None else await self._output(manifest, stack)
-            connected = Connected(
-                settings, plan, self.registry, self.ask, self.follow, self.read_configurations, stack, self.version
-            )
+            look = self.read_configurations or (plan.scores == "anew" and plan.new_scoring is None)
+            connected = Connected(settings, plan, self.registry, self.ask, self.follow, look, stack, self.version)
             passage = Passage(connected, found.ranges, excluded, output, self.watch, self.processes)
             chain = await passage.go()
             self.open_rows = passage.open_rows

@@ -346,10 +346,12 @@ async def test_a_configuration_of_before_the_range_holds_for_what_stands_before_
     await send(stream, EPISODE_EVENTS.name, items)
     await send(stream, SCORES.name, [(score.group_hint.encode(), encode(score))])
     await send_everywhere(stream, encode(make_tick(2)))
-    replay = replay_of(settings, name_of(settings, "held"), start=Bound(offset=2), scores="recorded", new_scoring=None)
-    await replay.run()
-    (found,) = await records(replay.replay_settings, SCORES.name)
-    assert (found.value, found.config_hash, found.error) == (0.5, other.config_hash(), None)
+    for scores in ("recorded", "anew"):
+        name = name_of(settings, "held", scores)
+        replay = replay_of(settings, name, start=Bound(offset=2), scores=scores, new_scoring=None)
+        await replay.run()
+        (found,) = await records(replay.replay_settings, SCORES.name)
+        assert (found.value, found.config_hash, found.error) == (0.5, other.config_hash(), None)
 
 
 async def test_a_deleted_replay_is_gone_with_its_topics(settings: Settings) -> None:

@@ -123,6 +123,12 @@ class ChunkParts:
             self.table.put(key, replace(self.table.rows[key], part=_REFUSED))
         return newest
 
+    def leave(self, chunk: Chunk) -> None:
+        """Forget the parts of a record that is not to be read at all."""
+        if self._parts.has_begun(chunk):
+            self._parts.forget(chunk.digest)
+            self._forget_rows(chunk.digest.hex(), chunk.count)
+
     def expire(self, before_ms: int) -> Iterable[str]:
         """Forget what began before a time; return the digests of records that never became whole, sorted.
 

@@ -6,6 +6,7 @@ Files in reading order:
     rounds            the partitions of a recorded topic, merged by (tick, partition, offset)
     reader, stages    one stage with its states; the stages of a plan
     steps, chain      the stages' own pure steps, one after the other, without Faust; rounds and ticks through them
+    left_out          what is of forgotten episodes
     made, lane        the first input's stages partition by partition, and what they made in one order again
     lane_kafka, lanes_kafka   a lane in a process of its own, and that process as its starter sees it
     processes         how many such processes a replay is worth

@@ -12,6 +12,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
+from rollbus.schemas.chunks import Chunk
 from rollbus.schemas.codec import encode
 from rollbus.schemas.control import ConfigApplied, Tick
 from rollbus.schemas.drops import Drop, DropReason
@@ -22,6 +23,7 @@ from rollbus.schemas.topics import DROPS, RUN_LOG, Topic, topic_of
 from rollbus.schemas.trajectories import Location
 from rollbus.streams.batch import Partition, RawRecord
 from rollbus.streams.processing import read_record
+from rollbus.streams.replay.left_out import LeftOut
 from rollbus.streams.replay.made import Made
 from rollbus.streams.replay.output import Output, Partitioner
 from rollbus.streams.replay.reader import Reader
@@ -69,7 +71,7 @@ class Chain(Steps):
             namespace=namespace,
             app_version=app_version,
         )
-        self._source, self._excluded, self._early = source_namespace, excluded, dict(early or {})
+        self._source, self._left_out, self._early = source_namespace, LeftOut(excluded), dict(early or {})
         self._recorded, self._change, self._before_tick = recorded or Recorded(), change, before_tick
         self._told_excluded: set[str] = set()
         self._unanswered: deque[TrainingBatch] = deque()
@@ -90,7 +92,7 @@ class Chain(Steps):
                 for reader in first:
                     self._dead_letter(reader, raw, place, error)
                 continue
-            if self._excluded and self._is_excluded(partition, incoming):
+            if self._left_out and self._is_left_out(partition, incoming):
                 continue
             if type(incoming.record) is ConfigApplied:
                 changed = self._change(incoming.record)
@@ -197,18 +199,20 @@ class Chain(Steps):
 
     # What goes no further
 
-    def _is_excluded(self, partition: int, incoming: Incoming) -> bool:
+    def _is_left_out(self, partition: int, incoming: Incoming) -> bool:
         """Say whether a record is of a forgotten episode; the first of each leaves a drop."""
-        record = incoming.record
-        ids = (getattr(record, "episode_id", None), getattr(record, "root_episode_id", None))
-        if not self._excluded.intersection(ids):
+        episode = self._left_out.episode(partition, incoming)
+        if episode is None:
             return False
-        if ids[0] not in self._told_excluded:
-            self._told_excluded.add(str(ids[0]))
+        if isinstance(incoming.record, Chunk):
+            for reader in self._first:
+                reader.leave(partition, incoming.record)
+        if episode not in self._told_excluded:
+            self._told_excluded.add(episode)
             state = self._first[0].states[partition]
             drop = Drop(
                 unit="episode",
-                unit_id=str(ids[0]),
+                unit_id=episode,
                 reason=DropReason.EXCLUDED.value,
                 stage=self._first[0].name,
                 detail="on the list of exclusions",

@@ -3,6 +3,7 @@
 from dataclasses import dataclass, field
 from typing import Any
 
+from rollbus.schemas.chunks import Chunk
 from rollbus.schemas.replays import StageDigest
 from rollbus.schemas.topics import Topic
 from rollbus.streams.replay.digest import Digest, ToldDigest, combined
@@ -43,6 +44,15 @@ class Reader:
         digest = self.digests[partition]
         assert isinstance(digest, Digest)
         digest.add(topic, key, record, data)
+
+    def leave(self, partition: int, chunk: Chunk) -> None:
+        """Forget the parts that it was given of a record which turns out not to be read."""
+        self.states[partition].chunks.leave(chunk)
+        self.waiting = [
+            (number, each)
+            for number, each in self.waiting
+            if number != partition or not isinstance(each.record, Chunk) or each.record.digest != chunk.digest
+        ]
 
     def digest(self) -> StageDigest:
         """Return what it made, so far."""

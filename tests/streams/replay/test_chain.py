@@ -10,7 +10,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rollbus.schemas.codec import encode
+from rollbus.schemas.chunks import split
+from rollbus.schemas.codec import decode, encode
 from rollbus.schemas.config import ScoringConfig
 from rollbus.schemas.topics import CLOSED_GROUPS, DROPS, EPISODE_EVENTS, RUN_LOG, SCORES, TRAJECTORIES, Topic
 from rollbus.streams.group_scoring import GroupScoringStage
@@ -176,3 +177,34 @@ async def test_what_is_on_the_list_of_exclusions_comes_out_as_one_drop() -> None
     assert not any(gone.encode() in data for data in rows)
     drops = [data for (topic, _), found in frames.items() for _, data in found if topic == DROPS.name]
     assert sum(b"on the list of exclusions" in data for data in drops) == 1
+
+
+@pytest.mark.parametrize("kind", ["assembly", "scoring"])
+async def test_large_records_of_those_on_the_list_are_left_out_too(kind: str) -> None:
+    past, topic = live(11), INPUTS[kind]
+    gone = past.events[0].episode_id
+    small, large = (recorded(past, topic), [in_parts(source, gone) for source in recorded(past, topic)])
+    found = [
+        await replayed(stages_of(past, kind), sources, partitions=past.broker.partitions, excluded=frozenset({gone}))
+        for sources in (small, large)
+    ]
+    (_, one), (chain, other) = found
+    assert sum(gone.encode() in data for frames in (one, other) for rows in frames.values() for _, data in rows) == 2
+    assert {place: rows for place, rows in one.items() if rows} == {
+        place: rows for place, rows in other.items() if rows
+    }
+    assert not any(reader.states[n].chunks.table.rows for reader in chain._readers for n in range(len(reader.states)))
+
+
+def in_parts(source: ListSource, episode: str) -> ListSource:
+    """The records of an episode split into several, as if each were too large for the topic."""
+    frames = [
+        (raw.key, frame)
+        for raw in source.records
+        for frame in (
+            split(raw.value or b"", limit=120)
+            if getattr(decode(raw.value or b""), "episode_id", None) == episode
+            else [raw.value]
+        )
+    ]
+    return ListSource(source.partition, [Raw(offset, *frame) for offset, frame in enumerate(frames)])

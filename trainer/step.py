@@ -11,8 +11,9 @@ one that was opened at once, in this order; both or neither are there.
 import asyncio
 import logging
 import time
+from collections import Counter
 
-from rollbus.schemas.drops import DropReason
+from rollbus.schemas.drops import Drop, DropReason
 from rollbus.schemas.errors import DataLossError
 from rollbus.schemas.groups import TrainingBatch
 from rollbus.schemas.steps import PolicyState, StepCompleted, StepFailed
@@ -44,13 +45,12 @@ async def train_step(context: StepContext, opened: OpenedStep) -> OpenedStep | N
             " give the run another id, or the backend an empty folder"
         )
     if result is None or result.state == "skipped":
-        following = None
         await _close_skipped(context, opened, result)
-    else:
-        following = await _close_completed(context, opened, result, submitted_s - opened.began_s)
+        return None
+    following = await _close_completed(context, opened, result, submitted_s - opened.began_s)
     logger.info(
-        "step %d run=%s base=%d version=%s batch=%s",
-        *(opened.step, batch.run_id, opened.base, result.version if result else opened.base, batch.batch_hash),
+        "step %d run=%s base=%d version=%d batch=%s",
+        *(opened.step, batch.run_id, opened.base, result.version, batch.batch_hash),
     )
     return following
 
@@ -109,6 +109,12 @@ async def _close_skipped(context: StepContext, opened: OpenedStep, result: Train
         _facts(context, opened), opened.door, result, reason=reason, fallback=DropReason.REJECTED_BY_BACKEND
     )
     await context.publish(publications, next_offset=opened.following.next_offset)
+    batch = opened.following.batch
+    why = Counter(each.record.reason for each in publications if isinstance(each.record, Drop))
+    logger.warning(
+        "step %d run=%s batch=%s trained nothing: %s (%s)",
+        *(opened.step, batch.run_id, batch.batch_hash, reason, ", ".join(f"{n} {each}" for each, n in why.items())),
+    )
 
 
 async def _close_completed(

@@ -10,6 +10,7 @@ import rich.console
 import rich.progress
 import rich.table
 from rich import box
+from rich.pretty import Pretty
 
 PLAIN_WIDTH = 160
 """Columns where nobody's terminal sets them: nothing is cut for whoever reads the file."""
@@ -38,6 +39,11 @@ def show_rows(table: Table, nothing: str) -> None:
         Console().print(table)
     else:
         click.echo(nothing)
+
+
+def show_record(record: Any) -> None:
+    """Print a record field by field: every metric, and of long lists their beginning."""
+    Console().print(Pretty(record, max_length=max(12, len(getattr(record, "metrics", ())))))
 
 
 @contextmanager

@@ -6,7 +6,7 @@ import click
 
 from rollbus.cli.groups import Verbs
 from rollbus.cli.needs import needs_topic
-from rollbus.cli.output import Console, Table, show_rows
+from rollbus.cli.output import Console, Table, show_record, show_rows
 from rollbus.cli.root import with_settings
 from rollbus.cli.trainer import run_option
 
@@ -50,14 +50,12 @@ def list_(settings: "Settings", run_id: str | None) -> None:
 @with_settings
 def show(settings: "Settings", run_id: str | None, version: int) -> None:
     """Show a version: the step that made it, each change of its state and why, how it was measured."""
-    from rich.pretty import pprint
-
     from rollbus.trainer.policy_kafka import show_policy_version
 
     trainer = settings.trainer_settings(run_id)
     needs_topic(settings, "policy-versions")
     for record in show_policy_version(trainer, version):
-        pprint(record, max_length=12)
+        show_record(record)
 
 
 @policy.command()

@@ -111,8 +111,8 @@ def rollbus(ctx: click.Context, config: Path | None, debug: bool) -> None:
     every number lands in ClickHouse.
     """
     ctx.obj = SettingsFile(config)
-    for name in ("urllib3", "clickhouse_connect"):  # they log what they raise, and we say it in words
-        logging.getLogger(name).setLevel(logging.ERROR)
+    for name in ("urllib3", "clickhouse_connect", "aiokafka"):  # they log what they raise, and we say it in words
+        logging.getLogger(name).setLevel(logging.CRITICAL)
 
 
 @dataclass(slots=True)

@@ -8,7 +8,7 @@ import click
 
 from rollbus.cli.groups import Verbs
 from rollbus.cli.needs import needs_topic
-from rollbus.cli.output import Console, Table, show_rows
+from rollbus.cli.output import Console, Table, show_record, show_rows
 from rollbus.cli.root import log_to_stderr, with_settings
 
 if TYPE_CHECKING:
@@ -124,14 +124,12 @@ def steps(settings: "Settings", run_id: str | None, last: int) -> None:
 @with_settings
 def show(settings: "Settings", run_id: str | None, step: int) -> None:
     """Show every record of one step."""
-    from rich.pretty import pprint
-
     from rollbus.trainer.report_kafka import show_step
 
     chosen = settings.trainer_settings(run_id)
     needs_topic(settings, "training-steps")
     for record in show_step(chosen, step):
-        pprint(record, max_length=12)
+        show_record(record)
 
 
 @trainer.command()

@@ -6,7 +6,9 @@ import click
 import pytest
 from click.testing import CliRunner
 
+from rollbus.cli.output import show_record
 from rollbus.cli.root import COMMANDS, rollbus
+from rollbus.schemas.steps import StepCompleted
 
 
 def invoke(*arguments: str, expect: int = 0, **environment: str) -> str:
@@ -94,3 +96,25 @@ def test_the_topology_is_a_mermaid_flowchart() -> None:
 
 def test_saved_questions_are_listed() -> None:
     assert "fate_of_every_trajectory" in invoke("sql", "list", COLUMNS="200")
+
+
+def test_a_record_is_shown_with_every_metric_and_ends_its_line(capsys: pytest.CaptureFixture[str]) -> None:
+    names = [f"metric_{number}" for number in range(30)]
+    show_record(
+        StepCompleted(
+            run_id="main",
+            model="agent",
+            step=1,
+            batch_hash="b",
+            batch_number=0,
+            base_version=0,
+            policy_version=1,
+            trained=(),
+            metrics=dict.fromkeys(names, 1.0),
+            started_at_ms=0,
+            completed_at_ms=1,
+        )
+    )
+    shown = capsys.readouterr().out
+    assert [name for name in names if f"'{name}'" not in shown] == []
+    assert shown.endswith(")\n")

@@ -9,6 +9,9 @@ import logging
 import signal
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from typing import Any
+
+from aiokafka.errors import ProducerFenced
 
 from rollbus.schemas.errors import RollbusError
 from rollbus.trainer.backends.protocol import Backend
@@ -69,6 +72,7 @@ async def _run(settings: TrainerSettings, log: TrainerLog) -> None:
     async with backend_of(settings) as backend:
         trainer = Trainer(log, backend, settings.loop_settings(), validation=validation)
         loop = asyncio.get_running_loop()
+        loop.set_exception_handler(_told_already)
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, trainer.stop)
         try:
@@ -80,6 +84,12 @@ async def _run(settings: TrainerSettings, log: TrainerLog) -> None:
             await log.close()
             for number in (signal.SIGTERM, signal.SIGINT):
                 loop.remove_signal_handler(number)
+
+
+def _told_already(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Say once that another trainer took over: aiokafka leaves the same error in futures that nobody asks."""
+    if not isinstance(context.get("exception"), ProducerFenced):
+        loop.default_exception_handler(context)
 
 
 async def _art_local(model: str, chosen: ArtLocalBackend) -> Backend:

@@ -77,6 +77,7 @@ async def test_a_second_trainer_fences_the_first_which_ends_and_says_so(world: T
     assert status == 1
     assert "FencedError" in errors
     assert "a newer trainer of this model has taken over" in errors
+    assert "never retrieved" not in errors
     await world.wait_for_steps(3)
     await world.check()
 

@@ -257,6 +257,8 @@ class Runner:
     async def _first(self) -> Batch:
         while True:
             while not self._queue:
+                if self._paused:  # for batches that it had had already: none of them has brought it on
+                    self._resume()
                 self._arrived.clear()
                 await self._arrived.wait()
             batch = self._queue.popleft()

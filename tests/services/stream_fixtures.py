@@ -42,7 +42,8 @@ class CountStage:
 
     def step(self, state: CountState, incoming: Incoming) -> Iterable[Outgoing]:
         record = incoming.record
-        time.sleep(self.pause_s)
+        if self.pause_s:
+            time.sleep(self.pause_s)
         if not isinstance(record, ToolCalled):
             return
         count = (state.counts.get(incoming.key) or 0) + 1

@@ -196,6 +196,21 @@ async def test_it_pauses_its_partition_while_batches_wait_and_resumes(broker: Br
         assert broker.told[-1] == ("resume", 0)
 
 
+async def test_a_partition_that_was_paused_for_batches_it_has_had_is_asked_for_again(broker: Broker) -> None:
+    broker.gate = asyncio.Event()
+    async with running(broker) as runner:
+        runner.offer(batch(0, 4))
+        await until(lambda: runner._writing)
+        for start in range(BATCHES_AHEAD):
+            runner.offer(batch(start, start + 1))
+        assert broker.told[-1] == ("pause", 0)
+        broker.gate.set()
+        await until(lambda: broker.told[-1] == ("resume", 0))
+        runner.offer(batch(4, 5))
+        await until(lambda: broker.committed == 5)
+    assert counted(broker) == [f"k:{number}" for number in range(1, 6)]
+
+
 @pytest.mark.parametrize("error", [OSError("gone"), TimeoutError(), UnavailableError("payload"), ValueError("once")])
 async def test_a_failure_throws_all_away_and_goes_on_from_what_is_committed(broker: Broker, error: Exception) -> None:
     async with running(broker) as runner:

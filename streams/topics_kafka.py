@@ -72,6 +72,12 @@ async def partitions_on_broker(settings: StreamSettings, topic: str) -> int:
         return (await _partitions(admin)).get(topic, 0)
 
 
+async def topics_on_broker(settings: StreamSettings) -> frozenset[str]:
+    """Return the full names of all topics that may be seen, whatever their namespace."""
+    async with _admin(settings) as admin:
+        return frozenset(await _partitions(admin))
+
+
 async def delete_topics(settings: StreamSettings, names: Iterable[str]) -> list[str]:
     """Delete those of the topics that exist, and return their names once they are gone."""
     async with _admin(settings) as admin:

@@ -9,13 +9,13 @@ from dataclasses import replace
 
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.replays import ReplayManifest
-from rollbus.schemas.topics import TOPICS
+from rollbus.schemas.topics import REPLAYS, TOPICS
 from rollbus.streams.replay.manifest_kafka import read_manifests, write_manifest
 from rollbus.streams.replay.recorded_kafka import read_whole
 from rollbus.streams.replay.writer_kafka import Written, add_value, end_offsets, values_hash
 from rollbus.streams.settings import StreamSettings
 from rollbus.streams.topics import partitions_of, topic_specs
-from rollbus.streams.topics_kafka import delete_topics, ensure_topics
+from rollbus.streams.topics_kafka import delete_topics, ensure_topics, topics_on_broker
 
 
 async def prepare_topics(source: StreamSettings, own: StreamSettings, manifest: ReplayManifest) -> list[str]:
@@ -28,11 +28,30 @@ async def prepare_topics(source: StreamSettings, own: StreamSettings, manifest: 
         raise ConfigurationError(
             f"there is a replay {manifest.name!r} already; choose another name, or `rollbus replay delete` it"
         )
+    if earlier is None:
+        await _refuse_foreign(source, own, manifest)
     if earlier is None or not _same_bytes(earlier, manifest):
         await forget_topics(own)
     created = await ensure_topics(own)
     await write_manifest(source, manifest)
     return created
+
+
+async def _refuse_foreign(source: StreamSettings, own: StreamSettings, manifest: ReplayManifest) -> None:
+    """Raise ConfigurationError where the topics belong to a replay of another namespace's log.
+
+    They may stand there without any: what began them was killed before it had said so.
+    """
+    names = await topics_on_broker(own)
+    if not any(name.startswith(own.namespace) for name in names):
+        return
+    for name in sorted(names - {REPLAYS.full_name(source.namespace), REPLAYS.full_name(own.namespace)}):
+        if name.endswith(REPLAYS.name):
+            other = source.model_copy(update={"namespace": name.removesuffix(REPLAYS.name)})
+            if manifest.name in await read_manifests(other):
+                raise ConfigurationError(
+                    f"{own.namespace}* is a replay of another log, that of {other.namespace}; choose another name"
+                )
 
 
 async def forget_topics(own: StreamSettings) -> list[str]:

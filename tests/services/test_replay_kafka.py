@@ -213,6 +213,22 @@ async def test_while_one_is_being_written_no_other_of_its_name_begins_and_nobody
     assert "deleted replay" in deleted.output
 
 
+async def test_a_name_that_another_log_has_a_replay_of_is_refused(
+    settings: Settings, kafka: str, tmp_path: Path
+) -> None:
+    name, theirs = name_of(settings, "shared"), "b" + settings.namespace
+    folder = tmp_path / "theirs"
+    folder.mkdir()
+    other = settings_of(write_settings(folder, kafka, theirs))
+    await ensure_topics(other.stream_settings(), all_stages(other))
+    await send_everywhere(other.stream_settings(), encode(make_tick(0)))
+    first = await replay_of(settings, name).run()
+    with pytest.raises(ConfigurationError, match=f"a replay of another log, that of {settings.namespace}"):
+        await replay_of(other, name).run()
+    assert await records(replay_of(settings, name).replay_settings, TRAJECTORIES.name)
+    assert await find_manifest(settings.stream_settings(), name) == first
+
+
 async def delete_before(stream: StreamSettings, offset: int) -> None:
     """Delete the first events of partition 0, as retention does."""
     admin = AIOKafkaAdminClient(bootstrap_servers=stream.kafka.bootstrap_servers)

@@ -30,72 +30,101 @@ WITH
         SELECT cityHash64(unit_id), toUInt32(100000 + indexOf(reasons, reason))
         FROM drops WHERE namespace = {namespace:String} AND unit = 'episode'
     ),
-    -- Events with a drop of their own: they leave the count of their episode.
-    own_drops AS
+    -- Events with a drop of their own, as (episode, what was said): they leave the count of their episode. An array, like
+    -- what was told of episodes below, as ClickHouse works a scalar out once and a table at each place that names it.
     (
-        SELECT
-            told.event_id AS event_id,
-            any(told.episode_key) AS episode_key,
-            max(if(lost.reason = 'duplicate_conflict', 100000, 300000) + indexOf(reasons, lost.reason)) AS said
+        SELECT groupArray((episode_key, said))
         FROM
         (
-            SELECT event_id, episode_key FROM events
-            WHERE namespace = {namespace:String} AND event_id IN
-            (
-                SELECT unit_id FROM drops WHERE namespace = {namespace:String} AND run_id = '' AND unit = 'event'
-            )
-        ) AS told
-        INNER JOIN
-        (
-            SELECT unit_id, reason FROM drops
-            WHERE namespace = {namespace:String} AND run_id = '' AND unit = 'event'
-        ) AS lost ON lost.unit_id = told.event_id
-        GROUP BY told.event_id
-    ),
-    own_facts AS
-    (
-        SELECT own.event_id, toUInt32(greatest(any(own.said), max(whole.said))) AS fact
-        FROM own_drops AS own
-        LEFT JOIN
-        (
-            SELECT episode_key, said FROM episode_said WHERE episode_key IN (SELECT episode_key FROM own_drops)
-        ) AS whole ON whole.episode_key = own.episode_key
-        GROUP BY own.event_id
-    ),
-    -- A part holds an event once, so only an episode with rows in several parts can have an event twice.
-    repeated AS
-    (
-        SELECT episode_key, toInt64(count()) - toInt64(uniqExact(event_id)) AS repeats
-        FROM events
-        WHERE namespace = {namespace:String} AND episode_key IN
-        (
-            SELECT episode_key FROM events WHERE namespace = {namespace:String}
-            GROUP BY episode_key
-            HAVING groupBitOr(_part_index) != groupBitAnd(_part_index)
-        )
-        GROUP BY episode_key
-        HAVING repeats > 0
-    ),
-    episode_facts AS
-    (
-        SELECT fact, toInt64(sum(is_known)) AS episodes, sum(events) AS events
-        FROM
-        (
-            SELECT episode_key, max(said) AS fact, max(known) AS is_known, sum(number) AS events
+            SELECT
+                any(told.episode_key) AS episode_key,
+                toUInt32(max(if(lost.reason = 'duplicate_conflict', 100000, 300000) + indexOf(reasons, lost.reason))) AS said
             FROM
             (
-                SELECT episode_key, said, 1 AS known, toInt64(0) AS number FROM episode_said
-                UNION ALL
-                SELECT episode_key, toUInt32(0), 0, toInt64(count())
-                FROM events WHERE namespace = {namespace:String}
-                GROUP BY episode_key
-                UNION ALL
-                SELECT episode_key, toUInt32(0), 0, -repeats FROM repeated
-                UNION ALL
-                SELECT episode_key, toUInt32(0), 0, toInt64(-1) FROM own_drops
-            )
-            GROUP BY episode_key
+                SELECT event_id, episode_key FROM events
+                WHERE namespace = {namespace:String} AND event_id IN
+                (
+                    SELECT unit_id FROM drops WHERE namespace = {namespace:String} AND run_id = '' AND unit = 'event'
+                )
+            ) AS told
+            INNER JOIN
+            (
+                SELECT unit_id, reason FROM drops
+                WHERE namespace = {namespace:String} AND run_id = '' AND unit = 'event'
+            ) AS lost ON lost.unit_id = told.event_id
+            GROUP BY told.event_id
         )
+    ) AS own,
+    own_drops AS (SELECT each.1 AS episode_key, each.2 AS said FROM (SELECT arrayJoin(own) AS each)),
+    own_facts AS
+    (
+        SELECT toUInt32(greatest(own_drops.said, whole.said)) AS fact, count() AS events
+        FROM own_drops
+        LEFT JOIN
+        (
+            SELECT episode_key, max(said) AS said
+            FROM episode_said
+            WHERE episode_key IN (SELECT episode_key FROM own_drops)
+            GROUP BY episode_key
+        ) AS whole ON whole.episode_key = own_drops.episode_key
+        GROUP BY fact
+    ),
+    -- By fact: episodes, events, and the episodes with events in several parts. A part holds an event once, so only they
+    -- can have an event twice.
+    (
+        SELECT groupArray((fact, episodes, events, spread))
+        FROM
+        (
+            SELECT
+                fact,
+                toInt64(sum(is_known)) AS episodes,
+                toInt64(sum(number)) AS events,
+                groupArrayIf(episode_key, in_parts) AS spread
+            FROM
+            (
+                SELECT
+                    episode_key,
+                    max(said) AS fact,
+                    max(known) AS is_known,
+                    sum(number) AS number,
+                    max(in_parts) AS in_parts
+                FROM
+                (
+                    SELECT episode_key, said, true AS known, toInt64(0) AS number, false AS in_parts FROM episode_said
+                    UNION ALL
+                    SELECT episode_key, toUInt32(0), false, toInt64(count()),
+                        groupBitOr(_part_index) != groupBitAnd(_part_index)
+                    FROM events WHERE namespace = {namespace:String}
+                    GROUP BY episode_key
+                    UNION ALL
+                    SELECT episode_key, toUInt32(0), false, toInt64(-1), false FROM own_drops
+                )
+                GROUP BY episode_key
+            )
+            GROUP BY fact
+        )
+    ) AS told_of_episodes,
+    episode_facts AS
+    (
+        SELECT each.1 AS fact, each.2 AS episodes, each.3 AS events FROM (SELECT arrayJoin(told_of_episodes) AS each)
+    ),
+    spread AS
+    (
+        SELECT each.1 AS fact, arrayJoin(each.4) AS episode_key
+        FROM (SELECT arrayJoin(told_of_episodes) AS each)
+    ),
+    repeated AS
+    (
+        SELECT spread.fact AS fact, toInt64(sum(twice.repeats)) AS events
+        FROM
+        (
+            SELECT episode_key, count() - uniqExact(event_id) AS repeats
+            FROM events
+            WHERE namespace = {namespace:String} AND episode_key IN (SELECT episode_key FROM spread)
+            GROUP BY episode_key
+            HAVING repeats > 0
+        ) AS twice
+        INNER JOIN spread ON spread.episode_key = twice.episode_key
         GROUP BY fact
     ),
     trajectory_facts AS
@@ -172,7 +201,9 @@ FROM
         SELECT each.1 AS unit, fact, false AS final, each.2 AS units
         FROM (SELECT fact, arrayJoin([('event', events), ('episode', episodes)]) AS each FROM episode_facts)
         UNION ALL
-        SELECT 'event', fact, false, toInt64(count()) FROM own_facts GROUP BY fact
+        SELECT 'event', fact, false, toInt64(events) FROM own_facts
+        UNION ALL
+        SELECT 'event', fact, false, -events FROM repeated
         UNION ALL
         SELECT 'trajectory', fact, final, toInt64(count()) FROM trajectory_facts GROUP BY fact, final
         UNION ALL

@@ -9,12 +9,11 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Protocol
 
-from rollbus.schemas.codec import encode
 from rollbus.schemas.topics import DEAD_LETTERS, Topic
 from rollbus.schemas.trajectories import Trajectory
 from rollbus.streams.replay.chain import Chain
 from rollbus.streams.replay.digest import NOWHERE, ToldDigest
-from rollbus.streams.replay.made import Made
+from rollbus.streams.replay.made import Made, head_of
 from rollbus.streams.replay.reader import Reader
 from rollbus.streams.replay.rounds import Piece, Round, Source, merged
 from rollbus.streams.scoring import header
@@ -101,7 +100,7 @@ class Lane(Chain):
             answers = await self._ask_all([trajectory for _, trajectory in whole])
         for (place, trajectory), said in zip(whole, answers, strict=True):
             told = None if said is None else tuple((name, one.value, one.error) for name, one in said.items())
-            made[place] = made[place]._replace(head=encode(header(trajectory, NOWHERE)), answers=told)
+            made[place] = made[place]._replace(head=head_of(header(trajectory, NOWHERE)), answers=told)
         return made
 
     def _place(self, reader: Reader, topic: Topic, name: str, record: Any, data: bytes) -> None:

@@ -12,7 +12,6 @@ from rollbus.schemas.config import RewardConfig, ScoringConfig
 from rollbus.schemas.control import ConfigApplied
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.ids import canonical_json
-from rollbus.schemas.making import copier
 from rollbus.schemas.topics import TRAJECTORIES
 from rollbus.schemas.trajectories import RewardRevised, Score, Trajectory
 from rollbus.streams.replay.made import Headed
@@ -25,9 +24,6 @@ from rollbus.streams.stage import Incoming, Outgoing
 
 ASKS_A_MODEL = frozenset({"judge", "judge_relative"})
 """Types of reward functions that ask another model."""
-
-
-_placed = copier(Score, Score, "location")
 
 
 class OtherConfigurationError(Exception):
@@ -55,11 +51,7 @@ class HeadedScoring(ScoringStage):
 
     def _header_of(self, incoming: Incoming) -> Score:
         record = incoming.record
-        return (
-            _placed(record.header, location=incoming.location)
-            if isinstance(record, Headed)
-            else super()._header_of(incoming)
-        )
+        return record.header(incoming.location) if isinstance(record, Headed) else super()._header_of(incoming)
 
     def _step(self, state: ScoringState, incoming: Incoming, answer: Mapping[str, Answer]) -> Iterator[Outgoing]:
         record = incoming.record

@@ -26,12 +26,13 @@ async def run(bootstrap_servers: str, namespace: str, what: str, dry: str, proce
     """Replay the whole topic; print what it took from the first record on."""
     prepare_process()
     warm_up()
-    start, began, cpu, records = time.monotonic(), 0.0, 0.0, 0
+    start, began, cpu, own, records = time.monotonic(), None, 0.0, 0.0, 0
 
     def count(offsets: int, read: int, size: int) -> None:
-        nonlocal records, began, cpu
-        if not records:
-            began, cpu = time.monotonic(), time.process_time() + of_children()
+        nonlocal records, began, cpu, own
+        if began is None:
+            began, own = time.monotonic(), time.process_time()
+            cpu = own + of_children()
         records += read
 
     plan = ReplayPlan(
@@ -48,11 +49,13 @@ async def run(bootstrap_servers: str, namespace: str, what: str, dry: str, proce
     made = settings(bootstrap_servers, namespace)
     replay = Replay(made, plan, registry=BUILT_IN, watch=Watch(progress=count), processes=int(processes))
     await replay.run(dry_run=dry == "dry")
+    assert began is not None
     others = resource.getrusage(resource.RUSAGE_CHILDREN)
     result = {
         "records": records,
         "seconds": time.monotonic() - began,
         "cpu_seconds": time.process_time() - cpu + others.ru_utime + others.ru_stime,
+        "own_cpu_seconds": time.process_time() - own,
         "start_seconds": began - start,
         "resident_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
         "lane_mb": others.ru_maxrss // 1024,
@@ -63,8 +66,8 @@ async def run(bootstrap_servers: str, namespace: str, what: str, dry: str, proce
 
 def of_children() -> float:
     """Return the CPU time of the processes started so far, which are still at work."""
-    children = Path(f"/proc/self/task/{os.getpid()}/children")
-    stats = [Path(f"/proc/{pid}/stat").read_text() for pid in children.read_text().split()]
+    threads = Path("/proc/self/task").glob("*/children")
+    stats = [Path(f"/proc/{pid}/stat").read_text() for each in threads for pid in each.read_text().split()]
     ticks = sum(int(field) for stat in stats for field in stat.rpartition(")")[2].split()[11:13])
     return ticks / os.sysconf("SC_CLK_TCK")
 

@@ -33,6 +33,10 @@ class MadePiece:
     partition: int
     made: Sequence[Made]
 
+    def size(self) -> int:
+        """Return about how many bytes it is."""
+        return _size(self.made)
+
 
 @dataclass(frozen=True, slots=True)
 class MadeRound:
@@ -43,6 +47,10 @@ class MadeRound:
     made: tuple[tuple[int, Sequence[Made]], ...]
     open_rows: int | None = None
     """How many rows the states hold; None where nobody looked."""
+
+    def size(self) -> int:
+        """Return about how many bytes it is."""
+        return len(self.data) + sum(_size(made) for _, made in self.made)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,8 +63,16 @@ class MadeAll:
     """By stage, partition to digest."""
     open_rows: int
 
+    def size(self) -> int:
+        """Return nothing: it is small, and nothing follows it."""
+        return 0
+
 
 Message = MadePiece | MadeRound | MadeAll
+
+
+def _size(made: Sequence[Made]) -> int:
+    return sum(len(one.data) for one in made)
 
 
 class Lane(Chain):

@@ -10,6 +10,7 @@ import signal
 import struct
 import sys
 import threading
+import time
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
 from dataclasses import dataclass
@@ -21,7 +22,7 @@ from rollbus.schemas.trajectories import Trajectory
 from rollbus.streams.output_kafka import partition_of
 from rollbus.streams.process import prepare_process
 from rollbus.streams.replay.digest import NOWHERE
-from rollbus.streams.replay.lane import Answers, Lane
+from rollbus.streams.replay.lane import Answers, Lane, Message
 from rollbus.streams.replay.output import CountingOutput
 from rollbus.streams.replay.plan import ReplayPlan
 from rollbus.streams.replay.range_kafka import reader
@@ -34,6 +35,10 @@ from rollbus.streams.settings import StreamSettings
 from rollbus.streams.stage import Incoming
 
 LENGTH = struct.Struct(">I")
+FRAME_BYTES = 1024 * 1024
+"""Of what was made, written at once: to write, to read and to wait for a turn of a loop cost the same for any size."""
+FRAME_S = 0.5
+"""How long at most what was made waits for more, where reward functions take their time."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,26 +68,54 @@ class Failed:
 
 async def work(job: Job, pipe: BinaryIO) -> None:
     """Read the partitions to the ends of their ranges and write what was made of them."""
-    seen = [0, 0, 0]
-
-    def count(*more: int) -> None:
-        for place, number in enumerate(more):
-            seen[place] += number
-
+    frames = _Frames(pipe)
     async with AsyncExitStack() as stack:
         consumer = await stack.enter_async_context(reader(job.settings))
         places = assign(consumer, job.settings.namespace, job.ranges)
-        sources = [KafkaSource(consumer, place, span, count) for span, place in places.items()]
+        sources = [KafkaSource(consumer, place, span, frames.count) for span, place in places.items()]
         lane = await _lane(job)
-        writing: asyncio.Future[None] | None = None
+        await frames.begin()
         async for message in lane.run(sources):
-            data = pickle.dumps((tuple(seen), message), protocol=pickle.HIGHEST_PROTOCOL)
-            seen[:] = [0, 0, 0]
-            if writing is not None:
-                await writing
-            writing = asyncio.ensure_future(asyncio.to_thread(_write, pipe, data))
-        if writing is not None:
-            await writing
+            await frames.add(message)
+        await frames.end()
+
+
+class _Frames:
+    """Messages on their way into the pipe, many at once; the next ones are made while some are written."""
+
+    def __init__(self, pipe: BinaryIO) -> None:
+        self._pipe = pipe
+        self._messages: list[Message] = []
+        self._seen, self._bytes, self._began_s = [0, 0, 0], 0, time.monotonic()
+        self._writing: asyncio.Future[None] | None = None
+
+    def count(self, *more: int) -> None:
+        """Take note of what was read: offsets, records, bytes."""
+        self._seen = [have + new for have, new in zip(self._seen, more, strict=True)]
+
+    async def begin(self) -> None:
+        """Say that reading begins."""
+        await self._send()
+
+    async def add(self, message: Message) -> None:
+        """Take a message, and write what waits if it is much or has waited long."""
+        self._messages.append(message)
+        self._bytes += message.size()
+        if self._bytes >= FRAME_BYTES or time.monotonic() - self._began_s >= FRAME_S:
+            await self._send()
+
+    async def end(self) -> None:
+        """Write what waits, and return once all is written."""
+        await self._send()
+        assert self._writing is not None
+        await self._writing
+
+    async def _send(self) -> None:
+        if self._writing is not None:
+            await self._writing
+        data = pickle.dumps((self._seen, self._messages), protocol=pickle.HIGHEST_PROTOCOL)
+        self._messages, self._seen, self._bytes, self._began_s = [], [0, 0, 0], 0, time.monotonic()
+        self._writing = asyncio.ensure_future(asyncio.to_thread(_write, self._pipe, data))
 
 
 async def _lane(job: Job) -> Lane:
@@ -133,7 +166,7 @@ def main() -> None:
         prepare_process()
         asyncio.run(work(job, pipe))
     except RollbusError as error:
-        _write(pipe, pickle.dumps(((0, 0, 0), Failed(type(error).__name__, str(error)))))
+        _write(pipe, pickle.dumps(((0, 0, 0), [Failed(type(error).__name__, str(error))])))
 
 
 def _end_with_starter() -> None:

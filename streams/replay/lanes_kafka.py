@@ -1,12 +1,18 @@
-"""Lanes in processes of their own, as the process that puts their work in order sees them: started, read, ended."""
+"""Lanes in processes of their own, as the process that puts their work in order sees them: started, read, ended.
+
+What a lane has made is read ahead of its turn by a thread, whole frames at once and a few at most.
+"""
 
 import asyncio
 import fcntl
 import pickle
 import signal
+import subprocess
 import sys
+from collections import deque
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
-from typing import Any
+from typing import Any, BinaryIO
 
 from rollbus.schemas import errors
 from rollbus.schemas.errors import RollbusError, UnavailableError
@@ -15,10 +21,10 @@ from rollbus.streams.replay.lane import Message
 from rollbus.streams.replay.lane_kafka import LENGTH, Failed, Job
 from rollbus.streams.replay.source_kafka import Progress
 
-AHEAD_BYTES = 8 * 1024 * 1024
-"""How far a lane may be ahead of its turn: half of what is read from it before it has to wait."""
+AHEAD_FRAMES = 4
+"""How far a lane may be ahead of its turn before it has to wait: frames of a megabyte."""
 PIPE_BYTES = 1024 * 1024
-"""Linux' most for a pipe; with its default of 64 kB a lane would wait for each turn of our loop."""
+"""Linux' most for a pipe; with its default of 64 kB a lane would wait for its reader many times a frame."""
 _F_SETPIPE_SZ = getattr(fcntl, "F_SETPIPE_SZ", None)
 
 
@@ -28,36 +34,32 @@ class LaneProcess:
     def __init__(self, job: Job, progress: Progress) -> None:
         self.partitions = [one.partition for one in job.ranges]
         self._job, self._progress = job, progress
-        self._process: asyncio.subprocess.Process | None = None
+        self._process: subprocess.Popen[bytes] | None = None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="lane")
+        self._ahead: deque[asyncio.Future[bytes | None]] = deque()
+        self._messages: deque[Any] = deque()
+        """Of the frame that is read."""
 
     async def start(self) -> None:
         """Start the process and give it its job."""
-        self._process = process = await asyncio.create_subprocess_exec(
-            *(sys.executable, "-c", f"from {lane_kafka.__name__} import main; main()"),
-            stdin=asyncio.subprocess.PIPE,
-            stdout=asyncio.subprocess.PIPE,
-            limit=AHEAD_BYTES,
-        )
-        assert process.stdin is not None
-        _widen(process.stdout)
-        process.stdin.write(pickle.dumps(self._job))
-        with suppress(ConnectionError):  # what it died of is told by the first read
-            await process.stdin.drain()
+        self._process = await self._in_thread(self._started)
+        while len(self._ahead) < AHEAD_FRAMES:
+            self._ahead.append(self._in_thread(self._frame))
 
     async def read(self) -> Message:
         """Return what was made next; raises what the lane has met, UnavailableError where it has ended otherwise."""
-        process = self._process
-        assert process is not None
-        assert process.stdout is not None
-        try:
-            (size,) = LENGTH.unpack(await process.stdout.readexactly(LENGTH.size))
-            seen, message = pickle.loads(await process.stdout.readexactly(size))
-        except asyncio.IncompleteReadError:
-            raise UnavailableError(self._ended(await process.wait())) from None
+        while not self._messages:
+            frame = await self._ahead.popleft()
+            if frame is None:
+                raise UnavailableError(self._ended(await self._in_thread(self._wait)))
+            self._ahead.append(self._in_thread(self._frame))
+            seen, messages = pickle.loads(frame)
+            self._messages.extend(messages)
+            self._progress(*seen)
+        message = self._messages.popleft()
         if isinstance(message, Failed):
             kind: type[RollbusError] = getattr(errors, message.error, UnavailableError)
             raise kind(message.text)
-        self._progress(*seen)
         found: Message = message
         return found
 
@@ -65,11 +67,44 @@ class LaneProcess:
         """End it, wherever it is."""
         process = self._process
         if process is not None:
-            if process.stdin is not None:
-                process.stdin.close()
-            with suppress(ProcessLookupError):
-                process.kill()
-            await process.wait()
+            process.kill()
+            await self._in_thread(self._wait)  # behind the reads, which have come to the pipe's end
+            for pipe in (process.stdin, process.stdout):
+                with suppress(OSError):  # what it was not given any more
+                    _there(pipe).close()
+        self._thread.shutdown()
+
+    def _in_thread(self, call: Any) -> Any:
+        return asyncio.get_running_loop().run_in_executor(self._thread, call)
+
+    # In the thread
+
+    def _started(self) -> subprocess.Popen[bytes]:
+        process = subprocess.Popen(
+            [sys.executable, "-c", f"from {lane_kafka.__name__} import main; main()"],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+        )
+        _widen(_there(process.stdout))
+        with suppress(OSError):  # what it died of is told by the first read
+            _there(process.stdin).write(pickle.dumps(self._job))
+            _there(process.stdin).flush()
+        return process
+
+    def _frame(self) -> bytes | None:
+        """Return the next frame; None at the end."""
+        assert self._process is not None
+        pipe = _there(self._process.stdout)
+        length = pipe.read(LENGTH.size)
+        if len(length) < LENGTH.size:
+            return None
+        (size,) = LENGTH.unpack(length)
+        frame = pipe.read(size)
+        return frame if len(frame) == size else None
+
+    def _wait(self) -> int:
+        assert self._process is not None
+        return self._process.wait()
 
     def _ended(self, status: int) -> str:
         how = f"was ended by {signal.Signals(-status).name}" if status < 0 else f"ended with status {status}"
@@ -80,9 +115,13 @@ class LaneProcess:
         )
 
 
-def _widen(pipe: Any) -> None:
-    transport = getattr(pipe, "_transport", None)
-    raw = transport.get_extra_info("pipe") if transport is not None else None
-    if raw is not None and _F_SETPIPE_SZ is not None:
+def _there(pipe: Any) -> BinaryIO:
+    assert pipe is not None
+    found: BinaryIO = pipe
+    return found
+
+
+def _widen(pipe: BinaryIO) -> None:
+    if _F_SETPIPE_SZ is not None:
         with suppress(OSError):  # it is only slower
-            fcntl.fcntl(raw.fileno(), _F_SETPIPE_SZ, PIPE_BYTES)
+            fcntl.fcntl(pipe.fileno(), _F_SETPIPE_SZ, PIPE_BYTES)

@@ -100,7 +100,7 @@ class Passage:
         async for each in joined(lanes):
             if isinstance(each, MadePiece):
                 await chain.made_piece(each.made)
-                await asyncio.sleep(0)  # the other lanes' pipes are read meanwhile
+                await asyncio.sleep(0)  # what else is on its way goes on meanwhile
             elif isinstance(each, MadeAll):
                 elsewhere.take(each)
             else:

@@ -25,19 +25,22 @@ MAX_SESSION_TIMEOUT_S = 3600.0
 """As a server's default_session_timeout and max_session_timeout."""
 
 READONLY_USER = "readonly"
+READONLY_AT_ONCE = 4
+"""Statements of the read-only user that run at a time."""
+READONLY_MEMORY_BYTES = 2_000_000_000
+"""Of all of them together. The engine knows one user only, so each has its part; every saved question over a million
+trajectories takes less than that."""
 READONLY_LIMITS = {
     "max_execution_time": "30",
     "max_result_rows": "1000000",
     "max_rows_to_read": "1000000000",
     "max_result_bytes": "1000000000",
-    "max_memory_usage": "2000000000",
+    "max_memory_usage": str(READONLY_MEMORY_BYTES // READONLY_AT_ONCE),
     "max_temporary_data_on_disk_size_for_query": "1000000000",
 }
-"""A question gone wrong ends with an error before it takes the machine."""
+"""Of one statement: a question gone wrong ends with an error before it takes the machine."""
 READONLY_BYTES = 1_048_576
 """Of a request's body, plain: four times the longest statement, with room for its parameters."""
-READONLY_AT_ONCE = 4
-"""Statements of the read-only user that run at a time: the limits hold for each, the memory is of all."""
 READONLY_SEND_S = 60.0
 """In which a long answer must have been taken: who stands still would keep a place that others wait for."""
 

@@ -96,7 +96,7 @@ def test_what_is_not_served_says_so(parameters: dict[str, str], code: int) -> No
     assert caught.value.code == code
 
 
-@pytest.mark.parametrize("value", ["9" * 5000, "٣", "-1", "0", "", "1e3", "2000000001"])
+@pytest.mark.parametrize("value", ["9" * 5000, "٣", "-1", "0", "", "1e3", "500000001"])
 def test_what_is_no_tighter_limit_is_left_to_the_engine_to_refuse(value: str) -> None:
     assert lowered_limits(parse(body=b"SELECT 1", max_memory_usage=value)) == {}
     assert lowered_limits(parse(body=b"SELECT 1", max_memory_usage="1000")) == {"max_memory_usage": "1000"}

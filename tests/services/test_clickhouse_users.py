@@ -132,6 +132,7 @@ def test_a_second_statement_is_not_run(reader: Client, second: str) -> None:
         "SELECT number FROM numbers(20000000) FORMAT Null",
         "SELECT repeat('x', 1000000) FROM numbers(100000) FORMAT JSON",
         "SELECT length(arraySort(groupArray(sipHash64(number)))) FROM numbers(900000000)",
+        "SELECT length(groupArray(number)) FROM numbers(45000000)",
     ],
 )
 def test_a_question_gone_wrong_ends_before_it_takes_the_machine(reader: Client, statement: str) -> None:

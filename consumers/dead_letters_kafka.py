@@ -13,7 +13,6 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import KafkaError
 
 from rollbus.consumers.dead_letters import Copy, copies, frames
-from rollbus.schemas import chunks
 from rollbus.schemas.attempts import origin_of
 from rollbus.schemas.codec import decode
 from rollbus.schemas.drops import DeadLetter
@@ -111,15 +110,9 @@ async def _records(kafka: KafkaConnection, starts: Mapping[TopicPartition, int])
 
 def _letter(data: bytes | None, joiner: Joiner[None]) -> DeadLetter | None:
     """Return the letter that a record is, or that its last chunk completes."""
-    if data is None:
-        return None
     try:
-        if chunks.is_chunk(data):
-            whole = joiner.add(chunks.parse(data), None)
-            if whole is None:
-                return None
-            data = whole.data
-        letter = decode(data)
+        data = joiner.whole(data or b"", None)
+        letter = decode(data) if data else None
     except RecordError:
         return None  # a letter that cannot be read is no reason not to show the others
     return letter if isinstance(letter, DeadLetter) else None

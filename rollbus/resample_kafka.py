@@ -12,7 +12,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
 
 from rollbus.resample import Resampler
-from rollbus.schemas.chunks import MAX_CHUNKS, is_chunk, parse
+from rollbus.schemas.chunks import MAX_CHUNKS
 from rollbus.schemas.codec import decode
 from rollbus.schemas.errors import RecordError
 from rollbus.schemas.groups import ResampleRequested
@@ -86,10 +86,8 @@ class Requests:
                 return record
 
     def _read(self, data: bytes, offset: int) -> Any:
-        if not is_chunk(data):
-            return decode(data)
-        whole = self._parts.add(parse(data), offset)
+        whole = self._parts.whole(data, offset)
         for digest, begun in self._parts:
             if begun.place < offset - MAX_CHUNKS:  # its other parts were read by somebody who has ended
                 self._parts.forget(digest)
-        return decode(whole.data) if whole else None
+        return decode(whole) if whole is not None else None

@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from rollbus.schemas.chunks import Chunk, join
+from rollbus.schemas.chunks import Chunk, is_chunk, join, parse
 from rollbus.schemas.errors import UndecodableError
 
 P = TypeVar("P")
@@ -74,6 +74,16 @@ class Joiner(Generic[P]):
             return None
         self.forget(chunk.digest)
         return Whole(join(entry.parts, chunk.digest), entry.place)
+
+    def whole(self, value: bytes, place: P) -> bytes | None:
+        """Return a record's bytes as they are, of a chunk those that it completes; None while parts are missing.
+
+        Raises UndecodableError for a broken chunk.
+        """
+        if not is_chunk(value):
+            return value
+        found = self.add(parse(value), place)
+        return found.data if found is not None else None
 
     def forget(self, digest: bytes) -> None:
         """Give a record up."""

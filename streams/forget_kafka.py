@@ -9,10 +9,10 @@ from contextlib import aclosing
 
 from aiokafka.errors import KafkaError
 
-from rollbus.schemas.chunks import is_chunk
 from rollbus.schemas.codec import decode, encode, record_name
 from rollbus.schemas.errors import RecordError
 from rollbus.schemas.events import EpisodeStarted, Excluded
+from rollbus.schemas.joining import Joiner
 from rollbus.schemas.steps import StepCompleted
 from rollbus.schemas.topics import EPISODE_EVENTS, EXCLUSIONS, TRAINING_STEPS
 from rollbus.streams.forget import Search
@@ -29,16 +29,16 @@ PORTION = 5_000
 
 async def search_log(settings: StreamSettings, search: Search, progress: Callable[[int], None]) -> None:
     """Let the search look at every episode start that the log still has; `progress` is told of records read."""
-    count = 0
+    count, joiner = 0, Joiner[None]()
     async with aclosing(read_whole(settings, EPISODE_EVENTS)) as found:
         async for raw in found:
             count += 1
             if count % 1_000 == 0:
                 progress(1_000)
-            if raw.value is None or is_chunk(raw.value) or record_name(raw.value) != EpisodeStarted.__name__:
-                continue
             try:
-                search.look(decode(raw.value))
+                data = joiner.whole(raw.value or b"", None)
+                if data and record_name(data) == EpisodeStarted.__name__:
+                    search.look(decode(data))
             except RecordError:
                 continue  # assembly has made a dead letter of it
     progress(count % 1_000)

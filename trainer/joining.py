@@ -1,7 +1,6 @@
 """Frames of a partition, in order → whole records: passes records through and joins those that came in chunks."""
 
 from rollbus.schemas import joining
-from rollbus.schemas.chunks import is_chunk, parse
 
 MAX_OPEN = 64
 """Records in parts at a time; an older one whose rest never came is given up."""
@@ -15,10 +14,8 @@ class Joiner:
 
     def add(self, data: bytes) -> bytes | None:
         """Return a whole record's bytes, or None while parts are missing; raises UndecodableError for a broken one."""
-        if not is_chunk(data):
-            return data
-        whole = self._parts.add(parse(data), None)
+        whole = self._parts.whole(data, None)
         if len(self._parts) > MAX_OPEN:
             oldest, _ = next(iter(self._parts))
             self._parts.forget(oldest)
-        return whole.data if whole is not None else None
+        return whole

@@ -15,7 +15,6 @@ from rollbus.harness.evaluation_models import IntermediateStep
 from rollbus.harness.transcripts import logprobs_with_tokens
 from rollbus.producers import EventSink, MemorySink, Outbound, Recorder, init
 from rollbus.schemas import codec
-from rollbus.schemas.chunks import is_chunk, parse
 from rollbus.schemas.events import Event, Message, ToolCalled, TurnRecorded
 from rollbus.schemas.joining import Joiner
 from rollbus.schemas.tokens import decode_logprobs, decode_token_ids
@@ -89,12 +88,8 @@ class _Tee:
         await self._inner.close()
 
     def _keep(self, known: list[Event], value: bytes) -> None:
-        if is_chunk(value):
-            whole = self._parts.add(parse(value), None)
-            if whole is None:
-                return
-            value = whole.data
-        event: Any = codec.decode(value)
+        whole = self._parts.whole(value, None)
+        event: Any = codec.decode(whole) if whole is not None else None
         if isinstance(event, Event):
             known.append(event)
 

@@ -12,7 +12,7 @@ from typing import Any
 
 from aiokafka import TopicPartition
 
-from rollbus.schemas.chunks import is_chunk, parse
+from rollbus.schemas.chunks import is_chunk
 from rollbus.schemas.codec import decode, record_name
 from rollbus.schemas.config import RunConfig
 from rollbus.schemas.control import ConfigApplied, RunCommand, Tick
@@ -52,6 +52,7 @@ class RecordedScores:
         """Read ranges of `scores`, one for each partition in order."""
         self._sources = sources
         self._ahead: list[dict[ScoreKey, Score]] = [{} for _ in sources]
+        self._parts: list[Joiner[None]] = [Joiner() for _ in sources]
         self._found: OrderedDict[ScoreKey, Score] = OrderedDict()
 
     async def find(self, hint: str, trajectory_id: str, revision: int) -> Score | None:
@@ -66,7 +67,7 @@ class RecordedScores:
             if not records:
                 return None
             for raw in records:
-                score = _decoded(raw.value, frozenset({Score.__name__}))
+                score = _decoded(_whole(self._parts[number], raw.value), frozenset({Score.__name__}))
                 if isinstance(score, Score):
                     ahead.setdefault((score.trajectory_id, score.revision), score)
         found = self._found[key] = ahead.pop(key)
@@ -129,11 +130,7 @@ async def find_judged(settings: StreamSettings, runs: Sequence[RunConfig]) -> Fi
     for topic in (RUN_LOG, DROPS):
         async with aclosing(read_whole(settings, topic)) as records:
             async for raw in records:
-                data = raw.value
-                if data is not None and is_chunk(data):
-                    whole = joiner.add(parse(data), None)
-                    data = whole.data if whole else None
-                note_judged(_decoded(data, JUDGED), asked, found)
+                note_judged(_decoded(_whole(joiner, raw.value), JUDGED), asked, found)
 
     async def find(group_id: str) -> Group | Drop | None:
         return found.get(group_id)
@@ -188,6 +185,14 @@ async def read_rewards(settings: StreamSettings, ranges: Sequence[ReplayRange]) 
                         incoming = Incoming(record, record.root_episode_id, at, raw.value or b"")
                         found.setdefault(record.episode_id, []).append(incoming)
     return found
+
+
+def _whole(joiner: Joiner[None], value: bytes | None) -> bytes | None:
+    """Return a record's bytes once all are there; None too for parts that make no record."""
+    try:
+        return joiner.whole(value or b"", None)
+    except RecordError:
+        return None
 
 
 def _decoded(data: bytes | None, names: frozenset[str]) -> Any:

@@ -38,6 +38,12 @@ def test_a_repeated_part_does_not_count_twice() -> None:
     assert not joiner.has(second)
 
 
+def test_bytes_that_are_no_chunk_are_a_whole_record_and_the_last_chunk_gives_its_own() -> None:
+    joiner = Joiner[None]()
+    assert joiner.whole(b"plain", None) == b"plain"
+    assert [joiner.whole(frame, None) for frame in split(b"x" * 61, limit=60)] == [None, None, b"x" * 61]
+
+
 def test_a_part_that_contradicts_the_first_is_refused_and_the_record_still_comes() -> None:
     chunks = parts_of(b"x" * 61)
     joiner = Joiner[str]()

@@ -7,7 +7,6 @@ from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
-from rollbus.schemas.chunks import is_chunk, parse
 from rollbus.schemas.codec import decode, encode
 from rollbus.schemas.drops import Drop
 from rollbus.schemas.events import ToolCalled
@@ -116,18 +115,11 @@ async def read_topic(settings: StreamSettings, topic: str, partitions: int | Non
         joiner = Joiner[None]()
         while any([await consumer.position(place) < ends[place] for place in places]):
             for place, records in (await consumer.getmany(timeout_ms=200)).items():
-                wholes = (_whole(joiner, record.value) for record in records)
+                wholes = (joiner.whole(record.value, None) for record in records)
                 found[place].extend(decode(whole) for whole in wholes if whole is not None)
         return [record for place in places for record in found[place]]
     finally:
         await consumer.stop()
-
-
-def _whole(joiner: Joiner[None], value: bytes) -> bytes | None:
-    if not is_chunk(value):
-        return value
-    whole = joiner.add(parse(value), None)
-    return whole.data if whole else None
 
 
 async def read_drops(settings: StreamSettings) -> list[Drop]:

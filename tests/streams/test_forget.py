@@ -1,11 +1,20 @@
 """Who is forgotten: episodes by label or id, with their sub-agents; open state and open groups let them go."""
 
+from collections.abc import AsyncIterator
+
+import pytest
+
+from rollbus.schemas.chunks import split
+from rollbus.schemas.codec import encode
 from rollbus.schemas.config import AssemblyConfig, GroupingConfig, RunConfig, ScoringConfig
-from rollbus.schemas.topics import DROPS, EPISODE_EVENTS, RUN_LOG, TRAJECTORIES
+from rollbus.schemas.topics import DROPS, EPISODE_EVENTS, RUN_LOG, TRAJECTORIES, Topic
+from rollbus.streams import forget_kafka
 from rollbus.streams.flow import Flow
 from rollbus.streams.forget import Episode, Search, exclusions
+from rollbus.streams.settings import StreamSettings
 from rollbus.streams.stages import namespace_stages, run_stages
 from tests.builders import START_MS, make_episode, make_started, make_tick
+from tests.streams.test_transaction_parts import Raw
 
 RUN = RunConfig(grouping=GroupingConfig(group_size=2, window_ms=60_000))
 
@@ -66,3 +75,17 @@ async def test_an_open_group_loses_the_member() -> None:
     groups = [record for record in flow.records(RUN_LOG) if hasattr(record, "members")]
     assert [sorted(member.episode_id for member in group.members) for group in groups] == [["e2", "e3"]]
     assert [drop.reason for drop in flow.records(DROPS)] == ["excluded"]
+
+
+async def test_an_episode_whose_start_came_in_chunks_is_found_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    large = encode(make_started("a", labels={"user": "ann", "notes": "n" * 3_000}))
+    values = [None, b"not ours", *split(large, limit=1_000), encode(make_started("b", labels={"user": "ann"}))]
+
+    async def read_whole(settings: StreamSettings, topic: Topic) -> AsyncIterator[Raw]:
+        for offset, value in enumerate(values):
+            yield Raw(offset, value)
+
+    monkeypatch.setattr(forget_kafka, "read_whole", read_whole)
+    found = Search({"user": "ann"})
+    await forget_kafka.search_log(StreamSettings(), found, lambda count: None)
+    assert [each.episode_id for each in found.found()] == ["a", "b"]

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import Any
 
+from rollbus.schemas.chunks import split
 from rollbus.schemas.codec import decode, encode
 from rollbus.schemas.config import AssemblyConfig, BatchingConfig, GroupingConfig, RunConfig, ScoringConfig
 from rollbus.schemas.control import ConfigApplied, Tick
@@ -183,6 +184,14 @@ async def test_a_score_is_found_by_trajectory_and_revision_and_none_is_mistaken_
     assert await known.find("hint", "t1", 0) == first  # a second component asks for the same
     assert await known.find("hint", "t1", 2) is None
     assert await known.find("hint", "t3", 0) is None
+
+
+async def test_a_score_in_chunks_is_found() -> None:
+    frames = split(encode(make_score("t1", 0.5, labels={"notes": "n" * 1_500})), limit=500)
+    known = RecordedScores([ListSource(0, [Raw(i, b"k", frame) for i, frame in enumerate(frames)], 1)])
+    found = await known.find("hint", "t1", 0)
+    assert found is not None
+    assert found.value == 0.5
 
 
 async def test_of_a_score_that_stands_twice_the_first_holds() -> None:

@@ -51,6 +51,10 @@ class Ledger:
     closed_steps: int = 0
     """Number of the last completed or skipped step; the next is one more."""
     open_step: OpenStep | None = None
+    attempts: int = 0
+    """Of the next step: the number of the last one that was started, or that failed before it could be."""
+    under_way: bool = False
+    """Whether that attempt was started, and has not failed by the log."""
     done: dict[str, int] = field(default_factory=dict)
     """Batch hash → step."""
     completed: int = 0
@@ -67,8 +71,15 @@ class Ledger:
             return
         elif isinstance(record, StepStarted):
             self._start(record)
+        elif isinstance(record, StepFailed):
+            self._fail(record)
         elif isinstance(record, StepCompleted | StepSkipped):
             self._close(record)
+
+    @property
+    def attempt(self) -> int:
+        """Number of the attempt that fails if one fails now."""
+        return self.attempts if self.under_way else self.attempts + 1
 
     def decide(self, batch: TrainingBatch) -> AlreadyDone | RunStep:
         """Say what to do with the batch; raises DataLossError where the ledger and the batch cannot both be right."""
@@ -78,17 +89,22 @@ class Ledger:
             raise DataLossError(f"no policy version of model {self.model!r} is on record, so step 1 has no base")
         opened = self.open_step
         if opened is None:
-            return RunStep(self.closed_steps + 1, 1, base, ask_journal=False)
+            return RunStep(self.closed_steps + 1, self.attempts + 1, base, ask_journal=False)
         if opened.batch_hash != batch.batch_hash:
             raise DataLossError(
                 f"step {opened.step} of run {self.run_id!r} was started with batch {opened.batch_hash}, but next is "
                 f"batch {batch.number} ({batch.batch_hash}); the offset was moved past an open step: move it back"
             )
-        return RunStep(opened.step, opened.attempt + 1, base, ask_journal=True)
+        return RunStep(opened.step, self.attempts + 1, base, ask_journal=True)
 
     def _start(self, record: StepStarted) -> None:
         self._check_number(record.step, "started")
         self.open_step = OpenStep(record.step, record.attempt, record.batch_hash, record.base_version)
+        self.attempts, self.under_way = record.attempt, True
+
+    def _fail(self, record: StepFailed) -> None:
+        if record.step == self.closed_steps + 1:
+            self.attempts, self.under_way = max(self.attempts, record.attempt), False
 
     def _close(self, record: StepCompleted | StepSkipped) -> None:
         if self.done.get(record.batch_hash) == record.step:
@@ -97,6 +113,7 @@ class Ledger:
         self.closed_steps = record.step
         self.done[record.batch_hash] = record.step
         self.open_step = None
+        self.attempts, self.under_way = 0, False
         if isinstance(record, StepCompleted):
             self.completed += 1
             self.last_completed = record

@@ -62,7 +62,7 @@ async def record_failure(context: StepContext, batch: TrainingBatch, failure: St
         run_id=batch.run_id,
         model=batch.model,
         step=opened.step if opened else context.ledger.closed_steps + 1,
-        attempt=opened.attempt if opened else 1,
+        attempt=context.ledger.attempt,
         batch_hash=batch.batch_hash,
         batch_number=batch.number,
         base_version=opened.base_version if opened else context.ledger.lineage.head or 0,

@@ -16,10 +16,25 @@ from rollbus.schemas.groups import StepOutcome
 from rollbus.schemas.steps import PolicyVersion, StepCompleted, StepFailed, StepSkipped, StepStarted
 from rollbus.schemas.topics import BATCHES, POLICY_VERSIONS, RUN_LOG, SCORES, TRAINING_STEPS
 from rollbus.trainer.backends.memory import MemoryBackend
+from rollbus.trainer.backends.protocol import Versions
 from rollbus.trainer.log_memory import MemoryLog
 from rollbus.trainer.loop import Trainer
 from tests.builders import make_score, make_version
 from tests.trainer.scenario import World, check_exactly_once, make_batch
+
+
+class AwayAfter(MemoryBackend):
+    """Says once which versions there are, at the start, and then nothing more."""
+
+    def __init__(self, answers: int) -> None:
+        super().__init__()
+        self.answers = answers
+
+    async def versions(self) -> Versions:
+        self.answers -= 1
+        if self.answers < 0:
+            raise UnavailableError("no answer")
+        return await super().versions()
 
 
 async def test_each_batch_becomes_one_step_with_its_version_and_outcome() -> None:
@@ -131,6 +146,20 @@ async def test_a_failed_step_is_tried_again_three_times_with_pauses_and_then_sto
     ]
     assert world.pauses == [1.0, 5.0, 25.0]
     assert not world.steps()
+
+
+async def test_attempts_that_fail_before_they_can_start_are_counted_too() -> None:
+    world = World()
+    world.add_batches(1)
+    with pytest.raises(RunStoppedError):
+        await world.trainer(backend=AwayAfter(1), retry_pauses_s=(0, 0)).run(until_idle=True)
+    with pytest.raises(RunStoppedError):
+        await world.trainer(backend=AwayAfter(1), retry_pauses_s=(0,)).run(until_idle=True)
+    failed = [each for each in world.records(TRAINING_STEPS) if isinstance(each, StepFailed)]
+    assert [(each.step, each.attempt) for each in failed] == [(1, 1), (1, 2), (1, 3), (1, 4), (1, 5)]
+    await world.trainer().run(until_idle=True)
+    started = [each for each in world.records(TRAINING_STEPS) if isinstance(each, StepStarted)]
+    assert [(each.step, each.attempt) for each in started] == [(1, 6)]
 
 
 async def test_after_a_run_stopped_a_new_start_takes_up_the_same_step() -> None:

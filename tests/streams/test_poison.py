@@ -1,6 +1,9 @@
 """A hundred thousand records that no producer of ours sends: none ends a stage, each is taken or a dead letter."""
 
+import hashlib
 import logging
+import random
+import struct
 from collections import Counter
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
@@ -8,6 +11,7 @@ from typing import Any
 
 import pytest
 
+from rollbus.schemas.chunks import CHUNK_MARKER
 from rollbus.schemas.codec import decode
 from rollbus.schemas.config import (
     AssemblyConfig,
@@ -27,10 +31,12 @@ from rollbus.streams.processing import StagePartition
 from rollbus.streams.rewards.contract import RewardFunction
 from rollbus.streams.stages import AnyStage, namespace_stages, run_stages
 from tests.builders import make_trajectory
-from tests.streams.poison import fuzzed
+from tests.streams.poison import fuzzed, mutated
 
 COUNT = 15_000
 """Of each of the seven stages."""
+CHUNKED = 1_500
+"""Of each again, in two chunks."""
 BATCH = 250
 RUN = RunConfig(
     grouping=GroupingConfig(group_size=2, rewards=(RewardConfig(type="places", name="places", attempts=1),)),
@@ -86,6 +92,35 @@ async def test_no_record_ends_a_stage(stage: AnyStage, caplog: pytest.LogCapture
     for key, value in rows.items():
         restored.restore(key, value)
     await restored.process([Raw(COUNT, records[0].value)])
+
+
+@pytest.mark.parametrize("stage", STAGES, ids=lambda stage: stage.name)
+async def test_no_record_in_chunks_ends_a_stage_and_a_letter_holds_all_of_it(
+    stage: AnyStage, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.ERROR)
+    chance = random.Random(stage.name)
+    work = StagePartition(stage, Partition(f"n.{stage.input.name}", 0), app_version="1")
+    poison = [value for value in fuzzed(stage.input, CHUNKED, seed=2) if len(value) > 1]
+    frames = [frame for value in poison for frame in in_chunks(value)]
+    spoiled = {number: mutated([frames[number]], chance) for number in chance.sample(range(len(frames)), CHUNKED // 10)}
+    raws = [Raw(number, spoiled.get(number, frame), key=b"main") for number, frame in enumerate(frames)]
+    letters: list[DeadLetter] = []
+    for start in range(0, len(raws), BATCH):
+        processed = await work.process(raws[start : start + BATCH])
+        outputs = [decode(output.value) for output in processed.outputs if output.value[:2] == b"\xc3\x01"]
+        letters += [record for record in outputs if isinstance(record, DeadLetter)]
+    whole = {value for number, value in enumerate(poison) if not {2 * number, 2 * number + 1} & spoiled.keys()}
+    undecodable = {value for value in whole if not _decodes(value)}
+    assert undecodable
+    assert undecodable <= {letter.value for letter in letters}
+
+
+def in_chunks(value: bytes) -> list[bytes]:
+    """Return the two frames of a record, however small it is."""
+    digest, half = hashlib.sha256(value).digest(), len(value) // 2
+    heads = [struct.pack(">2s32sHH", CHUNK_MARKER, digest, index, 2) for index in range(2)]
+    return [heads[0] + value[:half], heads[1] + value[half:]]
 
 
 def _decodes(value: bytes | None) -> bool:

@@ -26,6 +26,10 @@ from rollbus.schemas.errors import RejectedError, ServiceError, UnavailableError
 
 EXPECTED = re.compile(r" Expected one of: .*(?=\(SYNTAX_ERROR\))", re.DOTALL)
 """What the server's parser would have taken instead: two kilobytes for a letter left out."""
+SCOPE = re.compile(r"[.:]? [Ii]n scope .*?(?=\s\([A-Z_0-9]+\) \(version)", re.DOTALL)
+"""The statement around a mistake: of a filter, all that we put around it."""
+WRAPPING = re.compile(r"\AReceived ClickHouse exception, code: \d+, server response: | \(for url \S+\)\Z")
+"""What the client adds: the code once more, and the address that we name ourselves."""
 PASSING_CODES = frozenset(
     {
         3,  # UNEXPECTED_END_OF_FILE
@@ -192,4 +196,4 @@ def _said(error: Exception) -> str:
         return (
             "it cannot be reached; does it run (`rollbus status`), and are `clickhouse: host:` and `port:` its address?"
         )
-    return EXPECTED.sub("", text)
+    return SCOPE.sub("", EXPECTED.sub("", WRAPPING.sub("", text)))

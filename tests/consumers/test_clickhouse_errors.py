@@ -1,5 +1,7 @@
 """What ClickHouse and its client say is passed on without what hides it."""
 
+import pytest
+
 from rollbus.consumers.clickhouse.client_clickhouse import _said
 
 
@@ -19,3 +21,14 @@ def test_a_mistake_in_a_statement_is_shown_without_all_that_could_have_stood_the
     assert "Maybe you meant: SELECT." in said
     assert "Expected one of" not in said
     assert said.endswith("(SYNTAX_ERROR) (version 26.9)")
+
+
+@pytest.mark.parametrize("scope", ["`nope`. In scope ", "`nope`: In scope ", "`nope`: in scope "])
+def test_a_mistake_in_a_filter_is_shown_without_the_statement_around_it(scope: str) -> None:
+    answer = (
+        "Received ClickHouse exception, code: 47, server response: Code: 47. DB::Exception: Unknown identifier "
+        f"{scope}SELECT a, (SELECT 1) FROM (SELECT 2) WHERE nope. {'x' * 3000} (UNKNOWN_IDENTIFIER) (version 26.9.2.1) "
+        "(for url http://127.0.0.1:8123)"
+    )
+    expected = "Code: 47. DB::Exception: Unknown identifier `nope` (UNKNOWN_IDENTIFIER) (version 26.9.2.1)"
+    assert _said(ValueError(answer)) == expected

@@ -77,9 +77,13 @@ class Resampler:
         """Wait until another attempt may begin."""
         await self._slots.acquire()
 
-    def begin(self, request: ResampleRequested) -> None:
-        """Make an attempt in the background, in the room that was waited for."""
-        task = asyncio.create_task(self._make(request), name=f"attempt {request.episode_id}")
+    def begin(self, request: ResampleRequested, written_ms: int | None = None) -> None:
+        """Make an attempt in the background, in the room that was waited for.
+
+        `written_ms` is when the request was written, by the wall clock; its own times are of the stream, which lags
+        behind after an outage. Without it the two are taken to be one.
+        """
+        task = asyncio.create_task(self._make(request, written_ms), name=f"attempt {request.episode_id}")
         self._tasks.add(task)
         task.add_done_callback(self._ended)
 
@@ -95,8 +99,9 @@ class Resampler:
         self._tasks.discard(task)
         self._slots.release()
 
-    async def _make(self, request: ResampleRequested) -> None:
-        if self._clock_ms() > request.useful_until_ms:
+    async def _make(self, request: ResampleRequested, written_ms: int | None) -> None:
+        since_ms = request.requested_at_ms if written_ms is None else written_ms
+        if self._clock_ms() - since_ms > request.useful_until_ms - request.requested_at_ms:
             self.counts["too_late"] += 1
             logger.info("attempt %s is too late for its group", request.episode_id)
             return

@@ -6,7 +6,7 @@ by a process that ended, and an attempt is made at most once.
 
 import asyncio
 import logging
-from typing import Any
+from typing import Any, NamedTuple
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
@@ -47,16 +47,24 @@ async def resample(settings: StreamSettings, run_id: str, resampler: Resampler, 
         await consumer.start()
         while not stop.is_set():
             await resampler.room()
-            request = await requests.next(stopping)
-            if request is None:
+            taken = await requests.next(stopping)
+            if taken is None:
                 return
-            resampler.begin(request)
+            resampler.begin(taken.request, taken.written_ms)
     except (KafkaError, OSError) as error:
         raise settings.kafka.unavailable(error) from error
     finally:
         stopping.cancel()
         await stop_quietly(consumer.stop)
         await resampler.finish()
+
+
+class Taken(NamedTuple):
+    """A request that was marked as taken."""
+
+    request: ResampleRequested
+    written_ms: int
+    """By the worker's clock."""
 
 
 class Requests:
@@ -67,7 +75,7 @@ class Requests:
         self._parts = Joiner[int]()
         """The topic has one partition, so this is in its order."""
 
-    async def next(self, stopping: asyncio.Task[bool]) -> ResampleRequested | None:
+    async def next(self, stopping: asyncio.Task[bool]) -> Taken | None:
         """Return the next request of the run; None once told to stop."""
         while True:
             reading = asyncio.create_task(self._consumer.getone())
@@ -83,7 +91,7 @@ class Requests:
                 logger.warning("a request at offset %d cannot be read: %s", found.offset, error)
                 continue
             if isinstance(record, ResampleRequested) and record.run_id == self._run_id:
-                return record
+                return Taken(record, found.timestamp)
 
     def _read(self, data: bytes, offset: int) -> Any:
         whole = self._parts.whole(data, offset)

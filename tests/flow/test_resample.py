@@ -198,6 +198,19 @@ async def test_what_comes_too_late_for_its_group_is_not_made() -> None:
     assert not [record for record in sink.records() if isinstance(record, Event)]
 
 
+@pytest.mark.parametrize(("now_ms", "counts"), [(5_010, {"made": 1}), (5_011, {"too_late": 1})])
+async def test_too_late_counts_from_when_the_request_was_written_since_the_stream_may_lag(
+    now_ms: int, counts: dict[str, int]
+) -> None:
+    recorder = init(sink=MemorySink())
+    resampler = Resampler(lambda attempt: None, recorder, clock_ms=lambda: now_ms)
+    await resampler.room()
+    resampler.begin(request(), written_ms=5_000)
+    await resampler.finish()
+    await asyncio.to_thread(recorder.close)
+    assert resampler.counts == counts
+
+
 async def test_only_so_many_attempts_run_at_once() -> None:
     running, most = 0, 0
 

@@ -11,6 +11,8 @@ from rollbus.schemas.codec import encode
 from rollbus.schemas.events import Message
 from rollbus.schemas.groups import ResampleRequested
 
+WRITTEN_MS = 5_000
+
 
 @dataclass(slots=True)
 class Fetched:
@@ -26,7 +28,8 @@ class Fetched:
         if self.offset == len(self.values):
             self.over.set()
             await asyncio.Event().wait()
-        return SimpleNamespace(topic="t", partition=0, offset=self.offset, value=self.values[self.offset])
+        value = self.values[self.offset]
+        return SimpleNamespace(topic="t", partition=0, offset=self.offset, value=value, timestamp=WRITTEN_MS)
 
     async def commit(self, offsets: dict[Any, int]) -> None:
         self.committed += offsets.values()
@@ -43,7 +46,8 @@ async def taken(consumer: Fetched) -> list[ResampleRequested]:
     stopping, requests = asyncio.create_task(consumer.over.wait()), Requests(consumer, "main")
     found = []
     while (each := await requests.next(stopping)) is not None:
-        found.append(each)
+        assert each.written_ms == WRITTEN_MS
+        found.append(each.request)
     return found
 
 

@@ -102,11 +102,12 @@ class GroupScoringStage:
     async def answer(self, state: GroupScoringState, incoming: Sequence[Incoming]) -> Sequence[Verdict]:
         """Ask about each group of the run that has not been judged."""
         state.fresh()
-        slots = asyncio.Semaphore(state.config.value.grouping.rewards_concurrency)
+        concurrency = state.config.value.grouping.rewards_concurrency
+        slots, groups = asyncio.Semaphore(concurrency), asyncio.Semaphore(concurrency)
         questions = self._questions(state, state.wholes(incoming))
         if all(self._asker.is_quick(reward) for question in questions if question for reward in question[0].rewards):
             return [await self._verdict(question, slots) for question in questions]
-        return await asyncio.gather(*(self._verdict(question, slots) for question in questions))
+        return await asyncio.gather(*(self._in_turn(question, slots, groups) for question in questions))
 
     def step(self, state: GroupScoringState, incoming: Incoming, answer: Verdict) -> list[Outgoing]:
         """Write down a group with its verdict."""
@@ -157,6 +158,11 @@ class GroupScoringStage:
         return group.run_id != self._run_id or state.seen.get(group.group_id) is not None
 
     # Asking
+
+    async def _in_turn(self, question: Question | None, slots: asyncio.Semaphore, groups: asyncio.Semaphore) -> Verdict:
+        """Fetch no more groups' trajectories at once than may be asked about: a batch has hundreds."""
+        async with groups:
+            return await self._verdict(question, slots)
 
     async def _verdict(self, question: Question | None, slots: asyncio.Semaphore) -> Verdict:
         if question is None:

@@ -273,3 +273,27 @@ def test_a_run_that_asks_for_no_such_reward_has_no_such_stage() -> None:
         "group-scoring.main",
         "curriculum.main",
     ]
+
+
+def test_no_more_groups_hold_their_trajectories_than_may_be_asked_about() -> None:
+    held, most = 0, 0
+
+    class Counted(Texts):
+        async def fetch(self, locations: Collection[Location]) -> Mapping[Location, Trajectory]:
+            nonlocal held, most
+            held += 1
+            most = max(most, held)
+            await asyncio.sleep(0)
+            return await super().fetch(locations)
+
+    async def grades(group: Sequence[Trajectory], context: RewardContext) -> list[float | None]:
+        nonlocal held
+        await asyncio.sleep(0)
+        held -= 1
+        return [float(place) for place in range(len(group))]
+
+    registry = {**BUILT_IN, "grades": RewardFunction(grades, per="group")}
+    run = run_with(component("grades", timeout_s=60.0), rewards_concurrency=2)
+    stepper = Stepper(GroupScoringStage(run, registry=registry, payload=Counted(*TEXTS)))
+    found = stepper.outputs([closed(f"g{number}") for number in range(20)])
+    assert (len(found), most) == (20, 2)

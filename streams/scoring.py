@@ -22,7 +22,7 @@ from rollbus.streams.deadlines import Deadlines
 from rollbus.streams.rewards.contract import Ask
 from rollbus.streams.rewards.registry import BUILT_IN, Registry, check, reward_version
 from rollbus.streams.rows import KEPT, Kept
-from rollbus.streams.scoring_answers import Answer, Asker, combined
+from rollbus.streams.scoring_answers import RETRY_S, Answer, Asker, combined
 from rollbus.streams.stage import Incoming, Outgoing
 from rollbus.streams.stage_state import Applied, StageState, misplaced, parse
 from rollbus.streams.state import Table
@@ -93,13 +93,14 @@ class ScoringStage:
         keep_ms: int,
         registry: Registry = BUILT_IN,
         ask: Ask | None = None,
+        retry_s: float = RETRY_S,
     ) -> None:
         """Raise ConfigurationError for a reward that nobody registered; `keep_ms` is assembly's late horizon
         until its configuration is in the log.
         """
         check(registry, config.rewards, "trajectory")
         self._config, self._keep_ms, self._registry = config, keep_ms, registry
-        self._asker = Asker(registry, ask)
+        self._asker = Asker(registry, ask, retry_s=retry_s)
         self._versions: dict[str, str] = {}
         """Reward version by configuration hash."""
 

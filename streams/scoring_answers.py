@@ -21,7 +21,8 @@ from rollbus.streams.threads import Threads
 
 MAX_ERROR_CHARACTERS = 2_000
 """Of what stands in a score about a component that failed: an error may hold all that the function was given."""
-_RETRY_S = 0.1
+RETRY_S = 0.1
+"""Half of the first pause before a function that gave no answer is called again; each pause is twice the last."""
 Subject = Trajectory | Sequence[Trajectory]
 """What a function is over."""
 
@@ -40,8 +41,9 @@ class Answer:
 class Asker:
     """Calls reward functions with a bound on how many are in flight."""
 
-    def __init__(self, registry: Registry, ask: Ask | None = None) -> None:
-        self._registry, self._ask = registry, ask
+    def __init__(self, registry: Registry, ask: Ask | None = None, *, retry_s: float = RETRY_S) -> None:
+        """With a `retry_s` of 0 whatever failed is called again at once: for functions that wait for nobody."""
+        self._registry, self._ask, self._retry_s = registry, ask, retry_s
         self._threads = Threads("reward")
         self._left: set[asyncio.Task[Answer]] = set()
         """Calls that were given up and have not ended."""
@@ -80,7 +82,7 @@ class Asker:
         answer = Answer(error="never asked")
         for attempt in range(reward.attempts):
             if attempt:
-                await asyncio.sleep(_RETRY_S * 2**attempt)
+                await asyncio.sleep(self._retry_s * 2**attempt)
             async with slots:
                 answer = await self._attempt(function, subject, context, reward.timeout_s)
             if answer.error is None:

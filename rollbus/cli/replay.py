@@ -89,9 +89,14 @@ def _run(settings: "Settings", *, dry_run: bool, diff: str | None, processes: in
     plan = plan_of(settings, dry_run=dry_run, **chosen)
     console = Console(stderr=True)
     prepare_process()
-    with ProgressLine(console) as line:
-        found = replay_of(settings, plan, chosen["reward"], watch=line.watch(), processes=processes)
-        manifest = asyncio.run(found.run(dry_run=dry_run))
+    try:
+        with ProgressLine(console) as line:
+            found = replay_of(settings, plan, chosen["reward"], watch=line.watch(), processes=processes)
+            manifest = asyncio.run(found.run(dry_run=dry_run))
+    except KeyboardInterrupt:
+        if not dry_run:
+            console.print(f"replay {plan.name!r} counts for nothing as it is; the same command goes on where it was")
+        raise
     show_manifest(manifest, dry_run=dry_run)
     console.print(f"{line.records:,} records in {line.seconds:.1f} s; at most {found.open_rows:,} rows were open")
     if diff:

@@ -151,4 +151,4 @@ class Connected:
         if plan.scores == "recorded":
             return RecordedScoring(HeadedScoring(config, keep_ms=keep_ms, registry=self.registry), scores.find)
         registry = offline(self.registry, config.rewards, plan.scoring.rewards, scores.find)
-        return HeadedScoring(config, keep_ms=keep_ms, registry=registry)
+        return HeadedScoring(config, keep_ms=keep_ms, registry=registry, retry_s=0)  # it asks nobody

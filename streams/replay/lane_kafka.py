@@ -140,7 +140,7 @@ async def _lane(job: Job) -> Lane:
 
 def asking(plan: ReplayPlan, registry: Registry) -> Any:
     """Return what asks the plan's reward functions about trajectories."""
-    stage = ScoringStage(plan.scoring_config, keep_ms=0, registry=registry)
+    stage = ScoringStage(plan.scoring_config, keep_ms=0, registry=registry, retry_s=0)  # it asks nobody
 
     async def ask_all(trajectories: Sequence[Trajectory]) -> Sequence[Answers]:
         questions = [Incoming(each, each.group_hint, NOWHERE, b"") for each in trajectories]

@@ -230,6 +230,27 @@ def test_a_function_is_tried_again_as_often_as_configured() -> None:
     assert Stepper(stage).feed(make_trajectory())[0].value == 1.0
 
 
+@pytest.mark.parametrize(("retry_s", "pauses"), [(0.001, [0.002, 0.004]), (0, [0, 0])])
+def test_a_replay_does_not_wait_for_a_function_that_waits_for_nobody(
+    retry_s: float, pauses: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without that each of a log's failures cost a second."""
+    paused: list[float] = []
+
+    async def pause(seconds: float) -> None:
+        paused.append(seconds)
+
+    def wrong(trajectory: Trajectory, context: RewardContext) -> float:
+        raise KeyError("no such label")
+
+    stage = ScoringStage(ScoringConfig(rewards=(RewardConfig(type="wrong"),)), keep_ms=1, retry_s=retry_s,
+                         registry={**BUILT_IN, "wrong": RewardFunction(wrong)})  # fmt: skip
+    with monkeypatch.context() as patched:
+        patched.setattr("rollbus.streams.scoring_answers.asyncio.sleep", pause)
+        found = Stepper(stage).feed(make_trajectory())
+    assert (found[0].outcome, paused) == ("failed", pauses)
+
+
 def test_calls_in_flight_are_bounded() -> None:
     running, most = 0, 0
 

@@ -15,6 +15,7 @@ from rollbus.trainer.ledger import Ledger
 from rollbus.trainer.log import Publication
 from rollbus.trainer.promotion import Promotion, find_promotion
 from rollbus.trainer.step_context import LoopSettings, StepContext
+from rollbus.trainer.taking_over import folded
 from rollbus.trainer.validating import Validating, Validation
 from rollbus.trainer.waiting import Stop
 
@@ -106,10 +107,16 @@ class BetweenSteps:
         return pause_for(found, self._settings.run_id)
 
     async def _promote_what_passed(self, context: StepContext) -> None:
-        rule, lineage = self._settings.promote_if, context.ledger.lineage
+        """Decide twice, then by the log as it is now: an operator may have served another, or rolled back, meanwhile."""
+        rule = self._settings.promote_if
         if rule is None:
             return
-        found = find_promotion(await context.log.evaluations(), lineage, rule)
+        evaluations = await context.log.evaluations()
+        found = find_promotion(evaluations, context.ledger.lineage, rule)
+        if found is None or found.version in self._refused:
+            return
+        context.ledger = await folded(context.log, self._settings)
+        found = find_promotion(evaluations, context.ledger.lineage, rule)
         if found is not None and found.version not in self._refused:
             await self._promote(context, found)
 

@@ -17,7 +17,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
-from rollbus.schemas.errors import ConfigurationError, RunStoppedError, UnavailableError
+from rollbus.schemas.errors import ConfigurationError, FencedError, RunStoppedError, UnavailableError
 from rollbus.schemas.groups import TrainingBatch
 from rollbus.trainer.backends.protocol import Backend, Capabilities, TrainResult
 from rollbus.trainer.between_steps import BetweenSteps
@@ -159,8 +159,10 @@ class Trainer:
             elif until_idle:
                 await self._between.look(self._context, to_the_end=True)
                 return
-            elif paused:
-                await self._stop.pause(PAUSED_LOOK_S)
+            else:
+                await self._check_in_charge()
+                if paused:
+                    await self._stop.pause(PAUSED_LOOK_S)
 
     async def _handle(self, following: NextBatch, opened: OpenedStep | None = None) -> OpenedStep | None:
         """Bring one batch to its outcome; a failed attempt is written down and tried again after a growing pause.
@@ -213,6 +215,16 @@ class Trainer:
         if head != ledger.lineage.head:
             self._context.ledger = await folded(self._log, self._settings)
         return head
+
+    async def _check_in_charge(self) -> None:
+        """FencedError where a rollback moved the head meanwhile; the broker itself tells only who writes."""
+        head = self.ledger.lineage.head
+        await self._follow_operator()
+        if self.ledger.lineage.head != head:
+            raise FencedError(
+                f"model {self._settings.model!r} is trained on from version {self.ledger.lineage.head} and no longer "
+                f"from {head}: a rollback or another trainer took over; start this trainer again to go on from there"
+            )
 
     def _check_batch_model(self, batch: TrainingBatch) -> None:
         if batch.model != self._settings.model:

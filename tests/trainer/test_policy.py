@@ -1,5 +1,6 @@
 """An operator's rollback and promotion: what is recorded, who is fenced, and where training goes on."""
 
+import asyncio
 from dataclasses import replace
 from typing import Any
 
@@ -50,6 +51,18 @@ async def test_a_running_trainer_is_fenced_by_a_rollback() -> None:
     await rolled_back(world, 0)
     with pytest.raises(FencedError):
         await log.publish((), next_offset=1)
+
+
+async def test_an_idle_trainer_ends_with_the_rollback_that_fenced_it() -> None:
+    """It would otherwise end with its next batch only, and whoever waits to start it again would wait for that."""
+    world = World()
+    world.add_batches(2)
+    running = asyncio.create_task(world.trainer(batch_wait_s=0.001).run())
+    while len(world.steps()) < 2:  # noqa: ASYNC110 - nothing tells
+        await asyncio.sleep(0.001)
+    await rolled_back(world, 1)
+    with pytest.raises(FencedError, match=r"from version 1 .* start this trainer again"):
+        await asyncio.wait_for(running, 30)
 
 
 async def test_a_rollback_closes_the_open_step_first_and_gives_it_up_too() -> None:

@@ -1,11 +1,16 @@
 """The gate between training and serving: what was measured and is no worse is served, all else waits."""
 
+from collections.abc import Awaitable, Callable
+
 from rollbus.schemas.steps import Evaluation
-from rollbus.schemas.topics import EVALUATIONS
+from rollbus.schemas.topics import EVALUATIONS, POLICY_VERSIONS
 from rollbus.trainer.evaluation import evaluation_of
 from rollbus.trainer.lineage import Lineage
+from rollbus.trainer.log import NextBatch
+from rollbus.trainer.log_memory import MemoryLog
+from rollbus.trainer.policy import roll_back
 from rollbus.trainer.promotion import PromotionRule, find_promotion
-from tests.builders import make_version
+from tests.builders import START_MS, make_version
 from tests.trainer.scenario import World
 
 RULE = PromotionRule("held out", "reward")
@@ -73,4 +78,50 @@ async def test_the_trainer_serves_a_candidate_once_it_has_passed() -> None:
     assert (await world.backend.versions()).serving == 1
     assert (trainer.ledger.lineage.serving, trainer.ledger.lineage.head) == (1, 2)
     await world.trainer(**settings).run(until_idle=True)
+    assert (await world.backend.versions()).serving == 1
+
+
+class Meddled(MemoryLog):
+    """Lets an operator act once the trainer has found nothing more to train."""
+
+    def __init__(self, world: World, operator: Callable[[], Awaitable[None]]) -> None:
+        super().__init__(world.broker, run_id="main", model="agent")
+        self._operator: Callable[[], Awaitable[None]] | None = operator
+
+    async def next_batch(self, timeout_s: float, *, settle_broken: bool = True) -> NextBatch | None:
+        found = await super().next_batch(timeout_s, settle_broken=settle_broken)
+        if found is None and self._operator is not None:
+            self._operator, operator = None, self._operator
+            await operator()
+        return found
+
+
+async def test_what_an_operator_served_meanwhile_is_what_a_candidate_must_beat() -> None:
+    """Version 2 is better than 0, which the trainer believes to serve, and nobody has compared it with 3."""
+    world = World()
+    world.add_batches(3)
+
+    async def operator() -> None:
+        await world.backend.promote(3)
+        world.broker.append(POLICY_VERSIONS, make_version(3, parent=2, state="serving"))
+        for version, value in ((0, 0.3), (2, 0.5)):
+            world.broker.append(EVALUATIONS, measured(version, value))
+
+    trainer = world.trainer(log=Meddled(world, operator), serve_at_once=False, promote_if=RULE)
+    await trainer.run(until_idle=True)
+    assert (await world.backend.versions()).serving == 3
+    assert trainer.ledger.lineage.serving == 3
+
+
+async def test_a_trainer_that_a_rollback_has_fenced_serves_nothing_that_was_rolled_back() -> None:
+    world = World()
+    world.add_batches(2)
+
+    async def operator() -> None:
+        log = MemoryLog(world.broker, run_id="main", model="agent")
+        await roll_back(log, world.backend, world.settings, version=1, reason="a bad reward", now_ms=START_MS)
+        for version, value in ((0, 0.3), (1, 0.3), (2, 0.9)):
+            world.broker.append(EVALUATIONS, measured(version, value))
+
+    await world.trainer(log=Meddled(world, operator), serve_at_once=False, promote_if=RULE).run(until_idle=True)
     assert (await world.backend.versions()).serving == 1

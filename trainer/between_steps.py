@@ -107,7 +107,7 @@ class BetweenSteps:
         return pause_for(found, self._settings.run_id)
 
     async def _promote_what_passed(self, context: StepContext) -> None:
-        """Decide twice, then by the log as it is now: an operator may have served another, or rolled back, meanwhile."""
+        """Decide again by the log as it is now: an operator may have served another, or rolled back, meanwhile."""
         rule = self._settings.promote_if
         if rule is None:
             return

@@ -12,6 +12,7 @@ from typing import Any, Literal, TypeVar
 from rollbus.schemas.drops import DropReason
 from rollbus.schemas.groups import Group
 from rollbus.schemas.trajectories import Score
+from rollbus.streams.replay.plan import CHAIN
 from rollbus.streams.replay.side import Assembled, Side, Span
 
 K = TypeVar("K", bound=Any)
@@ -56,18 +57,22 @@ Found = tuple[Kind, str, str, bool, str]
 """Kind, what, cause, edge and example."""
 
 
-def compare(one: Side, other: Side, span: Span) -> Comparison:
-    """Return every difference between two sides, counted by kind and cause."""
+def compare(one: Side, other: Side, span: Span, last: str = "curriculum") -> Comparison:
+    """Return every difference between two sides, counted by kind and cause.
+
+    `last` is the last stage that both have run: what follows from it neither has made otherwise.
+    """
     same: dict[Kind, int] = defaultdict(int)
     counted: dict[tuple[Kind, str, str, bool], list[str]] = defaultdict(list)
     cut = _cut(one, other, span)
-    for found in (
-        *_trajectories(one, other, cut, same),
-        *_scores(one, other, cut, same),
-        *_groups(one, other, cut, span, same),
-        *_curriculum(one, other, same),
-        *_batches(one, other, cut, span, same),
-    ):
+    by_stage = {
+        "assembly": lambda: _trajectories(one, other, cut, same),
+        "scoring": lambda: _scores(one, other, cut, same),
+        "grouping": lambda: _groups(one, other, cut, span, same),
+        "curriculum": lambda: (*_curriculum(one, other, same), *_batches(one, other, cut, span, same)),
+    }
+    compared = [find for stage, find in by_stage.items() if CHAIN.index(stage) <= CHAIN.index(last)]
+    for found in (each for find in compared for each in find()):
         counted[found[:4]].append(found[4])
     differences = [
         Difference(kind, what, cause, edge, len(examples), tuple(examples[:EXAMPLES]))

@@ -1,6 +1,6 @@
 """Two namespaces read for a comparison: replays of one log, or a replay and what live made of the same range."""
 
-from collections.abc import AsyncGenerator, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import aclosing
 from dataclasses import replace
 from typing import Any
@@ -8,19 +8,19 @@ from typing import Any
 from rollbus.schemas.chunks import is_chunk, parse
 from rollbus.schemas.codec import decode, record_name
 from rollbus.schemas.control import ConfigApplied, Tick
-from rollbus.schemas.errors import RecordError
+from rollbus.schemas.errors import ConfigurationError, RecordError
 from rollbus.schemas.joining import Joiner
 from rollbus.schemas.replays import ReplayManifest
 from rollbus.schemas.topics import BATCHES, CURRICULUM, DROPS, RUN_LOG, SCORES, STAGE_INPUTS, TRAJECTORIES, Topic
 from rollbus.streams.replay.compare import Comparison, compare
 from rollbus.streams.replay.manifest_kafka import find_manifest
+from rollbus.streams.replay.plan import CHAIN
 from rollbus.streams.replay.recorded_kafka import read_whole
 from rollbus.streams.replay.side import Side, Span, within
 from rollbus.streams.settings import StreamSettings
 
 LIVE = "live"
 MADE: Mapping[str, tuple[Topic, ...]] = {
-    "alias": (),
     "assembly": (TRAJECTORIES,),
     "scoring": (SCORES,),
     "grouping": (RUN_LOG,),
@@ -35,8 +35,17 @@ async def compare_replays(settings: StreamSettings, one: str, other: str) -> Com
     """Compare two replays by name, `live` for the namespace itself; raises ConfigurationError, UnavailableError."""
     manifests = [await _whole(settings, await find_manifest(settings, name)) for name in (one, other) if name != LIVE]
     span = common_span(manifests)
+    last = last_of_all(manifests)
     sides = [await read_side(settings, name, span, manifests) for name in (one, other)]
-    return compare(sides[0], sides[1], span)
+    return compare(sides[0], sides[1], span, last)
+
+
+def last_of_all(manifests: Iterable[ReplayManifest]) -> str:
+    """Return the last stage that all replays have run; raises ConfigurationError for one of aliases alone."""
+    for each in manifests:
+        if each.stages[-1] not in CHAIN:
+            raise ConfigurationError(f"replay {each.name!r} made events alone; what is compared is made from them")
+    return min((each.stages[-1] for each in manifests), key=CHAIN.index, default=CHAIN[-1])
 
 
 def common_span(manifests: list[ReplayManifest]) -> Span:

@@ -3,12 +3,15 @@
 from dataclasses import replace
 from typing import Any
 
+import pytest
+
 from rollbus.schemas.drops import Drop
+from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.groups import CurriculumState, TrainingBatch
 from rollbus.schemas.ids import trajectory_id
 from rollbus.schemas.replays import ReplayManifest
 from rollbus.streams.replay.compare import Comparison, compare
-from rollbus.streams.replay.compare_kafka import made_by
+from rollbus.streams.replay.compare_kafka import last_of_all, made_by
 from rollbus.streams.replay.side import Side, Span, within
 from tests.builders import START_MS, make_group, make_score, make_trajectory
 
@@ -143,3 +146,20 @@ def test_what_a_replayed_stage_did_not_write_is_not_taken_from_live() -> None:
                               records={"run-log": 7})  # fmt: skip
     assert made_by(manifest) == {"run-log", "curriculum", "batches", "drops"}
     assert made_by(replace(manifest, state="following", records={})) == made_by(manifest)
+
+
+def test_what_follows_from_the_last_replayed_stage_is_not_compared() -> None:
+    """A replay of grouping alone has neither windows nor what their stage drops."""
+    grouping = ReplayManifest(name="b", namespace="replay-b.", source_namespace="rollbus.", state="complete",
+                              stages=("grouping",), ranges=(), started_at_ms=0)  # fmt: skip
+    whole = replace(grouping, stages=("assembly", "scoring", "grouping", "group-scoring", "curriculum"))
+    assert (last_of_all([]), last_of_all([whole]), last_of_all([whole, grouping])) == (
+        "curriculum", "curriculum", "grouping",
+    )  # fmt: skip
+    trajectories = [make_trajectory("e1"), make_trajectory("e2")]
+    superseded = drop_of("superseded", unit="group", unit_id="g", run="main", stage="curriculum.main")
+    one = made("live", *trajectories, group_of("g", "e1", "e2"), superseded)
+    found = compare(one, made("b", *trajectories, group_of("g", "e1", "e2")), SPAN, "grouping")
+    assert (told(found), found.same) == ([], {"trajectory": 2, "group": 1})
+    with pytest.raises(ConfigurationError, match="events alone"):
+        last_of_all([replace(grouping, stages=("alias",))])

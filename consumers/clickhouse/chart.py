@@ -1,5 +1,6 @@
 """An answer → bars in the terminal: the first column names them, a number gives their length. Pure."""
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -13,7 +14,11 @@ from rollbus.schemas.errors import ConfigurationError
 
 MAX_BARS = 60
 """More rows are thinned out evenly, the last one kept."""
-_SERIES = {"label", "task", "metric", "component", "name", "fate", "stage", "reason", "model", "tool", "what"}
+_SERIES = frozenset(
+    {"label", "task", "metric", "component", "name", "fate", "stage", "reason", "model", "tool", "what", "k",
+     "partition", "policy_version"}
+)  # fmt: skip
+"""Columns that name a row together with the first."""
 
 
 def as_chart(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, value: str | None = None) -> RenderableType:
@@ -23,7 +28,7 @@ def as_chart(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, value: st
     position = _value_column(columns, rows, value)
     labels = [index for index in range(max(1, position)) if index == 0 or columns[index] in _SERIES]
     shown = _thinned(rows)
-    numbers = [float(row[position]) if row[position] is not None else 0.0 for row in shown]
+    numbers = [_length(row[position]) for row in shown]
     low, high = min(0.0, *numbers), max(0.0, *numbers)
     table = Table(box=None, pad_edge=False, show_header=False)
     for _ in range(3):
@@ -33,6 +38,11 @@ def as_chart(columns: Sequence[str], rows: Sequence[Sequence[Any]], *, value: st
         bar = Bar(high - low or 1.0, ends[0], ends[1], width=60)
         table.add_row(" ".join(cell(row[index]) for index in labels), bar, cell(row[position]))
     return Group(Text(columns[position], style="bold"), table)
+
+
+def _length(value: float | None) -> float:
+    """A value's bar; what is missing or no finite number has none."""
+    return float(value) if value is not None and math.isfinite(value) else 0.0
 
 
 def _value_column(columns: Sequence[str], rows: Sequence[Sequence[Any]], value: str | None) -> int:

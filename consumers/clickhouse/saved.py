@@ -6,8 +6,10 @@ A header is the comment lines at the top:
     -- Mean reward of each policy version.
     -- param namespace String = 'rollbus.' : which log
     -- param run String = 'main' : which run
+    -- chart reward_mean
 
-The SQL uses ClickHouse's own parameters, `{run:String}`, so a value is never part of the statement.
+The last, which may be left out, is the column that a chart draws. The SQL uses ClickHouse's own parameters,
+`{run:String}`, so a value is never part of the statement.
 """
 
 import ast
@@ -28,6 +30,7 @@ LIMITS = {"max_execution_time": 60, "max_result_rows": 1_000_000, "result_overfl
 """A question that would take longer or return more is asked wrongly."""
 
 _PARAM = re.compile(r"param (\w+) ([\w()]+) = (.+?) : (.+)")
+_CHART = re.compile(r"chart (\w+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,6 +52,8 @@ class SavedQuery:
     description: str
     parameters: tuple[Parameter, ...]
     sql: str
+    chart: str | None = None
+    """The column that a chart draws unless another is asked for."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -125,9 +130,10 @@ def parse_query(stem: str, text: str) -> SavedQuery:
     if not header or header[0] != f"name: {stem}":
         raise ConfigurationError(f"{stem}.sql must begin with '-- name: {stem}'")
     parameters = tuple(_parameter(stem, line) for line in header[1:] if line.startswith("param "))
-    description = " ".join(line for line in header[1:] if not line.startswith("param "))
+    charts = [match[1] for line in header[1:] if (match := _CHART.fullmatch(line))]
+    told = [line for line in header[1:] if not line.startswith("param ") and not _CHART.fullmatch(line)]
     sql = "\n".join(lines).strip().removesuffix(";")
-    return SavedQuery(stem, description, parameters, sql)
+    return SavedQuery(stem, " ".join(told), parameters, sql, charts[0] if charts else None)
 
 
 def _parameter(stem: str, line: str) -> Parameter:

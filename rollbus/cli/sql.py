@@ -27,7 +27,7 @@ def output_options(command: Callable[..., None]) -> Callable[..., None]:
             help="json has one object per line; chart draws bars.",
         ),
         click.option("--to", type=click.Path(path_type=Path, dir_okay=False), help="File to write; parquet needs one."),
-        click.option("--value", help="Column that a chart draws; without it, the first mean or number."),
+        click.option("--value", help="Column that a chart draws; without it, the question's own, or the first mean."),
     )
     for option in reversed(options):
         command = option(command)
@@ -63,9 +63,11 @@ def run(settings: "Settings", name: str, values: tuple[str, ...], **shown: Any) 
     """
     from rollbus.consumers.clickhouse.saved import load_query, run_query
 
-    asked = {parameter.name for parameter in load_query(name).parameters}
+    query = load_query(name)
+    asked = {parameter.name for parameter in query.parameters}
     given = {key: value for key, value in defaults_of(settings).items() if key in asked}
     given |= dict(_split(value) for value in values)
+    shown["value"] = shown["value"] or query.chart
     _print(run_query(settings.clickhouse, name, given), title=name, **shown)
 
 

@@ -2,6 +2,7 @@
 
 import io
 import json
+import math
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -84,6 +85,13 @@ def test_a_chart_draws_the_mean_of_each_row() -> None:
 def test_a_chart_of_many_rows_is_thinned_and_keeps_both_ends() -> None:
     lines = text_of(as_chart(["step", "loss"], [(step, step / 7) for step in range(1000)])).splitlines()
     assert (len(lines), lines[1].split()[0], lines[-1].split()[0]) == (61, "0", "999")
+
+
+def test_a_number_that_is_none_has_no_bar() -> None:
+    rows = [("a", math.nan), ("b", 1.0), ("c", math.inf), ("d", -math.inf)]
+    lines = text_of(as_chart(["task", "correlation"], rows)).splitlines()
+    assert [line.count("█") > 0 for line in lines[1:]] == [False, True, False, False]
+    assert [line.split()[-1] for line in lines[1:]] == ["nan", "1", "inf", "-inf"]
 
 
 def test_a_chart_without_numbers_or_of_an_unknown_column_is_refused() -> None:

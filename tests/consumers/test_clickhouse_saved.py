@@ -56,6 +56,7 @@ def test_every_question_says_what_it_answers_and_uses_each_of_its_parameters(que
     assert "namespace" in {parameter.name for parameter in found.parameters}
     for parameter in found.parameters:
         assert f"{{{parameter.name}:{parameter.type}}}" in found.sql
+    assert (found.chart or "") in re.findall(r"\w*", found.sql)
     assert found.sql.count("{") == sum(
         found.sql.count(f"{{{parameter.name}:{parameter.type}}}") for parameter in found.parameters
     )
@@ -78,6 +79,12 @@ def test_an_unknown_question_lists_those_there_are() -> None:
 def test_a_misspelled_question_is_answered_with_the_nearest() -> None:
     with pytest.raises(ConfigurationError, match="did you mean lineage_of_step"):
         load_query("linage-of-step")
+
+
+def test_a_header_names_the_column_that_a_chart_draws() -> None:
+    assert parse_query("q", "-- name: q\n-- What.\n-- chart share\nSELECT 1").chart == "share"
+    assert parse_query("q", "-- name: q\n-- What.\nSELECT 1").chart is None
+    assert parse_query("q", "-- name: q\n-- What.\n-- chart share\nSELECT 1").description == "What."
 
 
 def test_a_header_that_is_not_whole_is_refused() -> None:

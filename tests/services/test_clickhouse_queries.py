@@ -12,6 +12,7 @@ from rollbus.consumers.clickhouse.client_clickhouse import ClickHouse
 from rollbus.consumers.clickhouse.migrator import applied, load_migrations
 from rollbus.consumers.clickhouse.origin import Origin, Row
 from rollbus.consumers.clickhouse.rows import rows_of
+from rollbus.consumers.clickhouse.saved import SavedQuery
 from rollbus.local.ports import free_port
 from rollbus.schemas.errors import ConfigurationError, RejectedError, UnavailableError
 from rollbus.schemas.ids import event_id, trajectory_id
@@ -98,6 +99,12 @@ def answer(settings: ClickHouseSettings, name: str, **values: Any) -> list[dict[
 def test_every_question_has_an_answer_on_an_empty_database(empty: ClickHouseSettings, name: str) -> None:
     rows = answer(empty, name)
     assert rows == [] or all(row.get("trajectories", 0) == 0 for row in rows)
+
+
+@pytest.mark.parametrize("query", [each for each in list_queries() if each.chart], ids=lambda each: each.name)
+def test_what_a_chart_is_to_draw_is_a_number_of_the_answer(filled: ClickHouseSettings, query: SavedQuery) -> None:
+    for row in answer(filled, query.name):
+        assert isinstance(row[query.chart or ""], (int, float, type(None)))
 
 
 def test_reward_is_told_by_the_version_that_sampled_it(filled: ClickHouseSettings) -> None:

@@ -3,6 +3,7 @@
 -- param namespace String = 'rollbus.' : prefix of the log's topics
 -- param topic String = '' : only this topic, without the prefix; empty means all
 -- param limit UInt32 = 1000 : most rows, the newest of each partition first
+-- chart records
 WITH ranges AS
 (
     SELECT * FROM sink_ranges FINAL

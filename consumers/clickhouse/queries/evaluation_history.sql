@@ -4,6 +4,7 @@
 -- param namespace String = 'rollbus.' : prefix of the log's topics
 -- param model String = '' : only this model; empty means all
 -- param name String = '' : only this evaluation; empty means all
+-- chart value
 SELECT
     model,
     name,

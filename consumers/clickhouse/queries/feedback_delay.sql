@@ -2,6 +2,7 @@
 -- How long after the start of its episode a reward came, by task and reward, and how many came after the episode's end.
 -- The task is empty for episodes that are not assembled.
 -- param namespace String = 'rollbus.' : prefix of the log's topics
+-- chart p50_ms
 SELECT
     assembled.task AS task,
     rewards.name AS reward,

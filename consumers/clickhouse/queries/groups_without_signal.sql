@@ -5,6 +5,7 @@
 -- param low Float64 = 0.0 : reward that counts as all failed
 -- param high Float64 = 1.0 : reward that counts as all solved
 -- param rows UInt32 = 100 : most rows per task; more versions are taken together under their lowest
+-- chart share
 WITH
     versions AS
     (

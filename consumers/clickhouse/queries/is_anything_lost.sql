@@ -2,6 +2,7 @@
 -- Per topic: what the sink read against what is in the tables. A hole is a range that does not begin where one before it
 -- ended: there should be none. Absorbed is what was stored and has no row: repeats of known ids that a merge took away.
 -- param namespace String = 'rollbus.' : prefix of the log's topics
+-- chart records
 WITH
     ranges AS
     (

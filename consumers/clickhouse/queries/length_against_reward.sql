@@ -2,6 +2,7 @@
 -- Does longer pay: mean length by task, the correlation of sampled tokens with reward, and the share cut off by a limit.
 -- param namespace String = 'rollbus.' : prefix of the log's topics
 -- param model String = '' : only this model; empty means all
+-- chart correlation
 SELECT
     task,
     count() AS trajectories,

@@ -4,6 +4,7 @@
 -- param run String = 'main' : run id
 -- param success Float64 = 1.0 : least reward that counts as solved
 -- param rows UInt32 = 20 : most rows per task and k; more versions are taken together under their lowest
+-- chart pass
 WITH
     (
         SELECT intDiv(max(max_policy_version), {rows:UInt32}) + 1

@@ -4,6 +4,7 @@
 -- param model String = '' : only this model; empty means all
 -- param task String = '' : only this task; empty means all
 -- param weight Float64 = 0.3 : of the newest version in the average, above 0 and at most 1
+-- chart smoothed
 WITH means AS
 (
     SELECT max_policy_version AS policy_version, avg(value) AS reward_mean, count() AS trajectories

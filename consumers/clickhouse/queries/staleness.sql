@@ -2,6 +2,7 @@
 -- How many steps old trained trajectories were, with their mean reward and absolute advantage; drops for age at the end.
 -- param namespace String = 'rollbus.' : prefix of the log's topics
 -- param run String = 'main' : run id
+-- chart trajectories
 WITH members AS
 (
     SELECT cityHash64(group_id, trajectory_id) AS member, fate, reason, lag, advantage, sampled_tokens

@@ -4,6 +4,7 @@
 -- param run String = 'main' : run id
 -- param label String = 'user' : name of the label
 -- param value String = '' : its value
+-- chart trajectories
 WITH theirs AS
 (
     SELECT trajectory_id, sampled_tokens

@@ -6,7 +6,7 @@ The transactional id names the model, so the broker itself lets only the newest 
 import asyncio
 import logging
 from collections.abc import Collection, Mapping, Sequence
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
@@ -16,6 +16,7 @@ from rollbus.schemas.control import RunCommand
 from rollbus.schemas.drops import DeadLetter
 from rollbus.schemas.errors import RecordError, UnavailableError
 from rollbus.schemas.groups import TrainingBatch
+from rollbus.schemas.joining import Whole
 from rollbus.schemas.kafka_connection import KafkaConnection
 from rollbus.schemas.payload_kafka import KafkaPayload
 from rollbus.schemas.steps import Evaluation
@@ -125,16 +126,18 @@ class KafkaLog:
             for record in records:
                 if record.key != self._run_id.encode() or record.value is None:
                     continue
+                whole: Whole[int] | None = Whole(record.value, record.offset)
                 try:
-                    whole = self._joiner.add(record.value)
-                    batch = None if whole is None else decode(whole)
+                    whole = self._joiner.add(record.value, record.offset)
+                    batch = None if whole is None else decode(whole.data)
                     if isinstance(batch, TrainingBatch):
                         return NextBatch(batch, record.offset + 1)
                 except RecordError as error:
+                    assert whole is not None
                     if not settle_broken:
-                        _opened(self._consumer).seek(self._batches, record.offset)
+                        _opened(self._consumer).seek(self._batches, whole.place)
                         return None
-                    await self._dead_letter(record.offset, record.timestamp, record.key, record.value, error)
+                    await self._dead_letter(whole, record, error)
 
     async def publish(self, publications: Sequence[Publication], *, next_offset: int | None = None) -> None:
         """One transaction: send everything and the offset, await every acknowledgement, commit.
@@ -192,22 +195,20 @@ class KafkaLog:
             waiting.extend([await producer.send(topic, frame, key=publication.key.encode()) for frame in frames])
         await asyncio.gather(*waiting)
 
-    async def _dead_letter(
-        self, offset: int, timestamp_ms: int, key: bytes | None, value: bytes, error: RecordError
-    ) -> None:
-        logger.error("batch at offset %d of %s cannot be read: %s", offset, self._batches.topic, error)
+    async def _dead_letter(self, whole: Whole[int], last: Any, error: RecordError) -> None:
+        logger.error("batch at offset %d of %s cannot be read: %s", whole.place, self._batches.topic, error)
         letter = DeadLetter(
             topic=self._batches.topic,
             partition=self._batches.partition,
-            offset=offset,
-            timestamp_ms=timestamp_ms,
-            key=key,
-            value=value,
+            offset=whole.place,
+            timestamp_ms=last.timestamp,
+            key=last.key,
+            value=whole.data,
             stage=STAGE,
             error_class=type(error).__name__,
             message=str(error),
         )
-        await self.publish((Publication(DEAD_LETTERS, self._run_id, letter),), next_offset=offset + 1)
+        await self.publish((Publication(DEAD_LETTERS, self._run_id, letter),), next_offset=last.offset + 1)
 
 
 def _opened(client: T | None) -> T:

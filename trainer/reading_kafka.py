@@ -4,6 +4,7 @@ import asyncio
 from abc import ABC, abstractmethod
 from collections.abc import AsyncIterator, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.errors import KafkaError
@@ -57,10 +58,18 @@ async def to_the_end(consumer: AIOKafkaConsumer, joiners: dict[TopicPartition, J
     while behind := await _behind(consumer, {each: ends[each] for each in behind}):
         for partition, records in (await consumer.getmany(*behind, timeout_ms=POLL_MS)).items():
             for record in records:
-                whole = joiners[partition].add(record.value) if record.value is not None else None
-                if whole is not None:
+                if record.value is not None and (whole := _whole(joiners[partition], record)) is not None:
                     yield Frame(record.key, whole)
     consumer.pause(*joiners)
+
+
+def _whole(joiner: Joiner, record: Any) -> bytes | None:
+    """Return a record's bytes once all are there, and those of a broken chunk as they are: nobody can decode them."""
+    try:
+        whole = joiner.add(record.value, record.offset)
+    except RecordError:
+        return bytes(record.value)
+    return whole.data if whole is not None else None
 
 
 async def _behind(consumer: AIOKafkaConsumer, ends: Mapping[TopicPartition, int]) -> list[TopicPartition]:

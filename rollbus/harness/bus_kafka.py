@@ -10,6 +10,7 @@ from rollbus.schemas.chunks import split
 from rollbus.schemas.codec import decode, encode, record_name
 from rollbus.schemas.control import Tick
 from rollbus.schemas.errors import RecordError, UnavailableError
+from rollbus.schemas.joining import Joiner
 from rollbus.schemas.kafka_connection import KafkaConnection
 from rollbus.schemas.topics import (
     BATCHES,
@@ -22,7 +23,6 @@ from rollbus.schemas.topics import (
     TRAJECTORIES,
 )
 from rollbus.trainer.connection_kafka import kafka_errors, partition_counts, reader_options
-from rollbus.trainer.joining import Joiner
 from rollbus.trainer.log import Publication
 
 READ = (TRAJECTORIES, RUN_LOG, CURRICULUM, BATCHES, TRAINING_STEPS, DROPS)
@@ -39,7 +39,7 @@ class KafkaBus:
         self._connection, self._namespace = connection, namespace
         self._topics = (*READ, EPISODE_EVENTS) if with_events else READ
         self._sink = KafkaSink(connection, client_id="rollbus-finetune")
-        self._joiners: dict[TopicPartition, Joiner] = {}
+        self._joiners: dict[TopicPartition, Joiner[None]] = {}
         self._consumer: AIOKafkaConsumer | None = None
         self._producer: AIOKafkaProducer | None = None
 
@@ -116,7 +116,7 @@ class KafkaBus:
 
     def _read(self, partition: TopicPartition, value: bytes | None) -> Any:
         try:
-            whole = self._joiners[partition].add(value) if value is not None else None
+            whole = self._joiners[partition].whole(value, None) if value is not None else None
             return None if whole is None or record_name(whole) in _UNREAD else decode(whole)
         except RecordError:
             return None

@@ -1,16 +1,19 @@
 """The trainer's log on a real broker keeps to the same contract as the one in memory."""
 
 import asyncio
+import random
 from collections.abc import AsyncIterator
 
 import pytest
 
+from rollbus.schemas.chunks import CHUNK_MARKER, split
 from rollbus.schemas.drops import DeadLetter
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.groups import TrainingBatch
-from rollbus.schemas.topics import BATCHES, DEAD_LETTERS, TRAJECTORIES
+from rollbus.schemas.topics import BATCHES, DEAD_LETTERS, EXCLUSIONS, TRAJECTORIES
 from rollbus.trainer.log import NextBatch
 from rollbus.trainer.log_kafka import KafkaLog
+from tests.builders import make_excluded
 from tests.contracts.trainer_log import WAIT_S, TrainerLogContract
 from tests.services.trainer_kafka import KafkaWorld
 from tests.trainer.scenario import make_batch, make_payload
@@ -49,6 +52,31 @@ class TestKafkaLog(TrainerLogContract):
         (letter,) = await world.records(DEAD_LETTERS)
         assert isinstance(letter, DeadLetter)
         assert (letter.offset, letter.value, letter.stage) == (0, b"\x00 not ours", "trainer")
+        await log.close()
+
+    async def test_a_batch_in_chunks_that_nobody_knows_is_one_letter_that_holds_all_of_it(
+        self, world: KafkaWorld
+    ) -> None:
+        large = b"\xc3\x01" + b"eight by" + random.Random(1).randbytes(1_500_000)
+        await world.append(BATCHES, "main", *split(large), make_batch(0, []))
+        log = world.log()
+        await log.open()
+        for _ in range(2):  # a look ahead leaves all of it where it stands
+            assert await log.next_batch(WAIT_S, settle_broken=False) is None
+        assert await log.next_batch(WAIT_S) is not None
+        (letter,) = await world.records(DEAD_LETTERS)
+        assert isinstance(letter, DeadLetter)
+        assert (letter.offset, letter.value) == (0, large)
+        await log.close()
+
+    async def test_what_comes_after_a_broken_chunk_is_read_all_the_same(self, world: KafkaWorld) -> None:
+        await world.append(EXCLUSIONS, "e1", CHUNK_MARKER + b"broken", make_excluded("e1"))
+        log = world.log()
+        await log.open()
+        async with asyncio.timeout(WAIT_S):
+            while not await log.excluded_episodes():  # noqa: ASYNC110 - a commit's markers come after its answer
+                await asyncio.sleep(0.02)
+        assert await log.excluded_episodes() == {"e1"}
         await log.close()
 
     async def test_a_look_ahead_leaves_what_is_no_batch_where_it_stands(self, world: KafkaWorld) -> None:

@@ -16,7 +16,7 @@ from collections import Counter
 from rollbus.schemas.drops import Drop, DropReason
 from rollbus.schemas.errors import DataLossError
 from rollbus.schemas.groups import TrainingBatch
-from rollbus.schemas.steps import PolicyState, StepCompleted, StepFailed
+from rollbus.schemas.steps import StepCompleted, StepFailed
 from rollbus.schemas.topics import RUN_LOG, TRAINING_STEPS
 from rollbus.trainer.accounting import StepFacts, completed_step, skipped_step
 from rollbus.trainer.backends.protocol import TrainRequest, TrainResult
@@ -122,15 +122,8 @@ async def _close_completed(
 ) -> OpenedStep | None:
     """Serve the new version, so that it is announced only once it answers, then write everything at once."""
     ended_s = time.perf_counter()
-    ahead = await _served(context, opened, result)
-    state: PolicyState = "serving" if context.settings.serve_at_once else "candidate"
-    publications = completed_step(
-        _facts(context, opened),
-        opened.door,
-        result,
-        lags=opened.lags,
-        state=state,
-        seconds_outside_backend=seconds_outside,
+    ahead, publications = await asyncio.gather(
+        _served(context, opened, result), _outcome(context, opened, result, seconds_outside)
     )
     pause = next(
         context.alarm(each.record.step, each.record.metrics)
@@ -146,6 +139,20 @@ async def _close_completed(
     if pause is not None or ahead is None:
         return None
     return await opened_ahead(context, ahead, decision, started_ms=started_ms, began_s=ended_s)
+
+
+async def _outcome(
+    context: StepContext, opened: OpenedStep, result: TrainResult, seconds_outside: float
+) -> tuple[Publication, ...]:
+    """Make the records of the step, while the backend loads its version."""
+    return completed_step(
+        _facts(context, opened),
+        opened.door,
+        result,
+        lags=opened.lags,
+        state="serving" if context.settings.serve_at_once else "candidate",
+        seconds_outside_backend=seconds_outside,
+    )
 
 
 async def _served(context: StepContext, opened: OpenedStep, result: TrainResult) -> Ahead | None:

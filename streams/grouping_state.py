@@ -6,6 +6,7 @@ as long as their key is among those used last.
 
 import struct
 from dataclasses import dataclass, field
+from functools import lru_cache
 from typing import Any
 
 from rollbus.schemas.codec import decode
@@ -193,4 +194,10 @@ def group_key(score: Score, strategy: str) -> str:
 
 def fingerprint(score: Score) -> str:
     """Return the hash of what makes two attempts comparable: prompt tokens, tools and model."""
-    return content_hash([score.prompt_hash, score.tools_hash, score.model])
+    return _shared(score.prompt_hash, score.tools_hash, score.model)
+
+
+@lru_cache(maxsize=4_096)
+def _shared(prompt_hash: str, tools_hash: str, model: str) -> str:
+    """Return the hash of what the members of a group have in common, computed for the first of them."""
+    return content_hash([prompt_hash, tools_hash, model])

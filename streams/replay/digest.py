@@ -49,11 +49,15 @@ def _locations(record: Any) -> Iterator[Location]:
             yield from _locations(group)
 
 
-@lru_cache(maxsize=4_096)
 def _encoded(location: Location) -> bytes:
     """Return a location as Avro has it: a string and two longs."""
-    topic = location.topic.encode()
-    return b"".join((_long(len(topic)), topic, _long(location.partition), _long(location.offset)))
+    return _place(location.topic, location.partition) + _long(location.offset)
+
+
+@lru_cache(maxsize=4_096)
+def _place(topic: str, partition: int) -> bytes:
+    name = topic.encode()
+    return b"".join((_long(len(name)), name, _long(partition)))
 
 
 def _long(number: int) -> bytes:

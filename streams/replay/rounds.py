@@ -73,11 +73,12 @@ class _Cursor:
     async def until_tick(self) -> AsyncIterator[Piece]:
         """Yield what stands before the next tick, and stop at it."""
         self.tick = self.raw = None
+        ticks = headers(Tick)
         while True:
             records = self._rest or await self.source.read()
             if not records:
                 return
-            begins = (index for index, raw in enumerate(records) if (raw.value or b"")[:HEADER_BYTES] in headers(Tick))
+            begins = (index for index, raw in enumerate(records) if (raw.value or b"")[:HEADER_BYTES] in ticks)
             end = next((index for index in begins if self._is_tick(records[index])), len(records))
             self._rest = records[end + 1 :]
             if end:

@@ -50,26 +50,26 @@ async def run(bootstrap_servers: str, namespace: str, what: str, dry: str, proce
     replay = Replay(made, plan, registry=BUILT_IN, watch=Watch(progress=count), processes=int(processes))
     await replay.run(dry_run=dry == "dry")
     assert began is not None
-    others = resource.getrusage(resource.RUSAGE_CHILDREN)
     result = {
         "records": records,
         "seconds": time.monotonic() - began,
-        "cpu_seconds": time.process_time() - cpu + others.ru_utime + others.ru_stime,
+        "cpu_seconds": time.process_time() + of_children() - cpu,
         "own_cpu_seconds": time.process_time() - own,
         "start_seconds": began - start,
         "resident_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
-        "lane_mb": others.ru_maxrss // 1024,
+        "lane_mb": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024 if int(processes) > 1 else 0,
         "rows": replay.open_rows,
     }
     print(json.dumps(result))
 
 
 def of_children() -> float:
-    """Return the CPU time of the processes started so far, which are still at work."""
+    """Return the CPU time so far of the processes that were started: of those that have ended, and those at work."""
+    ended = resource.getrusage(resource.RUSAGE_CHILDREN)
     threads = Path("/proc/self/task").glob("*/children")
     stats = [Path(f"/proc/{pid}/stat").read_text() for each in threads for pid in each.read_text().split()]
     ticks = sum(int(field) for stat in stats for field in stat.rpartition(")")[2].split()[11:13])
-    return ticks / os.sysconf("SC_CLK_TCK")
+    return ended.ru_utime + ended.ru_stime + ticks / os.sysconf("SC_CLK_TCK")
 
 
 if __name__ == "__main__":

@@ -46,6 +46,10 @@ class LaneProcess:
         while len(self._ahead) < AHEAD_FRAMES:
             self._ahead.append(self._in_thread(self._frame))
 
+    async def ready(self) -> None:
+        """Wait until it is about to read, which its first, empty frame says; or until it has ended."""
+        await asyncio.wait([self._ahead[0]])
+
     async def read(self) -> Message:
         """Return what was made next; raises what the lane has met, UnavailableError where it has ended otherwise."""
         while not self._messages:

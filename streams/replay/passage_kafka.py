@@ -28,6 +28,7 @@ class Watch:
 
     begin: Callable[[tuple[ReplayRange, ...]], None] = lambda ranges: None
     progress: Progress = lambda offsets, records, size: None
+    """Called first with zeros, when reading begins."""
     stream_time: Callable[[int], None] = lambda ms: None
 
 
@@ -86,6 +87,7 @@ class Passage:
         consumer = await self.connected.stack.enter_async_context(reader(settings))
         places = assign(consumer, settings.namespace, self.ranges)
         sources = [KafkaSource(consumer, place, span, self.watch.progress, stop=stop) for span, place in places.items()]
+        self.watch.progress(0, 0, 0)
         async for each in merged(sources):
             if isinstance(each, Round):
                 await chain.round(each)
@@ -97,6 +99,9 @@ class Passage:
         self, chain: Chain, lanes: Sequence[LaneProcess], elsewhere: Elsewhere
     ) -> AsyncIterator[tuple[Tick, int]]:
         """Put in order what lanes made; yield each tick, and how many rows were open there."""
+        for lane in lanes:
+            await lane.ready()
+        self.watch.progress(0, 0, 0)
         async for each in joined(lanes):
             if isinstance(each, MadePiece):
                 await chain.made_piece(each.made)

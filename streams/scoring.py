@@ -213,8 +213,12 @@ class ScoringStage:
 
 def header(trajectory: Trajectory, location: Location) -> Score:
     """Return what later stages decide on, without a value."""
-    spans = [span for history in trajectory.histories for span in history.spans]
-    lengths = [token_count(history.token_ids) for history in trajectory.histories]
+    lengths, versions, sampled = [], [], 0
+    for history in trajectory.histories:
+        lengths.append(token_count(history.token_ids))
+        for span in history.spans:
+            versions.append(span.policy_version)
+            sampled += span.end - span.start
     trained = next((turn for turn in trajectory.turns if turn.trainable), None)
     model = (trained or trajectory.turns[0]).model if trajectory.turns else ""
     return _header(
@@ -224,10 +228,10 @@ def header(trajectory: Trajectory, location: Location) -> Score:
         labels=_short(trajectory.labels),
         model=model.partition("@")[0],
         tokens=sum(lengths),
-        sampled_tokens=sum(span.end - span.start for span in spans),
+        sampled_tokens=sampled,
         longest_history_tokens=max(lengths, default=0),
-        min_policy_version=min((span.policy_version for span in spans), default=None),
-        max_policy_version=max((span.policy_version for span in spans), default=None),
+        min_policy_version=min(versions, default=None),
+        max_policy_version=max(versions, default=None),
         outcome="missing",
         value=None,
         components={},

@@ -116,7 +116,8 @@ class Lane(Chain):
             answers = await self._ask_all([trajectory for _, trajectory in whole])
         for (place, trajectory), said in zip(whole, answers, strict=True):
             told = None if said is None else tuple((name, one.value, one.error) for name, one in said.items())
-            made[place] = made[place]._replace(head=head_of(header(trajectory, NOWHERE)), answers=told)
+            reader, topic, key, data, *_ = made[place]
+            made[place] = Made(reader, topic, key, data, head_of(header(trajectory, NOWHERE)), told)
         return made
 
     def _place(self, reader: Reader, topic: Topic, name: str, record: Any, data: bytes) -> None:

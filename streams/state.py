@@ -82,9 +82,6 @@ class Table(Generic[V]):
 class PartitionState:
     """All tables of one stage for one partition."""
 
-    forgotten: int = 0
-    """Keys that the stage has given up for newer ones, where it remembers so many only."""
-
     def __init__(self, *tables: Table[Any]) -> None:
         self._tables = {table.name: table for table in tables}
 
@@ -100,6 +97,11 @@ class PartitionState:
         """Do without a changelog of what was touched since the last drain."""
         for table in self._tables.values():
             table.forget_touched()
+
+    @property
+    def forgotten(self) -> int:
+        """How many keys the stage has given up for newer ones, where it remembers so many only."""
+        return 0
 
     def refuse(self, record: Any) -> Any:
         """Hear that the stage would not take a record; return it whole if it was one of several parts."""

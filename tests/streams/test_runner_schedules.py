@@ -74,7 +74,7 @@ class Process:
 
     def __post_init__(self) -> None:
         self.hosted = StageApp(CountStage(), SETTINGS, on_fatal=self.world.fatal.append)
-        self.hosted.app.process = self
+        self.hosted.app.process = self  # type: ignore[attr-defined]
         self.passing = asyncio.create_task(self.hosted._pass_on(self._batches()))
 
     async def _batches(self) -> AsyncIterator[Batch]:

@@ -1,0 +1,73 @@
+"""A start that is cancelled ends before its caller does, so that there is nothing left that nobody closes."""
+
+import asyncio
+
+import pytest
+
+from rollbus.schemas import starting_kafka
+from rollbus.schemas.starting_kafka import start_whole
+
+
+async def test_a_start_that_fails_says_so() -> None:
+    async def fails() -> None:
+        raise OSError("nobody listens")
+
+    with pytest.raises(OSError, match="nobody listens"):
+        await start_whole(fails)
+
+
+async def test_a_cancelled_caller_lets_the_start_end_first() -> None:
+    answered, told = asyncio.Event(), list[str]()
+
+    async def start() -> None:
+        told.append("begun")
+        await answered.wait()
+        told.append("ended")
+
+    caller = asyncio.create_task(start_whole(start))
+    while not told:  # noqa: ASYNC110 - one turn of the loop
+        await asyncio.sleep(0)
+    caller.cancel()
+    await asyncio.sleep(0)
+    answered.set()
+    with pytest.raises(asyncio.CancelledError):
+        await caller
+    assert told == ["begun", "ended"]
+
+
+async def test_a_start_that_hangs_is_cancelled_with_its_caller(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(starting_kafka, "START_GRACE_S", 0.01)
+    told = list[str]()
+
+    async def hangs() -> None:
+        try:
+            told.append("begun")
+            await asyncio.Event().wait()
+        except asyncio.CancelledError:
+            told.append("cancelled")
+            raise
+
+    caller = asyncio.create_task(start_whole(hangs))
+    while not told:  # noqa: ASYNC110 - one turn of the loop
+        await asyncio.sleep(0)
+    caller.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await caller
+    assert told == ["begun", "cancelled"]
+
+
+async def test_a_start_that_fails_after_its_caller_was_cancelled_is_heard_by_nobody() -> None:
+    answered, begun = asyncio.Event(), asyncio.Event()
+
+    async def fails_late() -> None:
+        begun.set()
+        await answered.wait()
+        raise OSError("gone")
+
+    caller = asyncio.create_task(start_whole(fails_late))
+    await begun.wait()
+    caller.cancel()
+    await asyncio.sleep(0)
+    answered.set()
+    with pytest.raises(asyncio.CancelledError):
+        await caller

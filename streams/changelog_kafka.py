@@ -11,6 +11,7 @@ from contextlib import aclosing
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from rollbus.schemas.errors import DataLossError
+from rollbus.schemas.starting_kafka import start_whole
 from rollbus.streams.processing import OWN_ROWS
 from rollbus.streams.settings import StreamSettings
 
@@ -39,7 +40,7 @@ async def read_partition(
         fetch_max_wait_ms=50,
     )
     try:
-        await consumer.start()
+        await start_whole(consumer.start)
         consumer.assign([place])
         await consumer.seek_to_beginning(place)
         end = (await consumer.end_offsets([place]))[place]

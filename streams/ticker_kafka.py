@@ -15,6 +15,7 @@ from aiokafka.errors import InvalidProducerEpoch, KafkaError, ProducerFenced
 
 from rollbus.schemas.codec import decode, encode
 from rollbus.schemas.control import ConfigApplied, Tick
+from rollbus.schemas.starting_kafka import start_whole
 from rollbus.schemas.topics import Topic
 from rollbus.streams import names
 from rollbus.streams.cancelling import is_being_cancelled
@@ -86,7 +87,7 @@ class Ticker:
             pause = RETRY_S
             producer = new_producer(self._settings, names.ticker_id(self._settings.namespace))
             try:
-                await producer.start()
+                await start_whole(producer.start)
                 await self._restore()
                 await self._tick_while_wanted(producer)
             except (ProducerFenced, InvalidProducerEpoch):

@@ -22,6 +22,7 @@ from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.errors import InvalidProducerEpoch, KafkaError, ProducerFenced
 
 from rollbus.schemas.errors import ConfigurationError, DataLossError, RollbusError, RunStoppedError, UndecodableError
+from rollbus.schemas.starting_kafka import start_whole
 from rollbus.schemas.topics import topic_of
 from rollbus.streams import changelog_kafka, names
 from rollbus.streams.batch import Batch, Partition
@@ -181,7 +182,7 @@ class Runner:
         started = time.monotonic()
         self._require_known_partition()
         self._producer = new_producer(self._settings, self._id)
-        await self._producer.start()
+        await start_whole(self._producer.start)
         self._counts = {}
         committed = await self._host.committed(self.partition)
         self._work = StagePartition(self._stage, self.partition, app_version=self._app_version)

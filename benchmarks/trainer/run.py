@@ -119,9 +119,9 @@ def broker(folder: Path) -> Iterator[str]:
 def models(folder: Path) -> dict[str, Path]:
     """A model and a batch of each size."""
     folders = {size: folder / size for size in SIZES}
-    for size, where in folders.items():
+    for where in folders.values():
         where.mkdir()
-        call(sys.executable, "step", "make", str(where), "--model", size)
+    call(sys.executable, "step", "make", *map(str, folders.values()))
     return folders
 
 

@@ -1,6 +1,6 @@
 """One optimizer step on the same model and tokens: ours, a hand-written torch loop, and TRL's GRPOTrainer.
 
-    python -m benchmarks.trainer.step make FOLDER [--model demo|small]     a model in Hugging Face layout, and a batch
+    python -m benchmarks.trainer.step make FOLDER…     a model and a batch; the folder is named by a size
     python -m benchmarks.trainer.step ours|plain FOLDER…
     .venv-bench-trainer/bin/python -m benchmarks.trainer.step trl FOLDER…
 
@@ -23,18 +23,19 @@ from torch import Tensor
 
 ROWS, PROMPT, COMPLETION = 64, (24, 64), (8, 96)
 """Rows of a batch, and the range of lengths in tokens: completions of production are unequal."""
-WARM_UP, STEPS = 2, 7
+WARM_UP, STEPS = 1, 5
+"""Of a process; it is started again for every round."""
 LEARNING_RATE, CLIP = 1e-4, 1.0
 SIZES = {"demo": (2, 128, 256, 384), "small": (4, 256, 768, 4096)}
 """Layers, width, feed-forward width and vocabulary."""
 
 
-def make(folder: Path, size: str) -> None:
+def make(folder: Path) -> None:
     from rollbus.trainer.service.checkpoint import save_model
     from rollbus.trainer.service.model import ModelConfig, build_model, initialize
     from rollbus.trainer.service.tokenizer import build_tokenizer
 
-    layers, width, feed_forward, vocabulary = SIZES[size]
+    layers, width, feed_forward, vocabulary = SIZES[folder.name]
     config = ModelConfig(
         vocabulary=vocabulary,
         layers=layers,
@@ -213,10 +214,10 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("what", choices=["make", "ours", "plain", "trl"])
     parser.add_argument("folders", type=Path, nargs="+")
-    parser.add_argument("--model", choices=list(SIZES), default="demo")
     options = parser.parse_args()
     if options.what == "make":
-        make(options.folders[0], options.model)
+        for folder in options.folders:
+            make(folder)
         return
     variant = {"ours": ours, "plain": plain, "trl": trl}[options.what]
     print(json.dumps({folder.name: timed(variant(folder)) for folder in options.folders}))

@@ -21,7 +21,7 @@ from rollbus.schemas.topics import REPLAYS
 from rollbus.streams.replay.plan import namespace_of
 from rollbus.streams.settings import StreamSettings
 
-SESSION_MS = 10_000
+SESSION_MS = 20_000
 NEVER_MS = 2**31 - 1
 """It reads no records, and is not to be taken for one that hangs."""
 LOOKS, LOOK_EVERY_S = 50, 0.2
@@ -104,6 +104,6 @@ def _member(settings: StreamSettings, name: str) -> Any:
         group_id=group_of(name),
         enable_auto_commit=False,
         session_timeout_ms=SESSION_MS,
-        heartbeat_interval_ms=SESSION_MS // 5,
+        heartbeat_interval_ms=SESSION_MS // 10,
         max_poll_interval_ms=NEVER_MS,
     )

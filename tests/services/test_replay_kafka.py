@@ -198,7 +198,9 @@ async def test_while_one_is_being_written_no_other_of_its_name_begins_and_nobody
     with monkeypatch.context() as patched:
         patched.setattr("rollbus.streams.replay.run_kafka.KafkaOutput", HeldOutput)
         first = asyncio.create_task(replay_of(settings, name).run())
-        await HeldOutput.reached.wait()
+        reached = asyncio.create_task(HeldOutput.reached.wait())
+        await asyncio.wait((first, reached), return_when=asyncio.FIRST_COMPLETED)
+        assert reached.done(), first
     with pytest.raises(ConfigurationError, match=f"replay '{name}' is being written by"):
         await replay_of(settings, name).run()
     arguments = ["--config", str(tmp_path / "rollbus.yaml"), "replay", "delete", name]

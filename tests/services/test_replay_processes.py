@@ -78,7 +78,9 @@ async def test_a_process_that_dies_ends_the_replay_with_its_partitions(
     replay = replace(replay_of(settings, name_of(settings, "dies")), processes=2)
     with pytest.raises(UnavailableError, match=r"partitions .* was ended by SIGKILL"):
         await replay.run(dry_run=True)
-    assert [lane._process.returncode for lane in lanes] == [-9, -9]
+    first, second = (lane._process.returncode for lane in lanes)
+    assert first in (0, -signal.SIGKILL)  # on a slow machine it has done its work before the other one is missed
+    assert second == -signal.SIGKILL
 
 
 async def test_what_a_process_meets_is_told_as_it_is(settings: Settings, tmp_path: Path) -> None:
@@ -96,17 +98,19 @@ async def test_no_process_outlives_a_replay_that_is_killed(settings: Settings, t
         "import asyncio, os, signal, sys; from pathlib import Path; from dataclasses import replace;"
         "from tests.services.replay_live import settings_of; from tests.services.test_replay_kafka import replay_of;"
         "from rollbus.streams.replay.lanes_kafka import LaneProcess\n"
-        "async def never(self):\n print(self._process.pid, flush=True)\n await asyncio.sleep(60)\n"
+        "async def never(self):\n print(self._process.pid, flush=True)\n await asyncio.Event().wait()\n"
         "LaneProcess.read = never\n"
         f"made = settings_of(Path({str(tmp_path / 'rollbus.yaml')!r}))\n"
         "asyncio.run(replace(replay_of(made, 'orphan'), processes=2).run(dry_run=True))\n"
     )
     parent = await asyncio.create_subprocess_exec(sys.executable, "-c", program, stdout=asyncio.subprocess.PIPE)
     assert parent.stdout is not None
-    child = int(await asyncio.wait_for(parent.stdout.readline(), 60))
-    parent.kill()
-    await parent.wait()
-    async with asyncio.timeout(20):
+    try:
+        child = int(await parent.stdout.readline())
+    finally:
+        parent.kill()
+        await parent.wait()
+    async with asyncio.timeout(60):
         while alive(child):  # noqa: ASYNC110 - looks at another process
             await asyncio.sleep(0.05)
 

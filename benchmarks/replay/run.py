@@ -5,7 +5,8 @@ python -m benchmarks.replay.run [episodes] [rounds] [processes]
 The targets: a replay reaches half the rate of reading and decoding alone, and twice the live worker's. Reading and the
 live worker are one process each; a replay is one, or as many that assemble as there are cores and one that puts in
 order. What starting takes is left out everywhere; rates are by the wall, and beside them stands the CPU time of all
-processes together, which other load on the machine does not change.
+processes together, which other load on the machine changes less. Of several processes the one that puts in order bounds
+how far more cores help: its own CPU time is told apart.
 """
 
 import json
@@ -62,6 +63,8 @@ def one_round(bootstrap_servers: str, episodes: int, processes: int) -> Seen:
         rate, cpu = result["records"] / result["seconds"], result["cpu_seconds"] / result["records"] * 1e6
         print(f"  {name:16} {rate:8.0f} records/s {cpu:6.1f} CPU µs/record {result['resident_mb']:5.0f} MB"
               + (f" + {result['lane_mb']:.0f} MB each" if result.get("lane_mb") else ""), flush=True)  # fmt: skip
+        if result.get("lane_mb"):
+            print(f"  {'':16} {result['own_cpu_seconds'] / result['records'] * 1e6:26.1f} of them to put in order")
     return found
 
 
@@ -82,6 +85,9 @@ def tell(name: str, other: str, target: float, seen: list[Seen]) -> None:
     by_cpu = statistics.median(found[other]["cpu_seconds"] / found[name]["cpu_seconds"] for found in seen)
     spread = f"{min(rates):.2f} to {max(rates):.2f}"
     print(f"{name} / {other}: {statistics.median(rates):.2f} ({spread}), by CPU {by_cpu:.2f}; target {target}")
+    if all(found[name].get("lane_mb") for found in seen):
+        alone = statistics.median(found[other]["cpu_seconds"] / found[name]["own_cpu_seconds"] for found in seen)
+        print(f"  with more cores and processes at most {alone:.2f}, when the one that puts in order is always busy")
 
 
 if __name__ == "__main__":

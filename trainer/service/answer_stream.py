@@ -11,6 +11,7 @@ from collections.abc import AsyncIterator
 from typing import Any
 
 from rollbus.trainer.service.choices import Choices, Sampled
+from rollbus.trainer.service.growing_text import GrowingText
 from rollbus.trainer.service.openai_answers import call_id, finish_reason, logprobs_of
 from rollbus.trainer.service.openai_api import ChatRequest, CompletionRequest, RequestError
 from rollbus.trainer.service.sampler import Generation
@@ -77,7 +78,7 @@ class _ChoiceStream:
     def __init__(self, wanted: ChatRequest | CompletionRequest, tokenizer: Any, answer_id: str, index: int) -> None:
         self._wanted, self._tokenizer = wanted, tokenizer
         self._answer_id, self._index = answer_id, index
-        self._token_ids: list[int] = []
+        self._text = GrowingText(tokenizer)
         self._sent = ""
         self._held = max((len(stop) for stop in wanted.stop), default=1) - 1
         offered = isinstance(wanted, ChatRequest) and wanted.offered_tools
@@ -86,7 +87,7 @@ class _ChoiceStream:
 
     def add(self, sampled: Sampled) -> list[dict[str, Any]]:
         """One or more changes; the first carries the token."""
-        self._token_ids.append(sampled.token_id)
+        self._text.add(sampled.token_id)
         first, *more = self._changes(self._settled()) or [self._change("")]
         if self._wanted.wants_logprobs:
             one = Generation((sampled.token_id,), (sampled.logprob,), "", "stop", 0, (sampled.alternatives,))
@@ -103,7 +104,7 @@ class _ChoiceStream:
 
     def _settled(self) -> str:
         """Text that no further token can take back."""
-        text: str = self._tokenizer.decode(self._token_ids, skip_special_tokens=True)
+        text = self._text.text
         ready = text[: len(text) - self._held] if self._held else text
         if ready.endswith(REPLACEMENT) or any(stop in text for stop in self._wanted.stop):
             return ""

@@ -21,6 +21,7 @@ from torch import Tensor, nn
 
 from rollbus.trainer.backends.model_settings import LogprobsMode
 from rollbus.trainer.service.cache import CachePool
+from rollbus.trainer.service.growing_text import GrowingText
 from rollbus.trainer.service.model import ModelConfig, head, trunk
 from rollbus.trainer.service.sampling import SamplingParameters, choose
 
@@ -59,6 +60,8 @@ class _Row:
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     top: list[Alternatives] = field(default_factory=list)
+    text: GrowingText | None = None
+    """Where it is to stop at a string."""
 
 
 class UnknownVersionError(LookupError):
@@ -145,6 +148,7 @@ class Sampler:
                 f"{len(prompt)} prompt tokens and {parameters.max_tokens} more do not fit 1 to {longest} tokens"
             )
         row = _Row(prompt, parameters, version, Future(), on_token, random.Random(parameters.seed))
+        row.text = GrowingText(self._tokenizer) if parameters.stop else None
         with self._wake:
             if self._closed:
                 raise RuntimeError("the sampler is closed")
@@ -270,9 +274,11 @@ class Sampler:
         text: str | None = None
         cut: int | None = None
         ended = row.token_ids[-1] == self._eos and not parameters.ignore_eos
-        if parameters.stop and not ended:
-            text = self._text(row)
-            cut = _first_stop(text, parameters.stop)
+        if row.text is not None and not ended:
+            row.text.add(row.token_ids[-1])
+            if _first_stop(row.text.text, parameters.stop) is not None:
+                text = self._text(row)
+                cut = _first_stop(text, parameters.stop)
         if ended or cut is not None:
             reason = "stop"
         elif len(row.token_ids) >= parameters.max_tokens:

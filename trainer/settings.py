@@ -149,9 +149,15 @@ class TrainSettings(_Settings):
     seed: int = 0
 
     @model_validator(mode="after")
-    def _constant_has_its_constant(self) -> "TrainSettings":
+    def _agrees_with_itself(self) -> "TrainSettings":
         if self.aggregation == "constant" and self.aggregation_tokens is None:
             raise ValueError("aggregation `constant` needs aggregation_tokens, the tokens that a sequence counts as")
+        if self.advantages == "art" and self.aggregation not in ("token_mean", "trajectory_mean"):
+            raise ValueError(
+                f"with advantages `art` ART weighs every trajectory alike; `given` goes with {self.aggregation}"
+            )
+        if self.ratio_min > self.ratio_max:
+            raise ValueError(f"ratio_min {self.ratio_min:g} lies above ratio_max {self.ratio_max:g}")
         return self
 
     def train_config(self) -> TrainConfig:

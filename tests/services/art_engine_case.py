@@ -134,7 +134,7 @@ async def _train(base_model: Path, directory: Path) -> dict[str, Any]:
         batch = replace(made_up_batch(f"own-{number}", number), config=CONFIG)
         result = await backend.wait(await backend.submit(batch))
     found["result"] = [result.version, len(result.trained_ids), result.metrics["loss/train"]]
-    for refused in ({"loss": "dppo"}, {"entropy_bonus": 0.1}):
+    for refused in ({"loss": "dppo"}, {"entropy_bonus": 0.1}, {"weight_decay": 0.1}):
         batch = replace(made_up_batch(str(refused), 2), config=replace(CONFIG, **refused))
         found["refusals"].append(await _error(backend.wait(await backend.submit(batch))))
     found["refusals"].append(await _error(backend.promote(0)))

@@ -15,6 +15,9 @@ from rollbus.trainer.backends.protocol import TrainConfig
 
 ALL_TARGETS = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj")
 ATTENTION_TARGETS = ALL_TARGETS[:4]
+OURS = TrainConfig()
+ARTS_OWN = ("max_grad_norm", "adam_beta1", "adam_beta2", "weight_decay")
+"""What ART's update sets itself: what is asked for beside our defaults would not be done."""
 
 
 def internal_config(options: ModelOptions, engine: ArtEngine) -> dev.InternalModelConfig:
@@ -50,8 +53,9 @@ def lora_config(options: ModelOptions) -> dev.LoRAConfig | None:
     if options.lora is None:
         return None
     targets = ATTENTION_TARGETS if options.lora.attention_only else ALL_TARGETS
-    alpha = round(options.lora.alpha)
-    return dev.LoRAConfig(rank=options.lora.rank, alpha=alpha, target_modules=list(targets))
+    if not options.lora.alpha.is_integer():
+        raise ConfigurationError(f"lora: alpha {options.lora.alpha:g}: ART's own service takes whole numbers")
+    return dev.LoRAConfig(rank=options.lora.rank, alpha=int(options.lora.alpha), target_modules=list(targets))
 
 
 def server_config(host: str, port: int, api_key: str | None) -> dev.OpenAIServerConfig:
@@ -77,6 +81,8 @@ def update_arguments(config: TrainConfig, engine: ArtEngine) -> dict[str, Any]:
             "entropy_bonus": bool(config.entropy_bonus),
             "off_policy_mask_threshold": config.off_policy_mask_threshold is not None,
             "aggregation: constant": config.aggregation == "constant",
+            "dual_clip": config.loss == "ppo" and config.dual_clip not in (None, OURS.dual_clip),
+            **{name: getattr(config, name) != getattr(OURS, name) for name in ARTS_OWN},
         }.items()
         if wanted
     ]

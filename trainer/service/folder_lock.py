@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import fcntl
+import logging
 import os
 from pathlib import Path
 
 from rollbus.schemas.errors import ConfigurationError
+
+logger = logging.getLogger(__name__)
 
 LOCK = "in-use-by"
 
@@ -20,7 +23,7 @@ class FolderLock:
         self._file = (folder / LOCK).open("a+", encoding="ascii")
         try:
             fcntl.lockf(self._file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
+        except (BlockingIOError, PermissionError) as error:  # either, by POSIX
             self._file.seek(0)
             holder = self._file.read().strip() or "unknown"
             self._file.close()
@@ -28,6 +31,8 @@ class FolderLock:
                 f"{folder} is in use by process {holder}, which serves and trains this model; stop it first, or give "
                 "`directory` another folder"
             ) from error
+        except OSError as error:
+            logger.warning("%s cannot be locked (%s): see that no other process uses it", folder, error.strerror)
         self._file.truncate(0)
         self._file.write(str(os.getpid()))
         self._file.flush()

@@ -1,5 +1,6 @@
 """Steps and evaluations → MLflow: one MLflow run per run id."""
 
+import os
 import re
 
 from mlflow import MlflowClient
@@ -13,6 +14,9 @@ from rollbus.schemas.steps import Evaluation, StepCompleted
 TAG = "rollbus.run"
 _REFUSED = re.compile(r"[^\w\-. :/]")
 """Characters that MLflow takes in no name: a point that it never takes would keep all later ones waiting."""
+_PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "30"}
+"""Unless the environment says otherwise: whoever feeds a logger tries again, and a wrong address stops the start at
+once; of itself the client tries eight times, for four minutes."""
 
 
 class MlflowLogger:
@@ -23,6 +27,8 @@ class MlflowLogger:
         self._namespace = namespace
         self._runs: dict[str, str] = {}
         self._known: dict[tuple[str, str], set[int]] = {}
+        for name, value in _PATIENCE.items():
+            os.environ.setdefault(name, value)
         try:
             self._client = MlflowClient(tracking_uri)
             found = self._client.get_experiment_by_name(experiment)

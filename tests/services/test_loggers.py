@@ -6,6 +6,7 @@ import json
 import threading
 import time
 from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import replace
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -75,6 +76,40 @@ def test_an_mlflow_that_cannot_be_reached_stops_the_start() -> None:
         MlflowLogger("nowhere://x", namespace="t.")
 
 
+class Away(BaseHTTPRequestHandler):
+    """A server that is not ready, and counts who asks."""
+
+    def do_GET(self) -> None:
+        self.server.asked += 1  # type: ignore[attr-defined]
+        self.send_error(503)
+
+    def log_message(self, *_: Any) -> None:
+        """Say nothing."""
+
+
+def test_an_mlflow_that_is_not_ready_stops_the_start_without_minutes_of_asking(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "MLFLOW_HTTP_REQUEST_TIMEOUT"):
+        monkeypatch.setenv(name, "")  # put back when the test ends
+        monkeypatch.delenv(name)
+    server: Any = ThreadingHTTPServer(("127.0.0.1", 0), Away)
+    server.asked = 0
+    with served(server), pytest.raises(ConfigurationError, match="name a server with --tracking-uri"):
+        MlflowLogger(f"http://127.0.0.1:{server.server_port}", namespace="t.")
+    assert server.asked == 2
+
+
+@contextmanager
+def served(server: ThreadingHTTPServer) -> Iterator[None]:
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
 def test_wandb_writes_an_offline_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_SILENT", "true")
     log_everything_twice(WandbLogger("p", namespace="t.", mode="offline", folder=tmp_path))
@@ -129,12 +164,8 @@ class Tracker(BaseHTTPRequestHandler):
 def tracker() -> Iterator[Any]:
     server: Any = ThreadingHTTPServer(("127.0.0.1", 0), Tracker)
     server.received, server.is_down = [], False
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield server
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with served(server):
+        yield server
 
 
 def test_langfuse_gets_scores_with_ids_of_their_own(tracker: Any) -> None:

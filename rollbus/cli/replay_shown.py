@@ -75,7 +75,9 @@ def show_manifest(manifest: "ReplayManifest", *, dry_run: bool = False) -> None:
     console.print(table)
     written = ", ".join(f"{count:,} {topic}" for topic, count in manifest.records.items())
     console.print(f"{'would write' if dry_run else 'wrote'} {written or 'nothing'}")
-    if not dry_run:
+    if manifest.state == "following":
+        console.print(f"shadow {manifest.name!r} stands in {manifest.namespace}*; the same command goes on with it")
+    elif not dry_run:
         console.print(f"replay {manifest.name!r} stands in {manifest.namespace}*, and counts from now on")
 
 

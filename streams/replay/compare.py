@@ -5,7 +5,7 @@ episode that had begun before it, a group that closed after it) is counted apart
 """
 
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeVar
 
@@ -65,7 +65,7 @@ def compare(one: Side, other: Side, span: Span, last: str = "curriculum") -> Com
     same: dict[Kind, int] = defaultdict(int)
     counted: dict[tuple[Kind, str, str, bool], list[str]] = defaultdict(list)
     cut = _cut(one, other, span)
-    by_stage = {
+    by_stage: dict[str, Callable[[], Iterable[Found]]] = {
         "assembly": lambda: _trajectories(one, other, cut, same),
         "scoring": lambda: _scores(one, other, cut, same),
         "grouping": lambda: _groups(one, other, cut, span, same),

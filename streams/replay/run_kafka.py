@@ -116,12 +116,13 @@ class Replay:
             if isinstance(output, KafkaOutput):
                 await output.finish()
         manifest = replace(manifest, from_ms=passage.first_ms, to_ms=chain.stream_time_ms, digests=chain.digests())
-        if self.follow is not None:
-            return manifest
         records: dict[str, int] = {}
         for (topic, _), count in sorted(output.counts.items()):
             records[topic] = records.get(topic, 0) + count
-        manifest = replace(manifest, state="complete", records=records, finished_at_ms=self.clock())
+        manifest = replace(manifest, records=records)
+        if self.follow is not None:
+            return manifest
+        manifest = replace(manifest, state="complete", finished_at_ms=self.clock())
         if lease is not None:
             await lease.still_held()
             await write_manifest(settings, manifest)

@@ -6,9 +6,10 @@ from typing import Any
 import pytest
 
 from rollbus.cli.replay_plan import plan_of, replay_of
-from rollbus.cli.replay_shown import show_replays
+from rollbus.cli.replay_shown import show_manifest, show_replays
 from rollbus.schemas.config import GroupingConfig, RewardConfig, RunConfig
 from rollbus.schemas.errors import ConfigurationError
+from rollbus.schemas.replays import ReplayManifest
 from rollbus.settings import Settings
 from rollbus.streams.replay.plan import ReplayPlan, applied
 from rollbus.streams.rewards.endpoint import Endpoint
@@ -57,6 +58,15 @@ async def test_groups_are_not_judged_anew_where_the_replay_writes_no_trajectorie
 def test_that_there_is_no_replay_is_said_in_words(capsys: pytest.CaptureFixture[str]) -> None:
     show_replays([], "mine.")
     assert "no replay of 'mine.' yet: `rollbus replay --from" in capsys.readouterr().out
+
+
+def test_a_shadow_that_stops_says_what_it_wrote_and_that_it_goes_on(capsys: pytest.CaptureFixture[str]) -> None:
+    show_manifest(ReplayManifest(name="gentle", namespace="replay-gentle.", source_namespace="rollbus.",
+                                 state="following", stages=("scoring",), ranges=(), records={"scores": 3},
+                                 started_at_ms=0))  # fmt: skip
+    told = capsys.readouterr().out
+    assert "wrote 3 scores" in told
+    assert "shadow 'gentle' stands in replay-gentle.*; the same command goes on with it" in told
 
 
 TWO_RUNS = (

@@ -94,6 +94,7 @@ async def test_a_shadow_scores_otherwise_beside_live_until_it_is_promoted(
             manifest = await following
             assert set(known.values()) == {-0.5}
         assert (manifest.state, sorted(known)) == ("following", ["e1", "e2", "e3"])
+        assert manifest.records["scores"] >= 3
         assert await until_scored(stream, 3) == {"e1": 0.5, "e2": 0.5, "e3": 0.5}
         found = await find_manifest(stream, name)
         assert await promote(stream, found, BUILT_IN) == ["scoring"]

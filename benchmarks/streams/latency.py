@@ -23,6 +23,7 @@ from benchmarks.streams.events import episode
 from benchmarks.streams.load import settings
 from benchmarks.streams.pipeline import three_stages
 from benchmarks.streams.worker_process import a_worker
+from benchmarks.trainer.verdicts import Verdict
 from rollbus.schemas.codec import decode
 from rollbus.schemas.groups import Group
 from rollbus.schemas.ids import trajectory_id
@@ -31,6 +32,8 @@ from rollbus.schemas.trajectories import Score, Trajectory
 from rollbus.streams.topics_kafka import ensure_topics
 
 RATE = 300
+TARGET_MS = 450
+"""Of the 99th percentile, through all three stages."""
 MEMBERS = 4
 SLOTS = 16
 """Groups under way at a time."""
@@ -149,15 +152,15 @@ async def send(bootstrap_servers: str, namespace: str, events: list[Sent], reade
     return ended
 
 
-async def measure(bootstrap_servers: str, rate: float, seconds: float, changes: dict[str, Any]) -> None:
-    """Print the latencies at a rate."""
+async def measure(bootstrap_servers: str, rate: float, seconds: float, changes: dict[str, Any]) -> Verdict:
+    """Print the latencies at a rate; return whether the target is met."""
     namespace, events = await _prepare(bootstrap_servers, int(rate * seconds))
     reader = Reader(bootstrap_servers, namespace)
     async with a_worker(bootstrap_servers, namespace, changes) as done:
         reading = asyncio.create_task(reader.run())
         await _until(reader, await send(bootstrap_servers, namespace, events, reader, rate))
         reading.cancel()
-    show(rate, reader, done)
+    return show(rate, reader, done)
 
 
 async def capacity(bootstrap_servers: str, changes: dict[str, Any]) -> float:
@@ -189,8 +192,8 @@ async def _until(reader: Reader, groups: int) -> None:
         await asyncio.sleep(0.01)
 
 
-def show(rate: float, reader: Reader, done: dict[str, Any]) -> None:
-    """Print percentiles in ms, the stages' shares, and what it cost."""
+def show(rate: float, reader: Reader, done: dict[str, Any]) -> Verdict:
+    """Print percentiles in ms, the stages' shares, and what it cost; return whether the target is met."""
     first = min(times.sent for times in reader.groups.values()) + SETTLE_S
     groups = [times for times in reader.groups.values() if times.sent >= first]
     print(f"{rate:.0f} events/s, {len(groups)} groups; ms from the last event, and each stage's share of them:")
@@ -204,6 +207,8 @@ def show(rate: float, reader: Reader, done: dict[str, Any]) -> None:
             f"{done[stage]['records'] / count:.1f} records, {step_ms:.0f} ms step, {commit_ms:.0f} ms commit"
         )
     print(f"  worker: {done['cpu_seconds'] / done['seconds']:.0%} of a core, {done['resident_bytes'] >> 20} MB")
+    worst = quantile(groups, None, 0.99)
+    return Verdict(f"p99 at {rate:.0f} events/s", f"{worst:.0f} ms, target ≤ {TARGET_MS} ms", worst <= TARGET_MS)
 
 
 def quantile(groups: list[Times], step: str | None, share: float) -> float:
@@ -223,9 +228,10 @@ def _span(times: Times, step: str | None) -> float:
 async def main(seconds: float, changes: dict[str, Any]) -> None:
     """Measure at the fixed rate, and at half of the capacity."""
     with broker() as running:
-        await measure(running.bootstrap_servers, RATE, seconds, changes)
+        verdicts = [await measure(running.bootstrap_servers, RATE, seconds, changes)]
         most = await capacity(running.bootstrap_servers, changes)
-        await measure(running.bootstrap_servers, most / 2, seconds, changes)
+        verdicts.append(await measure(running.bootstrap_servers, most / 2, seconds, changes))
+    print(*verdicts, sep="\n")
 
 
 if __name__ == "__main__":

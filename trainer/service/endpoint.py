@@ -34,6 +34,10 @@ from rollbus.trainer.service.tokenizer import render_chat
 logger = logging.getLogger(__name__)
 
 VERSION = re.compile("[0-9]{1,18}")
+MAX_BODY_BYTES = 32 << 20
+"""Many times the longest context of today's models."""
+MAX_CHOICES = 4096
+"""Answers to one request: each waits in memory for its turn."""
 CLIENT_GONE = 499
 """For an answer that nobody waits for; as nginx has it."""
 
@@ -132,7 +136,7 @@ class _Endpoint:
         return JSONResponse({"object": "list", "data": entries})
 
     async def chat(self, request: Request) -> Response:
-        wanted = parse(ChatRequest, await request.body())
+        wanted = parse(ChatRequest, await _body(request))
         try:
             prompt = render_chat(self._served.tokenizer, wanted.messages, wanted.offered_tools)
         except Exception as error:  # the template is the user's, and raises what it likes
@@ -147,7 +151,7 @@ class _Endpoint:
         return JSONResponse(self._answer("chat.completion", wanted, choices, found, answers))
 
     async def completions(self, request: Request) -> Response:
-        wanted = parse(CompletionRequest, await request.body())
+        wanted = parse(CompletionRequest, await _body(request))
         tokenizer = self._served.tokenizer
         prompts = [
             tokenizer.encode(prompt, add_special_tokens=False) if isinstance(prompt, str) else prompt
@@ -174,6 +178,10 @@ class _Endpoint:
         param = "messages" if isinstance(wanted, ChatRequest) else "prompt"
         if not all(prompts):
             raise RequestError(400, f"{param}: a prompt is empty; it needs a token to begin with", param=param)
+        if len(prompts) * wanted.n > MAX_CHOICES:
+            raise RequestError(
+                400, f"n: {len(prompts)} prompts, {wanted.n} times each; {MAX_CHOICES} answers are the most", param="n"
+            )
         longest = max(map(len, prompts))
         room = served.sampler.config.max_tokens - longest
         max_tokens = room if wanted.wanted_tokens is None else wanted.wanted_tokens
@@ -235,6 +243,17 @@ class _Endpoint:
             "model": name,
             "rollbus": facts(name, seed=choices.seed, version=choices.version, logprobs_mode=mode),
         }
+
+
+async def _body(request: Request) -> bytes:
+    """Read a request as far as MAX_BODY_BYTES; RequestError 413 for a longer one."""
+    parts, size = [], 0
+    async for part in request.stream():
+        parts.append(part)
+        size += len(part)
+        if size > MAX_BODY_BYTES:
+            raise RequestError(413, f"the request body is longer than {MAX_BODY_BYTES} bytes")
+    return b"".join(parts)
 
 
 async def _hangs_up(request: Request) -> None:

@@ -11,6 +11,7 @@ import httpx
 import openai
 import pytest
 
+from rollbus.trainer.service import endpoint
 from rollbus.trainer.service.checkpoint import create_model, load_model
 from rollbus.trainer.service.endpoint import ServedModel, build_app
 from rollbus.trainer.service.http_server import EndpointServer
@@ -233,6 +234,24 @@ async def test_what_cannot_be_answered_is_refused_by_name(
 async def test_an_empty_prompt_is_told_as_such(client: openai.AsyncOpenAI, prompt: Any) -> None:
     with pytest.raises(openai.BadRequestError, match="a prompt is empty"):
         await client.completions.create(model="agent", prompt=prompt, max_tokens=2)
+
+
+async def test_a_body_beyond_all_bounds_is_refused_before_it_is_read_whole(
+    url: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(endpoint, "MAX_BODY_BYTES", 1000)
+    body = {"model": "agent", "messages": [{"role": "user", "content": "a" * 2000}]}
+    async with httpx.AsyncClient(headers={"Authorization": "Bearer secret"}) as http:
+        answer = await http.post(f"{url}/v1/chat/completions", json=body)
+    assert (answer.status_code, answer.json()["error"]["message"]) == (
+        413,
+        "the request body is longer than 1000 bytes",
+    )
+
+
+async def test_more_answers_than_can_wait_are_refused_by_their_number(client: openai.AsyncOpenAI) -> None:
+    with pytest.raises(openai.BadRequestError, match="100 prompts, 100 times each; 4096 answers are the most"):
+        await client.completions.create(model="agent", prompt=["a"] * 100, n=100, max_tokens=1)
 
 
 async def test_null_is_as_good_as_left_out(url: str) -> None:

@@ -24,6 +24,7 @@ from rollbus.streams.settings import StreamSettings
 from rollbus.streams.topics import partitions_of
 from rollbus.streams.topics_kafka import partitions_on_broker
 
+GO_ON = "begin later, or go on without it by --allow-missing"
 POLL_MS = 500
 FETCH_BYTES = 4 * 1024 * 1024
 LOOK_BYTES = 128 * 1024
@@ -119,13 +120,11 @@ async def resolve(settings: StreamSettings, topic: Topic, start: Bound, end: Bou
         return replace(found, last_tick=await there.last_tick()) if found.empty else found
 
 
-def refuse_missing(missing: tuple[ReplayRange, ...]) -> None:
+def refuse_missing(missing: tuple[ReplayRange, ...], remedy: str = GO_ON) -> None:
     """Raise DataLossError that names what is gone."""
     if missing:
         gone = ", ".join(f"{one.topic}[{one.partition}] {one.from_offset} … {one.to_offset - 1}" for one in missing)
-        raise DataLossError(
-            f"retention has deleted a part of the range: {gone}; begin later, or go on without it by --allow-missing"
-        )
+        raise DataLossError(f"retention has deleted a part of the range: {gone}; {remedy}")
 
 
 def refuse_empty(found: ResolvedRange) -> None:

@@ -100,9 +100,10 @@ class Replay:
         plan, settings = self.plan, self.settings
         self._check_rewards(lease is None)
         found = await self._range()
-        if not plan.allow_missing:
-            refuse_missing(found.missing)
-        if self.follow is None:
+        if self.follow is not None:
+            refuse_missing(found.missing, f"`rollbus replay delete {plan.name}` lets the shadow begin again from now")
+        else:
+            refuse_missing(() if plan.allow_missing else found.missing)
             refuse_empty(found)
         excluded, position = await read_exclusions(settings)
         manifest = self._manifest(found, position)

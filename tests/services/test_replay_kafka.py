@@ -252,6 +252,16 @@ async def test_missing_records_stop_it_with_their_offsets_unless_told_to_go_on(s
     assert [(one.partition, one.from_offset, one.to_offset) for one in manifest.missing] == [(0, 2, 40)]
 
 
+async def test_a_shadow_whose_beginning_is_gone_says_how_to_begin_again(settings: Settings) -> None:
+    name, ended = name_of(settings, "old"), asyncio.Event()
+    ended.set()
+    shadow = replace(replay_of(settings, name), follow=ended)
+    assert (await shadow.run()).state == "following"
+    await delete_before(settings.stream_settings(), 40)
+    with pytest.raises(DataLossError, match=rf"episode-events\[0\] 0 … 39; `rollbus replay delete {name}` lets"):
+        await shadow.run()
+
+
 async def test_records_that_go_while_they_are_read_are_named(settings: Settings) -> None:
     stream = settings.stream_settings()
     found = await resolve(stream, EPISODE_EVENTS, Bound(), Bound())

@@ -124,7 +124,9 @@ class GroupingStage:
             return
         row.joined_ms, row.joined = state.clock.now_ms, True
         state.scores.put(trajectory_id, row)
-        group = state.groups.setdefault(key, OpenGroup())
+        group = state.groups.get(key)
+        if group is None:
+            group = state.groups[key] = OpenGroup()
         group.add(trajectory_id, row)
         if len(group.members) >= self._size(state, group):
             yield from self._close_if_full(state, key)

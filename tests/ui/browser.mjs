@@ -16,7 +16,9 @@ let browser, complaints, elsewhere;
 before(async () => { browser = await chromium.launch({ executablePath: process.env.CHROMIUM ?? "/usr/bin/chromium", args: QUIET }); });
 after(async () => { await browser.close(); });
 afterEach(async () => {
+  const hacked = await page.evaluate(() => window.hacked); // what a hostile text would set, see hostile.py
   await context.close();
+  assert.equal(hacked, undefined, "a text ran");
   assert.deepEqual(complaints, [], "the browser complained");
   assert.deepEqual(elsewhere, [], "the page asked somebody else");
 });

@@ -259,11 +259,15 @@ def _read_int(name: str) -> Iterator[str]:
 
 
 def _read_sized(kind: str, name: str) -> Iterator[str]:
-    """Read text or bytes; the common short ones are told from all others by two bits of their length."""
+    """Read text or bytes; two bits of a length's first byte tell the short ones, the next byte those below 8 KiB."""
     yield "size = data[at]"
     yield "at += 1"
     yield "if size & 129:"
-    yield _INDENT + "size, at = length(data, at, size)"
+    yield _INDENT + "if size & 1 or data[at] > 127:"
+    yield _INDENT * 2 + "size, at = length(data, at, size)"
+    yield _INDENT + "else:"
+    yield _INDENT * 2 + "size += (data[at] << 7) - 128"
+    yield _INDENT * 2 + "at += 1"
     yield "end = at + (size >> 1)"
     yield f"{name} = data[at:end]" + (".decode()" if kind == "str" else "")
     yield "at = end"

@@ -34,13 +34,11 @@ class Table(Generic[V]):
     def __init__(self, name: str, codec: RowCodec[V]) -> None:
         self.name = name
         self.rows: dict[str, V] = {}
+        self.get: Callable[[str], V | None] = self.rows.get
+        """Returns a row, None where there is none; the dictionary's own, which is asked for every record."""
         self._codec = codec
         self._touched: dict[str, bool] = {}
         """Keys put or deleted, and whether the changelog has a row of theirs."""
-
-    def get(self, key: str) -> V | None:
-        """Return a row, None where there is none."""
-        return self.rows.get(key)
 
     def put(self, key: str, value: V) -> None:
         """Set a row; also to be called after changing one in place."""

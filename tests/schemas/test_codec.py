@@ -26,6 +26,16 @@ TICK = Tick(number=7, stream_time_ms=7000, wall_clock_ms=1_700_000_000_000, inte
 TEXT = st.text(max_size=8)
 LONG = st.integers(-(2**63), 2**63 - 1)
 DOUBLE = st.floats(allow_nan=False)
+REWARD = RewardReported(
+    event_id="e",
+    episode_id="p",
+    root_episode_id="p",
+    writer_id="w",
+    sequence=0,
+    occurred_at_ms=0,
+    episode_started_at_ms=0,
+    value=1.0,
+)
 HISTORY = History(
     token_ids=encode_token_ids([1, 2, 3]),
     logprobs=encode_logprobs([-0.5]),
@@ -98,6 +108,22 @@ def sorted_maps(value: Any) -> Any:
     if isinstance(value, dict):
         return {key: sorted_maps(value[key]) for key in sorted(value)}
     return [sorted_maps(item) for item in value] if isinstance(value, list | tuple) else value
+
+
+@pytest.mark.parametrize("length", [0, 1, 63, 64, 127, 128, 4095, 4096, 8191, 8192, 100_000, 2_000_000])
+def test_text_of_any_length_survives_the_wire_and_is_missed_where_it_is_cut(length: int) -> None:
+    reward = dataclasses.replace(REWARD, event_id="e" * length)
+    data = encode(reward)
+    assert decode(data) == reward
+    for kept in (HEADER_BYTES, HEADER_BYTES + 1, HEADER_BYTES + 2, HEADER_BYTES + 2 + length // 2):
+        with pytest.raises(UndecodableError):
+            decode(data[:kept])
+
+
+@pytest.mark.parametrize("length", [b"\x01", b"\x7f", b"\x81\x01", b"\xff\x7f", b"\xff\xff\x01"])
+def test_a_negative_length_of_any_width_is_refused(length: bytes) -> None:
+    with pytest.raises(UndecodableError, match="negative length"):
+        decode(encode(REWARD)[:HEADER_BYTES] + length + bytes(100))
 
 
 @given(st.permutations(["a", "b", "c"]))

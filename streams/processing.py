@@ -21,7 +21,7 @@ from rollbus.schemas.soundness import check_sound
 from rollbus.schemas.topics import DEAD_LETTERS
 from rollbus.schemas.trajectories import Location
 from rollbus.streams.batch import Partition, RawRecord
-from rollbus.streams.stage import EffectsStage, Incoming, Outgoing
+from rollbus.streams.stage import EffectsStage, Incoming, Outgoing, PureAsEffects
 
 logger = logging.getLogger(__name__)
 
@@ -34,6 +34,11 @@ MAX_KEPT_BYTES = 200_000_000
 """Of a record in chunks; a dead letter is one too, and not much larger ones can be split."""
 YIELD_EVERY = 200
 """Records after which other partitions get their turn: their transactions have deadlines."""
+CACHED = 50
+"""Records that a pure stage reads before it steps through them: so many are still in the processor's cache then."""
+
+Refused = tuple[RawRecord, RecordError, Incoming | None]
+"""A record that the stage cannot take, why, and the whole that it ended where it came in chunks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -78,8 +83,19 @@ class StagePartition:
 
         Where nothing but time has passed, `hold_quiet` leaves the changelog rows for a later call.
         """
-        result = Processed()
-        refused: list[tuple[RawRecord, RecordError, Incoming | None]] = []
+        result, refused = Processed(quiet=True), list[Refused]()
+        at_once = CACHED if isinstance(self._stage, PureAsEffects) else max(1, len(records))
+        for first in range(0, len(records), at_once):
+            await self._take_in(records[first : first + at_once], result, refused)
+        for raw, refusal, whole in sorted(refused, key=lambda each: each[0].offset):  # not as the batch's bounds had it
+            self._dead_letter(raw, refusal, whole, result)
+        result.forgotten = self.state.forgotten
+        result.quiet = result.quiet and not result.outputs
+        if not (hold_quiet and result.quiet):
+            result.changelog = self.state.drain()
+        return result
+
+    async def _take_in(self, records: Sequence[RawRecord], result: Processed, refused: list[Refused]) -> None:
         read = []
         for number, raw in enumerate(records):
             if number % YIELD_EVERY == 0:
@@ -90,7 +106,7 @@ class StagePartition:
                 refused.append((raw, error, None))
         answers = await self._stage.answer(self.state, [incoming for _, incoming in read])
         for number, ((raw, incoming), answer) in enumerate(zip(read, answers, strict=True)):
-            if number % YIELD_EVERY == 0:
+            if number % YIELD_EVERY == YIELD_EVERY - 1:  # reading has just let the others have theirs
                 await asyncio.sleep(0)
             try:
                 outputs = self._stage.step(self.state, incoming, answer)
@@ -102,13 +118,7 @@ class StagePartition:
                     self._write(outgoing, result)
                 except RecordError as error:  # the others of this step still go out
                     refused.append((raw, error, self.state.refuse(incoming.record)))
-        for raw, refusal, whole in sorted(refused, key=lambda each: each[0].offset):  # not as the batch's bounds had it
-            self._dead_letter(raw, refusal, whole, result)
-        result.forgotten = self.state.forgotten
-        result.quiet = not result.outputs and all(type(incoming.record) is Tick for _, incoming in read)
-        if not (hold_quiet and result.quiet):
-            result.changelog = self.state.drain()
-        return result
+        result.quiet = result.quiet and all(type(incoming.record) is Tick for _, incoming in read)
 
     def _write(self, outgoing: Outgoing, result: Processed) -> None:
         key, topic = outgoing.key.encode(), outgoing.topic.name

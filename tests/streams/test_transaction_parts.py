@@ -17,7 +17,7 @@ from rollbus.schemas.topics import DEAD_LETTERS, DROPS, EPISODE_EVENTS
 from rollbus.streams.batch import Batch, Partition
 from rollbus.streams.changelog_kafka import check_position
 from rollbus.streams.output_kafka import partition_of
-from rollbus.streams.processing import Processed, StagePartition
+from rollbus.streams.processing import CACHED, Processed, StagePartition
 from rollbus.streams.stage import Incoming, Outgoing, PureAsEffects
 from rollbus.streams.state import PartitionState, RowCodec, Table
 from tests.builders import make_tick
@@ -101,6 +101,29 @@ async def test_a_record_that_the_stage_refuses_is_a_dead_letter_too() -> None:
     frame = chunks.split(bytes(2_000), limit=1_000)[0]
     result = await process([Raw(10, frame), Raw(11, encode(make_tick(5)))])
     assert [letter.message for letter in letters(result)] == ["this stage takes no chunks"]
+
+
+async def test_a_batch_of_any_length_comes_to_what_its_records_come_to_one_by_one() -> None:
+    count = 2 * CACHED + 3
+    broken = {1, CACHED - 1, CACHED, 2 * CACHED + 1}
+    raws = [Raw(n, b"broken" if n in broken else encode(make_tick(n)), b"k%d" % n) for n in range(count)]
+    whole = await process(raws)
+    work = StagePartition(PureAsEffects(KeepStage()), PLACE, app_version="1")
+    parts = [await work.process([raw]) for raw in raws]
+    assert [letter.offset for letter in letters(whole)] == sorted(broken)
+    for topic in (DROPS.name, DEAD_LETTERS.name):
+        one_by_one = [output for part in parts for output in part.outputs if output.topic == topic]
+        assert [output for output in whole.outputs if output.topic == topic] == one_by_one
+    assert whole.changelog == [row for part in parts for row in part.changelog]
+    assert (whole.outgoing, whole.dead_letters) == (count - len(broken), len(broken))
+
+
+async def test_one_record_that_is_no_tick_keeps_a_whole_batch_from_waiting() -> None:
+    event = Raw(1, encode(Drop(unit="event", unit_id="u", reason="x", stage="keep", dropped_at_ms=0)))
+    time_passes = ticks(*range(2 * CACHED))
+    assert (await processed_quietly(time_passes)).quiet
+    assert not (await processed_quietly([event, *time_passes])).quiet
+    assert not (await processed_quietly([*time_passes, event])).quiet
 
 
 async def test_an_output_too_large_for_its_topic_travels_in_chunks() -> None:

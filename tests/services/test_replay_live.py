@@ -67,7 +67,7 @@ async def outputs(settings: Any, stage: str, hints: dict[str, str]) -> dict[tupl
             for key, value in values:
                 record = decode(value)
                 if isinstance(record, MADE_BY[stage]):
-                    lane = (getattr(record, "run", None), key if stage == "grouping" else None)
+                    lane = (getattr(record, "run_id", None), key if stage == "grouping" else None)
                     place = (topic, partition, lane, input_partition(record, settings.event_partitions, hints))
                     found.setdefault(place, []).append(encode(without_location(record)))
     return found

@@ -42,7 +42,7 @@ class LaneProcess:
 
     async def start(self) -> None:
         """Start the process and give it its job."""
-        self._process = await self._in_thread(self._started)
+        await self._in_thread(self._start)
         while len(self._ahead) < AHEAD_FRAMES:
             self._ahead.append(self._in_thread(self._frame))
 
@@ -69,6 +69,8 @@ class LaneProcess:
 
     async def stop(self) -> None:
         """End it, wherever it is."""
+        if self._process is None:
+            await self._in_thread(lambda: None)  # behind a start that nobody has waited for to the end
         process = self._process
         if process is not None:
             process.kill()
@@ -83,8 +85,8 @@ class LaneProcess:
 
     # In the thread
 
-    def _started(self) -> subprocess.Popen[bytes]:
-        process = subprocess.Popen(
+    def _start(self) -> None:
+        self._process = process = subprocess.Popen(
             [sys.executable, "-c", f"from {lane_kafka.__name__} import main; main()"],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -93,7 +95,6 @@ class LaneProcess:
         with suppress(OSError):  # what it died of is told by the first read
             _there(process.stdin).write(pickle.dumps(self._job))
             _there(process.stdin).flush()
-        return process
 
     def _frame(self) -> bytes | None:
         """Return the next frame; None at the end."""

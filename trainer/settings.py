@@ -23,7 +23,7 @@ class ArtServerBackend(_Settings):
 
     type: Literal["art-server"] = "art-server"
     url: str = "http://127.0.0.1:7623"
-    token: SecretStr | None = Field(default=None, min_length=1)
+    token: SecretStr | None = None
 
 
 class LoraSettings(_Settings):

@@ -2,6 +2,6 @@
 
 clickhouse/                        the sink, its migrations and the saved questions
 export/                            data sets for other trainers, from the tables
-loggers/                           steps and evaluations into W&B, MLflow and Langfuse, from the topics
+loggers/                           steps and evaluations into W&B, MLflow, Langfuse and OpenPipe, from the topics
 dead_letters, dead_letters_kafka   what could not be processed, and how it is written once more
 """

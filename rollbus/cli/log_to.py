@@ -1,6 +1,7 @@
 """`rollbus log-to`: completed steps and evaluations into a tracker."""
 
 import asyncio
+import os
 import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -9,6 +10,7 @@ import click
 
 from rollbus.cli.groups import Verbs
 from rollbus.cli.root import log_to_stderr, with_settings
+from rollbus.schemas.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from rollbus.consumers.loggers.protocol import RunLogger
@@ -58,6 +60,20 @@ def langfuse(settings: "Settings") -> None:
     from rollbus.consumers.loggers.langfuse_logger import LangfuseLogger
 
     _follow(settings, LangfuseLogger(namespace=settings.namespace), "langfuse")
+
+
+@log_to.command()
+@click.option("--base-url", envvar="OPENPIPE_BASE_URL", help="Of an OpenPipe of your own; the hosted one without it.")
+@with_settings
+def openpipe(settings: "Settings", base_url: str | None) -> None:
+    """Log to OpenPipe, a reported call for each; the key is taken from OPENPIPE_API_KEY."""
+    from rollbus.consumers.loggers.openpipe_logger import BASE_URL, OpenPipeLogger
+
+    key = os.environ.get("OPENPIPE_API_KEY")
+    if not key:
+        raise ConfigurationError("there is no key for OpenPipe: set OPENPIPE_API_KEY")
+    chosen = OpenPipeLogger(namespace=settings.namespace, api_key=key, base_url=base_url or BASE_URL)
+    _follow(settings, chosen, "openpipe")
 
 
 def _follow(settings: "Settings", run_logger: "RunLogger", name: str) -> None:

@@ -50,7 +50,12 @@ COMMANDS: dict[str, Entry] = {
     "sql": Entry("sql", "sql", "Ask ClickHouse: saved questions or your own.", "clickhouse"),
     "ui": Entry("ui", "ui", "What was trained and why, in a browser.", "ui"),
     "export": Entry("export", "export", "Trajectories, SFT sets and preference pairs for other trainers.", "export"),
-    "log-to": Entry("log_to", "log_to", "Steps and evaluations into W&B, MLflow or Langfuse.", "wandb,mlflow,langfuse"),
+    "log-to": Entry(
+        "log_to",
+        "log_to",
+        "Steps and evaluations into W&B, MLflow, Langfuse or OpenPipe.",
+        "wandb,mlflow,langfuse,openpipe",
+    ),
 }
 
 

@@ -9,6 +9,7 @@ from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.errors import IllegalOperation, ProducerFenced
 
 from rollbus.schemas.chunks import split
 from rollbus.schemas.codec import decode, encode
@@ -152,7 +153,7 @@ class KafkaLog:
                 sending = [self._send_all(producer, publications)]
                 if next_offset is not None:
                     sending.append(producer.send_offsets_to_transaction({self._batches: next_offset}, self._group))
-                await asyncio.gather(*sending)
+                _raise_first_cause(await asyncio.gather(*sending, return_exceptions=True))
                 await producer.commit_transaction()
         except BaseException:
             self._producer = None
@@ -189,10 +190,15 @@ class KafkaLog:
 
     async def _send_all(self, producer: AIOKafkaProducer, publications: Sequence[Publication]) -> None:
         waiting = []
-        for publication in publications:
-            topic = publication.topic.full_name(self._namespace)
-            frames = split(encode(publication.record))
-            waiting.extend([await producer.send(topic, frame, key=publication.key.encode()) for frame in frames])
+        try:
+            for publication in publications:
+                topic = publication.topic.full_name(self._namespace)
+                for frame in split(encode(publication.record)):
+                    sent = await producer.send(topic, frame, key=publication.key.encode())
+                    waiting.append(sent)
+        except IllegalOperation:  # something ended the transaction meanwhile; what was sent before knows what
+            await asyncio.gather(*waiting)
+            raise
         await asyncio.gather(*waiting)
 
     async def _dead_letter(self, whole: Whole[int], last: Any, error: RecordError) -> None:
@@ -209,6 +215,13 @@ class KafkaLog:
             message=str(error),
         )
         await self.publish((Publication(DEAD_LETTERS, self._run_id, letter),), next_offset=last.offset + 1)
+
+
+def _raise_first_cause(outcomes: Sequence[BaseException | None]) -> None:
+    """Raise what went wrong: before all others, that we are fenced, since the rest fails in consequence."""
+    failures = [each for each in outcomes if each is not None]
+    if failures:
+        raise next((each for each in failures if isinstance(each, ProducerFenced)), failures[0])
 
 
 def _opened(client: T | None) -> T:

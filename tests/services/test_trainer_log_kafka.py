@@ -3,18 +3,20 @@
 import asyncio
 import random
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
+from aiokafka import AIOKafkaProducer
 
 from rollbus.schemas.chunks import CHUNK_MARKER, split
 from rollbus.schemas.drops import DeadLetter
-from rollbus.schemas.errors import ConfigurationError
+from rollbus.schemas.errors import ConfigurationError, FencedError
 from rollbus.schemas.groups import TrainingBatch
 from rollbus.schemas.topics import BATCHES, DEAD_LETTERS, EXCLUSIONS, TRAJECTORIES
 from rollbus.trainer.log import NextBatch
 from rollbus.trainer.log_kafka import KafkaLog
 from tests.builders import make_excluded
-from tests.contracts.trainer_log import WAIT_S, TrainerLogContract
+from tests.contracts.trainer_log import WAIT_S, TrainerLogContract, started
 from tests.services.trainer_kafka import KafkaWorld
 from tests.trainer.scenario import make_batch, make_payload
 
@@ -30,6 +32,29 @@ class TestKafkaLog(TrainerLogContract):
         await world.open()
         yield world
         await world.close()
+
+    @pytest.mark.parametrize(("at_once", "with_offset"), [(0, True), (1, False), (1, True)])
+    async def test_a_trainer_that_is_fenced_between_its_records_says_so(
+        self, world: KafkaWorld, monkeypatch: pytest.MonkeyPatch, at_once: int, with_offset: bool
+    ) -> None:
+        await world.append(BATCHES, "main", make_batch(0, []))
+        older, newer, send, sent = world.log(), world.log(), AIOKafkaProducer.send, list[object]()
+        await older.open()
+        following = await older.next_batch(WAIT_S)
+        assert following is not None
+        await newer.open()
+
+        async def send_late(producer: AIOKafkaProducer, *record: Any, **options: Any) -> Any:
+            sent.append(record)
+            while len(sent) > at_once and not producer._txn_manager.is_fatal_error():  # noqa: ASYNC110
+                await asyncio.sleep(0.01)
+            return await send(producer, *record, **options)
+
+        monkeypatch.setattr(AIOKafkaProducer, "send", send_late)
+        with pytest.raises(FencedError):
+            await older.publish((started(), started()), next_offset=following.next_offset if with_offset else None)
+        await older.close()
+        await newer.close()
 
     async def test_a_trajectory_in_chunks_is_joined(self, world: KafkaWorld) -> None:
         large = make_payload("large", labels={"text": "x" * 2_000_000})

@@ -5,6 +5,7 @@ import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -117,7 +118,9 @@ def rollbus(ctx: click.Context, config: Path | None, debug: bool) -> None:
     """
     ctx.obj = SettingsFile(config)
     for name in ("urllib3", "clickhouse_connect", "aiokafka"):  # they log what they raise, and we say it in words
-        logging.getLogger(name).setLevel(logging.CRITICAL)
+        library = logging.getLogger(name)
+        ctx.call_on_close(partial(library.setLevel, library.level))
+        library.setLevel(logging.CRITICAL)
 
 
 @dataclass(slots=True)

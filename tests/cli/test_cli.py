@@ -1,5 +1,6 @@
 """The command line reads well, loads only what it needs, and ends with a message instead of a traceback."""
 
+import logging
 from pathlib import Path
 
 import click
@@ -88,6 +89,13 @@ def test_a_broker_that_is_not_there_is_named() -> None:
     text = invoke("topics", "check", expect=1, ROLLBUS_KAFKA__BOOTSTRAP_SERVERS="127.0.0.1:1")
     assert "127.0.0.1:1" in text
     assert "Traceback" not in text
+
+
+def test_a_library_that_a_command_kept_quiet_may_speak_again_after_it() -> None:
+    library = logging.getLogger("aiokafka")
+    before = library.level
+    invoke("topics", "graph")
+    assert library.level == before
 
 
 def test_the_topology_is_a_mermaid_flowchart() -> None:

@@ -7,6 +7,7 @@ no id of their own: a record that comes again after a restart is a second call w
 """
 
 import logging
+from collections.abc import Mapping
 from typing import Any
 
 import httpx
@@ -66,7 +67,7 @@ class OpenPipeLogger:
         run_id: str,
         model: str,
         did: str,
-        fields: dict[str, str | int],
+        fields: Mapping[str, object],
         points: dict[str, float],
         times_ms: tuple[int, int],
     ) -> None:

@@ -90,8 +90,9 @@ class Meddled(MemoryLog):
 
     async def next_batch(self, timeout_s: float, *, settle_broken: bool = True) -> NextBatch | None:
         found = await super().next_batch(timeout_s, settle_broken=settle_broken)
-        if found is None and self._operator is not None:
-            self._operator, operator = None, self._operator
+        operator = self._operator
+        if found is None and operator is not None:
+            self._operator = None
             await operator()
         return found
 

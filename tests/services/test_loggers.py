@@ -132,32 +132,36 @@ KEYS = {base64.b64encode(pair).decode() for pair in (b"public:secret", b"again:s
 """A process has one client of Langfuse's for a public key."""
 
 
-class Tracker(BaseHTTPRequestHandler):
-    """Answers as Langfuse does where keys are right, and keeps what it was sent."""
-
-    def do_GET(self) -> None:
-        accepted = self.headers.get("Authorization", "")[6:] in KEYS
-        project = {"id": "p", "name": "p", "organization": {"id": "o", "name": "o"}, "metadata": {}}
-        self._answer(200 if accepted else 401, {"data": [project]} if accepted else {"message": "no"})
-
-    def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
-        if self.server.is_down:  # type: ignore[attr-defined]
-            self._answer(404, {"message": "not now"})
-            return
-        self.server.received.extend(body["batch"])  # type: ignore[attr-defined]
-        self._answer(207, {"successes": [{"id": event["id"], "status": 201} for event in body["batch"]], "errors": []})
+class Answering(BaseHTTPRequestHandler):
+    """Says in JSON what it is told to."""
 
     def log_message(self, *_: Any) -> None:
         """Say nothing."""
 
-    def _answer(self, status: int, body: dict[str, Any]) -> None:
+    def answer(self, status: int, body: dict[str, Any]) -> None:
         data = json.dumps(body).encode()
         self.send_response(status)
         self.send_header("Content-Type", "application/json")
         self.send_header("Content-Length", str(len(data)))
         self.end_headers()
         self.wfile.write(data)
+
+
+class Tracker(Answering):
+    """Answers as Langfuse does where keys are right, and keeps what it was sent."""
+
+    def do_GET(self) -> None:
+        accepted = self.headers.get("Authorization", "")[6:] in KEYS
+        project = {"id": "p", "name": "p", "organization": {"id": "o", "name": "o"}, "metadata": {}}
+        self.answer(200 if accepted else 401, {"data": [project]} if accepted else {"message": "no"})
+
+    def do_POST(self) -> None:
+        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        if self.server.is_down:  # type: ignore[attr-defined]
+            self.answer(404, {"message": "not now"})
+            return
+        self.server.received.extend(body["batch"])  # type: ignore[attr-defined]
+        self.answer(207, {"successes": [{"id": event["id"], "status": 201} for event in body["batch"]], "errors": []})
 
 
 @pytest.fixture

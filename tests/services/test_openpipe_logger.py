@@ -2,14 +2,14 @@
 
 import json
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from typing import Any
 
 import pytest
 
 from rollbus.consumers.loggers.openpipe_logger import OpenPipeLogger
 from rollbus.schemas.errors import ConfigurationError
-from tests.services.test_loggers import EVALUATION, STEP, log_everything_twice, served
+from tests.services.test_loggers import EVALUATION, STEP, Answering, log_everything_twice, served
 
 pytestmark = pytest.mark.services
 
@@ -17,32 +17,21 @@ FIELDS = {"requestedAt", "receivedAt", "reqPayload", "respPayload", "statusCode"
 """Of `POST /report` in OpenPipe's client 5.0.0, without its deprecated `tags`, and the message of an error."""
 
 
-class OpenPipe(BaseHTTPRequestHandler):
+class OpenPipe(Answering):
     """Answers as OpenPipe does where the key is right, and keeps what was reported."""
 
-    def do_GET(self) -> None:
+    def do_GET(self) -> None:  # noqa: N802 - the name that the server calls
         known = self.path == "/api/v1/models"
         accepted = self.headers["Authorization"] == "Bearer key"
-        self._answer(404 if not known else 200 if accepted else 401, {"object": "list", "data": []})
+        self.answer(404 if not known else 200 if accepted else 401, {"object": "list", "data": []})
 
-    def do_POST(self) -> None:
+    def do_POST(self) -> None:  # noqa: N802 - the name that the server calls
         server: Any = self.server
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         assert (self.path, self.headers["Authorization"]) == ("/api/v1/report", "Bearer key")
         if server.status == 200:
             server.received.append(body)
-        self._answer(server.status, {"status": "ok"} if server.status == 200 else {"message": "not now"})
-
-    def log_message(self, *_: Any) -> None:
-        """Say nothing."""
-
-    def _answer(self, status: int, body: dict[str, Any]) -> None:
-        data = json.dumps(body).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
+        self.answer(server.status, {"status": "ok"} if server.status == 200 else {"message": "not now"})
 
 
 @pytest.fixture

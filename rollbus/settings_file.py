@@ -4,7 +4,6 @@
 `kafka: bootstrap_servers:` over the file: two underscores go one level down.
 """
 
-import difflib
 import re
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -13,7 +12,7 @@ from typing import Any, TypeVar
 import yaml
 from pydantic import BaseModel, ValidationError
 
-from rollbus.schemas.errors import ConfigurationError
+from rollbus.schemas.errors import ConfigurationError, nearest
 
 ENVIRONMENT_PREFIX = "ROLLBUS_"
 _LEVEL = "__"
@@ -139,8 +138,7 @@ def _describe(detail: Any, lines: Mapping[Place, str], model: type[BaseModel]) -
 
 def _nearest(place: Place, model: type[BaseModel]) -> str:
     fields = _fields_at(place[:-1], model)
-    near = difflib.get_close_matches(str(place[-1]), fields, n=1)
-    return f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(sorted(fields))}"
+    return f"; {nearest(str(place[-1]), fields)}"
 
 
 def _fields_at(place: Place, model: type[BaseModel]) -> list[str]:

@@ -14,7 +14,6 @@ from rollbus.schemas.control import ConfigApplied, Tick
 from rollbus.schemas.drops import Drop, DropReason
 from rollbus.schemas.events import AliasDeclared, RewardReported
 from rollbus.schemas.topics import ALIASES, DROPS, EPISODE_EVENTS
-from rollbus.streams.chunking import PARTS_GRACE_MS
 from rollbus.streams.deadlines import Deadlines
 from rollbus.streams.rows import INT, KEPT, Kept, json_codec
 from rollbus.streams.stage import Incoming, Outgoing
@@ -175,7 +174,7 @@ def _expire(state: AliasState) -> Iterator[Outgoing]:
                 del state.by_alias[alias]
             state.waiting.delete(name)
             yield _drop(state, event_id, DropReason.UNRESOLVED_ALIAS, f"alias {alias!r}")
-    for digest in state.chunks.expire(state.clock.now_ms - PARTS_GRACE_MS):
+    for digest in state.lost_parts():
         yield _drop(state, digest, DropReason.MISSING_CHUNK, "parts of a large record never came")
 
 

@@ -18,8 +18,6 @@ from rollbus.schemas.soundness import check_sound
 from rollbus.streams.stage import Incoming
 from rollbus.streams.state import RowCodec, Table
 
-PARTS_GRACE_MS = 10 * 60_000
-"""How long parts that another stage wrote are waited for; it writes them in one transaction."""
 _HEAD = struct.Struct(">qiqH")
 DONE = -1
 """Index of the row that says that a record has been put together, so that repeated parts are no-ops."""

@@ -20,7 +20,6 @@ from rollbus.schemas.ids import canonical_json
 from rollbus.schemas.steps import PolicyVersion
 from rollbus.schemas.topics import BATCHES, CURRICULUM, DROPS, RUN_LOG
 from rollbus.streams.batching import make_batch, sweep
-from rollbus.streams.chunking import PARTS_GRACE_MS
 from rollbus.streams.curriculum_advantage_range import advantage_range
 from rollbus.streams.curriculum_harness import harness
 from rollbus.streams.curriculum_modes import Decision, Mode, Window
@@ -303,7 +302,7 @@ class CurriculumStage:
             if now_ms >= state.clock.since(opened_ms) + config.window_span_ms:
                 yield from self._close_window(state)
         yield from self._cut(state)
-        for digest in state.chunks.expire(now_ms - PARTS_GRACE_MS):
+        for digest in state.lost_parts():
             yield self._drop(state, "event", digest, DropReason.MISSING_CHUNK, (), "parts of a large group never came")
 
     # Fates

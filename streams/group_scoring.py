@@ -17,7 +17,6 @@ from rollbus.schemas.drops import Drop, DropReason, DropUnit
 from rollbus.schemas.errors import ConfigurationError, RecordError
 from rollbus.schemas.groups import ClosedGroup, Group, GroupMember
 from rollbus.schemas.topics import CLOSED_GROUPS, DROPS, RUN_LOG
-from rollbus.streams.chunking import PARTS_GRACE_MS
 from rollbus.streams.deadlines import Deadlines
 from rollbus.streams.grouping_maths import with_members
 from rollbus.streams.grouping_state import REMEMBER_MS
@@ -126,7 +125,7 @@ class GroupScoringStage:
             if state.clock.observe(record):
                 for group_id in state.due.due(state.clock.now_ms):
                     state.seen.delete(group_id)
-                return [self._missing(state, each) for each in state.chunks.expire(state.clock.now_ms - PARTS_GRACE_MS)]
+                return [self._missing(state, each) for each in state.lost_parts()]
         elif isinstance(record, ConfigApplied):
             if self._concerns(record):
                 state.config.apply(record)

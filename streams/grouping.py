@@ -14,7 +14,6 @@ from rollbus.schemas.drops import Drop, DropReason
 from rollbus.schemas.groups import ClosedGroup, Group, GroupClosedBy
 from rollbus.schemas.topics import CLOSED_GROUPS, DROPS, RUN_LOG, SCORES
 from rollbus.schemas.trajectories import Score
-from rollbus.streams.chunking import PARTS_GRACE_MS
 from rollbus.streams.grouping_maths import GroupFrame, group_id, make_group, make_single
 from rollbus.streams.grouping_state import (
     SEPARATOR,
@@ -147,7 +146,7 @@ class GroupingStage:
                 state.marks.delete(name)
             else:
                 state.closed.delete(name)
-        for digest in state.chunks.expire(now_ms - PARTS_GRACE_MS):
+        for digest in state.lost_parts():
             yield self._drop(state, "event", digest, DropReason.MISSING_CHUNK, (), "parts of a large score never came")
 
     def _close_if_full(self, state: GroupingState, key: str) -> Iterator[Outgoing]:

@@ -17,7 +17,6 @@ from rollbus.schemas.making import copier
 from rollbus.schemas.tokens import token_count
 from rollbus.schemas.topics import DROPS, SCORES, TRAJECTORIES
 from rollbus.schemas.trajectories import Location, Reward, RewardRevised, Score, Trajectory
-from rollbus.streams.chunking import PARTS_GRACE_MS
 from rollbus.streams.deadlines import Deadlines
 from rollbus.streams.rewards.contract import Ask
 from rollbus.streams.rewards.registry import BUILT_IN, Registry, check, reward_version
@@ -283,7 +282,7 @@ def _pass_time(state: ScoringState) -> Iterator[Outgoing]:
     now_ms = state.clock.now_ms
     for trajectory_id in state.due.due(now_ms):
         state.scores.delete(trajectory_id)
-    for digest in state.chunks.expire(now_ms - PARTS_GRACE_MS):
+    for digest in state.lost_parts():
         yield _drop(state, "event", digest, DropReason.MISSING_CHUNK, "parts of a large trajectory never came")
 
 

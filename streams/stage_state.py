@@ -1,6 +1,6 @@
 """What the state of every stage has: the clock, the configuration in force, parts of large records, and indexes."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any, Generic, TypeVar
 
 from pydantic import ValidationError
@@ -18,6 +18,8 @@ from rollbus.streams.state import PartitionState, Table
 
 C = TypeVar("C", bound=Config)
 _KEY = "applied"
+PARTS_GRACE_MS = 10 * 60_000
+"""How long parts that another stage wrote are waited for; it writes them in one transaction."""
 
 
 class Applied(Generic[C]):
@@ -101,6 +103,10 @@ class StageState(PartitionState):
     def wholes(self, incoming: Sequence[Incoming]) -> list[Incoming | None]:
         """Return what `whole` will say of each record of a batch; changes nothing."""
         return self.chunks.foreseen(incoming, self.clock.now_ms)
+
+    def lost_parts(self) -> Iterable[str]:
+        """Give up large records of another stage whose other parts never came; return their digests, sorted."""
+        return self.chunks.expire(self.clock.now_ms - PARTS_GRACE_MS)
 
     def refuse(self, record: Any) -> Incoming | None:
         """Hear that the stage would not take a record; return it whole where it came in chunks."""

@@ -58,11 +58,16 @@ def delete_rows_by(client: ClickHouse, episode_ids: Iterable[str]) -> int:
         chosen = f"episode_id IN ({', '.join(map(_quoted, ids[first : first + PORTION]))})"
         for table in TABLES:
             condition = f"{chosen} AND {KEPT}" if table == "events" else chosen
-            _, ((count,),) = client.query(f"SELECT count() FROM {table} WHERE {condition}", {})
-            if count:
-                client.command(f"ALTER TABLE {table} DELETE WHERE {condition} SETTINGS mutations_sync = 2")
-                deleted += int(count)
+            deleted += delete_where(client, table, condition)
     return deleted
+
+
+def delete_where(client: ClickHouse, table: str, condition: str) -> int:
+    """Delete a table's rows for which a condition holds, and return how many there were once they are gone."""
+    _, ((count,),) = client.query(f"SELECT count() FROM {table} WHERE {condition}")
+    if count:
+        client.command(f"ALTER TABLE {table} DELETE WHERE {condition} SETTINGS mutations_sync = 2")
+    return int(count)
 
 
 def _quoted(text: str) -> str:

@@ -1,6 +1,7 @@
 """A replay's namespace → its rows out of every table: its topics are gone, or were written anew under the same name."""
 
 from rollbus.consumers.clickhouse.client_clickhouse import ClickHouse
+from rollbus.consumers.clickhouse.forget import delete_where
 from rollbus.consumers.clickhouse.settings import ClickHouseSettings
 from rollbus.schemas.errors import ConfigurationError
 
@@ -18,15 +19,8 @@ def delete_namespace(settings: ClickHouseSettings, namespace: str) -> int:
         raise ConfigurationError(f"{namespace} is no namespace of a replay; its rows stay")
     client = ClickHouse(settings, database="default")
     chosen = {"database": settings.database}
-    deleted = 0
     try:
-        for (table,) in client.query(_TABLES, chosen)[1]:
-            place = f"{settings.database}.{table}"
-            condition = f"namespace = '{namespace}'"
-            _, ((count,),) = client.query(f"SELECT count() FROM {place} WHERE {condition}")
-            if count:
-                client.command(f"ALTER TABLE {place} DELETE WHERE {condition} SETTINGS mutations_sync = 2")
-                deleted += int(count)
+        tables = [f"{settings.database}.{table}" for (table,) in client.query(_TABLES, chosen)[1]]
+        return sum(delete_where(client, table, f"namespace = '{namespace}'") for table in tables)
     finally:
         client.close()
-    return deleted

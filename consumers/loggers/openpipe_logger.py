@@ -73,7 +73,7 @@ class OpenPipeLogger:
     ) -> None:
         run = f"{self._namespace}{run_id}"
         named = {"rollbus.run": run, **{f"rollbus.{name}": value for name, value in fields.items()}}
-        known = stable_id("openpipe", *(str(value) for value in named.values()))
+        known = stable_id("openpipe", *named.values())
         metadata = {name: str(value) for name, value in {**named, "rollbus.id": known, **points}.items()}
         told = "\n".join(f"{name}: {value:g}" for name, value in sorted(points.items()))
         body = {

@@ -18,7 +18,7 @@ from rollbus.harness import registry
 from rollbus.harness.configuration import TABLES, Configuration
 from rollbus.harness.registry import Kind
 from rollbus.harness.typed import TypedConfig
-from rollbus.schemas.errors import ConfigurationError
+from rollbus.schemas.errors import ConfigurationError, nearest
 from rollbus.settings_file import Place, dotted, read_document
 
 NEAR_ENOUGH = 0.85
@@ -209,9 +209,7 @@ def _unknown_within(annotation: Any, value: Any, place: Place) -> Iterator[tuple
 
 
 def _nearest(key: str, known: Iterable[str]) -> str:
-    names = sorted(str(name) for name in known)
-    near = difflib.get_close_matches(key, names, n=1)
-    return f"; did you mean {near[0]!r}?" if near else f"; there are {', '.join(names) or 'none'}"
+    return f"; {nearest(key, map(str, known))}"
 
 
 def _described(error: ValidationError, place: Place, lines: Mapping[Place, str]) -> Iterator[str]:

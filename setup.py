@@ -1,8 +1,12 @@
-"""Map the folders at the top of the checkout to the packages `rollbus.*`; everything else is in pyproject.toml."""
+"""Map the folders at the top of the checkout to the packages `rollbus.*`; everything else is in pyproject.toml.
 
-from setuptools import find_packages, setup
+The native codec is built where there is a C compiler; without one the package works too, its codec in Python.
+"""
+
+from setuptools import Extension, find_packages, setup
 
 FOLDERS = ("schemas", "producers", "streams", "consumers", "trainer")
+NATIVE = Extension("rollbus.schemas.avro_native", ["schemas/avro_native.pyx"], optional=True)
 
 setup(
     package_dir={"rollbus": "rollbus", **{f"rollbus.{folder}": folder for folder in FOLDERS}},
@@ -10,4 +14,6 @@ setup(
         *find_packages(".", include=["rollbus", "rollbus.*"]),
         *(f"rollbus.{name}" for folder in FOLDERS for name in find_packages(".", include=[folder, f"{folder}.*"])),
     ],
+    ext_modules=[NATIVE],
+    options={"build_ext": {"cython_c_in_temp": True}},
 )

@@ -3,6 +3,7 @@
 An interpreter of schemas asks for every field what it is; here that question is answered when the function is made,
 and the record is built without a dictionary between: a third of the Avro library's time for the same bytes, and a
 test holds the two against each other. Old versions of a record are read by the library, which resolves them.
+`avro_native` does the same in C, in a third of this time, where it could be built.
 """
 
 import dataclasses
@@ -16,10 +17,10 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from rollbus.schemas.making import finishing, unfrozen
 
-Write = Callable[[Any, Callable[[bytes], None]], None]
-"""Appends the pieces of a record's body; raises what Python raises where a value has the wrong type."""
+Write = Callable[[Any, bytes], bytes]
+"""Returns the header and behind it the record's body; raises what Python raises where a value has the wrong type."""
 Read = Callable[[bytes, int], tuple[Any, int]]
-"""Returns the record whose body begins there, and where it ends: behind the data where they were cut short."""
+"""Returns the record whose body begins there, and where it ends; EOFError says what it is cut short by."""
 
 _DOUBLE = struct.Struct("<d")
 _INDENT = "    "
@@ -72,16 +73,41 @@ def _read_length(data: bytes, at: int, first: int) -> tuple[int, int]:
     return size, at
 
 
+def _cut_short(size: int) -> EOFError:
+    return EOFError(f"cut short by {size} bytes")
+
+
 @cache
 def writer(record: type) -> Write:
     """Return the function that writes such a record."""
-    return typing.cast(Write, _Source(record).compile("write"))
+    append_body = _compiled(record, "write")
+
+    def write(value: Any, header: bytes) -> bytes:
+        pieces = [header]
+        append_body(value, pieces.append)
+        return b"".join(pieces)
+
+    return write
 
 
 @cache
 def reader(record: type) -> Read:
     """Return the function that reads such a record; it raises what the record itself raises."""
-    return typing.cast(Read, _Source(record).compile("read"))
+    read_body = _compiled(record, "read")
+
+    def read(data: bytes, at: int) -> tuple[Any, int]:
+        made, end = read_body(data, at)
+        if end > len(data):
+            raise _cut_short(end - len(data))
+        return made, end
+
+    return read
+
+
+@cache
+def _compiled(record: type, direction: Literal["read", "write"]) -> Any:
+    """Return `read(data, at)`, which does not look where the data end, or `write(value, append)`."""
+    return _Source(record).compile(direction)
 
 
 class _Source:
@@ -101,6 +127,7 @@ class _Source:
             "rest": _read_rest,
             "length": _read_length,
             "small": _SMALL,
+            "cut_short": _cut_short,
             "pack": _DOUBLE.pack,
             "unpack": _DOUBLE.unpack_from,
         }
@@ -118,7 +145,7 @@ class _Source:
 
     def _neighbours(self) -> Iterator[list[str]]:
         """Yield the fields in order, each alone, but optional ones that stand side by side together."""
-        kinds = ((name, _kind(self._hints[name])[0]) for name in self._names)
+        kinds = ((name, kind_of(self._hints[name])[0]) for name in self._names)
         for optional, several in itertools.groupby(kinds, key=lambda field: field[1] == "optional"):
             names = [name for name, _ in several]
             yield from [names] if optional else [[name] for name in names]
@@ -135,7 +162,7 @@ class _Source:
         yield from _indented(self._write_each(names))
 
     def _write(self, hint: Any, value: str) -> Iterator[str]:
-        kind, inner = _kind(hint)
+        kind, inner = kind_of(hint)
         name = next(self._fresh)
         yield f"{name} = {value}"
         if kind == "str":
@@ -151,7 +178,7 @@ class _Source:
         elif kind == "bool":
             yield f"append(b'\\x01' if {name} else b'\\x00')"
         elif kind == "record":
-            yield f"{self._nested(writer, inner)}({name}, append)"
+            yield f"{self._nested(inner, 'write')}({name}, append)"
         elif kind == "optional":
             yield f"if {name} is None:"
             yield _INDENT + "append(b'\\x00')"
@@ -179,6 +206,8 @@ class _Source:
         yield _INDENT + "_made = _new(_unfrozen)"
         for names in self._neighbours():
             yield from _indented(self._read_together(names) if len(names) > 2 else self._read_each(names))
+        if hasattr(self._record, "__post_init__"):  # the record's own rules are for what was written
+            yield from _indented(["if at > len(data):", _INDENT + "raise cut_short(at - len(data))"])
         yield from _indented([*finishing(self._record), "return _made, at"])
 
     def _read_each(self, names: list[str]) -> Iterator[str]:
@@ -194,7 +223,7 @@ class _Source:
         yield from _indented(self._read_each(names))
 
     def _read(self, hint: Any, name: str) -> Iterator[str]:
-        kind, inner = _kind(hint)
+        kind, inner = kind_of(hint)
         if kind == "float":
             yield f"{name} = unpack(data, at)[0]"
             yield "at += 8"
@@ -202,7 +231,7 @@ class _Source:
             yield f"{name} = data[at] != 0"
             yield "at += 1"
         elif kind == "record":
-            yield f"{name}, at = {self._nested(reader, inner)}(data, at)"
+            yield f"{name}, at = {self._nested(inner, 'read')}(data, at)"
         elif kind == "optional":
             yield "size = data[at]"
             yield "at += 1"
@@ -235,9 +264,9 @@ class _Source:
         yield from _indented([*block, *_indented(body)])
         yield f"{name} = " + (several if kind == "map" else f"tuple({several})")
 
-    def _nested(self, make: Callable[[type], Any], record: type) -> str:
+    def _nested(self, record: type, direction: Literal["read", "write"]) -> str:
         name = f"nested_{record.__name__}"
-        self._scope[name] = make(record)
+        self._scope[name] = _compiled(record, direction)
         return name
 
 
@@ -277,7 +306,7 @@ def _indented(lines: typing.Iterable[str]) -> Iterator[str]:
     return (_INDENT + line for line in lines)
 
 
-def _kind(hint: Any) -> tuple[str, Any]:
+def kind_of(hint: Any) -> tuple[str, Any]:
     """Return what a field is, and of what: `optional`, `tuple` and `map` have an inner type."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):

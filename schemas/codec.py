@@ -14,11 +14,15 @@ from typing import Any
 from fastavro import parse_schema, schemaless_reader
 from fastavro.schema import fingerprint, to_parsing_canonical_form
 
-from rollbus.schemas import avro_compiled
 from rollbus.schemas.avro_compiled import Read, Write
 from rollbus.schemas.avro_types import AVRO_FOLDER, from_plain, newest_version
 from rollbus.schemas.errors import InvalidRecordError, RecordError, UndecodableError
 from rollbus.schemas.registry import RECORDS
+
+try:
+    from rollbus.schemas import avro_native as avro
+except ImportError:  # there was no C compiler: slower, and otherwise the same
+    from rollbus.schemas import avro_compiled as avro  # type: ignore[no-redef]
 
 MARKER = b"\xc3\x01"
 HEADER_BYTES = 10
@@ -40,10 +44,8 @@ def encode(record: Any) -> bytes:
     """Return the record's bytes; raises InvalidRecordError where a field has the wrong type."""
     record_type: type = type(record)
     writer = _writer(record_type)
-    pieces = [writer.header]
     try:
-        writer.write(record, pieces.append)
-        return b"".join(pieces)
+        return writer.write(record, writer.header)
     except (TypeError, ValueError, AttributeError, OverflowError, KeyError, struct.error) as error:
         raise InvalidRecordError(f"{type(record).__name__} cannot be written: {error}") from error
 
@@ -55,13 +57,13 @@ def decode(data: bytes | None) -> Any:
         raise UndecodableError(_unknown(data or b""))
     try:
         record, end = reader.read(data, HEADER_BYTES)
-        if end > len(data):
-            raise UndecodableError(f"{reader.name}: the record is cut short by {end - len(data)} bytes")
         if end < len(data):
             raise UndecodableError(f"{reader.name}: {len(data) - end} bytes left over after the record")
         return record
     except RecordError:
         raise
+    except EOFError as error:
+        raise UndecodableError(f"{reader.name}: the record is {error}") from error
     except Exception as error:  # broken bytes raise many kinds
         raise UndecodableError(f"{reader.name}: the body does not fit its schema: {error!r}") from error
 
@@ -92,7 +94,7 @@ def _writer(record: type) -> _Writer:
     if not version:
         raise InvalidRecordError(f"{record.__name__} is not a record that travels on a topic")
     schema = _load(record.__name__, version)
-    return _Writer(MARKER + _fingerprint(schema), avro_compiled.writer(record))
+    return _Writer(MARKER + _fingerprint(schema), avro.writer(record))
 
 
 @cache
@@ -103,7 +105,7 @@ def _readers() -> dict[bytes, _Reader]:
         newest = newest_version(record)
         for version in range(1, newest + 1):
             schema = _load(record.__name__, version)
-            read = avro_compiled.reader(record) if version == newest else _resolving(record, schema, newest)
+            read = avro.reader(record) if version == newest else _resolving(record, schema, newest)
             readers[MARKER + _fingerprint(schema)] = _Reader(record.__name__, read)
     return readers
 

@@ -11,11 +11,17 @@ from pathlib import Path
 
 import pytest
 
+from tests.schemas.codecs import buildable
+
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("rollbus", "schemas", "producers", "streams", "consumers", "trainer")
 NOBODY = "127.0.0.1:1"
 """An address at which no broker listens."""
 CORE_MODULES = "rollbus, rollbus.schemas.codec, rollbus.schemas.topics, rollbus.producers, rollbus.streams"
+TRAVEL = (
+    "from rollbus.schemas.codec import decode, encode; from rollbus.schemas.control import Tick; "
+    "tick = Tick(number=1, stream_time_ms=2, wall_clock_ms=3, interval_ms=4); assert decode(encode(tick)) == tick"
+)
 
 
 def run(*command: object, cwd: Path, check: bool = True, **environment: str) -> subprocess.CompletedProcess[str]:
@@ -34,17 +40,21 @@ def uv() -> Path:
     return path
 
 
-@pytest.fixture(scope="module")
-def wheel(uv: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+def built(uv: Path, folder: Path, *, compiler: str = "cc") -> Path:
     """The wheel, built from a copy so that nothing left over in the checkout gets into it."""
-    source, out = tmp_path_factory.mktemp("source"), tmp_path_factory.mktemp("wheel")
-    for folder in FOLDERS:
-        shutil.copytree(ROOT / folder, source / folder, ignore=shutil.ignore_patterns("__pycache__"))
+    source, out = folder / "source", folder / "out"
+    for name in FOLDERS:
+        shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
-    run(uv, "build", "--wheel", "--out-dir", out, cwd=source)
+    run(uv, "build", "--wheel", "--python", sys.executable, "--out-dir", out, cwd=source, CC=compiler)
     (path,) = out.glob("*.whl")
     return path
+
+
+@pytest.fixture(scope="module")
+def wheel(uv: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return built(uv, tmp_path_factory.mktemp("wheel"))
 
 
 @pytest.fixture(scope="module")
@@ -70,16 +80,29 @@ def test_every_module_and_data_file_is_in_the_wheel(wheel: Path) -> None:
                 assert str(inside) in packed
 
 
+@pytest.mark.skipif(not buildable(), reason="no C compiler or no Python.h here: the native codec is not built")
+def test_the_installed_codec_is_the_native_one(empty_environment: Path, tmp_path: Path) -> None:
+    assert codec_of(empty_environment, tmp_path) == "rollbus.schemas.avro_native"
+
+
+def test_without_a_c_compiler_the_codec_is_in_python(uv: Path, empty_environment: Path, tmp_path: Path) -> None:
+    folder = tmp_path / "unpacked"
+    zipfile.ZipFile(built(uv, tmp_path, compiler="false")).extractall(folder)
+    assert codec_of(empty_environment, tmp_path, beside=str(folder)) == "rollbus.schemas.avro_compiled"
+
+
+def codec_of(python: Path, folder: Path, *, beside: str = "") -> str:
+    """The module by which records are written and read, once one has travelled."""
+    program = f"{TRAVEL}; from rollbus.schemas import codec; print(codec.avro.__name__)"
+    return run(python, "-c", program, cwd=folder, PYTHONPATH=beside).stdout.strip()
+
+
 def test_the_core_imports_without_any_extra(empty_environment: Path, tmp_path: Path) -> None:
     run(empty_environment, "-W", "error", "-c", f"import {CORE_MODULES}", cwd=tmp_path)
 
 
 def test_a_record_travels_with_the_core_alone(empty_environment: Path, tmp_path: Path) -> None:
-    program = (
-        "from rollbus.schemas.codec import decode, encode; from rollbus.schemas.control import Tick; "
-        "tick = Tick(number=1, stream_time_ms=2, wall_clock_ms=3, interval_ms=4); assert decode(encode(tick)) == tick"
-    )
-    run(empty_environment, "-c", program, cwd=tmp_path)
+    run(empty_environment, "-c", TRAVEL, cwd=tmp_path)
 
 
 def test_folders_of_the_same_name_in_the_users_project_do_not_collide(empty_environment: Path, tmp_path: Path) -> None:

@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import typing
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from io import BytesIO
 from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
@@ -21,6 +21,7 @@ from rollbus.schemas.events import EpisodeStarted, Message, RewardReported, Turn
 from rollbus.schemas.registry import RECORDS
 from rollbus.schemas.tokens import encode_logprobs, encode_token_ids
 from rollbus.schemas.trajectories import History, Location, Score, Span, Trajectory
+from tests.schemas.codecs import using
 
 TICK = Tick(number=7, stream_time_ms=7000, wall_clock_ms=1_700_000_000_000, interval_ms=1000)
 TEXT = st.text(max_size=8)
@@ -41,6 +42,13 @@ HISTORY = History(
     logprobs=encode_logprobs([-0.5]),
     spans=(Span(start=2, end=3, turn=0, policy_version=4),),
 )
+
+
+@pytest.fixture(scope="module", autouse=True, params=["native", "compiled"])
+def _each_way_to_write_and_read(request: pytest.FixtureRequest) -> Iterator[None]:
+    """Everything here holds of the codec in C, and of the one in Python."""
+    with using(request.param):
+        yield
 
 
 def values_of(hint: Any) -> st.SearchStrategy[Any]:

@@ -15,10 +15,12 @@ from typing import Any
 
 from rollbus.schemas.chunks import MAX_CHUNKS, Chunk
 from rollbus.schemas.codec import decode
+from rollbus.schemas.control import Tick
 from rollbus.schemas.errors import RecordError, UndecodableError
 from rollbus.schemas.joining import Joiner, Whole
 from rollbus.schemas.soundness import check_sound
 from rollbus.schemas.topics import MAX_RECORD_BYTES
+from rollbus.streams.clock import Clock
 from rollbus.streams.stage import Incoming
 from rollbus.streams.state import RowCodec, Table
 
@@ -110,17 +112,24 @@ class ChunkParts:
             return None
         return self._joined(whole, incoming, now_ms)
 
-    def foreseen(self, incoming: Sequence[Incoming], now_ms: int) -> list[Incoming | None]:
-        """Return what `collect` will make of the chunks of a batch, every other record as it is; changes nothing."""
+    def foreseen(self, incoming: Sequence[Incoming], clock: Clock, grace_ms: int) -> list[Incoming | None]:
+        """Return what `collect` will make of the chunks of a batch, every other record as it is; changes nothing.
+
+        The batch's own ticks count: parts that expire within it complete nothing after that.
+        """
         if not any(isinstance(each.record, Chunk) for each in incoming):
             return list(incoming)
         copy = ChunkParts(max_bytes=self._max_bytes, max_records=self._max_records)
         copy.table.rows.update(self.table.rows)
         copy.rebuild()
+        time = Clock()
+        time.table.rows.update(clock.table.rows)
         found: list[Incoming | None] = []
         for each in incoming:
+            if isinstance(each.record, Tick) and time.observe(each.record):
+                copy.expire(time.now_ms - grace_ms)
             try:
-                found.append(copy.collect(each, now_ms) if isinstance(each.record, Chunk) else each)
+                found.append(copy.collect(each, time.now_ms) if isinstance(each.record, Chunk) else each)
             except RecordError:  # the step meets it again and names it
                 found.append(None)
         return found

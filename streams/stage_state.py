@@ -102,7 +102,7 @@ class StageState(PartitionState):
 
     def wholes(self, incoming: Sequence[Incoming]) -> list[Incoming | None]:
         """Return what `whole` will say of each record of a batch; changes nothing."""
-        return self.chunks.foreseen(incoming, self.clock.now_ms)
+        return self.chunks.foreseen(incoming, self.clock, PARTS_GRACE_MS)
 
     def lost_parts(self) -> Iterable[str]:
         """Give up large records of another stage whose other parts never came; return their digests, sorted."""

@@ -15,6 +15,7 @@ from rollbus.schemas.topics import MAX_MESSAGE_BYTES, MAX_RECORD_BYTES
 from rollbus.schemas.trajectories import Location
 from rollbus.streams.assembly import AssemblyStage
 from rollbus.streams.chunking import MAX_WAITING_BYTES, MAX_WAITING_RECORDS, ChunkParts
+from rollbus.streams.clock import Clock
 from rollbus.streams.stage import Incoming
 from tests.builders import make_episode, make_started
 from tests.stepping import Stepper, kinds, reasons
@@ -178,7 +179,7 @@ def test_what_is_foreseen_of_a_batch_is_what_happens_beyond_the_bound_too() -> N
     log = Log(max_records=1)
     log.feed(first[:1])
     batch = [log.incoming(chunk) for chunk in (second[0], *first[1:], *second)]
-    foreseen = log.parts.foreseen(batch, log.offset)
+    foreseen = log.parts.foreseen(batch, Clock(), grace_ms=1)
     happened = [log.parts.collect(each, log.offset) for each in batch]
     assert foreseen == happened
     assert [whole is not None for whole in happened] == [False] * 5 + [True]

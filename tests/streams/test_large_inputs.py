@@ -112,6 +112,20 @@ def test_a_batch_that_brings_all_parts_of_a_closed_group_asks_about_it_once() ->
     assert found == plain.feed(closed())
 
 
+@pytest.mark.parametrize("name", ["scoring", "group-scoring"])
+def test_parts_that_expire_within_a_batch_are_asked_about_where_they_become_whole(name: str) -> None:
+    make_stage, pool = STAGES[name]
+    first, last = parts_of(pool[0], 2)
+    tick = make_tick(1, stream_time_ms=make_tick(0).stream_time_ms + 3_600_000)
+    batch, apart = Stepper(make_stage()), Stepper(make_stage())
+    for stepper in (batch, apart):
+        stepper.feed(make_tick(0), first)
+    found = [out.record for out in batch.outputs([tick, last, first])]
+    assert found == apart.feed(tick, last, first)
+    assert reasons(found) == ["missing_chunk"]
+    assert len(found) == 2
+
+
 UNKNOWN = b"\xc3\x01" + b"eight by" + bytes(900)
 """In the frame of a schema that this release does not have."""
 EVENTS = Partition("t.episode-events", 0)

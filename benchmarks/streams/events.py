@@ -1,6 +1,7 @@
 """The events that every variant works on: episodes of four turns of 200 tokens and 2 kB of text, a reward, an end."""
 
 import random
+from typing import Any
 
 from rollbus.schemas.codec import decode, encode
 from rollbus.schemas.config import AssemblyConfig
@@ -20,19 +21,24 @@ NOWHERE = Location(topic="", partition=0, offset=0)
 
 
 def episode(
-    number: int, chance: random.Random, *, group_id: str | None = None, group_size: int | None = None
+    number: int,
+    chance: random.Random,
+    *,
+    group_id: str | None = None,
+    group_size: int | None = None,
+    reward: float = 1.0,
 ) -> list[bytes]:
     """Return the events of one episode, encoded; members of one group share their first prompt."""
     name, tokens = f"episode-{number}", [chance.randrange(150_000) for _ in range(TOKENS)]
     events: list[bytes] = []
 
-    def envelope() -> dict[str, object]:
+    def envelope() -> dict[str, Any]:
         sequence = len(events)
-        ids = {"episode_id": name, "root_episode_id": name, "writer_id": "w", "sequence": sequence}
+        ids: dict[str, Any] = {"episode_id": name, "root_episode_id": name, "writer_id": "w", "sequence": sequence}
         times = {"occurred_at_ms": sequence, "episode_started_at_ms": 0}
         return {"event_id": event_id(name, "w", sequence), **ids, **times}
 
-    group = {"group_id": group_id, "group_size": group_size}
+    group: dict[str, Any] = {"group_id": group_id, "group_size": group_size}
     events.append(encode(EpisodeStarted(**envelope(), task="bench", example_id=str(number // 8), **group)))
     prompt = list(range(50))
     for _ in range(TURNS):
@@ -50,7 +56,7 @@ def episode(
         )
         events.append(encode(turn))
         prompt = [*prompt, *tokens, *tokens[:10]]
-    events.append(encode(RewardReported(**envelope(), value=1.0)))
+    events.append(encode(RewardReported(**envelope(), value=reward)))
     events.append(encode(EpisodeEnded(**envelope(), writer_ids=("w",))))
     events.append(encode(WriterClosed(**envelope(), count=len(events))))
     return events

@@ -1,4 +1,7 @@
-"""A log as live leaves it: the events of the other benchmarks, and a tick in every partition for a second of them."""
+"""A log as live leaves it: the events of the other benchmarks, and a tick in every partition for a second of them.
+
+Every other episode gets no reward, so that groups have something to teach and batches are cut.
+"""
 
 import asyncio
 import random
@@ -6,12 +9,12 @@ import sys
 
 from aiokafka import AIOKafkaProducer
 
+from benchmarks.replay.work import ASSEMBLY, live_stages
 from benchmarks.streams.events import episode
 from benchmarks.streams.load import settings
+from benchmarks.streams.ours import TimedStage
 from rollbus.schemas.codec import encode
-from rollbus.schemas.config import AssemblyConfig
 from rollbus.schemas.control import Tick
-from rollbus.streams.assembly import AssemblyStage
 from rollbus.streams.topics_kafka import ensure_topics
 
 AT_ONCE = 128
@@ -23,7 +26,7 @@ TICK_MS = 1_000
 async def load(bootstrap_servers: str, namespace: str, episodes: int) -> tuple[int, int]:
     """Make the topics and fill them; return records and bytes."""
     made = settings(bootstrap_servers, namespace)
-    await ensure_topics(made, [AssemblyStage(AssemblyConfig())])
+    await ensure_topics(made, live_stages("all", TimedStage(ASSEMBLY)))
     chance, records, size = random.Random(1), 0, 0
     topic = namespace + "episode-events"
     producer = AIOKafkaProducer(
@@ -32,7 +35,9 @@ async def load(bootstrap_servers: str, namespace: str, episodes: int) -> tuple[i
     await producer.start()
     try:
         for second, first in enumerate(range(0, episodes, AT_ONCE)):
-            several = [(n, episode(n, chance)) for n in range(first, min(first + AT_ONCE, episodes))]
+            several = [
+                (n, episode(n, chance, reward=float(n % 2))) for n in range(first, min(first + AT_ONCE, episodes))
+            ]
             for events in zip(*(events for _, events in several), strict=True):
                 for (number, _), event in zip(several, events, strict=True):
                     await producer.send(topic, event, key=f"episode-{number}".encode())

@@ -1,12 +1,17 @@
-"""The ceiling: read the topic and decode its Avro, and nothing else."""
+"""The ceilings: read the topic and decode its Avro, and nothing else.
+
+With `compiled`, our codec, to records; with `library`, the Avro library, to dictionaries: what somebody outside writes.
+"""
 
 import asyncio
 import json
+import random
 import resource
 import sys
 import time
 
-from benchmarks.streams.events import warm_up
+from benchmarks.streams.avro_library import library_reader
+from benchmarks.streams.events import episode, warm_up
 from benchmarks.streams.load import settings
 from rollbus.schemas.codec import decode
 from rollbus.schemas.topics import EPISODE_EVENTS
@@ -16,10 +21,13 @@ from rollbus.streams.replay.range_kafka import reader, resolve
 from rollbus.streams.replay.source_kafka import KafkaSource, assign
 
 
-async def run(bootstrap_servers: str, namespace: str) -> None:
+async def run(bootstrap_servers: str, namespace: str, with_what: str) -> None:
     """Read every partition to its end; print what it took."""
     prepare_process()
     warm_up()
+    read = decode if with_what == "compiled" else library_reader()
+    for event in episode(0, random.Random(0)):
+        read(event)
     made = settings(bootstrap_servers, namespace)
     there = await resolve(made, EPISODE_EVENTS, Bound(), Bound())
     records = 0
@@ -30,7 +38,7 @@ async def run(bootstrap_servers: str, namespace: str) -> None:
             source = KafkaSource(consumer, place, span)
             while batch := await source.read():
                 for raw in batch:
-                    decode(raw.value)
+                    read(raw.value)
                 records += len(batch)
         took, used = time.monotonic() - began, time.process_time() - cpu
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024
@@ -38,4 +46,4 @@ async def run(bootstrap_servers: str, namespace: str) -> None:
 
 
 if __name__ == "__main__":
-    asyncio.run(run(sys.argv[1], sys.argv[2]))
+    asyncio.run(run(*sys.argv[1:4]))

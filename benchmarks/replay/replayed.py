@@ -11,9 +11,10 @@ import sys
 import time
 from pathlib import Path
 
+from benchmarks.replay.work import ASSEMBLY, RUN, SCORING
 from benchmarks.streams.events import warm_up
 from benchmarks.streams.load import settings
-from rollbus.schemas.config import AssemblyConfig, RunConfig, ScoringConfig
+from rollbus.schemas.topics import BATCHES
 from rollbus.streams.process import prepare_process
 from rollbus.streams.replay.passage_kafka import Watch
 from rollbus.streams.replay.plan import ReplayPlan, chain_of
@@ -40,16 +41,17 @@ async def run(bootstrap_servers: str, namespace: str, what: str, dry: str, proce
         start=Bound(),
         end=Bound(),
         stages=chain_of(() if what == "all" else ("assembly",)),
-        assembly=AssemblyConfig(),
-        scoring=ScoringConfig(),
-        runs=(RunConfig(),),
-        new_scoring=ScoringConfig(),
+        assembly=ASSEMBLY,
+        scoring=SCORING,
+        runs=(RUN,),
+        new_scoring=SCORING,
         scores="computed",
     )
     made = settings(bootstrap_servers, namespace)
     replay = Replay(made, plan, registry=BUILT_IN, watch=Watch(progress=count), processes=int(processes))
-    await replay.run(dry_run=dry == "dry")
+    manifest = await replay.run(dry_run=dry == "dry")
     assert began is not None
+    emitted = {each.stage: each.records_out for each in manifest.digests}
     result = {
         "records": records,
         "seconds": time.monotonic() - began,
@@ -59,6 +61,7 @@ async def run(bootstrap_servers: str, namespace: str, what: str, dry: str, proce
         "resident_mb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss // 1024,
         "lane_mb": resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss // 1024 if int(processes) > 1 else 0,
         "rows": replay.open_rows,
+        "made": emitted | {"batches": manifest.records.get(BATCHES.name, 0)},
     }
     print(json.dumps(result))
 

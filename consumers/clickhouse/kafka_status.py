@@ -2,13 +2,13 @@
 
 import asyncio
 from dataclasses import dataclass
-from typing import Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.errors import GroupCoordinatorNotAvailableError, KafkaError
+from aiokafka.errors import KafkaError
 
 from rollbus.consumers.clickhouse.settings import SinkSettings
+from rollbus.schemas.offsets_kafka import committed_offsets
 from rollbus.schemas.topics import TOPICS
 
 
@@ -51,7 +51,7 @@ async def sink_status_async(settings: SinkSettings) -> list[PartitionLag]:
             for topic in await admin.describe_topics(existing)
             for partition in topic["partitions"]
         )
-        committed = await _committed(admin, settings.group_id)
+        committed = await committed_offsets(admin, settings.group_id)
         begins = await consumer.beginning_offsets(partitions)
         ends = await consumer.end_offsets(partitions)
     except KafkaError as error:
@@ -69,10 +69,3 @@ async def sink_status_async(settings: SinkSettings) -> list[PartitionLag]:
         )
         for tp in partitions
     ]
-
-
-async def _committed(admin: Any, group_id: str) -> Any:
-    try:
-        return await admin.list_consumer_group_offsets(group_id)
-    except GroupCoordinatorNotAvailableError:  # a new broker has no coordinator before the first group asks for one
-        return {}

@@ -17,6 +17,7 @@ from aiokafka.errors import KafkaError
 
 from rollbus.schemas.errors import UnavailableError
 from rollbus.schemas.kafka_connection import KafkaConnection
+from rollbus.schemas.offsets_kafka import committed_offsets
 
 ANSWER_S = 5.0
 """Longest wait for Kafka; a page that waits longer looks broken."""
@@ -79,7 +80,7 @@ async def read_lags(connection: KafkaConnection, namespace: str) -> list[GroupLa
         if not names:
             return []
         members = _members(await admin.describe_consumer_groups(names))
-        committed = {name: await admin.list_consumer_group_offsets(name) for name in names}
+        committed = {name: await committed_offsets(admin, name) for name in names}
         places = sorted({place for offsets in committed.values() for place in offsets})
         await consumer.start()
         begins, ends = await consumer.beginning_offsets(places), await consumer.end_offsets(places)

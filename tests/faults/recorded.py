@@ -12,6 +12,7 @@ from aiokafka.admin import AIOKafkaAdminClient
 
 from rollbus.consumers.dead_letters_kafka import read_dead_letters_async
 from rollbus.schemas.drops import DeadLetter
+from rollbus.schemas.offsets_kafka import committed_offsets
 from rollbus.schemas.topics import TOPICS, Topic
 from rollbus.streams import names
 from rollbus.streams.batch import Partition
@@ -112,7 +113,7 @@ async def _committed(
     await admin.start()
     try:
         for stage in stages:
-            offsets = await admin.list_consumer_group_offsets(names.group_id(settings.namespace, stage.name))
+            offsets = await committed_offsets(admin, names.group_id(settings.namespace, stage.name))
             for place in found.places(stage.input):
                 known: Any = offsets.get(TopicPartition(*place))
                 committed[stage.name, place.partition] = max(0, known.offset) if known else 0

@@ -18,6 +18,7 @@ from rollbus.resample_kafka import group_id
 from rollbus.schemas.codec import encode
 from rollbus.schemas.config import AssemblyConfig, GroupingConfig, ResampleConfig, RunConfig, ScoringConfig
 from rollbus.schemas.groups import ResampleRequested
+from rollbus.schemas.offsets_kafka import committed_offsets
 from rollbus.schemas.topics import EPISODE_EVENTS, RESAMPLE_REQUESTS
 from rollbus.streams.resample import HOUR_MS
 from rollbus.streams.settings import StreamSettings
@@ -106,7 +107,7 @@ async def until_all_taken(settings: StreamSettings) -> None:
         end = (await consumer.end_offsets([place]))[place]
         async with asyncio.timeout(40):
             while True:
-                found = await admin.list_consumer_group_offsets(group_id(settings.namespace, RUN.run_id))
+                found = await committed_offsets(admin, group_id(settings.namespace, RUN.run_id))
                 if place in found and found[place].offset >= end - 1:
                     return
                 await asyncio.sleep(0.2)

@@ -13,11 +13,11 @@ from typing import Any
 import yaml
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
-from aiokafka.errors import GroupCoordinatorNotAvailableError
 
 from rollbus.local.tether import tethered
 from rollbus.schemas.codec import decode, encode
 from rollbus.schemas.control import ConfigApplied, Tick
+from rollbus.schemas.offsets_kafka import committed_offsets
 from rollbus.schemas.topics import EPISODE_EVENTS, topic_of
 from rollbus.settings import Settings
 from rollbus.settings_file import load_settings
@@ -201,18 +201,11 @@ async def _until_read(settings: StreamSettings, stages: Sequence[AnyStage]) -> N
         }
         ends = {group: await consumer.end_offsets(places) for group, places in inputs.items()}
         for group, wanted in ends.items():
-            while not _reached(wanted, await _committed(admin, group)):  # noqa: ASYNC110
+            while not _reached(wanted, await committed_offsets(admin, group)):  # noqa: ASYNC110
                 await asyncio.sleep(0.3)
     finally:
         await admin.close()
         await consumer.stop()
-
-
-async def _committed(admin: AIOKafkaAdminClient, group: str) -> Any:
-    try:
-        return await admin.list_consumer_group_offsets(group)
-    except GroupCoordinatorNotAvailableError:  # a new broker has none before the first worker has joined
-        return {}
 
 
 def _reached(ends: dict[TopicPartition, int], committed: Any) -> bool:

@@ -18,7 +18,13 @@ def needs_topic(settings: "Settings", name: str) -> None:
 
     stream = settings.stream_settings()
     if not asyncio.run(partitions_on_broker(stream, stream.namespace + name)):
-        raise ConfigurationError(
-            f"there is no topic {stream.namespace}{name} at {stream.kafka.bootstrap_servers}: `rollbus topics create` "
-            "makes the namespace's topics, as the first worker does; or look at `namespace:`"
-        )
+        raise no_topic(settings, name)
+
+
+def no_topic(settings: "Settings", name: str) -> ConfigurationError:
+    """Return the error for a namespace that has no such topic."""
+    stream = settings.stream_settings()
+    return ConfigurationError(
+        f"there is no topic {stream.namespace}{name} at {stream.kafka.bootstrap_servers}: `rollbus topics create` "
+        "makes the namespace's topics, as the first worker does; or look at `namespace:`"
+    )

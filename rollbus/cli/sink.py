@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rollbus.cli.groups import Verbs
+from rollbus.cli.needs import no_topic
 from rollbus.cli.output import Console, Table, counting
 from rollbus.cli.root import log_to_stderr, with_settings
 
@@ -38,8 +39,11 @@ def status(settings: "Settings") -> None:
     """Show how far the sink is behind, per partition."""
     from rollbus.consumers.clickhouse.kafka_status import sink_status
 
+    rows = sink_status(settings.sink_settings())
+    if not rows:
+        raise no_topic(settings, "episode-events")
     table = Table("topic", "partition", "committed", "end", "lag")
-    for row in sink_status(settings.sink_settings()):
+    for row in rows:
         committed = "–" if row.committed is None else str(row.committed)
         table.add_row(row.topic, str(row.partition), committed, str(row.end), str(row.lag))
     Console().print(table)

@@ -58,6 +58,7 @@ def test_lists_of_an_empty_log_say_what_is_not_there_yet_and_what_makes_it(say: 
         ("run list", "run-log"),
         ("dead-letters list", "dead-letters"),
         ("dead-letters show a:0:0", "dead-letters"),
+        ("sink status", "episode-events"),
     ],
 )
 def test_a_namespace_without_topics_is_named_at_once_with_what_makes_them(

@@ -121,6 +121,41 @@ def test_wandb_writes_an_offline_run(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert [name for name in names if name not in data.read_bytes()] == []
 
 
+class Tracked:
+    """A run at W&B: a start that goes on with it is given its summary."""
+
+    def __init__(self, **opened: Any) -> None:
+        self.id, self.summary = opened["id"], dict[str, Any]()
+        self.history: list[dict[str, float]] = []
+
+    def define_metric(self, *_: Any, **__: Any) -> None:
+        """W&B's way to draw."""
+
+    def log(self, points: dict[str, float]) -> None:
+        self.history.append(points)
+        self.summary = json.loads(json.dumps({**self.summary, **points}))
+
+    def finish(self) -> None:
+        """Of no use here."""
+
+
+def test_wandb_keeps_each_step_and_each_evaluation_once_over_restarts(tmp_path: Path) -> None:
+    runs: dict[str, Tracked] = {}
+
+    def open_run(**settings: Any) -> Tracked:
+        return runs.setdefault(settings["id"], Tracked(**settings))
+
+    of_an_older_version = replace(EVALUATION, evaluation_id="another", policy_version=0)
+    for _ in range(2):
+        logger = WandbLogger("p", namespace="t.", mode="offline", folder=tmp_path, open_run=open_run)
+        log_everything_twice(logger)
+        logger.log_evaluation(of_an_older_version)
+        logger.close()
+    (run,) = runs.values()
+    assert [points["policy_version"] for points in run.history if "step" not in points] == [2, 0]
+    assert [points["step"] for points in run.history if "step" in points] == [STEP.step]
+
+
 def test_wandb_without_a_key_that_it_takes_stops_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WANDB_API_KEY", "no-key")
     monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")

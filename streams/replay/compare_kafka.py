@@ -15,6 +15,7 @@ from rollbus.schemas.topics import BATCHES, CURRICULUM, DROPS, RUN_LOG, SCORES, 
 from rollbus.streams.replay.compare import Comparison, compare
 from rollbus.streams.replay.manifest_kafka import find_manifest
 from rollbus.streams.replay.plan import CHAIN
+from rollbus.streams.replay.range_kafka import starts_of
 from rollbus.streams.replay.recorded_kafka import read_whole
 from rollbus.streams.replay.side import Side, Span, within
 from rollbus.streams.settings import StreamSettings
@@ -28,6 +29,8 @@ MADE: Mapping[str, tuple[Topic, ...]] = {
     "curriculum": (CURRICULUM, BATCHES),
 }
 """What each stage writes of what is compared."""
+TICKED = frozenset(topic.name for topic in STAGE_INPUTS.values())
+"""Topics in which ticks stand, which tell where a range begins."""
 IN_ORDER = (TRAJECTORIES, SCORES, DROPS, RUN_LOG, CURRICULUM, BATCHES)
 
 
@@ -61,14 +64,21 @@ def made_by(manifest: ReplayManifest) -> frozenset[str]:
 
 
 async def read_side(settings: StreamSettings, name: str, span: Span, manifests: list[ReplayManifest]) -> Side:
-    """Read what one side made of a span, record by record: payload does not stay."""
+    """Read what one side made of a span, record by record: payload does not stay.
+
+    Of live, what stands before the span's beginning is not read: neither a trajectory of the span nor what follows from
+    one stands there.
+    """
     side = Side(name)
     manifest = next((each for each in manifests if each.name == name), None)
     own = frozenset() if manifest is None else made_by(manifest)
     for topic in IN_ORDER:
         its = topic.name in own
         namespace = manifest.namespace if manifest is not None and its else settings.namespace
-        async with aclosing(decoded(settings.model_copy(update={"namespace": namespace}), topic)) as records:
+        where, starts = settings.model_copy(update={"namespace": namespace}), dict[int, int]()
+        if not its and topic.name in TICKED:
+            starts = await starts_of(settings, topic, span.from_ms)
+        async with aclosing(decoded(where, topic, starts)) as records:
             async for record in records:
                 within([record], side, Span() if its else span)
     return side
@@ -88,10 +98,12 @@ async def _whole(settings: StreamSettings, manifest: ReplayManifest) -> ReplayMa
     return replace(manifest, from_ms=first, to_ms=last)
 
 
-async def decoded(settings: StreamSettings, topic: Topic) -> AsyncGenerator[Any, None]:
-    """Yield a topic's records, whole, without ticks and configurations."""
+async def decoded(
+    settings: StreamSettings, topic: Topic, starts: Mapping[int, int] | None = None
+) -> AsyncGenerator[Any, None]:
+    """Yield a topic's records, whole, without ticks and configurations, from offsets on."""
     joiner: Joiner[None] = Joiner()
-    async with aclosing(read_whole(settings, topic)) as found:
+    async with aclosing(read_whole(settings, topic, starts=starts)) as found:
         async for raw in found:
             try:
                 data = raw.value

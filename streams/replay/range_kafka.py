@@ -120,6 +120,19 @@ async def resolve(settings: StreamSettings, topic: Topic, start: Bound, end: Bou
         return replace(found, last_tick=await there.last_tick()) if found.empty else found
 
 
+async def starts_of(settings: StreamSettings, topic: Topic, from_ms: int | None) -> dict[int, int]:
+    """Return offsets by partition before which nothing stands that was made at that stream time, or later.
+
+    Of a topic that has ticks. A stage learns of a stream time by a tick, which one transaction has written into every
+    input and which was committed before the stage could read it: whatever is made at that time stands behind that tick,
+    however far stages lag. A partition without a tick of that time does not tell, and is left out.
+    """
+    if not from_ms:
+        return {}
+    found = await resolve(settings, topic, Bound(time_ms=from_ms), Bound())
+    return {one.partition: one.from_offset for one in found.ranges if one.from_offset < one.to_offset}
+
+
 def refuse_missing(missing: tuple[ReplayRange, ...], remedy: str = GO_ON) -> None:
     """Raise DataLossError that names what is gone."""
     if missing:

@@ -6,7 +6,7 @@ are decoded.
 """
 
 from collections import OrderedDict, deque
-from collections.abc import AsyncGenerator, Container, Sequence
+from collections.abc import AsyncGenerator, Container, Mapping, Sequence
 from contextlib import aclosing
 from typing import Any
 
@@ -139,15 +139,20 @@ async def find_judged(settings: StreamSettings, runs: Sequence[RunConfig]) -> Fi
 
 
 async def read_whole(
-    settings: StreamSettings, topic: Topic, partitions: int | None = None
+    settings: StreamSettings, topic: Topic, partitions: int | None = None, *, starts: Mapping[int, int] | None = None
 ) -> AsyncGenerator[Any, None]:
-    """Yield every committed record of a topic's partitions, one after the other, as far as it goes now."""
+    """Yield every committed record of a topic's partitions, one after the other, as far as it goes now.
+
+    `starts` are offsets by partition before which nothing is wanted.
+    """
     name = topic.full_name(settings.namespace)
     count = partitions_of(topic, settings) if partitions is None else partitions
     places = [TopicPartition(name, number) for number in range(count)]
     async with reader(settings) as consumer:
         # not assigned yet: a reader is assigned once
         firsts, ends = await consumer.beginning_offsets(places), await consumer.end_offsets(places)
+        for tp in places:
+            firsts[tp] = min(max(firsts[tp], (starts or {}).get(tp.partition, 0)), ends[tp])
         spans = [
             ReplayRange(topic=topic.name, partition=tp.partition, from_offset=firsts[tp], to_offset=ends[tp])
             for tp in places

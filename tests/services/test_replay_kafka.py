@@ -21,12 +21,15 @@ from rollbus.schemas.groups import StepOutcome
 from rollbus.schemas.topics import EPISODE_EVENTS, RUN_LOG, SCORES, STAGE_INPUTS, TRAJECTORIES, Topic
 from rollbus.schemas.trajectories import RewardRevised, Trajectory
 from rollbus.settings import Settings
+from rollbus.streams.replay.compare_kafka import read_side
 from rollbus.streams.replay.manifest_kafka import find_manifest, read_manifests, write_manifest
 from rollbus.streams.replay.namespace_kafka import delete_replay
 from rollbus.streams.replay.plan import ReplayPlan, chain_of
 from rollbus.streams.replay.range import Bound, parse_bound
-from rollbus.streams.replay.range_kafka import reader, resolve
+from rollbus.streams.replay.range_kafka import reader, resolve, starts_of
+from rollbus.streams.replay.recorded_kafka import read_whole
 from rollbus.streams.replay.run_kafka import Replay
+from rollbus.streams.replay.side import Span
 from rollbus.streams.replay.source_kafka import KafkaSource, assign
 from rollbus.streams.replay.writer_kafka import KafkaOutput
 from rollbus.streams.rewards.contract import RewardFunction
@@ -338,6 +341,28 @@ async def test_a_score_that_stands_before_the_first_tick_is_found(kafka: str, na
         await replay.run()
         (found,) = await records(replay.replay_settings, SCORES.name)
         assert (found.outcome, found.value) == ("scored", 0.75)
+
+
+async def test_a_comparison_reads_live_from_where_its_range_begins(kafka: str, namespace: str, tmp_path: Path) -> None:
+    settings = settings_of(write_settings(tmp_path, kafka, namespace))
+    stream = settings.stream_settings()
+    await ensure_topics(stream, all_stages(settings))
+    ticks = [make_tick(number) for number in range(3)]
+    for number, tick in enumerate(ticks):
+        await send_everywhere(stream, encode(tick))
+        made = make_trajectory(f"e{number}", assembled_at_ms=tick.stream_time_ms)
+        key, score = made.group_hint.encode(), make_score(made.trajectory_id, 1.0, episode_id=made.episode_id)
+        await send(stream, TRAJECTORIES.name, [(key, encode(made))])
+        await send(stream, SCORES.name, [(key, encode(score))])
+    span = Span(ticks[1].stream_time_ms, ticks[2].stream_time_ms)
+    starts = await starts_of(stream, TRAJECTORIES, span.from_ms)
+    left = [decode(raw.value) async for raw in read_whole(stream, TRAJECTORIES, starts=starts)]
+    assert [each.episode_id for each in left if isinstance(each, Trajectory)] == ["e1", "e2"]
+    side = await read_side(stream, "live", span, [])
+    assert sorted(each.episode_id for each in side.trajectories.values()) == ["e1", "e2"]
+    assert sorted(each.episode_id for each in side.scores.values()) == ["e1", "e2"]
+    assert await starts_of(stream, TRAJECTORIES, ticks[2].stream_time_ms + 1) == {}  # no tick tells where it begins
+    assert await starts_of(stream, TRAJECTORIES, None) == {}
 
 
 async def test_what_live_s_trainer_answered_is_told_at_its_time(settings: Settings) -> None:

@@ -1,0 +1,97 @@
+"""Every command, target and path that a page tells the reader to use is there, with the options it is given."""
+
+import re
+import shlex
+from collections.abc import Iterator
+from pathlib import Path
+
+import click
+import pytest
+
+from rollbus.cli.root import rollbus
+
+ROOT = Path(__file__).parents[2]
+PAGES = [*sorted((ROOT / "docs").glob("*.md")), *(ROOT / name for name in ("README.md", "CONTRIBUTING.md"))]
+BLOCK = re.compile(r"```\w*\n(.*?)```|^((?: {4}[^\n]*\n)+)", flags=re.DOTALL | re.MULTILINE)
+SHELL_END = {"|", "&&", "||", ";", "&", ">", "<"}
+
+
+def code_of(page: Path) -> Iterator[str]:
+    """Each line of the page's blocks, continued ones joined, and each piece of code within a sentence."""
+    text = page.read_text()
+    for fenced, indented in BLOCK.findall(text):
+        yield from (fenced or indented).replace("\\\n", " ").splitlines()
+    yield from re.findall(r"`([^`\n]+)`", BLOCK.sub("", text))
+
+
+def commands_of(page: Path) -> list[list[str]]:
+    """The words of each `rollbus …` on a page, up to what the shell takes for itself."""
+    found = []
+    for line in map(str.strip, code_of(page)):
+        if line.startswith("rollbus "):
+            words = shlex.split(line, comments=True)[1:]
+            end = next((at for at, word in enumerate(words) if word in SHELL_END), len(words))
+            found.append(words[:end])
+    return found
+
+
+def check(words: list[str]) -> None:
+    """Walk down from the root; raise AssertionError where a verb or an option is not there."""
+    command: click.Command = rollbus
+    context = click.Context(command)
+    at = 0
+    while at < len(words):
+        word = words[at]
+        at += 1
+        if word == "…":
+            return
+        if word.startswith("-") and word != "-":
+            option = option_of(command, context, word.partition("=")[0])
+            at += 0 if option.is_flag or "=" in word else option.nargs
+        elif isinstance(command, click.Group):
+            found = command.get_command(context, word)
+            assert found is not None, f"{command.name} has no {word!r}"
+            command, context = found, click.Context(found)
+
+
+def option_of(command: click.Command, context: click.Context, name: str) -> click.Option:
+    options = [one for one in command.get_params(context) if isinstance(one, click.Option)]
+    options += [click.Option(["-h", "--help"], is_flag=True)]
+    found = [one for one in options if name in (*one.opts, *one.secondary_opts)]
+    assert found, f"{command.name} has no option {name}"
+    return found[0]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_each_command_on_a_page_is_there_with_its_options(page: Path) -> None:
+    wrong = []
+    for words in commands_of(page):
+        try:
+            check(words)
+        except AssertionError as error:
+            wrong.append(f"rollbus {' '.join(words)}: {error}")
+    assert wrong == []
+
+
+TARGETS = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_each_target_and_path_on_a_page_is_there(page: Path) -> None:
+    code = list(code_of(page))
+    targets = [line.split()[1] for line in code if line.strip().startswith("make ")]
+    assert [name for name in targets if name not in TARGETS and not name.endswith("…")] == []
+    links = [link.partition("#")[0] for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()) if "://" not in link]
+    assert [link for link in links if link and not (page.parent / link).exists()] == []
+    folders = "rollbus|schemas|producers|streams|consumers|trainer|tests|examples|benchmarks|docs|scripts"
+    paths = [line for line in code if re.fullmatch(rf"(?:{folders})/[a-z_\d./-]*(?:/|\.[a-z]+)", line)]
+    assert [path for path in paths if not (ROOT / path).exists()] == []
+
+
+QUESTIONS = {path.stem for path in (ROOT / "consumers" / "clickhouse" / "queries").rglob("*.sql")}
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_each_saved_question_on_a_page_is_there(page: Path) -> None:
+    asked = [words[2] for words in commands_of(page) if words[:2] == ["sql", "run"] and len(words) > 2]
+    assert [name for name in asked if name.replace("-", "_") not in QUESTIONS and name != "…"] == []

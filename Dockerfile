@@ -1,16 +1,16 @@
 # One image for every process of rollbus; EXTRAS says which packages it carries.
 #   docker build --build-arg EXTRAS="--extra local" -t rollbus .
-FROM python:3.12-slim
+FROM python:3.12-slim AS install
 
+# The codec is built in C; the image itself needs no compiler.
+RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
 ARG UV_VERSION=0.13.8
 RUN pip install --no-cache-dir --disable-pip-version-check "uv==${UV_VERSION}"
 
 WORKDIR /app
 ENV UV_LINK_MODE=copy \
     UV_COMPILE_BYTECODE=1 \
-    UV_PYTHON_DOWNLOADS=never \
-    PYTHONUNBUFFERED=1 \
-    PATH=/app/.venv/bin:$PATH
+    UV_PYTHON_DOWNLOADS=never
 
 # The locked packages first: they change far less often than the code.
 ARG EXTRAS="--extra streams --extra clickhouse --extra trainer"
@@ -26,7 +26,11 @@ COPY rollbus rollbus
 RUN uv sync --frozen --no-dev --no-cache --no-editable ${EXTRAS}
 
 # Not root, and from a folder without sources, so that only what was installed is imported.
-RUN useradd --create-home rollbus && mkdir .rollbus && chown rollbus .rollbus \
-    && rm -rf schemas producers streams consumers trainer rollbus build
+FROM python:3.12-slim
+WORKDIR /app
+COPY --from=install /app/.venv .venv
+ENV PYTHONUNBUFFERED=1 \
+    PATH=/app/.venv/bin:$PATH
+RUN useradd --create-home rollbus && mkdir .rollbus && chown rollbus .rollbus
 USER rollbus
 ENTRYPOINT ["rollbus"]

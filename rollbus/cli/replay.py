@@ -1,8 +1,10 @@
 """`rollbus replay`: the same log under another reward, grouping or curriculum, with the same bytes every time."""
 
 import asyncio
+import logging
 import signal
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -89,6 +91,7 @@ def _run(settings: "Settings", *, dry_run: bool, diff: str | None, processes: in
     plan = plan_of(settings, dry_run=dry_run, **chosen)
     console = Console(stderr=True)
     prepare_process()
+    _count_dead_letters_only()
     try:
         with ProgressLine(console) as line:
             found = replay_of(settings, plan, chosen["reward"], watch=line.watch(), processes=processes)
@@ -101,6 +104,13 @@ def _run(settings: "Settings", *, dry_run: bool, diff: str | None, processes: in
     console.print(f"{line.records:,} records in {line.seconds:.1f} s; at most {found.open_rows:,} rows were open")
     if diff:
         _compare(settings, "live", manifest.name)
+
+
+def _count_dead_letters_only() -> None:
+    """Log no line for each, for the length of the command: live has said so before, and the table counts them."""
+    letters = logging.getLogger("rollbus.streams.processing")
+    click.get_current_context().call_on_close(partial(letters.setLevel, letters.level))
+    letters.setLevel(logging.ERROR)
 
 
 @replay.command()

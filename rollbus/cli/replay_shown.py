@@ -75,6 +75,9 @@ def show_manifest(manifest: "ReplayManifest", *, dry_run: bool = False) -> None:
     console.print(table)
     written = ", ".join(f"{count:,} {topic}" for topic, count in manifest.records.items())
     console.print(f"{'would write' if dry_run else 'wrote'} {written or 'nothing'}")
+    if (letters := sum(one.dead_letters for one in manifest.digests)) and not dry_run:
+        list_them = f"ROLLBUS_NAMESPACE={manifest.namespace} rollbus dead-letters list"
+        console.print(f"{letters:,} dead letters: `{list_them}` shows them", soft_wrap=True)
     if manifest.state == "following":
         console.print(f"shadow {manifest.name!r} stands in {manifest.namespace}*; the same command goes on with it")
     elif not dry_run:

@@ -1,0 +1,108 @@
+"""Poison amid good events, live and then replayed: the replay refuses the same records, and comes to the same."""
+
+import asyncio
+import random
+import re
+from collections import Counter
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from rollbus.cli.root import rollbus
+from rollbus.cli.stages import all_stages
+from rollbus.consumers.dead_letters_kafka import read_dead_letters_async
+from rollbus.schemas.chunks import split
+from rollbus.schemas.codec import decode, encode
+from rollbus.schemas.drops import DeadLetter
+from rollbus.schemas.topics import EPISODE_EVENTS
+from rollbus.streams.replay.run_kafka import Replay
+from rollbus.streams.rewards.registry import BUILT_IN
+from rollbus.streams.settings import StreamSettings
+from rollbus.streams.topics_kafka import ensure_topics
+from tests.builders import make_episode, make_group
+from tests.services.replay_live import frames, publish, settings_of, traffic, until_settled, workers, write_settings
+from tests.services.stream_fixtures import send
+from tests.services.test_poison_kafka import by_hand
+from tests.services.test_replay_live import MADE_BY, drops, plan
+from tests.streams.poison import mutated
+
+pytestmark = pytest.mark.services
+
+SETTLED = ["trajectories", "scores", "run-log", "batches", "drops"]
+
+
+def poison() -> list[tuple[bytes | None, bytes | None]]:
+    """Of each kind: unreadable, of a person's key, refused by the stage with and without a key, and one in chunks."""
+    misplaced = encode(make_group("g"))
+    whole = encode(make_group("g", tuple(range(900))))
+    chance, bad = random.Random(5), [encode(event) for event in make_episode("bad", turns=2)]
+    fuzz = [(b"bad", mutated(bad, chance)) for _ in range(300)]
+    return [
+        *by_hand(),
+        (b"k", misplaced),
+        (None, misplaced),
+        *((b"k", part) for part in split(whole, limit=9_000)),
+        *fuzz,
+    ]
+
+
+async def letters(settings: StreamSettings) -> Counter[DeadLetter]:
+    """All dead letters of a namespace, but for when they came, which a replay does not know of what a stage refuses."""
+    found = await read_dead_letters_async(settings.kafka, settings.namespace)
+    return Counter(replace(letter, timestamp_ms=0, key=letter.key or None, app_version="") for letter in found)
+
+
+async def assembled_of(settings: StreamSettings) -> Counter[bytes]:
+    """What assembly wrote, whatever its order: poison stands under keys of other partitions than its episode's."""
+    found = await frames(settings, "trajectories")
+    decoded = [decode(value) for partition in found for _, value in found[partition]]
+    return Counter(encode(record) for record in decoded if isinstance(record, MADE_BY["assembly"]))
+
+
+async def test_a_replay_refuses_what_live_refused_and_comes_to_the_same(
+    kafka: str, namespace: str, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    path = write_settings(tmp_path, kafka, namespace)
+    settings = settings_of(path)
+    stream = settings.stream_settings()
+    await ensure_topics(stream, all_stages(settings))
+    events, bad = traffic(7, 30), poison()
+    async with workers(path, tmp_path, 1):
+        publishing = asyncio.create_task(publish(stream, events, chunks=8, pause_s=0.4))
+        for first in range(0, len(bad), 40):
+            await send(stream, EPISODE_EVENTS.name, bad[first : first + 40])
+            await asyncio.sleep(0.3)
+        await publishing
+        await until_settled(stream, all_stages(settings), SETTLED)
+    name = namespace.strip(".")
+    live = await letters(stream)
+    assert len(live) > 100
+
+    whole = Replay(stream, plan(settings, f"{name}-all"), registry=BUILT_IN)
+    manifest = await whole.run()
+    assert await assembled_of(whole.replay_settings) == await assembled_of(stream)
+    assert await drops(whole.replay_settings, "assembly") == await drops(stream, "assembly")
+    (assembled,) = (one for one in manifest.digests if one.stage == "assembly")
+    assert assembled.dead_letters == sum(live.values())
+    assert await letters(whole.replay_settings) == live
+    again = await Replay(stream, plan(settings, f"{name}-again"), registry=BUILT_IN, processes=3).run(dry_run=True)
+    assert again.digests == manifest.digests
+
+    def cli(*arguments: str, at: str = namespace) -> str:
+        environment = {"COLUMNS": "200", "ROLLBUS_NAMESPACE": at}
+        result = CliRunner().invoke(rollbus, ["-c", str(path), *arguments], env=environment)
+        assert result.exit_code == 0, result.output
+        return result.output
+
+    caplog.clear()
+    told = await asyncio.to_thread(cli, "replay", "--from", "earliest", "--as", f"{name}-cli", "--diff", "live")
+    assert f"{sum(live.values())} dead letters" in told
+    assert not re.search(r"(trajectory|score) +(changed|only)", told)
+    assert "dead letter stage=" not in caplog.text
+    made = f"replay-{name}-cli."
+    assert f"`ROLLBUS_NAMESPACE={made} rollbus dead-letters list` shows them" in told
+    listed = await asyncio.to_thread(cli, "dead-letters", "list", at=made)
+    assert listed == await asyncio.to_thread(cli, "dead-letters", "list")
+    assert f"dead_letters={sum(live.values())}" in await asyncio.to_thread(cli, "replay", "show", f"{name}-cli")

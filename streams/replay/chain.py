@@ -85,6 +85,7 @@ class Chain(Steps):
     async def piece(self, partition: int, records: Sequence[RawRecord]) -> None:
         """Take recorded records of the first input."""
         place, first = Partition(self.input.full_name(self._source), partition), self._first
+        some_left_out, asks = bool(self._left_out), first[0].asks
         for raw in records:
             try:
                 incoming = read_record(raw, place)
@@ -92,7 +93,7 @@ class Chain(Steps):
                 for reader in first:
                     self._dead_letter(reader, raw, place, error)
                 continue
-            if self._left_out and self._is_left_out(partition, incoming):
+            if some_left_out and self._is_left_out(partition, incoming):
                 continue
             if type(incoming.record) is ConfigApplied:
                 changed = self._change(incoming.record)
@@ -103,7 +104,7 @@ class Chain(Steps):
                 for reward in self._early.pop(getattr(incoming.record, "episode_id", ""), ()):
                     self._hand(first, partition, reward)
             self._hand(first, partition, incoming)
-            if len(first[0].waiting) >= ASK_AT_ONCE:
+            if asks and len(first[0].waiting) >= ASK_AT_ONCE:
                 await self._ask(self._asked_at_once)
         await self._ask(self._asked_at_once)
         self._forget(len(records))

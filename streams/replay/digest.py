@@ -31,9 +31,15 @@ def bytes_without_location(record: Any, data: bytes) -> bytes:
     """Return an encoded record with its locations cut out: cheaper than to encode it again without them."""
     if type(record) not in _LOCATED:
         return data
-    for location in _locations(record):
-        data = data.replace(_encoded(location), b"", 1)
-    return data
+    kept, at = [], 0
+    for location in _locations(record):  # they stand in this order
+        encoded = _place(location.topic, location.partition) + _long(location.offset)
+        found = data.find(encoded, at)
+        if found >= 0:
+            kept.append(data[at:found])
+            at = found + len(encoded)
+    kept.append(data[at:])
+    return b"".join(kept)
 
 
 def _locations(record: Any) -> Iterator[Location]:
@@ -49,19 +55,22 @@ def _locations(record: Any) -> Iterator[Location]:
             yield from _locations(group)
 
 
-def _encoded(location: Location) -> bytes:
-    """Return a location as Avro has it: a string and two longs."""
-    return _place(location.topic, location.partition) + _long(location.offset)
-
-
 @lru_cache(maxsize=4_096)
 def _place(topic: str, partition: int) -> bytes:
+    """Return the beginning of a location as Avro has it: a string and a long; one more follows."""
     name = topic.encode()
     return b"".join((_long(len(name)), name, _long(partition)))
 
 
 def _long(number: int) -> bytes:
-    value, found = number << 1, bytearray()
+    value = number << 1
+    if value < 1 << 7:
+        return bytes((value,))
+    if value < 1 << 14:
+        return bytes((value & 0x7F | 0x80, value >> 7))
+    if value < 1 << 21:
+        return bytes((value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14))
+    found = bytearray()
     while value > 0x7F:
         found.append((value & 0x7F) | 0x80)
         value >>= 7

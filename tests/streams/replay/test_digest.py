@@ -36,6 +36,15 @@ def test_only_the_location_is_left_out(index: int) -> None:
     assert bytes_without_location(changed, encode(changed)) != one
 
 
+def test_every_member_s_location_is_left_out_however_long_its_offset_is() -> None:
+    offsets = [0, 63, 64, 8_191, 8_192, 2**20 - 1, 2**20, 2**27, 2**52]
+    places = [Location(topic="trajectories", partition=0, offset=offset) for offset in offsets]
+    members = [make_member(str(number), location=place) for number, place in enumerate(places)]
+    alike = [replace(member, location=places[0]) for member in members]
+    one, other = make_group(members=tuple(members)), make_group(members=tuple(alike))
+    assert bytes_without_location(one, encode(one)) == bytes_without_location(other, encode(other))
+
+
 def test_a_record_without_location_stays_as_it_is() -> None:
     group = replace(make_group(), members=())
     assert bytes_without_location(group, encode(group)) == encode(group)

@@ -76,13 +76,23 @@ def test_each_command_on_a_page_is_there_with_its_options(page: Path) -> None:
 TARGETS = set(re.findall(r"^([a-z0-9-]+):", (ROOT / "Makefile").read_text(), flags=re.MULTILINE))
 
 
+def leads_somewhere(page: Path, link: str) -> bool:
+    """Say whether file and heading of a link are there."""
+    name, _, heading = link.partition("#")
+    target = page.parent / name if name else page
+    if not heading:
+        return target.exists()
+    headings = re.findall(r"^#+ (.+)$", target.read_text(), flags=re.MULTILINE)
+    return heading in [re.sub(r"[^\w -]", "", one.lower()).replace(" ", "-") for one in headings]
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_each_target_and_path_on_a_page_is_there(page: Path) -> None:
     code = list(code_of(page))
     targets = [line.split()[1] for line in code if line.strip().startswith("make ")]
     assert [name for name in targets if name not in TARGETS and not name.endswith("…")] == []
-    links = [link.partition("#")[0] for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()) if "://" not in link]
-    assert [link for link in links if link and not (page.parent / link).exists()] == []
+    links = [link for link in re.findall(r"\]\(([^)\s]+)\)", page.read_text()) if "://" not in link]
+    assert [link for link in links if not leads_somewhere(page, link)] == []
     folders = "rollbus|schemas|producers|streams|consumers|trainer|tests|examples|benchmarks|docs|scripts"
     paths = [line for line in code if re.fullmatch(rf"(?:{folders})/[a-z_\d./-]*(?:/|\.[a-z]+)", line)]
     assert [path for path in paths if not (ROOT / path).exists()] == []

@@ -166,6 +166,17 @@ def test_what_all_comes_again_before_the_tick_is_not_lost(restoring: bool) -> No
     assert (log.joined, log.lost) == (digests([second, first]), [])
 
 
+@pytest.mark.parametrize("restoring", [False, True])
+def test_a_record_given_up_that_is_not_to_be_read_at_all_is_not_told_of(restoring: bool) -> None:
+    first, second = chunks_of(1, 3), chunks_of(2, 3)
+    log = Log(max_records=1, restoring=restoring)
+    log.feed([first[0], second[0]])
+    log.parts.leave(first[1])
+    log.tick(log.offset)
+    assert log.lost == digests([second])
+    assert log.changelog == {}
+
+
 def test_a_record_that_is_larger_than_the_bound_is_given_up_itself() -> None:
     chunks = chunks_of(1, 3)
     log = Log(max_bytes=size_of(chunks[:1]))

@@ -73,7 +73,20 @@ def test_every_module_and_data_file_is_in_the_wheel(wheel: Path) -> None:
         for path in (ROOT / folder).rglob("*"):
             if (
                 path.suffix
-                in (".py", ".avsc", ".sql", ".yaml", ".sha256", ".typed", ".html", ".js", ".css", ".svg", ".txt")
+                in (
+                    ".py",
+                    ".pyi",
+                    ".avsc",
+                    ".sql",
+                    ".yaml",
+                    ".sha256",
+                    ".typed",
+                    ".html",
+                    ".js",
+                    ".css",
+                    ".svg",
+                    ".txt",
+                )
                 and "__pycache__" not in path.parts
             ):
                 inside = path.relative_to(ROOT) if folder == "rollbus" else "rollbus" / path.relative_to(ROOT)

@@ -15,6 +15,8 @@ from tests.schemas.codecs import buildable
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("rollbus", "schemas", "producers", "streams", "consumers", "trainer")
+PACKED = {*".py .pyi .avsc .sql .yaml .sha256 .typed .html .js .css .svg .txt".split()}
+"""Endings of what the package needs at work."""
 NOBODY = "127.0.0.1:1"
 """An address at which no broker listens."""
 CORE_MODULES = "rollbus, rollbus.schemas.codec, rollbus.schemas.topics, rollbus.producers, rollbus.streams"
@@ -71,24 +73,7 @@ def test_every_module_and_data_file_is_in_the_wheel(wheel: Path) -> None:
     packed = set(zipfile.ZipFile(wheel).namelist())
     for folder in FOLDERS:
         for path in (ROOT / folder).rglob("*"):
-            if (
-                path.suffix
-                in (
-                    ".py",
-                    ".pyi",
-                    ".avsc",
-                    ".sql",
-                    ".yaml",
-                    ".sha256",
-                    ".typed",
-                    ".html",
-                    ".js",
-                    ".css",
-                    ".svg",
-                    ".txt",
-                )
-                and "__pycache__" not in path.parts
-            ):
+            if path.suffix in PACKED and "__pycache__" not in path.parts:
                 inside = path.relative_to(ROOT) if folder == "rollbus" else "rollbus" / path.relative_to(ROOT)
                 assert str(inside) in packed
 

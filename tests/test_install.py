@@ -15,7 +15,7 @@ from tests.schemas.codecs import buildable
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = ("rollbus", "schemas", "producers", "streams", "consumers", "trainer")
-PACKED = {*".py .pyi .avsc .sql .yaml .sha256 .typed .html .js .css .svg .txt".split()}
+PACKED = {".py", ".pyi", ".typed", ".avsc", ".sql", ".yaml", ".sha256", ".html", ".js", ".css", ".svg", ".txt"}
 """Endings of what the package needs at work."""
 NOBODY = "127.0.0.1:1"
 """An address at which no broker listens."""

@@ -6,7 +6,7 @@ from rollbus.schemas.control import RunCommand, RunCommandName
 from rollbus.schemas.topics import RUN_LOG
 from rollbus.trainer.log import Publication
 from rollbus.trainer.publishing_kafka import publish_all
-from rollbus.trainer.reading_kafka import PauseReader
+from rollbus.trainer.reading_kafka import Follower, Pauses
 from rollbus.trainer.settings import TrainerSettings
 
 
@@ -19,8 +19,10 @@ def command_run(settings: TrainerSettings, command: RunCommandName, *, command_i
 
 async def paused_by(settings: TrainerSettings) -> RunCommand | None:
     """Return the pause that holds now, if one does."""
-    reader = PauseReader(settings.kafka, RUN_LOG.full_name(settings.namespace), settings.run_id)
+    pauses = Pauses(settings.run_id)
+    follower = Follower(settings.kafka, {RUN_LOG.full_name(settings.namespace): pauses})
     try:
-        return await reader.paused()
+        await follower.read_on()
+        return pauses.standing
     finally:
-        await reader.close()
+        await follower.close()

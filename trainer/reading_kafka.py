@@ -2,7 +2,7 @@
 
 import asyncio
 from abc import ABC, abstractmethod
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -25,8 +25,9 @@ POLL_MS = 200
 
 @dataclass(frozen=True, slots=True)
 class Frame:
-    """One whole record as bytes, with the key it came under."""
+    """One whole record as bytes, with its topic and the key it came under."""
 
+    topic: str
     key: bytes | None
     value: bytes
 
@@ -59,7 +60,7 @@ async def to_the_end(consumer: AIOKafkaConsumer, joiners: dict[TopicPartition, J
         for partition, records in (await consumer.getmany(*behind, timeout_ms=POLL_MS)).items():
             for record in records:
                 if record.value is not None and (whole := _whole(joiners[partition], record)) is not None:
-                    yield Frame(record.key, whole)
+                    yield Frame(partition.topic, record.key, whole)
     consumer.pause(*joiners)
 
 
@@ -76,23 +77,45 @@ async def _behind(consumer: AIOKafkaConsumer, ends: Mapping[TopicPartition, int]
     return [each for each, end in ends.items() if await consumer.position(each) < end]
 
 
-class Follower(ABC):
-    """Reads a topic on to its committed end at every call; what it makes of a record is its subclass's."""
+class View(ABC):
+    """What is made of a topic's records, in their order."""
 
-    def __init__(self, connection: KafkaConnection, topic: str, partitions: int) -> None:
+    @abstractmethod
+    def take(self, frame: Frame) -> None:
+        """Keep what matters of one record."""
+
+
+class Follower:
+    """Reads topics on to their committed ends at every call: over one connection, and all of them by one question."""
+
+    def __init__(
+        self, connection: KafkaConnection, views: Mapping[str, View], partitions: Mapping[str, int] | None = None
+    ) -> None:
+        """Take a view for each topic, and the numbers of partitions; one where nothing is said."""
         self._connection = connection
-        self._joiners = {TopicPartition(topic, number): Joiner() for number in range(partitions)}
-        self._topic = topic
+        self._views = views
+        counts = partitions or {}
+        self._joiners = {
+            TopicPartition(topic, number): Joiner() for topic in views for number in range(counts.get(topic, 1))
+        }
         self._consumer: AIOKafkaConsumer | None = None
         self._one_reader = asyncio.Lock()
+        self._begun = self._ended = 0
+        """Numbers of the newest look, and of the newest that came to its end."""
 
     async def read_on(self) -> None:
-        """Take every record that has been committed since."""
+        """Take every record that has been committed since; calls at the same time share a look."""
+        before = self._begun
+        await asyncio.sleep(0)
         async with self._one_reader:
-            with kafka_errors(f"reading {self._topic}"):
+            if self._ended > before:
+                return  # by a look that began after this call
+            self._begun = look = self._begun + 1
+            with kafka_errors(f"reading {', '.join(self._views)}"):
                 consumer = self._consumer or await self._open()
                 async for frame in to_the_end(consumer, self._joiners):
-                    self._take(frame)
+                    self._views[frame.topic].take(frame)
+            self._ended = look
 
     async def close(self) -> None:
         """Let the connection go; what was read is kept."""
@@ -113,73 +136,54 @@ class Follower(ABC):
         await consumer.seek_to_beginning()
         return consumer
 
-    @abstractmethod
-    def _take(self, frame: Frame) -> None:
-        """Keep what matters of one record."""
 
+class Exclusions(View):
+    """Of `scores` and `exclusions`: the episodes that were excluded from training."""
 
-class ExclusionReader(Follower):
-    """Follows `scores` or `exclusions`: the episodes that were excluded from training."""
+    def __init__(self) -> None:
+        self.episodes: set[str] = set()
 
-    def __init__(self, connection: KafkaConnection, topic: str, partitions: int) -> None:
-        super().__init__(connection, topic, partitions)
-        self._excluded: set[str] = set()
-
-    async def excluded_episodes(self) -> Collection[str]:
-        """Read on to the end and return all that are excluded."""
-        await self.read_on()
-        return self._excluded
-
-    def _take(self, frame: Frame) -> None:
+    def take(self, frame: Frame) -> None:
+        """Keep the episode of a record that excludes one."""
         try:
             record = decode(frame.value)
         except RecordError:
             return  # grouping, which decides on scores, dead-letters it
         if isinstance(record, Excluded) or (isinstance(record, Score) and record.excluded):
-            self._excluded.add(record.episode_id)
+            self.episodes.add(record.episode_id)
 
 
-class PauseReader(Follower):
-    """Follows `run-log`: the pause that holds for a run. Groups, which are most of it, are not decoded."""
+class Pauses(View):
+    """Of `run-log`: the pause that holds for a run. Groups, which are most of it, are not decoded."""
 
-    def __init__(self, connection: KafkaConnection, topic: str, run_id: str) -> None:
-        super().__init__(connection, topic, 1)
+    def __init__(self, run_id: str) -> None:
         self._run_id = run_id
-        self._standing: RunCommand | None = None
+        self.standing: RunCommand | None = None
 
-    async def paused(self) -> RunCommand | None:
-        """Read on to the end and return the pause, if one holds."""
-        await self.read_on()
-        return self._standing
-
-    def _take(self, frame: Frame) -> None:
+    def take(self, frame: Frame) -> None:
+        """Keep a command to the run."""
         if frame.key != self._run_id.encode() or record_name(frame.value) != RunCommand.__name__:
             return
         try:
             command = decode(frame.value)
         except RecordError:
             return  # the curriculum, which decides on run-log, dead-letters it
-        standing = () if self._standing is None else (self._standing,)
-        self._standing = standing_pause([*standing, command])
+        standing = () if self.standing is None else (self.standing,)
+        self.standing = standing_pause([*standing, command])
 
 
-class EvaluationReader(Follower):
-    """Follows `evaluations`: how the versions of a model did on held-out tasks."""
+class Evaluations(View):
+    """Of `evaluations`: how the versions of a model did on held-out tasks."""
 
-    def __init__(self, connection: KafkaConnection, topic: str, model: str) -> None:
-        super().__init__(connection, topic, 1)
+    def __init__(self, model: str) -> None:
         self._model = model
-        self._found: list[Evaluation] = []
+        self.found: list[Evaluation] = []
 
-    async def evaluations(self) -> Sequence[Evaluation]:
-        """Read on to the end and return all of the model's."""
-        await self.read_on()
-        return self._found
-
-    def _take(self, frame: Frame) -> None:
+    def take(self, frame: Frame) -> None:
+        """Keep those of the model."""
         try:
             record = decode(frame.value)
         except RecordError:
             return  # the sink, which writes evaluations down, dead-letters it
         if isinstance(record, Evaluation) and record.model == self._model:
-            self._found.append(record)
+            self.found.append(record)

@@ -12,7 +12,7 @@ from typing import Any
 
 from rollbus.trainer.service.choices import Choices, Sampled
 from rollbus.trainer.service.growing_text import GrowingText
-from rollbus.trainer.service.openai_answers import call_id, finish_reason, logprobs_of
+from rollbus.trainer.service.openai_answers import TextOffsets, call_id, finish_reason, logprobs_of
 from rollbus.trainer.service.openai_api import ChatRequest, CompletionRequest, RequestError
 from rollbus.trainer.service.sampler import Generation
 from rollbus.trainer.service.tokenizer import REPLACEMENT
@@ -78,7 +78,7 @@ class _ChoiceStream:
     def __init__(self, wanted: ChatRequest | CompletionRequest, tokenizer: Any, answer_id: str, index: int) -> None:
         self._wanted, self._tokenizer = wanted, tokenizer
         self._answer_id, self._index = answer_id, index
-        self._text = GrowingText(tokenizer)
+        self._text, self._offsets = GrowingText(tokenizer), TextOffsets()
         self._sent = ""
         self._held = max((len(stop) for stop in wanted.stop), default=1) - 1
         offered = isinstance(wanted, ChatRequest) and wanted.offered_tools
@@ -91,7 +91,7 @@ class _ChoiceStream:
         first, *more = self._changes(self._settled()) or [self._change("")]
         if self._wanted.wants_logprobs:
             one = Generation((sampled.token_id,), (sampled.logprob,), "", "stop", 0, (sampled.alternatives,))
-            first["logprobs"] = logprobs_of(self._wanted, one, self._tokenizer)
+            first["logprobs"] = logprobs_of(self._wanted, one, self._tokenizer, self._offsets)
         if self._wanted.wants_logprobs or self._wanted.return_token_ids:
             first["token_ids"] = [sampled.token_id]
         return [first, *more]

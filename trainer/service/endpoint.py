@@ -16,7 +16,7 @@ import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -33,11 +33,16 @@ from rollbus.trainer.service.tokenizer import render_chat
 
 logger = logging.getLogger(__name__)
 
+T = TypeVar("T")
+
 VERSION = re.compile("[0-9]{1,18}")
 MAX_BODY_BYTES = 32 << 20
 """Many times the longest context of today's models."""
 MAX_CHOICES = 4096
 """Answers to one request: each waits in memory for its turn."""
+LONG_BODY_BYTES = 16 << 10
+"""What is longer is read and made into tokens in another thread: every megabyte of it takes more than half a second,
+in which nobody else's answer would go on."""
 CLIENT_GONE = 499
 """For an answer that nobody waits for; as nginx has it."""
 
@@ -136,11 +141,7 @@ class _Endpoint:
         return JSONResponse({"object": "list", "data": entries})
 
     async def chat(self, request: Request) -> Response:
-        wanted = parse(ChatRequest, await _body(request))
-        try:
-            prompt = render_chat(self._served.tokenizer, wanted.messages, wanted.offered_tools)
-        except Exception as error:  # the template is the user's, and raises what it likes
-            raise RequestError(400, f"messages: the chat template refused them: {error}", param="messages") from error
+        wanted, prompt = await _aside_if_long(self._chat_prompt, await _body(request))
         choices = await self._start(wanted, [prompt])
         if wanted.stream:
             return _stream(self._events("chat.completion.chunk", wanted, choices))
@@ -151,24 +152,33 @@ class _Endpoint:
         return JSONResponse(self._answer("chat.completion", wanted, choices, found, answers))
 
     async def completions(self, request: Request) -> Response:
-        wanted = parse(CompletionRequest, await _body(request))
-        tokenizer = self._served.tokenizer
-        prompts = [
-            tokenizer.encode(prompt, add_special_tokens=False) if isinstance(prompt, str) else prompt
-            for prompt in wanted.prompts
-        ]
-        vocabulary = self._served.sampler.config.vocabulary
-        if any(not 0 <= token_id < vocabulary for prompt in prompts for token_id in prompt):
-            raise RequestError(400, "prompt: a token id lies outside the vocabulary", param="prompt")
+        wanted, prompts = await _aside_if_long(self._completion_prompts, await _body(request))
         choices = await self._start(wanted, prompts)
         if wanted.stream:
             return _stream(self._events("text_completion", wanted, choices))
         if (answers := await choices.answers(unless=_hangs_up(request))) is None:
             return Response(status_code=CLIENT_GONE)
-        found = [completion_choice(wanted, i, answer, tokenizer) for i, answer in enumerate(answers)]
+        found = [completion_choice(wanted, i, one, self._served.tokenizer) for i, one in enumerate(answers)]
         if wanted.return_token_ids or wanted.wants_logprobs:
             found = [{**one, "prompt_token_ids": choices.prompt_of(i)} for i, one in enumerate(found)]
         return JSONResponse(self._answer("text_completion", wanted, choices, found, answers))
+
+    def _chat_prompt(self, body: bytes) -> tuple[ChatRequest, list[int]]:
+        wanted = parse(ChatRequest, body)
+        try:
+            return wanted, render_chat(self._served.tokenizer, wanted.messages, wanted.offered_tools)
+        except Exception as error:  # the template is the user's, and raises what it likes
+            raise RequestError(400, f"messages: the chat template refused them: {error}", param="messages") from error
+
+    def _completion_prompts(self, body: bytes) -> tuple[CompletionRequest, list[list[int]]]:
+        wanted, encode = parse(CompletionRequest, body), self._served.tokenizer.encode
+        prompts = [
+            encode(prompt, add_special_tokens=False) if isinstance(prompt, str) else prompt for prompt in wanted.prompts
+        ]
+        vocabulary = self._served.sampler.config.vocabulary
+        if any(not 0 <= token_id < vocabulary for prompt in prompts for token_id in prompt):
+            raise RequestError(400, "prompt: a token id lies outside the vocabulary", param="prompt")
+        return wanted, prompts
 
     async def _start(self, wanted: ChatRequest | CompletionRequest, prompts: list[list[int]]) -> Choices:
         served = self._served
@@ -254,6 +264,10 @@ async def _body(request: Request) -> bytes:
         if size > MAX_BODY_BYTES:
             raise RequestError(413, f"the request body is longer than {MAX_BODY_BYTES} bytes")
     return b"".join(parts)
+
+
+async def _aside_if_long(read: Callable[[bytes], T], body: bytes) -> T:
+    return await asyncio.to_thread(read, body) if len(body) > LONG_BODY_BYTES else read(body)
 
 
 async def _hangs_up(request: Request) -> None:

@@ -6,7 +6,7 @@ made.
 
 from __future__ import annotations
 
-from itertools import accumulate
+import codecs
 from typing import Any
 
 from rollbus.trainer.backends.model_settings import LogprobsMode
@@ -34,7 +34,7 @@ def chat_choice(
         "logprobs": None,
     }
     if request.wants_logprobs:
-        choice["logprobs"] = logprobs_of(request, answer, tokenizer)
+        choice["logprobs"] = logprobs_of(request, answer, tokenizer, TextOffsets())
     if request.return_token_ids or request.wants_logprobs:
         choice["token_ids"] = list(answer.token_ids)
     return choice
@@ -57,14 +57,29 @@ def completion_choice(request: CompletionRequest, index: int, answer: Generation
         "logprobs": None,
     }
     if request.wants_logprobs:
-        choice["logprobs"] = logprobs_of(request, answer, tokenizer)
+        choice["logprobs"] = logprobs_of(request, answer, tokenizer, TextOffsets())
     if request.return_token_ids or request.wants_logprobs:
         choice["token_ids"] = list(answer.token_ids)
     return choice
 
 
-def logprobs_of(request: ChatRequest | CompletionRequest, answer: Generation, tokenizer: Any) -> dict[str, Any]:
-    """In the shape of the request's kind."""
+class TextOffsets:
+    """Where each token's text begins in its answer, in characters; tokens of one character begin at one place."""
+
+    def __init__(self) -> None:
+        self._decoder = codecs.getincrementaldecoder("utf-8")(errors="replace")
+        self._length = 0
+
+    def next(self, token: list[int]) -> int:
+        """Return where it begins; takes the bytes of every token once, in their order."""
+        began, self._length = self._length, self._length + len(self._decoder.decode(bytes(token)))
+        return began
+
+
+def logprobs_of(
+    request: ChatRequest | CompletionRequest, answer: Generation, tokenizer: Any, offsets: TextOffsets
+) -> dict[str, Any]:
+    """In the shape of the request's kind; `offsets` have seen the tokens before, where an answer comes in parts."""
     entries = token_logprobs(request, answer, tokenizer)
     if isinstance(request, ChatRequest):
         return {"content": entries, "refusal": None}
@@ -72,12 +87,8 @@ def logprobs_of(request: ChatRequest | CompletionRequest, answer: Generation, to
         "tokens": [entry["token"] for entry in entries],
         "token_logprobs": [entry["logprob"] for entry in entries],
         "top_logprobs": [{one["token"]: one["logprob"] for one in entry["top_logprobs"]} for entry in entries],
-        "text_offset": list(accumulate((len(_text(entry)) for entry in entries[:-1]), initial=0)) if entries else [],
+        "text_offset": [offsets.next(entry["bytes"]) for entry in entries],
     }
-
-
-def _text(entry: dict[str, Any]) -> str:
-    return bytes(entry["bytes"]).decode("utf-8", errors="replace")
 
 
 def token_logprobs(

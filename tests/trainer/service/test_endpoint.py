@@ -15,8 +15,8 @@ from rollbus.trainer.service import endpoint
 from rollbus.trainer.service.checkpoint import create_model, load_model
 from rollbus.trainer.service.endpoint import ServedModel, build_app
 from rollbus.trainer.service.http_server import EndpointServer
-from rollbus.trainer.service.openai_answers import token_logprobs
-from rollbus.trainer.service.openai_api import ChatRequest
+from rollbus.trainer.service.openai_answers import TextOffsets, logprobs_of, token_logprobs
+from rollbus.trainer.service.openai_api import ChatRequest, CompletionRequest
 from rollbus.trainer.service.sampler import Generation, Sampler
 
 MESSAGES: list[Any] = [{"role": "user", "content": "choose a letter"}]
@@ -342,6 +342,70 @@ async def test_plain_completions_stream_the_same_text_and_tokens(client: openai.
     assert token_ids == [choice.token_ids for choice in whole.choices]
     assert reasons == [choice.finish_reason for choice in whole.choices]
     assert usage == whole.usage
+
+
+async def test_streamed_offsets_are_those_of_the_answer(client: openai.AsyncOpenAI) -> None:
+    asked: dict[str, Any] = {"model": "agent", "prompt": "choose", "max_tokens": 12, "seed": 6, "n": 2, "logprobs": 0}
+    whole: Any = await client.completions.create(**asked)
+    offsets: list[list[int]] = [[], []]
+    async for chunk in await client.completions.create(**asked, stream=True):
+        for choice in chunk.choices:
+            if choice.logprobs is not None:
+                offsets[choice.index] += choice.logprobs.text_offset or []
+    assert offsets == [choice.logprobs.text_offset for choice in whole.choices]
+    assert all(found[-1] > 0 for found in offsets)
+
+
+def test_a_token_of_half_a_character_begins_where_the_character_does(served: ServedModel) -> None:
+    text = "é→漢😀 say\n"
+    token_ids = tuple(served.tokenizer.encode(text))
+    request = CompletionRequest.model_validate({"model": "agent", "prompt": "", "logprobs": 0})
+    answer = Generation(token_ids, (-1.0,) * len(token_ids), text, "stop", 0)
+    found = logprobs_of(request, answer, served.tokenizer, TextOffsets())["text_offset"]
+    assert found == [0] * 2 + [1] * 3 + [2] * 3 + [3] * 4 + [4, 8]
+
+
+class WaitingTokenizer:
+    """Reads a text with an X in it only once somebody else has been answered."""
+
+    def __init__(self, like: Any) -> None:
+        self._like = like
+        self.began, self.others_answered = threading.Event(), threading.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._like, name)
+
+    def encode(self, text: str, **options: Any) -> Any:
+        return self._read(self._like.encode, text, **options)
+
+    def apply_chat_template(self, messages: Any, **options: Any) -> Any:
+        return self._read(self._like.apply_chat_template, messages, **options)
+
+    def _read(self, read: Any, text: Any, **options: Any) -> Any:
+        if "X" in str(text):
+            self.began.set()
+            assert self.others_answered.wait(timeout=60), "nobody was answered meanwhile"
+        return read(text, **options)
+
+
+@pytest.mark.parametrize("path", ["chat/completions", "completions"])
+async def test_others_are_answered_while_a_long_prompt_is_read(served: ServedModel, path: str) -> None:
+    tokenizer = WaitingTokenizer(served.tokenizer)
+    app = build_app(ServedModel("agent", served.sampler, tokenizer, serving=1))
+    server = EndpointServer(app, host="127.0.0.1", port=0)
+    server.start()
+    where, long = f"http://{server.host}:{server.port}", "X" * endpoint.LONG_BODY_BYTES
+    body = {"model": "agent", "prompt": long, "messages": [{"role": "user", "content": long}]}
+    async with httpx.AsyncClient(timeout=120) as http:
+        asking = asyncio.create_task(http.post(f"{where}/v1/{path}", json=body))
+        await asyncio.to_thread(tokenizer.began.wait)
+        short = {"model": "agent", "prompt": "choose", "messages": MESSAGES, "max_tokens": 2}
+        answered = await http.post(f"{where}/v1/{path}", json=short)
+        tokenizer.others_answered.set()
+        refused = await asking
+    server.stop()
+    assert (answered.status_code, refused.status_code) == (200, 400)
+    assert refused.json()["error"]["code"] == "context_length_exceeded"
 
 
 async def test_several_prompts_are_answered_in_their_order(client: openai.AsyncOpenAI) -> None:

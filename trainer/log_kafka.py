@@ -5,7 +5,8 @@ The transactional id names the model, so the broker itself lets only the newest 
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import AsyncIterator, Collection, Mapping, Sequence
+from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
@@ -40,8 +41,8 @@ from rollbus.schemas.trajectories import Location, Trajectory
 from rollbus.trainer.connection_kafka import IDLE_FETCH_WAIT_MS, kafka_errors, partition_counts, reader_options
 from rollbus.trainer.joining import Joiner
 from rollbus.trainer.ledger import LedgerRecord
-from rollbus.trainer.log import NextBatch, Publication, names
-from rollbus.trainer.reading_kafka import EvaluationReader, ExclusionReader, PauseReader, read_all
+from rollbus.trainer.log import Last, NextBatch, Publication, names
+from rollbus.trainer.reading_kafka import Evaluations, Exclusions, Follower, Pauses, read_all
 
 T = TypeVar("T")
 logger = logging.getLogger(__name__)
@@ -49,6 +50,8 @@ logger = logging.getLogger(__name__)
 STAGE = "trainer"
 TRANSACTION_TIMEOUT_MS = 10_000
 """An open transaction holds back every reader of committed records; ours take well under a second."""
+HELD_OPEN_S = 0.1
+"""The most that a transaction is held open for what is to be written last: for this long readers may have to wait."""
 _TOPICS: tuple[Topic, ...] = (
     *(BATCHES, TRAINING_STEPS, POLICY_VERSIONS, RUN_LOG, DROPS, DEAD_LETTERS, SCORES, TRAJECTORIES, EVALUATIONS),
     EXCLUSIONS,
@@ -70,10 +73,13 @@ class KafkaLog:
         self._batches = TopicPartition(BATCHES.full_name(batches_from or namespace), 0)
         self._joiner = Joiner()
         self._payload = KafkaPayload(connection, namespace)
-        self._exclusions: tuple[ExclusionReader, ...] = ()
-        self._pauses: PauseReader | None = None
-        self._evaluations: EvaluationReader | None = None
         self._model = model
+        self._exclusions, self._pauses, self._evaluations = Exclusions(), Pauses(run_id), Evaluations(model)
+        self._control: Follower | None = None
+        """Of exclusions and pauses."""
+        self._measured: Follower | None = None
+        """Of evaluations."""
+        self._last_comes_soon = True
         self._producer: AIOKafkaProducer | None = None
         self._consumer: AIOKafkaConsumer | None = None
 
@@ -81,10 +87,7 @@ class KafkaLog:
         """Fence the trainer before (InitProducerId), only then read the committed offset, then go there."""
         await self.close()
         counts = await partition_counts(self._connection, [topic.full_name(self._namespace) for topic in _TOPICS])
-        listed = [topic.full_name(self._namespace) for topic in (SCORES, EXCLUSIONS)]
-        self._exclusions = tuple(ExclusionReader(self._connection, topic, counts[topic]) for topic in listed)
-        self._pauses = PauseReader(self._connection, RUN_LOG.full_name(self._namespace), self._run_id)
-        self._evaluations = EvaluationReader(self._connection, EVALUATIONS.full_name(self._namespace), self._model)
+        self._follow(counts)
         with kafka_errors("opening the trainer's log"):
             self._producer = AIOKafkaProducer(
                 **self._connection.client_options(),
@@ -145,20 +148,64 @@ class KafkaLog:
 
         After an error the producer is thrown away: whether the commit arrived is not known; the next `open` finds out.
         """
-        producer = _opened(self._producer)
-        what = f"publishing {names(publications) or 'an offset'}"
+        async with self._transaction(publications) as producer:
+            await self._send(producer, publications, next_offset)
+            await producer.commit_transaction()
+
+    async def publish_with(
+        self, publications: Sequence[Publication], last: Last, *, next_offset: int
+    ) -> Sequence[Publication]:
+        """The same transaction, begun while `last` is awaited and committed behind it, where it is soon over.
+
+        Where it takes longer, what was sent is taken back and sent again behind it, and the next `last` is waited for
+        first.
+        """
+        clock, finding = asyncio.get_running_loop().time, asyncio.ensure_future(last())
+        began_s = clock()
         try:
-            with kafka_errors(what):
+            if self._last_comes_soon and await self._publish_beside(publications, finding, next_offset):
+                return finding.result()
+            found = await finding
+            self._last_comes_soon = clock() - began_s < HELD_OPEN_S
+            await self.publish((*publications, *found), next_offset=next_offset)
+            return found
+        finally:
+            finding.cancel()
+            await asyncio.gather(finding, return_exceptions=True)
+
+    async def _publish_beside(
+        self, publications: Sequence[Publication], finding: asyncio.Future[Sequence[Publication]], next_offset: int
+    ) -> bool:
+        """Return whether all was written; nothing was where what is being found failed, or did not come soon."""
+        async with self._transaction(publications) as producer:
+            await self._send(producer, publications, next_offset)
+            await asyncio.wait([finding], timeout=HELD_OPEN_S)
+            if not finding.done() or finding.exception() is not None:
+                await producer.abort_transaction()
+                return False
+            await self._send(producer, finding.result(), None)
+            await producer.commit_transaction()
+        return True
+
+    @asynccontextmanager
+    async def _transaction(self, publications: Sequence[Publication]) -> AsyncIterator[AIOKafkaProducer]:
+        producer = _opened(self._producer)
+        try:
+            with kafka_errors(f"publishing {names(publications) or 'an offset'}"):
                 await producer.begin_transaction()
-                sending = [self._send_all(producer, publications)]
-                if next_offset is not None:
-                    sending.append(producer.send_offsets_to_transaction({self._batches: next_offset}, self._group))
-                _raise_first_cause(await asyncio.gather(*sending, return_exceptions=True))
-                await producer.commit_transaction()
+                yield producer
         except BaseException:
             self._producer = None
             await stop_quietly(producer.stop)
             raise
+
+    async def _send(
+        self, producer: AIOKafkaProducer, publications: Sequence[Publication], next_offset: int | None
+    ) -> None:
+        sending = [self._send_all(producer, publications)]
+        if next_offset is not None:
+            sending.append(producer.send_offsets_to_transaction({self._batches: next_offset}, self._group))
+        _raise_first_cause(await asyncio.gather(*sending, return_exceptions=True))
 
     async def fetch(self, locations: Collection[Location]) -> Mapping[Location, Trajectory]:
         """Read payload by location."""
@@ -166,16 +213,21 @@ class KafkaLog:
 
     async def excluded_episodes(self) -> Collection[str]:
         """Read on in `scores`, and in the list of who is to be forgotten."""
-        found = await asyncio.gather(*(reader.excluded_episodes() for reader in self._exclusions))
-        return {episode for each in found for episode in each}
+        if self._control is not None:
+            await self._control.read_on()
+        return set(self._exclusions.episodes)
 
     async def paused(self) -> RunCommand | None:
         """Read on in `run-log`."""
-        return await self._pauses.paused() if self._pauses is not None else None
+        if self._control is not None:
+            await self._control.read_on()
+        return self._pauses.standing
 
     async def evaluations(self) -> Sequence[Evaluation]:
         """Read on in `evaluations`."""
-        return await self._evaluations.evaluations() if self._evaluations is not None else ()
+        if self._measured is not None:
+            await self._measured.read_on()
+        return self._evaluations.found
 
     async def close(self) -> None:
         """Let every connection go; an open transaction is aborted by the broker or the next trainer."""
@@ -184,9 +236,20 @@ class KafkaLog:
         for client in (producer, consumer):
             if client is not None:
                 await stop_quietly(client.stop)
-        for reader in (self._payload, *self._exclusions, self._pauses, self._evaluations):
+        for reader in (self._payload, self._control, self._measured):
             if reader is not None:
                 await stop_quietly(reader.close)
+
+    def _follow(self, partitions: Mapping[str, int]) -> None:
+        """Begin at the beginning of what is followed."""
+        self._exclusions, self._pauses = Exclusions(), Pauses(self._run_id)
+        self._evaluations = Evaluations(self._model)
+        scores, exclusions, run_log, evaluations = (
+            topic.full_name(self._namespace) for topic in (SCORES, EXCLUSIONS, RUN_LOG, EVALUATIONS)
+        )
+        views = {scores: self._exclusions, exclusions: self._exclusions, run_log: self._pauses}
+        self._control = Follower(self._connection, views, partitions)
+        self._measured = Follower(self._connection, {evaluations: self._evaluations}, partitions)
 
     async def _send_all(self, producer: AIOKafkaProducer, publications: Sequence[Publication]) -> None:
         waiting = []

@@ -61,7 +61,7 @@ test-fast: setup ## Run the tests that need no service
 faults: setup ## Break workers, brokers, disks and clocks, and check every record (about 10 minutes)
 	@$(PYTHON_BIN)/pytest -m faults tests/faults
 
-bench-streams: setup ## Measure assembly beside Quix Streams, plain Faust and a bare aiokafka loop (about 4 minutes)
+bench-streams: setup ## Measure assembly beside Quix Streams, plain Faust and a bare aiokafka loop (about 5 minutes)
 	@[ -x .venv-bench/bin/python ] || VIRTUAL_ENV= $(PYTHON_BIN)/uv venv -q --python $(PYTHON_BIN)/python .venv-bench
 	@VIRTUAL_ENV= $(PYTHON_BIN)/uv pip install -q --python .venv-bench/bin/python -r benchmarks/streams/requirements.txt
 	@PYTHONPATH=. $(PYTHON_BIN)/python -m benchmarks.streams.run .venv-bench/bin/python
@@ -69,7 +69,7 @@ bench-streams: setup ## Measure assembly beside Quix Streams, plain Faust and a 
 bench-streams-latency: setup ## Measure how long a group takes from its last event (about 2 minutes)
 	@PYTHONPATH=. $(PYTHON_BIN)/python -m benchmarks.streams.latency
 
-bench-replay: setup ## Measure a replay beside reading and decoding alone, and beside the live worker (about 2 minutes)
+bench-replay: setup ## Measure a replay beside reading and decoding alone, and beside the live worker (about 5 minutes)
 	@PYTHONPATH=. $(PYTHON_BIN)/python -m benchmarks.replay.run
 
 bench-streams-scale: setup ## Measure two workers, many open episodes, memory and restoring (about 2 minutes)

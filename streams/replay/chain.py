@@ -7,6 +7,7 @@ The stages of the first input may also run elsewhere, partition by partition (`l
 what they made, in the same order, and does the rest.
 """
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
@@ -75,6 +76,8 @@ class Chain(Steps):
         self._recorded, self._change, self._before_tick = recorded or Recorded(), change, before_tick
         self._told_excluded: set[str] = set()
         self._unanswered: deque[TrainingBatch] = deque()
+        self._piece: Sequence[RawRecord] = ()
+        """What is being taken in of the first input, by offset."""
         self.last_tick = -1
         self.stream_time_ms: int | None = None
 
@@ -85,7 +88,7 @@ class Chain(Steps):
     async def piece(self, partition: int, records: Sequence[RawRecord]) -> None:
         """Take recorded records of the first input."""
         place, first = Partition(self.input.full_name(self._source), partition), self._first
-        some_left_out, asks = bool(self._left_out), first[0].asks
+        some_left_out, asks, self._piece = bool(self._left_out), first[0].asks, records
         for raw in records:
             try:
                 incoming = read_record(raw, place)
@@ -109,6 +112,12 @@ class Chain(Steps):
         await self._ask(self._asked_at_once)
         self._forget(len(records))
         await self._output.settle()
+
+    def _as_fetched(self, incoming: Incoming) -> RawRecord:
+        at = bisect_left(self._piece, incoming.location.offset, key=lambda raw: raw.offset)
+        if at < len(self._piece) and self._piece[at].value == incoming.data:
+            return self._piece[at]
+        return super()._as_fetched(incoming)
 
     async def round(self, found: Round) -> None:
         """End the round before and take a tick."""

@@ -4,6 +4,7 @@ It ends when its starter does, however that ended: the end of stdin says so. It 
 """
 
 import asyncio
+import logging
 import os
 import pickle
 import signal
@@ -19,6 +20,7 @@ from typing import Any, BinaryIO
 from rollbus.schemas.errors import RollbusError
 from rollbus.schemas.replays import ReplayRange
 from rollbus.schemas.trajectories import Trajectory
+from rollbus.streams import processing
 from rollbus.streams.output_kafka import partition_of
 from rollbus.streams.process import prepare_process
 from rollbus.streams.replay.digest import NOWHERE
@@ -164,6 +166,7 @@ def main() -> None:
         job: Job = pickle.load(sys.stdin.buffer)
         threading.Thread(target=_end_with_starter, daemon=True).start()
         prepare_process()
+        logging.getLogger(processing.__name__).setLevel(logging.ERROR)  # the starter counts the dead letters
         asyncio.run(work(job, pipe))
         os._exit(0)  # all is written: to free its states row by row would take a tenth of its time
     except RollbusError as error:

@@ -73,7 +73,7 @@ class Steps:
             outputs = tuple(step(state, incoming, answer) if reader.asks else step(state, incoming))
         except RecordError as error:
             place, whole = Partition(incoming.location.topic, partition), state.refuse(incoming.record)
-            self._dead_letter(reader, Raw.of(incoming), place, error, whole)
+            self._dead_letter(reader, self._as_fetched(incoming), place, error, whole)
             return
         if outputs:
             for out in outputs:
@@ -81,6 +81,10 @@ class Steps:
             for out in outputs:
                 if out.topic is BATCHES:
                     self._answer(out.record)
+
+    def _as_fetched(self, incoming: Incoming) -> RawRecord:
+        """Return the record that a stage was given as it was read; one that the replay made was never read."""
+        return Raw.of(incoming)
 
     def _answer(self, batch: TrainingBatch) -> None:
         """Hear of a batch that was cut."""

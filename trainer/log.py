@@ -3,7 +3,7 @@
 One seam, two sides: `log_kafka` with the broker, `log_memory` for tests and trials; one contract suite for both.
 """
 
-from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -32,10 +32,6 @@ class NextBatch:
     next_offset: int
 
 
-Last = Callable[[], Awaitable[Sequence[Publication]]]
-"""Finds out what is to be written last, while what is written before is on its way."""
-
-
 class TrainerLog(Protocol):
     """The log as one trainer of one model sees it."""
 
@@ -60,15 +56,6 @@ class TrainerLog(Protocol):
 
         FencedError when a newer trainer of the model has opened the log. After UnavailableError it is not known whether
         the records were written: open again and read the ledger.
-        """
-        ...
-
-    async def publish_with(
-        self, publications: Sequence[Publication], last: Last, *, next_offset: int
-    ) -> Sequence[Publication]:
-        """As `publish`, with what `last` returns behind the others, which may be on their way before; returns that.
-
-        Where `last` fails nothing is written, its error is raised, and the log can be used on. It is not left running.
         """
         ...
 

@@ -5,8 +5,7 @@ The transactional id names the model, so the broker itself lets only the newest 
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Collection, Mapping, Sequence
-from contextlib import asynccontextmanager
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any, TypeVar
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
@@ -41,7 +40,7 @@ from rollbus.schemas.trajectories import Location, Trajectory
 from rollbus.trainer.connection_kafka import IDLE_FETCH_WAIT_MS, kafka_errors, partition_counts, reader_options
 from rollbus.trainer.joining import Joiner
 from rollbus.trainer.ledger import LedgerRecord
-from rollbus.trainer.log import Last, NextBatch, Publication, names
+from rollbus.trainer.log import NextBatch, Publication, names
 from rollbus.trainer.reading_kafka import Evaluations, Exclusions, Follower, Pauses, read_all
 
 T = TypeVar("T")
@@ -50,8 +49,6 @@ logger = logging.getLogger(__name__)
 STAGE = "trainer"
 TRANSACTION_TIMEOUT_MS = 10_000
 """An open transaction holds back every reader of committed records; ours take well under a second."""
-HELD_OPEN_S = 0.1
-"""The most that a transaction is held open for what is to be written last: for this long readers may have to wait."""
 _TOPICS: tuple[Topic, ...] = (
     *(BATCHES, TRAINING_STEPS, POLICY_VERSIONS, RUN_LOG, DROPS, DEAD_LETTERS, SCORES, TRAJECTORIES, EVALUATIONS),
     EXCLUSIONS,
@@ -79,7 +76,6 @@ class KafkaLog:
         """Of exclusions and pauses."""
         self._measured: Follower | None = None
         """Of evaluations."""
-        self._last_comes_soon = True
         self._producer: AIOKafkaProducer | None = None
         self._consumer: AIOKafkaConsumer | None = None
 
@@ -148,64 +144,20 @@ class KafkaLog:
 
         After an error the producer is thrown away: whether the commit arrived is not known; the next `open` finds out.
         """
-        async with self._transaction(publications) as producer:
-            await self._send(producer, publications, next_offset)
-            await producer.commit_transaction()
-
-    async def publish_with(
-        self, publications: Sequence[Publication], last: Last, *, next_offset: int
-    ) -> Sequence[Publication]:
-        """The same transaction, begun while `last` is awaited and committed behind it, where it is soon over.
-
-        Where it takes longer, what was sent is taken back and sent again behind it, and the next `last` is waited for
-        first.
-        """
-        clock, finding = asyncio.get_running_loop().time, asyncio.ensure_future(last())
-        began_s = clock()
-        try:
-            if self._last_comes_soon and await self._publish_beside(publications, finding, next_offset):
-                return finding.result()
-            found = await finding
-            self._last_comes_soon = clock() - began_s < HELD_OPEN_S
-            await self.publish((*publications, *found), next_offset=next_offset)
-            return found
-        finally:
-            finding.cancel()
-            await asyncio.gather(finding, return_exceptions=True)
-
-    async def _publish_beside(
-        self, publications: Sequence[Publication], finding: asyncio.Future[Sequence[Publication]], next_offset: int
-    ) -> bool:
-        """Return whether all was written; nothing was where what is being found failed, or did not come soon."""
-        async with self._transaction(publications) as producer:
-            await self._send(producer, publications, next_offset)
-            await asyncio.wait([finding], timeout=HELD_OPEN_S)
-            if not finding.done() or finding.exception() is not None:
-                await producer.abort_transaction()
-                return False
-            await self._send(producer, finding.result(), None)
-            await producer.commit_transaction()
-        return True
-
-    @asynccontextmanager
-    async def _transaction(self, publications: Sequence[Publication]) -> AsyncIterator[AIOKafkaProducer]:
         producer = _opened(self._producer)
+        what = f"publishing {names(publications) or 'an offset'}"
         try:
-            with kafka_errors(f"publishing {names(publications) or 'an offset'}"):
+            with kafka_errors(what):
                 await producer.begin_transaction()
-                yield producer
+                sending = [self._send_all(producer, publications)]
+                if next_offset is not None:
+                    sending.append(producer.send_offsets_to_transaction({self._batches: next_offset}, self._group))
+                _raise_first_cause(await asyncio.gather(*sending, return_exceptions=True))
+                await producer.commit_transaction()
         except BaseException:
             self._producer = None
             await stop_quietly(producer.stop)
             raise
-
-    async def _send(
-        self, producer: AIOKafkaProducer, publications: Sequence[Publication], next_offset: int | None
-    ) -> None:
-        sending = [self._send_all(producer, publications)]
-        if next_offset is not None:
-            sending.append(producer.send_offsets_to_transaction({self._batches: next_offset}, self._group))
-        _raise_first_cause(await asyncio.gather(*sending, return_exceptions=True))
 
     async def fetch(self, locations: Collection[Location]) -> Mapping[Location, Trajectory]:
         """Read payload by location."""

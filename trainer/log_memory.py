@@ -27,7 +27,7 @@ from rollbus.schemas.topics import (
 from rollbus.schemas.trajectories import Location, Score, Trajectory
 from rollbus.trainer.alarm import standing_pause
 from rollbus.trainer.ledger import LedgerRecord
-from rollbus.trainer.log import Last, NextBatch, Publication, names
+from rollbus.trainer.log import NextBatch, Publication, names
 
 
 @dataclass(slots=True)
@@ -104,14 +104,6 @@ class MemoryLog:
             self._broker.topics[topic.name].append(data)
         if next_offset is not None:
             self._broker.offsets[self._run_id] = next_offset
-
-    async def publish_with(
-        self, publications: Sequence[Publication], last: Last, *, next_offset: int
-    ) -> Sequence[Publication]:
-        """Wait, then append everything."""
-        found = await last()
-        await self.publish([*publications, *found], next_offset=next_offset)
-        return found
 
     async def fetch(self, locations: Collection[Location]) -> Mapping[Location, Trajectory]:
         """Return what is still there."""

@@ -16,7 +16,7 @@ from rollbus.schemas.trajectories import Location
 from rollbus.trainer.accounting import members_of
 from rollbus.trainer.inspection import Inspected, inspect
 from rollbus.trainer.ledger import LedgerRecord
-from rollbus.trainer.log import Last, NextBatch, Publication, TrainerLog
+from rollbus.trainer.log import NextBatch, Publication, TrainerLog
 
 logger = logging.getLogger(__name__)
 
@@ -74,12 +74,6 @@ class ReadingAhead:
     async def publish(self, publications: Sequence[Publication], *, next_offset: int | None = None) -> None:
         """Hand on."""
         await self._log.publish(publications, next_offset=next_offset)
-
-    async def publish_with(
-        self, publications: Sequence[Publication], last: Last, *, next_offset: int
-    ) -> Sequence[Publication]:
-        """Hand on."""
-        return await self._log.publish_with(publications, last, next_offset=next_offset)
 
     async def payload(self, locations: Collection[Location]) -> Mapping[Location, Inspected]:
         """Return what was read ahead, once, or read it: a batch that is tried again is not the one ahead."""

@@ -4,9 +4,6 @@ The order that makes delivery safe: StepStarted → submit by batch hash → the
 the step's record, its version, the outcome, the drops and the offset of the batch. A crash between any two of them is
 repaired by running the batch again: the backend knows it by its hash, the ledger knows the step by its records.
 
-The records may be on their way to the broker while the version is still being loaded: the transaction is committed, and
-anything of it can be read, only once it answers; where it does not, nothing was written.
-
 That transaction may hold the next step's StepStarted too. To whoever reads the log this is a step that was closed and
 one that was opened at once, in this order; both or neither are there.
 """
@@ -15,9 +12,7 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterable
 
-from rollbus.schemas.control import RunCommand
 from rollbus.schemas.drops import Drop, DropReason
 from rollbus.schemas.errors import DataLossError
 from rollbus.schemas.groups import TrainingBatch
@@ -125,40 +120,31 @@ async def _close_skipped(context: StepContext, opened: OpenedStep, result: Train
 async def _close_completed(
     context: StepContext, opened: OpenedStep, result: TrainResult, seconds_outside: float
 ) -> OpenedStep | None:
-    """Write everything at once, and only once the new version is served, so that it is announced when it answers."""
+    """Serve the new version, so that it is announced only once it answers, then write everything at once."""
     ended_s = time.perf_counter()
-    decision = RunStep(opened.step + 1, 1, result.version, ask_journal=False)
-    publications = _outcome(context, opened, result, seconds_outside)
-    following: OpenedStep | None = None
-
-    async def last() -> tuple[Publication, ...]:
-        nonlocal following
-        ahead = await _served(context, opened, result)
-        if (pause := _alarm(context, publications)) is not None:
-            return (Publication(RUN_LOG, context.settings.run_id, pause),)
-        if ahead is None:
-            return ()
-        started_ms = context.clock_ms()
-        following = opened_ahead(ahead, decision, started_ms=started_ms, began_s=ended_s)
-        return (started(ahead.following.batch, decision, started_ms),)
-
-    await context.publish_with(publications, last, next_offset=opened.following.next_offset)
-    if following is not None:
-        await context.log.next_batch(0.0)  # hands out the one that was ready
-    return following
-
-
-def _alarm(context: StepContext, publications: Iterable[Publication]) -> RunCommand | None:
-    return next(
+    ahead, publications = await asyncio.gather(
+        _served(context, opened, result), _outcome(context, opened, result, seconds_outside)
+    )
+    pause = next(
         context.alarm(each.record.step, each.record.metrics)
         for each in publications
         if isinstance(each.record, StepCompleted)
     )
+    decision, started_ms = RunStep(opened.step + 1, 1, result.version, ask_journal=False), context.clock_ms()
+    if pause is not None:
+        publications += (Publication(RUN_LOG, context.settings.run_id, pause),)
+    elif ahead is not None:
+        publications += (started(ahead.following.batch, decision, started_ms),)
+    await context.publish(publications, next_offset=opened.following.next_offset)
+    if pause is not None or ahead is None:
+        return None
+    return await opened_ahead(context, ahead, decision, started_ms=started_ms, began_s=ended_s)
 
 
-def _outcome(
+async def _outcome(
     context: StepContext, opened: OpenedStep, result: TrainResult, seconds_outside: float
 ) -> tuple[Publication, ...]:
+    """Make the records of the step, while the backend loads its version."""
     return completed_step(
         _facts(context, opened),
         opened.door,

@@ -1,6 +1,6 @@
 """What the steps of a run share: its settings, the log, the backend, the ledger; and how a step can fail."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -11,7 +11,7 @@ from rollbus.trainer.alarm import AlarmLimits, Metrics
 from rollbus.trainer.backends.protocol import Backend, Capabilities, TrainConfig, TrainResult
 from rollbus.trainer.door import DoorResult
 from rollbus.trainer.ledger import Ledger
-from rollbus.trainer.log import Last, Publication
+from rollbus.trainer.log import Publication
 from rollbus.trainer.promotion import PromotionRule
 from rollbus.trainer.reading_ahead import ReadingAhead
 
@@ -63,14 +63,6 @@ class StepContext:
     async def publish(self, publications: tuple[Publication, ...], *, next_offset: int | None = None) -> None:
         """Write to the log, then take the same records into the ledger."""
         await self.log.publish(publications, next_offset=next_offset)
-        self._take_in(publications)
-
-    async def publish_with(self, publications: Sequence[Publication], last: Last, *, next_offset: int) -> None:
-        """As `publish`, with what `last` returns behind them; what it raises is raised, and nothing is written."""
-        found = await self.log.publish_with(publications, last, next_offset=next_offset)
-        self._take_in((*publications, *found))
-
-    def _take_in(self, publications: Sequence[Publication]) -> None:
         for publication in publications:
             if publication.topic in (POLICY_VERSIONS, TRAINING_STEPS):
                 self.ledger.apply(publication.record)

@@ -84,8 +84,11 @@ async def look_ahead(context: StepContext, lags: Mapping[int, int]) -> Ahead | N
     return Ahead(following, lags, await _through_door(context, following.batch, lags, excluded=excluded))
 
 
-def opened_ahead(ahead: Ahead, decision: RunStep, *, started_ms: int, began_s: float) -> OpenedStep:
-    """Return the step whose StepStarted is written with the end of the one before."""
+async def opened_ahead(
+    context: StepContext, ahead: Ahead, decision: RunStep, *, started_ms: int, began_s: float
+) -> OpenedStep:
+    """Return the step whose StepStarted was just written with the end of the one before."""
+    await context.log.next_batch(0.0)  # hands out the one that was ready
     base = decision.base_version
     return OpenedStep(ahead.following, decision.step, base, ahead.lags, ahead.door, started_ms, began_s)
 

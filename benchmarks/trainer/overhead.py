@@ -38,11 +38,10 @@ class Watched(KafkaLog):
         self.closed: list[tuple[float, float]] = []
         """Wall and CPU time."""
 
-    async def publish_with(self, publications: Any, last: Any, **named: Any) -> Any:
-        found = await super().publish_with(publications, last, **named)
+    async def publish(self, publications: Any, **named: Any) -> None:
+        await super().publish(publications, **named)
         if any(isinstance(each.record, StepCompleted) for each in publications):
             self.closed.append((time.perf_counter(), time.process_time()))
-        return found
 
 
 async def measure(bootstrap_servers: str, url: str, steps: int, *, profile: bool) -> list[tuple[float, float]]:

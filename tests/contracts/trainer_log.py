@@ -1,7 +1,6 @@
 """What every `TrainerLog` keeps to; run on the shipped in-memory log and on a real broker."""
 
 import asyncio
-import functools
 from collections.abc import Sequence
 from typing import Any, Protocol
 
@@ -120,74 +119,6 @@ class TrainerLogContract:
         assert list(await newer.read_ledger()) == []
         assert await newer.next_batch(WAIT_S) is not None
         await newer.publish((started(),))
-        await older.close()
-        await newer.close()
-
-    async def test_what_comes_last_is_written_with_the_others_and_behind_them(self, world: LogWorld) -> None:
-        await world.append(BATCHES, "main", make_batch(0, []))
-        log = world.log()
-        await log.open()
-
-        async def last() -> Sequence[Publication]:
-            return (started(2),)
-
-        assert await log.publish_with((started(),), last, next_offset=1) == (started(2),)
-        assert list(await log.read_ledger()) == [started().record, started(2).record]
-        await log.open()
-        assert await log.next_batch(0.0) is None
-        await log.close()
-
-    async def test_where_what_comes_last_takes_long_all_is_written_once(self, world: LogWorld) -> None:
-        log = world.log()
-        await log.open()
-
-        async def last(step: int) -> Sequence[Publication]:
-            await asyncio.sleep(0.3)
-            return (started(step),)
-
-        for step in (2, 4):
-            await log.publish_with((started(step - 1),), functools.partial(last, step), next_offset=0)
-        assert list(await log.read_ledger()) == [started(step).record for step in (1, 2, 3, 4)]
-        await log.close()
-
-    @pytest.mark.parametrize("pause_s", [0.0, 0.3])
-    async def test_where_what_comes_last_fails_nothing_is_written_and_the_log_goes_on(
-        self, world: LogWorld, pause_s: float
-    ) -> None:
-        await world.append(BATCHES, "main", make_batch(0, []))
-        log = world.log()
-        await log.open()
-
-        async def last() -> Sequence[Publication]:
-            await asyncio.sleep(pause_s)
-            raise LookupError("the version is not served")
-
-        with pytest.raises(LookupError):
-            await log.publish_with((started(1),), last, next_offset=1)
-        await log.publish((started(2),))
-        assert list(await log.read_ledger()) == [started(2).record]
-        await log.open()
-        assert await log.next_batch(WAIT_S) is not None
-        await log.close()
-
-    @pytest.mark.parametrize("pause_s", [0.0, 0.3])
-    async def test_a_trainer_that_is_fenced_while_it_waits_for_what_comes_last_writes_nothing(
-        self, world: LogWorld, pause_s: float
-    ) -> None:
-        older, newer, opening = world.log(), world.log(), list[asyncio.Task[None]]()
-        await older.open()
-
-        async def last() -> Sequence[Publication]:
-            await asyncio.sleep(pause_s)
-            opening.append(asyncio.create_task(newer.open()))
-            await asyncio.shield(opening[0])
-            return (started(2),)
-
-        with pytest.raises(FencedError):
-            await older.publish_with((started(1),), last, next_offset=0)
-        await opening[0]
-        assert list(await newer.read_ledger()) == []
-        await newer.publish((started(3),))
         await older.close()
         await newer.close()
 

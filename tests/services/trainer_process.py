@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from aiokafka import AIOKafkaProducer
 
-from rollbus.trainer.log import Last, NextBatch, Publication
+from rollbus.trainer.log import NextBatch, Publication
 from rollbus.trainer.log_kafka import KafkaLog
 from rollbus.trainer.process_kafka import run_trainer
 from rollbus.trainer.settings import TrainerSettings
@@ -26,7 +26,6 @@ class DyingLog(KafkaLog):
     """A Kafka log at which the process dies."""
 
     die_at = ""
-    _sent: list[Publication]
 
     async def next_batch(self, timeout_s: float, *, settle_broken: bool = True) -> NextBatch | None:
         if self.die_at == WHILE_THE_BACKEND_WORKS and not settle_broken:  # the look ahead
@@ -34,28 +33,13 @@ class DyingLog(KafkaLog):
         return await super().next_batch(timeout_s, settle_broken=settle_broken)
 
     async def publish(self, publications: Sequence[Publication], *, next_offset: int | None = None) -> None:
-        self._sent = []
         self._die("before", publications)
         await super().publish(publications, next_offset=next_offset)
         self._die("after", publications)
 
-    async def publish_with(
-        self, publications: Sequence[Publication], last: Last, *, next_offset: int
-    ) -> Sequence[Publication]:
-        async def found_alive() -> Sequence[Publication]:
-            found = await last()
-            self._die("before", (*publications, *found))
-            return found
-
-        self._sent = []
-        found = await super().publish_with(publications, found_alive, next_offset=next_offset)
-        self._die("after", (*publications, *found))
-        return found
-
     async def _send_all(self, producer: AIOKafkaProducer, publications: Sequence[Publication]) -> None:
         await super()._send_all(producer, publications)
-        self._sent += publications
-        self._die("inside", self._sent)
+        self._die("inside", publications)
 
     def _die(self, side: str, publications: Sequence[Publication]) -> None:
         at, _, records = self.die_at.partition(" ")

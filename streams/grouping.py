@@ -11,6 +11,7 @@ from typing import Any, TypeGuard
 from rollbus.schemas.config import RunConfig
 from rollbus.schemas.control import ConfigApplied, Tick
 from rollbus.schemas.drops import Drop, DropReason
+from rollbus.schemas.errors import InvalidRecordError
 from rollbus.schemas.groups import ClosedGroup, Group, GroupClosedBy
 from rollbus.schemas.topics import CLOSED_GROUPS, DROPS, RUN_LOG, SCORES
 from rollbus.schemas.trajectories import Score
@@ -99,9 +100,14 @@ class GroupingStage:
         yield self._event(state, score, reason, "revised after its group had closed")
 
     def _replace(self, state: GroupingState, row: ScoreRow, score: Score, data: bytes) -> Iterator[Outgoing]:
-        """Take the newer revision of a score that has no fate yet."""
+        """Take the newer revision of a score that has no fate yet; InvalidRecordError where its group would change."""
         if score.revision <= row.score().revision:
             return
+        if state.place_of(score) != state.place_of(row.score()):
+            raise InvalidRecordError(
+                f"revision {score.revision} of the score of {score.trajectory_id} belongs to another group than those "
+                "before: a revision may change what a trajectory is worth, and nothing that members share"
+            )
         row.data, row.record = data, score
         state.scores.put(score.trajectory_id, row)
         if score.excluded:

@@ -167,6 +167,10 @@ class GroupingState(StageState):
         base = group_key(score, self.config.value.grouping.strategy)
         return base if score.group_id is not None else f"{base}{SEPARATOR}{fingerprint(score)}"
 
+    def place_of(self, score: Score) -> tuple[str, str]:
+        """Return all that the members of a score's group share, which no revision changes."""
+        return group_key(score, self.config.value.grouping.strategy), fingerprint(score)
+
     def deadline(self, key: str) -> int | None:
         """Return when something is due: a waiting score, a group's window, a mark or a closed group's memory."""
         config, name, since = self.config.value.grouping, key[1:], self.clock.since

@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 
 from rollbus.schemas.config import FilterConfig, GroupingConfig, RunConfig
 from rollbus.schemas.drops import Drop
+from rollbus.schemas.errors import InvalidRecordError
 from rollbus.schemas.groups import Group
 from rollbus.schemas.trajectories import Score
 from rollbus.streams.grouping import GroupingStage
@@ -123,6 +124,24 @@ def test_an_exclusion_takes_its_member_out_of_an_open_group() -> None:
     stepper.feed(make_score("t0", 1.0))
     assert reasons(stepper.feed(make_score("t0", 1.0, revision=1, excluded=True))) == ["excluded"]
     assert stepper.feed(make_score("t1", 1.0)) == []
+
+
+@pytest.mark.parametrize("excluded", [False, True])
+@pytest.mark.parametrize(
+    "fields", [{"prompt_hash": "other"}, {"tools_hash": "other"}, {"example_id": "x2"}, {"group_id": "g"}]
+)
+@pytest.mark.parametrize("explicit", [{}, {"group_id": "named", "group_size": 3}])
+def test_a_revision_that_belongs_elsewhere_is_refused_and_changes_nothing(
+    explicit: dict[str, Any], fields: dict[str, Any], excluded: bool
+) -> None:
+    first, second, third = scores(0.0, 1.0, 0.5, **explicit)
+    stepper = grouping()
+    stepper.feed(first, second)
+    if explicit and "example_id" in fields:
+        fields = {"model": "other"}  # a named group does not ask for the example
+    with pytest.raises(InvalidRecordError, match="revision 1 of the score of t0 belongs to another group"):
+        stepper.feed(replace(first, revision=1, excluded=excluded, **fields))
+    assert only_group(stepper.feed(third)) == only_group(grouping().feed(first, second, third))
 
 
 def test_a_repeated_score_is_a_no_op_open_and_closed() -> None:

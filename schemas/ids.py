@@ -15,7 +15,6 @@ NAMESPACE = uuid.UUID("5f0c3a1e-6d0b-5c57-9a40-0f3a3a7d9f21")
 
 _SEPARATOR = "\x1f"
 _CANONICAL = json.JSONEncoder(sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False)
-_TO_ESCAPE = bytes(range(32)) + b'"\\'
 _HASH_DIGITS = 32
 """128 bits: no accidental collision at any volume that a log can hold."""
 
@@ -60,23 +59,15 @@ def canonical_json(value: Any) -> str:
 
 def messages_hash(messages: Iterable[Mapping[str, Any]]) -> str:
     """Hash of a chat history; a producer and assembly compute it alike, which shows edited histories."""
-    return hash_bytes(b"[" + b",".join(map(_flat_json, messages)) + b"]")
+    return hash_bytes(f"[{','.join(map(_flat_json, messages))}]".encode())
 
 
-def _flat_json(message: Mapping[str, Any]) -> bytes:
-    """Canonical JSON of a message, whose values are mostly text: an encoder for any value takes three times as long."""
+def _flat_json(message: Mapping[str, Any]) -> str:
+    """Canonical JSON of a message, whose values are mostly text: an encoder for any value takes twice as long."""
     if not all(type(value) is str for value in message.values()):
-        return canonical_json(message).encode()
-    fields = [_quoted(name) + b":" + _quoted(value) for name, value in sorted(message.items())]
-    return b"{" + b",".join(fields) + b"}"
-
-
-def _quoted(text: str) -> bytes:
-    """Return a JSON string; only text with something to escape is looked at character by character."""
-    data = text.encode()
-    if len(data.translate(None, _TO_ESCAPE)) == len(data):
-        return b'"' + data + b'"'
-    return encode_basestring(text).encode()
+        return canonical_json(message)
+    fields = [f"{encode_basestring(name)}:{encode_basestring(value)}" for name, value in sorted(message.items())]
+    return f"{{{','.join(fields)}}}"
 
 
 def group_hint(*, group_id: str | None, task: str, example_id: str | None, opening_hash: str) -> str:

@@ -27,7 +27,7 @@ _INDENT = "    "
 
 
 def _long(value: int) -> bytes:
-    """Return an Avro long: zigzag, then seven bits a byte, the lowest first."""
+    """Return a long of any width: zigzag, then seven bits a byte, the lowest first."""
     if not -(1 << 63) <= value < 1 << 63:
         raise OverflowError(f"{value} does not fit into 64 bits")
     left = value << 1 if value >= 0 else ~(value << 1)
@@ -45,7 +45,8 @@ _SHORT = tuple(_long(value) for value in range(4096))
 """The numbers that most lengths and counts are."""
 
 
-def _write_long(value: int) -> bytes:
+def long_bytes(value: int) -> bytes:
+    """Return an Avro long."""
     return _SHORT[value] if 0 <= value < 4096 else _long(value)
 
 
@@ -123,7 +124,7 @@ class _Source:
             "_unfrozen": unfrozen(record),
             "_frozen": record,
             "short": _SHORT,
-            "long": _write_long,
+            "long": long_bytes,
             "rest": _read_rest,
             "length": _read_length,
             "small": _SMALL,

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Iterable
-from typing import Any
+from typing import Any, TypeVar
 
 from rollbus.schemas.chunks import Chunk
 from rollbus.schemas.codec import encode
@@ -10,6 +10,8 @@ from rollbus.schemas.topics import Topic
 from rollbus.schemas.trajectories import Location
 from rollbus.streams.stage import EffectsStage, Incoming, Outgoing, PureAsEffects
 from tests.builders import make_tick
+
+K = TypeVar("K")
 
 
 class Stepper:
@@ -58,13 +60,18 @@ class Stepper:
         return Incoming(record, key, Location(topic="t", partition=partition, offset=self.offset - 1), data)
 
     def _log(self) -> None:
-        for key, value in self.state.drain():
-            if value is None:
-                self.changelog.pop(key, None)
-            else:
-                self.changelog[key] = value
+        compact(self.changelog, self.state.drain())
         if self.restoring:
             self.restore()
+
+
+def compact(changelog: dict[K, bytes], rows: Iterable[tuple[K, bytes | None]]) -> None:
+    """Write rows as a compacted topic keeps them: the newest of each key, and none that was deleted."""
+    for key, value in rows:
+        if value is None:
+            changelog.pop(key, None)
+        else:
+            changelog[key] = value
 
 
 def of_topic(outputs: Iterable[Outgoing], topic: Topic) -> list[Any]:

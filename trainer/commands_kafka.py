@@ -6,7 +6,7 @@ from rollbus.schemas.control import RunCommand, RunCommandName
 from rollbus.schemas.topics import RUN_LOG
 from rollbus.trainer.log import Publication
 from rollbus.trainer.publishing_kafka import publish_all
-from rollbus.trainer.reading_kafka import Follower, Pauses
+from rollbus.trainer.reading_kafka import Pauses, look
 from rollbus.trainer.settings import TrainerSettings
 
 
@@ -20,9 +20,5 @@ def command_run(settings: TrainerSettings, command: RunCommandName, *, command_i
 async def paused_by(settings: TrainerSettings) -> RunCommand | None:
     """Return the pause that holds now, if one does."""
     pauses = Pauses(settings.run_id)
-    follower = Follower(settings.kafka, {RUN_LOG.full_name(settings.namespace): pauses})
-    try:
-        await follower.read_on()
-        return pauses.standing
-    finally:
-        await follower.close()
+    await look(settings.kafka, RUN_LOG.full_name(settings.namespace), pauses)
+    return pauses.standing

@@ -15,7 +15,7 @@ from rollbus.trainer.lineage import Lineage
 from rollbus.trainer.policy import promotion, roll_back
 from rollbus.trainer.process_kafka import backend_of, log_of
 from rollbus.trainer.publishing_kafka import publish_all, publish_evaluation
-from rollbus.trainer.reading_kafka import Evaluations, Follower
+from rollbus.trainer.reading_kafka import Evaluations, look
 from rollbus.trainer.report_kafka import ledger_records
 from rollbus.trainer.settings import TrainerSettings
 from rollbus.trainer.validating import Validation, measure
@@ -171,11 +171,7 @@ def _folded(settings: TrainerSettings, records: Iterable[LedgerRecord]) -> Ledge
 async def _records(settings: TrainerSettings) -> tuple[Sequence[LedgerRecord], Sequence[Evaluation]]:
     """Of every step and version, and of every evaluation of the model."""
     evaluations = Evaluations(settings.model)
-    follower = Follower(settings.kafka, {EVALUATIONS.full_name(settings.namespace): evaluations})
-    try:
-        await follower.read_on()
-    finally:
-        await follower.close()
+    await look(settings.kafka, EVALUATIONS.full_name(settings.namespace), evaluations)
     return await ledger_records(settings), evaluations.found
 
 

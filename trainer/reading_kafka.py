@@ -137,6 +137,15 @@ class Follower:
         return consumer
 
 
+async def look(connection: KafkaConnection, topic: str, view: View) -> None:
+    """Show a view all that is committed now in a topic of one partition."""
+    follower = Follower(connection, {topic: view})
+    try:
+        await follower.read_on()
+    finally:
+        await follower.close()
+
+
 class Exclusions(View):
     """Of `scores` and `exclusions`: the episodes that were excluded from training."""
 

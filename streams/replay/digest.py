@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Any
 
+from rollbus.schemas.avro_compiled import long_bytes
 from rollbus.schemas.groups import ClosedGroup, Group, TrainingBatch
 from rollbus.schemas.trajectories import Location, Score
 
@@ -33,7 +34,7 @@ def bytes_without_location(record: Any, data: bytes) -> bytes:
         return data
     kept, at = [], 0
     for location in _locations(record):  # they stand in this order
-        encoded = _place(location.topic, location.partition) + _long(location.offset)
+        encoded = _place(location.topic, location.partition) + long_bytes(location.offset)
         found = data.find(encoded, at)
         if found >= 0:
             kept.append(data[at:found])
@@ -59,23 +60,7 @@ def _locations(record: Any) -> Iterator[Location]:
 def _place(topic: str, partition: int) -> bytes:
     """Return the beginning of a location as Avro has it: a string and a long; one more follows."""
     name = topic.encode()
-    return b"".join((_long(len(name)), name, _long(partition)))
-
-
-def _long(number: int) -> bytes:
-    value = number << 1
-    if value < 1 << 7:
-        return bytes((value,))
-    if value < 1 << 14:
-        return bytes((value & 0x7F | 0x80, value >> 7))
-    if value < 1 << 21:
-        return bytes((value & 0x7F | 0x80, value >> 7 & 0x7F | 0x80, value >> 14))
-    found = bytearray()
-    while value > 0x7F:
-        found.append((value & 0x7F) | 0x80)
-        value >>= 7
-    found.append(value)
-    return bytes(found)
+    return b"".join((long_bytes(len(name)), name, long_bytes(partition)))
 
 
 class Digest:

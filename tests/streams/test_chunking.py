@@ -18,7 +18,7 @@ from rollbus.streams.chunking import MAX_WAITING_BYTES, MAX_WAITING_RECORDS, Chu
 from rollbus.streams.clock import Clock
 from rollbus.streams.stage import Incoming
 from tests.builders import make_episode, make_started
-from tests.stepping import Stepper, kinds, reasons
+from tests.stepping import Stepper, compact, kinds, reasons
 
 NOBODY_WAITED_LONG = -1
 """A time before anything came: only what was given up for its size is told of."""
@@ -57,11 +57,7 @@ class Log:
         self.parts.rebuild()
 
     def _log(self) -> None:
-        for key, value in self.parts.table.drain():
-            if value is None:
-                self.changelog.pop(key, None)
-            else:
-                self.changelog[key] = value
+        compact(self.changelog, self.parts.table.drain())
         if self.restoring:
             self.restore()
 

@@ -66,7 +66,7 @@ bench-streams: setup ## Measure assembly beside Quix Streams, plain Faust and a 
 	@VIRTUAL_ENV= $(PYTHON_BIN)/uv pip install -q --python .venv-bench/bin/python -r benchmarks/streams/requirements.txt
 	@PYTHONPATH=. $(PYTHON_BIN)/python -m benchmarks.streams.run .venv-bench/bin/python
 
-bench-streams-latency: setup ## Measure how long a group takes from its last event (about 2 minutes)
+bench-streams-latency: setup ## Measure how long a group takes from its last event (about 2½ minutes)
 	@PYTHONPATH=. $(PYTHON_BIN)/python -m benchmarks.streams.latency
 
 bench-replay: setup ## Measure a replay beside reading and decoding alone, and beside the live worker (about 5 minutes)

@@ -5,6 +5,9 @@ python -m benchmarks.streams.latency [seconds] [settings as JSON]
 At 300 events a second, and at half load: half of what the three stages in one process sustain with the traffic arriving
 all the while, which is measured first. How fast they work off a backlog says less: then nobody sends, and on a machine
 that all share the worker has what the sender will take.
+
+Half load is measured with two partitions and with four: every partition of every stage has a transaction of its own,
+and each costs worker and broker the same however little is in it.
 """
 
 import asyncio
@@ -27,14 +30,19 @@ from benchmarks.streams.load import settings
 from benchmarks.streams.pipeline import three_stages
 from benchmarks.streams.worker_process import a_worker
 from benchmarks.trainer.verdicts import Verdict
+from rollbus.producers.kafka_sink import LINGER_MS, MAX_BATCH_BYTES
 from rollbus.schemas.codec import decode
 from rollbus.schemas.groups import Group
 from rollbus.schemas.ids import trajectory_id
 from rollbus.schemas.topics import EPISODE_EVENTS, RUN_LOG, SCORES, TRAJECTORIES
 from rollbus.schemas.trajectories import Score, Trajectory
+from rollbus.streams.output_kafka import Row, partition_of, write
+from rollbus.streams.settings import StreamSettings
 from rollbus.streams.topics_kafka import ensure_topics
 
 RATE = 300
+PARTITIONS_AT_RATE = 4
+PARTITIONS_AT_HALF_LOAD = (2, 4)
 TARGET_MS = 450
 """Of the 99th percentile, through all three stages."""
 MEMBERS = 4
@@ -43,7 +51,6 @@ SLOTS = 16
 CAPACITY_EVENTS = 40_000
 GROUPS_AHEAD = 200
 """Sent and not yet read back, while the capacity is measured: about 6,400 events, more than the stages have in hand."""
-SEND_EVERY_S = 0.002
 SETTLE_S = 2.0
 """Of the measurement's beginning, when connections are made and code is warm for the first time."""
 PATIENCE_S = 20.0
@@ -94,12 +101,12 @@ def _group(number: int, chance: random.Random) -> list[Sent]:
 class Reader:
     """Follows the three stages' output, and notes when each group's records can be read."""
 
-    def __init__(self, bootstrap_servers: str, namespace: str) -> None:
+    def __init__(self, made: StreamSettings) -> None:
         topics = (TRAJECTORIES, SCORES, RUN_LOG)
-        self._step = {topic.full_name(namespace): step for topic, step in zip(topics, STEPS, strict=True)}
+        self._step = {topic.full_name(made.namespace): step for topic, step in zip(topics, STEPS, strict=True)}
         self._consumer = AIOKafkaConsumer(
             *self._step,
-            bootstrap_servers=bootstrap_servers,
+            **made.kafka.client_options(),
             isolation_level="read_committed",
             auto_offset_reset="earliest",
             enable_auto_commit=False,
@@ -134,24 +141,32 @@ class Reader:
             self.groups[name].seen[step] = now
 
 
-async def send(bootstrap_servers: str, namespace: str, events: list[Sent], reader: Reader, rate: float) -> int:
-    """Send at a steady rate, or with `math.inf` whenever few groups are ahead; return how many groups ended."""
-    options = settings(bootstrap_servers, namespace).kafka.client_options()
-    producer = AIOKafkaProducer(**options, compression_type="zstd", linger_ms=5, max_batch_size=262_144)
+async def send(made: StreamSettings, events: list[Sent], reader: Reader, rate: float) -> int:
+    """Send at a steady rate, or with `math.inf` whenever few groups are ahead; return how many groups ended.
+
+    All that became due within the recorder's linger goes together, as its producer sends it. An event counts from
+    when it was due, so a sender that falls behind is measured too.
+    """
+    options = made.kafka.client_options()
+    producer = AIOKafkaProducer(
+        **options, enable_idempotence=True, compression_type="zstd", max_batch_size=MAX_BATCH_BYTES
+    )
+    topic, partitions = EPISODE_EVENTS.full_name(made.namespace), made.event_partitions
     await producer.start()
-    began, count, ended, topic = time.monotonic(), 0, 0, EPISODE_EVENTS.full_name(namespace)
+    began, count, ended = time.monotonic(), 0, 0
     try:
         while count < len(events):
-            due = int((time.monotonic() - began) * rate) + 1 if rate < math.inf else _due(count, ended, reader)
-            for event in events[count:due]:
+            now = time.monotonic()
+            due = int((now - began) * rate) + 1 if rate < math.inf else _due(count, ended, reader)
+            for number, event in enumerate(events[count:due], count):
                 if event.ends is not None:
                     ended += 1
-                    reader.groups[event.ends] = Times(time.monotonic())
+                    reader.groups[event.ends] = Times(began + number / rate if rate < math.inf else now)
                     reader.of_last[trajectory_id(event.key.decode())] = event.ends
-                await producer.send(topic, event.value, key=event.key)
+            rows = (Row(topic, partition_of(each.key, partitions), each.key, each.value) for each in events[count:due])
+            await write(producer, rows)
             count = due
-            await asyncio.sleep(SEND_EVERY_S)
-        await producer.flush()
+            await asyncio.sleep(LINGER_MS / 1000)
     finally:
         await producer.stop()
     return ended
@@ -164,33 +179,33 @@ def _due(count: int, ended: int, reader: Reader) -> int:
 
 async def measure(bootstrap_servers: str, rate: float, seconds: float, changes: dict[str, Any]) -> Verdict:
     """Print the latencies at a rate; return whether the target is met."""
-    namespace, events = await _prepare(bootstrap_servers, int(rate * seconds))
-    reader = Reader(bootstrap_servers, namespace)
-    async with a_worker(bootstrap_servers, namespace, changes) as done:
+    made, events = await _prepare(bootstrap_servers, int(rate * seconds), changes)
+    reader = Reader(made)
+    async with a_worker(bootstrap_servers, made.namespace, changes) as done:
         reading = asyncio.create_task(reader.run())
-        await _until(reader, await send(bootstrap_servers, namespace, events, reader, rate))
+        await _until(reader, await send(made, events, reader, rate))
         reading.cancel()
-    return show(rate, reader, done)
+    return show(f"{rate:.0f} events/s, {changes['event_partitions']} partitions", reader, done)
 
 
 async def capacity(bootstrap_servers: str, changes: dict[str, Any]) -> float:
     """Return the events per second that the three stages sustain."""
-    namespace, events = await _prepare(bootstrap_servers, CAPACITY_EVENTS)
-    reader = Reader(bootstrap_servers, namespace)
-    async with a_worker(bootstrap_servers, namespace, changes):
+    made, events = await _prepare(bootstrap_servers, CAPACITY_EVENTS, changes)
+    reader = Reader(made)
+    async with a_worker(bootstrap_servers, made.namespace, changes):
         began, reading = time.monotonic(), asyncio.create_task(reader.run())
-        await _until(reader, await send(bootstrap_servers, namespace, events, reader, math.inf))
+        await _until(reader, await send(made, events, reader, math.inf))
         took = time.monotonic() - began
         reading.cancel()
-    print(f"{len(events) / took:.0f} events/s are sustained")
+    print(f"{len(events) / took:.0f} events/s are sustained with {changes['event_partitions']} partitions")
     return len(events) / took
 
 
-async def _prepare(bootstrap_servers: str, count: int) -> tuple[str, list[Sent]]:
-    """Make a namespace; return it and events to send."""
-    namespace = f"latency-{time.time_ns()}."
-    await ensure_topics(settings(bootstrap_servers, namespace), three_stages())
-    return namespace, list(itertools.islice(traffic(random.Random(1)), count))
+async def _prepare(bootstrap_servers: str, count: int, changes: dict[str, Any]) -> tuple[StreamSettings, list[Sent]]:
+    """Make the topics of a new namespace; return its settings, and events to send."""
+    made = settings(bootstrap_servers, f"latency-{time.time_ns()}.").model_copy(update=changes)
+    await ensure_topics(made, three_stages())
+    return made, list(itertools.islice(traffic(random.Random(1)), count))
 
 
 async def _until(reader: Reader, groups: int) -> None:
@@ -201,11 +216,11 @@ async def _until(reader: Reader, groups: int) -> None:
         await asyncio.sleep(0.01)
 
 
-def show(rate: float, reader: Reader, done: dict[str, Any]) -> Verdict:
+def show(load: str, reader: Reader, done: dict[str, Any]) -> Verdict:
     """Print percentiles in ms, the stages' shares, and what it cost; return whether the target is met."""
     first = min(times.sent for times in reader.groups.values()) + SETTLE_S
     groups = [times for times in reader.groups.values() if times.sent >= first]
-    print(f"{rate:.0f} events/s, {len(groups)} groups; ms from the last event, and each stage's share of them:")
+    print(f"{load}, {len(groups)} groups; ms from the last event, and each stage's share of them:")
     print(f"  {'whole':10} p50 {quantile(groups, None, 0.5):5.0f}   p99 {quantile(groups, None, 0.99):5.0f}")
     for step, stage in zip(STEPS, ("assembly", "scoring", "grouping.main"), strict=True):
         count = max(done[stage]["transactions"], 1)
@@ -217,7 +232,7 @@ def show(rate: float, reader: Reader, done: dict[str, Any]) -> Verdict:
         )
     print(f"  worker: {done['cpu_seconds'] / done['seconds']:.0%} of a core, {done['resident_bytes'] >> 20} MB")
     worst = quantile(groups, None, 0.99)
-    return Verdict(f"p99 at {rate:.0f} events/s", f"{worst:.0f} ms, target ≤ {TARGET_MS} ms", worst <= TARGET_MS)
+    return Verdict(f"p99 at {load}", f"{worst:.0f} ms, target ≤ {TARGET_MS} ms", worst <= TARGET_MS)
 
 
 def quantile(groups: list[Times], step: str | None, share: float) -> float:
@@ -237,9 +252,11 @@ def _span(times: Times, step: str | None) -> float:
 async def main(seconds: float, changes: dict[str, Any]) -> None:
     """Measure at the fixed rate, and at half of the capacity."""
     with broker() as running:
-        verdicts = [await measure(running.bootstrap_servers, RATE, seconds, changes)]
-        most = await capacity(running.bootstrap_servers, changes)
-        verdicts.append(await measure(running.bootstrap_servers, most / 2, seconds, changes))
+        where = running.bootstrap_servers
+        verdicts = [await measure(where, RATE, seconds, {**changes, "event_partitions": PARTITIONS_AT_RATE})]
+        for partitions in PARTITIONS_AT_HALF_LOAD:
+            made = {**changes, "event_partitions": partitions}
+            verdicts.append(await measure(where, await capacity(where, made) / 2, seconds, made))
     print(*verdicts, sep="\n")
 
 

@@ -36,14 +36,15 @@ def quantile(values: list[float], share: float) -> float:
 
 
 def calls_table(python: str, calls: int, rounds: int) -> None:
-    """Print what each recorder adds to the bare call, as medians over alternating rounds."""
+    """Print what each recorder adds to the bare call beside it, as medians over alternating rounds."""
     added: dict[str, list[tuple[float, ...]]] = {variant: [] for variant in VARIANTS}
     validation = []
     for _ in range(rounds):
         for variant, found in added.items():
             seen = measure(python, variant, calls)
             validation.append(quantile(seen["validation"], 0.5))
-            found.append(tuple(quantile(seen["recorded"], share) - quantile(seen["bare"], share) for share in SHARES))
+            above = [recorded - bare for recorded, bare in zip(seen["recorded"], seen["bare"], strict=True)]
+            found.append(tuple(quantile(above, share) for share in SHARES))
     validating = statistics.median(validation)
     print(f"on the caller's thread, above the bare client; medians of {rounds} rounds of {calls} calls")
     print(f"  {'client validates':16} p50 {validating:6.0f} µs")

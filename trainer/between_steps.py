@@ -35,6 +35,8 @@ class BetweenSteps:
         """Versions that the backend would not serve."""
         self._recent: list[tuple[int, Metrics]] = []
         """Number and metrics of the last completed steps."""
+        self._alarmed_at: int | None = None
+        """Of the step that raised the last alarm; what led to it does not raise another after it."""
 
     async def prepare(self, context: StepContext) -> None:
         """Know where the model is asked, and what was measured before; after every opening of the log."""
@@ -82,28 +84,32 @@ class BetweenSteps:
         steps = len(ledger.lineage.lags(head))  # above the root, once the new version is there
         return self._settings.serve_at_once and not self._validating.is_due_at(steps)
 
-    async def is_paused(self, context: StepContext) -> bool:
-        """Whether the run's log says to wait; a step that was started is closed first."""
+    async def standing_pause(self, context: StepContext) -> RunCommand | None:
+        """Return the command by which the run's log says to wait; a step that was started is closed first."""
         if context.ledger.open_step is not None:
-            return False
+            return None
         pause = await context.log.paused()
         if pause is not None and pause.command_id != self._paused_by:
             logger.warning("run %s takes no batches: %s", pause.run_id, pause.comment or "paused by an operator")
         elif pause is None and self._paused_by is not None:
             logger.info("run %s goes on", self._settings.run_id)
         self._paused_by = None if pause is None else pause.command_id
-        return pause is not None
+        return pause
 
     def alarm(self, step: int, metrics: Metrics) -> RunCommand | None:
-        """Take in a step; return the pause where the last ones, since the start or the last alarm, ran away."""
+        """Take in a step; return the pause where the last ones, since the start or the last alarm, ran away.
+
+        The same step again, as after a transaction that failed, gives the same pause again.
+        """
         if self._settings.alarm is None:
             return None
-        before = [each for each in self._recent if each[0] < step]
+        after = self._alarmed_at if self._alarmed_at is not None and self._alarmed_at < step else -1
+        before = [each for each in self._recent if after < each[0] < step]
         self._recent = [*before, (step, metrics)][-self._settings.alarm.window_steps :]
         found = find_alarm(self._recent, self._settings.alarm)
         if found is None:
             return None
-        self._recent = []
+        self._alarmed_at = step
         return pause_for(found, self._settings.run_id)
 
     async def _promote_what_passed(self, context: StepContext) -> None:

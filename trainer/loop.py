@@ -17,6 +17,7 @@ import time
 from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
+from rollbus.schemas.control import RunCommand
 from rollbus.schemas.errors import ConfigurationError, FencedError, RunStoppedError, UnavailableError
 from rollbus.schemas.groups import TrainingBatch
 from rollbus.trainer.backends.protocol import Backend, Capabilities, TrainResult
@@ -74,8 +75,8 @@ class Trainer:
     async def run(self, *, until_idle: bool = False) -> None:
         """Train every batch as it comes; returns when stopped, or with `until_idle` when there is none.
 
-        Raises FencedError when another trainer took over, RunStoppedError when a step failed for good, DataLossError
-        where log and backend contradict each other.
+        Raises FencedError when another trainer took over, RunStoppedError when a step failed for good or, with
+        `until_idle`, while a pause holds, DataLossError where log and backend contradict each other.
         """
         try:
             with suppress(StoppedWaitingError):
@@ -152,16 +153,18 @@ class Trainer:
                 opened = await self._handle(opened.following, opened)
                 continue
             await self._between.look(self._context)
-            paused = await self._between.is_paused(self._context)
-            following = None if paused else await self._log.next_batch(self._settings.batch_wait_s)
+            pause = await self._between.standing_pause(self._context)
+            following = None if pause else await self._log.next_batch(self._settings.batch_wait_s)
             if following is not None:
                 opened = await self._handle(following)
+            elif until_idle and pause:
+                raise _paused_before_the_end(pause)
             elif until_idle:
                 await self._between.look(self._context, to_the_end=True)
                 return
             else:
                 await self._check_in_charge()
-                if paused:
+                if pause:
                     await self._stop.pause(PAUSED_LOOK_S)
 
     async def _handle(self, following: NextBatch, opened: OpenedStep | None = None) -> OpenedStep | None:
@@ -245,6 +248,15 @@ class Trainer:
     async def _wait(self, waiting: Awaitable[TrainResult]) -> TrainResult:
         self._log.begin()
         return await (waiting if self._settings.finish_on_stop else self._stop.unless_asked(waiting))
+
+
+def _paused_before_the_end(pause: RunCommand) -> RunStoppedError:
+    """Return the error for a run that was to train up to its last batch and may not."""
+    why = pause.comment or "an operator gave no reason"
+    return RunStoppedError(
+        f"run {pause.run_id!r} is paused before its last batch ({why}); to train what is left, "
+        "`rollbus trainer resume` and the same command again"
+    )
 
 
 def _what_to_look_at(batch: TrainingBatch, step: int, failure: StepFailureError) -> str:

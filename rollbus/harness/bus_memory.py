@@ -116,7 +116,7 @@ class MemoryBus:
             self._copied[topic.name] = len(written)
         if len(self._broker.records(BATCHES)) > self._broker.offsets.get(self._run.run_id, 0):
             log = MemoryLog(self._broker, run_id=self._run.run_id, model=self._run.model)
-            with suppress(RunStoppedError):  # it is on record as StepFailed, where a trainer's process would end
+            with suppress(RunStoppedError):  # on record as StepFailed or a pause, where a trainer's process would end
                 await Trainer(log, self.backend, self._settings).run(until_idle=True)
         for topic in (RUN_LOG, DROPS):
             answered = self._broker.topics[topic.name]

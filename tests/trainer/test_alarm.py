@@ -99,15 +99,18 @@ def resume(world: World, key: str) -> None:
 async def test_a_run_that_runs_away_is_paused_with_a_message_and_goes_on_when_resumed() -> None:
     world = World(backend=RunawayBackend(), settings=replace(SETTINGS, max_off_policy_steps=9))
     batches = world.add_batches(7)
-    await world.trainer(alarm=LIMITS).run(until_idle=True)
+    with pytest.raises(RunStoppedError, match=r"median mismatch_kl of steps 1 to 3 is 7.*same command again"):
+        await world.trainer(alarm=LIMITS).run(until_idle=True)
     assert len(world.steps()) == 3
     (command,) = [each for each in world.records(RUN_LOG) if isinstance(each, RunCommand)]
     assert command.command == "pause"
     assert "median mismatch_kl of steps 1 to 3 is 7" in str(command.comment)
-    await world.trainer(alarm=LIMITS).run(until_idle=True)
+    with pytest.raises(RunStoppedError, match="steps 1 to 3"):
+        await world.trainer(alarm=LIMITS).run(until_idle=True)
     assert len(world.steps()) == 3, "a trainer started anew keeps to it"
     resume(world, "go")
-    await world.trainer(alarm=LIMITS).run(until_idle=True)
+    with pytest.raises(RunStoppedError, match="steps 4 to 6"):
+        await world.trainer(alarm=LIMITS).run(until_idle=True)
     assert len(world.steps()) == 6, "the window begins again"
     resume(world, "go on")
     await world.trainer(alarm=None).run(until_idle=True)
@@ -138,6 +141,19 @@ async def test_a_paused_trainer_waits_and_takes_the_next_batch_after_the_resume(
     check_exactly_once(world, batches)
 
 
+async def test_a_run_to_the_last_batch_ends_with_an_error_that_tells_the_pause_and_how_to_go_on() -> None:
+    world = World()
+    batches = world.add_batches(2)
+    world.broker.append(RUN_LOG, replace(make_command("pause"), comment="looking at the rewards"))
+    message = r"run 'main' .*looking at the rewards.*`rollbus trainer resume` and the same command again"
+    with pytest.raises(RunStoppedError, match=message):
+        await world.trainer().run(until_idle=True)
+    assert world.steps() == []
+    resume(world, "r")
+    await world.trainer().run(until_idle=True)
+    check_exactly_once(world, batches)
+
+
 async def test_a_paused_trainer_can_be_stopped() -> None:
     world = World()
     world.broker.append(RUN_LOG, make_command("pause", key="p"))
@@ -162,7 +178,8 @@ async def test_a_step_that_was_started_is_closed_although_the_run_is_paused() ->
         await world.trainer(retry_pauses_s=()).run(until_idle=True)
     broken[0] = False
     world.broker.append(RUN_LOG, make_command("pause", key="p"))
-    await world.trainer().run(until_idle=True)
+    with pytest.raises(RunStoppedError, match="paused"):
+        await world.trainer().run(until_idle=True)
     assert len(world.steps()) == 1
     resume(world, "r")
     await world.trainer().run(until_idle=True)

@@ -10,12 +10,21 @@ from rollbus.streams.replay.output import Output
 
 @dataclass(frozen=True, slots=True)
 class WrittenPayload:
-    """What stands in topics, once all that the replay has told a location of stands there too."""
+    """What stands in topics, once all that the replay has told a location of stands there too.
+
+    Forgotten episodes are lost to whoever asks: a group that had closed names its members by location alone.
+    """
 
     output: Output
     topics: Payload
+    excluded: frozenset[str] = frozenset()
+    """Episodes on the list of exclusions."""
 
     async def fetch(self, locations: Collection[Location]) -> Mapping[Location, Trajectory]:
-        """Return those that are there; raises UnavailableError."""
+        """Return those that are there and not forgotten; raises UnavailableError."""
         await self.output.flush()
-        return await self.topics.fetch(locations)
+        found = await self.topics.fetch(locations)
+        return {at: each for at, each in found.items() if not self._is_forgotten(each)}
+
+    def _is_forgotten(self, trajectory: Trajectory) -> bool:
+        return not self.excluded.isdisjoint((trajectory.episode_id, trajectory.root_episode_id))

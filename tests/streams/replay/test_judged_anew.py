@@ -9,7 +9,7 @@ import pytest
 from rollbus.schemas.codec import decode, encode
 from rollbus.schemas.config import AssemblyConfig, GroupingConfig, RewardConfig, RunConfig, ScoringConfig
 from rollbus.schemas.events import TurnRecorded
-from rollbus.schemas.groups import Group
+from rollbus.schemas.groups import ClosedGroup, Group
 from rollbus.schemas.trajectories import Location, Trajectory
 from rollbus.streams.group_scoring import GroupScoringStage
 from rollbus.streams.replay.output import MemoryOutput, by_checksum
@@ -17,7 +17,7 @@ from rollbus.streams.replay.payload import WrittenPayload
 from rollbus.streams.rewards.contract import RewardContext, RewardFunction
 from rollbus.streams.rewards.registry import BUILT_IN
 from rollbus.streams.stages import AnyStage, namespace_stages, run_stages
-from tests.builders import make_episode, make_tick
+from tests.builders import make_episode, make_group, make_tick, make_trajectory
 from tests.streams.replay.lanes import replayed_in_lanes
 from tests.streams.replay.memory import ListSource, Raw, replayed
 
@@ -103,3 +103,45 @@ async def test_the_trajectories_of_a_group_are_let_go_of_before_they_are_asked_a
     assert records["drops"] == []
     assert {each.topic for each in topics.asked} == {"replay.trajectories"}
     assert len(topics.asked) == 6
+
+
+@dataclass(frozen=True, slots=True)
+class Standing:
+    """Trajectories that stand somewhere already."""
+
+    there: Mapping[Location, Trajectory]
+
+    async def fetch(self, locations: Collection[Location]) -> Mapping[Location, Trajectory]:
+        return {each: self.there[each] for each in locations if each in self.there}
+
+
+async def test_a_forgotten_member_of_a_group_that_had_closed_is_lost_to_the_judge() -> None:
+    """A closed group names its members by location, so that the range tells nothing of whose they are."""
+    sub_agents = make_trajectory("e4", root_episode_id="e0")
+    made = [*(make_trajectory(f"e{number}") for number in range(4)), sub_agents]
+    there = {Location(topic="trajectories", partition=0, offset=at): each for at, each in enumerate(made)}
+    asked = list[str]()
+
+    def heard(group: Sequence[Trajectory], context: RewardContext) -> list[float | None]:
+        asked.extend(each.episode_id for each in group)
+        return [1.0 for _ in group]
+
+    payload = WrittenPayload(MemoryOutput(), Standing(there), frozenset(("e0",)))
+    registry = {**BUILT_IN, "lengths": RewardFunction(heard, per="group", quick=True)}
+    stage = GroupScoringStage(RUN, registry=registry, payload=payload)
+    group = make_group("g", [0.0] * len(made))
+    members = [
+        replace(member, trajectory_id=each.trajectory_id, episode_id=each.episode_id, location=at)
+        for member, (at, each) in zip(group.members, there.items(), strict=True)
+    ]
+    closed = ClosedGroup(group=replace(group, members=tuple(members)))
+    tick = make_tick(0)
+    source = [ListSource(0, [Raw(0, b"", encode(closed)), Raw(1, b"", encode(tick))])]
+    _, frames = await replayed([stage], source, partitions=1)
+    assert asked == ["e1", "e2", "e3"]
+    (judged,) = (decode(data) for _, data in frames["run-log", 0] if isinstance(decode(data), Group))
+    assert [member.episode_id for member in judged.members] == asked
+    drops = [decode(data) for _, data in frames["drops", 0]]
+    assert [(each.unit_id, each.reason) for each in drops] == [
+        (made[at].trajectory_id, "payload_lost") for at in (0, 4)
+    ]

@@ -159,7 +159,7 @@ def promote(settings: "Settings", name: str) -> None:
     stream = settings.stream_settings()
 
     async def run_it() -> list[str]:
-        return await put_into_effect(stream, await find_manifest(stream, name), registry_for(None))
+        return await put_into_effect(stream, await find_manifest(stream, name), registry_for(None), settings.runs)
 
     click.echo(f"in effect from now on: {', '.join(asyncio.run(run_it()))}; set it in the settings file too")
 

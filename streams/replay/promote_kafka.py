@@ -3,10 +3,12 @@
 From its place in the log on, live does what the shadow did; nothing is restarted, and a replay does so there too.
 """
 
+from collections.abc import Iterable, Sequence
+
 from aiokafka.errors import KafkaError
 
 from rollbus.schemas.codec import encode
-from rollbus.schemas.config import ScoringConfig
+from rollbus.schemas.config import RunConfig, ScoringConfig
 from rollbus.schemas.control import ConfigApplied
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.replays import ReplayManifest
@@ -19,17 +21,20 @@ from rollbus.streams.topics import partitions_of
 WRITER_ID = "promote"
 
 
-async def promote(settings: StreamSettings, manifest: ReplayManifest, registry: Registry) -> list[str]:
-    """Put what a replay did otherwise into effect; return its stages. Raises ConfigurationError, UnavailableError."""
+async def promote(
+    settings: StreamSettings, manifest: ReplayManifest, registry: Registry, runs: Sequence[RunConfig]
+) -> list[str]:
+    """Put what a replay did otherwise into effect; return its stages. Raises ConfigurationError, UnavailableError.
+
+    `runs` are live's, as the workers are started with.
+    """
     records = [
         ConfigApplied(stage=one.stage, run_id=one.run_id, config_hash=one.config_hash, content=one.content)
         for one in manifest.overrides
     ]
     if not records:
         raise ConfigurationError(f"replay {manifest.name!r} did nothing otherwise; there is nothing to promote")
-    for record in records:
-        if record.stage == "scoring":  # a worker would stop at a function that it does not have
-            check(registry, ScoringConfig.model_validate_json(record.content).rewards, "trajectory")
+    check_workers(records, registry, runs)
     producer = new_producer(settings, f"{settings.namespace}{WRITER_ID}")
     try:
         await producer.start()
@@ -41,6 +46,27 @@ async def promote(settings: StreamSettings, manifest: ReplayManifest, registry: 
     finally:
         await stop_producer(producer)
     return [f"{record.stage}.{record.run_id}" if record.run_id else record.stage for record in records]
+
+
+def check_workers(records: Iterable[ConfigApplied], registry: Registry, runs: Iterable[RunConfig]) -> None:
+    """Raise ConfigurationError for what the workers of these runs cannot do.
+
+    They would stop at a reward function that they do not have. A run without rewards over groups has no group-scoring
+    stage; closed groups sent there would wait for ever.
+    """
+    judged = {run.run_id for run in runs if run.grouping.rewards}
+    for record in records:
+        if record.stage == "scoring":
+            check(registry, ScoringConfig.model_validate_json(record.content).rewards, "trajectory")
+        elif record.stage == "grouping":
+            rewards = RunConfig.model_validate_json(record.content).grouping.rewards
+            check(registry, rewards, "group")
+            if rewards and record.run_id not in judged:
+                raise ConfigurationError(
+                    f"run {record.run_id} has no grouping.rewards in live's settings, so no worker would judge the "
+                    f"closed groups for {', '.join(reward.name for reward in rewards)}, and none would be trained; "
+                    "set it in the settings and restart the workers"
+                )
 
 
 def _rows(settings: StreamSettings, record: ConfigApplied) -> list[Row]:

@@ -97,7 +97,7 @@ async def test_a_shadow_scores_otherwise_beside_live_until_it_is_promoted(
         assert manifest.records["scores"] >= 3
         assert await until_scored(stream, 3) == {"e1": 0.5, "e2": 0.5, "e3": 0.5}
         found = await find_manifest(stream, name)
-        assert await promote(stream, found, BUILT_IN) == ["scoring"]
+        assert await promote(stream, found, BUILT_IN, settings.runs) == ["scoring"]
         await publish(stream, episodes("e4"), chunks=1, pause_s=0)
         assert (await until_scored(stream, 4))["e4"] == -0.5
 
@@ -121,7 +121,7 @@ async def test_what_a_worker_does_not_have_is_not_promoted(kafka: str, namespace
     registry = {**BUILT_IN, "mine.own": RewardFunction(lambda trajectory, context: 1.0)}
     manifest = await replace(replay, follow=None, registry=registry).run()
     with pytest.raises(ConfigurationError, match=r"no function .mine"):
-        await promote(stream, manifest, BUILT_IN)
+        await promote(stream, manifest, BUILT_IN, settings.runs)
 
 
 def loaded(kafka: str, clickhouse: tuple[str, int], namespace: str, folder: Path) -> Settings:

@@ -87,6 +87,11 @@ class ModelConfig:
             )
         if config.get("use_sliding_window"):
             raise ConfigurationError("base model uses sliding-window attention, which this service does not run")
+        _require_plain_rope(config)
+        if config.get("hidden_act", "silu") != "silu":
+            raise ConfigurationError(
+                f"base model's hidden_act is {config['hidden_act']!r}; this service runs 'silu' only"
+            )
         try:
             rope = config.get("rope_parameters") or {"rope_theta": config.get("rope_theta", 1_000_000.0)}
             longest = int(config["max_position_embeddings"])
@@ -104,6 +109,18 @@ class ModelConfig:
             )
         except KeyError as error:
             raise ConfigurationError(f"the base model's config.json lacks {error}") from error
+
+
+def _require_plain_rope(config: dict[str, Any]) -> None:
+    """Raise ConfigurationError for scaled rotary positions: run without, they would be another network."""
+    for name in ("rope_scaling", "rope_parameters"):
+        told = config.get(name) or {}
+        kind = told.get("rope_type", told.get("type", "default"))
+        if kind != "default":
+            raise ConfigurationError(
+                f"base model's {name} is of type {kind!r}; this service runs plain rotary positions only: take the "
+                f"model without {name}, whose sequences are then as long as max_position_embeddings without it allows"
+            )
 
 
 @dataclass(frozen=True, slots=True)

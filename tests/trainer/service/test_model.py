@@ -64,6 +64,9 @@ def test_the_same_seed_gives_the_same_weights() -> None:
     [
         ({"model_type": "llama"}, "Qwen2 shapes only"),
         ({"model_type": "qwen2", "use_sliding_window": True}, "sliding-window"),
+        ({"model_type": "qwen2", "rope_scaling": {"type": "yarn", "factor": 4.0}}, "'yarn'"),
+        ({"model_type": "qwen2", "rope_parameters": {"rope_type": "linear", "rope_theta": 1e6}}, "'linear'"),
+        ({"model_type": "qwen2", "hidden_act": "gelu"}, "'gelu'"),
         ({"model_type": "qwen2", "max_position_embeddings": 64}, "vocab_size"),
     ],
 )

@@ -104,7 +104,7 @@ class _ChoiceStream:
 
     def _settled(self) -> str:
         """Text that no further token can take back."""
-        text = self._text.text
+        text = self._text.text.rstrip(REPLACEMENT)  # half a character takes no place of what is held back
         ready = text[: len(text) - self._held] if self._held else text
         if ready.endswith(REPLACEMENT) or any(stop in text for stop in self._wanted.stop):
             return ""

@@ -12,7 +12,9 @@ import openai
 import pytest
 
 from rollbus.trainer.service import endpoint
+from rollbus.trainer.service.answer_stream import _ChoiceStream
 from rollbus.trainer.service.checkpoint import create_model, load_model
+from rollbus.trainer.service.choices import Sampled
 from rollbus.trainer.service.endpoint import ServedModel, build_app
 from rollbus.trainer.service.http_server import EndpointServer
 from rollbus.trainer.service.openai_answers import TextOffsets, logprobs_of, token_logprobs
@@ -324,6 +326,51 @@ async def test_what_a_client_that_hangs_up_asked_for_is_given_up(
     for _ in range(3):
         await asyncio.to_thread(sampler.given_up.acquire)
     server.stop()
+
+
+@pytest.mark.parametrize("path", ["chat/completions", "completions"])
+async def test_what_a_client_asked_for_that_left_before_the_stream_began_is_given_up(
+    served: ServedModel, path: str
+) -> None:
+    sampler, found, asked = EndlessSampler(served.sampler), threading.Event(), threading.Event()
+
+    def find_version(version: int) -> bool:
+        asked.set()
+        return found.wait(60)
+
+    model = ServedModel("agent", cast(Any, sampler), served.tokenizer, serving=1, find_version=find_version)
+    server = EndpointServer(build_app(model), host="127.0.0.1", port=0)
+    server.start()
+    body = {"model": "agent@7", "messages": MESSAGES, "prompt": "choose", "stream": True, "max_tokens": 9, "n": 3}
+    async with httpx.AsyncClient(timeout=60) as http:
+        asking = asyncio.create_task(http.post(f"http://{server.host}:{server.port}/v1/{path}", json=body))
+        await asyncio.to_thread(asked.wait, 60)
+        asking.cancel()
+        await asyncio.gather(asking, return_exceptions=True)
+    await asyncio.sleep(0.2)  # until the server has heard that the connection is closed
+    found.set()
+    given_up = [await asyncio.to_thread(sampler.given_up.acquire, True, 10) for _ in range(3)]
+    server.stop()
+    assert given_up == [True] * 3
+
+
+class BytesTokenizer:
+    """One token is one byte of UTF-8, so most characters are several tokens."""
+
+    def decode(self, token_ids: list[int], **_: Any) -> str:
+        return bytes(token_ids).decode("utf-8", "replace")
+
+
+@pytest.mark.parametrize(("text", "stop", "answer"), [("ok结束", "结束", "ok"), ("ok结果", "结束", "ok结果")])
+def test_streaming_holds_back_a_stop_string_of_characters_that_are_several_tokens(
+    text: str, stop: str, answer: str
+) -> None:
+    wanted = CompletionRequest(model="agent", prompt="choose", stream=True, stop=stop)
+    stream = _ChoiceStream(wanted, BytesTokenizer(), "answer", 0)
+    token_ids = tuple(text.encode())
+    shown = [change["text"] for each in token_ids for change in stream.add(Sampled(each, -0.5, ()))]
+    ended = stream.end(Generation(token_ids, (-0.5,) * len(token_ids), answer, "stop", 0))
+    assert "".join(shown + [change["text"] for change in ended]) == answer
 
 
 async def test_plain_completions_stream_the_same_text_and_tokens(client: openai.AsyncOpenAI) -> None:

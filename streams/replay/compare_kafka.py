@@ -3,6 +3,7 @@
 from collections.abc import AsyncGenerator, Iterable, Mapping
 from contextlib import aclosing
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import Any
 
 from rollbus.schemas.chunks import is_chunk, parse
@@ -52,10 +53,37 @@ def last_of_all(manifests: Iterable[ReplayManifest]) -> str:
 
 
 def common_span(manifests: list[ReplayManifest]) -> Span:
-    """Return the stream time that all have."""
-    starts = [each.from_ms for each in manifests if each.from_ms is not None]
-    ends = [each.to_ms for each in manifests if each.to_ms is not None]
-    return Span(max(starts, default=None), min(ends, default=None))
+    """Return the stream time that all have; raises ConfigurationError where there is none, or nothing tells it."""
+    if not manifests:
+        return Span()
+    spans = [_span_of(each) for each in manifests]
+    start, end = max(first for first, _ in spans), min(last for _, last in spans)
+    if start > end:
+        covered = (
+            f"{each.name!r} goes from {_shown(first)} to {_shown(last)}"
+            for each, (first, last) in zip(manifests, spans, strict=True)
+        )
+        raise ConfigurationError(
+            f"the replays have no common time: {', '.join(covered)}; replay ranges that overlap, or compare each "
+            "with live"
+        )
+    return Span(start, end)
+
+
+def _span_of(manifest: ReplayManifest) -> tuple[int, int]:
+    if manifest.from_ms is None or manifest.to_ms is None:
+        raise ConfigurationError(
+            f"no tick tells which stream time replay {manifest.name!r} covers: a partition of its range holds none, or "
+            "a shadow has not come to one yet; give the ends of the range as times, or compare later"
+        )
+    return manifest.from_ms, manifest.to_ms
+
+
+def _shown(time_ms: int) -> str:
+    """Return a time as a user writes it; a range that begins with the log has none."""
+    if not time_ms:
+        return "the log's beginning"
+    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds").removesuffix("+00:00")
 
 
 def made_by(manifest: ReplayManifest) -> frozenset[str]:

@@ -11,7 +11,7 @@ from rollbus.schemas.groups import CurriculumState, TrainingBatch
 from rollbus.schemas.ids import trajectory_id
 from rollbus.schemas.replays import ReplayManifest
 from rollbus.streams.replay.compare import Comparison, compare
-from rollbus.streams.replay.compare_kafka import last_of_all, made_by
+from rollbus.streams.replay.compare_kafka import common_span, last_of_all, made_by
 from rollbus.streams.replay.side import Side, Span, within
 from tests.builders import START_MS, make_group, make_score, make_trajectory
 
@@ -163,3 +163,32 @@ def test_what_follows_from_the_last_replayed_stage_is_not_compared() -> None:
     assert (told(found), found.same) == ([], {"trajectory": 2, "group": 1})
     with pytest.raises(ConfigurationError, match="events alone"):
         last_of_all([replace(grouping, stages=("alias",))])
+
+
+def manifest_of(name: str, from_ms: int | None, to_ms: int | None) -> ReplayManifest:
+    return ReplayManifest(name=name, namespace=f"replay-{name}.", source_namespace="rollbus.", state="complete",
+                          stages=("assembly",), ranges=(), from_ms=from_ms, to_ms=to_ms, started_at_ms=0)  # fmt: skip
+
+
+def test_what_all_replays_have_is_compared() -> None:
+    assert common_span([]) == Span()
+    assert common_span([manifest_of("a", 0, 200), manifest_of("b", 100, 300)]) == Span(100, 200)
+    assert common_span([manifest_of("a", 0, 100), manifest_of("b", 100, 300)]) == Span(100, 100)
+
+
+def test_replays_without_common_time_are_not_compared() -> None:
+    a, b = manifest_of("a", 0, 100_000), manifest_of("b", 500_000, 700_000)
+    ranges = (
+        r"'a' goes from the log's beginning to 1970-01-01T00:01:40\.000",
+        r"'b' goes from 1970-01-01T00:08:20\.000 to 1970-01-01T00:11:40\.000",
+    )
+    with pytest.raises(ConfigurationError, match=rf"no common time: {ranges[0]}, {ranges[1]};"):
+        common_span([a, b])
+    with pytest.raises(ConfigurationError, match=rf"no common time: {ranges[1]}, {ranges[0]};"):
+        common_span([b, a])
+
+
+@pytest.mark.parametrize(("from_ms", "to_ms"), [(None, None), (0, None), (None, 500)])
+def test_a_range_that_no_tick_tells_the_time_of_is_not_compared(from_ms: int | None, to_ms: int | None) -> None:
+    with pytest.raises(ConfigurationError, match=r"no tick .* 'b'"):
+        common_span([manifest_of("a", 0, 200), manifest_of("b", from_ms, to_ms)])

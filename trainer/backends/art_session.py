@@ -120,10 +120,8 @@ class ArtSession:
 
     def unrecorded(self, request: TrainRequest) -> TrainResult | None:
         """What a checkpoint of this batch holds that the journal never heard of: its disk was full just then."""
-        if self.journal.result(request.batch_hash) is not None:
-            return None
-        found = self.service.store.result(request.batch_hash)
-        return found if found is not None and found.base_version == request.base_version else None
+        recorded = self.journal.made(request.batch_hash)
+        return self.service.store.result(request.batch_hash, request.base_version, besides=recorded)
 
     def known(self) -> tuple[Version, ...]:
         """Every version that has a checkpoint."""

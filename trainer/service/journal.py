@@ -16,7 +16,7 @@ import logging
 import os
 import shutil
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -46,6 +46,7 @@ class Journal:
         self._path = path
         self._lock = threading.Lock()
         self._results: dict[str, TrainResult] = {}
+        self._made: dict[str, list[TrainResult]] = {}
         self._failures: dict[str, Failure] = {}
         self._open: dict[str, int] = {}
         self.serving: int | None = None
@@ -55,6 +56,10 @@ class Journal:
 
     def result(self, batch_hash: str) -> TrainResult | None:
         return self._results.get(batch_hash)
+
+    def made(self, batch_hash: str) -> tuple[TrainResult, ...]:
+        """Every result with which the batch completed: more than one if it was rolled back and trained again."""
+        return tuple(self._made.get(batch_hash, ()))
 
     def failure(self, batch_hash: str) -> Failure | None:
         return self._failures.get(batch_hash)
@@ -99,6 +104,7 @@ class Journal:
                 self._results[entry["batch_hash"]] = result
                 if result.state == "completed":
                     self.head = result.version
+                    self._made.setdefault(result.batch_hash, []).append(result)
             case "failed":
                 self._open.pop(entry["batch_hash"], None)
                 self._failures[entry["batch_hash"]] = Failure(entry["message"], entry["retriable"])
@@ -177,15 +183,18 @@ class VersionStore:
     def parent(self, version: int) -> int | None:
         return self.origin(version).parent
 
-    def result(self, batch_hash: str) -> TrainResult | None:
-        """What the newest checkpoint of a batch says of it; None where there is no such checkpoint."""
-        made = [number for number in self.numbers() if self.origin(number).batch_hash == batch_hash]
-        if not made:
-            return None
-        stored = read_provenance(self.path(made[-1]))
-        if "result" not in stored:
-            raise DataLossError(f"checkpoint {made[-1]} names batch {batch_hash} but {PROVENANCE} has no result")
-        return result_from_json(stored["result"])
+    def result(self, batch_hash: str, base_version: int, *, besides: Collection[TrainResult]) -> TrainResult | None:
+        """What the newest checkpoint that a batch made of a base says, other than `besides`; None without one."""
+        for number in reversed(self.numbers()):
+            if self.origin(number).batch_hash != batch_hash:
+                continue
+            stored = read_provenance(self.path(number))
+            if "result" not in stored:
+                raise DataLossError(f"checkpoint {number} names batch {batch_hash} but {PROVENANCE} has no result")
+            result = result_from_json(stored["result"])
+            if result.base_version == base_version and result not in besides:
+                return result
+        return None
 
     def lineage(self, version: int) -> list[int]:
         """The version and its ancestors, newest first, as far as they are known."""
@@ -211,11 +220,12 @@ def recover(journal: Journal, store: VersionStore) -> list[str]:
     """Settle every batch that was started and has no outcome; returns lines for the log.
 
     Its checkpoint exists: the result stands in it and is recorded now. It does not: what is half written is removed,
-    and the batch can be submitted again as if it had never been.
+    and the batch can be submitted again as if it had never been. A checkpoint of another base, or one recorded before,
+    is of an earlier time that the same batch was trained, and was rolled back.
     """
     notes = [f"removed {name}, which a crash left half written" for name in store.clean()]
-    for batch_hash in journal.unfinished():
-        if (result := store.result(batch_hash)) is not None:
+    for batch_hash, base_version in journal.unfinished().items():
+        if (result := store.result(batch_hash, base_version, besides=journal.made(batch_hash))) is not None:
             journal.done(result)
             notes.append(f"batch {batch_hash} had reached version {result.version}; recorded")
         else:

@@ -76,6 +76,43 @@ def test_a_batch_whose_checkpoint_exists_is_recorded_at_the_next_start(base_mode
     assert not journal.unfinished()
 
 
+@pytest.mark.parametrize("recorded", [True, False], ids=["of the same base", "of another base"])
+def test_a_batch_tried_again_after_a_rollback_is_not_settled_with_the_version_that_was_rolled_back(
+    base_model: Path, tmp_path: Path, recorded: bool
+) -> None:
+    store, journal = VersionStore(tmp_path / "checkpoints"), Journal(tmp_path / "journal.jsonl")
+    checkpoint(store, base_model, 0, {"version": 0, "parent": None})
+    old = result("h1", 0 if recorded else 5, 1)
+    made = {"version": 1, "parent": old.base_version, "batch_hash": "h1", "result": result_to_json(old)}
+    checkpoint(store, base_model, 1, made)
+    if recorded:
+        journal.started("h1", 0)
+        journal.done(old)
+    journal.served(serving=0, head=0)
+    journal.started("h1", 0)
+    (note,) = recover(journal, store)
+    assert "interrupted before its checkpoint" in note
+    assert journal.failure("h1") is not None
+    assert journal.head == 0
+    assert Journal(tmp_path / "journal.jsonl").head == 0
+
+
+def test_a_batch_trained_again_after_a_rollback_is_settled_with_its_second_version(
+    base_model: Path, tmp_path: Path
+) -> None:
+    store, journal = VersionStore(tmp_path / "checkpoints"), Journal(tmp_path / "journal.jsonl")
+    checkpoint(store, base_model, 0, {"version": 0, "parent": None})
+    for version in (1, 2):
+        journal.served(serving=0, head=0)
+        journal.started("h1", 0)
+        made = result("h1", 0, version)
+        provenance = {"version": version, "parent": 0, "batch_hash": "h1", "result": result_to_json(made)}
+        checkpoint(store, base_model, version, provenance)
+        recover(journal, store)
+        assert journal.result("h1") == made
+        assert journal.head == version
+
+
 def test_a_half_written_checkpoint_is_removed_and_its_batch_may_run_again(base_model: Path, tmp_path: Path) -> None:
     store, journal = VersionStore(tmp_path / "checkpoints"), Journal(tmp_path / "journal.jsonl")
     checkpoint(store, base_model, 0, {"version": 0, "parent": None})

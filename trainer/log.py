@@ -51,6 +51,13 @@ class TrainerLog(Protocol):
         """
         ...
 
+    async def at_end(self) -> bool:
+        """Whether `next_batch` has passed everything that is committed now; ask it first, it goes over other runs'.
+
+        That it found none in time says nothing: a fetch may be slow, and a broker away.
+        """
+        ...
+
     async def publish(self, publications: Sequence[Publication], *, next_offset: int | None = None) -> None:
         """Write all of them and the consumer offset, or nothing.
 

@@ -139,6 +139,13 @@ class KafkaLog:
                         return None
                     await self._dead_letter(whole, record, error)
 
+    async def at_end(self) -> bool:
+        """Compare the position, which also passes the marks of commits, with the last committed offset."""
+        consumer = _opened(self._consumer)
+        with kafka_errors(f"asking for the end of {self._batches.topic}"):
+            ends = await consumer.end_offsets([self._batches])
+            return bool(await consumer.position(self._batches) >= ends[self._batches])
+
     async def publish(self, publications: Sequence[Publication], *, next_offset: int | None = None) -> None:
         """One transaction: send everything and the offset, await every acknowledgement, commit.
 

@@ -93,6 +93,10 @@ class MemoryLog:
                 return None
             await asyncio.sleep(0.001)
 
+    async def at_end(self) -> bool:
+        """Compare the position with the number of records."""
+        return self._position >= len(self._broker.topics[BATCHES.name])
+
     async def publish(self, publications: Sequence[Publication], *, next_offset: int | None = None) -> None:
         """Append everything, unless a newer trainer has opened the log."""
         if self._epoch is None:

@@ -73,10 +73,10 @@ class Trainer:
         self._stop.ask()
 
     async def run(self, *, until_idle: bool = False) -> None:
-        """Train every batch as it comes; returns when stopped, or with `until_idle` when there is none.
+        """Train every batch as it comes; returns when stopped, or with `until_idle` after the last that the log has.
 
         Raises FencedError when another trainer took over, RunStoppedError when a step failed for good or, with
-        `until_idle`, while a pause holds, DataLossError where log and backend contradict each other.
+        `until_idle`, a pause keeps back what is left, DataLossError where log and backend contradict each other.
         """
         try:
             with suppress(StoppedWaitingError):
@@ -157,15 +157,22 @@ class Trainer:
             following = None if pause else await self._log.next_batch(self._settings.batch_wait_s)
             if following is not None:
                 opened = await self._handle(following)
-            elif until_idle and pause:
-                raise _paused_before_the_end(pause)
-            elif until_idle:
+            elif until_idle and await self._is_done(pause):
                 await self._between.look(self._context, to_the_end=True)
                 return
             else:
                 await self._check_in_charge()
                 if pause:
                     await self._stop.pause(PAUSED_LOOK_S)
+
+    async def _is_done(self, pause: RunCommand | None) -> bool:
+        """Whether no batch is left; RunStoppedError where one is, or may be, and a pause keeps it back."""
+        if pause is None:
+            return await self._log.at_end()
+        waiting = await self._log.next_batch(self._settings.batch_wait_s, settle_broken=False)
+        if waiting is not None or not await self._log.at_end():
+            raise _paused_before_the_end(pause)
+        return True
 
     async def _handle(self, following: NextBatch, opened: OpenedStep | None = None) -> OpenedStep | None:
         """Bring one batch to its outcome; a failed attempt is written down and tried again after a growing pause.

@@ -71,6 +71,10 @@ class ReadingAhead:
         following, self._ready.following = self._ready.following, None
         return following or await self._log.next_batch(timeout_s, settle_broken=settle_broken)
 
+    async def at_end(self) -> bool:
+        """Ask the log, unless a batch is read ahead: that one is still to come."""
+        return self._task is None and self._ready.following is None and await self._log.at_end()
+
     async def publish(self, publications: Sequence[Publication], *, next_offset: int | None = None) -> None:
         """Hand on."""
         await self._log.publish(publications, next_offset=next_offset)

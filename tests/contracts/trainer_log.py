@@ -78,6 +78,21 @@ class TrainerLogContract:
         assert await log.next_batch(0.0) is None
         await log.close()
 
+    async def test_it_is_at_the_end_once_nothing_that_stands_in_the_log_can_still_come(self, world: LogWorld) -> None:
+        log = world.log()
+        await log.open()
+        assert await _eventually_at_end(log)
+        await world.append(BATCHES, "main", *(make_batch(number, []) for number in range(2)))
+        await world.append(BATCHES, "other", make_batch(0, [], run_id="other"))
+        assert await log.next_batch(WAIT_S) is not None
+        assert not await log.at_end(), "the second batch has not come"
+        assert await log.next_batch(WAIT_S) is not None
+        assert await log.next_batch(0.0) is None
+        assert await _eventually_at_end(log), "what is left is another run's"
+        await log.open()
+        assert not await log.at_end(), "nothing was committed"
+        await log.close()
+
     async def test_only_a_committed_offset_moves_the_next_trainer_on(self, world: LogWorld) -> None:
         await world.append(BATCHES, "main", *(make_batch(number, []) for number in range(2)))
         log = world.log()
@@ -215,6 +230,14 @@ def make_evaluation(model: str) -> Evaluation:
 def as_bytes(record: Any) -> bytes:
     """Raw bytes as they are, records encoded."""
     return record if isinstance(record, bytes) else encode(record)
+
+
+async def _eventually_at_end(log: TrainerLog) -> bool:
+    """One look may be too short for a fetch."""
+    async with asyncio.timeout(WAIT_S):
+        while not await log.at_end():
+            assert await log.next_batch(0.02) is None
+    return True
 
 
 async def _eventually_paused(log: TrainerLog, command_id: str | None) -> bool:

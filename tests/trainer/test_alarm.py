@@ -11,12 +11,12 @@ from hypothesis import strategies as st
 
 from rollbus.schemas.control import RunCommand
 from rollbus.schemas.errors import RunStoppedError, UnavailableError
-from rollbus.schemas.topics import RUN_LOG
+from rollbus.schemas.topics import BATCHES, RUN_LOG
 from rollbus.trainer.alarm import AlarmLimits, find_alarm, pause_for, standing_pause
 from rollbus.trainer.backends.memory import MemoryBackend
 from rollbus.trainer.backends.protocol import TrainResult
 from tests.builders import make_command
-from tests.trainer.scenario import SETTINGS, World, check_exactly_once
+from tests.trainer.scenario import SETTINGS, World, check_exactly_once, make_batch
 
 LIMITS = AlarmLimits(window_steps=3)
 HEALTHY = {
@@ -151,6 +151,16 @@ async def test_a_run_to_the_last_batch_ends_with_an_error_that_tells_the_pause_a
     assert world.steps() == []
     resume(world, "r")
     await world.trainer().run(until_idle=True)
+    check_exactly_once(world, batches)
+
+
+async def test_a_pause_after_the_last_batch_keeps_nothing_back_and_is_no_error() -> None:
+    world = World(backend=RunawayBackend())
+    batches = world.add_batches(3)
+    world.broker.append(BATCHES, make_batch(3, [], run_id="other"))
+    for _ in range(2):
+        await world.trainer(alarm=LIMITS).run(until_idle=True)
+    assert any(isinstance(each, RunCommand) for each in world.records(RUN_LOG))
     check_exactly_once(world, batches)
 
 

@@ -17,6 +17,7 @@ from rollbus.schemas.steps import PolicyVersion, StepCompleted, StepFailed, Step
 from rollbus.schemas.topics import BATCHES, POLICY_VERSIONS, RUN_LOG, SCORES, TRAINING_STEPS
 from rollbus.trainer.backends.memory import MemoryBackend
 from rollbus.trainer.backends.protocol import Versions
+from rollbus.trainer.log import NextBatch
 from rollbus.trainer.log_memory import MemoryLog
 from rollbus.trainer.loop import Trainer
 from tests.builders import make_score, make_version
@@ -278,6 +279,21 @@ async def test_a_batch_for_another_model_is_a_configuration_error() -> None:
     world.broker.append(BATCHES, make_batch(0, [], model="another"))
     with pytest.raises(ConfigurationError, match="another"):
         await world.trainer().run(until_idle=True)
+
+
+async def test_a_run_to_the_last_batch_waits_for_one_that_is_slow_to_come() -> None:
+    class SlowLog(MemoryLog):
+        looks = 0
+
+        async def next_batch(self, timeout_s: float, *, settle_broken: bool = True) -> NextBatch | None:
+            self.looks += 1
+            slow = self.looks % 3
+            return None if slow else await super().next_batch(timeout_s, settle_broken=settle_broken)
+
+    world = World()
+    batches = world.add_batches(2)
+    await world.trainer(log=SlowLog(world.broker, run_id="main", model="agent")).run(until_idle=True)
+    check_exactly_once(world, batches)
 
 
 async def test_a_stop_while_the_backend_works_leaves_the_step_to_the_journal() -> None:

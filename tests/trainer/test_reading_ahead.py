@@ -54,6 +54,7 @@ async def test_a_batch_and_its_payload_are_there_before_they_are_asked_for() -> 
     await log.open()
     await ready(log)
     assert inner.fetched == 1
+    assert not await log.at_end()
     following = await log.next_batch(0.0)
     assert following is not None
     assert following.batch == batches[0]
@@ -64,6 +65,19 @@ async def test_a_batch_and_its_payload_are_there_before_they_are_asked_for() -> 
     assert after.batch == batches[1]
     await fetched(log, after)
     assert inner.fetched == 2
+    assert await log.at_end()
+    await log.close()
+
+
+async def test_the_last_batch_read_ahead_is_still_to_come() -> None:
+    world = World()
+    world.add_batches(1)
+    log = ReadingAhead(counted(world))
+    await log.open()
+    await ready(log)
+    assert not await log.at_end()
+    assert await log.next_batch(0.0) is not None
+    assert await log.at_end()
     await log.close()
 
 

@@ -26,7 +26,7 @@ from rollbus.trainer.service.endpoint import ServedModel, build_app
 from rollbus.trainer.service.http_server import EndpointServer
 from rollbus.trainer.service.journal import VersionStore
 from rollbus.trainer.service.loading import ModelLoader
-from rollbus.trainer.service.memory_limits import memory_failures
+from rollbus.trainer.service.memory_limits import memory_failures, memory_refusals
 from rollbus.trainer.service.model import read_config
 from rollbus.trainer.service.retention import BASE_VERSION
 from rollbus.trainer.service.sampler import Sampler
@@ -60,6 +60,12 @@ class TorchService:
     def __init__(self, settings: ServiceSettings) -> None:
         self.settings, options = settings, settings.options
         self.config = read_config(settings.base_model, max_tokens=options.max_tokens)
+        rows = f"{options.max_rows} rows of {self.config.max_tokens} tokens"
+        with memory_refusals(f"starting {settings.name} with {rows}"):
+            self._open(settings, options)
+
+    def _open(self, settings: ServiceSettings, options: ModelOptions) -> None:
+        """Take the memory for the rows, the weights in training and the newest version, which serves."""
         self.tokenizer = load_tokenizer(settings.base_model)
         self.loader = ModelLoader(
             self.config,
@@ -197,13 +203,17 @@ class TorchService:
         self.sampler.close()
 
     def _step(self, packed: Mapping[str, Tensor], plan: StepPlan) -> dict[str, float]:
-        """Update, load the result for serving, then publish it as a checkpoint."""
+        """Make the next version. UnavailableError where memory runs out: there is no such version then."""
         torch.set_num_threads(self.settings.options.trainer_threads)
+        with memory_failures(f"the update from version {plan.base_version} over {packed['tokens'].numel()} tokens"):
+            return self._next_version(packed, plan)
+
+    def _next_version(self, packed: Mapping[str, Tensor], plan: StepPlan) -> dict[str, float]:
+        """Update, load the result for serving, then publish it as a checkpoint."""
         learner, version = self.learner, self.store.next_number()
         learner.start_from(plan.base_version, self.store.path(plan.base_version))
         reference = self.store.path(plan.config.kl_reference_version) if plan.config.kl_coefficient else None
-        with memory_failures(f"the update from version {plan.base_version} over {packed['tokens'].numel()} tokens"):
-            metrics = learner.step(packed, plan.config, reference=reference)
+        metrics = learner.step(packed, plan.config, reference=reference)
         save_checkpoint(
             self.store.path(version),
             learner.model,

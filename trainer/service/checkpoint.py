@@ -21,6 +21,7 @@ from torch import Tensor, nn
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
 from rollbus.trainer.backends.model_settings import LoraConfig
 from rollbus.trainer.service.lora import ADAPTER, ADAPTER_CONFIG, from_peft, peft_config, to_peft
+from rollbus.trainer.service.memory_limits import ran_out_of_memory
 from rollbus.trainer.service.model import (
     ModelConfig,
     build_model,
@@ -126,7 +127,10 @@ def load_weights(directory: Path, model: nn.Module, config: ModelConfig) -> None
 
 
 def read_weights(directory: Path, config: ModelConfig) -> dict[str, Tensor]:
-    """All weights, under the names of `build_model`, from one file or several."""
+    """All weights, under the names of `build_model`, from one file or several.
+
+    ConfigurationError where they cannot be read; a lack of memory is no fault of theirs and is raised as it came.
+    """
     index = directory / INDEX
     try:
         files = {WEIGHTS} if not index.exists() else set(json.loads(index.read_bytes())["weight_map"].values())
@@ -135,7 +139,11 @@ def read_weights(directory: Path, config: ModelConfig) -> dict[str, Tensor]:
     except FileNotFoundError as error:
         raise ConfigurationError(f"no weights at {error.filename or directory}") from error
     except (SafetensorError, RuntimeError, ValueError, KeyError) as error:
+        if ran_out_of_memory(error):
+            raise
         raise ConfigurationError(f"the weights in {directory} cannot be read: {error}") from error
+    except MemoryError:
+        raise
     except Exception as error:  # torchtune's converter raises a bare Exception for a name that it does not know
         raise ConfigurationError(f"the weights in {directory} do not fit the model's config.json: {error}") from error
 

@@ -1,5 +1,6 @@
 """The service around sampler and learner: what is announced is loaded, and what is wrong says what to do."""
 
+import json
 import resource
 import shutil
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from rollbus.trainer.backends.model_settings import LoraConfig, ModelOptions
 from rollbus.trainer.backends.protocol import TrainConfig
 from rollbus.trainer.service.art_plan import StepPlan
 from rollbus.trainer.service.art_service import ServiceSettings, TorchService
-from rollbus.trainer.service.checkpoint import create_model
+from rollbus.trainer.service.checkpoint import create_model, read_weights
 from rollbus.trainer.service.journal import Failure, Journal
 from rollbus.trainer.service.memory_limits import memory_failures
 from rollbus.trainer.service.sampling import SamplingParameters
@@ -113,31 +114,69 @@ def test_a_gradient_that_is_not_finite_leaves_no_version_and_no_trace(base_model
 
 
 class Starving:
-    """A learner that asks for more memory than there is."""
+    """A part of the service of which one method asks for more memory than there is."""
 
-    def __init__(self, learner: Any) -> None:
-        self._learner = learner
+    def __init__(self, whole: Any, method: str) -> None:
+        self._whole, self._method = whole, method
 
     def __getattr__(self, name: str) -> Any:
-        return getattr(self._learner, name)
+        return self._starve if name == self._method else getattr(self._whole, name)
 
-    def step(self, *args: Any, **options: Any) -> dict[str, float]:
+    def _starve(self, *args: Any, **options: Any) -> None:
         torch.empty(2**50)
         raise AssertionError("no machine has a petabyte")
 
 
+@pytest.mark.parametrize(("part", "method"), [("learner", "start_from"), ("learner", "step"), ("loader", "load")])
 def test_an_update_that_runs_out_of_memory_can_be_tried_again_and_says_what_to_change(
+    base_model: Path, tmp_path: Path, part: str, method: str
+) -> None:
+    with service(base_model, tmp_path / "starved") as starved, service(base_model, tmp_path / "plain") as plain:
+        whole = getattr(starved, part)
+        setattr(starved, part, Starving(whole, method))
+        remedies = r"ran out of memory.*weights are unchanged.*max_tokens.*keep_versions"
+        with pytest.raises(UnavailableError, match=remedies) as failure:
+            step(starved)
+        assert failure.value.retriable
+        assert starved.store.numbers() == [0]
+        assert starved.sampler.loaded() == (0,)
+        setattr(starved, part, whole)
+        assert step(starved) == step(plain)
+        assert starved.store.numbers() == [0, 1]
+
+
+@contextmanager
+def memory_no_larger_by(size: int) -> Iterator[None]:
+    """A machine on which this process can take no more than `size` bytes beside what it has."""
+    before = resource.getrlimit(resource.RLIMIT_AS)
+    taken = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+    resource.setrlimit(resource.RLIMIT_AS, (taken + size, before[1]))
+    try:
+        yield
+    finally:
+        resource.setrlimit(resource.RLIMIT_AS, before)
+
+
+def test_a_service_that_does_not_fit_the_memory_is_not_started_and_says_what_to_change(
     base_model: Path, tmp_path: Path
 ) -> None:
-    with service(base_model, tmp_path) as one:
-        learner, one.learner = one.learner, Starving(one.learner)  # type: ignore[assignment]
-        with pytest.raises(UnavailableError, match=r"ran out of memory.*weights are unchanged.*max_tokens") as failure:
-            step(one)
-        assert failure.value.retriable
-        assert one.store.numbers() == [0]
-        one.learner = learner
-        step(one)
-        assert one.store.numbers() == [0, 1]
+    remedies = r"131072 rows of 128 tokens.*ran out of memory.*max_tokens.*max_rows.*lora.*precision"
+    with memory_no_larger_by(2**30), pytest.raises(ConfigurationError, match=remedies):
+        TorchService(ServiceSettings("agent", base_model, tmp_path, options=ModelOptions(max_rows=2**17)))
+
+
+def test_weights_that_do_not_fit_the_memory_are_not_called_damaged(tmp_path: Path) -> None:
+    size = 2**32
+    header = json.dumps({"x": {"dtype": "F32", "shape": [size // 4], "data_offsets": [0, size]}}).encode()
+    with (tmp_path / "model.safetensors").open("wb") as file:  # a hole: it takes no space
+        file.write(len(header).to_bytes(8, "little") + header)
+        file.truncate(8 + len(header) + size)
+    with (
+        memory_no_larger_by(2**30),
+        pytest.raises(UnavailableError, match="reading ran out"),
+        memory_failures("reading"),
+    ):
+        read_weights(tmp_path, SMALL)
 
 
 def test_only_an_allocators_errors_are_taken_for_a_lack_of_memory() -> None:

@@ -89,12 +89,16 @@ def build_tokenizer(texts: Iterable[str], *, vocabulary: int = 384) -> PreTraine
 
 
 def load_tokenizer(directory: Path) -> Any:
-    """The tokenizer of a model directory; ConfigurationError if it has no chat template."""
+    """The tokenizer of a model directory; ConfigurationError if it has no chat template, or no token that ends."""
     tokenizer = AutoTokenizer.from_pretrained(str(directory), local_files_only=True)
     if not tokenizer.chat_template:
         raise ConfigurationError(
             f"the tokenizer of {directory} has no chat template, so chat requests cannot be rendered; "
             "add chat_template.jinja or use an instruct model"
+        )
+    if tokenizer.eos_token_id is None:
+        raise ConfigurationError(
+            f"the tokenizer of {directory} has no eos_token, so no answer would end; name it in tokenizer_config.json"
         )
     return tokenizer
 

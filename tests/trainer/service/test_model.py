@@ -1,3 +1,5 @@
+import json
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -132,4 +134,13 @@ def test_a_tokenizer_without_chat_template_is_refused(base_model: Path, tmp_path
     path = create_model(tmp_path / "bare", SMALL, tokenizer, seed=1)
     (path / "chat_template.jinja").unlink()
     with pytest.raises(ConfigurationError, match="no chat template"):
+        load_tokenizer(path)
+
+
+def test_a_tokenizer_without_a_token_that_ends_is_told(base_model: Path, tmp_path: Path) -> None:
+    path = tmp_path / "endless"
+    shutil.copytree(base_model, path)
+    told = json.loads((path / "tokenizer_config.json").read_text())
+    (path / "tokenizer_config.json").write_text(json.dumps({**told, "eos_token": None}))
+    with pytest.raises(ConfigurationError, match="no eos_token"):
         load_tokenizer(path)

@@ -8,7 +8,7 @@ from contextlib import aclosing
 from dataclasses import replace
 
 from rollbus.schemas.errors import ConfigurationError
-from rollbus.schemas.replays import ReplayManifest
+from rollbus.schemas.replays import ReplayConfig, ReplayManifest
 from rollbus.schemas.topics import REPLAYS, TOPICS
 from rollbus.streams.replay.manifest_kafka import read_manifests, write_manifest
 from rollbus.streams.replay.recorded_kafka import read_whole
@@ -24,10 +24,7 @@ async def prepare_topics(source: StreamSettings, own: StreamSettings, manifest: 
     Raises ConfigurationError for a name in use.
     """
     earlier = (await read_manifests(source)).get(manifest.name)
-    if earlier is not None and earlier.state != manifest.state:
-        raise ConfigurationError(
-            f"there is a replay {manifest.name!r} already; choose another name, or `rollbus replay delete` it"
-        )
+    refuse_taken(earlier, manifest)
     if earlier is None:
         await _refuse_foreign(source, own, manifest)
     if earlier is None or not _same_bytes(earlier, manifest):
@@ -35,6 +32,37 @@ async def prepare_topics(source: StreamSettings, own: StreamSettings, manifest: 
     created = await ensure_topics(own)
     await write_manifest(source, manifest)
     return created
+
+
+def refuse_taken(earlier: ReplayManifest | None, manifest: ReplayManifest) -> None:
+    """Raise ConfigurationError for a name in use: a replay that ended keeps it, and a shadow from one unlike it."""
+    if earlier is None:
+        return
+    if earlier.state != manifest.state:
+        raise ConfigurationError(
+            f"there is a replay {manifest.name!r} already; choose another name, or `rollbus replay delete` it"
+        )
+    if manifest.state == "following" and (told := _unlike(earlier, manifest)):
+        raise ConfigurationError(
+            f"there is a shadow {manifest.name!r} already that does something else ({told}); choose another name, or "
+            f"`rollbus replay delete {manifest.name}` first"
+        )
+
+
+def _unlike(earlier: ReplayManifest, manifest: ReplayManifest) -> str:
+    """Say what one shadow was told otherwise than the other; nothing where both were told the same."""
+    told = []
+    if earlier.stages != manifest.stages:
+        told.append(f"stages: {', '.join(earlier.stages)}, not {', '.join(manifest.stages)}")
+    if places := {_place(one) for one in {*earlier.overrides} ^ {*manifest.overrides}}:
+        told.append(f"another configuration of {', '.join(sorted(places))}")
+    if earlier.scores != manifest.scores:
+        told.append(f"scores: {earlier.scores}, not {manifest.scores}")
+    return "; ".join(told)
+
+
+def _place(config: ReplayConfig) -> str:
+    return f"{config.stage}.{config.run_id}" if config.run_id else config.stage
 
 
 async def _refuse_foreign(source: StreamSettings, own: StreamSettings, manifest: ReplayManifest) -> None:

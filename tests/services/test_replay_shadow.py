@@ -14,7 +14,7 @@ from rollbus.cli.stages import all_stages
 from rollbus.consumers.clickhouse import ask, migrate, run_query
 from rollbus.consumers.clickhouse.namespaces import delete_namespace
 from rollbus.schemas.codec import encode
-from rollbus.schemas.config import RewardConfig, ScoringConfig
+from rollbus.schemas.config import CurriculumConfig, RewardConfig, ScoringConfig
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.ids import trajectory_id
 from rollbus.schemas.topics import SCORES, STAGE_INPUTS, TOPICS
@@ -122,6 +122,24 @@ async def test_what_a_worker_does_not_have_is_not_promoted(kafka: str, namespace
     manifest = await replace(replay, follow=None, registry=registry).run()
     with pytest.raises(ConfigurationError, match=r"no function .mine"):
         await promote(stream, manifest, BUILT_IN, settings.runs)
+
+
+async def test_a_shadow_keeps_its_name_and_topics_from_one_with_another_curriculum(
+    kafka: str, namespace: str, tmp_path: Path
+) -> None:
+    settings, name = settings_of(write_settings(tmp_path, kafka, namespace)), namespace.strip(".")
+    stream = settings.stream_settings()
+    await ensure_topics(stream, all_stages(settings))
+    await send(stream, STAGE_INPUTS["scoring"].name, [(None, encode(make_tick(0)))])
+    stop = asyncio.Event()
+    stop.set()
+    shadow = shadow_of(settings, name, stop)
+    await shadow.run()
+    await send(shadow.replay_settings, SCORES.name, [(b"k", encode(make_score(episode_id="kept")))])
+    harness = CurriculumConfig(mode="harness")
+    with pytest.raises(ConfigurationError, match=r"another configuration of .*; choose another name"):
+        await shadow_of(settings, name, stop, new_scoring=None, new_curriculum=harness, scores="recorded").run()
+    assert "kept" in await until_scored(shadow.replay_settings, 1)
 
 
 def loaded(kafka: str, clickhouse: tuple[str, int], namespace: str, folder: Path) -> Settings:

@@ -1,0 +1,80 @@
+"""What a name in use protects: a complete replay from any other, a shadow from one that does something else."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from rollbus.schemas.config import (
+    AssemblyConfig,
+    CurriculumConfig,
+    GroupingConfig,
+    RewardConfig,
+    RunConfig,
+    ScoringConfig,
+)
+from rollbus.schemas.errors import ConfigurationError
+from rollbus.schemas.replays import ReplayManifest
+from rollbus.streams.replay.namespace_kafka import refuse_taken
+from rollbus.streams.replay.plan import ReplayPlan, chain_of
+from rollbus.streams.replay.range import Bound
+
+NEGATED = ScoringConfig(rewards=(RewardConfig(weight=-1.0),))
+HARNESS = CurriculumConfig(mode="harness")
+OF_RUNS = chain_of(("grouping", "curriculum"))
+
+
+def shadow(**changes: Any) -> ReplayManifest:
+    """What a shadow with another reward writes down, or with these changes to its plan."""
+    options: dict[str, Any] = {
+        "name": "gentle",
+        "start": Bound(at_end=True),
+        "end": Bound(at_end=True),
+        "stages": chain_of(("scoring", "grouping", "curriculum")),
+        "assembly": AssemblyConfig(),
+        "scoring": ScoringConfig(),
+        "runs": (RunConfig(),),
+        "new_scoring": NEGATED,
+        "scores": "computed",
+    }
+    plan = ReplayPlan(**(options | changes))
+    return ReplayManifest(name=plan.name, namespace=plan.namespace, source_namespace="rollbus.", state="following",
+                          stages=plan.stages, ranges=(), scores=plan.scores, overrides=plan.overrides(),
+                          started_at_ms=0)  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("changes", "says"),
+    [
+        ({"new_scoring": None, "new_curriculum": HARNESS, "stages": OF_RUNS, "scores": "recorded"},
+         "stages: scoring, grouping, group-scoring, curriculum, not grouping, group-scoring, curriculum"),
+        ({"new_scoring": None, "scores": "recorded"}, "configuration of scoring"),
+        ({"new_scoring": ScoringConfig(clip_low=0.0)}, "configuration of scoring"),
+        ({"new_curriculum": HARNESS}, r"configuration of curriculum\.main, group-scoring\.main, grouping\.main"),
+        ({"new_grouping": GroupingConfig(group_size=4)}, r"configuration of curriculum\.main"),
+        ({"scores": "anew"}, "scores: computed, not anew"),
+    ],
+)  # fmt: skip
+def test_a_shadows_name_is_refused_to_one_that_does_something_else(changes: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigurationError, match=rf"shadow 'gentle' already.*{says}.*`rollbus replay delete gentle`"):
+        refuse_taken(shadow(), shadow(**changes))
+
+
+def test_the_same_shadow_goes_on_or_starts_over_under_its_name() -> None:
+    again = replace(shadow(), started_at_ms=1, code_hash="other", version="2", configs={"assembly": "other"})
+    refuse_taken(shadow(), again)
+    anew = shadow(scores="anew")
+    refuse_taken(anew, anew)
+
+
+def test_a_replay_that_did_not_end_gives_way_to_any_other_of_its_name() -> None:
+    begun = replace(shadow(), state="started")
+    refuse_taken(begun, replace(begun, stages=("assembly",), overrides=()))
+    refuse_taken(None, begun)
+
+
+@pytest.mark.parametrize(("earlier", "now"), [("complete", "started"), ("complete", "following"),
+                                              ("following", "started"), ("started", "following")])  # fmt: skip
+def test_a_name_in_use_for_another_kind_of_replay_is_refused(earlier: Any, now: Any) -> None:
+    with pytest.raises(ConfigurationError, match=r"replay 'gentle' already; choose another name"):
+        refuse_taken(replace(shadow(), state=earlier), replace(shadow(), state=now))

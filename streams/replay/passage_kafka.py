@@ -1,8 +1,9 @@
 """A range on its way through a replay's chain: read here, or by lanes whose work is put in order here."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
 from dataclasses import dataclass, replace
+from typing import Self
 
 from rollbus.schemas.codec import decode
 from rollbus.schemas.control import Tick
@@ -21,6 +22,9 @@ from rollbus.streams.replay.source_kafka import KafkaSource, Progress, assign
 from rollbus.streams.replay.stages import first_stages
 from rollbus.streams.replay.writer_kafka import KafkaOutput
 
+Passed = tuple[Tick, Sequence[int], int]
+"""A tick, the partitions in which it stands, and how many rows were open elsewhere."""
+
 
 @dataclass(slots=True)
 class Watch:
@@ -30,6 +34,29 @@ class Watch:
     progress: Progress = lambda offsets, records, size: None
     """Called first with zeros, when reading begins."""
     stream_time: Callable[[int], None] = lambda ms: None
+
+
+@dataclass(slots=True)
+class Begun:
+    """From when on a range has all of its partitions: where they begin at offsets, each does at a time of its own."""
+
+    waiting: set[int]
+    """Partitions that begin behind the log's beginning and have had no tick yet."""
+    at_ms: int | None
+    """Stream time of the first tick that finds every partition begun; 0 where all begin with the log."""
+
+    @classmethod
+    def of(cls, ranges: Iterable[ReplayRange]) -> Self:
+        """Return what is known before the first record."""
+        cut = {one.partition for one in ranges if one.from_offset}
+        return cls(cut, None if cut else 0)
+
+    def tick(self, stream_time_ms: int, partitions: Iterable[int]) -> None:
+        """Take in a tick, and the partitions in which it stands."""
+        if self.waiting:
+            self.waiting.difference_update(partitions)
+            if not self.waiting:
+                self.at_ms = stream_time_ms
 
 
 @dataclass(slots=True)
@@ -44,13 +71,13 @@ class Passage:
     processes: int | None
     """None for as many as cores and memory allow."""
     first_ms: int | None = None
-    """The first stream time; 0 where the range begins with the log."""
+    """From when on every partition is in the range; 0 where it begins with the log, None where no tick tells."""
     open_rows: int = 0
     """Most rows that the states held at the end of a round."""
 
     async def go(self) -> Chain:
         """Read the range to its end; return the chain as it is there."""
-        self.first_ms = None if any(one.from_offset for one in self.ranges) else 0
+        begun = Begun.of(self.ranges)
         self.watch.begin(self.ranges)
         lanes, elsewhere = self._lanes(), Elsewhere()
         if lanes:
@@ -60,14 +87,15 @@ class Passage:
             self.connected.stack.push_async_callback(lane.stop)
             await lane.start()
         chain = await self.connected.chain(self.ranges, self.output, self.excluded, elsewhere.readers)
-        async for tick, rows in self._joined(chain, lanes, elsewhere) if lanes else self._alone(chain):
-            self.first_ms = tick.stream_time_ms if self.first_ms is None else self.first_ms
+        async for tick, at, rows in self._joined(chain, lanes, elsewhere) if lanes else self._alone(chain):
+            begun.tick(tick.stream_time_ms, at)
             self.watch.stream_time(tick.stream_time_ms)
             if self.connected.follow is not None:
                 await self.output.flush()
             if tick.number % LOOK_AT_ROWS == 0:
                 self.open_rows = max(self.open_rows, chain.open_rows() + rows)
         await chain.end()
+        self.first_ms = begun.at_ms
         self.open_rows = max(self.open_rows, chain.open_rows() + elsewhere.open_rows)
         return chain
 
@@ -81,7 +109,7 @@ class Passage:
         job = Job(connected.settings, plan, (), self.excluded, heads, registry, connected.version)
         return [LaneProcess(replace(job, ranges=part), self.watch.progress) for part in parts]
 
-    async def _alone(self, chain: Chain) -> AsyncIterator[tuple[Tick, int]]:
+    async def _alone(self, chain: Chain) -> AsyncIterator[Passed]:
         """Do everything here; yield each tick."""
         settings, stop = self.connected.settings, self.connected.follow
         consumer = await self.connected.stack.enter_async_context(reader(settings))
@@ -91,14 +119,12 @@ class Passage:
         async for each in merged(sources):
             if isinstance(each, Round):
                 await chain.round(each)
-                yield each.tick, 0
+                yield each.tick, [partition for partition, _ in each.at], 0
             else:
                 await chain.piece(each.partition, each.records)
 
-    async def _joined(
-        self, chain: Chain, lanes: Sequence[LaneProcess], elsewhere: Elsewhere
-    ) -> AsyncIterator[tuple[Tick, int]]:
-        """Put in order what lanes made; yield each tick, and how many rows were open there."""
+    async def _joined(self, chain: Chain, lanes: Sequence[LaneProcess], elsewhere: Elsewhere) -> AsyncIterator[Passed]:
+        """Put in order what lanes made; yield each tick."""
         for lane in lanes:
             await lane.ready()
         self.watch.progress(0, 0, 0)
@@ -111,4 +137,4 @@ class Passage:
             else:
                 tick = decode(each.data)
                 await chain.made_round(tick, each.data, [made for _, made in each.made])
-                yield tick, each.open_rows or 0
+                yield tick, [partition for partition, _ in each.made], each.open_rows or 0

@@ -290,6 +290,14 @@ async def test_ticks_and_times_bound_a_range_alike(settings: Settings) -> None:
     assert await read_manifests(settings.stream_settings()) == {}
 
 
+async def test_a_range_of_offsets_is_compared_from_where_each_partition_has_begun(settings: Settings) -> None:
+    ticks = await resolve(settings.stream_settings(), EPISODE_EVENTS, Bound(tick=5), Bound())
+    start = Bound(offsets=((0, ticks.ranges[0].from_offset + 1),))
+    for processes in (1, 2):
+        replay = replace(replay_of(settings, name_of(settings, "cut"), start=start), processes=processes)
+        assert (await replay.run(dry_run=True)).from_ms == make_tick(6).stream_time_ms
+
+
 async def test_a_range_without_records_is_refused(settings: Settings) -> None:
     beyond = (Bound(at_end=True), Bound(offset=99_999), Bound(tick=ROUNDS + 50), Bound(time_ms=2**43))
     for start, end in (*((start, Bound()) for start in beyond), (Bound(tick=6), Bound(tick=3))):

@@ -1,9 +1,13 @@
 """The ends of a range as a user writes them, and chains of stages."""
 
+from collections.abc import Sequence
+
 import pytest
 from aiokafka import TopicPartition
 
 from rollbus.schemas.errors import ConfigurationError
+from rollbus.schemas.replays import ReplayRange
+from rollbus.streams.replay.passage_kafka import Begun
 from rollbus.streams.replay.plan import CHAIN, chain_of, check_name
 from rollbus.streams.replay.range import Bound, parse_bound
 from rollbus.streams.replay.range_kafka import AssignedOnce, reader
@@ -66,3 +70,33 @@ async def test_a_reader_is_assigned_once_since_after_a_second_time_it_may_never_
         with pytest.raises(RuntimeError, match="take another reader"):
             consumer.assign([TopicPartition("a", 0), TopicPartition("a", 1)])
         assert consumer.assignment() == {TopicPartition("a", 0)}
+
+
+def at(partition: int, start: int, end: int = 2_000) -> ReplayRange:
+    return ReplayRange(topic="episode-events", partition=partition, from_offset=start, to_offset=end)
+
+
+def begun(ranges: Sequence[ReplayRange], *partitions: Sequence[int]) -> int | None:
+    """From when on a range is read whole whose ticks, one a second, stand in such partitions."""
+    found = Begun.of(ranges)
+    for number, those in enumerate(partitions):
+        found.tick(1_000 * number, those)
+    return found.at_ms
+
+
+def test_a_range_is_whole_from_the_tick_at_which_each_partition_that_was_cut_has_begun() -> None:
+    cut = (at(0, 1_200), at(1, 1_200))
+    assert begun(cut, (0, 1), (0, 1)) == 0
+    assert begun(cut, (1,), (1,), (0, 1), (0, 1)) == 2_000
+    assert begun((at(0, 1_200), at(1, 0)), (1,), (1,), (0, 1)) == 2_000
+    assert begun((at(0, 1_200), at(1, 0)), (1,), (0, 1)) == 1_000
+
+
+def test_a_range_that_begins_with_the_log_is_whole_from_the_beginning() -> None:
+    assert begun((at(0, 0), at(1, 0)), (0, 1)) == 0
+    assert begun((at(0, 0), at(1, 0))) == 0
+
+
+def test_a_partition_that_was_cut_behind_its_last_tick_never_begins() -> None:
+    assert begun((at(0, 900, 900), at(1, 1_200)), (1,), (1,)) is None
+    assert begun((at(0, 1_200),)) is None

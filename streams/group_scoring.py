@@ -31,8 +31,9 @@ from rollbus.streams.state import Table
 
 STAGE = "group-scoring"
 Question = tuple[GroupingConfig, Group]
-FindGroup = Callable[[str], Awaitable[Group | Drop | None]]
-"""Group id to the judged group in the run's log, or to the drop that says why there is none; None without either."""
+FindGroup = Callable[[Group, Sequence[RewardConfig]], Awaitable[Group | Drop | None]]
+"""A closed group and what is asked about it to the judged group in the run's log, or to the drop that says why there is
+none; None without either."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -168,7 +169,7 @@ class GroupScoringStage:
             return Verdict()
         config, group = question
         if self._recorded is not None:
-            return _as_recorded(await self._recorded(group.group_id), group, config.rewards)
+            return _as_recorded(await self._recorded(group, config.rewards), group, config.rewards)
         if self._payload is None:
             raise ConfigurationError(f"{self.name} was given no payload to fetch trajectories from")
         there = await self._payload.fetch([member.location for member in group.members])

@@ -3,8 +3,10 @@
 import asyncio
 from collections.abc import Sequence
 from contextlib import AsyncExitStack
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
+from rollbus.schemas.config import ScoringConfig
+from rollbus.schemas.control import ConfigApplied
 from rollbus.schemas.payload_kafka import KafkaPayload
 from rollbus.schemas.replays import ReplayRange
 from rollbus.schemas.topics import CLOSED_GROUPS, RUN_LOG, SCORES, STAGE_INPUTS, TRAJECTORIES, Topic
@@ -17,9 +19,17 @@ from rollbus.streams.replay.range import Bound
 from rollbus.streams.replay.range_kafka import LOOK_BYTES, reader, resolve
 from rollbus.streams.replay.reader import Reader
 from rollbus.streams.replay.recorded import Collector, Recorded
-from rollbus.streams.replay.recorded_kafka import RecordedScores, Teller, find_judged, read_outcomes, read_rewards
+from rollbus.streams.replay.recorded_kafka import (
+    RecordedScores,
+    Teller,
+    find_judged,
+    note_configuration,
+    read_outcomes,
+    read_rewards,
+    read_scoring_configs,
+)
 from rollbus.streams.replay.rounds import Round, merged
-from rollbus.streams.replay.scores import HeadedScoring, RecordedScoring, offline
+from rollbus.streams.replay.scores import ASKS_A_MODEL, HeadedScoring, RecordedScoring, offline
 from rollbus.streams.replay.source_kafka import KafkaSource, assign
 from rollbus.streams.replay.stages import judges, pure_stages
 from rollbus.streams.rewards.contract import Ask
@@ -42,6 +52,12 @@ class Connected:
     """Look through the trajectories for the configurations of scoring."""
     stack: AsyncExitStack
     version: str
+    scorings: dict[str, ScoringConfig] = field(init=False)
+    """The configurations of live's scores, by hash, as far as they are known."""
+
+    def __post_init__(self) -> None:
+        """Know the settings' own."""
+        self.scorings = {self.plan.scoring.config_hash(): self.plan.scoring}
 
     async def chain(
         self,
@@ -75,7 +91,7 @@ class Connected:
             source_namespace=settings.namespace,
             namespace=plan.namespace,
             recorded=recorded,
-            change=plan.change,
+            change=self._change,
             excluded=excluded,
             early=early,
             before_tick=read_on,
@@ -101,6 +117,11 @@ class Connected:
                 Teller(source, Collector(topic, first_tick=first_tick, change=plan.change, recorded=recorded))
             )
         return tellers
+
+    def _change(self, record: ConfigApplied) -> ConfigApplied | None:
+        """Take note of a configuration that live's scores to come will name; return what the replay uses instead."""
+        note_configuration(record, ScoringConfig, ("scoring",), self.scorings)
+        return self.plan.change(record)
 
     async def _first_partition(self, topic: Topic) -> KafkaSource:
         span = (await resolve(self.settings, topic, Bound(), Bound())).ranges[0]
@@ -132,7 +153,7 @@ class Connected:
     async def _judges(self, output: Output) -> list[AnyStage]:
         plan = self.plan
         if plan.scores != "anew":
-            judged = await find_judged(self.settings, plan.run_configs())
+            judged = await find_judged(self.settings, plan, self.registry)
             return judges(plan, registry=self.registry, ask=None, recorded=judged)
         kafka = KafkaPayload(self.settings.kafka, self.settings.namespace)
         self.stack.push_async_callback(kafka.close)
@@ -150,5 +171,7 @@ class Connected:
         scores = RecordedScores([KafkaSource(consumer, at, span, stop=self.follow) for span, at in places.items()])
         if plan.scores == "recorded":
             return RecordedScoring(HeadedScoring(config, keep_ms=keep_ms, registry=self.registry), scores.find)
-        registry = offline(self.registry, config.rewards, plan.scoring.rewards, scores.find)
+        if any(reward.type in ASKS_A_MODEL for reward in config.rewards):
+            self.scorings |= await read_scoring_configs(self.settings)
+        registry = offline(self.registry, config.rewards, self.scorings, scores.find)
         return HeadedScoring(config, keep_ms=keep_ms, registry=registry, retry_s=0)  # it asks nobody

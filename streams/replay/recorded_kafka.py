@@ -7,14 +7,15 @@ are decoded.
 
 from collections import OrderedDict, deque
 from collections.abc import AsyncGenerator, Container, Mapping, Sequence
-from contextlib import aclosing
-from typing import Any
+from contextlib import aclosing, suppress
+from typing import Any, TypeVar
 
 from aiokafka import TopicPartition
+from pydantic import ValidationError
 
 from rollbus.schemas.chunks import is_chunk
 from rollbus.schemas.codec import decode, record_name
-from rollbus.schemas.config import RunConfig
+from rollbus.schemas.config import Config, RewardConfig, RunConfig, ScoringConfig
 from rollbus.schemas.control import ConfigApplied, RunCommand, Tick
 from rollbus.schemas.drops import Drop
 from rollbus.schemas.errors import RecordError
@@ -23,22 +24,27 @@ from rollbus.schemas.groups import Group, StepOutcome
 from rollbus.schemas.joining import Joiner
 from rollbus.schemas.replays import ReplayRange
 from rollbus.schemas.steps import PolicyVersion
-from rollbus.schemas.topics import DROPS, EXCLUSIONS, RUN_LOG, Topic
+from rollbus.schemas.topics import DROPS, EXCLUSIONS, RUN_LOG, TRAJECTORIES, Topic
 from rollbus.schemas.trajectories import Location, Score
 from rollbus.streams.group_scoring import STAGE as GROUP_SCORING
 from rollbus.streams.group_scoring import FindGroup
 from rollbus.streams.output_kafka import partition_of
+from rollbus.streams.replay.plan import OF_A_RUN, ReplayPlan
 from rollbus.streams.replay.range_kafka import reader
 from rollbus.streams.replay.recorded import Collector, Outcomes
 from rollbus.streams.replay.rounds import Source
+from rollbus.streams.replay.scores import as_asked
 from rollbus.streams.replay.source_kafka import KafkaSource, assign
+from rollbus.streams.rewards.registry import Registry
 from rollbus.streams.settings import StreamSettings
 from rollbus.streams.stage import Incoming
 from rollbus.streams.topics import partitions_of
 
+C = TypeVar("C", bound=Config)
 TOLD_AGAIN = frozenset(each.__name__ for each in (Tick, ConfigApplied, PolicyVersion, RunCommand))
 ANSWERED = frozenset((Tick.__name__, StepOutcome.__name__))
-JUDGED = frozenset((Group.__name__, Drop.__name__))
+APPLIED = frozenset((ConfigApplied.__name__,))
+JUDGED = frozenset((Group.__name__, Drop.__name__)) | APPLIED
 REMEMBERED = 4_096
 """Scores kept after they were found, for a second component that asks for the same."""
 ScoreKey = tuple[str, int]
@@ -107,7 +113,7 @@ async def read_outcomes(settings: StreamSettings, first_tick: int | None) -> dic
     return outcomes.found
 
 
-async def nothing_judged(group_id: str) -> Group | Drop | None:
+async def nothing_judged(group: Group, rewards: Sequence[RewardConfig]) -> Group | Drop | None:
     """Know of no judged group."""
     return None
 
@@ -120,20 +126,39 @@ def note_judged(record: Any, runs: Container[str], found: dict[str, Group | Drop
         found.setdefault(record.unit_id, record)
 
 
-async def find_judged(settings: StreamSettings, runs: Sequence[RunConfig]) -> FindGroup:
+def note_configuration(record: Any, kind: type[C], stages: Container[str], found: dict[str, C]) -> None:
+    """Take note of a configuration that live applied to one of these stages, by its hash."""
+    if isinstance(record, ConfigApplied) and record.stage in stages:
+        with suppress(ValidationError):  # the stage refused it
+            found[record.config_hash] = kind.model_validate_json(record.content)
+
+
+async def read_scoring_configs(settings: StreamSettings) -> dict[str, ScoringConfig]:
+    """Return the configurations of scoring that are left in the log, by hash."""
+    found: dict[str, ScoringConfig] = {}
+    async with aclosing(read_whole(settings, TRAJECTORIES, 1)) as records:
+        async for raw in records:
+            note_configuration(_decoded(raw.value, APPLIED), ScoringConfig, ("scoring",), found)
+    return found
+
+
+async def find_judged(settings: StreamSettings, plan: ReplayPlan, registry: Registry) -> FindGroup:
     """Return what finds the groups that live has judged, for runs that have their groups judged."""
-    asked = {run.run_id for run in runs if run.grouping.rewards}
+    asked = {run.run_id for run in plan.run_configs() if run.grouping.rewards}
     if not asked:
         return nothing_judged
     found: dict[str, Group | Drop] = {}
+    live = {run.config_hash(): run for run in plan.runs}
     joiner: Joiner[None] = Joiner()
     for topic in (RUN_LOG, DROPS):
         async with aclosing(read_whole(settings, topic)) as records:
             async for raw in records:
-                note_judged(_decoded(_whole(joiner, raw.value), JUDGED), asked, found)
+                record = _decoded(_whole(joiner, raw.value), JUDGED)
+                note_judged(record, asked, found)
+                note_configuration(record, RunConfig, OF_A_RUN, live)
 
-    async def find(group_id: str) -> Group | Drop | None:
-        return found.get(group_id)
+    async def find(group: Group, rewards: Sequence[RewardConfig]) -> Group | Drop | None:
+        return as_asked(found.get(group.group_id), group, rewards, live, registry)
 
     return find
 

@@ -29,7 +29,7 @@ from rollbus.streams.replay.plan import ReplayPlan
 from rollbus.streams.replay.range import Bound
 from rollbus.streams.replay.range_kafka import ResolvedRange, refuse_empty, refuse_missing, resolve
 from rollbus.streams.replay.recorded_kafka import read_exclusions
-from rollbus.streams.replay.scores import OtherConfigurationError, offline
+from rollbus.streams.replay.scores import OtherConfigurationError, offline, refuse_other_questions
 from rollbus.streams.replay.writer_kafka import KafkaOutput, OtherRecordsError
 from rollbus.streams.rewards.contract import Ask
 from rollbus.streams.rewards.registry import Registry, group_reward_version, reward_version
@@ -183,9 +183,13 @@ class Replay:
         """Raise ConfigurationError for a reward that nobody registered, or that would ask a model uninvited."""
         plan, registry = self.plan, self.registry
         if plan.scores == "computed":
-            registry = offline(registry, plan.scoring_config.rewards, plan.scoring.rewards, nothing_scored)
+            registry = offline(
+                registry, plan.scoring_config.rewards, {plan.scoring.config_hash(): plan.scoring}, nothing_scored
+            )
         ScoringStage(plan.scoring_config, keep_ms=0, registry=registry)
         judged = "group-scoring" in plan.stages and any(run.grouping.rewards for run in plan.run_configs())
+        if judged and plan.scores != "anew":
+            refuse_other_questions(plan.runs, plan.run_configs())
         if dry_run and judged and plan.scores == "anew" and plan.stages[0] in ("alias", "assembly"):
             raise ConfigurationError(
                 "a reward over groups reads trajectories that the replay writes; leave out --dry-run or --score-anew"

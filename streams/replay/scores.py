@@ -4,26 +4,31 @@
 registry and gives one in which whatever would ask a model is answered from live's scores too, or refused.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from rollbus.schemas.config import RewardConfig, ScoringConfig
+from rollbus.schemas.config import RewardConfig, RunConfig, ScoringConfig
 from rollbus.schemas.control import ConfigApplied
+from rollbus.schemas.drops import Drop, DropReason
 from rollbus.schemas.errors import ConfigurationError
+from rollbus.schemas.groups import Group
 from rollbus.schemas.ids import canonical_json
 from rollbus.schemas.topics import TRAJECTORIES
 from rollbus.schemas.trajectories import RewardRevised, Score, Trajectory
+from rollbus.streams.group_scoring import STAGE as GROUP_SCORING
 from rollbus.streams.replay.made import Headed
 from rollbus.streams.replay.recorded import FindScore
 from rollbus.streams.rewards.contract import RewardContext, RewardFunction
-from rollbus.streams.rewards.registry import Registry
+from rollbus.streams.rewards.registry import Registry, group_reward_version
 from rollbus.streams.scoring import ScoringStage, ScoringState
 from rollbus.streams.scoring_answers import Answer
 from rollbus.streams.stage import Incoming, Outgoing
 
 ASKS_A_MODEL = frozenset({"judge", "judge_relative"})
 """Types of reward functions that ask another model."""
+Question = tuple[str, str, str]
+"""Type, name and options of a component."""
 
 
 class OtherConfigurationError(Exception):
@@ -112,13 +117,13 @@ def answers_of(score: Score) -> dict[str, Answer]:
 
 
 def offline(
-    registry: Registry, rewards: Sequence[RewardConfig], recorded: Sequence[RewardConfig], find: FindScore
+    registry: Registry, rewards: Sequence[RewardConfig], live: Mapping[str, ScoringConfig], find: FindScore
 ) -> Registry:
     """Return a registry that asks no model; raises ConfigurationError for a component that live never asked for.
 
-    `recorded` are the components of live's scores: only the same question has the same answer.
+    `live` are the configurations of live's scores, by hash: only the same question has the same answer.
     """
-    known = {_question(reward) for reward in recorded}
+    known = frozenset[Question]().union(*(questions(config.rewards) for config in live.values()))
     asking = [reward for reward in rewards if reward.type in ASKS_A_MODEL]
     unknown = [reward.name for reward in asking if _question(reward) not in known]
     if unknown:
@@ -126,20 +131,89 @@ def offline(
             f"reward {', '.join(unknown)} asks a model, and live's scores have no such component to take instead; "
             "replay with --score-anew to ask"
         )
+    found = dict(registry)
+    for kind in ASKS_A_MODEL & registry.keys():
+        found[kind] = _remembering(registry[kind], kind, live, find) if asking else refusing(registry[kind])
+    return found
+
+
+def _remembering(
+    function: RewardFunction, kind: str, live: Mapping[str, ScoringConfig], find: FindScore
+) -> RewardFunction:
+    """Return the function as one that says what it said to live, where live asked the same."""
 
     async def remembered(trajectory: Trajectory, context: RewardContext) -> float | None:
         score = await find(trajectory.group_hint, trajectory.trajectory_id, 0)
         if score is None or context.name not in score.components:
             raise LookupError(f"live's score has no component {context.name!r}; replay with --score-anew")
+        under = live.get(score.config_hash)
+        if under is None:
+            raise LookupError(
+                f"live's score was given under {score.config_hash}, a configuration of scoring that neither the "
+                "settings nor what is left of the log tells; replay with --score-anew"
+            )
+        asked = RewardConfig(type=kind, name=context.name, options=dict(context.options))
+        if _question(asked) not in questions(under.rewards):
+            raise LookupError(
+                f"live asked another question as {context.name!r}, under {score.config_hash}; replay with --score-anew"
+            )
         return score.components[context.name]
 
-    found = dict(registry)
-    for kind in ASKS_A_MODEL & registry.keys():
-        found[kind] = replace(registry[kind], call=remembered) if asking else refusing(registry[kind])
-    return found
+    return replace(function, call=remembered)
 
 
-def _question(reward: RewardConfig) -> tuple[str, str, str]:
+def as_asked(
+    judged: Group | Drop | None,
+    closed: Group,
+    rewards: Sequence[RewardConfig],
+    live: Mapping[str, RunConfig],
+    registry: Registry,
+) -> Group | Drop | None:
+    """Return a judged group where live asked the same about it, else a drop that says so.
+
+    `live` are the configurations of live's runs, by hash. A group may close under one and be judged under the next:
+    its reward version tells where nothing else is otherwise either.
+    """
+    if not isinstance(judged, Group):
+        return judged
+    if judged.reward_version == group_reward_version(registry, rewards, closed.reward_version):
+        return judged
+    under = live.get(judged.config_hash)
+    if under is None:
+        detail = "a configuration of the run that neither the settings nor what is left of its log tells"
+    elif questions(rewards) <= questions(under.grouping.rewards):
+        return judged
+    else:
+        detail = "which asked other questions about groups"
+    return Drop(
+        unit="group",
+        unit_id=judged.group_id,
+        reason=DropReason.SCORE_FAILED.value,
+        stage=GROUP_SCORING,
+        run_id=judged.run_id,
+        detail=f"live judged it under {judged.config_hash}, {detail}; replay with --score-anew",
+        dropped_at_ms=judged.closed_at_ms,
+    )
+
+
+def refuse_other_questions(recorded: Sequence[RunConfig], replayed: Sequence[RunConfig]) -> None:
+    """Raise ConfigurationError where a replay asks about a run's groups what live was not configured to ask."""
+    for live, again in zip(recorded, replayed, strict=True):
+        known = questions(live.grouping.rewards)
+        unknown = [reward.name for reward in again.grouping.rewards if not questions([reward]) <= known]
+        if unknown:
+            raise ConfigurationError(
+                f"reward {', '.join(unknown)} asks about the groups of run {live.run_id} what live did not ask; "
+                "replay with --score-anew to ask"
+            )
+
+
+def questions(rewards: Iterable[RewardConfig]) -> frozenset[Question]:
+    """Return what components ask."""
+    return frozenset(map(_question, rewards))
+
+
+def _question(reward: RewardConfig) -> Question:
     """Return what two components share that ask the same: all but weights and patience."""
     return reward.type, reward.name, canonical_json(reward.options)
 

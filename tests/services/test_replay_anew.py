@@ -1,20 +1,31 @@
-"""Groups judged anew on a real broker: what is asked about is fetched from where the replay has just written it."""
+"""What a judge says in a replay, on a real broker.
+
+Of groups anew: it is asked about trajectories fetched from where the replay has just written them. Of a trajectory: what
+it said to live, where it was asked the same.
+"""
 
 from collections.abc import Sequence
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rollbus.schemas.config import RewardConfig, RunConfig
+from rollbus.cli.stages import all_stages
+from rollbus.schemas.codec import encode
+from rollbus.schemas.config import RewardConfig, RunConfig, ScoringConfig
 from rollbus.schemas.groups import Group
-from rollbus.schemas.trajectories import Trajectory
+from rollbus.schemas.topics import SCORES, TRAJECTORIES
+from rollbus.schemas.trajectories import Score, Trajectory
 from rollbus.settings import Settings
 from rollbus.streams.replay.run_kafka import Replay
 from rollbus.streams.rewards.contract import RewardContext, RewardFunction
 from rollbus.streams.rewards.registry import BUILT_IN
-from tests.services.replay_live import records
-from tests.services.test_replay_kafka import name_of, replay_of, settings
+from rollbus.streams.topics_kafka import ensure_topics
+from tests.builders import make_config, make_score, make_tick, make_trajectory
+from tests.services.replay_live import records, settings_of, write_settings
+from tests.services.stream_fixtures import send
+from tests.services.test_replay_kafka import name_of, replay_of, send_everywhere, send_to_all, settings
 
 pytestmark = pytest.mark.services
 __all__ = ["settings"]
@@ -60,3 +71,32 @@ async def test_a_dry_run_from_recorded_scores_judges_what_stands_in_their_own_na
         stage: digests[stage] for stage in ("grouping.main", "group-scoring.main")
     }
     assert again.records["run-log"] > 0
+
+
+async def test_a_judge_s_answer_is_taken_only_from_scores_that_asked_the_same(
+    kafka: str, namespace: str, tmp_path: Path
+) -> None:
+    settings = settings_of(write_settings(tmp_path, kafka, namespace))
+    stream = settings.stream_settings()
+    await ensure_topics(stream, all_stages(settings))
+    now = RewardConfig(type="judge", name="quality", options={"rubric": "Is it kind?"})
+    before = now.model_copy(update={"options": {"rubric": "Is it right?"}})
+    configs = [ScoringConfig(rewards=(each,)) for each in (before, now.model_copy(update={"weight": 2.0}), now)]
+    for number, config in enumerate(configs):
+        trajectory = make_trajectory(f"e{number}")
+        score = make_score(trajectory.trajectory_id, 0.5, episode_id=f"e{number}", components={"quality": 0.5},
+                           config_hash=config.config_hash())  # fmt: skip
+        if number < 2:  # the last is the settings' own
+            await send_to_all(stream, TRAJECTORIES, data=encode(make_config("scoring", config)))
+        key = trajectory.group_hint.encode()
+        await send(stream, TRAJECTORIES.name, [(key, encode(trajectory))])
+        await send(stream, SCORES.name, [(key, encode(score))])
+    await send_everywhere(stream, encode(make_tick(0)))
+    scoring, name = ScoringConfig(rewards=(now,), clip_high=0.4), name_of(settings, "judged")
+    replay = replay_of(settings, name, scoring=configs[-1], new_scoring=scoring, stages=("scoring",))
+    await replay.run()
+    scores = [each for each in await records(replay.replay_settings, "scores") if isinstance(each, Score)]
+    found = {each.episode_id: each for each in scores}
+    assert (found["e1"].value, found["e2"].value) == (0.4, 0.4)
+    assert found["e0"].outcome == "failed"
+    assert "--score-anew" in (found["e0"].error or "")

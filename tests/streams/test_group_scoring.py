@@ -258,8 +258,8 @@ async def test_a_replay_reads_the_verdicts_and_asks_nobody() -> None:
     await pour(live)
     judged = {group.group_id: group for group in groups_of(live)}
 
-    async def recorded(group_id: str) -> Group | None:
-        return judged.get(group_id)
+    async def recorded(group: Group, rewards: Sequence[RewardConfig]) -> Group | None:
+        return judged.get(group.group_id)
 
     again = flow_of(RUN, recorded=recorded, payload=None)
     await pour(again)

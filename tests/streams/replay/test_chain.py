@@ -50,8 +50,8 @@ def stages_of(past: Past, *kinds: str) -> list[AnyStage]:
         for each in past.broker.committed(topic):
             note_judged(each.record, [run.run_id for run in past.runs], judged)
 
-    async def find(group_id: str) -> Any:
-        return judged.get(group_id)
+    async def find(group: Any, rewards: Any) -> Any:
+        return judged.get(group.group_id)
 
     for kind in ("grouping", "group-scoring", "curriculum"):
         for run in past.runs:

@@ -1,0 +1,114 @@
+"""What live's scores answer in a replay: the question that was asked under the configuration they name, no other."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from rollbus.schemas.config import GroupingConfig, RewardConfig, RunConfig, ScoringConfig
+from rollbus.schemas.errors import ConfigurationError
+from rollbus.schemas.trajectories import Score
+from rollbus.streams.replay.scores import as_asked, offline, refuse_other_questions
+from rollbus.streams.rewards.contract import RewardContext
+from rollbus.streams.rewards.registry import BUILT_IN, group_reward_version
+from tests.builders import make_group, make_score, make_trajectory
+
+
+def judged_by(rubric: str, **fields: Any) -> ScoringConfig:
+    judge = RewardConfig(type="judge", name="quality", options={"rubric": rubric}, **fields)
+    return ScoringConfig(rewards=(judge,))
+
+
+A, B = judged_by("Is it right?"), judged_by("Is it kind?")
+
+
+async def remembered(asked: ScoringConfig, given: Score | None, *known: ScoringConfig) -> Any:
+    """What a replay under `asked` takes for the judge's answer, with these configurations of live at hand."""
+
+    async def find(hint: str, trajectory_id: str, revision: int) -> Score | None:
+        return given
+
+    live = {each.config_hash(): each for each in known}
+    registry = offline(BUILT_IN, asked.rewards, live, find)
+    call: Any = registry["judge"].call
+    return await call(make_trajectory(), RewardContext("quality", asked.rewards[0].options, None))
+
+
+def scored_under(config: ScoringConfig) -> Score:
+    return make_score(value=0.5, components={"quality": 0.5}, config_hash=config.config_hash())
+
+
+async def test_a_judge_s_answer_is_taken_from_a_score_that_asked_the_same() -> None:
+    assert await remembered(B, scored_under(B), B) == 0.5
+
+
+async def test_a_judge_s_answer_to_another_question_is_not_taken() -> None:
+    with pytest.raises(LookupError, match=r"another question.*--score-anew"):
+        await remembered(B, scored_under(A), A, B)
+
+
+async def test_a_score_of_a_configuration_that_nothing_tells_answers_nothing() -> None:
+    with pytest.raises(LookupError, match=rf"{A.config_hash()}.*--score-anew"):
+        await remembered(B, scored_under(A), B)
+
+
+async def test_weights_and_patience_make_no_other_question() -> None:
+    before = judged_by("Is it kind?", weight=3.0, attempts=1)
+    assert await remembered(B, scored_under(before), before) == 0.5
+
+
+async def test_without_a_score_or_its_component_there_is_no_answer() -> None:
+    for given in (None, make_score(config_hash=B.config_hash())):
+        with pytest.raises(LookupError, match="--score-anew"):
+            await remembered(B, given, B)
+
+
+async def test_a_question_that_no_configuration_of_live_has_is_refused_at_the_start() -> None:
+    with pytest.raises(ConfigurationError, match="--score-anew"):
+        await remembered(B, None, A)
+
+
+# Groups
+
+
+def run_of(rubric: str, **fields: Any) -> RunConfig:
+    ranking = RewardConfig(type="judge_relative", name="ranking", options={"rubric": rubric}, **fields)
+    return RunConfig(grouping=GroupingConfig(rewards=(ranking,)))
+
+
+RANKED, RANKED_OTHERWISE = run_of("Which is right?"), run_of("Which is kind?")
+
+
+def judged_under(run: RunConfig, version: str = "scored") -> Any:
+    """A group that live judged, of a score's version."""
+    group = make_group("g1")
+    judged = group_reward_version(BUILT_IN, run.grouping.rewards, version)
+    return replace(group, reward_version=judged, config_hash=run.config_hash())
+
+
+def group_found(asked: RunConfig, judged: Any, *live: RunConfig, version: str = "scored") -> Any:
+    """What a replay under `asked` takes for a group's verdict."""
+    closed = replace(judged, reward_version=version)
+    return as_asked(judged, closed, asked.grouping.rewards, {run.config_hash(): run for run in live}, BUILT_IN)
+
+
+def test_a_group_s_verdict_is_taken_where_live_asked_the_same() -> None:
+    judged = judged_under(RANKED)
+    assert group_found(RANKED, judged, RANKED, version="scored otherwise") is judged
+    assert group_found(run_of("Which is right?", weight=0.5), judged, RANKED) is judged
+    assert group_found(RANKED, judged) is judged  # its reward version says so
+
+
+def test_a_group_s_verdict_on_another_question_is_not_taken() -> None:
+    found = group_found(RANKED_OTHERWISE, judged_under(RANKED), RANKED, RANKED_OTHERWISE)
+    assert (found.reason, found.unit_id) == ("score_failed", "g1")
+    assert "--score-anew" in found.detail
+    assert "--score-anew" in group_found(RANKED_OTHERWISE, judged_under(RANKED), RANKED_OTHERWISE).detail
+
+
+def test_a_replay_that_asks_otherwise_about_groups_than_live_was_told_to_is_refused() -> None:
+    refuse_other_questions([RANKED], [RANKED])
+    refuse_other_questions([RANKED], [RunConfig()])
+    for live in (RANKED_OTHERWISE, RunConfig()):
+        with pytest.raises(ConfigurationError, match=r"ranking .* run main .*--score-anew"):
+            refuse_other_questions([live], [RANKED])

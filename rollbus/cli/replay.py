@@ -240,32 +240,35 @@ def _compare(settings: "Settings", one: str, other: str) -> None:
 @click.option("--clickhouse/--no-clickhouse", default=True, show_default=True, help="Delete its rows there too.")
 @with_settings
 def delete(settings: "Settings", name: str, clickhouse: bool) -> None:
-    """Delete a replay's topics and its rows in ClickHouse; its manifest stays in the log as deleted."""
+    """Delete a replay's topics and its rows in ClickHouse; its manifest stays in the log as deleted.
+
+    Given again it finishes a deletion that was cut short.
+    """
     from rollbus.streams.replay.lease_kafka import working_on
-    from rollbus.streams.replay.manifest_kafka import known_manifest
-    from rollbus.streams.replay.namespace_kafka import delete_replay
+    from rollbus.streams.replay.namespace_kafka import delete_named
+    from rollbus.streams.replay.plan import check_name, namespace_of
     from rollbus.streams.replay.run_kafka import wall_clock_ms
 
-    async def run_it() -> "tuple[ReplayManifest, list[str]]":
-        manifest = await known_manifest(stream, name)
-        async with working_on(stream, name):
-            return manifest, await delete_replay(stream, manifest, now_ms=wall_clock_ms())
-
+    check_name(name)
     needs_topic(settings, "replays")
     stream = settings.stream_settings()
-    manifest, topics = asyncio.run(run_it())
-    click.echo(f"deleted replay {name!r}: {len(topics)} topics")
+
+    async def run_it() -> list[str]:
+        async with working_on(stream, name):
+            return await delete_named(stream, name, now_ms=wall_clock_ms())
+
+    click.echo(f"deleted replay {name!r}: {len(asyncio.run(run_it()))} topics")
     if clickhouse:
-        click.echo(_delete_rows(settings, manifest))
+        click.echo(_delete_rows(settings, namespace_of(name)))
 
 
-def _delete_rows(settings: "Settings", manifest: "ReplayManifest") -> str:
+def _delete_rows(settings: "Settings", namespace: str) -> str:
     """Delete a replay's rows in ClickHouse, and say so, or that they stay."""
     from rollbus.consumers.clickhouse.namespaces import delete_namespace
     from rollbus.schemas.errors import ServiceError
 
     try:
-        rows = delete_namespace(settings.clickhouse, manifest.namespace)
+        rows = delete_namespace(settings.clickhouse, namespace)
     except ServiceError as error:
         return f"rows that were loaded into ClickHouse stay, until a replay of this name is loaded: {error}"
     return f"{rows:,} rows deleted in ClickHouse"

@@ -10,7 +10,8 @@ from dataclasses import replace
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.replays import ReplayConfig, ReplayManifest
 from rollbus.schemas.topics import REPLAYS, TOPICS
-from rollbus.streams.replay.manifest_kafka import read_manifests, write_manifest
+from rollbus.streams.replay.manifest_kafka import known_manifest, read_manifests, write_manifest
+from rollbus.streams.replay.plan import namespace_of
 from rollbus.streams.replay.recorded_kafka import read_whole
 from rollbus.streams.replay.writer_kafka import Written, add_value, end_offsets, values_hash
 from rollbus.streams.settings import StreamSettings
@@ -26,7 +27,7 @@ async def prepare_topics(source: StreamSettings, own: StreamSettings, manifest: 
     earlier = (await read_manifests(source)).get(manifest.name)
     refuse_taken(earlier, manifest)
     if earlier is None:
-        await _refuse_foreign(source, own, manifest)
+        await _refuse_foreign(source, own, manifest.name, "choose another name")
     if earlier is None or not _same_bytes(earlier, manifest):
         await forget_topics(own)
     created = await ensure_topics(own)
@@ -65,20 +66,20 @@ def _place(config: ReplayConfig) -> str:
     return f"{config.stage}.{config.run_id}" if config.run_id else config.stage
 
 
-async def _refuse_foreign(source: StreamSettings, own: StreamSettings, manifest: ReplayManifest) -> None:
+async def _refuse_foreign(source: StreamSettings, own: StreamSettings, name: str, remedy: str) -> None:
     """Raise ConfigurationError where the topics belong to a replay of another namespace's log.
 
     They may stand there without any: what began them was killed before it had said so.
     """
-    names = await topics_on_broker(own)
-    if not any(name.startswith(own.namespace) for name in names):
+    topics = await topics_on_broker(own)
+    if not any(topic.startswith(own.namespace) for topic in topics):
         return
-    for name in sorted(names - {REPLAYS.full_name(source.namespace), REPLAYS.full_name(own.namespace)}):
-        if name.endswith(REPLAYS.name):
-            other = source.model_copy(update={"namespace": name.removesuffix(REPLAYS.name)})
-            if manifest.name in await read_manifests(other):
+    for topic in sorted(topics - {REPLAYS.full_name(source.namespace), REPLAYS.full_name(own.namespace)}):
+        if topic.endswith(REPLAYS.name):
+            other = source.model_copy(update={"namespace": topic.removesuffix(REPLAYS.name)})
+            if name in await read_manifests(other):
                 raise ConfigurationError(
-                    f"{own.namespace}* is a replay of another log, that of {other.namespace}; choose another name"
+                    f"{own.namespace}* is a replay of another log, that of {other.namespace}; {remedy}"
                 )
 
 
@@ -91,6 +92,19 @@ async def delete_replay(source: StreamSettings, manifest: ReplayManifest, *, now
     """Say that a replay is deleted, then delete its topics; return their names."""
     await write_manifest(source, replace(manifest, state="deleted", finished_at_ms=now_ms))
     return await forget_topics(source.model_copy(update={"namespace": manifest.namespace}))
+
+
+async def delete_named(source: StreamSettings, name: str, *, now_ms: int) -> list[str]:
+    """Delete a replay, or what is left of one whose deletion or start was cut short; return the topics' names.
+
+    Raises ConfigurationError where there is neither, or the topics are those of another log's replay.
+    """
+    if name not in await read_manifests(source):
+        own = source.model_copy(update={"namespace": namespace_of(name)})
+        await _refuse_foreign(source, own, name, "delete it there")
+        if left := await forget_topics(own):
+            return left
+    return await delete_replay(source, await known_manifest(source, name), now_ms=now_ms)
 
 
 async def read_written(own: StreamSettings, created: Collection[str]) -> dict[tuple[str, int], Written]:

@@ -187,8 +187,14 @@ class Replay:
                 registry, plan.scoring_config.rewards, {plan.scoring.config_hash(): plan.scoring}, nothing_scored
             )
         ScoringStage(plan.scoring_config, keep_ms=0, registry=registry)
-        judged = "group-scoring" in plan.stages and any(run.grouping.rewards for run in plan.run_configs())
+        runs = [run.run_id for run in plan.run_configs() if run.grouping.rewards]
+        judged = "group-scoring" in plan.stages and bool(runs)
         if judged and plan.scores != "anew":
+            if self.follow is not None:
+                raise ConfigurationError(
+                    f"the groups of run {', '.join(runs)} are judged, and a shadow comes to them before live's "
+                    "verdicts are written; shadow with --score-anew to ask, or take rewards out of its --grouping"
+                )
             refuse_other_questions(plan.runs, plan.run_configs())
         if dry_run and judged and plan.scores == "anew" and plan.stages[0] in ("alias", "assembly"):
             raise ConfigurationError(

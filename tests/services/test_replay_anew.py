@@ -1,7 +1,7 @@
 """What a judge says in a replay, on a real broker.
 
-Of groups anew: it is asked about trajectories fetched from where the replay has just written them. Of a trajectory: what
-it said to live, where it was asked the same.
+Of groups anew: it is asked about trajectories fetched from where the replay has just written them. Of a trajectory:
+what it said to live, where it was asked the same.
 """
 
 from collections.abc import Sequence

@@ -1,16 +1,21 @@
 """What live's scores answer in a replay: the question that was asked under the configuration they name, no other."""
 
+import asyncio
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
-from rollbus.schemas.config import GroupingConfig, RewardConfig, RunConfig, ScoringConfig
+from rollbus.schemas.config import AssemblyConfig, GroupingConfig, RewardConfig, RunConfig, ScoringConfig
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.trajectories import Score
+from rollbus.streams.replay.plan import CHAIN, ReplayPlan
+from rollbus.streams.replay.range import Bound
+from rollbus.streams.replay.run_kafka import Replay
 from rollbus.streams.replay.scores import as_asked, offline, refuse_other_questions
 from rollbus.streams.rewards.contract import RewardContext
 from rollbus.streams.rewards.registry import BUILT_IN, group_reward_version
+from rollbus.streams.settings import StreamSettings
 from tests.builders import make_group, make_score, make_trajectory
 
 
@@ -112,3 +117,23 @@ def test_a_replay_that_asks_otherwise_about_groups_than_live_was_told_to_is_refu
     for live in (RANKED_OTHERWISE, RunConfig()):
         with pytest.raises(ConfigurationError, match=r"ranking .* run main .*--score-anew"):
             refuse_other_questions([live], [RANKED])
+
+
+# Refused before anything is read or written
+
+
+async def started(again: RunConfig, scores: Any = "recorded", **options: Any) -> None:
+    """Begin a replay, with groups as `again` has them, of a run that is configured as RANKED."""
+    plan = ReplayPlan("r", Bound(), Bound(), CHAIN[2:], AssemblyConfig(), ScoringConfig(), (RANKED,), scores=scores,
+                      new_grouping=again.grouping)  # fmt: skip
+    await Replay(StreamSettings(), plan, BUILT_IN, **options).run(dry_run=True)
+
+
+async def test_a_replay_that_asks_otherwise_about_groups_ends_before_it_reads() -> None:
+    with pytest.raises(ConfigurationError, match=r"ranking .*--score-anew"):
+        await started(RANKED_OTHERWISE)
+
+
+async def test_a_shadow_of_judged_groups_asks_itself_or_does_not_begin() -> None:
+    with pytest.raises(ConfigurationError, match=r"run main .*--score-anew"):
+        await started(RANKED, follow=asyncio.Event())

@@ -20,7 +20,7 @@ from torch import Tensor
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.trainer.backends.model_settings import ModelOptions
 from rollbus.trainer.service.art_plan import StepPlan
-from rollbus.trainer.service.base_version import check_same_base, write_base_version
+from rollbus.trainer.service.base_version import check_same_base, check_same_weights, write_base_version
 from rollbus.trainer.service.checkpoint import save_checkpoint
 from rollbus.trainer.service.endpoint import ServedModel, build_app
 from rollbus.trainer.service.http_server import EndpointServer
@@ -77,6 +77,8 @@ class TorchService:
         self.store = self.open_store(settings)
         if numbers := self.store.numbers():
             check_same_base(self.store.path(numbers[-1]), settings.base_model)
+            if options.lora is not None:
+                check_same_weights(self.store.provenance(BASE_VERSION), settings.base_model)
         else:
             write_base_version(self.store.path(BASE_VERSION), self.loader, settings.base_model)
         self.sampler = Sampler(

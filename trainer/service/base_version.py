@@ -2,13 +2,19 @@
 
 from __future__ import annotations
 
+import hashlib
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from rollbus.schemas.errors import ConfigurationError
-from rollbus.trainer.service.checkpoint import save_checkpoint
+from rollbus.trainer.service.checkpoint import save_checkpoint, weight_files
 from rollbus.trainer.service.loading import ModelLoader
 from rollbus.trainer.service.master_weights import MasterWeights
 from rollbus.trainer.service.retention import BASE_VERSION
+
+BASE_WEIGHTS = "base_weights"
+"""In version 0's provenance: size and SHA-256 of each file of the base model's weights, by name."""
 
 
 def write_base_version(directory: Path, loader: ModelLoader, base_model: Path) -> None:
@@ -24,7 +30,12 @@ def write_base_version(directory: Path, loader: ModelLoader, base_model: Path) -
         base=base_model,
         masters=masters.named,
         lora=loader.lora,
-        provenance={"version": BASE_VERSION, "parent": None, "base_model": base_model.name},
+        provenance={
+            "version": BASE_VERSION,
+            "parent": None,
+            "base_model": base_model.name,
+            BASE_WEIGHTS: {name: _note(base_model / name) for name in weight_files(base_model)},
+        },
     )
 
 
@@ -32,7 +43,40 @@ def check_same_base(checkpoint: Path, base_model: Path) -> None:
     """ConfigurationError where the checkpoint is of another base model: its tokens would mean other texts."""
     for name in ("config.json", "tokenizer.json"):
         if (checkpoint / name).read_bytes() != (base_model / name).read_bytes():
-            raise ConfigurationError(
-                f"{name} of base model {base_model} is not that of checkpoint {checkpoint}; put the base model back "
-                "that this run began with, or give `art_server: directory:` another folder"
-            )
+            raise _another_base(name, base_model, f"checkpoint {checkpoint}")
+
+
+def check_same_weights(base_version: Mapping[str, Any], base_model: Path) -> None:
+    """ConfigurationError where the base model's weights are not those that version 0 noted: adapters belong to those.
+
+    A version 0 made before weights were noted is taken at its word.
+    """
+    noted = base_version.get(BASE_WEIGHTS)
+    if noted is None:
+        return
+    for name in sorted({*noted, *weight_files(base_model)}):
+        if not _is_as_noted(base_model / name, noted.get(name)):
+            raise _another_base(name, base_model, f"version {BASE_VERSION}, beside which these adapters were trained")
+
+
+def _note(file: Path) -> dict[str, Any]:
+    return {"bytes": file.stat().st_size, "sha256": _digest(file)}
+
+
+def _is_as_noted(file: Path, noted: Mapping[str, Any] | None) -> bool:
+    """Sizes first: where they differ nothing has to be read."""
+    if noted is None or not file.exists():
+        return False
+    return bool(file.stat().st_size == noted["bytes"] and _digest(file) == noted["sha256"])
+
+
+def _digest(file: Path) -> str:
+    with file.open("rb") as opened:
+        return hashlib.file_digest(opened, "sha256").hexdigest()  # in blocks
+
+
+def _another_base(name: str, base_model: Path, expected: str) -> ConfigurationError:
+    return ConfigurationError(
+        f"{name} of base model {base_model} is not that of {expected}; put the base model back "
+        "that this run began with, or give `art_server: directory:` another folder"
+    )

@@ -126,15 +126,23 @@ def load_weights(directory: Path, model: nn.Module, config: ModelConfig) -> None
         raise ConfigurationError(f"the weights in {directory} do not fit the model's config.json: {error}") from error
 
 
+def weight_files(directory: Path) -> list[str]:
+    """Names of the files that hold the weights: what the index says, or the only one; whether they exist or not."""
+    index = directory / INDEX
+    try:
+        return sorted(set(json.loads(index.read_bytes())["weight_map"].values())) if index.exists() else [WEIGHTS]
+    except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
+        raise ConfigurationError(f"the weights in {directory} cannot be read: {INDEX} is damaged: {error!r}") from error
+
+
 def read_weights(directory: Path, config: ModelConfig) -> dict[str, Tensor]:
     """All weights, under the names of `build_model`, from one file or several.
 
     ConfigurationError where they cannot be read; a lack of memory is no fault of theirs and is raised as it came.
     """
-    index = directory / INDEX
+    files = weight_files(directory)
     try:
-        files = {WEIGHTS} if not index.exists() else set(json.loads(index.read_bytes())["weight_map"].values())
-        weights = {name: weight for file in sorted(files) for name, weight in load_file(directory / file).items()}
+        weights = {name: weight for file in files for name, weight in load_file(directory / file).items()}
         return from_hf_weights(weights, config)
     except FileNotFoundError as error:
         raise ConfigurationError(f"no weights at {error.filename or directory}") from error

@@ -1,5 +1,6 @@
 """The service around sampler and learner: what is announced is loaded, and what is wrong says what to do."""
 
+import hashlib
 import json
 import resource
 import shutil
@@ -94,6 +95,50 @@ def test_another_base_model_under_old_checkpoints_is_refused(base_model: Path, t
     (retokenized / "tokenizer.json").write_text((base_model / "tokenizer.json").read_text() + " ")
     with pytest.raises(ConfigurationError, match=r"tokenizer\.json of base model"):
         TorchService(ServiceSettings("agent", retokenized, tmp_path / "data", options=OPTIONS))
+
+
+ADAPTERS = replace(OPTIONS, lora=LoraConfig(rank=2))
+
+
+def start(base_model: Path, folder: Path, options: ModelOptions = ADAPTERS) -> None:
+    with service(base_model, folder, options):
+        pass
+
+
+@pytest.fixture
+def other_weights(tmp_path: Path, tokenizer: Any) -> Path:
+    """A base model with the files of `base_model` but for its weights."""
+    return create_model(tmp_path / "other", SMALL, tokenizer, seed=8)
+
+
+def test_adapters_do_not_go_on_beside_other_weights_of_the_same_shape(
+    base_model: Path, tmp_path: Path, other_weights: Path
+) -> None:
+    start(base_model, tmp_path / "data")
+    start(base_model, tmp_path / "data")
+    with pytest.raises(ConfigurationError, match=r"model\.safetensors of base model .*other.*put the base model back"):
+        start(other_weights, tmp_path / "data")
+    (other_weights / "model.safetensors").unlink()
+    with pytest.raises(ConfigurationError, match=r"model\.safetensors of base model .*other.*put the base model back"):
+        start(other_weights, tmp_path / "data")
+
+
+def test_checkpoints_of_all_parameters_go_on_whatever_weights_the_base_model_has_by_now(
+    base_model: Path, tmp_path: Path, other_weights: Path
+) -> None:
+    start(base_model, tmp_path / "data", OPTIONS)
+    start(other_weights, tmp_path / "data", OPTIONS)
+
+
+def test_adapters_from_before_base_weights_were_noted_go_on(base_model: Path, tmp_path: Path) -> None:
+    start(base_model, tmp_path / "data")
+    noted = tmp_path / "data" / "checkpoints" / "0000" / "rollbus.json"
+    provenance = json.loads(noted.read_bytes())
+    file = provenance.pop("base_weights")["model.safetensors"]
+    content = (base_model / "model.safetensors").read_bytes()
+    assert file == {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
+    noted.write_text(json.dumps(provenance))
+    start(base_model, tmp_path / "data")
 
 
 def test_a_base_model_that_is_not_there_is_named_with_what_to_do(tmp_path: Path) -> None:

@@ -365,7 +365,7 @@ class BytesTokenizer:
 def test_streaming_holds_back_a_stop_string_of_characters_that_are_several_tokens(
     text: str, stop: str, answer: str
 ) -> None:
-    wanted = CompletionRequest(model="agent", prompt="choose", stream=True, stop=stop)
+    wanted = CompletionRequest(model="agent", prompt="choose", stream=True, stop=(stop,))
     stream = _ChoiceStream(wanted, BytesTokenizer(), "answer", 0)
     token_ids = tuple(text.encode())
     shown = [change["text"] for each in token_ids for change in stream.add(Sampled(each, -0.5, ()))]

@@ -1,6 +1,6 @@
 """Two namespaces read for a comparison: replays of one log, or a replay and what live made of the same range."""
 
-from collections.abc import AsyncGenerator, Iterable, Mapping
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
 from contextlib import aclosing
 from dataclasses import replace
 from datetime import UTC, datetime
@@ -16,7 +16,8 @@ from rollbus.schemas.topics import BATCHES, CURRICULUM, DROPS, RUN_LOG, SCORES, 
 from rollbus.streams.replay.compare import Comparison, compare
 from rollbus.streams.replay.manifest_kafka import find_manifest
 from rollbus.streams.replay.plan import CHAIN
-from rollbus.streams.replay.range_kafka import starts_of
+from rollbus.streams.replay.range import Bound
+from rollbus.streams.replay.range_kafka import refuse_missing, resolve, starts_of
 from rollbus.streams.replay.recorded_kafka import read_whole
 from rollbus.streams.replay.side import Side, Span, within
 from rollbus.streams.settings import StreamSettings
@@ -32,14 +33,19 @@ MADE: Mapping[str, tuple[Topic, ...]] = {
 """What each stage writes of what is compared."""
 TICKED = frozenset(topic.name for topic in STAGE_INPUTS.values())
 """Topics in which ticks stand, which tell where a range begins."""
+REPLAY_LATER = "replay a range that begins later, and compare that"
 IN_ORDER = (TRAJECTORIES, SCORES, DROPS, RUN_LOG, CURRICULUM, BATCHES)
 
 
 async def compare_replays(settings: StreamSettings, one: str, other: str) -> Comparison:
-    """Compare two replays by name, `live` for the namespace itself; raises ConfigurationError, UnavailableError."""
+    """Compare two replays by name, `live` for the namespace itself.
+
+    Raises ConfigurationError, DataLossError, UnavailableError.
+    """
     manifests = [await _whole(settings, await find_manifest(settings, name)) for name in (one, other) if name != LIVE]
     span = common_span(manifests)
     last = last_of_all(manifests)
+    await _refuse_deleted(settings, span, last, [_own(name, manifests) for name in (one, other)])
     sides = [await read_side(settings, name, span, manifests) for name in (one, other)]
     return compare(sides[0], sides[1], span, last)
 
@@ -91,15 +97,31 @@ def made_by(manifest: ReplayManifest) -> frozenset[str]:
     return frozenset(topic.name for stage in manifest.stages for topic in MADE[stage]) | {DROPS.name}
 
 
+def _own(name: str, manifests: Iterable[ReplayManifest]) -> frozenset[str]:
+    return next((made_by(each) for each in manifests if each.name == name), frozenset())
+
+
+async def _refuse_deleted(settings: StreamSettings, span: Span, last: str, owned: Sequence[frozenset[str]]) -> None:
+    """Raise DataLossError where retention has deleted of live what a side that does not own it is compared by.
+
+    Of topics without ticks nobody knows.
+    """
+    stages = CHAIN[: CHAIN.index(last) + 1]
+    for topic in dict.fromkeys(topic for stage in stages for topic in MADE[stage]):
+        of_live = any(topic.name not in own for own in owned)
+        if of_live and topic.name in TICKED and span.from_ms is not None:
+            found = await resolve(settings, topic, Bound(time_ms=span.from_ms), Bound())
+            refuse_missing(found.missing, REPLAY_LATER)
+
+
 async def read_side(settings: StreamSettings, name: str, span: Span, manifests: list[ReplayManifest]) -> Side:
     """Read what one side made of a span, record by record: payload does not stay.
 
     Of live, what stands before the span's beginning is not read: neither a trajectory of the span nor what follows from
     one stands there.
     """
-    side = Side(name)
+    side, own = Side(name), _own(name, manifests)
     manifest = next((each for each in manifests if each.name == name), None)
-    own = frozenset() if manifest is None else made_by(manifest)
     for topic in IN_ORDER:
         its = topic.name in own
         namespace = manifest.namespace if manifest is not None and its else settings.namespace

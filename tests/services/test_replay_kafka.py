@@ -21,7 +21,7 @@ from rollbus.schemas.groups import StepOutcome
 from rollbus.schemas.topics import EPISODE_EVENTS, RUN_LOG, SCORES, STAGE_INPUTS, TRAJECTORIES, Topic
 from rollbus.schemas.trajectories import RewardRevised, Trajectory
 from rollbus.settings import Settings
-from rollbus.streams.replay.compare_kafka import read_side
+from rollbus.streams.replay.compare_kafka import LIVE, compare_replays, read_side
 from rollbus.streams.replay.manifest_kafka import find_manifest, read_manifests, write_manifest
 from rollbus.streams.replay.namespace_kafka import delete_replay
 from rollbus.streams.replay.plan import ReplayPlan, chain_of
@@ -234,12 +234,12 @@ async def test_a_name_that_another_log_has_a_replay_of_is_refused(
     assert await find_manifest(settings.stream_settings(), name) == first
 
 
-async def delete_before(stream: StreamSettings, offset: int) -> None:
-    """Delete the first events of partition 0, as retention does."""
+async def delete_before(stream: StreamSettings, offset: int, topic: Topic = EPISODE_EVENTS) -> None:
+    """Delete the first records of partition 0, as retention does."""
     admin = AIOKafkaAdminClient(bootstrap_servers=stream.kafka.bootstrap_servers)
     await admin.start()
     try:
-        place = TopicPartition(EPISODE_EVENTS.full_name(stream.namespace), 0)
+        place = TopicPartition(topic.full_name(stream.namespace), 0)
         await admin.delete_records({place: RecordsToDelete(before_offset=offset)})
     finally:
         await admin.close()
@@ -371,6 +371,20 @@ async def test_a_comparison_reads_live_from_where_its_range_begins(kafka: str, n
     assert sorted(each.episode_id for each in side.scores.values()) == ["e1", "e2"]
     assert await starts_of(stream, TRAJECTORIES, ticks[2].stream_time_ms + 1) == {}  # no tick tells where it begins
     assert await starts_of(stream, TRAJECTORIES, None) == {}
+
+
+async def test_what_retention_has_deleted_of_live_is_not_compared(settings: Settings) -> None:
+    stream = settings.stream_settings()
+    for name, start in (("whole", 0), ("late", 6)):
+        await replay_of(settings, name_of(settings, name), start=Bound(tick=start)).run()
+    whole, late = (name_of(settings, name) for name in ("whole", "late"))
+    await compare_replays(stream, LIVE, whole)
+    await delete_before(stream, 4, TRAJECTORIES)
+    for one, other in ((LIVE, whole), (whole, LIVE)):
+        with pytest.raises(DataLossError, match=r"trajectories\[0\] 0 … 3; replay a range that begins later"):
+            await compare_replays(stream, one, other)
+    await compare_replays(stream, LIVE, late)
+    await compare_replays(stream, late, whole)
 
 
 async def test_what_live_s_trainer_answered_is_told_at_its_time(settings: Settings) -> None:

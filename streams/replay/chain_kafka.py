@@ -169,9 +169,11 @@ class Connected:
         consumer = await self.stack.enter_async_context(reader(self.settings))
         places = assign(consumer, self.settings.namespace, there.ranges)
         scores = RecordedScores([KafkaSource(consumer, at, span, stop=self.follow) for span, at in places.items()])
-        if plan.scores == "recorded":
-            return RecordedScoring(HeadedScoring(config, keep_ms=keep_ms, registry=self.registry), scores.find)
-        if any(reward.type in ASKS_A_MODEL for reward in config.rewards):
+        asking = plan.scores == "computed" and any(reward.type in ASKS_A_MODEL for reward in config.rewards)
+        if asking or self.read_configurations:
             self.scorings |= await read_scoring_configs(self.settings)
+        if plan.scores == "recorded":
+            stage = HeadedScoring(config, keep_ms=keep_ms, registry=self.registry)
+            return RecordedScoring(stage, scores.find, self.scorings)
         registry = offline(self.registry, config.rewards, self.scorings, scores.find)
         return HeadedScoring(config, keep_ms=keep_ms, registry=registry, retry_s=0)  # it asks nobody

@@ -18,6 +18,7 @@ from rollbus.schemas.topics import TRAJECTORIES
 from rollbus.schemas.trajectories import RewardRevised, Score, Trajectory
 from rollbus.streams.group_scoring import STAGE as GROUP_SCORING
 from rollbus.streams.replay.made import Headed
+from rollbus.streams.replay.plan import applied
 from rollbus.streams.replay.recorded import FindScore
 from rollbus.streams.rewards.contract import RewardContext, RewardFunction
 from rollbus.streams.rewards.registry import Registry, group_reward_version
@@ -66,14 +67,23 @@ class HeadedScoring(ScoringStage):
             yield from self._score(state, self._header_of(incoming), answer, state.config.value.rewards)
 
 
+class Remembered(dict[str, Answer]):
+    """Answers that a score was made of, and the configuration that it names."""
+
+    def __init__(self, answers: Mapping[str, Answer], under: ScoringConfig) -> None:
+        super().__init__(answers)
+        self.under = under
+
+
 class RecordedScoring:
     """The scoring stage, answered from the scores that live wrote."""
 
     name: str = ScoringStage.name
     input = TRAJECTORIES
 
-    def __init__(self, stage: ScoringStage, find: FindScore) -> None:
-        self._stage, self._find = stage, find
+    def __init__(self, stage: ScoringStage, find: FindScore, configs: Mapping[str, ScoringConfig]) -> None:
+        """Score under `configs`, by hash: those that live's scores may name besides the one in force."""
+        self._stage, self._find, self._configs = stage, find, configs
 
     def new_state(self) -> ScoringState:
         """Return the stage's empty state."""
@@ -92,7 +102,13 @@ class RecordedScoring:
         return found
 
     def step(self, state: ScoringState, incoming: Incoming, answer: Mapping[str, Answer]) -> list[Outgoing]:
-        """Write down a score and its answers, as the stage does."""
+        """Write down a score and its answers, as the stage does, under the configuration that live's score names.
+
+        Live assembles with a lag: what it scored after a change of the configuration may stand before it here.
+        """
+        now = state.config.value
+        if isinstance(answer, Remembered) and answer.under is not now and answer.under != now:
+            state.config.apply(applied(self.name, None, answer.under))
         return self._stage.step(state, incoming, answer)
 
     async def _recorded(self, config: ScoringConfig, config_hash: str, record: Any) -> dict[str, Answer]:
@@ -100,12 +116,13 @@ class RecordedScoring:
             return {}
         revision = record.revision if isinstance(record, RewardRevised) else 0
         score = await self._find(record.group_hint, record.trajectory_id, revision)
-        if score is not None and score.config_hash != config_hash:
-            raise OtherConfigurationError(f"trajectory {record.trajectory_id} was scored under {score.config_hash}")
         if score is None:
             error = "live gave no score in this range; replay with --score-anew"
             return {reward.name: Answer(error=error) for reward in config.rewards[:1]}
-        return answers_of(score)
+        under = config if score.config_hash == config_hash else self._configs.get(score.config_hash)
+        if under is None:
+            raise OtherConfigurationError(f"trajectory {record.trajectory_id} was scored under {score.config_hash}")
+        return Remembered(answers_of(score), under)
 
 
 def answers_of(score: Score) -> dict[str, Answer]:

@@ -25,7 +25,7 @@ from rollbus.streams.topics_kafka import ensure_topics
 from tests.builders import make_config, make_score, make_tick, make_trajectory
 from tests.services.replay_live import records, settings_of, write_settings
 from tests.services.stream_fixtures import send
-from tests.services.test_replay_kafka import name_of, replay_of, send_everywhere, send_to_all, settings
+from tests.services.test_replay_kafka import ROUNDS, name_of, replay_of, send_everywhere, send_to_all, settings
 
 pytestmark = pytest.mark.services
 __all__ = ["settings"]
@@ -100,3 +100,26 @@ async def test_a_judge_s_answer_is_taken_only_from_scores_that_asked_the_same(
     assert (found["e1"].value, found["e2"].value) == (0.4, 0.4)
     assert found["e0"].outcome == "failed"
     assert "--score-anew" in (found["e0"].error or "")
+
+
+async def test_recorded_scores_on_both_sides_of_a_change_of_scoring_are_replayed_from_the_events(
+    settings: Settings,
+) -> None:
+    stream = settings.stream_settings()
+    before = replay_of(settings, name_of(settings, "before"))
+    await before.run()
+    scores = [each for each in await records(before.replay_settings, SCORES.name) if isinstance(each, Score)]
+    changed = settings.scoring.model_copy(update={"clip_high": 0.5})
+    hashes = {
+        trajectory: (settings.scoring if number % 2 else changed).config_hash()
+        for number, trajectory in enumerate(sorted({each.trajectory_id for each in scores}))
+    }
+    live = [replace(each, config_hash=hashes[each.trajectory_id]) for each in scores]
+    await send(stream, SCORES.name, [(each.group_hint.encode(), encode(each)) for each in live])
+    await send_to_all(stream, TRAJECTORIES, data=encode(make_config("scoring", changed)))  # all scores lie before it
+    await send_everywhere(stream, encode(make_tick(ROUNDS)))
+    again = replay_of(settings, name_of(settings, "again"), scores="recorded", new_scoring=None)
+    await again.run()
+    found = [each for each in await records(again.replay_settings, SCORES.name) if isinstance(each, Score)]
+    assert {each.trajectory_id: each.config_hash for each in found} == hashes
+    assert {each.value is not None and each.value > 0.5 for each in found} == {True, False}

@@ -33,7 +33,7 @@ def scoring(past: Past, how: str) -> Any:
     async def find(hint: str, trajectory_id: str, revision: int) -> Score | None:
         return known.get((trajectory_id, revision))
 
-    return RecordedScoring(stage, find)
+    return RecordedScoring(stage, find, {})
 
 
 async def ask_all(trajectories: Sequence[Trajectory]) -> Any:

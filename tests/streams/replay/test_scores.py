@@ -1,22 +1,32 @@
 """What live's scores answer in a replay: the question that was asked under the configuration they name, no other."""
 
 import asyncio
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
+from rollbus.schemas.codec import encode
 from rollbus.schemas.config import AssemblyConfig, GroupingConfig, RewardConfig, RunConfig, ScoringConfig
 from rollbus.schemas.errors import ConfigurationError
-from rollbus.schemas.trajectories import Score
+from rollbus.schemas.trajectories import Location, Score
 from rollbus.streams.replay.plan import CHAIN, ReplayPlan
 from rollbus.streams.replay.range import Bound
 from rollbus.streams.replay.run_kafka import Replay
-from rollbus.streams.replay.scores import as_asked, offline, refuse_other_questions
+from rollbus.streams.replay.scores import (
+    OtherConfigurationError,
+    RecordedScoring,
+    as_asked,
+    offline,
+    refuse_other_questions,
+)
 from rollbus.streams.rewards.contract import RewardContext
 from rollbus.streams.rewards.registry import BUILT_IN, group_reward_version
+from rollbus.streams.scoring import ScoringStage
 from rollbus.streams.settings import StreamSettings
-from tests.builders import make_group, make_score, make_trajectory
+from rollbus.streams.stage import Incoming
+from tests.builders import make_config, make_group, make_score, make_trajectory
 
 
 def judged_by(rubric: str, **fields: Any) -> ScoringConfig:
@@ -137,3 +147,39 @@ async def test_a_replay_that_asks_otherwise_about_groups_ends_before_it_reads() 
 async def test_a_shadow_of_judged_groups_asks_itself_or_does_not_begin() -> None:
     with pytest.raises(ConfigurationError, match=r"run main .*--score-anew"):
         await started(RANKED, follow=asyncio.Event())
+
+
+# Recorded scores
+
+
+ONCE, TWICE = ScoringConfig(), ScoringConfig(rewards=(RewardConfig(weight=2.0),))
+
+
+async def scored_again(records: Sequence[Any], given: Mapping[str, ScoringConfig], *known: ScoringConfig) -> list[Any]:
+    """The scores that a replay makes of records, where live scored each episode under the configuration given."""
+
+    async def find(hint: str, trajectory_id: str, revision: int) -> Score | None:
+        config = given[trajectory_id]
+        return make_score(trajectory_id, components={"reward": 1.0}, config_hash=config.config_hash())
+
+    configs = {config.config_hash(): config for config in known}
+    stage = RecordedScoring(ScoringStage(ONCE, keep_ms=0), find, configs)
+    state, place = stage.new_state(), Location(topic="trajectories", partition=0, offset=0)
+    incoming = [Incoming(record, "", place, encode(record)) for record in records]
+    answers = await stage.answer(state, incoming)
+    steps = [stage.step(state, each, answer) for each, answer in zip(incoming, answers, strict=True)]
+    return [(out.record.value, out.record.config_hash) for outputs in steps for out in outputs]
+
+
+async def test_a_score_counts_under_its_own_configuration_wherever_the_change_stands() -> None:
+    """Live's assembly lags its ticks, so a replay may place a trajectory on the other side of a change."""
+    early, late = make_trajectory("early"), make_trajectory("late")
+    given = {early.trajectory_id: TWICE, late.trajectory_id: ONCE}
+    found = await scored_again([early, make_config("scoring", TWICE), late], given, TWICE, ONCE)
+    assert found == [(2.0, TWICE.config_hash()), (1.0, ONCE.config_hash())]
+
+
+async def test_a_score_under_a_configuration_that_is_in_no_record_is_no_score_to_take() -> None:
+    trajectory = make_trajectory()
+    with pytest.raises(OtherConfigurationError, match=TWICE.config_hash()):
+        await scored_again([trajectory], {trajectory.trajectory_id: TWICE}, ONCE)

@@ -1,6 +1,7 @@
 """A real art-server, asked by the trainer's client and by openai's."""
 
 import asyncio
+import contextlib
 import json
 from collections.abc import AsyncIterator, Sequence
 from dataclasses import replace
@@ -413,3 +414,44 @@ async def test_both_ports_ask_for_the_bearer_token_and_only_health_does_not(
     trusted = ArtClient(server.url, token="secret")
     assert (await trusted.capabilities()).model == MODEL
     await trusted.close()
+
+
+@pytest.mark.parametrize(("point", "kept"), [("started", 0), ("checkpoint", 0), ("published", 1), ("recorded", 1)])
+async def test_after_a_crash_in_a_released_clients_update_step_versions_and_next_update_agree(
+    own_art_server: ArtServer, point: str, kept: int
+) -> None:
+    server = own_art_server
+    server.start()
+    rows = await _recorded_rows(server, (0.0, 1.0))
+    server.stop()
+    server.start(die_at=point)
+    with contextlib.suppress(httpx.HTTPError):
+        await _train_as_released(server, rows)
+    server.wait_until_dead()
+    server.start()
+    client = server.client()
+    assert await _step_head_and_serving(server, client) == (kept, kept, kept)
+    assert (await sampled(server, count=1))[0].model == f"{MODEL}@{kept}"
+    assert (await _train_as_released(server, rows))["num_gradient_steps"] == 1
+    assert [each.parent for each in (await client.versions()).known] == [None, 0, 1][: kept + 2]
+    assert await _step_head_and_serving(server, client) == (kept + 1, kept + 1, kept + 1)
+    await client.close()
+
+
+async def test_what_a_released_client_trains_from_after_a_rollback_is_the_step_it_is_told(
+    own_art_server: ArtServer,
+) -> None:
+    own_art_server.start()
+    client = own_art_server.client()
+    for base in range(2):
+        await client.wait(await client.submit(made_up_batch(f"told-{base}", base)), 0.05)
+    await client.promote(1, rollback=True)
+    assert await _step_head_and_serving(own_art_server, client) == (1, 1, 1)
+    await client.close()
+
+
+async def _step_head_and_serving(server: ArtServer, client: ArtClient) -> tuple[int, int, int]:
+    async with httpx.AsyncClient(base_url=server.url) as http:
+        step = (await http.post("/_get_step", json={"name": MODEL})).json()
+    versions = await client.versions()
+    return step, versions.head, versions.serving

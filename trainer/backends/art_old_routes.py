@@ -13,6 +13,7 @@ from __future__ import annotations
 import asyncio
 import json
 import re
+import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -23,10 +24,15 @@ from rollbus.schemas.errors import RejectedError
 from rollbus.trainer.appending import append_line
 from rollbus.trainer.backends.art_old_bodies import read_call, trainable
 from rollbus.trainer.backends.guards import Limits
+from rollbus.trainer.backends.outcomes import describe, is_retriable
+from rollbus.trainer.backends.protocol import TrainRequest
+from rollbus.trainer.service.art_plan import kl_reference
 from rollbus.trainer.service.art_service import GRADIENT_STEPS
+from rollbus.trainer.service.journal import Failure
 from rollbus.trainer.service.tokenizer import render_chat
 
 FieldT = TypeVar("FieldT")
+LEFT_OPEN = Failure("its outcome could not be recorded, and it left no checkpoint", retriable=True)
 JSON_NAMES: dict[type, str] = {dict: "object", list: "array"}
 
 if TYPE_CHECKING:
@@ -62,7 +68,7 @@ class _OldRoutes:
 
     async def get_step(self, request: Request) -> Response:
         self._check_model(await _read(request))
-        return JSONResponse(self._backend.service.store.numbers()[-1])
+        return JSONResponse(self._backend.session.head())
 
     async def prepare(self, request: Request) -> Response:
         self._check_model(_field(await _read(request), "model", dict))
@@ -133,23 +139,52 @@ class _OldRoutes:
         put: Callable[[dict[str, Any] | None], None],
     ) -> None:
         """One update, on ART's loop. The last line holds the new step's metrics, or the error."""
-        session = self._backend.session
         known = {name: value for name, value in config.items() if name in types.TrainConfig.model_fields}
+
+        def tell(metrics: dict[str, float]) -> None:
+            put({**metrics, "num_gradient_steps": int(metrics.get(GRADIENT_STEPS, 0)), **remarks})
+
         try:
             if not trajectories:
                 put({"num_gradient_steps": 0, **remarks})
                 return
             async with self._backend.one_update:
-                before = session.service.store.numbers()[-1]
-                async for metrics in session.follow(trajectories, types.TrainConfig(**known), dev_config, remarks):
-                    put({**metrics, "num_gradient_steps": int(metrics.get(GRADIENT_STEPS, 0)), **remarks})
-                newest = session.service.store.numbers()[-1]
-                if newest != before:
-                    await session.serve(newest, as_head=True)
+                await self._update(trajectories, types.TrainConfig(**known), dev_config, remarks, tell)
         except Exception as error:
             put({"error": f"{type(error).__name__}: {error}", "num_gradient_steps": 0})
         finally:
             put(None)
+
+    async def _update(
+        self,
+        trajectories: tuple[TrainTrajectory, ...],
+        config: types.TrainConfig,
+        dev_config: dict[str, Any],
+        remarks: dict[str, int],
+        tell: Callable[[dict[str, float]], None],
+    ) -> None:
+        """One update from the head, served at once; `tell` gets its metrics.
+
+        Order: settle what an earlier one could not record → journal `started`, under a name made up here, since these
+        clients give none → update → checkpoint renamed, naming it and holding its result → journal `done`, which moves
+        head and serving together → served → what retention gives up is removed.
+        """
+        session = self._backend.session
+        for left_open in session.journal.unfinished():
+            await asyncio.to_thread(session.keeping.settle, left_open, LEFT_OPEN)
+        name, base = f"client-{uuid.uuid4().hex}", session.head()
+        session.journal.started(name, base, serves=True)
+        failure = Failure("ART found nothing to train in it", retriable=False)
+        request = TrainRequest(name, "", self._backend.settings.model, base, trajectories)
+        try:
+            async for metrics in session.follow(request, config, dev_config, remarks):
+                tell(metrics)
+        except Exception as error:
+            failure = Failure(describe(error), is_retriable(error))
+            raise
+        finally:
+            await asyncio.to_thread(session.keeping.settle, name, failure)
+        await asyncio.to_thread(session.keeping.retire, kl_reference(dev_config))
 
     def _check_model(self, model: dict[str, Any]) -> None:
         if model.get("name") != self._backend.settings.model:

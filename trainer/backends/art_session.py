@@ -1,6 +1,7 @@
 """ART's LocalBackend with one model, and the service behind it: an admitted batch → one update, versions → served.
 
-Lives on ART's loop and keeps no account: which batch comes when, and what the journal says of it, is `art_local`'s.
+Lives on ART's loop and keeps no account: which batch comes when, and what the journal says of it, is `art_local`'s, and
+`art_old_routes`' for clients that drive ART.
 The checkpoint that an update leaves names its batch and holds the result, whatever dies afterwards.
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Iterable, Mapping
+from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -23,8 +24,8 @@ from rollbus.trainer.backends.art_packing import RollbusBackend, art_arguments, 
 from rollbus.trainer.backends.guards import Admitted
 from rollbus.trainer.backends.model_settings import ModelOptions
 from rollbus.trainer.backends.outcomes import completed
-from rollbus.trainer.backends.protocol import TrainRequest, TrainResult, TrainTrajectory, Version
-from rollbus.trainer.backends.wire import result_to_json
+from rollbus.trainer.backends.protocol import TrainRequest, TrainResult, Version
+from rollbus.trainer.backends.wire import result_from_json, result_to_json
 from rollbus.trainer.service.art_own_service import ArtOwnService
 from rollbus.trainer.service.art_plan import Provenance, StepPlan, arts_plan
 from rollbus.trainer.service.art_service import GRADIENT_STEPS, ServiceSettings, TorchService
@@ -135,19 +136,12 @@ class ArtSession:
     async def update(self, request: TrainRequest, admitted: Admitted) -> TrainResult:
         """One call of ART's `train`, one optimizer step."""
         results: list[TrainResult] = []
-        began = time.monotonic()
+        told = self._provenance(request, admitted, {"run_id": request.run_id})
 
         def provenance(version: int, metrics: Mapping[str, float]) -> dict[str, Any]:
-            seconds = {"update_seconds": time.monotonic() - began}
-            checkpoint = str(self.service.store.path(version))
-            results.append(completed(request, admitted, version, {**metrics, **seconds}, checkpoint))
-            return {
-                "version": version,
-                "parent": request.base_version,
-                "batch_hash": request.batch_hash,
-                "run_id": request.run_id,
-                "result": result_to_json(results[-1]),
-            }
+            found = told(version, metrics)
+            results.append(result_from_json(found["result"]))
+            return found
 
         trained = await self._train(request, admitted, provenance)
         if trained.metrics.get(GRADIENT_STEPS) and self.own is not None:
@@ -158,29 +152,48 @@ class ArtSession:
         return results[-1]
 
     async def follow(
-        self,
-        trajectories: Iterable[TrainTrajectory],
-        config: types.TrainConfig,
-        dev_config: Any,
-        remarks: Mapping[str, Any],
+        self, request: TrainRequest, config: types.TrainConfig, dev_config: Any, remarks: Mapping[str, Any]
     ) -> AsyncIterator[dict[str, float]]:
-        """One update from the head as ART's own configuration asks, for a client that drives ART; its metrics."""
-        base = self.head()
+        """One update as ART's own configuration asks, for a client that drives ART; its metrics.
+
+        The checkpoint names the request, holds its result and the remarks.
+        """
+        base, metrics = request.base_version, dict[str, float]()
+        provenance = self._provenance(request, Admitted(request.trajectories, {}), remarks)
         if isinstance(self.service, TorchService):
-            self.service.plan = arts_plan(base, config, dev_config, remarks)
+            self.service.plan = arts_plan(base, config, dev_config, provenance)
+        groups = art_groups(request.trajectories)
         try:
-            async for metrics in self.backend._train_model(self.model, art_groups(trajectories), config, dev_config):
+            async for metrics in self.backend._train_model(self.model, groups, config, dev_config):
                 yield metrics
         finally:
             if isinstance(self.service, TorchService):
                 self.service.plan = None
         newest = self.service.store.numbers()[-1]
         if self.own is not None and newest != base:
-            self.own.note(newest, {"version": newest, "parent": base, **remarks})
+            self.own.note(newest, provenance(newest, metrics))
 
     async def serve(self, version: int, *, as_head: bool = False) -> None:
         """Answer requests for the bare name with a version; with `as_head` the next update builds on it too."""
         await asyncio.to_thread(self.keeping.serve, version, as_head=as_head)
+
+    def _provenance(self, request: TrainRequest, admitted: Admitted, remarks: Mapping[str, Any]) -> Provenance:
+        """What the checkpoint of an update that begins now says of it."""
+        began = time.monotonic()
+
+        def provenance(version: int, metrics: Mapping[str, float]) -> dict[str, Any]:
+            seconds = {"update_seconds": time.monotonic() - began}
+            checkpoint = str(self.service.store.path(version))
+            result = completed(request, admitted, version, {**metrics, **seconds}, checkpoint)
+            return {
+                "version": version,
+                "parent": request.base_version,
+                "batch_hash": request.batch_hash,
+                **remarks,
+                "result": result_to_json(result),
+            }
+
+        return provenance
 
     async def _register(self) -> None:
         """Let ART start its service, ours or its own; again after its own closed itself."""

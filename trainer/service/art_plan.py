@@ -36,9 +36,9 @@ class StepPlan:
 
 
 def arts_plan(
-    base_version: int, config: types.TrainConfig, dev_config: dev.TrainConfig, remarks: Mapping[str, Any]
+    base_version: int, config: types.TrainConfig, dev_config: dev.TrainConfig, provenance: Provenance
 ) -> StepPlan:
-    """The plan of a client's configuration, with ART's defaults; `remarks` go into the checkpoint.
+    """The plan of a client's configuration, with ART's defaults.
 
     RejectedError names what it asks for and this service does not have.
     """
@@ -69,15 +69,16 @@ def arts_plan(
         epsilon_high=high,
         dual_clip=None,
         kl_coefficient=config.kl_penalty_coef,
-        kl_reference_version=dev_config.get("kl_penalty_reference_step") or 0,
+        kl_reference_version=kl_reference(dev_config),
     )
     if cap:
         settings = replace(settings, importance_correction="token_truncate", importance_cap=cap)
-
-    def provenance(version: int, metrics: Mapping[str, float]) -> dict[str, Any]:
-        return {"version": version, "parent": base_version, **remarks}
-
     return StepPlan(base_version, settings, provenance)
+
+
+def kl_reference(dev_config: Mapping[str, Any]) -> int:
+    """The version that a client's KL penalty refers to."""
+    return int(dev_config.get("kl_penalty_reference_step") or 0)
 
 
 def _refused(config: types.TrainConfig, dev_config: dev.TrainConfig) -> list[str]:

@@ -1,6 +1,6 @@
 """What became of each batch, on disk before anyone is told: an append-only file beside the checkpoints.
 
-    {"event": "started", batch_hash, base_version}      before the update begins
+    {"event": "started", batch_hash, base_version, ...} before the update begins; `serves` if its version is to serve
     {"event": "done",    batch_hash, result}            after the checkpoint exists, or the batch was skipped
     {"event": "failed",  batch_hash, message, ...}      the weights are those of before
     {"event": "served",  serving, head}                 what the bare name is answered by; what the next batch builds on
@@ -49,6 +49,7 @@ class Journal:
         self._made: dict[str, list[TrainResult]] = {}
         self._failures: dict[str, Failure] = {}
         self._open: dict[str, int] = {}
+        self._serves: set[str] = set()
         self.serving: int | None = None
         self.head: int | None = None
         for entry in _read(path):
@@ -68,8 +69,10 @@ class Journal:
         """Batches that were started and have no outcome, with their base versions."""
         return dict(self._open)
 
-    def started(self, batch_hash: str, base_version: int) -> None:
-        self._append({"event": "started", "batch_hash": batch_hash, "base_version": base_version})
+    def started(self, batch_hash: str, base_version: int, *, serves: bool = False) -> None:
+        """Record that an update begins; with `serves` its version is served as soon as it is done."""
+        entry = {"event": "started", "batch_hash": batch_hash, "base_version": base_version}
+        self._append({**entry, "serves": True} if serves else entry)
 
     def done(self, result: TrainResult) -> None:
         self._append({"event": "done", "batch_hash": result.batch_hash, "result": result_to_json(result)})
@@ -97,16 +100,22 @@ class Journal:
         match entry["event"]:
             case "started":
                 self._open[entry["batch_hash"]] = entry["base_version"]
+                if entry.get("serves"):
+                    self._serves.add(entry["batch_hash"])
             case "done":
                 self._open.pop(entry["batch_hash"], None)
+                serves = entry["batch_hash"] in self._serves
+                self._serves.discard(entry["batch_hash"])
                 self._failures.pop(entry["batch_hash"], None)
                 result = result_from_json(entry["result"])
                 self._results[entry["batch_hash"]] = result
                 if result.state == "completed":
                     self.head = result.version
+                    self.serving = result.version if serves else self.serving
                     self._made.setdefault(result.batch_hash, []).append(result)
             case "failed":
                 self._open.pop(entry["batch_hash"], None)
+                self._serves.discard(entry["batch_hash"])
                 self._failures[entry["batch_hash"]] = Failure(entry["message"], entry["retriable"])
             case "served":
                 self.serving = entry["serving"]
@@ -216,22 +225,39 @@ class VersionStore:
         return removed
 
 
-def recover(journal: Journal, store: VersionStore) -> list[str]:
-    """Settle every batch that was started and has no outcome; returns lines for the log.
+STOPPED = Failure("the server stopped before its checkpoint was written; submit the batch again", retriable=True)
 
-    Its checkpoint exists: the result stands in it and is recorded now. It does not: what is half written is removed,
-    and the batch can be submitted again as if it had never been. A checkpoint of another base, or one recorded before,
-    is of an earlier time that the same batch was trained, and was rolled back.
-    """
+
+def recover(journal: Journal, store: VersionStore) -> list[str]:
+    """Settle every batch that was started and has no outcome; returns lines for the log. What is half written goes."""
     notes = [f"removed {name}, which a crash left half written" for name in store.clean()]
-    for batch_hash, base_version in journal.unfinished().items():
-        if (result := store.result(batch_hash, base_version, besides=journal.made(batch_hash))) is not None:
-            journal.done(result)
-            notes.append(f"batch {batch_hash} had reached version {result.version}; recorded")
-        else:
-            journal.failed(batch_hash, Failure("the server stopped during the update", retriable=True))
-            notes.append(f"batch {batch_hash} was interrupted before its checkpoint; it can be submitted again")
+    for batch_hash in journal.unfinished():
+        made = settle(journal, store, batch_hash, STOPPED)
+        if made is not None:
+            notes.append(f"batch {batch_hash} had reached version {made.version}; recorded")
+        elif (failure := journal.failure(batch_hash)) is not None:
+            notes.append(f"batch {batch_hash} is recorded as failed: {failure.message}")
     return notes
+
+
+def settle(journal: Journal, store: VersionStore, batch_hash: str, failure: Failure) -> TrainResult | None:
+    """Record how an update ended that was started, and return its result.
+
+    Its checkpoint exists: the result stands in it and is recorded now. It does not: the failure is, and the batch can
+    be submitted again as if it had never been. A checkpoint of another base, or one recorded before, is of an earlier
+    time that the same batch was trained, and was rolled back. One whose base is no longer the head came too late.
+    """
+    base = journal.unfinished()[batch_hash]
+    made = store.result(batch_hash, base, besides=journal.made(batch_hash))
+    if made is not None and journal.head not in (None, base):
+        message = f"version {made.version} was made of {base}, but the head is {journal.head} by now; it is left unused"
+        journal.failed(batch_hash, Failure(message, retriable=False))
+        return None
+    if made is None:
+        journal.failed(batch_hash, failure)
+    else:
+        journal.done(made)
+    return made
 
 
 def _read(path: Path) -> list[dict[str, Any]]:

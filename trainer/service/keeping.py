@@ -13,7 +13,8 @@ from collections.abc import Collection, Iterable
 from typing import Protocol
 
 from rollbus.schemas.errors import RejectedError
-from rollbus.trainer.service.journal import Journal, VersionStore
+from rollbus.trainer.backends.protocol import TrainResult
+from rollbus.trainer.service.journal import Failure, Journal, VersionStore, settle
 from rollbus.trainer.service.retention import Retention, expendable, protected
 
 logger = logging.getLogger(__name__)
@@ -50,6 +51,14 @@ class Keeping:
                 raise RejectedError(f"version {version} of {self._model} has no checkpoint{why}")
             self._service.serve(version)
             self._journal.served(serving=version, head=version if as_head else None)
+
+    def settle(self, batch_hash: str, failure: Failure) -> TrainResult | None:
+        """Record how a started update ended (see the journal's `settle`), and serve its version if it is to serve."""
+        with self._lock:
+            made = settle(self._journal, self._service.store, batch_hash, failure)
+            if made is not None and made.version == self._journal.serving:
+                self._service.serve(made.version)
+            return made
 
     def retire(self, reference: int) -> None:
         """Remove what retention gives up. A failure costs disk space and nothing else."""

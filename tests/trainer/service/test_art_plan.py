@@ -12,7 +12,7 @@ from rollbus.trainer.service.art_plan import arts_plan
 
 def settings(config: dict[str, Any] | None = None, **asked: Any) -> TrainConfig:
     given = {"learning_rate": 5e-6, "kl_penalty_coef": 0.0, "kl_penalty_source": "current_learner", **(config or {})}
-    return arts_plan(3, SimpleNamespace(**given), asked, {}).config  # type: ignore[arg-type]
+    return arts_plan(3, SimpleNamespace(**given), asked, lambda *_: {}).config  # type: ignore[arg-type]
 
 
 def test_the_defaults_are_arts() -> None:

@@ -91,7 +91,7 @@ def test_a_batch_tried_again_after_a_rollback_is_not_settled_with_the_version_th
     journal.served(serving=0, head=0)
     journal.started("h1", 0)
     (note,) = recover(journal, store)
-    assert "interrupted before its checkpoint" in note
+    assert "stopped before its checkpoint" in note
     assert journal.failure("h1") is not None
     assert journal.head == 0
     assert Journal(tmp_path / "journal.jsonl").head == 0
@@ -111,6 +111,33 @@ def test_a_batch_trained_again_after_a_rollback_is_settled_with_its_second_versi
         recover(journal, store)
         assert journal.result("h1") == made
         assert journal.head == version
+
+
+def test_an_update_that_serves_moves_head_and_serving_at_once(tmp_path: Path) -> None:
+    journal = Journal(tmp_path / "journal.jsonl")
+    journal.served(serving=0, head=0)
+    journal.started("h1", 0, serves=True)
+    journal.done(result("h1", 0, 1))
+    assert (journal.serving, journal.head) == (1, 1)
+    journal.started("h2", 1, serves=True)
+    journal.failed("h2", Failure("no", retriable=True))
+    journal.started("h2", 1)
+    journal.done(result("h2", 1, 2))
+    again = Journal(tmp_path / "journal.jsonl")
+    assert (again.serving, again.head) == (1, 2)
+
+
+def test_a_batch_left_open_takes_nothing_back_that_the_head_has_moved_on_to(base_model: Path, tmp_path: Path) -> None:
+    store, journal = VersionStore(tmp_path / "checkpoints"), Journal(tmp_path / "journal.jsonl")
+    checkpoint(store, base_model, 0, {"version": 0, "parent": None})
+    journal.started("h1", 0)
+    late = result("h1", 0, 1)
+    checkpoint(store, base_model, 1, {"version": 1, "parent": 0, "batch_hash": "h1", "result": result_to_json(late)})
+    journal.done(result("h2", 0, 2))
+    (note,) = recover(journal, store)
+    assert "version 1" in note
+    assert (journal.head, journal.result("h1")) == (2, None)
+    assert not journal.unfinished()
 
 
 def test_a_half_written_checkpoint_is_removed_and_its_batch_may_run_again(base_model: Path, tmp_path: Path) -> None:

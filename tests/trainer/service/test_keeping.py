@@ -1,12 +1,16 @@
 """What serves and what may go are decided one after the other: the serving checkpoint is never the one removed."""
 
+import json
 import threading
 from pathlib import Path
 
 import pytest
 
 from rollbus.schemas.errors import RejectedError
-from rollbus.trainer.service.journal import Journal, VersionStore
+from rollbus.trainer.backends.protocol import TrainResult
+from rollbus.trainer.backends.wire import result_to_json
+from rollbus.trainer.service.checkpoint import PROVENANCE
+from rollbus.trainer.service.journal import Failure, Journal, VersionStore
 from rollbus.trainer.service.keeping import Keeping
 from rollbus.trainer.service.retention import Retention
 from tests.trainer.service.test_retention import store_of
@@ -64,6 +68,33 @@ def test_serving_and_head_outlive_a_restart(tmp_path: Path) -> None:
     kept.serve(2, as_head=True)
     again = Journal(tmp_path / "journal.jsonl")
     assert (again.serving, again.head) == (2, 2)
+
+
+def checkpoint_of(store: VersionStore, batch_hash: str, base: int, version: int) -> TrainResult:
+    made = TrainResult(batch_hash, base, version, "completed", (), {}, {}, "")
+    store.path(version).mkdir()
+    provenance = {"version": version, "parent": base, "batch_hash": batch_hash, "result": result_to_json(made)}
+    (store.path(version) / PROVENANCE).write_text(json.dumps(provenance))
+    return made
+
+
+FAILURE = Failure("nothing to train", retriable=False)
+
+
+def test_an_update_that_serves_is_settled_by_its_checkpoint_and_serves(tmp_path: Path) -> None:
+    kept, service, journal = keeping(tmp_path, serving=6, head=6)
+    journal.started("h", 6, serves=True)
+    made = checkpoint_of(service.store, "h", 6, 7)
+    assert kept.settle("h", FAILURE) == made
+    assert (service.serving, journal.serving, kept.head()) == (7, 7, 7)
+
+
+def test_an_update_that_left_no_checkpoint_is_settled_as_failed(tmp_path: Path) -> None:
+    kept, service, journal = keeping(tmp_path, serving=6, head=6)
+    journal.started("h", 6, serves=True)
+    assert kept.settle("h", FAILURE) is None
+    assert journal.failure("h") == FAILURE
+    assert (service.serving, journal.serving, kept.head()) == (6, 6, 6)
 
 
 def test_a_version_without_a_checkpoint_is_not_served(tmp_path: Path) -> None:

@@ -82,7 +82,7 @@ class Connected:
         if plan.rewards == "end" and not elsewhere:
             early = await read_rewards(settings, ranges)
         known = {each.name for each in elsewhere}
-        stages = [stage for stage in await self._stages(first_tick, output) if stage.name not in known]
+        stages = [stage for stage in await self._stages(first_tick, output, excluded) if stage.name not in known]
         chain = Chain(
             stages,
             partitions=settings.event_partitions,
@@ -139,25 +139,25 @@ class Connected:
                     return each.tick.number
         return None
 
-    async def _stages(self, first_tick: int | None, output: Output) -> list[AnyStage]:
+    async def _stages(self, first_tick: int | None, output: Output, excluded: frozenset[str]) -> list[AnyStage]:
         made: list[AnyStage] = []
         for kind in self.plan.stages:
             if kind == "scoring":
                 made.append(await self._scoring(first_tick))
             elif kind == "group-scoring":
-                made += await self._judges(output)
+                made += await self._judges(output, excluded)
             else:
                 made += pure_stages(self.plan, kind)
         return made
 
-    async def _judges(self, output: Output) -> list[AnyStage]:
+    async def _judges(self, output: Output, excluded: frozenset[str]) -> list[AnyStage]:
         plan = self.plan
         if plan.scores != "anew":
             judged = await find_judged(self.settings, plan, self.registry)
             return judges(plan, registry=self.registry, ask=None, recorded=judged)
         kafka = KafkaPayload(self.settings.kafka, self.settings.namespace)
         self.stack.push_async_callback(kafka.close)
-        return judges(plan, registry=self.registry, ask=self.ask, payload=WrittenPayload(output, kafka))
+        return judges(plan, registry=self.registry, ask=self.ask, payload=WrittenPayload(output, kafka, excluded))
 
     async def _scoring(self, first_tick: int | None) -> AnyStage:
         plan, config, keep_ms = self.plan, self.plan.scoring_config, self.plan.assembly.late_horizon_ms

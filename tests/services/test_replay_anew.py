@@ -18,6 +18,8 @@ from rollbus.schemas.groups import Group
 from rollbus.schemas.topics import SCORES, TRAJECTORIES
 from rollbus.schemas.trajectories import Score, Trajectory
 from rollbus.settings import Settings
+from rollbus.streams.forget import Episode, exclusions
+from rollbus.streams.forget_kafka import write_exclusions
 from rollbus.streams.replay.run_kafka import Replay
 from rollbus.streams.rewards.contract import RewardContext, RewardFunction
 from rollbus.streams.rewards.registry import BUILT_IN
@@ -71,6 +73,28 @@ async def test_a_dry_run_from_recorded_scores_judges_what_stands_in_their_own_na
         stage: digests[stage] for stage in ("grouping.main", "group-scoring.main")
     }
     assert again.records["run-log"] > 0
+
+
+async def test_a_judge_is_not_shown_an_episode_that_was_forgotten_after_its_group_had_closed(
+    settings: Settings,
+) -> None:
+    first = judging(settings, name_of(settings, "before"))
+    await first.run()
+    written = await records(first.replay_settings, "trajectories")
+    gone = next(each.episode_id for each in written if isinstance(each, Trajectory))
+    await write_exclusions(first.replay_settings, exclusions([Episode(gone, gone)], reason="asked", now_ms=0))
+    shown: set[str] = set()
+
+    def watched(group: Sequence[Trajectory], context: RewardContext) -> list[float | None]:
+        shown.update(each.episode_id for each in group)
+        return turns(group, context)
+
+    later = judging(settings, "after", stages=("group-scoring",))
+    registry = {**BUILT_IN, "turns": RewardFunction(watched, per="group")}
+    asked = replace(later, settings=first.replay_settings, registry=registry)
+    await asked.run(dry_run=True)
+    assert shown
+    assert gone not in shown
 
 
 async def test_a_judge_s_answer_is_taken_only_from_scores_that_asked_the_same(

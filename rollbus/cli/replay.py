@@ -98,7 +98,10 @@ def _run(settings: "Settings", *, dry_run: bool, diff: str | None, processes: in
             manifest = asyncio.run(found.run(dry_run=dry_run))
     except KeyboardInterrupt:
         if not dry_run:
-            console.print(f"replay {plan.name!r} counts for nothing as it is; the same command goes on where it was")
+            console.print(
+                f"replay {plan.name!r} counts for nothing as it is; the same command goes on where it was if --from "
+                "and --to still mean the same range (`latest` on a log that grows does not), and else begins again"
+            )
         raise
     show_manifest(manifest, dry_run=dry_run)
     console.print(f"{line.records:,} records in {line.seconds:.1f} s; at most {found.open_rows:,} rows were open")

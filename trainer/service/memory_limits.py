@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager
 
 import torch
 
@@ -20,9 +20,29 @@ def ran_out_of_memory(error: Exception) -> bool:
     )
 
 
-@contextmanager
-def memory_failures(work: str) -> Iterator[None]:
+def memory_failures(work: str) -> AbstractContextManager[None]:
     """UnavailableError in the place of any error of an allocator; the caller's weights are those of before."""
+    return _told_as(
+        lambda said: UnavailableError(
+            f"{work} ran out of memory ({said}); the weights are unchanged. Use a smaller art_server: "
+            "max_tokens or max_rows, `lora`, `precision: bfloat16`, fewer keep_versions, or smaller batches"
+        )
+    )
+
+
+def memory_refusals(work: str) -> AbstractContextManager[None]:
+    """ConfigurationError in the place of any error of an allocator, for what is taken at the start."""
+    return _told_as(
+        lambda said: ConfigurationError(
+            f"{work} ran out of memory ({said}). Use a smaller art_server: max_tokens or max_rows, `lora`, "
+            "or `precision: bfloat16`"
+        )
+    )
+
+
+@contextmanager
+def _told_as(tell: Callable[[str], Exception]) -> Iterator[None]:
+    """Raise what `tell` makes of an allocator's error instead of it; any other error as it came."""
     try:
         yield
     except (MemoryError, RuntimeError) as error:
@@ -30,25 +50,4 @@ def memory_failures(work: str) -> Iterator[None]:
             raise
         if torch.cuda.is_available():
             torch.cuda.empty_cache()
-        raise UnavailableError(
-            f"{work} ran out of memory ({_said(error)}); the weights are unchanged. Use a smaller art_server: "
-            "max_tokens or max_rows, `lora`, `precision: bfloat16`, fewer keep_versions, or smaller batches"
-        ) from error
-
-
-@contextmanager
-def memory_refusals(work: str) -> Iterator[None]:
-    """ConfigurationError in the place of any error of an allocator, for what is taken at the start."""
-    try:
-        yield
-    except (MemoryError, RuntimeError) as error:
-        if not ran_out_of_memory(error):
-            raise
-        raise ConfigurationError(
-            f"{work} ran out of memory ({_said(error)}). Use a smaller art_server: max_tokens or max_rows, `lora`, "
-            "or `precision: bfloat16`"
-        ) from error
-
-
-def _said(error: Exception) -> str:
-    return str(error).partition("\n")[0] or type(error).__name__
+        raise tell(str(error).partition("\n")[0] or type(error).__name__) from error

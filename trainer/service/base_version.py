@@ -14,7 +14,7 @@ from rollbus.trainer.service.master_weights import MasterWeights
 from rollbus.trainer.service.retention import BASE_VERSION
 
 BASE_WEIGHTS = "base_weights"
-"""In version 0's provenance: size and SHA-256 of each file of the base model's weights, by name."""
+"""In the provenance of a version 0 of adapters: size and SHA-256 of each file of the base model's weights, by name."""
 
 
 def write_base_version(directory: Path, loader: ModelLoader, base_model: Path) -> None:
@@ -34,7 +34,7 @@ def write_base_version(directory: Path, loader: ModelLoader, base_model: Path) -
             "version": BASE_VERSION,
             "parent": None,
             "base_model": base_model.name,
-            BASE_WEIGHTS: {name: _note(base_model / name) for name in weight_files(base_model)},
+            **({} if loader.lora is None else {BASE_WEIGHTS: _notes(base_model)}),
         },
     )
 
@@ -59,8 +59,9 @@ def check_same_weights(base_version: Mapping[str, Any], base_model: Path) -> Non
             raise _another_base(name, base_model, f"version {BASE_VERSION}, beside which these adapters were trained")
 
 
-def _note(file: Path) -> dict[str, Any]:
-    return {"bytes": file.stat().st_size, "sha256": _digest(file)}
+def _notes(base_model: Path) -> dict[str, dict[str, Any]]:
+    files = {name: base_model / name for name in weight_files(base_model)}
+    return {name: {"bytes": file.stat().st_size, "sha256": _digest(file)} for name, file in files.items()}
 
 
 def _is_as_noted(file: Path, noted: Mapping[str, Any] | None) -> bool:

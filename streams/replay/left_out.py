@@ -11,6 +11,12 @@ from rollbus.schemas.joining import Joiner
 from rollbus.streams.stage import Incoming
 
 
+def is_forgotten(record: Any, episodes: frozenset[str]) -> bool:
+    """Whether a record says that it is of one of these episodes, or of one below them."""
+    ids = getattr(record, "episode_id", None), getattr(record, "root_episode_id", None)
+    return not episodes.isdisjoint(ids)
+
+
 class LeftOut:
     """The list of exclusions, beside what it has met of it."""
 
@@ -38,9 +44,7 @@ class LeftOut:
         return self._large.get(record.digest)
 
     def _of(self, record: Any) -> str | None:
-        episode = getattr(record, "episode_id", None)
-        forgotten = self._episodes.intersection((episode, getattr(record, "root_episode_id", None)))
-        return str(episode) if forgotten else None
+        return str(record.episode_id) if is_forgotten(record, self._episodes) else None
 
     def _whole(self, partition: int, chunk: Chunk) -> bytes | None:
         try:

@@ -5,6 +5,7 @@ from dataclasses import dataclass
 
 from rollbus.schemas.trajectories import Location, Trajectory
 from rollbus.streams.payload import Payload
+from rollbus.streams.replay.left_out import is_forgotten
 from rollbus.streams.replay.output import Output
 
 
@@ -24,7 +25,4 @@ class WrittenPayload:
         """Return those that are there and not forgotten; raises UnavailableError."""
         await self.output.flush()
         found = await self.topics.fetch(locations)
-        return {at: each for at, each in found.items() if not self._is_forgotten(each)}
-
-    def _is_forgotten(self, trajectory: Trajectory) -> bool:
-        return not self.excluded.isdisjoint((trajectory.episode_id, trajectory.root_episode_id))
+        return {at: each for at, each in found.items() if not is_forgotten(each, self.excluded)}

@@ -99,12 +99,14 @@ async def delete_named(source: StreamSettings, name: str, *, now_ms: int) -> lis
 
     Raises ConfigurationError where there is neither, or the topics are those of another log's replay.
     """
-    if name not in await read_manifests(source):
+    manifest = (await read_manifests(source)).get(name)
+    if manifest is None:
         own = source.model_copy(update={"namespace": namespace_of(name)})
         await _refuse_foreign(source, own, name, "delete it there")
         if left := await forget_topics(own):
             return left
-    return await delete_replay(source, await known_manifest(source, name), now_ms=now_ms)
+        manifest = await known_manifest(source, name)  # raises, and names the nearest
+    return await delete_replay(source, manifest, now_ms=now_ms)
 
 
 async def read_written(own: StreamSettings, created: Collection[str]) -> dict[tuple[str, int], Written]:

@@ -19,6 +19,8 @@ from rollbus.schemas.drops import DeadLetter
 from rollbus.schemas.errors import RecordError
 from rollbus.schemas.joining import Joiner
 from rollbus.schemas.kafka_connection import KafkaConnection
+from rollbus.schemas.starting_kafka import start_whole
+from rollbus.schemas.stopping_kafka import stop_quietly
 from rollbus.schemas.topics import DEAD_LETTERS, MAX_MESSAGE_BYTES
 
 POLL_MS = 200
@@ -73,8 +75,8 @@ async def _write(kafka: KafkaConnection, found: Iterable[Copy]) -> None:
         compression_type="zstd",
         max_request_size=MAX_MESSAGE_BYTES,
     )
-    await producer.start()
     try:
+        await start_whole(producer.start)
         for copy in found:
             for value, headers in frames(copy):
                 letter = copy.letter
@@ -82,7 +84,7 @@ async def _write(kafka: KafkaConnection, found: Iterable[Copy]) -> None:
                     letter.topic, value, key=letter.key, partition=letter.partition, headers=headers
                 )
     finally:
-        await producer.stop()
+        await stop_quietly(producer.stop)
 
 
 async def _records(kafka: KafkaConnection, starts: Mapping[TopicPartition, int]) -> AsyncIterator[Any]:
@@ -94,7 +96,7 @@ async def _records(kafka: KafkaConnection, starts: Mapping[TopicPartition, int])
         auto_offset_reset="earliest",
     )
     try:
-        await consumer.start()
+        await start_whole(consumer.start)
         consumer.assign(list(starts))
         firsts, ends = await consumer.beginning_offsets(list(starts)), await consumer.end_offsets(list(starts))
         for place, offset in starts.items():
@@ -105,7 +107,7 @@ async def _records(kafka: KafkaConnection, starts: Mapping[TopicPartition, int])
                 for record in found:
                     yield record
     finally:
-        await consumer.stop()
+        await stop_quietly(consumer.stop)
 
 
 def _letter(data: bytes | None, joiner: Joiner[None]) -> DeadLetter | None:

@@ -15,6 +15,7 @@ from aiokafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooL
 from rollbus.producers.sink import Outbound
 from rollbus.schemas.errors import UnavailableError
 from rollbus.schemas.kafka_connection import KafkaConnection
+from rollbus.schemas.starting_kafka import start_whole
 from rollbus.schemas.topics import MAX_MESSAGE_BYTES
 
 LINGER_MS = 20
@@ -46,7 +47,7 @@ class KafkaSink:
             request_timeout_ms=REQUEST_TIMEOUT_MS,
         )
         try:
-            await producer.start()
+            await start_whole(producer.start)
         except (KafkaError, OSError) as error:
             await _stop(producer)
             raise self._connection.unavailable(error) from error

@@ -17,6 +17,7 @@ from rollbus.schemas.codec import decode
 from rollbus.schemas.errors import RecordError
 from rollbus.schemas.groups import ResampleRequested
 from rollbus.schemas.joining import Joiner
+from rollbus.schemas.starting_kafka import start_whole
 from rollbus.schemas.stopping_kafka import stop_quietly
 from rollbus.schemas.topics import RESAMPLE_REQUESTS
 from rollbus.streams.settings import StreamSettings
@@ -44,7 +45,7 @@ async def resample(settings: StreamSettings, run_id: str, resampler: Resampler, 
     stopping = asyncio.create_task(stop.wait())
     requests = Requests(consumer, run_id)
     try:
-        await consumer.start()
+        await start_whole(consumer.start)
         while not stop.is_set():
             await resampler.room()
             taken = await requests.next(stopping)

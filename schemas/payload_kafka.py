@@ -17,6 +17,8 @@ from rollbus.schemas.codec import decode
 from rollbus.schemas.errors import RecordError, UnavailableError
 from rollbus.schemas.joining import Joiner
 from rollbus.schemas.kafka_connection import KafkaConnection, how_it_failed
+from rollbus.schemas.starting_kafka import start_whole
+from rollbus.schemas.stopping_kafka import stop_quietly
 from rollbus.schemas.topics import MAX_MESSAGE_BYTES, topic_of
 from rollbus.schemas.trajectories import Location, Trajectory
 
@@ -62,7 +64,7 @@ class KafkaPayload:
         """Let the connection go."""
         consumer, self._consumer = self._consumer, None
         if consumer is not None:
-            await consumer.stop()
+            await stop_quietly(consumer.stop)
 
     def _partition(self, location: Location) -> TopicPartition:
         try:
@@ -99,7 +101,11 @@ class KafkaPayload:
             max_partition_fetch_bytes=4 * MAX_MESSAGE_BYTES,
             fetch_max_wait_ms=FETCH_WAIT_MS,
         )
-        await consumer.start()
+        try:
+            await start_whole(consumer.start)
+        except BaseException:
+            await stop_quietly(consumer.stop)
+            raise
         self._consumer = consumer
         return consumer
 

@@ -11,8 +11,19 @@ logger = logging.getLogger(__name__)
 STOP_TIMEOUT_S = 5.0
 
 
-async def stop_quietly(stop: Callable[[], Awaitable[None]]) -> None:
-    """Stop a client that may be broken: what it still wants to say is not waited for long."""
+async def stop_quietly(*stops: Callable[[], Awaitable[None]]) -> None:
+    """Stop clients that may be broken, each whatever becomes of those before it: what one still wants to say is not
+    waited for long.
+    """
+    if not stops:
+        return
+    try:
+        await _stop_quietly(stops[0])
+    finally:
+        await stop_quietly(*stops[1:])
+
+
+async def _stop_quietly(stop: Callable[[], Awaitable[None]]) -> None:
     try:
         async with asyncio.timeout(STOP_TIMEOUT_S):
             await stop()

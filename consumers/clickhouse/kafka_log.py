@@ -11,6 +11,8 @@ from rollbus.consumers.clickhouse.chunk_joiner import KafkaRecord
 from rollbus.consumers.clickhouse.log_files import BLOCK, Partition, Span
 from rollbus.schemas.errors import UnavailableError
 from rollbus.schemas.kafka_connection import KafkaConnection
+from rollbus.schemas.starting_kafka import start_whole
+from rollbus.schemas.stopping_kafka import stop_quietly
 from rollbus.schemas.topics import MAX_MESSAGE_BYTES, topic_of
 
 POLL_MS = 500
@@ -36,17 +38,19 @@ class KafkaLog:
         )
         self._admin = AIOKafkaAdminClient(**self._kafka.client_options())
         try:
-            await self._consumer.start()
-            await self._admin.start()
+            await start_whole(self._consumer.start)
+            await start_whole(self._admin.start)
         except KafkaError as error:
             await self.__aexit__()
             raise self._unavailable(error) from error
+        except BaseException:
+            await self.__aexit__()
+            raise
         return self
 
     async def __aexit__(self, *_: object) -> None:
         """Disconnect."""
-        await self._admin.close()
-        await self._consumer.stop()
+        await stop_quietly(self._admin.close, self._consumer.stop)
 
     async def spans(self, topics: Sequence[str]) -> Mapping[Partition, Span]:
         """Return where each partition of these topics begins and ends; topics that do not exist are left out."""

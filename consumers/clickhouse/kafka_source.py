@@ -17,6 +17,7 @@ from rollbus.consumers.clickhouse.chunk_joiner import KafkaRecord
 from rollbus.consumers.clickhouse.settings import SinkSettings
 from rollbus.schemas.errors import UnavailableError
 from rollbus.schemas.making import maker
+from rollbus.schemas.starting_kafka import start_whole
 from rollbus.schemas.stopping_kafka import stop_quietly
 from rollbus.schemas.topics import MAX_MESSAGE_BYTES, TOPICS
 
@@ -74,10 +75,13 @@ class KafkaSource(ConsumerRebalanceListener):  # type: ignore[misc]
         )
         self._consumer.subscribe(list(self._names), listener=self)
         try:
-            await self._consumer.start()
+            await start_whole(self._consumer.start)
         except KafkaError as error:
-            await stop_quietly(self._consumer.stop)
+            await self.stop()
             raise self._settings.kafka.unavailable(error) from error
+        except BaseException:
+            await self.stop()
+            raise
 
     async def stop(self) -> None:
         """Leave the group."""

@@ -9,6 +9,8 @@ from aiokafka.errors import KafkaError
 
 from rollbus.consumers.clickhouse.settings import SinkSettings
 from rollbus.schemas.offsets_kafka import committed_offsets
+from rollbus.schemas.starting_kafka import start_whole
+from rollbus.schemas.stopping_kafka import stop_quietly
 from rollbus.schemas.topics import TOPICS
 
 
@@ -40,8 +42,8 @@ async def sink_status_async(settings: SinkSettings) -> list[PartitionLag]:
     consumer = AIOKafkaConsumer(**settings.kafka.client_options(), isolation_level="read_committed")
     admin = AIOKafkaAdminClient(**settings.kafka.client_options())
     try:
-        await consumer.start()
-        await admin.start()
+        await start_whole(consumer.start)
+        await start_whole(admin.start)
         names = {topic.full_name(settings.namespace): topic.name for topic in TOPICS}
         existing = sorted(set(await admin.list_topics()) & set(names))
         if not existing:
@@ -57,8 +59,7 @@ async def sink_status_async(settings: SinkSettings) -> list[PartitionLag]:
     except KafkaError as error:
         raise settings.kafka.unavailable(error) from error
     finally:
-        await admin.close()
-        await consumer.stop()
+        await stop_quietly(admin.close, consumer.stop)
     return [
         PartitionLag(
             topic=names[tp.topic],

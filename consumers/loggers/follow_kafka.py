@@ -17,6 +17,7 @@ from rollbus.schemas.chunks import is_chunk
 from rollbus.schemas.codec import decode
 from rollbus.schemas.errors import RecordError
 from rollbus.schemas.kafka_connection import KafkaConnection
+from rollbus.schemas.starting_kafka import start_whole
 from rollbus.schemas.steps import Evaluation, StepCompleted
 from rollbus.schemas.stopping_kafka import stop_quietly
 from rollbus.schemas.topics import EVALUATIONS, MAX_MESSAGE_BYTES, TRAINING_STEPS
@@ -48,7 +49,7 @@ async def follow(
         max_poll_interval_ms=3_600_000,
     )
     try:
-        await consumer.start()
+        await start_whole(consumer.start)
         return await _feed(consumer, run_logger, stop, first_pause_s)
     except KafkaError as error:
         raise kafka.unavailable(error) from error

@@ -8,6 +8,9 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import KafkaError
 
+from rollbus.schemas.starting_kafka import start_whole
+from rollbus.schemas.stopping_kafka import stop_quietly
+
 logger = logging.getLogger(__name__)
 
 
@@ -24,14 +27,17 @@ class LagReader:
         self._consumer = AIOKafkaConsumer(**connection, isolation_level="read_committed")
 
     async def open(self) -> None:
-        """Connect."""
-        await self._admin.start()
-        await self._consumer.start()
+        """Connect; where that fails or is cancelled, no connection stays."""
+        try:
+            await start_whole(self._admin.start)
+            await start_whole(self._consumer.start)
+        except BaseException:
+            await self.close()
+            raise
 
     async def close(self) -> None:
         """Let go of both connections."""
-        await self._consumer.stop()
-        await self._admin.close()
+        await stop_quietly(self._consumer.stop, self._admin.close)
 
     async def read(self) -> dict[str, int]:
         """Records behind, by name; a group that the broker cannot tell of now, or that is new, is left out."""

@@ -12,6 +12,8 @@ from rollbus.schemas.control import Tick
 from rollbus.schemas.errors import RecordError, UnavailableError
 from rollbus.schemas.joining import Joiner
 from rollbus.schemas.kafka_connection import KafkaConnection
+from rollbus.schemas.starting_kafka import start_whole
+from rollbus.schemas.stopping_kafka import stop_quietly
 from rollbus.schemas.topics import (
     BATCHES,
     CURRICULUM,
@@ -49,22 +51,31 @@ class KafkaBus:
         return self._sink
 
     async def open(self) -> None:
-        """Connect and go to the oldest records; raises ConfigurationError where a topic is missing."""
+        """Connect and go to the oldest records; raises ConfigurationError where a topic is missing. What does not open
+        whole lets its connections go.
+        """
         names = [topic.full_name(self._namespace) for topic in self._topics]
         counts = await partition_counts(self._connection, names)
         self._joiners = {TopicPartition(name, number): Joiner() for name in names for number in range(counts[name])}
-        with kafka_errors("opening the run's log"):
-            self._producer = AIOKafkaProducer(
-                **self._connection.client_options(),
-                enable_idempotence=True,
-                max_request_size=MAX_MESSAGE_BYTES,
-                compression_type="zstd",
-            )
-            await self._producer.start()
-            self._consumer = AIOKafkaConsumer(**reader_options(self._connection))
-            await self._consumer.start()
-            self._consumer.assign(list(self._joiners))
-            await self._consumer.seek_to_beginning()
+        try:
+            with kafka_errors("opening the run's log"):
+                await self._start()
+        except BaseException:
+            await self.close()
+            raise
+
+    async def _start(self) -> None:
+        self._producer = AIOKafkaProducer(
+            **self._connection.client_options(),
+            enable_idempotence=True,
+            max_request_size=MAX_MESSAGE_BYTES,
+            compression_type="zstd",
+        )
+        await start_whole(self._producer.start)
+        self._consumer = AIOKafkaConsumer(**reader_options(self._connection))
+        await start_whole(self._consumer.start)
+        self._consumer.assign(list(self._joiners))
+        await self._consumer.seek_to_beginning()
 
     async def publish(self, publications: Sequence[Publication]) -> None:
         """Send everything and await every acknowledgement."""
@@ -95,10 +106,9 @@ class KafkaBus:
 
     async def close(self) -> None:
         """Stop both clients."""
-        for client in (self._producer, self._consumer):
-            if client is not None:
-                await client.stop()
+        clients = [client for client in (self._producer, self._consumer) if client is not None]
         self._producer = self._consumer = None
+        await stop_quietly(*(client.stop for client in clients))
 
     def _opened(self) -> AIOKafkaConsumer:
         if self._consumer is None:

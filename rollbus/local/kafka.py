@@ -21,6 +21,7 @@ from rollbus.local.kafka_jars import find_jars, find_java
 from rollbus.local.service import Service
 from rollbus.local.settings import HOST
 from rollbus.schemas.errors import ConfigurationError
+from rollbus.schemas.starting_kafka import start_whole
 
 logger = logging.getLogger(__name__)
 
@@ -123,7 +124,7 @@ async def _answers(bootstrap_servers: str, timeout_s: float) -> bool:
     kafka_logger.setLevel(logging.CRITICAL)  # a broker that is not there yet is no error here
     try:
         async with asyncio.timeout(timeout_s):
-            await admin.start()
+            await start_whole(admin.start)
             cluster = await admin.describe_cluster()
             return bool(cluster["brokers"])
     except (KafkaError, OSError, TimeoutError):

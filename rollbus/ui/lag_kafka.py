@@ -18,6 +18,8 @@ from aiokafka.errors import KafkaError
 from rollbus.schemas.errors import UnavailableError
 from rollbus.schemas.kafka_connection import KafkaConnection
 from rollbus.schemas.offsets_kafka import committed_offsets
+from rollbus.schemas.starting_kafka import start_whole
+from rollbus.schemas.stopping_kafka import stop_quietly
 
 ANSWER_S = 5.0
 """Longest wait for Kafka; a page that waits longer looks broken."""
@@ -73,7 +75,7 @@ async def read_lags(connection: KafkaConnection, namespace: str) -> list[GroupLa
     admin = AIOKafkaAdminClient(**connection.client_options())
     consumer = AIOKafkaConsumer(**connection.client_options(), isolation_level="read_committed")
     try:
-        await admin.start()
+        await start_whole(admin.start)
         names = sorted(
             group for group, _ in map(tuple, await admin.list_consumer_groups()) if group.startswith(namespace)
         )
@@ -82,11 +84,10 @@ async def read_lags(connection: KafkaConnection, namespace: str) -> list[GroupLa
         members = _members(await admin.describe_consumer_groups(names))
         committed = {name: await committed_offsets(admin, name) for name in names}
         places = sorted({place for offsets in committed.values() for place in offsets})
-        await consumer.start()
+        await start_whole(consumer.start)
         begins, ends = await consumer.beginning_offsets(places), await consumer.end_offsets(places)
     finally:
-        await admin.close()
-        await consumer.stop()
+        await stop_quietly(admin.close, consumer.stop)
     return summed(namespace, members, committed, begins, ends)
 
 

@@ -26,6 +26,20 @@ async def test_a_cancelled_fetch_of_the_client_does_not_end_its_owner() -> None:
     await stop_quietly(LeakingClient().stop)
 
 
+async def test_a_client_is_stopped_though_its_owner_was_cancelled_while_the_one_before_it_was() -> None:
+    stopped = list[str]()
+
+    async def stop() -> None:
+        stopped.append("the second")
+
+    stopping = asyncio.create_task(stop_quietly(HangingClient().stop, stop))
+    await asyncio.sleep(0)
+    stopping.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await stopping
+    assert stopped == ["the second"]
+
+
 async def test_a_cancelled_owner_does_not_go_on_after_its_client() -> None:
     stopping = asyncio.create_task(stop_quietly(HangingClient().stop))
     await asyncio.sleep(0)

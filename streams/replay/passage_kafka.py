@@ -60,6 +60,30 @@ class Begun:
 
 
 @dataclass(slots=True)
+class Reached:
+    """Up to when a range has all of its partitions: where they end at offsets, each does at a time of its own."""
+
+    last_ms: dict[int, int | None]
+    """Stream time of the last tick by partition; None where it has had none yet."""
+
+    @classmethod
+    def of(cls, ranges: Iterable[ReplayRange]) -> Self:
+        """Return what is known before the first record."""
+        return cls({one.partition: None for one in ranges})
+
+    def tick(self, stream_time_ms: int, partitions: Iterable[int]) -> None:
+        """Take in a tick, and the partitions in which it stands."""
+        for partition in partitions:
+            self.last_ms[partition] = stream_time_ms
+
+    @property
+    def at_ms(self) -> int | None:
+        """Stream time of the last tick that every partition has come to; None where one has no tick."""
+        known = [each for each in self.last_ms.values() if each is not None]
+        return min(known) if known and len(known) == len(self.last_ms) else None
+
+
+@dataclass(slots=True)
 class Passage:
     """The range on its way through the chain."""
 
@@ -72,12 +96,14 @@ class Passage:
     """None for as many as cores and memory allow."""
     first_ms: int | None = None
     """From when on every partition is in the range; 0 where it begins with the log, None where no tick tells."""
+    last_ms: int | None = None
+    """Up to when every partition is in the range; None where no tick tells."""
     open_rows: int = 0
     """Most rows that the states held at the end of a round."""
 
     async def go(self) -> Chain:
         """Read the range to its end; return the chain as it is there."""
-        begun = Begun.of(self.ranges)
+        begun, reached = Begun.of(self.ranges), Reached.of(self.ranges)
         self.watch.begin(self.ranges)
         lanes, elsewhere = self._lanes(), Elsewhere()
         if lanes:
@@ -89,13 +115,14 @@ class Passage:
         chain = await self.connected.chain(self.ranges, self.output, self.excluded, elsewhere.readers)
         async for tick, at, rows in self._joined(chain, lanes, elsewhere) if lanes else self._alone(chain):
             begun.tick(tick.stream_time_ms, at)
+            reached.tick(tick.stream_time_ms, at)
             self.watch.stream_time(tick.stream_time_ms)
             if self.connected.follow is not None:
                 await self.output.flush()
             if tick.number % LOOK_AT_ROWS == 0:
                 self.open_rows = max(self.open_rows, chain.open_rows() + rows)
         await chain.end()
-        self.first_ms = begun.at_ms
+        self.first_ms, self.last_ms = begun.at_ms, reached.at_ms
         self.open_rows = max(self.open_rows, chain.open_rows() + elsewhere.open_rows)
         return chain
 

@@ -116,7 +116,7 @@ class Replay:
             self.open_rows = passage.open_rows
             if isinstance(output, KafkaOutput):
                 await output.finish()
-        manifest = replace(manifest, from_ms=passage.first_ms, to_ms=chain.stream_time_ms, digests=chain.digests())
+        manifest = replace(manifest, from_ms=passage.first_ms, to_ms=passage.last_ms, digests=chain.digests())
         records: dict[str, int] = {}
         for (topic, _), count in sorted(output.counts.items()):
             records[topic] = records.get(topic, 0) + count

@@ -298,6 +298,14 @@ async def test_a_range_of_offsets_is_compared_from_where_each_partition_has_begu
         assert (await replay.run(dry_run=True)).from_ms == make_tick(6).stream_time_ms
 
 
+async def test_a_range_of_offsets_is_compared_up_to_where_its_first_partition_ends(settings: Settings) -> None:
+    ticks = await resolve(settings.stream_settings(), EPISODE_EVENTS, Bound(), Bound(tick=5))
+    end = Bound(offsets=((0, ticks.ranges[0].to_offset + 1),))
+    for processes in (1, 2):
+        replay = replace(replay_of(settings, name_of(settings, "cut"), end=end), processes=processes)
+        assert (await replay.run(dry_run=True)).to_ms == make_tick(5).stream_time_ms
+
+
 async def test_a_range_without_records_is_refused(settings: Settings) -> None:
     beyond = (Bound(at_end=True), Bound(offset=99_999), Bound(tick=ROUNDS + 50), Bound(time_ms=2**43))
     for start, end in (*((start, Bound()) for start in beyond), (Bound(tick=6), Bound(tick=3))):

@@ -7,7 +7,7 @@ from aiokafka import TopicPartition
 
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.replays import ReplayRange
-from rollbus.streams.replay.passage_kafka import Begun
+from rollbus.streams.replay.passage_kafka import Begun, Reached
 from rollbus.streams.replay.plan import CHAIN, chain_of, check_name
 from rollbus.streams.replay.range import Bound, parse_bound
 from rollbus.streams.replay.range_kafka import AssignedOnce, reader
@@ -100,3 +100,23 @@ def test_a_range_that_begins_with_the_log_is_whole_from_the_beginning() -> None:
 def test_a_partition_that_was_cut_behind_its_last_tick_never_begins() -> None:
     assert begun((at(0, 900, 900), at(1, 1_200)), (1,), (1,)) is None
     assert begun((at(0, 1_200),)) is None
+
+
+def reached(ranges: Sequence[ReplayRange], *partitions: Sequence[int]) -> int | None:
+    """Up to when a range is read whole whose ticks, one a second, stand in such partitions."""
+    found = Reached.of(ranges)
+    for number, those in enumerate(partitions):
+        found.tick(1_000 * number, those)
+    return found.at_ms
+
+
+def test_a_range_is_whole_up_to_the_last_tick_of_the_partition_that_ends_first() -> None:
+    ranges = (at(0, 0), at(1, 0))
+    assert reached(ranges, (0, 1), (0, 1)) == 1_000
+    assert reached(ranges, (0, 1), (0, 1), (1,), (1,)) == 1_000
+    assert reached(ranges, (0,), (0,), (0, 1), (0,)) == 2_000
+
+
+def test_a_partition_that_ends_before_its_first_tick_reaches_nothing() -> None:
+    assert reached((at(0, 0, 0), at(1, 0)), (1,), (1,)) is None
+    assert reached((at(0, 0),)) is None

@@ -82,13 +82,13 @@ def compare(one: Side, other: Side, span: Span, last: str = "curriculum") -> Com
 
 
 def _cut(one: Side, other: Side, span: Span) -> set[str]:
-    """Return the trajectories that the edge has cut: outside the span, or without their beginning on one side."""
+    """Return the trajectories that the edge has cut: not whole on both sides, or without their beginning on one."""
     cut = set()
     for mine, theirs in ((one, other), (other, one)):
         for trajectory_id, found in mine.trajectories.items():
             reason = theirs.dropped.get(("", found.episode_id), ("", ""))[0]
             begun_before = reason == DropReason.MISSING_EVENTS.value and found.untrainable != reason
-            if not span.has(found.at_ms) or begun_before:
+            if not span.has_whole(found.at_ms) or begun_before:
                 cut.add(trajectory_id)
     return cut
 
@@ -167,7 +167,7 @@ def _groups(one: Side, other: Side, cut: set[str], span: Span, same: dict[Kind, 
 
 
 def _is_cut(group: Group, cut: set[str], span: Span) -> bool:
-    return not span.has(group.closed_at_ms) or any(member.trajectory_id in cut for member in group.members)
+    return not span.has_whole(group.closed_at_ms) or any(member.trajectory_id in cut for member in group.members)
 
 
 def _same_group(run: str, mine: Group, theirs: Group, same: dict[Kind, int]) -> Iterator[Found]:

@@ -89,6 +89,10 @@ class Span:
         """Say whether a time lies inside."""
         return (self.from_ms is None or at_ms >= self.from_ms) and (self.to_ms is None or at_ms <= self.to_ms)
 
+    def has_whole(self, at_ms: int) -> bool:
+        """Say whether both sides have all of a time: of the last, a tick's, what came behind the tick may be cut."""
+        return self.has(at_ms) and at_ms != self.to_ms
+
 
 def within(records: Iterable[Any], side: Side, span: Span) -> Side:
     """Take in records in the order of the flow, of those outside a span only what is cut by its edge."""

@@ -82,6 +82,20 @@ def test_what_the_edge_has_cut_is_told_apart() -> None:
     assert found.inside == ()
 
 
+def test_what_one_side_alone_has_made_behind_the_last_tick_is_told_as_the_edge() -> None:
+    """A range ends with its last tick, or somewhere behind it: live went on before the next one."""
+    last, before = (
+        make_trajectory(name, assembled_at_ms=START_MS + ms) for name, ms in (("e1", 60_000), ("e2", 59_999))
+    )
+    found = compare(made("live", last, before, group_of("g", "e1", closed_at_ms=START_MS + 60_000)), made("b"), SPAN)
+    assert sorted(told(found)) == [
+        ("group", "only in live", "the range's edge", True, 1),
+        ("trajectory", "only in live", "b says: nothing", False, 1),
+        ("trajectory", "only in live", "the range's edge", True, 1),
+    ]
+    assert told(compare(made("live", last), made("b", last), SPAN)) == []
+
+
 def test_the_curriculum_s_other_choice_is_told_with_its_reason() -> None:
     trajectories = [make_trajectory("e1"), make_trajectory("e2")]
     state = CurriculumState(run_id="main", window=0, mode="harness", percentile=0.3, last_expansion_window=-1,

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from rollbus.producers.recorder import Recorder
 
 REFUSAL_STATUSES = (400, 422)
+"""With another status, as OpenAI's 403 for log-probs that a model does not allow, a refusal has to name what it refuses."""
 REFUSAL_WORDS = ("unrecognized", "unknown", "unexpected", "extra", "unsupported")
 """Of a refusal that does not say what it refuses. One with none of these, nor of `ADDED`'s, has another cause, and is
 not tried again.
@@ -111,9 +112,11 @@ class Call:
         return self._guard.call("refused", self._retry, error, default=False)
 
     def _retry(self, error: BaseException) -> bool:
-        if self.kwargs is self.original or getattr(error, "status_code", None) not in REFUSAL_STATUSES:
+        status = getattr(error, "status_code", None)
+        if self.kwargs is self.original or status is None:
             return False
-        refused = _refused_in(f"{error} {getattr(error, 'body', '')}".lower()) - self._refused
+        text = f"{error} {getattr(error, 'body', '')}".lower()
+        refused = _refused_in(text, named_only=status not in REFUSAL_STATUSES) - self._refused
         if not refused:
             return False
         self._refused |= refused
@@ -222,10 +225,14 @@ class Call:
         return self._surface.accumulator()
 
 
-def _refused_in(text: str) -> frozenset[str]:
-    """Return what a refusal is about; all that is ever added where it names none of it but sounds like it."""
+def _refused_in(text: str, *, named_only: bool) -> frozenset[str]:
+    """Return what a refusal is about; all that is ever added where it names none of it but sounds like it, unless only
+    what it names counts.
+    """
     named = frozenset(name for name, words in ADDED.items() if any(word in text for word in words))
-    return named or (frozenset(ADDED) if any(word in text for word in REFUSAL_WORDS) else frozenset())
+    if named or named_only:
+        return named
+    return frozenset(ADDED) if any(word in text for word in REFUSAL_WORDS) else NOTHING
 
 
 class Unparsed:

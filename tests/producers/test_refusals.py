@@ -106,3 +106,27 @@ def test_what_the_application_itself_asks_for_is_refused_to_it(recorder: Recorde
     with recorder.episode(task="t"), pytest.raises(openai.BadRequestError):
         client.chat.completions.create(model="agent", messages=HELLO, logprobs=True)
     assert all("logprobs" in request for request in server.requests)
+
+
+def test_log_probs_that_a_model_does_not_allow_are_a_refusal_too(recorder: Recorder, sink: MemorySink) -> None:
+    def script(request: Body) -> Any:
+        if "logprobs" in request:
+            message = "You are not allowed to request logprobs from this model"  # OpenAI's, of its newer models
+            return httpx.Response(403, json={"error": {"message": message, "type": "invalid_request_error"}})
+        return {**completion(), "choices": [{**completion()["choices"][0], "logprobs": None}]}
+
+    server = Server(script)
+    client = recorder.wrap(server.client())
+    with recorder.episode(task="t"):
+        for _ in range(2):
+            client.chat.completions.create(model="agent", messages=HELLO)
+    assert asked(server) == [{"logprobs", "return_token_ids"}, {"return_token_ids"}, {"return_token_ids"}]
+    assert [turn.untrainable_reason for turn in turns(recorder, sink)] == ["logprobs_refused"] * 2
+
+
+def test_an_error_of_another_kind_that_names_nothing_added_is_not_tried_again(recorder: Recorder) -> None:
+    server = Server(lambda request: httpx.Response(403, json={"error": {"message": "Unknown project"}}))
+    client = recorder.wrap(server.client())
+    with recorder.episode(task="t"), pytest.raises(openai.PermissionDeniedError):
+        client.chat.completions.create(model="agent", messages=HELLO)
+    assert len(server.requests) == 1

@@ -21,7 +21,9 @@ if TYPE_CHECKING:
     from rollbus.producers.recorder import Recorder
 
 REFUSAL_STATUSES = (400, 422)
-"""With another status, as OpenAI's 403 for log-probs that a model does not allow, a refusal has to name what it refuses."""
+"""With another status, as OpenAI's 403 for log-probs that a model does not allow, a refusal has to name what it
+refuses.
+"""
 REFUSAL_WORDS = ("unrecognized", "unknown", "unexpected", "extra", "unsupported")
 """Of a refusal that does not say what it refuses. One with none of these, nor of `ADDED`'s, has another cause, and is
 not tried again.
@@ -76,6 +78,7 @@ class Call:
         "_episode",
         "_function",
         "_guard",
+        "_known",
         "_refused",
         "_request",
         "_started",
@@ -92,7 +95,8 @@ class Call:
         self._function = capture.function or context.current_function() or episode.function
         self.original = arguments
         self._request = surface.recorded(arguments)
-        self._refused: frozenset[str] = capture.refusing.get(self._kind(), NOTHING) if capture.refusing else NOTHING
+        self._known: frozenset[str] = capture.refusing.get(self._kind(), NOTHING) if capture.refusing else NOTHING
+        self._refused = self._known
         self._asked: Asked | None = None
         self._done = False
         self.kwargs = arguments if capture.mode == "passive" else self._with_injections()
@@ -120,12 +124,23 @@ class Call:
         if not refused:
             return False
         self._refused |= refused
-        if len(self._capture.refusing) < MAX_REFUSING:
-            self._capture.refusing[self._kind()] = self._refused
-        for name in sorted(refused):
-            self._capture.recorder.counts.add(f"{name}_refused")
         before, self.kwargs = self.kwargs, self._with_injections()
         return self.kwargs != before
+
+    def answered(self) -> None:
+        """Remember what the server refuses, once it has answered without it.
+
+        An error that names it is not enough: servers repeat the request in errors about something else.
+        """
+        if self._refused is not self._known:
+            self._guard.call("refused", self._learn, default=None)
+
+    def _learn(self) -> None:
+        kind, refusing = self._kind(), self._capture.refusing
+        if kind in refusing or len(refusing) < MAX_REFUSING:
+            refusing[kind] = refusing.get(kind, NOTHING) | self._refused
+        for name in sorted(self._refused - self._known):
+            self._capture.recorder.counts.add(f"{name}_refused")
 
     def failed(self) -> None:
         """Count a call that gave no answer."""

@@ -152,6 +152,7 @@ def _recorded(method: Callable[..., Any], capture: Capture, surface: Surface) ->
             except BaseException:
                 call.failed()
                 raise
+            call.answered()
             if _is_plain(kwargs):
                 call.finished(result)
                 return result
@@ -177,6 +178,7 @@ def _recorded(method: Callable[..., Any], capture: Capture, surface: Surface) ->
         except BaseException:
             call.failed()
             raise
+        call.answered()
         if _is_plain(kwargs):
             call.finished(result)
             return result

@@ -29,6 +29,7 @@ async def send(call: Call, upstream: Send) -> httpx.Response:
     """Return the server's answer, asked for once more without our additions where it refuses them."""
     response: httpx.Response = await upstream(_body(call.kwargs))
     if response.is_success:
+        call.answered()
         return response
     refusal = RefusalError(response.status_code, (await response.aread()).decode(errors="replace"))
     if call.retry(refusal):

@@ -130,3 +130,23 @@ def test_an_error_of_another_kind_that_names_nothing_added_is_not_tried_again(re
     with recorder.episode(task="t"), pytest.raises(openai.PermissionDeniedError):
         client.chat.completions.create(model="agent", messages=HELLO)
     assert len(server.requests) == 1
+
+
+def test_a_refusal_that_repeats_the_request_is_not_remembered_where_the_rest_of_it_was_wrong(
+    recorder: Recorder, sink: MemorySink
+) -> None:
+    def script(request: Body) -> Any:
+        if request.get("temperature", 0) < 0:  # as vLLM says it: with all of the request's body
+            problem = {"loc": ["body"], "msg": "temperature must be non-negative", "input": request}
+            return httpx.Response(400, json={"error": {"message": f"{[problem]}", "code": 400}})
+        return completion()
+
+    server = Server(script)
+    client = recorder.wrap(server.client())
+    with recorder.episode(task="t"):
+        with pytest.raises(openai.BadRequestError):
+            client.chat.completions.create(model="agent", messages=HELLO, temperature=-1)
+        client.chat.completions.create(model="agent", messages=HELLO)
+    assert asked(server)[-1] == {"logprobs", "return_token_ids"}
+    assert [turn.trainable for turn in turns(recorder, sink)] == [True]
+    assert "logprobs_refused" not in recorder.counters

@@ -26,6 +26,8 @@ CHAIN = ("assembly", "scoring", "grouping", "group-scoring", "curriculum")
 """The stages of a whole replay, in the order of the flow."""
 STAGES = ("alias", *CHAIN)
 OF_A_RUN = ("grouping", "group-scoring", "curriculum")
+SETTINGS_OF = "settings."
+"""Begins, before its name, the place in a manifest's configurations of a run's settings without what is replayed."""
 
 
 @dataclass(frozen=True, slots=True)

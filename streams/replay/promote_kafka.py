@@ -3,20 +3,26 @@
 From its place in the log on, live does what the shadow did; nothing is restarted, and a replay does so there too.
 """
 
-from collections.abc import Iterable, Sequence
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from typing import Any
 
-from aiokafka.errors import KafkaError
+from aiokafka.errors import KafkaError, TopicAuthorizationFailedError
 
 from rollbus.schemas.codec import encode
 from rollbus.schemas.config import RunConfig, ScoringConfig
 from rollbus.schemas.control import ConfigApplied
-from rollbus.schemas.errors import ConfigurationError
+from rollbus.schemas.errors import ConfigurationError, UnavailableError
 from rollbus.schemas.replays import ReplayManifest
-from rollbus.schemas.topics import CONFIGURED
+from rollbus.schemas.topics import CONFIGURED, RUN_LOG
 from rollbus.streams.output_kafka import Row, new_producer, stop_producer, write
+from rollbus.streams.replay.plan import SETTINGS_OF
+from rollbus.streams.replay.recorded_kafka import read_run_configs
 from rollbus.streams.rewards.registry import Registry, check
 from rollbus.streams.settings import StreamSettings
 from rollbus.streams.topics import partitions_of
+
+logger = logging.getLogger(__name__)
 
 WRITER_ID = "promote"
 
@@ -35,6 +41,8 @@ async def promote(
     if not records:
         raise ConfigurationError(f"replay {manifest.name!r} did nothing otherwise; there is nothing to promote")
     check_workers(records, registry, runs)
+    if any(record.run_id for record in records):
+        refuse_reverting(manifest.name, records, await _in_effect(settings), began_with(manifest), runs)
     producer = new_producer(settings, f"{settings.namespace}{WRITER_ID}")
     try:
         await producer.start()
@@ -67,6 +75,75 @@ def check_workers(records: Iterable[ConfigApplied], registry: Registry, runs: It
                     f"closed groups for {', '.join(reward.name for reward in rewards)}, and none would be trained; "
                     "set it in the settings and restart the workers"
                 )
+
+
+def refuse_reverting(
+    name: str,
+    records: Iterable[ConfigApplied],
+    live: Mapping[str, RunConfig],
+    began: Mapping[str, str],
+    runs: Iterable[RunConfig],
+) -> None:
+    """Raise ConfigurationError where a run would lose what was put into effect and is not what the replay began from.
+
+    A record holds a run whole, also what the replay was not told. `live` are the configurations last applied and
+    `began` the hashes of the settings that the replay began with, by run. Where it comes to the settings as they are
+    now, that is what it was told: a way back.
+    """
+    settings = {run.run_id: run for run in runs}
+    found = {record.run_id: record.content for record in records if record.run_id in settings}
+    for run_id, content in found.items():
+        assert run_id is not None
+        new, own = RunConfig.model_validate_json(content), settings[run_id]
+        if lost := list(_lost(new, live.get(run_id, own), own, began.get(run_id))):
+            raise ConfigurationError(
+                f"replay {name!r} would set {', '.join(lost)} in run {run_id}, since it did not begin from what is in "
+                "effect; put that into the settings file too, and give the replay again under another name"
+            )
+
+
+def _lost(new: RunConfig, live: RunConfig, own: RunConfig, began: str | None) -> Iterator[str]:
+    """Yield what of a run in effect a replay would set otherwise without having been told to."""
+    if new == own or began == live.config_hash():
+        return
+    from_own = began in (None, own.config_hash())
+    known, settings = _flat(live), _flat(own)
+    for field, value in _flat(new).items():
+        if value != known.get(field) and (not from_own or value == settings.get(field)):
+            yield f"{field} from {known.get(field)} to {value}"
+
+
+def _flat(run: RunConfig) -> dict[str, Any]:
+    """Return a run's settings by section and name."""
+    sections = run.model_dump(mode="json").items()
+    flat = {section: value for section, value in sections if not isinstance(value, dict)}
+    for section, value in sections:
+        if isinstance(value, dict):
+            flat |= {f"{section}.{name}": each for name, each in value.items()}
+    return flat
+
+
+def began_with(manifest: ReplayManifest) -> dict[str, str]:
+    """Return the hashes of the runs' settings that a replay began with; of an older release's nothing is known."""
+    return {
+        place.removeprefix(SETTINGS_OF): each
+        for place, each in manifest.configs.items()
+        if place.startswith(SETTINGS_OF)
+    }
+
+
+async def _in_effect(settings: StreamSettings) -> dict[str, RunConfig]:
+    """Return the runs' configurations that were last applied, as far as the log may be read."""
+    try:
+        return await read_run_configs(settings)
+    except UnavailableError as error:
+        if not isinstance(error.__cause__, TopicAuthorizationFailedError):
+            raise
+        logger.warning(
+            "no permission to read %s, so nobody looks whether this reverts what was promoted before; allow Read there",
+            RUN_LOG.full_name(settings.namespace),
+        )
+        return {}
 
 
 def _rows(settings: StreamSettings, record: ConfigApplied) -> list[Row]:

@@ -142,6 +142,18 @@ async def read_scoring_configs(settings: StreamSettings) -> dict[str, ScoringCon
     return found
 
 
+async def read_run_configs(settings: StreamSettings) -> dict[str, RunConfig]:
+    """Return the configuration of each run that was last applied to its curriculum, which all of its stages have."""
+    found: dict[str, RunConfig] = {}
+    async with aclosing(read_whole(settings, RUN_LOG)) as records:
+        async for raw in records:
+            record = _decoded(raw.value, APPLIED)
+            if isinstance(record, ConfigApplied) and record.stage == "curriculum" and record.run_id is not None:
+                with suppress(ValidationError):  # the stage refused it
+                    found[record.run_id] = RunConfig.model_validate_json(record.content)
+    return found
+
+
 async def find_judged(settings: StreamSettings, plan: ReplayPlan, registry: Registry) -> FindGroup:
     """Return what finds the groups that live has judged, for runs that have their groups judged."""
     asked = {run.run_id for run in plan.run_configs() if run.grouping.rewards}

@@ -25,7 +25,7 @@ from rollbus.streams.replay.manifest_kafka import read_manifests, write_manifest
 from rollbus.streams.replay.namespace_kafka import forget_topics, prepare_topics, read_written
 from rollbus.streams.replay.output import CountingOutput
 from rollbus.streams.replay.passage_kafka import Passage, Watch
-from rollbus.streams.replay.plan import ReplayPlan
+from rollbus.streams.replay.plan import SETTINGS_OF, ReplayPlan
 from rollbus.streams.replay.range import Bound
 from rollbus.streams.replay.range_kafka import ResolvedRange, refuse_empty, refuse_missing, resolve
 from rollbus.streams.replay.recorded_kafka import read_exclusions
@@ -151,11 +151,15 @@ class Replay:
         )
 
     def _configs(self) -> dict[str, str]:
-        """Return the hashes of what holds where the log tells nothing else, and of the reward functions."""
+        """Return the hashes of what holds where the log tells nothing else, and of the reward functions.
+
+        Also of the runs as they are without what this replay does otherwise, for whoever promotes it.
+        """
         plan, registry = self.plan, self.registry
         runs = plan.run_configs()
         found = {"assembly": plan.assembly.config_hash(), "scoring": plan.scoring_config.config_hash()}
         found |= {f"run.{run.run_id}": run.config_hash() for run in runs}
+        found |= {f"{SETTINGS_OF}{run.run_id}": run.config_hash() for run in plan.runs}
         if "scoring" in plan.stages:
             found["rewards"] = reward_version(registry, plan.scoring_config)
         if "group-scoring" in plan.stages:

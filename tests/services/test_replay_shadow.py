@@ -14,7 +14,7 @@ from rollbus.cli.stages import all_stages
 from rollbus.consumers.clickhouse import ask, migrate, run_query
 from rollbus.consumers.clickhouse.namespaces import delete_namespace
 from rollbus.schemas.codec import encode
-from rollbus.schemas.config import CurriculumConfig, RewardConfig, ScoringConfig
+from rollbus.schemas.config import CurriculumConfig, GroupingConfig, RewardConfig, ScoringConfig
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.ids import trajectory_id
 from rollbus.schemas.topics import SCORES, STAGE_INPUTS, TOPICS
@@ -122,6 +122,27 @@ async def test_what_a_worker_does_not_have_is_not_promoted(kafka: str, namespace
     manifest = await replace(replay, follow=None, registry=registry).run()
     with pytest.raises(ConfigurationError, match=r"no function .mine"):
         await promote(stream, manifest, BUILT_IN, settings.runs)
+
+
+async def test_a_second_promotion_does_not_revert_what_the_settings_do_not_have_of_the_first(
+    kafka: str, namespace: str, tmp_path: Path
+) -> None:
+    settings, name = settings_of(write_settings(tmp_path, kafka, namespace)), namespace.strip(".")
+    stream, stop = settings.stream_settings(), asyncio.Event()
+    await ensure_topics(stream, all_stages(settings))
+    await send(stream, STAGE_INPUTS["scoring"].name, [(None, encode(make_tick(0)))])
+    stop.set()
+    changes = {"pairs": {"new_grouping": GroupingConfig(group_size=2)},
+               "all": {"new_curriculum": CurriculumConfig(mode="off")}}  # fmt: skip
+    manifests = {}
+    for each, change in changes.items():
+        shadow = shadow_of(settings, f"{name}-{each}", stop, new_scoring=None, scores="recorded", **change)
+        await shadow.run()
+        manifests[each] = await find_manifest(stream, shadow.plan.name)
+    assert "curriculum.main" in await promote(stream, manifests["pairs"], BUILT_IN, settings.runs)
+    with pytest.raises(ConfigurationError, match=r"all' would set grouping\.group_size from 2 to 3, .* in run main"):
+        await promote(stream, manifests["all"], BUILT_IN, settings.runs)
+    assert "curriculum.main" in await promote(stream, manifests["pairs"], BUILT_IN, settings.runs)
 
 
 async def test_a_shadow_keeps_its_name_and_topics_from_one_with_another_curriculum(

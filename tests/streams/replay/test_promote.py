@@ -2,11 +2,18 @@
 
 import pytest
 
-from rollbus.schemas.config import CurriculumConfig, GroupingConfig, RewardConfig, RunConfig, ScoringConfig
+from rollbus.schemas.config import (
+    BatchingConfig,
+    CurriculumConfig,
+    GroupingConfig,
+    RewardConfig,
+    RunConfig,
+    ScoringConfig,
+)
 from rollbus.schemas.control import ConfigApplied
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.streams.replay.plan import OF_A_RUN, applied
-from rollbus.streams.replay.promote_kafka import check_workers
+from rollbus.streams.replay.promote_kafka import check_workers, refuse_reverting
 from rollbus.streams.rewards.registry import BUILT_IN
 
 PLAIN = RunConfig()
@@ -48,3 +55,46 @@ def test_a_function_over_trajectories_that_a_worker_does_not_have_is_refused() -
     own = ScoringConfig(rewards=(RewardConfig(type="mine.own", name="own"),))
     with pytest.raises(ConfigurationError, match=r"no function 'mine\.own'"):
         check_workers([applied("scoring", None, own)], BUILT_IN, (PLAIN,))
+
+
+FOURS = RunConfig(grouping=GroupingConfig(group_size=4))
+HARNESS = RunConfig(curriculum=CurriculumConfig(mode="harness"))
+
+
+def revert(new: RunConfig, *, live: RunConfig = PLAIN, began: RunConfig | None = PLAIN, now: RunConfig = PLAIN) -> None:
+    """Promote a run into live, which has it as `live`, from a replay of settings where it was otherwise."""
+    refuse_reverting(
+        "b", records_of(new), {"main": live}, {} if began is None else {"main": began.config_hash()}, [now]
+    )
+
+
+@pytest.mark.parametrize("began", [PLAIN, None])
+def test_what_was_promoted_before_and_stands_not_in_the_settings_is_not_reverted(began: RunConfig | None) -> None:
+    with pytest.raises(
+        ConfigurationError, match=r"'b' would set grouping\.group_size from 4 to 8 in run main, .*other name"
+    ):
+        revert(HARNESS, live=FOURS, began=began)
+    both = GroupingConfig(group_size=8, window_ms=60_000)
+    with pytest.raises(ConfigurationError, match=r"set grouping\.group_size from 4 to 8 in run main"):
+        revert(RunConfig(grouping=both), live=FOURS, began=began)
+
+
+def test_what_was_put_into_the_settings_since_a_replay_began_is_not_reverted_by_it() -> None:
+    with pytest.raises(ConfigurationError, match=r"grouping\.group_size from 4 to 8"):
+        revert(HARNESS, live=FOURS, began=PLAIN, now=FOURS)
+    batching = PLAIN.model_copy(update={"batching": BatchingConfig(groups_per_step=2)})
+    with pytest.raises(ConfigurationError, match=r"batching\.groups_per_step from 2 to 16"):
+        revert(HARNESS, live=batching, began=PLAIN, now=batching)
+
+
+def test_a_replay_of_what_is_in_effect_is_promoted_and_so_are_the_settings_themselves() -> None:
+    both = FOURS.model_copy(update={"curriculum": HARNESS.curriculum})
+    revert(HARNESS)
+    revert(HARNESS, began=None)
+    revert(both, live=FOURS, began=FOURS, now=FOURS)
+    revert(HARNESS, began=PLAIN, now=FOURS)  # the workers have not been started with these settings yet
+    revert(both, live=FOURS)
+    revert(FOURS, live=both, began=FOURS, now=FOURS)
+    revert(PLAIN, live=FOURS)
+    refuse_reverting("b", [applied("scoring", None, ScoringConfig())], {"main": FOURS}, {}, [PLAIN])
+    refuse_reverting("b", records_of(HARNESS), {}, {}, [PLAIN])

@@ -248,7 +248,7 @@ def delete(settings: "Settings", name: str, clickhouse: bool) -> None:
     Given again it finishes a deletion that was cut short.
     """
     from rollbus.streams.replay.lease_kafka import working_on
-    from rollbus.streams.replay.namespace_kafka import delete_named
+    from rollbus.streams.replay.namespace_kafka import delete_named, find_deletable
     from rollbus.streams.replay.plan import check_name, namespace_of
     from rollbus.streams.replay.run_kafka import wall_clock_ms
 
@@ -257,6 +257,7 @@ def delete(settings: "Settings", name: str, clickhouse: bool) -> None:
     stream = settings.stream_settings()
 
     async def run_it() -> list[str]:
+        await find_deletable(stream, name)  # a lease leaves its group behind, also where there is no such replay
         async with working_on(stream, name):
             return await delete_named(stream, name, now_ms=wall_clock_ms())
 

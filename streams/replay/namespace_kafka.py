@@ -94,8 +94,8 @@ async def delete_replay(source: StreamSettings, manifest: ReplayManifest, *, now
     return await forget_topics(source.model_copy(update={"namespace": manifest.namespace}))
 
 
-async def delete_named(source: StreamSettings, name: str, *, now_ms: int) -> list[str]:
-    """Delete a replay, or what is left of one whose deletion or start was cut short; return the topics' names.
+async def find_deletable(source: StreamSettings, name: str) -> ReplayManifest | None:
+    """Return a replay's manifest; None where topics alone are left of one whose deletion or start was cut short.
 
     Raises ConfigurationError where there is neither, or the topics are those of another log's replay.
     """
@@ -103,9 +103,17 @@ async def delete_named(source: StreamSettings, name: str, *, now_ms: int) -> lis
     if manifest is None:
         own = source.model_copy(update={"namespace": namespace_of(name)})
         await _refuse_foreign(source, own, name, "delete it there")
-        if left := await forget_topics(own):
-            return left
-        manifest = await known_manifest(source, name)  # raises, and names the nearest
+        if await topics_on_broker(own) & {spec.name for spec in topic_specs(own)}:
+            return None
+        return await known_manifest(source, name)  # raises, and names the nearest
+    return manifest
+
+
+async def delete_named(source: StreamSettings, name: str, *, now_ms: int) -> list[str]:
+    """Delete a replay, or what is left of it; return the topics' names. Raises as `find_deletable` does."""
+    manifest = await find_deletable(source, name)
+    if manifest is None:
+        return await forget_topics(source.model_copy(update={"namespace": namespace_of(name)}))
     return await delete_replay(source, manifest, now_ms=now_ms)
 
 

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from aiokafka.admin import AIOKafkaAdminClient
 from click.testing import CliRunner
 
 from rollbus.cli.root import rollbus
@@ -66,6 +67,29 @@ async def test_a_deletion_that_was_cut_short_is_finished_by_the_same_command(
     assert told == f"deleted replay '{manifest.name}': {len(made)} topics\n"
     assert await topics_of(own) == set()
     assert f"no replay '{manifest.name}'" in await asyncio.to_thread(delete, manifest.name, expect=1)
+
+
+async def groups_of(stream: StreamSettings, name: str) -> list[str]:
+    """The consumer groups that a replay's name has left on the broker."""
+    admin = AIOKafkaAdminClient(**stream.kafka.client_options())
+    await admin.start()
+    try:
+        return [group for group, *_ in await admin.list_consumer_groups() if group.startswith(namespace_of(name))]
+    finally:
+        await admin.close()
+
+
+async def test_a_name_that_no_replay_has_is_refused_and_leaves_nothing_behind(
+    stream: StreamSettings, delete: Say
+) -> None:
+    manifest, own = replay_of(stream)
+    await write_manifest(stream, manifest)
+    mistyped = f"{manifest.name}x"
+    told = await asyncio.to_thread(delete, mistyped, expect=1)
+    assert f"no replay '{mistyped}' of {stream.namespace}; did you mean '{manifest.name}'?" in told
+    assert await groups_of(stream, mistyped) == []
+    assert await topics_of(own.model_copy(update={"namespace": namespace_of(mistyped)})) == set()
+    assert [manifest] == list((await read_manifests(stream)).values())
 
 
 async def test_a_replay_of_another_log_is_not_taken_for_what_a_deletion_left(

@@ -21,6 +21,8 @@ from rollbus.schemas.topics import MAX_MESSAGE_BYTES
 LINGER_MS = 20
 MAX_BATCH_BYTES = 512 * 1024
 REQUEST_TIMEOUT_MS = 20_000
+START_GRACE_S = 0.25
+"""How long a start that is cancelled may still take: a process may be waiting for its end."""
 STOP_S = 1.0
 """How long a clean stop may take; a producer whose broker is gone never stops cleanly."""
 _REFUSED = (MessageSizeTooLargeError, RecordListTooLargeError, TopicAuthorizationFailedError)
@@ -47,7 +49,7 @@ class KafkaSink:
             request_timeout_ms=REQUEST_TIMEOUT_MS,
         )
         try:
-            await start_whole(producer.start)
+            await start_whole(producer.start, grace_s=START_GRACE_S)
         except (KafkaError, OSError) as error:
             await _stop(producer)
             raise self._connection.unavailable(error) from error

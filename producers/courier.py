@@ -11,8 +11,10 @@ import logging
 import threading
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from typing import TYPE_CHECKING
+from concurrent.futures import Future, ThreadPoolExecutor
+from functools import partial
+from queue import SimpleQueue
+from typing import TYPE_CHECKING, Any
 
 from rollbus.producers.sink import EventSink
 
@@ -56,12 +58,13 @@ class Courier:
 
     def start(self) -> None:
         """Start the thread; raises RuntimeError where none can be started any more."""
-        # Host names are resolved in this executor. Its one thread must be running already: while the interpreter
-        # ends, and a last flush goes out, no thread can be started any more.
-        executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="rollbus-resolver")
-        executor.submit(int)
+        executor = _Resolver()
         self._thread = threading.Thread(target=self._run, args=(executor,), name="rollbus-delivery", daemon=True)
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError:
+            executor.shutdown()
+            raise
 
     def wake(self) -> None:
         """Make it look at the queue now."""
@@ -200,6 +203,38 @@ class Courier:
             logger.warning("rollbus: events wait in memory, their sink is unavailable: %r", error)
         self._delivery.healthy = False
         self._delivery.counters.add("delivery_retries")
+
+
+class _Resolver(ThreadPoolExecutor):
+    """Where the loop resolves host names: a thread that runs already when the interpreter ends and a last flush goes
+    out, as none can be started then, and that no end of a process waits for, as a name server may never answer.
+    """
+
+    def __init__(self) -> None:
+        """Start the thread; raises RuntimeError where none can be started any more."""
+        super().__init__(max_workers=1)
+        self._calls: SimpleQueue[tuple[Future[Any], Callable[[], Any]] | None] = SimpleQueue()
+        threading.Thread(target=self._run, name="rollbus-resolver", daemon=True).start()
+
+    def submit(self, function: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "Future[Any]":
+        """Call it in the thread."""
+        future = Future[Any]()
+        self._calls.put((future, partial(function, *args, **kwargs)))
+        return future
+
+    def shutdown(self, wait: bool = True, *, cancel_futures: bool = False) -> None:
+        """Let the thread end behind what it has begun; never waits."""
+        self._calls.put(None)
+
+    def _run(self) -> None:
+        while call := self._calls.get():
+            future, function = call
+            if future.set_running_or_notify_cancel():
+                try:
+                    future.set_result(function())
+                except BaseException as error:
+                    future.set_exception(error)
+            del call, future, function  # an address, or an error with its frames, is not kept until the next call
 
 
 async def _cancel_others() -> None:

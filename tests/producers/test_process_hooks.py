@@ -1,5 +1,8 @@
 """The end of a process is held back within one deadline, whatever is flushed or closed, and how often."""
 
+import subprocess
+import sys
+import textwrap
 import weakref
 from types import SimpleNamespace
 
@@ -35,3 +38,27 @@ def test_flushing_and_closing_share_the_deadline_of_the_exit(monkeypatch: pytest
     clock[0] += 3600  # the host's own threads take as long as they like in between
     process_hooks._close_all()
     assert clock[0] == 100.0 + 3600 + process_hooks.EXIT_DEADLINE_S
+
+
+NO_NAMES = """
+    import socket, time
+
+    def hang(*arguments, **options):
+        print("asked", flush=True)
+        time.sleep(60)
+
+    socket.getaddrinfo = hang
+    import rollbus
+    from rollbus.producers import process_hooks
+
+    process_hooks.EXIT_DEADLINE_S = 0.5
+    recorder = rollbus.init(bootstrap_servers="kafka.example:9092")
+    with recorder.episode(task="t"):
+        pass
+"""
+
+
+def test_a_name_server_that_does_not_answer_does_not_hold_the_process_back() -> None:
+    script = [sys.executable, "-c", textwrap.dedent(NO_NAMES)]
+    ended = subprocess.run(script, capture_output=True, text=True, timeout=30, check=False)
+    assert (ended.returncode, ended.stdout.split()) == (0, ["asked"]), ended.stderr

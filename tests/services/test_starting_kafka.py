@@ -24,8 +24,9 @@ from rollbus.harness import bus_kafka
 from rollbus.producers.kafka_sink import KafkaSink
 from rollbus.resample_kafka import resample
 from rollbus.schemas.kafka_connection import KafkaConnection
-from rollbus.schemas.payload_kafka import KafkaPayload, Location
+from rollbus.schemas.payload_kafka import KafkaPayload
 from rollbus.schemas.starting_kafka import start_whole
+from rollbus.schemas.trajectories import Location
 from rollbus.streams.settings import StreamSettings
 from rollbus.ui.lag_kafka import read_lags
 
@@ -155,7 +156,8 @@ async def test_a_start_cancelled_while_the_broker_is_asked_leaves_no_connection(
 
 def _asked_slowly(monkeypatch: pytest.MonkeyPatch, client: int) -> asyncio.Event:
     """Let the broker be slow to that client at its start, and return what says that it is being asked."""
-    asked, begun, bootstrap, send = asyncio.Event(), [], AIOKafkaClient.bootstrap, AIOKafkaConnection.send
+    asked, begun = asyncio.Event(), list[None]()
+    bootstrap, send = AIOKafkaClient.bootstrap, AIOKafkaConnection.send
 
     async def bootstrap_counted(self: AIOKafkaClient) -> None:
         begun.append(None)

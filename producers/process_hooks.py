@@ -1,12 +1,14 @@
 """What happens to recorders when the process forks or ends.
 
 Recorders are told in the child after a fork, and flushed at exit within a deadline. The flush runs before the
-interpreter shuts its executors down, because connecting to a broker needs one.
+interpreter shuts its executors down, because connecting to a broker needs one. A child of `multiprocessing` never comes
+to the interpreter's exit: `multiprocessing`'s own finalizers close its parts of episodes, before that flush.
 """
 
 import atexit
 import concurrent.futures.thread  # noqa: F401 - registers its own exit hook on import; ours must run before it
 import os
+import sys
 import threading
 import time
 import weakref
@@ -22,6 +24,9 @@ class Recording(Protocol):
 
     def after_fork(self) -> None:
         """Become a writer of its own."""
+
+    def leave(self) -> None:
+        """Close this process's part of the episodes that another process ends."""
 
     def flush(self, timeout: float) -> bool:
         """Wait until all is out."""
@@ -59,6 +64,18 @@ def unregister(recorder: Recording) -> None:
 def _after_fork() -> None:
     for recorder in tuple(_recorders):
         recorder.after_fork()
+    multiprocessing = sys.modules.get("multiprocessing.util")
+    if multiprocessing is not None:  # it forgets all finalizers in the child, and calls this when it has
+        multiprocessing.register_after_fork(_leave_all, _leave_at_end)
+
+
+def _leave_at_end(leave_all: Callable[[], None]) -> None:
+    sys.modules["multiprocessing.util"].Finalize(None, leave_all, exitpriority=-1)
+
+
+def _leave_all() -> None:
+    for recorder in tuple(_recorders):
+        recorder.leave()
 
 
 def _flush_all() -> None:

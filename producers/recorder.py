@@ -253,6 +253,10 @@ class Recorder:
         """Send the last counters, flush and stop; later events are counted as dropped. Returns whether all is out."""
         return self.guard.call("close", self._close, timeout, default=False)
 
+    def leave(self) -> None:
+        """Close this process's part of the episodes that other processes end; `close` does so too."""
+        self.guard.call("leave", self.episodes.close_joined, default=None)
+
     def _close(self, timeout_s: float) -> bool:
         process_hooks.unregister(self)
         self.episodes.close_joined()

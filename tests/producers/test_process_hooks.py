@@ -4,11 +4,15 @@ import subprocess
 import sys
 import textwrap
 import weakref
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from rollbus.producers import process_hooks
+from rollbus.producers.spool import Spool
+from rollbus.schemas.codec import decode
+from rollbus.schemas.events import EpisodeEnded, ToolCalled, WriterClosed
 
 
 class SlowRecorder:
@@ -18,6 +22,9 @@ class SlowRecorder:
         self.clock = clock
 
     def after_fork(self) -> None:
+        """Nothing to do."""
+
+    def leave(self) -> None:
         """Nothing to do."""
 
     def flush(self, timeout: float) -> bool:
@@ -62,3 +69,35 @@ def test_a_name_server_that_does_not_answer_does_not_hold_the_process_back() -> 
     script = [sys.executable, "-c", textwrap.dedent(NO_NAMES)]
     ended = subprocess.run(script, capture_output=True, text=True, timeout=30, check=False)
     assert (ended.returncode, ended.stdout.split()) == (0, ["asked"]), ended.stderr
+
+
+CHILDREN = """
+    import multiprocessing, sys
+    import rollbus
+
+    recorder = rollbus.init(bootstrap_servers="127.0.0.1:9", spool_folder=sys.argv[1])
+
+    def work(episode):
+        episode.tool("in the child")
+
+    with recorder.episode(task="t") as episode:
+        child = multiprocessing.get_context("fork").Process(target=work, args=(episode,))
+        child.start()
+        child.join()
+"""
+
+
+def test_a_child_of_multiprocessing_closes_its_part_of_an_episode(tmp_path: Path) -> None:
+    script = [sys.executable, "-W", "ignore", "-c", textwrap.dedent(CHILDREN), str(tmp_path)]
+    subprocess.run(script, capture_output=True, timeout=30, check=True)
+    spool = Spool(tmp_path, owner="reader", quota_bytes=1_000_000, fsync=False)
+    events = []
+    while spool:
+        events += [decode(record.value) for record in spool.oldest()]
+        spool.discard_oldest()
+    spool.close()
+    (called,) = [event for event in events if isinstance(event, ToolCalled)]
+    (ended,) = [event for event in events if isinstance(event, EpisodeEnded)]
+    assert called.writer_id not in ended.writer_ids
+    counts = {event.writer_id: event.count for event in events if isinstance(event, WriterClosed)}
+    assert counts[called.writer_id] == 1

@@ -11,7 +11,9 @@ Files in reading order:
     stages, flow      which stages there are, and all of them over a log in memory
     ticker            the clock that is written into the log
     processing        a batch of records to what its transaction writes: pure
-    transaction       a partition's batches, one Kafka transaction each
+    runner            a partition's batches, each whole in one transaction
+    transaction       the Kafka transactions that a stage's partitions share in a process
+    claims, claims_kafka                                          whose a partition is: whom a new owner must fence
     changelog_kafka, output_kafka                                 its state restored, its records written
     transport, app    Faust hosts the stages
     worker            a process: stages, ticker, watchdog, metrics

@@ -128,7 +128,7 @@ def _of_stages(namespace: str, stages: Iterable[Any]) -> list[Acl]:
     needed.append(Acl("transactional-id", names.ticker_id(namespace), ("Describe", "Write")))
     for stage in stages:
         group = names.group_id(namespace, stage.name)
-        transactions = names.transactional_id(namespace, stage.name, stage.input, 0).removesuffix("0")
+        transactions = names.transactional_id(namespace, stage.name, "")
         needed.append(Acl("topic", names.changelog_topic(namespace, stage.name), _CHANGELOG))
         needed.append(Acl("group", group, ("Read",)))
         needed.append(Acl("transactional-id", transactions, ("Describe", "Write"), "prefixed"))

@@ -7,6 +7,7 @@ only passes batches on, so it has nothing to raise.
 
 import asyncio
 import logging
+import uuid
 from collections.abc import Callable, Iterable
 from typing import Any, cast
 
@@ -14,8 +15,10 @@ from faust.types import TP
 
 from rollbus.streams import names
 from rollbus.streams.batch import Partition
+from rollbus.streams.claims import Committed
+from rollbus.streams.runner import Runner
 from rollbus.streams.settings import StreamSettings
-from rollbus.streams.transaction import Runner
+from rollbus.streams.transaction import Sessions
 from rollbus.streams.transport import BatchApp, BatchThread
 
 logger = logging.getLogger(__name__)
@@ -32,8 +35,12 @@ class StageApp:
         on_fatal: Callable[[BaseException], None],
         on_partitions: Callable[[frozenset[int]], None] = lambda partitions: None,
         app_version: str = "",
+        process_id: str | None = None,
     ) -> None:
+        """Nothing connects before `start`; `process_id` tells this process from all others, by default at random."""
         self.stage, self.settings = stage, settings
+        self._process_id = process_id or uuid.uuid4().hex
+        self._sessions: Sessions | None = None
         self.runners: dict[Partition, Runner] = {}
         self._on_fatal, self._on_partitions, self._app_version = on_fatal, on_partitions, app_version
         self.app = BatchApp(names.group_id(settings.namespace, stage.name), settings)
@@ -74,12 +81,15 @@ class StageApp:
     async def _assigned(self, app: Any, assigned: Iterable[TP], **_: Any) -> None:
         """Only start the opening: the group's heartbeats begin after this returns."""
         await self._close_all()
+        generation = self.app.consumer_generation_id
+        self._sessions = sessions = self._new_sessions(generation)
         for tp in sorted(assigned):
             self.runners[Partition(*tp)] = Runner(
                 self.stage,
                 tp.partition,
                 settings=self.settings,
-                host=FaustHost(self.app),
+                sessions=sessions,
+                host=FaustHost(self.app, generation),
                 on_fatal=self._on_fatal,
                 app_version=self._app_version,
             )
@@ -88,25 +98,42 @@ class StageApp:
         logger.info("assigned stage=%s partitions=%s", self.stage.name, [p.partition for p in self.runners])
         self._on_partitions(frozenset(p.partition for p in self.runners))
 
+    def _new_sessions(self, generation: int) -> Sessions:
+        """An id of each assignment's own: who is given a partition fences the last owner, and not what that is now."""
+        namespace, stage = self.settings.namespace, self.stage.name
+        owner = names.transactional_id(namespace, stage, f"{self._process_id}.{generation}")
+        return Sessions(self.settings, names.group_id(namespace, stage), owner)
+
     async def _close_all(self) -> None:
         runners, self.runners = self.runners, {}
         await asyncio.gather(*(runner.close() for runner in runners.values()))
+        sessions, self._sessions = self._sessions, None
+        if sessions is not None:
+            await sessions.close()
         self._on_partitions(frozenset())
 
 
 class FaustHost:
-    """The runner's port, on a Faust consumer."""
+    """The runner's port, on a Faust consumer, in one generation of its group."""
 
-    def __init__(self, app: BatchApp) -> None:
-        self._app = app
+    def __init__(self, app: BatchApp, generation: int) -> None:
+        self._app, self._generation = app, generation
 
     @property
     def _thread(self) -> BatchThread:
         return self._app.batches.thread
 
-    async def committed(self, partition: Partition) -> int | None:
+    async def committed(self, partition: Partition) -> Committed | None:
         """Ask the broker for the group's offset."""
         return await self._thread.committed(partition)
+
+    async def claim(self, partition: Partition, claimed: Committed) -> None:
+        """Commit in the generation in which the partition was assigned."""
+        await self._thread.claim(partition, claimed, self._generation)
+
+    async def require_member(self) -> None:
+        """Send a heartbeat of that generation."""
+        await self._thread.require_member(self._generation)
 
     async def bounds(self, partition: Partition) -> tuple[int, int]:
         """Ask the broker for the first and the last offset."""

@@ -12,6 +12,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from rollbus.schemas.errors import DataLossError
 from rollbus.schemas.starting_kafka import start_whole
+from rollbus.streams.claims import Committed, start_of
 from rollbus.streams.processing import OWN_ROWS
 from rollbus.streams.settings import StreamSettings
 
@@ -67,12 +68,15 @@ async def restore(
     return position, rows
 
 
-def check_position(described: int | None, committed: int | None, *, topic: str, partition: int, group: str) -> None:
-    """Raise DataLossError unless changelog and committed offset come from the same transaction."""
-    if described == committed:
-        return
-    raise DataLossError(
-        f"{topic}[{partition}] describes the state at input position {described}, but group {group} has committed "
-        f"{committed}; offsets or changelog were changed by hand or lost: restore both from the same moment, or "
-        "delete both to start again from the input's beginning"
-    )
+def start_position(
+    described: int | None, found: Committed | None, *, topic: str, partition: int, group: str
+) -> int | None:
+    """Return where to go on; raises DataLossError unless changelog and offset come from the same transaction."""
+    try:
+        return start_of(described, found)
+    except ValueError:
+        raise DataLossError(
+            f"{topic}[{partition}] describes the state at input position {described}, but group {group} has committed "
+            f"{found and found.offset}; offsets or changelog were changed by hand or lost: restore both from the same "
+            "moment, or delete both to start again from the input's beginning"
+        ) from None

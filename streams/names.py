@@ -1,7 +1,5 @@
 """The names that a stage has on the broker, all from the namespace and the stage's own name."""
 
-from rollbus.schemas.topics import Topic
-
 CHANGELOG_SUFFIX = ".changelog"
 TICKER = "ticker"
 
@@ -11,9 +9,9 @@ def group_id(namespace: str, stage: str) -> str:
     return f"{namespace}{stage}"
 
 
-def transactional_id(namespace: str, stage: str, topic: Topic, partition: int) -> str:
-    """Return the id that fences the one owner of an input partition."""
-    return f"{group_id(namespace, stage)}.{topic.name}.{partition}"
+def transactional_id(namespace: str, stage: str, owner: str) -> str:
+    """Return the id of the transactions of one owner of a stage's partitions: a process, in one assignment."""
+    return f"{group_id(namespace, stage)}.{owner}"
 
 
 def changelog_topic(namespace: str, stage: str) -> str:

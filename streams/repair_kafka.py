@@ -13,11 +13,17 @@ from rollbus.schemas.drops import DeadLetter
 from rollbus.schemas.errors import DataLossError
 from rollbus.schemas.topics import DEAD_LETTERS
 from rollbus.streams import changelog_kafka, names
-from rollbus.streams.output_kafka import Row, new_producer, stop_producer, write
+from rollbus.streams.batch import Partition
+from rollbus.streams.claims import Committed
+from rollbus.streams.claims_kafka import committed_offset
+from rollbus.streams.output_kafka import Row
 from rollbus.streams.settings import StreamSettings
 from rollbus.streams.topics import partitions_of
+from rollbus.streams.transaction import Session
 
 logger = logging.getLogger(__name__)
+
+WRITER_ID = "repair"
 
 
 async def accept_loss(
@@ -36,22 +42,23 @@ async def accept_loss(
         for partition in range(partitions_of(stage.input, settings)):
             place = TopicPartition(topic, partition)
             first = (await consumer.beginning_offsets([place]))[place]
-            committed = await consumer.committed(place)
-            if committed is not None and committed < first:
-                lost[partition] = (committed, first - 1)
+            committed = await committed_offset(consumer, Partition(topic, partition))
+            if committed is not None and committed.offset < first:
+                lost[partition] = (committed.offset, first - 1)
                 if dry_run:
                     continue
-                await _move(settings, stage, place, (committed, first), group, now_ms)
-                logger.warning("group %s accepts the loss of %s[%d] %d … %d", group, *place, committed, first - 1)
+                await _move(settings, stage, place, committed, first, now_ms)
+                logger.warning("group %s accepts the loss of %s[%d] %d … %d", group, *place, *lost[partition])
     finally:
         await consumer.stop()
     return lost
 
 
 async def _move(
-    settings: StreamSettings, stage: Any, place: TopicPartition, lost: tuple[int, int], group: str, now_ms: int
+    settings: StreamSettings, stage: Any, place: TopicPartition, found: Committed, position: int, now_ms: int
 ) -> None:
-    committed, position = lost
+    group = names.group_id(settings.namespace, stage.name)
+    committed = found.offset
     changelog = names.changelog_topic(settings.namespace, stage.name)
     letter = DeadLetter(
         topic=place.topic,
@@ -67,14 +74,11 @@ async def _move(
         Row(changelog, place.partition, *changelog_kafka.position_row(position)),
         Row(DEAD_LETTERS.full_name(settings.namespace), 0, None, encode(letter)),
     ]
-    producer = new_producer(
-        settings, names.transactional_id(settings.namespace, stage.name, stage.input, place.partition)
-    )
+    session = Session(settings, group, names.transactional_id(settings.namespace, stage.name, WRITER_ID))
     try:
-        await producer.start()
-        await producer.begin_transaction()
-        await write(producer, rows)
-        await producer.send_offsets_to_transaction({place: position}, group)
-        await producer.commit_transaction()
+        await session.start()
+        if found.owner:
+            await session.fence(found.owner)
+        await session.commit(Partition(*place), position, rows)
     finally:
-        await stop_producer(producer)
+        await session.stop()

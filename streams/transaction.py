@@ -1,371 +1,195 @@
-"""One input partition: batches in, one Kafka transaction each, exactly once.
+"""The Kafka transactions of one stage in one process: what its partitions have ready goes together, one after another.
 
-The order that makes it safe:
-  open    start the producer (this fences older owners and settles what they left open), then read the committed
-          offset, then restore the state and check that both are of the same transaction, then seek there.
-  batch   step, begin, send outputs and changelog, wait until all are confirmed, offset, commit.
-  error   throw away producer and state, wait, open again: nothing is ever retried in place.
-A batch is taken only where it continues the position, so lost, stale or doubled deliveries heal themselves.
-Ticks of which nothing follows wait a while for a transaction that has more to say; if the worker dies, they are read
-again.
+A transaction costs broker and worker the same however little is in it, so a partition that has something to write
+while one is under way waits for the next, with all others that do. Outputs, changelog rows and offsets of a partition
+are in one transaction, whole. A session is one life of the producer: whatever goes wrong ends it, for all that use it,
+and each of them begins anew with the next.
 """
 
 import asyncio
-import logging
-import time
-from collections import deque
-from collections.abc import Callable
-from contextlib import suppress
-from typing import Any, Protocol
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from itertools import accumulate
 
-from aiokafka import AIOKafkaProducer, TopicPartition
-from aiokafka.errors import InvalidProducerEpoch, KafkaError, ProducerFenced
+from aiokafka import TopicPartition
+from aiokafka.errors import InvalidProducerEpoch, ProducerFenced
 
-from rollbus.schemas.errors import ConfigurationError, DataLossError, RollbusError, RunStoppedError, UndecodableError
+from rollbus.schemas.errors import UnavailableError
 from rollbus.schemas.starting_kafka import start_whole
-from rollbus.schemas.topics import topic_of
-from rollbus.streams import changelog_kafka, names
-from rollbus.streams.batch import Batch, Partition
+from rollbus.streams.batch import Partition
 from rollbus.streams.cancelling import is_being_cancelled
-from rollbus.streams.metrics import PartitionMetrics
-from rollbus.streams.output_kafka import Row, new_producer, partition_count, partition_of, stop_producer, write
-from rollbus.streams.processing import Encoded, StagePartition
+from rollbus.streams.claims import Committed
+from rollbus.streams.output_kafka import Row, new_producer, partition_count, stop_producer, write
 from rollbus.streams.settings import StreamSettings
-from rollbus.streams.stage import EffectsStage, PureAsEffects
-from rollbus.streams.topics import partitions_of
 
-logger = logging.getLogger(__name__)
-
-BATCHES_AHEAD = 3
-"""Fetched batches that wait for their transaction before the partition is paused: a bound in bytes."""
-FULL_RECORDS, FULL_BYTES = 2_000, 1_048_576
-"""A batch of this size does not wait for more."""
-MOST_RECORDS = 2_500
-"""Records of one transaction: what an open transaction holds back must not wait for long."""
-QUIET_S = 10.0
-"""How long ticks of which nothing follows may go without a transaction: so much an idle stage reads again."""
-FIRST_PAUSE_S, LONGEST_PAUSE_S = 0.2, 5.0
+MOST_BYTES = 4 * 1_048_576
+"""Of one transaction, where it has several partitions' parts: what it holds back must not wait for long."""
 CLOSE_S = 2.0
-"""How long a closing runner waits for its running transaction, and then for its producer."""
+"""How long a session that is closed waits for its running transaction."""
+FENCED = (ProducerFenced, InvalidProducerEpoch)
+_CLOSED = "the partitions are given back"
+_OTHERS = "a transaction of other partitions has failed, and with it the producer that all of them share"
 
 
-class Host(Protocol):
-    """What a runner needs of whoever fetches for it."""
+@dataclass(frozen=True, slots=True, eq=False)
+class Part:
+    """What one input partition adds to a transaction."""
 
-    async def committed(self, partition: Partition) -> int | None:
-        """Return the group's committed offset, asked of the broker now."""
-        ...
-
-    async def bounds(self, partition: Partition) -> tuple[int, int]:
-        """Return the first offset that still exists and the one after the last."""
-        ...
-
-    async def seek(self, partition: Partition, offset: int) -> None:
-        """Fetch from this offset on; batches handed over from now on start there."""
-        ...
-
-    def pause(self, partition: Partition) -> None:
-        """Hand over nothing more of this partition for now."""
-        ...
-
-    def resume(self, partition: Partition) -> None:
-        """Hand over batches of this partition."""
-        ...
+    partition: Partition
+    end: int
+    """The input position after it."""
+    rows: list[Row]
+    size: int
+    """Of the rows, in bytes."""
+    done: asyncio.Future[None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
 
 
-class Runner:
-    """Owns one input partition of one stage while it is assigned to this process."""
+class Session:
+    """One life of a stage's producer, from its start to its first failure."""
 
-    def __init__(
-        self,
-        stage: Any,
-        partition: int,
-        *,
-        settings: StreamSettings,
-        host: Host,
-        on_fatal: Callable[[BaseException], None],
-        app_version: str = "",
-    ) -> None:
-        self._stage: EffectsStage[Any, Any] = stage if hasattr(stage, "answer") else PureAsEffects(stage)
-        pure = isinstance(self._stage, PureAsEffects)
-        self._most_records = MOST_RECORDS if pure else settings.effects_batch_records
-        self._settings, self._host, self._on_fatal = settings, host, on_fatal
-        self._app_version = app_version
-        namespace = settings.namespace
-        self.partition = Partition(stage.input.full_name(namespace), partition)
-        self._group = names.group_id(namespace, stage.name)
-        self._id = names.transactional_id(namespace, stage.name, stage.input, partition)
-        self._changelog = names.changelog_topic(namespace, stage.name)
-        self.metrics = PartitionMetrics(stage.name, partition)
-        self._queue: deque[Batch] = deque()
-        self._arrived = asyncio.Event()
-        self._ready = False
-        self._writing = False
-        self._paused = False
-        self._position = 0
-        """Up to where the state has come; what is committed may lie some quiet ticks behind."""
-        self._committed_s = 0.0
-        """When the last transaction was committed, by the process' own clock."""
-        self._pause_s = FIRST_PAUSE_S
-        self._failures: tuple[str, int, int] = ("", -1, 0)
-        """Error, position and how often in a row."""
-        self._task: asyncio.Task[None] | None = None
-        self._producer: AIOKafkaProducer | None = None
-        self._work: StagePartition | None = None
+    def __init__(self, settings: StreamSettings, group: str, transactional_id: str) -> None:
+        self.id = transactional_id
+        self._ends: dict[Partition, int] = {}
+        self._ended: Exception | None = None
+        """What its other users are told once something has gone wrong; nothing more is written then."""
+        self._settings, self._group = settings, group
+        self._producer = new_producer(settings, transactional_id)
+        self._waiting: list[Part] = []
+        self._writing: asyncio.Task[None] | None = None
         self._counts: dict[str, int] = {}
+        self._fenced: set[str] = set()
+        self._fencing = asyncio.Lock()
 
     @property
-    def ready(self) -> bool:
-        """Whether the partition is open: batches are wanted."""
-        return self._ready
+    def ended(self) -> bool:
+        """Whether it takes nothing more."""
+        return self._ended is not None
 
-    @property
-    def waiting(self) -> bool:
-        """Whether there is something to do that is not done: an opening, a batch."""
-        return not self._ready or self._writing or bool(self._queue)
+    def end_of(self, partition: Partition) -> int | None:
+        """Return the input position that it has committed last, if it has: readers may see that a little later."""
+        return self._ends.get(partition)
 
-    def start(self) -> None:
-        """Open the partition in a task of its own; returns at once."""
-        self._task = asyncio.create_task(self._main(), name=f"runner {self._id}")
-
-    def offer(self, batch: Batch) -> None:
-        """Take a batch for later; never waits. What is not wanted is dropped and fetched again."""
-        if not self._ready:
-            return
-        self._queue.append(batch)
-        self._arrived.set()
-        if len(self._queue) >= BATCHES_AHEAD and not self._paused:
-            self._paused = True
-            self._host.pause(self.partition)
-
-    async def close(self) -> None:
-        """Let the running transaction end, briefly; then stop. Nothing is lost if it does not end."""
-        self._ready = False
-        task = self._task
-        if task is None:
-            return
-        if self._writing:
-            await asyncio.wait([task], timeout=CLOSE_S)
-        task.cancel()
-        await asyncio.wait([task], timeout=CLOSE_S)
-
-    async def _main(self) -> None:
-        try:
-            while True:
-                try:
-                    await self._open()
-                    while self._ready:
-                        await self._take(await self._next())
-                    return
-                except ConfigurationError as error:
-                    self._on_fatal(error)
-                    return
-                except (ProducerFenced, InvalidProducerEpoch):
-                    # A newer owner, or our own transaction timed out: let the group say which, then open again.
-                    logger.warning("fenced id=%s position=%d", self._id, self._position)
-                    wait = self._settings.session_timeout_s
-                except (Exception, asyncio.CancelledError) as error:
-                    if isinstance(error, asyncio.CancelledError) and is_being_cancelled():
-                        raise
-                    if self._is_hopeless(error):
-                        self._on_fatal(self._hopeless(error))
-                        return
-                    wait, self._pause_s = self._pause_s, min(self._pause_s * 2, LONGEST_PAUSE_S)
-                    logger.warning("transaction failed id=%s position=%d", self._id, self._position, exc_info=error)
-                self.metrics.failures += 1
-                await self._discard()
-                await asyncio.sleep(wait)
-        finally:
-            await self._discard()
-
-    async def _open(self) -> None:
-        started = time.monotonic()
-        self._require_known_partition()
-        self._producer = new_producer(self._settings, self._id)
+    async def start(self) -> None:
+        """Connect; this ends what an earlier life of the same id left open."""
         await start_whole(self._producer.start)
-        self._counts = {}
-        committed = await self._host.committed(self.partition)
-        self._work = StagePartition(self._stage, self.partition, app_version=self._app_version)
-        described, rows = await changelog_kafka.restore(
-            self._settings, self._changelog, self.partition.partition, self._work.restore
-        )
-        if committed is None and described is not None:
-            # The broker forgets a group's offsets a week after its last member; the changelog does not.
-            logger.warning("group %s has no offset, going on from the changelog's %d", self._group, described)
-            committed = described
-        changelog_kafka.check_position(
-            described, committed, topic=self._changelog, partition=self.partition.partition, group=self._group
-        )
-        position = await self._start_position(committed)
-        self._queue.clear()
-        self._position = self.metrics.position = position
-        await self._host.seek(self.partition, position)
-        self._ready = True
-        self._resume()
-        self.metrics.restored_rows, self.metrics.open_s = rows, time.monotonic() - started
-        logger.info("open id=%s position=%d rows=%d s=%.2f", self._id, position, rows, self.metrics.open_s)
 
-    def _require_known_partition(self) -> None:
-        """Refuse a partition that was added since: it has no changelog, and keys now go elsewhere than before."""
-        count = partitions_of(self._stage.input, self._settings)
-        if self.partition.partition >= count:
-            raise ConfigurationError(
-                f"{self.partition.topic} was given more than its {count} partitions: keys would move; "
-                "see `rollbus topics check`"
-            )
+    async def stop(self) -> None:
+        """Let the running transaction end, briefly, then disconnect. What is left open its successor ends."""
+        self._ended = self._ended or UnavailableError(_CLOSED)
+        if self._writing is not None:
+            await asyncio.wait([self._writing], timeout=CLOSE_S)
+            self._writing.cancel()
+        _fail(self._waiting, self._ended)
+        await stop_producer(self._producer)
 
-    async def _start_position(self, committed: int | None) -> int:
-        """Return where to go on; raises DataLossError where the records there no longer exist."""
-        first, end = await self._host.bounds(self.partition)
-        where = f"{self.partition.topic}[{self.partition.partition}]"
-        if committed is None:
-            if first > 0:
-                logger.warning("group %s starts %s at %d; older records are gone", self._group, where, first)
-            return first
-        if first > committed:
-            raise DataLossError(
-                f"{where}: records {committed} … {first - 1} were deleted by retention before group {self._group} "
-                f"read them; raise `retention_hours`, and go on without them by `rollbus worker accept-loss "
-                f"{self._stage.name}`"
-            )
-        if end < committed:
-            raise DataLossError(
-                f"{where} ends at {end}, but group {self._group} has committed {committed}: the topic was truncated "
-                "or made anew; use a new namespace, or delete the group's offsets and the changelog"
-            )
-        return committed
-
-    async def _next(self) -> Batch:
-        """Return the batch that continues the position, joined with those that wait behind it."""
-        batch = await self._first()
-        deadline = time.monotonic() + self._settings.linger_ms / 1000
-        while not _is_full(batch):
-            if not self._queue:
-                remaining = deadline - time.monotonic()
-                if remaining <= 0:
-                    break
-                self._arrived.clear()
-                with suppress(TimeoutError):
-                    await asyncio.wait_for(self._arrived.wait(), remaining)
-                continue
-            if self._queue[0].start != batch.end:
-                break
-            batch = batch.joined(self._queue.popleft())
-        if self._paused and len(self._queue) < BATCHES_AHEAD:
-            self._resume()
-        return batch
-
-    async def _first(self) -> Batch:
-        while True:
-            while not self._queue:
-                if self._paused:  # for batches that it had had already: none of them has brought it on
-                    self._resume()
-                self._arrived.clear()
-                await self._arrived.wait()
-            batch = self._queue.popleft()
-            if batch.start is None or batch.start > self._position:
-                self._queue.clear()
-                await self._start_position(self._position)
-                await self._host.seek(self.partition, self._position)
-                self._resume()
-            elif batch.end > self._position:
-                return batch if batch.start == self._position else batch.after(self._position)
-
-    def _resume(self) -> None:
-        self._paused = False
-        self._host.resume(self.partition)
-
-    async def _take(self, batch: Batch) -> None:
-        for part in batch.slices(self._most_records):
-            if not self._ready:
+    async def fence(self, owner: str) -> None:
+        """Let the producers of another id write nothing from now on, and end what they left open."""
+        async with self._fencing:
+            if owner in self._fenced:
                 return
-            await self._run(part)
+            heir = new_producer(self._settings, owner)
+            try:
+                await start_whole(heir.start)
+            finally:
+                await stop_producer(heir)
+            self._fenced.add(owner)
 
-    async def _run(self, batch: Batch) -> None:
-        """Make one batch one transaction; where only time has passed, leave it to a later one."""
-        assert self._producer is not None
-        assert self._work is not None
-        started = time.monotonic()
-        hold = started < self._committed_s + QUIET_S
-        processed = await self._work.process(batch.records, hold_quiet=hold)
-        if hold and processed.quiet:
-            self._position = batch.end
-            self.metrics.passed(batch)
-            return
-        rows = [Row(self._changelog, self.partition.partition, *row) for row in processed.changelog]
-        rows.append(Row(self._changelog, self.partition.partition, *changelog_kafka.position_row(batch.end)))
-        rows.extend([await self._row(output) for output in processed.outputs])
-        stepped = time.monotonic()
-        self._writing = True
-        try:
-            await self._write(rows, batch.end)
-        finally:
-            self._writing = False
-        self._position, self._pause_s, self._committed_s = batch.end, FIRST_PAUSE_S, time.monotonic()
-        self.metrics.committed(batch, processed, step_s=stepped - started, commit_s=self._committed_s - stepped)
+    async def partition_count(self, topic: str) -> int:
+        """Return how many partitions a topic has."""
+        count = self._counts.get(topic)
+        if count is None:
+            count = self._counts[topic] = await partition_count(self._producer, topic)
+        return count
 
-    async def _write(self, rows: list[Row], end: int) -> None:
+    async def commit(self, partition: Partition, end: int, rows: list[Row]) -> None:
+        """Write a partition's rows and offset in the next transaction; raises what that one fails with."""
+        if self._ended is not None:
+            raise self._ended
+        part = Part(partition, end, rows, sum(len(row.value or b"") for row in rows))
+        self._waiting.append(part)
+        if self._writing is None or self._writing.done():
+            self._writing = asyncio.create_task(self._write_all(), name=f"transactions {self.id}")
+        await part.done
+
+    async def _write_all(self) -> None:
+        while self._waiting and not self.ended:
+            parts = self._next_parts()
+            try:
+                if parts:
+                    await self._write(parts)
+            except (Exception, asyncio.CancelledError) as error:
+                self._ended = error if isinstance(error, FENCED) else UnavailableError(_OTHERS)
+                _fail(parts, error)
+                _fail(self._waiting, self._ended)
+                if isinstance(error, asyncio.CancelledError) and is_being_cancelled():
+                    raise
+            else:
+                self._ends.update({part.partition: part.end for part in parts})
+                _succeed(parts)
+
+    def _next_parts(self) -> list[Part]:
+        """Return those that go into one transaction, in the order in which they came; one at least."""
+        waiting = [part for part in self._waiting if not part.done.done()]
+        sizes = accumulate(part.size for part in waiting)
+        count = max(1, sum(size <= MOST_BYTES for size in sizes))
+        self._waiting = waiting[count:]
+        return waiting[:count]
+
+    async def _write(self, parts: list[Part]) -> None:
         """Write one transaction.
 
         Step after step: a broker that is adding the offsets to a transaction refuses its rows for a while.
         """
-        assert self._producer is not None
+        offsets = {TopicPartition(*part.partition): (part.end, Committed(part.end, self.id).note) for part in parts}
         async with asyncio.timeout(self._settings.transaction_timeout_s):
             await self._producer.begin_transaction()
-            await write(self._producer, rows)
-            await self._producer.send_offsets_to_transaction({TopicPartition(*self.partition): end}, self._group)
+            await write(self._producer, [row for part in parts for row in part.rows])
+            await self._producer.send_offsets_to_transaction(offsets, self._group)
             await self._producer.commit_transaction()
 
-    async def _row(self, output: Encoded) -> Row:
-        topic = self._settings.namespace + output.topic
-        count = self._counts.get(topic)
-        if count is None:
-            assert self._producer is not None
-            count = self._counts[topic] = await partition_count(self._producer, topic)
-            expected = 1 if topic_of(output.topic).partitions == "one" else self._settings.event_partitions
-            if count != expected:
-                raise ConfigurationError(
-                    f"topic {topic} has {count} partitions, not {expected}; keys would move: see `rollbus topics check`"
-                )
-        return Row(topic, partition_of(output.key, count) if output.key else 0, output.key, output.value)
 
-    async def _discard(self) -> None:
-        self._ready = False
-        self._host.pause(self.partition)
-        self._queue.clear()
-        self._work = None
-        producer, self._producer = self._producer, None
-        if producer is not None:
-            await stop_producer(producer)
+class Sessions:
+    """What the partitions of a stage share while they are assigned to this process: one session at a time."""
 
-    def _is_hopeless(self, error: BaseException) -> bool:
-        """Say whether the same error came too often at the same position; trouble that passes never counts.
+    def __init__(self, settings: StreamSettings, group: str, transactional_id: str) -> None:
+        self._settings, self._group, self._id = settings, group, transactional_id
+        self._session: Session | None = None
+        self._lock = asyncio.Lock()
 
-        Even state that does not fit its offset is looked at again: a worker that was frozen while it opened may
-        have read the two on different sides of its successor's transaction.
-        """
-        passes = isinstance(error, KafkaError | RollbusError) and error.retriable
-        if passes or isinstance(error, TimeoutError | OSError):
-            return False
-        if isinstance(error, UndecodableError) and self._work is not None and not self._ready:
-            return True  # the changelog was written by a newer release
-        described, position, times = self._failures
-        same = described == repr(error) and position == self._position
-        self._failures = (repr(error), self._position, times + 1 if same else 1)
-        return self._failures[2] >= self._settings.equal_failures
+    async def get(self) -> Session:
+        """Return the session, a new one where the last has ended."""
+        async with self._lock:
+            if self._session is None or self._session.ended:
+                await self._stop()
+                session = Session(self._settings, self._group, self._id)
+                try:
+                    await session.start()
+                except BaseException:
+                    await session.stop()
+                    raise
+                self._session = session
+            return self._session
 
-    def _hopeless(self, error: BaseException) -> RollbusError:
-        if isinstance(error, RollbusError):
-            return error
-        stopped = RunStoppedError(
-            f"stage {self._stage.name} fails on {self.partition.topic}[{self.partition.partition}] from offset "
-            f"{self._position} on, the same way each time: {error!r}"
-        )
-        stopped.__cause__ = error
-        return stopped
+    async def close(self) -> None:
+        """End the session."""
+        async with self._lock:
+            await self._stop()
+
+    async def _stop(self) -> None:
+        session, self._session = self._session, None
+        if session is not None:
+            await session.stop()
 
 
-def _is_full(batch: Batch) -> bool:
-    if len(batch.records) >= FULL_RECORDS:
-        return True
-    return sum(len(record.value or b"") for record in batch.records) >= FULL_BYTES
+def _succeed(parts: Iterable[Part]) -> None:
+    for part in parts:
+        if not part.done.done():
+            part.done.set_result(None)
+
+
+def _fail(parts: Iterable[Part], error: BaseException) -> None:
+    for part in parts:
+        if isinstance(error, asyncio.CancelledError):
+            part.done.cancel()
+        elif not part.done.done():
+            part.done.set_exception(error)

@@ -23,6 +23,8 @@ from faust.types import TP
 from faust.types.tuples import ConsumerMessage
 
 from rollbus.streams.batch import Batch, Partition
+from rollbus.streams.claims import Committed
+from rollbus.streams.claims_kafka import claim_offset, committed_offset, require_generation
 from rollbus.streams.settings import StreamSettings
 
 POLL_S = 0.25
@@ -101,9 +103,17 @@ class BatchThread(driver.AIOKafkaConsumerThread):
         self._ensure_consumer().seek(TopicPartition(*tp), offset)
         self._handed[tp] = offset
 
-    async def committed(self, partition: Partition) -> int | None:
-        """Return the group's committed offset, asked of the broker now."""
-        return await self.call_thread(self._ensure_consumer().committed, TopicPartition(*partition))  # type: ignore[no-any-return]
+    async def committed(self, partition: Partition) -> Committed | None:
+        """Return the group's committed offset and whose it is, asked of the broker now."""
+        return await self.call_thread(committed_offset, self._ensure_consumer(), partition)  # type: ignore[no-any-return]
+
+    async def claim(self, partition: Partition, claimed: Committed, generation: int) -> None:
+        """Commit a claim in this generation and no other; raises CommitFailedError."""
+        await self.call_thread(claim_offset, self._ensure_consumer(), partition, claimed, generation)
+
+    async def require_member(self, generation: int) -> None:
+        """Raise CommitFailedError if the group's generation is another one."""
+        await self.call_thread(require_generation, self._ensure_consumer(), generation)
 
     async def bounds(self, partition: Partition) -> tuple[int, int]:
         """Return the first offset that still exists and the one after the last that can be read."""

@@ -17,11 +17,11 @@ from rollbus.streams import transport
 from rollbus.streams.batch import Batch
 from rollbus.streams.output_kafka import partition_of
 from rollbus.streams.repair_kafka import accept_loss
+from rollbus.streams.runner import Runner
 from rollbus.streams.settings import StreamSettings
 from rollbus.streams.stage import Incoming, Outgoing
 from rollbus.streams.ticker import inputs_in_use
 from rollbus.streams.topics_kafka import check_topics, describe_topics, ensure_topics
-from rollbus.streams.transaction import Runner
 from tests.builders import make_tick
 from tests.services.stream_fixtures import (
     CountStage,

@@ -34,7 +34,7 @@ def test_a_worker_owns_its_changelogs_groups_and_transactions() -> None:
     assert {"n.assembly.changelog", "n.ticker.changelog", "n.trajectories", "n.drops"} <= topics_of("worker", "Write")
     found = acls("worker", "n.", STAGES)
     assert Acl("group", "n.assembly", ("Read",)) in found
-    assert Acl("transactional-id", "n.assembly.episode-events.", ("Describe", "Write"), "prefixed") in found
+    assert Acl("transactional-id", "n.assembly.", ("Describe", "Write"), "prefixed") in found
 
 
 def test_only_the_trainer_tells_of_steps() -> None:

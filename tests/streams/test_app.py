@@ -28,7 +28,7 @@ class Restoring:
 class Host:
     """Takes a runner's word, and gives none."""
 
-    def __init__(self, app: Any) -> None:
+    def __init__(self, app: Any, generation: int) -> None:
         pass
 
     def pause(self, partition: Partition) -> None:

@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
+from aiokafka.consumer.group_coordinator import GroupCoordinator
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.partitioner import murmur2
 from faust import App, Schema
@@ -47,7 +48,10 @@ SIGNATURES: list[tuple[Any, str, list[str]]] = [
     (AIOKafkaProducer, "send_batch", ["self", "batch", "topic", "partition"]),
     (AIOKafkaProducer, "send_offsets_to_transaction", ["self", "offsets", "group_id"]),
     (AIOKafkaConsumer, "last_stable_offset", ["self", "partition"]),
-    (AIOKafkaConsumer, "committed", ["self", "partition"]),
+    (GroupCoordinator, "ensure_coordinator_known", ["self"]),
+    (GroupCoordinator, "fetch_committed_offsets", ["self", "partitions"]),
+    (GroupCoordinator, "_do_commit_offsets", ["self", "assignment", "offsets"]),
+    (GroupCoordinator, "_do_heartbeat", ["self"]),
 ]
 
 

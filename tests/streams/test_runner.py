@@ -7,20 +7,24 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from aiokafka.errors import ProducerFenced
+from aiokafka.errors import CommitFailedError, ProducerFenced
 
 from rollbus.schemas.codec import decode, encode
 from rollbus.schemas.errors import RunStoppedError, UnavailableError
-from rollbus.streams import changelog_kafka, transaction
+from rollbus.streams import changelog_kafka, runner, transaction
 from rollbus.streams.batch import Batch, Partition
 from rollbus.streams.changelog_kafka import position_row
+from rollbus.streams.claims import Committed, parse
+from rollbus.streams.processing import Processed, StagePartition
+from rollbus.streams.runner import BATCHES_AHEAD, Runner
 from rollbus.streams.settings import StreamSettings
-from rollbus.streams.transaction import BATCHES_AHEAD, Runner
+from rollbus.streams.transaction import Sessions
 from tests.services.stream_fixtures import CountStage, tool_event
 from tests.streams.test_transaction_parts import Raw
 
 SETTINGS = StreamSettings(namespace="t.", linger_ms=0, equal_failures=2, event_partitions=1)
 PLACE = Partition("t.episode-events", 0)
+ME = "t.counter.me.1"
 
 
 @dataclass
@@ -28,6 +32,11 @@ class Broker:
     """What a broker keeps of one stage's partition; a transaction counts once it is committed."""
 
     committed: int | None = None
+    owner: str = ""
+    """Who has committed."""
+    claimed: list[Committed] = field(default_factory=list)
+    expelled: bool = False
+    """Whether the group has gone on without this process."""
     first: int = 0
     end: int = 100
     changelog: dict[bytes, bytes | None] = field(default_factory=dict)
@@ -45,8 +54,8 @@ class Broker:
     async def begin_transaction(self) -> None:
         self.open = []
 
-    async def send_offsets_to_transaction(self, offsets: dict[Any, int], group: str) -> None:
-        ((_, self.offset),) = offsets.items()
+    async def send_offsets_to_transaction(self, offsets: dict[Any, tuple[int, str]], group: str) -> None:
+        ((_, (self.offset, self.note)),) = offsets.items()
 
     async def commit_transaction(self) -> None:
         if self.gate is not None:
@@ -56,7 +65,7 @@ class Broker:
                 self.changelog[row.key] = row.value
             else:
                 self.outputs.append(row)
-        self.committed = self.offset
+        self.committed, self.owner = self.offset, self.note
 
 
 class Host:
@@ -65,8 +74,16 @@ class Host:
     def __init__(self, broker: Broker) -> None:
         self.broker = broker
 
-    async def committed(self, partition: Partition) -> int | None:
-        return self.broker.committed
+    async def committed(self, partition: Partition) -> Committed | None:
+        return None if self.broker.committed is None else parse(self.broker.committed, self.broker.owner)
+
+    async def claim(self, partition: Partition, claimed: Committed) -> None:
+        await self.require_member()
+        self.broker.claimed.append(claimed)
+
+    async def require_member(self) -> None:
+        if self.broker.expelled:
+            raise CommitFailedError("the group has gone on")
 
     async def bounds(self, partition: Partition) -> tuple[int, int]:
         return self.broker.first, self.broker.end
@@ -102,19 +119,23 @@ def broker(monkeypatch: pytest.MonkeyPatch) -> Broker:
     async def stop(producer: Any) -> None:
         broker.told.append(("stop", 0))
 
-    monkeypatch.setattr(transaction, "new_producer", lambda settings, name: broker)
+    def new_producer(settings: StreamSettings, name: str) -> Broker:
+        broker.told.append(("producer", name))
+        return broker
+
+    monkeypatch.setattr(transaction, "new_producer", new_producer)
     monkeypatch.setattr(transaction, "write", write)
     monkeypatch.setattr(changelog_kafka, "restore", restore)
     monkeypatch.setattr(transaction, "partition_count", partition_count)
     monkeypatch.setattr(transaction, "stop_producer", stop)
-    monkeypatch.setattr(transaction, "FIRST_PAUSE_S", 0.0)
+    monkeypatch.setattr(runner, "FIRST_PAUSE_S", 0.0)
     return broker
 
 
 @asynccontextmanager
 async def running(broker: Broker, fatal: list[BaseException] | None = None) -> AsyncIterator[Runner]:
     errors: list[BaseException] = [] if fatal is None else fatal
-    runner = Runner(CountStage(), 0, settings=SETTINGS, host=Host(broker), on_fatal=errors.append)
+    runner, sessions = new_runner(broker, errors.append)
     runner.start()
     if fatal is None:
         await until(lambda: runner.ready)
@@ -122,7 +143,14 @@ async def running(broker: Broker, fatal: list[BaseException] | None = None) -> A
     if broker.gate is not None:
         broker.gate.set()
     await runner.close()
+    await sessions.close()
     assert fatal is not None or not errors
+
+
+def new_runner(broker: Broker, on_fatal: Callable[[BaseException], None]) -> tuple[Runner, Sessions]:
+    sessions = Sessions(SETTINGS, "t.counter", ME)
+    made = Runner(CountStage(), 0, settings=SETTINGS, sessions=sessions, host=Host(broker), on_fatal=on_fatal)
+    return made, sessions
 
 
 async def until(condition: Callable[[], bool]) -> None:
@@ -142,14 +170,15 @@ def counted(broker: Broker) -> list[str]:
 
 async def test_it_opens_where_the_group_has_committed_and_only_then_wants_batches(broker: Broker) -> None:
     broker.committed = 7
-    runner = Runner(CountStage(), 0, settings=SETTINGS, host=Host(broker), on_fatal=lambda error: None)
+    runner, sessions = new_runner(broker, lambda error: None)
     runner.offer(batch(0, 3))
     assert not runner.ready
     runner.start()
     await until(lambda: runner.ready)
-    assert broker.told == [("seek", 7), ("resume", 0)]
+    assert broker.told == [("producer", ME), ("seek", 7), ("resume", 0)]
     assert broker.outputs == []
     await runner.close()
+    await sessions.close()
 
 
 async def test_a_batch_is_one_transaction_with_outputs_rows_and_offset(broker: Broker) -> None:
@@ -220,7 +249,7 @@ async def test_a_failure_throws_all_away_and_goes_on_from_what_is_committed(brok
         broker.told.clear()
         runner.offer(batch(2, 4))
         await until(lambda: ("seek", 2) in broker.told)
-        assert broker.told == [("pause", 0), ("stop", 0), ("seek", 2), ("resume", 0)]
+        assert broker.told == [("pause", 0), ("stop", 0), ("producer", ME), ("seek", 2), ("resume", 0)]
         runner.offer(batch(2, 4))
         await until(lambda: broker.committed == 4)
     assert counted(broker) == ["k:1", "k:2", "k:3", "k:4"]
@@ -272,6 +301,69 @@ async def test_the_same_failure_at_the_same_place_ends_it_and_says_where(broker:
     assert "from offset 0" in str(error)
 
 
+async def test_a_new_owner_fences_the_last_one_before_it_claims_the_partition(broker: Broker) -> None:
+    broker.committed, broker.owner = 7, "claimed by t.counter.other.1"
+    async with running(broker):
+        assert broker.told[:3] == [("producer", ME), ("producer", "t.counter.other.1"), ("stop", 0)]
+        assert broker.claimed == [Committed(7, ME, "claim")]
+
+
+async def test_its_own_claim_is_nothing_to_fence(broker: Broker) -> None:
+    broker.committed, broker.owner = 7, ME
+    async with running(broker):
+        assert broker.told == [("producer", ME), ("seek", 7), ("resume", 0)]
+
+
+async def test_the_first_owner_of_all_claims_the_beginning(broker: Broker) -> None:
+    broker.first = 3
+    async with running(broker) as runner:
+        assert broker.claimed == [Committed(3, ME, "first claim")]
+        runner.offer(batch(3, 5))
+        await until(lambda: broker.committed == 5)
+    assert broker.owner == ME
+
+
+async def test_what_it_has_committed_and_cannot_read_yet_is_waited_for_and_not_done_again(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Kafka says that a transaction is committed some milliseconds before its readers see it."""
+    fail = [False]
+
+    class Failing(StagePartition):
+        async def process(self, records: Sequence[Any], **options: Any) -> Processed:
+            if fail.pop():
+                raise OSError("the judge is gone")
+            return await super().process(records, **options)
+
+    monkeypatch.setattr(runner, "StagePartition", Failing)
+    async with running(broker) as work:
+        work.offer(batch(0, 2))
+        await until(lambda: broker.committed == 2)
+        broker.committed, readable, rows = None, broker.committed, dict(broker.changelog)
+        broker.changelog.clear()
+        fail.append(True)
+        work.offer(batch(2, 4))
+        await until(lambda: work.metrics.failures == 3)
+        assert not work.ready
+        broker.committed = readable
+        broker.changelog.update(rows)
+        await until(lambda: work.ready)
+        fail.append(False)
+        work.offer(batch(2, 4))
+        await until(lambda: broker.committed == 4)
+    assert counted(broker) == ["k:1", "k:2", "k:3", "k:4"]
+
+
+async def test_who_is_no_member_any_more_fences_nobody(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    broker.committed, broker.owner, broker.expelled = 7, "t.counter.heir.2", True
+    fatal: list[BaseException] = []
+    async with running(broker, fatal) as runner:
+        await until(lambda: runner.metrics.failures == 1)
+        assert ("producer", "t.counter.heir.2") not in broker.told
+        assert not runner.ready
+    assert (broker.claimed, fatal) == ([], [])
+
+
 async def test_records_that_retention_took_are_never_stepped_over(broker: Broker) -> None:
     broker.committed, broker.first = 3, 9
     fatal: list[BaseException] = []
@@ -287,7 +379,7 @@ async def test_who_was_fenced_stands_back_and_writes_nothing(broker: Broker, mon
         await until(lambda: runner.ready)
         broker.failures.append(ProducerFenced())
         runner.offer(batch(0, 2))
-        await until(lambda: ("stop", 0) in broker.told)
+        await until(lambda: runner.metrics.failures == 1)
         runner.offer(batch(0, 2))
         assert not runner.ready
     assert (broker.outputs, broker.committed, fatal) == ([], None, [])

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 import pytest
-from aiokafka.errors import KafkaConnectionError, ProducerFenced
+from aiokafka.errors import CommitFailedError, KafkaConnectionError, ProducerFenced
 from faust.types import TP
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -23,14 +23,16 @@ from hypothesis import strategies as st
 from rollbus.schemas.codec import encode
 from rollbus.schemas.topics import DROPS, EPISODE_EVENTS, topic_of
 from rollbus.streams import app as app_module
-from rollbus.streams import changelog_kafka, transaction
+from rollbus.streams import changelog_kafka, runner, transaction
 from rollbus.streams.app import StageApp
 from rollbus.streams.batch import Batch, Partition
 from rollbus.streams.changelog_kafka import POSITION_KEY
-from rollbus.streams.names import transactional_id
+from rollbus.streams.claims import Committed, parse
 from rollbus.streams.output_kafka import Row
+from rollbus.streams.processing import Processed, StagePartition
+from rollbus.streams.runner import Runner
 from rollbus.streams.settings import StreamSettings
-from rollbus.streams.transaction import Runner
+from rollbus.streams.transaction import Session
 from tests.builders import make_tick
 from tests.services.stream_fixtures import CountStage, tool_event
 from tests.streams.simulation.log import Broker, FencedError, Transaction
@@ -43,7 +45,7 @@ FOREVER_S = 1e9
 PATIENCE = 20_000
 """Turns of the event loop for what a few hundred settle."""
 SHARES = {"publish": 9, "tick": 2, "fetch": 6, "deliver": 6, "repeat": 1, "lose": 1, "turns": 3}
-SHARES |= {"rebalance": 1, "freeze": 1, "fail": 1, "lost answer": 1}
+SHARES |= {"rebalance": 1, "freeze": 1, "fail": 1, "lost answer": 1, "no answer": 2, "markers": 1}
 """What may happen, and how often in a long schedule."""
 EVENTS = EPISODE_EVENTS.full_name(SETTINGS.namespace)
 
@@ -52,8 +54,8 @@ def place_of(number: int) -> Partition:
     return Partition(EVENTS, number)
 
 
-def writer_of(number: int) -> str:
-    return transactional_id(SETTINGS.namespace, "counter", EPISODE_EVENTS, number)
+def task_of(number: int) -> str:
+    return f"counter[{number}]"
 
 
 @dataclass(eq=False)
@@ -73,7 +75,8 @@ class Process:
     passing: asyncio.Task[None] = field(init=False)
 
     def __post_init__(self) -> None:
-        self.hosted = StageApp(CountStage(), SETTINGS, on_fatal=self.world.fatal.append)
+        name = f"process-{len(self.world.processes)}"
+        self.hosted = StageApp(CountStage(), SETTINGS, on_fatal=self.world.fatal.append, process_id=name)
         self.hosted.app.process = self  # type: ignore[attr-defined]
         self.passing = asyncio.create_task(self.hosted._pass_on(self._batches()))
 
@@ -100,25 +103,40 @@ class Process:
         """Lose all partitions and be given others, as a rebalance does it."""
         await self.hosted._revoked(self.hosted.app, {TP(*place_of(number)) for number in self.owned})
         self.owned, self.positions, self.open = numbers, {}, set()
+        self.hosted.app.consumer_generation_id = self.world.broker.generation
         await self.hosted._assigned(self.hosted.app, {TP(*place_of(number)) for number in numbers})
 
 
 class Host:
     """What a runner asks of its process; takes FaustHost's place."""
 
-    def __init__(self, app: Any) -> None:
+    def __init__(self, app: Any, generation: int) -> None:
         self._process: Process = app.process
+        self._broker, self._generation = self._process.world.broker, generation
 
-    async def committed(self, partition: Partition) -> int | None:
+    async def committed(self, partition: Partition) -> Committed | None:
         await self._process.world.turn()
-        return self._process.world.broker.offsets.get(writer_of(partition.partition))
+        task = task_of(partition.partition)
+        offset = self._broker.offsets.get(task)
+        return None if offset is None else parse(offset, self._broker.owners[task])
+
+    async def claim(self, partition: Partition, claimed: Committed) -> None:
+        await self._process.world.trouble()
+        task = task_of(partition.partition)
+        _as_of_group(lambda: self._broker.claim(task, claimed.note, claimed.offset, self._generation))
+        await self._process.world.trouble(lost_answer=True)
+
+    async def require_member(self) -> None:
+        await self._process.world.turn()
+        if self._process.world.chance.random() < 0.5:  # else it has just been told the opposite
+            _as_of_group(lambda: self._broker.require(self._generation))
 
     async def bounds(self, partition: Partition) -> tuple[int, int]:
         await self._process.world.turn()
         return 0, len(self._process.world.broker.entries[EPISODE_EVENTS.name, partition.partition])
 
     async def seek(self, partition: Partition, offset: int) -> None:
-        await self._process.world.turn()
+        await self._process.world.trouble()
         self._process.positions[partition.partition] = offset
 
     def pause(self, partition: Partition) -> None:
@@ -129,13 +147,31 @@ class Host:
             self._process.open.add(partition.partition)
 
 
+class Work(StagePartition):
+    """The stage at work, which may fail as whatever it asks for an answer may."""
+
+    async def process(self, records: Sequence[Any], **options: Any) -> Processed:
+        world = WORLD.get()
+        await world.turn()
+        if world.refuse_next:
+            world.refuse_next -= 1
+            raise OSError("no answer")
+        return await super().process(records, **options)
+
+
+def _as_of_group(call: Callable[[], Any]) -> None:
+    try:
+        call()
+    except FencedError as error:
+        raise CommitFailedError from error
+
+
 class Producer:
     """One life of a transactional id; every call lets others go on first, and may fail."""
 
     def __init__(self, world: "World", writer: str) -> None:
         self._world, self._writer = world, writer
         self._transaction: Transaction | None = None
-        self._offset = 0
 
     async def start(self) -> None:
         await self._world.turn()
@@ -146,22 +182,29 @@ class Producer:
         self._transaction = self._fenced(lambda: self._world.broker.begin(self._writer, self._epoch))
 
     async def write(self, rows: Sequence[Row]) -> None:
+        """Append rows; those of the changelog say whose the outputs after them are."""
+        task, transaction = "", self._transaction
+        assert transaction is not None
         for row in rows:
             await self._world.trouble()
             name = row.topic.removeprefix(SETTINGS.namespace)
             if name.endswith("changelog"):
-                self._world.broker.log_rows(self._transaction, [(row.key or b"", row.value)])  # type: ignore[arg-type]
+                task = task_of(row.partition)
+                self._world.broker.log_rows(transaction, task, [(row.key or b"", row.value)])
             else:
-                sent = (self._transaction, topic_of(name), row.key or b"", row.value or b"")
-                self._fenced(lambda: self._world.broker.send(*sent))  # type: ignore[arg-type]  # noqa: B023
+                sent = (transaction, task, topic_of(name), row.key or b"", row.value or b"")
+                self._fenced(lambda: self._world.broker.send(*sent))  # noqa: B023
 
-    async def send_offsets_to_transaction(self, offsets: dict[Any, int], group: str) -> None:
+    async def send_offsets_to_transaction(self, offsets: dict[Any, tuple[int, str]], group: str) -> None:
         await self._world.trouble()
-        ((_, self._offset),) = offsets.items()
+        for place, (offset, note) in offsets.items():
+            assert note == self._writer
+            self._world.broker.send_offset(self._transaction, task_of(place.partition), offset)  # type: ignore[arg-type]
 
     async def commit_transaction(self) -> None:
         await self._world.trouble()
-        self._fenced(lambda: self._world.broker.commit(self._transaction, self._offset))  # type: ignore[arg-type]
+        late = self._world.chance.random() < 0.5
+        self._fenced(lambda: self._world.broker.commit(self._transaction, late=late))  # type: ignore[arg-type]
         await self._world.trouble(lost_answer=True)
 
     def _fenced(self, call: Callable[[], Any]) -> Any:
@@ -177,7 +220,7 @@ class World:
     def __init__(self, seed: int) -> None:
         self.chance, self.broker = random.Random(seed), Broker(PARTITIONS)
         self.fatal: list[BaseException] = []
-        self.fail_next, self.lose_next = 0, 0
+        self.fail_next, self.lose_next, self.refuse_next = 0, 0, 0
         self.published: dict[int, list[str]] = defaultdict(list)
         self.ticks = 0
         self.processes: list[Process] = []
@@ -215,11 +258,16 @@ class World:
         elif action == "rebalance":
             await self.rebalance()
         elif action == "freeze":  # it goes on with what it has, and the other has it too
+            self.broker.generation += 1
             await self.chance.choice(self.processes).take(set(range(PARTITIONS)))
         elif action == "fail":
             self.fail_next += 1
         elif action == "lost answer":
             self.lose_next += 1
+        elif action == "no answer":
+            self.refuse_next += 1
+        elif action == "markers":
+            self.broker.complete_all()
         for _ in range(self.chance.randrange(12)):
             await asyncio.sleep(0)
 
@@ -238,13 +286,14 @@ class World:
 
     async def rebalance(self) -> None:
         """Spread the partitions anew, in any order of the processes."""
+        self.broker.generation += 1
         owners = [self.chance.choice(self.processes) for _ in range(PARTITIONS)]
         for process in self.chance.sample(self.processes, 2):
             await process.take({number for number, owner in enumerate(owners) if owner is process})
 
     async def settle(self) -> None:
         """Let nothing more go wrong, and everybody work until all is read."""
-        self.fail_next = self.lose_next = 0
+        self.fail_next = self.lose_next = self.refuse_next = 0
         await self.rebalance()
         for _ in range(PATIENCE):
             if not self.fatal and all(self.is_read(number) for number in range(PARTITIONS)):
@@ -253,6 +302,7 @@ class World:
             for process in self.processes:
                 process.fetch()
                 process.deliver()
+            self.broker.complete_all()
             await asyncio.sleep(0)
         raise AssertionError("no end in sight")
 
@@ -272,12 +322,12 @@ class World:
     def check(self) -> None:
         """Compare what was counted with what was published, partition by partition."""
         counted: dict[str, list[tuple[str, str]]] = defaultdict(list)
-        for (writer, (topic, _)), written in self.broker.written().items():
+        for (task, (topic, _)), written in self.broker.written().items():
             if topic == DROPS.name:
-                counted[writer] += [(record.unit_id, record.detail) for _, record in written]
+                counted[task] += [(record.unit_id, record.detail) for _, record in written]
         for number in range(PARTITIONS):
             expected = [(name, f"k{number}:{at}") for at, name in enumerate(self.published[number], 1)]
-            assert sorted(counted[writer_of(number)], key=lambda each: int(each[1].partition(":")[2])) == expected
+            assert sorted(counted[task_of(number)], key=lambda each: int(each[1].partition(":")[2])) == expected
 
 
 WORLD: ContextVar[World] = ContextVar("world")
@@ -294,7 +344,7 @@ def _simulated(monkeypatch: pytest.MonkeyPatch) -> None:
         settings: StreamSettings, topic: str, partition: int, apply: Callable[[bytes, bytes | None], None]
     ) -> tuple[int | None, int]:
         world = WORLD.get()
-        rows, described = list(world.broker.changelogs[writer_of(partition)]), None
+        rows, described = list(world.broker.changelogs[task_of(partition)]), None
         for key, value in rows:
             if key == POSITION_KEY and value is not None:
                 described = changelog_kafka._POSITION.unpack(value)[1]
@@ -309,7 +359,7 @@ def _simulated(monkeypatch: pytest.MonkeyPatch) -> None:
     async def stop(producer: Producer) -> None:
         await WORLD.get().turn()
 
-    for name in ("transaction", "app"):
+    for name in ("runner", "app"):
         monkeypatch.setattr(logging.getLogger(f"rollbus.streams.{name}"), "disabled", True)
     monkeypatch.setattr(app_module, "FaustHost", Host)
     monkeypatch.setattr(transaction, "new_producer", lambda settings, name: Producer(WORLD.get(), name))
@@ -317,15 +367,17 @@ def _simulated(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(changelog_kafka, "restore", restore)
     monkeypatch.setattr(transaction, "partition_count", partition_count)
     monkeypatch.setattr(transaction, "stop_producer", stop)
-    monkeypatch.setattr(transaction, "FIRST_PAUSE_S", 0.0)
-    monkeypatch.setattr(transaction, "LONGEST_PAUSE_S", 0.0)
+    monkeypatch.setattr(runner, "StagePartition", Work)
+    monkeypatch.setattr(runner, "FIRST_PAUSE_S", 0.0)
+    monkeypatch.setattr(runner, "LONGEST_PAUSE_S", 0.0)
 
 
 async def live(seed: int, actions: Sequence[str]) -> None:
     """Let a schedule happen and compare."""
     world = World(seed)
     WORLD.set(world)
-    world.processes = [Process(world), Process(world)]
+    for _ in range(2):
+        world.processes.append(Process(world))
     try:
         await world.rebalance()
         for action in actions:
@@ -345,7 +397,7 @@ def schedule(seed: int) -> list[str]:
 def test_every_event_is_counted_once_and_in_order_whatever_happens(
     quiet_s: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(transaction, "QUIET_S", quiet_s)
+    monkeypatch.setattr(runner, "QUIET_S", quiet_s)
 
     @settings(max_examples=60)
     @given(st.integers(0, 10**6), st.lists(st.sampled_from(sorted(SHARES)), max_size=60))
@@ -382,10 +434,15 @@ def _takes_all(self: Runner) -> Any:
     return first()
 
 
+async def _nobody(self: Session, owner: str) -> None:
+    """Fence nobody."""
+
+
 BUGS: dict[str, tuple[type, str, Any]] = {
     "takes what does not continue the position": (Runner, "_first", _takes_all),
     "never asks for a partition again": (Runner, "_resume", lambda self: None),
     "takes again what it has had of a batch": (Batch, "after", lambda self, position: self),
+    "claims a partition whose last owner may still write": (Session, "fence", _nobody),
 }
 
 

@@ -15,7 +15,8 @@ from rollbus.schemas.drops import DeadLetter, Drop
 from rollbus.schemas.errors import DataLossError, InvalidRecordError
 from rollbus.schemas.topics import DEAD_LETTERS, DROPS, EPISODE_EVENTS
 from rollbus.streams.batch import Batch, Partition
-from rollbus.streams.changelog_kafka import check_position
+from rollbus.streams.changelog_kafka import start_position
+from rollbus.streams.claims import Committed
 from rollbus.streams.output_kafka import partition_of
 from rollbus.streams.processing import CACHED, Processed, StagePartition
 from rollbus.streams.stage import Incoming, Outgoing, PureAsEffects
@@ -163,10 +164,10 @@ def test_keys_go_where_every_kafka_client_sends_them() -> None:
 
 
 def test_a_changelog_of_another_moment_than_the_offset_is_refused_with_both_positions() -> None:
-    check_position(5, 5, topic="c", partition=0, group="g")
-    check_position(None, None, topic="c", partition=0, group="g")
+    place = {"topic": "c", "partition": 0, "group": "g"}
+    assert start_position(5, Committed(5, "me"), **place) == 5  # type: ignore[arg-type]
     with pytest.raises(DataLossError, match=r"position 4.*committed 5"):
-        check_position(4, 5, topic="c", partition=0, group="g")
+        start_position(4, Committed(5, "me"), **place)  # type: ignore[arg-type]
 
 
 class TickStage:

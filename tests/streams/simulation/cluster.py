@@ -2,24 +2,81 @@
 
 What they do with a batch is what live does: `StagePartition` reads, asks, steps, encodes and keeps dead letters.
 A task is one stage on one partition. Its work is a generator that stops wherever a process could die or lose its
-partition: after opening, after the step, with half of the outputs sent, with all sent, after the commit. To crash is to
-forget the generator; a zombie is one that goes on although another worker has opened the same task.
+partition: while it takes over, after opening, after the step, with half of the outputs sent, with all sent, after the
+commit. A worker's tasks of one stage write their transactions together. To crash is to forget the generators; a zombie
+is one that goes on although another worker has opened the same task.
 """
 
 import random
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from rollbus.schemas.topics import STAGE_INPUTS, topic_of
 from rollbus.streams.batch import Partition
-from rollbus.streams.processing import Encoded, StagePartition
+from rollbus.streams.processing import Encoded, Processed, StagePartition
 from rollbus.streams.stages import AnyStage
-from tests.streams.simulation.log import Broker, FencedError, Place
+from tests.streams.simulation.log import Broker, FencedError, Place, Transaction
 from tests.streams.simulation.naive import ended
 
 MOST_ROUNDS = 200
 """A history that settles takes a few, and a task a few dozen points in each."""
+
+
+@dataclass(slots=True, eq=False)
+class Part:
+    """What a task adds to a transaction."""
+
+    task: str
+    processed: Processed
+    end: int
+    done: bool = False
+
+
+class Session:
+    """One life of the producer that a worker's tasks of one stage share; whoever waits for it brings it on."""
+
+    def __init__(self, broker: Broker, chance: random.Random, name: str) -> None:
+        self.name, self.ended = name, False
+        self.waiting: list[Part] = []
+        self._broker, self._chance, self._epoch = broker, chance, broker.register(name)
+        self._work = self._transactions()
+
+    def advance(self) -> None:
+        """Go one point further; raises FencedError, to all of its users."""
+        if self.ended:
+            raise FencedError(f"{self.name} has ended")
+        try:
+            next(self._work)
+        except FencedError:
+            self.ended = True
+            raise
+
+    def _transactions(self) -> Generator[None]:
+        broker = self._broker
+        while True:
+            parts, self.waiting = self.waiting, []
+            if not parts:
+                yield
+                continue
+            transaction = broker.begin(self.name, self._epoch)
+            for part in parts:
+                outputs = part.processed.outputs
+                half = self._chance.randint(0, len(outputs))
+                _send(broker, transaction, part.task, outputs[:half])
+                yield
+                broker.log_rows(transaction, part.task, part.processed.changelog)
+                _send(broker, transaction, part.task, outputs[half:])
+                broker.send_offset(transaction, part.task, part.end)
+                yield
+            broker.commit(transaction)
+            for part in parts:
+                part.done = True
+            yield
+
+
+def _send(broker: Broker, transaction: Transaction, task: str, outputs: Sequence[Encoded]) -> None:
+    for out in outputs:
+        broker.send(transaction, task, topic_of(out.topic), out.key or b"", out.value)
 
 
 @dataclass(slots=True, eq=False)
@@ -29,7 +86,6 @@ class Task:
     stage: AnyStage
     partition: int
     name: str
-    """Also the writer's name: one transactional id per input partition."""
     place: Place
     worker: int = 0
     work: Generator[None] | None = None
@@ -52,19 +108,22 @@ class Cluster:
             for number in range(broker.partitions_of(stage.input))
         ]
         self.zombies: list[Generator[None]] = []
+        self.sessions: dict[tuple[int, str], Session] = {}
+        """By worker and stage, those of the present generation."""
         self.hurries = False
         """Whether quiet ticks no longer wait for a transaction that has more to say."""
         self.assign()
 
     def assign(self) -> None:
-        """Spread the tasks over the workers anew; who loses a task may not notice."""
+        """Spread the tasks over the workers anew; who loses a task may not notice, the others begin theirs anew too."""
+        self.broker.generation += 1
+        self.sessions.clear()
         for task in self.tasks:
             worker = self.chance.randrange(self.workers)
-            if worker != task.worker:
-                if task.work is not None and self.chance.random() < 0.5:
-                    self.zombies.append(task.work)
-                task.stop()
-                task.worker = worker
+            if worker != task.worker and task.work is not None and self.chance.random() < 0.5:
+                self.zombies.append(task.work)
+            task.stop()
+            task.worker = worker
 
     def crash(self, worker: int) -> None:
         """Let all work of a worker end where it stands; others, or its next life, take over later."""
@@ -115,13 +174,36 @@ class Cluster:
         if not self.broker.is_waiting(task.place, max(task.held, self.broker.offsets[task.name])):
             return True
         # what a dead owner left open holds up the readers until the next one opens the task
-        return task.work is None and self.broker.has_open(task.name)
+        return task.work is None and self.broker.has_open(self.broker.owners.get(task.name, ""))
+
+    def _session(self, task: Task) -> Session:
+        place = task.worker, task.stage.name
+        found = self.sessions.get(place)
+        if found is None or found.ended:
+            name = f"{task.stage.name}.{task.worker}.{self.broker.generation}"
+            found = self.sessions[place] = Session(self.broker, self.chance, name)
+        return found
+
+    def _opened(self, task: Task, session: Session, generation: int) -> Generator[None, None, int]:
+        """Fence the last owner and claim the task; return where it goes on."""
+        broker, fenced = self.broker, {"", session.name}
+        while (owner := broker.owners.get(task.name, "")) not in fenced:
+            broker.require(generation)
+            yield
+            broker.register(owner)
+            fenced.add(owner)
+            yield
+        position = broker.offsets[task.name]
+        yield
+        broker.claim(task.name, session.name, position, generation)
+        yield
+        return position
 
     def _work(self, task: Task) -> Generator[None]:
-        broker, chance = self.broker, self.chance
-        epoch = broker.register(task.name)
+        broker, chance, generation = self.broker, self.chance, self.broker.generation
+        session = self._session(task)
         yield
-        position = broker.offsets[task.name]
+        position = yield from self._opened(task, session, generation)
         work = self._restored(task)
         ticked = task.stage.input in STAGE_INPUTS.values()
         yield
@@ -137,21 +219,13 @@ class Cluster:
                 yield
                 continue
             yield
-            transaction = broker.begin(task.name, epoch)
-            half = chance.randint(0, len(processed.outputs))
-            self._send(transaction, processed.outputs[:half])
-            yield
-            broker.log_rows(transaction, processed.changelog)
-            self._send(transaction, processed.outputs[half:])
-            broker.send_offset(transaction, batch.end)
-            yield
-            broker.commit(transaction, batch.end)
+            part = Part(task.name, processed, batch.end)
+            session.waiting.append(part)
+            while not part.done:
+                session.advance()
+                yield
             position = batch.end
             yield
-
-    def _send(self, transaction: Any, outputs: Sequence[Encoded]) -> None:
-        for out in outputs:
-            self.broker.send(transaction, topic_of(out.topic), out.key or b"", out.value)
 
     def _restored(self, task: Task) -> StagePartition:
         """Read the state back from its changelog, as written or as compacted, rows in any order then."""

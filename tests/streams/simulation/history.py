@@ -111,7 +111,9 @@ def live(seed: int, cheat: Cheat = "") -> Past:
     while sent:
         _disturb(chance, cluster, clock, calm)
         for _ in range(min(len(sent), chance.randint(1, 6))):
-            _publish(chance, broker, *sent.pop())
+            event, data = sent.pop()
+            if clock.remembers(event):
+                _publish(chance, broker, event, data)
         for _ in range(chance.randint(0, 12)):
             cluster.advance()
     cluster.settle()  # before time passes: a score under way must not miss its group
@@ -128,6 +130,7 @@ class _Clock:
 
     def __init__(self, broker: Broker) -> None:
         self._broker, self._number, self._now_ms, self._commands = broker, -1, START_MS, 0
+        self._first_ms: dict[str, int] = {}
 
     def tick(self, seconds: int) -> None:
         self._number += 1
@@ -136,6 +139,14 @@ class _Clock:
         for topic in dict.fromkeys(STAGE_INPUTS.values()):
             for partition in range(self._broker.partitions_of(topic)):
                 self._broker.publish(topic, "tick", data, partition)
+
+    def remembers(self, event: Any) -> bool:
+        """Say whether the stages still know what they made of the first event of an episode, or of an alias.
+
+        What comes after the late horizon begins anew, as documented: else they would have to keep every fate for ever.
+        """
+        first_ms = self._first_ms.setdefault(event.episode_id or event.alias, self._now_ms)
+        return self._now_ms < first_ms + ASSEMBLY.late_horizon_ms
 
     def command(self, name: Any) -> None:
         """Put an operator's command into the run's log, twice, as a retried one may be."""

@@ -2,7 +2,9 @@
 
 Outputs are in the log as soon as they are sent and count once their transaction has committed: readers stop before an
 open transaction and skip an aborted one, so offsets have holes. Of two writers with one transactional id the newer
-fences the older and aborts what that one left open. It holds bytes; what they say is read when somebody asks.
+fences the older and aborts what that one left open. A task is a partition that somebody works on: it has an offset, a
+changelog, and whoever claimed it last, in the generation of that time. It holds bytes; what they say is read when
+somebody asks.
 """
 
 from collections import defaultdict
@@ -19,7 +21,7 @@ from rollbus.streams.batch import Batch, Partition
 from rollbus.streams.output_kafka import partition_of
 from rollbus.streams.stage import Incoming
 
-Cheat = Literal["", "offsets_apart", "outputs_apart", "row_left_out", "no_fencing", "read_uncommitted"]
+Cheat = Literal["", "offsets_apart", "outputs_apart", "row_left_out", "no_fencing", "late_claims", "read_uncommitted"]
 """A guarantee that is missing, for the negative controls."""
 K = TypeVar("K")
 V = TypeVar("V")
@@ -28,7 +30,7 @@ Place = tuple[str, int]
 
 
 class FencedError(Exception):
-    """A newer writer has this transactional id."""
+    """A newer writer has this transactional id, or the partitions were assigned anew."""
 
 
 @dataclass(slots=True, eq=False)
@@ -38,7 +40,9 @@ class Transaction:
     writer: str
     epoch: int
     state: Literal["open", "committed", "aborted"] = "open"
-    rows: list[tuple[bytes, bytes | None]] = field(default_factory=list)
+    rows: dict[str, list[tuple[bytes, bytes | None]]] = field(default_factory=dict)
+    """By task."""
+    offsets: dict[str, int] = field(default_factory=dict)
     places: set[Place] = field(default_factory=set)
 
 
@@ -51,6 +55,7 @@ class Entry:
     key: bytes
     value: bytes | None
     transaction: Transaction
+    task: str = ""
     timestamp: int = 0
     _record: Any = None
 
@@ -77,9 +82,14 @@ class Broker:
         self.partitions, self.cheat = partitions, cheat
         self.entries: dict[Place, list[Entry]] = defaultdict(list)
         self.offsets: dict[str, int] = defaultdict(int)
+        self.owners: dict[str, str] = {}
+        """Who has claimed each task, or has committed last."""
+        self.generation = 0
         self.changelogs: dict[str, list[tuple[bytes, bytes | None]]] = defaultdict(list)
         self._epochs: dict[str, int] = defaultdict(int)
         self._open: dict[str, Transaction] = {}
+        self._ending: dict[str, Transaction] = {}
+        """Committed, but not readable yet."""
         self._outside = Transaction("outside", 0, "committed")
 
     def partitions_of(self, topic: Topic) -> int:
@@ -97,46 +107,80 @@ class Broker:
 
     def register(self, writer: str) -> int:
         """Begin a writer's new life: fence the old one, abort what it left open; return the epoch."""
+        self.complete(writer)
         left = self._open.pop(writer, None)
         if left is not None:
             self._end(left, "aborted")
         self._epochs[writer] += 1
         return self._epochs[writer]
 
+    def require(self, generation: int) -> None:
+        """Raise FencedError where tasks were assigned anew since."""
+        if generation != self.generation and self.cheat != "late_claims":
+            raise FencedError(f"generation {generation}; the present one is {self.generation}")
+
+    def claim(self, task: str, writer: str, offset: int, generation: int) -> None:
+        """Note who works on a task from now on; raises FencedError."""
+        self.require(generation)
+        self.owners[task], self.offsets[task] = writer, offset
+
     def begin(self, writer: str, epoch: int) -> Transaction:
         """Open a transaction; raises FencedError."""
         self._check(writer, epoch)
+        self.complete(writer)
         transaction = self._open[writer] = Transaction(writer, epoch)
         return transaction
 
-    def send(self, transaction: Transaction, topic: Topic, key: bytes, data: bytes) -> None:
-        """Append a record that counts once the transaction commits; raises FencedError."""
+    def send(self, transaction: Transaction, task: str, topic: Topic, key: bytes, data: bytes) -> None:
+        """Append a task's record that counts once the transaction commits; raises FencedError."""
         self._check(transaction.writer, transaction.epoch)
         place = self.place(topic, key)
         owner = transaction
         if self.cheat == "outputs_apart":
             owner = Transaction(transaction.writer, transaction.epoch, "committed")
         transaction.places.add(place)
-        self._append(place, key, data, owner)
+        self._append(place, key, data, owner, task)
 
-    def log_rows(self, transaction: Transaction, rows: Iterable[tuple[bytes, bytes | None]]) -> None:
-        """Add changelog rows to a transaction."""
-        transaction.rows.extend(rows)
-        if self.cheat == "row_left_out" and len(transaction.rows) > 1:
-            transaction.rows.pop()
+    def log_rows(self, transaction: Transaction, task: str, rows: Iterable[tuple[bytes, bytes | None]]) -> None:
+        """Add a task's changelog rows to a transaction."""
+        logged = transaction.rows.setdefault(task, [])
+        logged.extend(rows)
+        if self.cheat == "row_left_out" and len(logged) > 1:
+            logged.pop()
 
-    def send_offset(self, transaction: Transaction, offset: int) -> None:
-        """With the offset a transaction is whole, but not committed."""
+    def send_offset(self, transaction: Transaction, task: str, offset: int) -> None:
+        """With its offset a task's part of a transaction is whole, but not committed."""
+        transaction.offsets[task] = offset
         if self.cheat == "offsets_apart":
-            self.offsets[transaction.writer] = offset
+            self.offsets[task] = offset
 
-    def commit(self, transaction: Transaction, offset: int) -> None:
-        """Let outputs, changelog rows and offset count, all at once; raises FencedError."""
+    def commit(self, transaction: Transaction, *, late: bool = False) -> None:
+        """Let outputs, changelog rows and offsets count, all at once; raises FencedError.
+
+        What is committed `late` can be read a while after the writer was told, as Kafka writes its markers: at the
+        latest when the writer begins its next transaction, or is fenced.
+        """
         self._check(transaction.writer, transaction.epoch)
         self._open.pop(transaction.writer, None)
-        self.changelogs[transaction.writer].extend(transaction.rows)
-        self.offsets[transaction.writer] = offset
+        self._ending[transaction.writer] = transaction
+        if not late:
+            self.complete(transaction.writer)
+
+    def complete(self, writer: str) -> None:
+        """Let what a writer has committed be read."""
+        transaction = self._ending.pop(writer, None)
+        if transaction is None:
+            return
+        for task, rows in transaction.rows.items():
+            self.changelogs[task].extend(rows)
+        for task, offset in transaction.offsets.items():
+            self.offsets[task], self.owners[task] = offset, transaction.writer
         self._end(transaction, "committed")
+
+    def complete_all(self) -> None:
+        """Let all that is committed be read."""
+        for writer in list(self._ending):
+            self.complete(writer)
 
     def read(self, place: Place, position: int, at_most: int) -> Batch:
         """Return committed records from a position on as one batch."""
@@ -185,18 +229,18 @@ class Broker:
         return (entry.record for place in places for entry in self._visible(place))
 
     def written(self) -> dict[tuple[str, Place], list[tuple[str, Any]]]:
-        """Return committed keys and records by writer and place, in order."""
-        return self._by_writer(lambda entry: (entry.key.decode(), entry.record))
+        """Return committed keys and records by task and place, in order."""
+        return self._by_task(lambda entry: (entry.key.decode(), entry.record))
 
     def frames(self) -> dict[tuple[str, Place], list[tuple[bytes, bytes]]]:
-        """Return committed keys and bytes by writer and place, in order."""
-        return self._by_writer(lambda entry: (entry.key, entry.value or b""))
+        """Return committed keys and bytes by task and place, in order."""
+        return self._by_task(lambda entry: (entry.key, entry.value or b""))
 
-    def _by_writer(self, row: Callable[[Entry], tuple[K, V]]) -> dict[tuple[str, Place], list[tuple[K, V]]]:
+    def _by_task(self, row: Callable[[Entry], tuple[K, V]]) -> dict[tuple[str, Place], list[tuple[K, V]]]:
         found = defaultdict[tuple[str, Place], list[tuple[K, V]]](list)
         for place in self.entries:
             for entry in self._visible(place):
-                found[entry.transaction.writer, place].append(row(entry))
+                found[entry.task, place].append(row(entry))
         return found
 
     def _visible(self, place: Place) -> Iterator[Entry]:
@@ -204,9 +248,9 @@ class Broker:
             each for each in self.entries[place] if each.value is not None and each.transaction.state == "committed"
         )
 
-    def _append(self, place: Place, key: bytes, data: bytes, transaction: Transaction) -> None:
+    def _append(self, place: Place, key: bytes, data: bytes, transaction: Transaction, task: str = "outside") -> None:
         entries = self.entries[place]
-        entries.append(Entry(len(entries), key, data, transaction))
+        entries.append(Entry(len(entries), key, data, transaction, task))
 
     def _end(self, transaction: Transaction, state: Literal["committed", "aborted"]) -> None:
         transaction.state = state

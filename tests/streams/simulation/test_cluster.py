@@ -7,6 +7,7 @@ The tests are coroutines since scoring wants a running loop, though it never wai
 import gc
 import logging
 import os
+import re
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any, get_args
 
@@ -118,13 +119,13 @@ async def test_a_host_that_writes_no_rows_of_what_it_held_back_is_found_out(monk
 SILENT: list[tuple[type, str, str]] = [
     (AliasStage, "event", "reward by alias"),
     (AssemblyStage, "event", "is lost"),
-    (AssemblyStage, "episode", "no fate"),
-    (GroupingStage, "trajectory", "run main: trajectory"),
-    (GroupingStage, "group", "run main: trajectory"),
-    (GroupScoringStage, "group", "run main: trajectory"),
-    (CurriculumStage, "group", "run main: trajectory"),
+    (AssemblyStage, "episode", "(no|without a) fate"),
+    (GroupingStage, "trajectory", "run (main|other): trajectory"),
+    (GroupingStage, "group", "run (main|other): trajectory"),
+    (GroupScoringStage, "group", "run (main|other): trajectory"),
+    (CurriculumStage, "group", "run (main|other): trajectory"),
 ]
-"""A stage, the unit that it drops without a word, and the account that then does not balance."""
+"""A stage, the unit that it drops without a word, and (a pattern) the account that then does not balance."""
 
 
 @pytest.mark.parametrize(("stage", "unit", "account"), SILENT, ids=lambda value: getattr(value, "__name__", str(value)))
@@ -142,7 +143,7 @@ async def test_a_stage_that_drops_without_a_word_is_found_by_the_accounts(
     monkeypatch.setattr(checks, "_as_worked_out_at_once", lambda past: None)
     found = first_failure(range(SEEDS_FOR_CHEATS))
     assert found is not None
-    assert account in str(found[1])
+    assert re.search(account, str(found[1]))
 
 
 async def test_a_batch_that_is_cut_again_is_found_by_the_accounts(monkeypatch: pytest.MonkeyPatch) -> None:

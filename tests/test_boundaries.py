@@ -25,7 +25,13 @@ ALLOWED = {
 LIBRARY_HOMES = {
     "faust": ("streams/transport.py", "streams/app.py", "streams/faust_*.py"),
     "mode": ("streams/transport.py", "streams/app.py", "streams/faust_*.py"),
-    "aiokafka": ("*kafka*.py", "streams/transport.py", "streams/transaction.py", "streams/runner.py", "rollbus/local/kafka.py"),
+    "aiokafka": (
+        "*kafka*.py",
+        "streams/transport.py",
+        "streams/transaction.py",
+        "streams/runner.py",
+        "rollbus/local/kafka.py",
+    ),
     "clickhouse_connect": ("consumers/clickhouse/*", "rollbus/local/*"),
     "chdb": ("rollbus/local/*",),
     "torch": ("trainer/service/*", "trainer/grpo/*", "trainer/backends/art_*.py", "rollbus/demo/warm_start*.py"),

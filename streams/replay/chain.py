@@ -7,6 +7,7 @@ The stages of the first input may also run elsewhere, partition by partition (`l
 what they made, in the same order, and does the rest.
 """
 
+import asyncio
 from bisect import bisect_left
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
@@ -59,6 +60,7 @@ class Chain(Steps):
         before_tick: BeforeTick | None = None,
         app_version: str = "",
         elsewhere: Sequence[Reader] = (),
+        stop: asyncio.Event | None = None,
     ) -> None:
         """`change` is for recorded configurations; `early` are rewards that an episode has from its first event on.
 
@@ -71,6 +73,7 @@ class Chain(Steps):
             partition_of=partition_of,
             namespace=namespace,
             app_version=app_version,
+            stop=stop,
         )
         self._source, self._left_out, self._early = source_namespace, LeftOut(excluded), dict(early or {})
         self._recorded, self._change, self._before_tick = recorded or Recorded(), change, before_tick
@@ -83,10 +86,12 @@ class Chain(Steps):
 
     async def open(self) -> None:
         """Tell what held when the range began, before its first record."""
+        self._go_on()
         await self._tell(BEFORE_ALL)
 
     async def piece(self, partition: int, records: Sequence[RawRecord]) -> None:
         """Take recorded records of the first input."""
+        self._go_on()
         place, first = Partition(self.input.full_name(self._source), partition), self._first
         some_left_out, asks, self._piece = bool(self._left_out), first[0].asks, records
         for raw in records:
@@ -121,6 +126,7 @@ class Chain(Steps):
 
     async def round(self, found: Round) -> None:
         """End the round before and take a tick."""
+        self._go_on()
         await self._begin(found.tick, found.data)
         for partition, raw in found.at:
             place = Location(topic=self.input.full_name(self._source), partition=partition, offset=raw.offset)
@@ -171,6 +177,7 @@ class Chain(Steps):
         await self._ask()
         if self._before_tick is not None:
             await self._before_tick(tick)
+            self._go_on()
         await self._tell(tick)
         self._write_held()
         await self._output.settle()

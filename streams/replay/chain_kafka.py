@@ -66,7 +66,7 @@ class Connected:
         excluded: frozenset[str],
         elsewhere: Sequence[Reader],
     ) -> Chain:
-        """Return the chain; without the stages that run elsewhere."""
+        """Return the chain before it is opened; without the stages that run elsewhere."""
         plan, settings = self.plan, self.settings
         first_tick = await self._first_tick(ranges)
         recorded = Recorded()
@@ -97,10 +97,10 @@ class Connected:
             before_tick=read_on,
             app_version=self.version,
             elsewhere=elsewhere,
+            stop=self.follow,
         )
         if first_tick is not None:
             await read_on(first_tick)
-        await chain.open()
         return chain
 
     async def _tellers(self, first_tick: int | None, recorded: Recorded) -> list[Teller]:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Self
 
@@ -20,6 +21,7 @@ from rollbus.streams.replay.reader import Reader
 from rollbus.streams.replay.rounds import Round, merged
 from rollbus.streams.replay.source_kafka import KafkaSource, Progress, assign
 from rollbus.streams.replay.stages import first_stages
+from rollbus.streams.replay.steps import StoppedError
 from rollbus.streams.replay.writer_kafka import KafkaOutput
 
 Passed = tuple[Tick, Sequence[int], int]
@@ -102,7 +104,7 @@ class Passage:
     """Most rows that the states held at the end of a round."""
 
     async def go(self) -> Chain:
-        """Read the range to its end; return the chain as it is there."""
+        """Read the range to its end, or until it is to stop; return the chain as it is there."""
         begun, reached = Begun.of(self.ranges), Reached.of(self.ranges)
         self.watch.begin(self.ranges)
         lanes, elsewhere = self._lanes(), Elsewhere()
@@ -113,15 +115,18 @@ class Passage:
             self.connected.stack.push_async_callback(lane.stop)
             await lane.start()
         chain = await self.connected.chain(self.ranges, self.output, self.excluded, elsewhere.readers)
-        async for tick, at, rows in self._joined(chain, lanes, elsewhere) if lanes else self._alone(chain):
-            begun.tick(tick.stream_time_ms, at)
-            reached.tick(tick.stream_time_ms, at)
-            self.watch.stream_time(tick.stream_time_ms)
-            if self.connected.follow is not None:
-                await self.output.flush()
-            if tick.number % LOOK_AT_ROWS == 0:
-                self.open_rows = max(self.open_rows, chain.open_rows() + rows)
-        await chain.end()
+        with suppress(StoppedError):
+            await chain.open()
+            async for tick, at, rows in self._joined(chain, lanes, elsewhere) if lanes else self._alone(chain):
+                begun.tick(tick.stream_time_ms, at)
+                reached.tick(tick.stream_time_ms, at)
+                self.watch.stream_time(tick.stream_time_ms)
+                if self.connected.follow is not None:
+                    await self.output.flush()
+                if tick.number % LOOK_AT_ROWS == 0:
+                    self.open_rows = max(self.open_rows, chain.open_rows() + rows)
+            if self.connected.follow is None:  # else the round is open: the next start reads on in it
+                await chain.end()
         self.first_ms, self.last_ms = begun.at_ms, reached.at_ms
         self.open_rows = max(self.open_rows, chain.open_rows() + elsewhere.open_rows)
         return chain

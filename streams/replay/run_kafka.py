@@ -115,7 +115,7 @@ class Replay:
             chain = await passage.go()
             self.open_rows = passage.open_rows
             if isinstance(output, KafkaOutput):
-                await output.finish()
+                await output.finish(stopped=self.follow is not None)
         manifest = replace(manifest, from_ms=passage.first_ms, to_ms=passage.last_ms, digests=chain.digests())
         records: dict[str, int] = {}
         for (topic, _), count in sorted(output.counts.items()):

@@ -5,8 +5,9 @@ dead letters, which all stages write into one topic each, wait for that end too.
 much was read at once.
 """
 
-from collections.abc import Iterable, Sequence
-from typing import Any
+import asyncio
+from collections.abc import Coroutine, Iterable, Sequence
+from typing import Any, TypeVar
 
 from rollbus.schemas.chunks import split
 from rollbus.schemas.codec import encode
@@ -26,6 +27,11 @@ FORGET_EVERY = 5_000
 """Records after which the states drop their lists of touched rows, which only a changelog needs."""
 
 _incoming, _location = maker(Incoming), maker(Location)
+T = TypeVar("T")
+
+
+class StoppedError(Exception):
+    """A shadow is to stop, and what it would go on with is left as it is for its next start."""
 
 
 class Steps:
@@ -40,10 +46,11 @@ class Steps:
         partition_of: Partitioner,
         namespace: str,
         app_version: str,
+        stop: asyncio.Event | None = None,
     ) -> None:
-        """Take the stages in the order of the flow."""
+        """Take the stages in the order of the flow; once `stop` is set, whatever would go on raises StoppedError."""
         self._readers, self._partitions, self._output, self._partition_of = readers, partitions, output, partition_of
-        self._app_version = app_version
+        self._app_version, self._stop = app_version, stop
         self._full_names = {topic.name: topic.full_name(namespace) for topic in TOPICS}
         self.input = readers[0].input
         self._first = [reader for reader in readers if reader.input is self.input]
@@ -93,7 +100,7 @@ class Steps:
         """Let these effects stages, or all, answer what waits for them, in the order of the flow."""
         while reader := next((each for each in readers or self._readers if each.waiting), None):
             waiting, reader.waiting = reader.waiting, []
-            answers = await self._answers(reader, waiting)
+            answers = await unless(self._stop, self._answers(reader, waiting))
             for (partition, incoming), answer in zip(waiting, answers, strict=True):
                 self._step(reader, partition, incoming, answer)
 
@@ -103,6 +110,11 @@ class Steps:
             asked = [incoming for number, incoming in waiting if number == partition]
             found[partition] = iter(await reader.stage.answer(reader.states[partition], asked))
         return [next(iter(found[partition])) for partition, _ in waiting]
+
+    def _go_on(self) -> None:
+        """Raise StoppedError where this is to stop."""
+        if self._stop is not None and self._stop.is_set():
+            raise StoppedError
 
     # What goes out
 
@@ -169,3 +181,19 @@ class Steps:
             for reader in self._readers:
                 for state in reader.states:
                     state.forget_touched()
+
+
+async def unless(stop: asyncio.Event | None, work: Coroutine[Any, Any, T]) -> T:
+    """Return what comes of some work; raises StoppedError, and ends the work, if it is to stop before."""
+    if stop is None:
+        return await work
+    working, stopping = asyncio.create_task(work), asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if stop.is_set():  # what was found until then may be that nothing more comes
+            raise StoppedError
+        return await working
+    finally:
+        working.cancel()
+        stopping.cancel()
+        await asyncio.gather(working, stopping, return_exceptions=True)

@@ -17,7 +17,7 @@ from rollbus.schemas.codec import encode
 from rollbus.schemas.config import CurriculumConfig, GroupingConfig, RewardConfig, ScoringConfig
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.ids import trajectory_id
-from rollbus.schemas.topics import SCORES, STAGE_INPUTS, TOPICS
+from rollbus.schemas.topics import SCORES, STAGE_INPUTS, TOPICS, TRAJECTORIES
 from rollbus.settings import Settings
 from rollbus.streams.replay.manifest_kafka import find_manifest, read_manifests
 from rollbus.streams.replay.plan import ReplayPlan, chain_of
@@ -28,10 +28,11 @@ from rollbus.streams.rewards.contract import RewardFunction
 from rollbus.streams.rewards.registry import BUILT_IN
 from rollbus.streams.settings import StreamSettings
 from rollbus.streams.topics_kafka import delete_topics, ensure_topics
-from tests.builders import make_episode, make_score, make_tick
+from tests.builders import make_episode, make_score, make_tick, make_trajectory
 from tests.services.replay_live import publish, records, settings_of, write_settings
 from tests.services.stream_fixtures import send
 from tests.services.stream_process import running
+from tests.services.test_replay_kafka import send_everywhere
 
 pytestmark = pytest.mark.services
 
@@ -109,6 +110,39 @@ async def test_a_shadow_scores_otherwise_beside_live_until_it_is_promoted(
     rows = [dict(zip(answer.columns, row, strict=True)) for row in answer.rows]
     scored = next(row for row in rows if row["what"] == "trajectories scored")
     assert (scored["live"], scored["shadow"]) == (4, 3)
+
+
+async def test_what_live_s_judge_has_not_said_when_a_shadow_is_stopped_is_left_to_the_next_start(
+    kafka: str, namespace: str, tmp_path: Path
+) -> None:
+    settings, name = settings_of(write_settings(tmp_path, kafka, namespace)), namespace.strip(".")
+    stream = settings.stream_settings()
+    await ensure_topics(stream, all_stages(settings))
+    live, turned = (ScoringConfig(rewards=(RewardConfig(type="judge", name="judge", weight=w),)) for w in (1.0, -1.0))
+    made = [make_trajectory(f"e{number}") for number in range(3)]
+    said = [make_score(each.trajectory_id, 0.5, episode_id=each.episode_id, components={"judge": 0.5},
+                       config_hash=live.config_hash()) for each in made]  # fmt: skip
+    key = made[0].group_hint.encode()
+    for number, each in enumerate(made):
+        await send_everywhere(stream, encode(make_tick(number)))
+        await send(stream, TRAJECTORIES.name, [(key, encode(each))])
+    await send_everywhere(stream, encode(make_tick(len(made))))
+    await send(stream, SCORES.name, [(key, encode(said[0]))])
+    for answered in (1, 3):
+        stop = asyncio.Event()
+        shadow = shadow_of(settings, name, stop, start=Bound(), scoring=live, new_scoring=turned)
+        following = asyncio.create_task(shadow.run())
+        await until_following(stream, name)
+        await until_scored(shadow.replay_settings, answered)
+        await asyncio.sleep(1)  # it waits for what comes next
+        stop.set()
+        manifest = await asyncio.wait_for(following, 10)
+        found = await records(shadow.replay_settings, SCORES.name)
+        assert [(each.episode_id, each.value) for each in found] == [(f"e{n}", -0.5) for n in range(answered)]
+        assert manifest.state == "following"
+        await send(stream, SCORES.name, [(key, encode(each)) for each in said[1:]])
+    await shadow.run()  # to be stopped at once
+    assert await records(shadow.replay_settings, SCORES.name) == found
 
 
 async def test_what_a_worker_does_not_have_is_not_promoted(kafka: str, namespace: str, tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """Groups that a replay judges anew: it asks about the trajectories that it has made itself, once they can be read."""
 
+import asyncio
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
@@ -14,6 +15,7 @@ from rollbus.schemas.trajectories import Location, Trajectory
 from rollbus.streams.group_scoring import GroupScoringStage
 from rollbus.streams.replay.output import MemoryOutput, by_checksum
 from rollbus.streams.replay.payload import WrittenPayload
+from rollbus.streams.replay.steps import StoppedError
 from rollbus.streams.rewards.contract import RewardContext, RewardFunction
 from rollbus.streams.rewards.registry import BUILT_IN
 from rollbus.streams.stages import AnyStage, namespace_stages, run_stages
@@ -145,3 +147,35 @@ async def test_a_forgotten_member_of_a_group_that_had_closed_is_lost_to_the_judg
     assert [(each.unit_id, each.reason) for each in drops] == [
         (made[at].trajectory_id, "payload_lost") for at in (0, 4)
     ]
+
+
+async def test_a_group_that_its_judge_thinks_about_when_a_shadow_is_stopped_is_left_to_the_next_start() -> None:
+    made = [make_trajectory(f"e{number}") for number in range(3)]
+    there = {Location(topic="trajectories", partition=0, offset=at): each for at, each in enumerate(made)}
+    group = make_group("g", [0.0] * len(made))
+    members = [
+        replace(member, trajectory_id=each.trajectory_id, location=at)
+        for member, (at, each) in zip(group.members, there.items(), strict=True)
+    ]
+    closed = encode(ClosedGroup(group=replace(group, members=tuple(members))))
+    stop, ended = asyncio.Event(), asyncio.Event()
+
+    async def busy(group: Sequence[Trajectory], context: RewardContext) -> list[float | None]:
+        stop.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            ended.set()
+        return []
+
+    for judge in (RewardFunction(busy, per="group"), REGISTRY["lengths"]):
+        source, output = [ListSource(0, [Raw(0, b"", closed), Raw(1, b"", encode(make_tick(0)))])], MemoryOutput()
+        payload = WrittenPayload(output, Standing(there))
+        stage = GroupScoringStage(RUN, registry={**BUILT_IN, "lengths": judge}, payload=payload)
+        if judge is not REGISTRY["lengths"]:
+            with pytest.raises(StoppedError):
+                await asyncio.wait_for(replayed([stage], source, partitions=1, output=output, stop=stop), 10)
+            assert (output.frames, ended.is_set()) == ({}, True)
+        else:
+            await replayed([stage], source, partitions=1, output=output, stop=asyncio.Event())
+            assert [type(decode(data)) for _, data in output.frames["run-log", 0]] == [Group]

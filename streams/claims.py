@@ -4,8 +4,8 @@ The partitions of a stage that one process owns share a transactional id, made a
 be fenced by the partition's own id: a new owner reads here whose id that is, fences it, and only then claims the
 partition, in the generation of the group in which it was given it. From this follows what makes a claim safe:
   a claim counts only in the group's present generation, so nobody claims what another owns by now;
-  nobody commits a transaction on a partition before he has claimed it, under the id that he claimed it with;
-  so whoever reads the last claim after he was given the partition, and fences it, has fenced all before him.
+  nobody commits a transaction on a partition with a producer that had not started when he claimed it;
+  so whoever reads the last claim after he was given the partition, and fences its id, has fenced all before him.
 """
 
 from dataclasses import dataclass

@@ -224,16 +224,16 @@ class Runner:
     async def _take_over(self, session: Session) -> Committed | None:
         """Fence the last owner, claim the partition, and return what was committed; raises CommitFailedError.
 
-        Fencing also waits until what the last owner had committed can be read.
+        Fencing also waits until what the last owner had committed can be read. Each session claims anew, though the id
+        stays: an heir may have fenced the one before it and not yet have claimed the partition.
         """
         fenced = {"", session.id}
         while (found := await self._host.committed(self.partition)) is not None and found.owner not in fenced:
             await self._host.require_member()  # a late one must not fence those that came after it
             await session.fence(found.owner)
             fenced.add(found.owner)
-        if found is None or found.owner != session.id:
-            first, _ = await self._host.bounds(self.partition)
-            await self._host.claim(self.partition, claims.claim(found, session.id, first=first))
+        first, _ = await self._host.bounds(self.partition)
+        await self._host.claim(self.partition, claims.claim(found, session.id, first=first))
         return found
 
     def _require_known_partition(self) -> None:

@@ -323,6 +323,16 @@ async def test_the_first_owner_of_all_claims_the_beginning(broker: Broker) -> No
     assert broker.owner == ME
 
 
+async def test_after_a_failed_transaction_it_claims_the_partition_anew(broker: Broker) -> None:
+    """An heir may have fenced the last session, which is why it failed, and have claimed nothing yet."""
+    async with running(broker) as work:
+        broker.failures.append(OSError("gone"))
+        work.offer(batch(0, 2))
+        await until(lambda: not broker.failures and not work.ready)
+        await until(lambda: work.ready)
+    assert broker.claimed == [Committed(0, ME, "first claim")] * 2
+
+
 async def test_what_it_has_committed_and_cannot_read_yet_is_waited_for_and_not_done_again(
     broker: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -5,6 +5,7 @@ import uuid
 from collections.abc import Callable, Collection
 from pathlib import Path
 
+from rollbus.producers import process_hooks
 from rollbus.producers.counters import Counters
 from rollbus.producers.recorder import Recorder
 from rollbus.producers.redaction import Field
@@ -66,13 +67,15 @@ def init(
     def make_direct() -> EventSink:
         if sink is not None:
             return sink
-        from rollbus.producers.kafka_sink import KafkaSink
+        with process_hooks.importing:
+            from rollbus.producers.kafka_sink import KafkaSink
 
         return KafkaSink(connection, client_id=f"rollbus-{producer or 'producer'}")
 
     def make_spooled() -> EventSink:
-        from rollbus.producers.spool import Spool
-        from rollbus.producers.spool_sink import SpoolSink
+        with process_hooks.importing:
+            from rollbus.producers.spool import Spool
+            from rollbus.producers.spool_sink import SpoolSink
 
         folder, owner = Path(spool_folder or ""), f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
         return SpoolSink(make_direct, lambda: Spool(folder, owner=owner, quota_bytes=settings.spool_bytes), counters)

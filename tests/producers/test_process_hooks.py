@@ -101,3 +101,36 @@ def test_a_child_of_multiprocessing_closes_its_part_of_an_episode(tmp_path: Path
     assert called.writer_id not in ended.writer_ids
     counts = {event.writer_id: event.count for event in events if isinstance(event, WriterClosed)}
     assert counts[called.writer_id] == 1
+
+
+FORKED_WHILE_IMPORTING = """
+    import multiprocessing, sys, threading, time
+    import rollbus
+
+    begun = threading.Event()
+
+    class SlowDisk:
+        def find_spec(self, name, path=None, target=None):
+            if name == "rollbus.producers.kafka_sink":
+                begun.set()
+                time.sleep(0.3)
+
+    sys.meta_path.insert(0, SlowDisk())
+    recorder = rollbus.init(bootstrap_servers="127.0.0.1:9", spool_folder=sys.argv[1])
+
+    def work(episode):
+        episode.tool("in the child")
+        sys.exit(0 if recorder.flush(10) else 7)
+
+    with recorder.episode(task="t") as episode:
+        begun.wait()
+        child = multiprocessing.get_context("fork").Process(target=work, args=(episode,))
+        child.start()
+        child.join()
+    sys.exit(child.exitcode)
+"""
+
+
+def test_a_child_forked_while_the_sink_is_being_imported_delivers_too(tmp_path: Path) -> None:
+    script = [sys.executable, "-W", "ignore", "-c", textwrap.dedent(FORKED_WHILE_IMPORTING), str(tmp_path)]
+    assert subprocess.run(script, capture_output=True, timeout=40, check=False).returncode == 0

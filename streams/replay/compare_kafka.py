@@ -11,7 +11,7 @@ from rollbus.schemas.codec import decode, record_name
 from rollbus.schemas.control import ConfigApplied, Tick
 from rollbus.schemas.errors import ConfigurationError, RecordError
 from rollbus.schemas.joining import Joiner
-from rollbus.schemas.replays import ReplayManifest
+from rollbus.schemas.replays import ReplayManifest, ReplayRange
 from rollbus.schemas.topics import BATCHES, CURRICULUM, DROPS, RUN_LOG, SCORES, STAGE_INPUTS, TRAJECTORIES, Topic
 from rollbus.streams.replay.compare import Comparison, compare
 from rollbus.streams.replay.manifest_kafka import find_manifest
@@ -20,7 +20,9 @@ from rollbus.streams.replay.range import Bound
 from rollbus.streams.replay.range_kafka import refuse_missing, resolve, starts_of
 from rollbus.streams.replay.recorded_kafka import read_whole
 from rollbus.streams.replay.side import Side, Span, within
+from rollbus.streams.replay.source_kafka import ENDLESS
 from rollbus.streams.settings import StreamSettings
+from rollbus.streams.topics import partitions_of
 
 LIVE = "live"
 MADE: Mapping[str, tuple[Topic, ...]] = {
@@ -33,7 +35,10 @@ MADE: Mapping[str, tuple[Topic, ...]] = {
 """What each stage writes of what is compared."""
 TICKED = frozenset(topic.name for topic in STAGE_INPUTS.values())
 """Topics in which ticks stand, which tell where a range begins."""
+MADE_AT = ("closed_at_ms", "cut_at_ms", "dropped_at_ms")
+"""What tells the stream time of a window, a batch or a drop: they stand in topics without ticks."""
 REPLAY_LATER = "replay a range that begins later, and compare that"
+REPLAY_AGAIN = "give the replay again under another name, and compare that"
 IN_ORDER = (TRAJECTORIES, SCORES, DROPS, RUN_LOG, CURRICULUM, BATCHES)
 
 
@@ -45,7 +50,9 @@ async def compare_replays(settings: StreamSettings, one: str, other: str) -> Com
     manifests = [await _whole(settings, await find_manifest(settings, name)) for name in (one, other) if name != LIVE]
     span = common_span(manifests)
     last = last_of_all(manifests)
-    await _refuse_deleted(settings, span, last, [_own(name, manifests) for name in (one, other)])
+    await _refuse_deleted_of_live(settings, span, last, [_own(name, manifests) for name in (one, other)])
+    for each in manifests:
+        await _refuse_deleted_of(settings, each, span, last)
     sides = [await read_side(settings, name, span, manifests) for name in (one, other)]
     return compare(sides[0], sides[1], span, last)
 
@@ -101,17 +108,56 @@ def _own(name: str, manifests: Iterable[ReplayManifest]) -> frozenset[str]:
     return next((made_by(each) for each in manifests if each.name == name), frozenset())
 
 
-async def _refuse_deleted(settings: StreamSettings, span: Span, last: str, owned: Sequence[frozenset[str]]) -> None:
-    """Raise DataLossError where retention has deleted of live what a side that does not own it is compared by.
+async def _refuse_deleted_of_live(
+    settings: StreamSettings, span: Span, last: str, owned: Sequence[frozenset[str]]
+) -> None:
+    """Raise DataLossError where retention has deleted of live what a side that does not own it is compared by."""
+    if span.from_ms is None:
+        return
+    of_live = (topic for topic in _compared(last) if any(topic.name not in own for own in owned))
+    gone = [one for topic in of_live for one in await _deleted(settings, topic, span.from_ms)]
+    refuse_missing(tuple(gone), REPLAY_LATER)
 
-    Of topics without ticks nobody knows.
+
+async def _refuse_deleted_of(settings: StreamSettings, manifest: ReplayManifest, span: Span, last: str) -> None:
+    """Raise DataLossError where retention has deleted of a replay what it is compared by.
+
+    All that a replay has written counts, of a shadow what it has written since the beginning of the span.
     """
-    stages = CHAIN[: CHAIN.index(last) + 1]
-    for topic in dict.fromkeys(topic for stage in stages for topic in MADE[stage]):
-        of_live = any(topic.name not in own for own in owned)
-        if of_live and topic.name in TICKED and span.from_ms is not None:
-            found = await resolve(settings, topic, Bound(time_ms=span.from_ms), Bound())
-            refuse_missing(found.missing, REPLAY_LATER)
+    where = settings.model_copy(update={"namespace": manifest.namespace})
+    from_ms = (span.from_ms or 0) if manifest.state == "following" else 0
+    own = (topic for topic in _compared(last) if topic.name in made_by(manifest))
+    gone = [one for topic in own for one in await _deleted(where, topic, from_ms)]
+    refuse_missing(tuple(replace(one, topic=f"{manifest.namespace}{one.topic}") for one in gone), REPLAY_AGAIN)
+
+
+def _compared(last: str) -> list[Topic]:
+    """Return the topics that are compared where both sides have run the stages up to one."""
+    made = (topic for stage in CHAIN[: CHAIN.index(last) + 1] for topic in MADE[stage])
+    return [*dict.fromkeys(made), DROPS]
+
+
+async def _deleted(settings: StreamSettings, topic: Topic, from_ms: int) -> tuple[ReplayRange, ...]:
+    """Return what retention has deleted of a topic, but for what was made before a stream time.
+
+    Where no ticks tell that, the first record that is left does; without one nobody knows, and all of it counts.
+    """
+    if from_ms and topic.name in TICKED:
+        return (await resolve(settings, topic, Bound(time_ms=from_ms), Bound())).missing
+    gone = (await resolve(settings, topic, Bound(offset=0), Bound())).missing
+    if not from_ms:
+        return gone
+    firsts = [await _first_ms(settings, topic, one.partition) for one in gone]
+    return tuple(one for one, first_ms in zip(gone, firsts, strict=True) if first_ms is None or first_ms >= from_ms)
+
+
+async def _first_ms(settings: StreamSettings, topic: Topic, partition: int) -> int | None:
+    """Return when the first record that a partition holds was made, of a topic without ticks."""
+    others = {number: ENDLESS for number in range(partitions_of(topic, settings)) if number != partition}
+    async with aclosing(decoded(settings, topic, others)) as records:
+        async for record in records:
+            return next((getattr(record, name) for name in MADE_AT if hasattr(record, name)), None)
+    return None
 
 
 async def read_side(settings: StreamSettings, name: str, span: Span, manifests: list[ReplayManifest]) -> Side:

@@ -16,9 +16,20 @@ from rollbus.cli.stages import all_stages
 from rollbus.schemas.codec import decode, encode
 from rollbus.schemas.config import RewardConfig, ScoringConfig
 from rollbus.schemas.control import Tick
+from rollbus.schemas.drops import Drop
 from rollbus.schemas.errors import ConfigurationError, DataLossError
-from rollbus.schemas.groups import StepOutcome
-from rollbus.schemas.topics import EPISODE_EVENTS, RUN_LOG, SCORES, STAGE_INPUTS, TRAJECTORIES, Topic
+from rollbus.schemas.groups import CurriculumState, StepOutcome, TrainingBatch
+from rollbus.schemas.topics import (
+    BATCHES,
+    CURRICULUM,
+    DROPS,
+    EPISODE_EVENTS,
+    RUN_LOG,
+    SCORES,
+    STAGE_INPUTS,
+    TRAJECTORIES,
+    Topic,
+)
 from rollbus.schemas.trajectories import RewardRevised, Trajectory
 from rollbus.settings import Settings
 from rollbus.streams.replay.compare_kafka import LIVE, compare_replays, read_side
@@ -393,6 +404,48 @@ async def test_what_retention_has_deleted_of_live_is_not_compared(settings: Sett
             await compare_replays(stream, one, other)
     await compare_replays(stream, LIVE, late)
     await compare_replays(stream, late, whole)
+
+
+def without_ticks(at_ms: int) -> dict[Topic, Any]:
+    """A record made at that time for each compared topic that ticks do not stand in."""
+    window = CurriculumState(run_id="main", window=0, mode="off", percentile=1.0, last_expansion_window=-1,
+                             closed_at_ms=at_ms)  # fmt: skip
+    batch = TrainingBatch(batch_hash=f"b{at_ms}", run_id="main", model="agent", number=0, window=0, groups=(),
+                          newest_policy_version=0, cut_at_ms=at_ms)  # fmt: skip
+    drop = Drop(unit="episode", unit_id="e", reason="missing_events", stage="assembly", dropped_at_ms=at_ms)
+    return {CURRICULUM: window, BATCHES: batch, DROPS: drop}
+
+
+async def test_what_is_deleted_of_windows_batches_and_drops_is_told_by_the_first_that_is_left(
+    settings: Settings,
+) -> None:
+    stream, (whole, late) = settings.stream_settings(), (name_of(settings, name) for name in ("whole", "late"))
+    for name, start in ((whole, 0), (late, 6)):
+        await replay_of(settings, name, start=Bound(tick=start)).run()
+    for number in (1, 5):
+        for topic, record in without_ticks(make_tick(number).stream_time_ms).items():
+            await send_to_all(stream, topic, data=encode(record))
+    await compare_replays(stream, LIVE, whole)
+    for topic in without_ticks(0):
+        await delete_before(stream, 1, topic)
+        with pytest.raises(DataLossError, match=rf"{topic.name}\[0\] 0 … 0[^;]*; replay a range that begins later"):
+            await compare_replays(stream, LIVE, whole)
+    await compare_replays(stream, LIVE, late)
+    await compare_replays(stream, late, whole)
+
+
+async def test_what_is_deleted_of_a_replay_is_not_compared(settings: Settings) -> None:
+    stream, (one, other) = settings.stream_settings(), (name_of(settings, name) for name in ("one", "other"))
+    for name in (one, other):
+        await replay_of(settings, name).run()
+    for topic in (TRAJECTORIES, BATCHES):
+        await delete_before(replay_of(settings, other).replay_settings, 1, topic)
+        for against in (LIVE, one):
+            with pytest.raises(
+                DataLossError, match=rf"replay-{other}\.{topic.name}\[0\] 0 … 0.*; give the replay again"
+            ):
+                await compare_replays(stream, against, other)
+    await compare_replays(stream, LIVE, one)
 
 
 async def test_what_live_s_trainer_answered_is_told_at_its_time(settings: Settings) -> None:

@@ -47,6 +47,8 @@ class Capture:
     server: str
     refusing: Refusing = field(default_factory=dict)
     """What the server has refused, by kind of request."""
+    key: Callable[[], object] = lambda: None
+    """Returns the client's key as it is now: it may be made anew for every call."""
 
     def begin(self, request: Mapping[str, Any], surface: Surface = CHAT) -> "Call | None":
         """Return the call to observe; None where it belongs to no recorded episode."""
@@ -143,8 +145,9 @@ class Call:
             self._capture.recorder.counts.add(f"{name}_refused")
 
     def failed(self) -> None:
-        """Count a call that gave no answer."""
+        """Count a call that gave no answer; its error may repeat the key it was made with."""
         self._capture.recorder.counts.add("calls_failed")
+        self._guard.call("key", lambda: self._capture.recorder.keep_secret(self._capture.key()), default=None)
 
     def finished(self, response: Any) -> None:
         """Record an unstreamed answer and hide what was not asked for."""

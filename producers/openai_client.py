@@ -8,6 +8,7 @@ replaced (of `completions` and `responses` too), through which `stream`, `with_r
 
 import functools
 import inspect
+import weakref
 from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any, TypeVar
 
@@ -42,6 +43,8 @@ def wrap_client(
     capture = Capture(recorder, episode, function, mode, hide_injected, str(getattr(client, "base_url", "")))
     recorder.keep_secret(getattr(client, "api_key", None))
     twin = object.__new__(_recorded_class(type(client), capture))
+    known = weakref.ref(twin)
+    capture.key = lambda: getattr(known(), "api_key", None)
     twin.__dict__.update(
         {name: value for name, value in vars(client).items() if getattr(value, "_client", None) is not client}
     )

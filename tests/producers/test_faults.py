@@ -78,10 +78,16 @@ def test_a_failing_redaction_lets_nothing_out(sink: MemorySink, server: Server, 
     assert_adds_up(recorder)
 
 
-def test_a_key_that_the_server_repeats_in_its_error_is_not_recorded(sink: MemorySink, server: Server) -> None:
+@pytest.mark.parametrize("given", ["as text", "by a function", "later"])
+def test_a_key_that_the_server_repeats_in_its_error_is_not_recorded(
+    sink: MemorySink, server: Server, given: str
+) -> None:
     server.script = lambda body: httpx.Response(401, json={"error": {"message": "no such key: sk-very-secret"}})
     recorder = init(sink=sink)
-    client = recorder.wrap(server.client(api_key="sk-very-secret"))
+    keys: dict[str, Any] = {"as text": "sk-very-secret", "by a function": lambda: "sk-very-secret", "later": "unused"}
+    client = recorder.wrap(server.client(api_key=keys[given]))
+    if given == "later":
+        client.api_key = "sk-very-secret"
 
     @recorder.episode
     def agent() -> None:

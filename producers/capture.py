@@ -50,8 +50,11 @@ class Capture:
     key: Callable[[], object] = lambda: None
     """Returns the client's key as it is now: it may be made anew for every call."""
 
-    def begin(self, request: Mapping[str, Any], surface: Surface = CHAT) -> "Call | None":
-        """Return the call to observe; None where it belongs to no recorded episode."""
+    def begin(self, request: dict[str, Any], surface: Surface = CHAT) -> "Call | None":
+        """Return the call to observe; None where it belongs to no recorded episode, or cannot be observed: then the
+        request is to be made as it is now.
+        """
+        arguments: Mapping[str, Any] | None = None
         try:
             episode = self.episode or self.recorder.current_episode()
             if episode is None:
@@ -67,6 +70,8 @@ class Capture:
             return call
         except Exception as error:  # the host's call goes on, unrecorded
             self.recorder.guard.failed("begin", error)
+            if arguments is not None:
+                request.update(arguments)  # what could be read only once has been read
             return None
 
 

@@ -4,7 +4,7 @@ One implementation each: `surface_chat` (chat completions), `surface_completions
 `surface_responses`. A surface is stateless; `Call` does what is the same for all.
 """
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -67,6 +67,12 @@ class Surface(Protocol):
 
     def shown(self, chunk: Any, asked: Asked) -> bool:
         """Say whether the application is to see a chunk at all."""
+
+
+def own_tools(request: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the request with its tools as a list, where they can be read only once."""
+    tools = request.get("tools")
+    return {**request, "tools": list(tools)} if isinstance(tools, Iterator) else request
 
 
 def with_ids(request: Mapping[str, Any]) -> dict[str, Any]:

@@ -14,7 +14,9 @@ class ChatSurface:
     """See `Surface`."""
 
     def own(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
-        """Messages may be an iterator, which can be read only once."""
+        """Messages and tools may be iterators, which can be read only once."""
+        if "tools" in request:
+            request = surface.own_tools(request)
         messages = request.get("messages")
         return request if messages is None or type(messages) is list else {**request, "messages": list(messages)}
 

@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from rollbus.producers.answer import Answer, Choice, canonical, count_of, number_of, plain, text_of
-from rollbus.producers.surface import Accumulator, Asked
+from rollbus.producers.surface import Accumulator, Asked, own_tools
 
 LOGPROBS = "message.output_text.logprobs"
 FINISH = {"max_output_tokens": "length", "content_filter": "content_filter"}
@@ -21,7 +21,8 @@ class ResponsesSurface:
     """See `Surface`."""
 
     def own(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
-        """The input may be an iterator."""
+        """The input and the tools may be iterators."""
+        request = own_tools(request)
         given = request.get("input")
         return request if given is None or isinstance(given, str) else {**request, "input": list(given)}
 

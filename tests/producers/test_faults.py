@@ -1,5 +1,6 @@
 """Whatever breaks, the host's calls go through, memory stays bounded, and the counters add up."""
 
+import json
 import logging
 import sys
 from collections.abc import Sequence
@@ -12,7 +13,7 @@ import pytest
 
 from rollbus.producers import MemorySink, Outbound, Recorder, init
 from rollbus.schemas.events import Excluded, TurnRecorded
-from tests.producers.openai_server import Server, completion
+from tests.producers.openai_server import Body, Server, completion
 
 HELLO: Any = [{"role": "user", "content": "my number is 47-zz-11"}]
 
@@ -240,6 +241,36 @@ def test_a_request_of_any_shape_gives_what_it_gives_without_us(sink: MemorySink,
         assert outcome(recorder.wrap(server.client())) == outcome(server.client())
     assert recorder.close(5)
     assert_adds_up(recorder)
+
+
+def test_tools_that_can_be_read_only_once_are_sent_again_too_and_recorded(sink: MemorySink, server: Server) -> None:
+    def script(body: Body) -> Any:
+        refused = {"error": {"message": "Unrecognized request argument supplied: return_token_ids"}}
+        return httpx.Response(400, json=refused) if "return_token_ids" in body else completion()
+
+    server.script = script
+    tool: Any = {"type": "function", "function": {"name": "look", "parameters": {}}}
+    recorder = init(sink=sink)
+    client = recorder.wrap(server.client())
+    with recorder.episode(task="t"):
+        client.chat.completions.create(model="agent", messages=HELLO, tools=iter([tool]))
+    assert [request["tools"] for request in server.requests] == [[tool], [tool]]
+    assert recorder.close(5)
+    (turn,) = turns(sink)
+    assert json.loads(turn.tools or "") == [tool]
+
+
+def test_messages_that_can_be_read_only_once_reach_the_server_where_they_cannot_be_recorded(
+    sink: MemorySink, server: Server
+) -> None:
+    part = {"type": "text", "text": "Say hello"}
+    message: Any = {"role": "user", "content": (each for each in [part])}
+    recorder = init(sink=sink)
+    client = recorder.wrap(server.client())
+    with recorder.episode(task="t"):
+        client.chat.completions.create(model="agent", messages=iter([message]))
+    assert server.requests[0]["messages"] == [{"role": "user", "content": [part]}]
+    assert recorder.close(5)
 
 
 def test_values_that_raise_when_looked_at_stay_the_hosts(sink: MemorySink) -> None:

@@ -64,7 +64,8 @@ async def streamed(call: Call, response: httpx.Response) -> AsyncIterator[bytes]
 
 def _shown(call: Call, watch: Watch, event: bytes) -> bytes | None:
     """Record one event and return what the program gets of it; None where it is to see nothing."""
-    data = b"".join(line[len(DATA) :].strip() for line in event.splitlines() if line.startswith(DATA))
+    lines = event.splitlines()
+    data = b"".join(line[len(DATA) :].strip() for line in lines if line.startswith(DATA))
     if not data or data == DONE:
         return event + EVENT_END
     try:
@@ -74,7 +75,10 @@ def _shown(call: Call, watch: Watch, event: bytes) -> bytes | None:
     watch.add(chunk)
     if not call.shown(chunk):
         return None
-    return (DATA + b" " + dump(chunk) if call.hides else event) + EVENT_END
+    if not call.hides:
+        return event + EVENT_END
+    others = [line for line in lines if not line.startswith(DATA)]  # its name, its id
+    return b"\n".join([*others, DATA + b" " + dump(chunk)]) + EVENT_END
 
 
 async def _events(response: httpx.Response) -> AsyncGenerator[bytes, None]:

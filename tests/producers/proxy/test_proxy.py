@@ -295,3 +295,15 @@ def _with_upstream(recorder: Recorder, upstream: Any) -> httpx.AsyncClient:
     proxy = Proxy(recorder, "http://server/v1", httpx.AsyncClient(transport=httpx.MockTransport(upstream)))
     transport = httpx.ASGITransport(proxy.app(), raise_app_exceptions=False)
     return httpx.AsyncClient(transport=transport, base_url="http://proxy")
+
+
+async def test_an_event_of_a_stream_keeps_its_name_and_id(recorder: Recorder, sink: MemorySink) -> None:
+    event = {"type": "response.completed", "response": {"id": "resp-1", "model": "agent@3", "output": []}}
+    text = f": hello\n\nevent: response.completed\nid: 3\ndata: {json.dumps(event, separators=(',', ':'))}\n\n"
+    headers = {"content-type": "text/event-stream"}
+    server = Server(lambda body: httpx.Response(200, headers=headers, content=text.encode()))
+    program = Program(recorder, server, task="t")
+    passed = await program.http.post("/v1/responses", json={"model": "agent", "input": "Say hello", "stream": True})
+    assert passed.text == text
+    assert len(turns(recorder, sink)) == 1
+    await program.http.aclose()

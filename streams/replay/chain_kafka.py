@@ -82,7 +82,9 @@ class Connected:
         if plan.rewards == "end" and not elsewhere:
             early = await read_rewards(settings, ranges)
         known = {each.name for each in elsewhere}
-        stages = [stage for stage in await self._stages(first_tick, output, excluded) if stage.name not in known]
+        stages = [
+            stage for stage in await self._stages(ranges, first_tick, output, excluded) if stage.name not in known
+        ]
         chain = Chain(
             stages,
             partitions=settings.event_partitions,
@@ -139,11 +141,13 @@ class Connected:
                     return each.tick.number
         return None
 
-    async def _stages(self, first_tick: int | None, output: Output, excluded: frozenset[str]) -> list[AnyStage]:
+    async def _stages(
+        self, ranges: Sequence[ReplayRange], first_tick: int | None, output: Output, excluded: frozenset[str]
+    ) -> list[AnyStage]:
         made: list[AnyStage] = []
         for kind in self.plan.stages:
             if kind == "scoring":
-                made.append(await self._scoring(first_tick))
+                made.append(await self._scoring(ranges, first_tick))
             elif kind == "group-scoring":
                 made += await self._judges(output, excluded)
             else:
@@ -159,7 +163,7 @@ class Connected:
         self.stack.push_async_callback(kafka.close)
         return judges(plan, registry=self.registry, ask=self.ask, payload=WrittenPayload(output, kafka, excluded))
 
-    async def _scoring(self, first_tick: int | None) -> AnyStage:
+    async def _scoring(self, ranges: Sequence[ReplayRange], first_tick: int | None) -> AnyStage:
         plan, config, keep_ms = self.plan, self.plan.scoring_config, self.plan.assembly.late_horizon_ms
         if plan.scores == "anew":
             return ScoringStage(config, keep_ms=keep_ms, registry=self.registry, ask=self.ask)
@@ -168,7 +172,10 @@ class Connected:
         there = await resolve(self.settings, SCORES, start, Bound())
         consumer = await self.stack.enter_async_context(reader(self.settings))
         places = assign(consumer, self.settings.namespace, there.ranges)
-        scores = RecordedScores([KafkaSource(consumer, at, span, stop=self.follow) for span, at in places.items()])
+        bounded = plan.input is TRAJECTORIES and self.follow is None
+        ends = {one.partition: one.to_offset for one in ranges} if bounded else {}
+        sources = [KafkaSource(consumer, at, span, stop=self.follow) for span, at in places.items()]
+        scores = RecordedScores(sources, ends)
         asking = plan.scores == "computed" and any(reward.type in ASKS_A_MODEL for reward in config.rewards)
         if asking or self.read_configurations:
             self.scorings |= await read_scoring_configs(self.settings)

@@ -1,10 +1,12 @@
 """What live wrote down, read from its topics: outcomes and verdicts before a replay begins, all else as it goes on.
 
 Scores stand about where the trajectories they belong to stand, so each partition is read on only as far as the score
-that is wanted, and what was read ahead of it waits. Of the other inputs only the few records that a replay tells again
-are decoded.
+that is wanted, and what was read ahead of it waits. For one that live never gave a partition is read to its end, once;
+in a range of trajectories to where live had scored them all. Of the other inputs only the few records that a replay
+tells again are decoded.
 """
 
+import asyncio
 from collections import OrderedDict, deque
 from collections.abc import AsyncGenerator, Container, Mapping, Sequence
 from contextlib import aclosing, suppress
@@ -54,9 +56,16 @@ ScoreKey = tuple[str, int]
 class RecordedScores:
     """Live's scores, by trajectory and revision."""
 
-    def __init__(self, sources: Sequence[Source]) -> None:
-        """Read ranges of `scores`, one for each partition in order."""
-        self._sources = sources
+    def __init__(self, sources: Sequence[Source], ends: Mapping[int, int] | None = None) -> None:
+        """Read ranges of `scores`, one for each partition in order.
+
+        `ends` are offsets of live's trajectories by partition from which on none is wanted: live scores a partition in
+        its order, so what it scored of those says that no score is still to come.
+        """
+        self._sources, self._ends = sources, ends or {}
+        self._ended: set[int] = set()
+        """Partitions that have been read as far as they hold what is wanted."""
+        self._reading = [asyncio.Lock() for _ in sources]
         self._ahead: list[dict[ScoreKey, Score]] = [{} for _ in sources]
         self._parts: list[Joiner[None]] = [Joiner() for _ in sources]
         self._found: OrderedDict[ScoreKey, Score] = OrderedDict()
@@ -64,22 +73,31 @@ class RecordedScores:
     async def find(self, hint: str, trajectory_id: str, revision: int) -> Score | None:
         """Return a score; None where there is none to the end of the range."""
         key = (trajectory_id, revision)
-        if key in self._found:
-            return self._found[key]
         number = partition_of(hint.encode(), len(self._sources))
-        ahead, source = self._ahead[number], self._sources[number]
-        while key not in ahead:
-            records = await source.read()
-            if not records:
-                return None
-            for raw in records:
-                score = _decoded(_whole(self._parts[number], raw.value), frozenset({Score.__name__}))
-                if isinstance(score, Score):
-                    ahead.setdefault((score.trajectory_id, score.revision), score)
-        found = self._found[key] = ahead.pop(key)
-        if len(self._found) > REMEMBERED:
-            self._found.popitem(last=False)
-        return found
+        async with self._reading[number]:  # another who asks meanwhile may be given what this one waits for
+            if key in self._found:
+                return self._found[key]
+            ahead = self._ahead[number]
+            while key not in ahead:
+                if number in self._ended:
+                    return None
+                await self._read_on(number)
+            found = self._found[key] = ahead.pop(key)
+            if len(self._found) > REMEMBERED:
+                self._found.popitem(last=False)
+            return found
+
+    async def _read_on(self, number: int) -> None:
+        records = await self._sources[number].read()
+        end = self._ends.get(number)
+        ended = not records
+        for raw in records:
+            score = _decoded(_whole(self._parts[number], raw.value), frozenset({Score.__name__}))
+            if isinstance(score, Score):
+                self._ahead[number].setdefault((score.trajectory_id, score.revision), score)
+                ended = ended or (end is not None and score.revision == 0 and score.location.offset >= end)
+        if ended:
+            self._ended.add(number)
 
 
 class Teller:

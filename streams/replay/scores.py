@@ -93,9 +93,14 @@ class RecordedScoring:
         """Return what live wrote down about each trajectory and each revision."""
         state.fresh()
         config, config_hash = state.config.value, state.config.hash
-        found = []
+        found, asked = [], set[str]()
         for whole in state.wholes(incoming):
             record = whole.record if whole else None
+            if isinstance(record, Trajectory | Headed):
+                asked.add(record.trajectory_id)
+            elif isinstance(record, RewardRevised):
+                known = record.trajectory_id in asked or state.scores.get(record.trajectory_id) is not None
+                record = record if known else None  # else it leaves a drop, whatever live made of it
             if isinstance(record, ConfigApplied) and record.stage == self.name:
                 config, config_hash = ScoringConfig.model_validate_json(record.content), record.config_hash
             found.append(await self._recorded(config, config_hash, record))

@@ -1,5 +1,6 @@
 """What live was told of the outside world comes again where live had it: before the same tick, once, in its order."""
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -9,6 +10,7 @@ from rollbus.schemas.config import AssemblyConfig, BatchingConfig, GroupingConfi
 from rollbus.schemas.control import ConfigApplied, Tick
 from rollbus.schemas.groups import StepOutcome, TrainingBatch
 from rollbus.schemas.topics import BATCHES, RUN_LOG, SCORES
+from rollbus.schemas.trajectories import Location
 from rollbus.streams.replay.plan import ReplayPlan, chain_of
 from rollbus.streams.replay.range import Bound
 from rollbus.streams.replay.recorded import BEFORE_ALL, Collector, Outcomes, Recorded, Told
@@ -184,6 +186,38 @@ async def test_a_score_is_found_by_trajectory_and_revision_and_none_is_mistaken_
     assert await known.find("hint", "t1", 0) == first  # a second component asks for the same
     assert await known.find("hint", "t1", 2) is None
     assert await known.find("hint", "t3", 0) is None
+
+
+class SlowSource(ListSource):
+    """Lets others go on before it gives something, as a broker does."""
+
+    async def read(self) -> Sequence[Raw]:
+        await asyncio.sleep(0)
+        return await super().read()
+
+
+async def test_two_who_ask_for_one_score_at_once_read_no_further_than_it() -> None:
+    found = [make_score(f"t{number}") for number in range(6)]
+    reading = SlowSource(0, [Raw(i, b"k", encode(each)) for i, each in enumerate(found)], 1)
+    known = RecordedScores([reading])
+    asked = ("t1", "t1", "t0", "t2")
+    assert await asyncio.gather(*(known.find("hint", each, 0) for each in asked)) == [
+        next(one for one in found if one.trajectory_id == each) for each in asked
+    ]
+    assert reading.position == 3
+
+
+async def test_a_score_that_live_never_gave_is_looked_for_as_far_as_the_range_was_scored_and_once() -> None:
+    at = [Location(topic="trajectories", partition=0, offset=offset) for offset in (3, 4, 2, 6, 7, 8)]
+    revisions = (0, 0, 0, 1, 0, 0)
+    found = [make_score(f"t{n}", location=at[n], revision=revisions[n]) for n in range(6)]
+    reading = ListSource(0, [Raw(i, b"k", encode(each)) for i, each in enumerate(found)], 1)
+    known = RecordedScores([reading], {0: 6})
+    assert await known.find("hint", "gone", 0) is None
+    assert reading.position == 5  # the revision of t3 does not say how far live had come, the score of t4 does
+    assert await known.find("hint", "gone too", 0) is None
+    assert reading.position == 5
+    assert await known.find("hint", "t2", 0) == found[2]
 
 
 async def test_a_score_in_chunks_is_found() -> None:

@@ -10,7 +10,7 @@ import pytest
 from rollbus.schemas.codec import encode
 from rollbus.schemas.config import AssemblyConfig, GroupingConfig, RewardConfig, RunConfig, ScoringConfig
 from rollbus.schemas.errors import ConfigurationError
-from rollbus.schemas.trajectories import Location, Score
+from rollbus.schemas.trajectories import Location, RewardRevised, Score
 from rollbus.streams.replay.plan import CHAIN, ReplayPlan
 from rollbus.streams.replay.range import Bound
 from rollbus.streams.replay.run_kafka import Replay
@@ -177,6 +177,27 @@ async def test_a_score_counts_under_its_own_configuration_wherever_the_change_st
     given = {early.trajectory_id: TWICE, late.trajectory_id: ONCE}
     found = await scored_again([early, make_config("scoring", TWICE), late], given, TWICE, ONCE)
     assert found == [(2.0, TWICE.config_hash()), (1.0, ONCE.config_hash())]
+
+
+async def test_a_revision_of_a_trajectory_that_the_replay_does_not_know_is_not_looked_for() -> None:
+    """It leaves a drop, whatever live has made of it; a score that is not there is looked for to the end."""
+    known, unknown = make_trajectory("known"), make_trajectory("unknown")
+    revised = [
+        RewardRevised(trajectory_id=each.trajectory_id, episode_id=each.episode_id, group_hint=each.group_hint,
+                      revision=1, revised_at_ms=0)
+        for each in (unknown, known)
+    ]  # fmt: skip
+    asked = list[tuple[str, int]]()
+
+    async def find(hint: str, trajectory_id: str, revision: int) -> Score | None:
+        asked.append((trajectory_id, revision))
+        return make_score(trajectory_id, revision=revision, config_hash=ONCE.config_hash())
+
+    stage = RecordedScoring(ScoringStage(ONCE, keep_ms=0), find, {})
+    place = Location(topic="trajectories", partition=0, offset=0)
+    incoming = [Incoming(record, "", place, encode(record)) for record in (revised[0], known, revised[1])]
+    assert len(await stage.answer(stage.new_state(), incoming)) == 3
+    assert asked == [(known.trajectory_id, 0), (known.trajectory_id, 1)]
 
 
 async def test_a_score_under_a_configuration_that_is_in_no_record_is_no_score_to_take() -> None:

@@ -29,6 +29,7 @@ class _Ahead:
     following: NextBatch | None = None
     asked: frozenset[Location] = frozenset()
     payload: Mapping[Location, Inspected] = field(default_factory=dict)
+    excluded: Collection[str] = ()
 
 
 class ReadingAhead:
@@ -49,6 +50,18 @@ class ReadingAhead:
         """The next batch, once its payload has been read too; it stays the next one until `next_batch` hands it out."""
         done = self._task is None or (self._task.done() and self._task.exception() is None)
         return self._ready.following if done and self._ready.asked else None
+
+    @property
+    def excluded_before(self) -> Collection[str]:
+        """The episodes that were excluded when the next batch had been read; the step then has little to read on."""
+        return self._ready.excluded
+
+    async def until_ready(self) -> NextBatch | None:
+        """Wait for the next batch and its payload; None where they were not read, or are no longer asked for."""
+        self.begin()
+        if self._task is not None:
+            await asyncio.wait([self._task])
+        return self.ready
 
     async def open(self) -> None:
         """Forget what was read: the committed offset decides what comes next."""
@@ -79,11 +92,16 @@ class ReadingAhead:
         """Hand on."""
         await self._log.publish(publications, next_offset=next_offset)
 
-    async def payload(self, locations: Collection[Location]) -> Mapping[Location, Inspected]:
-        """Return what was read ahead, once, or read it: a batch that is tried again is not the one ahead."""
+    async def payload(self, locations: Collection[Location], *, keep: bool = False) -> Mapping[Location, Inspected]:
+        """Return what was read ahead, or read it: a batch that is tried again is not the one ahead.
+
+        It is handed out once, and before that as often as someone wants it kept.
+        """
         ready = self._ready
         if not ready.asked or ready.asked != frozenset(locations):
             return await self._inspected(locations)
+        if keep:
+            return ready.payload
         found, ready.payload, ready.asked = ready.payload, {}, frozenset()
         return found
 
@@ -119,7 +137,7 @@ class ReadingAhead:
         locations = [member.location for _, member in members_of(ready.following.batch)]
         try:
             ready.payload, ready.asked = await self._inspected(locations), frozenset(locations)
-            await asyncio.gather(self._log.paused(), self._log.excluded_episodes())  # the step then has little to read
+            _, ready.excluded = await asyncio.gather(self._log.paused(), self._log.excluded_episodes())
         except UnavailableError as error:
             logger.info("payload of batch %d is not read ahead: %s", ready.following.batch.number, error)
 

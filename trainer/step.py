@@ -19,11 +19,19 @@ from rollbus.schemas.groups import TrainingBatch
 from rollbus.schemas.steps import StepCompleted, StepFailed
 from rollbus.schemas.topics import RUN_LOG, TRAINING_STEPS
 from rollbus.trainer.accounting import StepFacts, completed_step, skipped_step
-from rollbus.trainer.backends.protocol import TrainRequest, TrainResult
+from rollbus.trainer.backends.protocol import TrainResult
 from rollbus.trainer.ledger import RunStep
 from rollbus.trainer.log import NextBatch, Publication
 from rollbus.trainer.step_context import StepContext, StepFailureError, backend_failures
-from rollbus.trainer.step_opening import Ahead, OpenedStep, look_ahead, opened_ahead, started
+from rollbus.trainer.step_opening import (
+    Ahead,
+    OpenedStep,
+    look_ahead,
+    opened_ahead,
+    request_for,
+    sending_ahead,
+    started,
+)
 
 logger = logging.getLogger(__name__)
 
@@ -34,10 +42,11 @@ async def train_step(context: StepContext, opened: OpenedStep) -> OpenedStep | N
     submitted_s = time.perf_counter()
     async with backend_failures(opened.door):
         if result is None and opened.door.admitted:
-            await context.backend.submit(_request(context, opened))
+            await context.backend.submit(request_for(context, batch, opened.base, opened.door))
             submitted_s = time.perf_counter()
             waiting = context.backend.wait(batch.batch_hash, context.settings.poll_interval_s)
-            result = await context.wait(waiting)
+            async with sending_ahead(context, opened):
+                result = await context.wait(waiting)
     if result is not None and result.base_version != opened.base:
         raise DataLossError(
             f"the backend trained batch {batch.batch_hash} before, from version {result.base_version} to "
@@ -89,18 +98,6 @@ async def skip_rejected(context: StepContext, following: NextBatch, failure: Ste
         fallback=DropReason.REJECTED_BY_BACKEND,
     )
     await context.publish(publications, next_offset=following.next_offset)
-
-
-def _request(context: StepContext, opened: OpenedStep) -> TrainRequest:
-    batch = opened.following.batch
-    return TrainRequest(
-        batch_hash=batch.batch_hash,
-        run_id=batch.run_id,
-        model=batch.model,
-        base_version=opened.base,
-        trajectories=opened.door.admitted,
-        config=context.settings.train,
-    )
 
 
 async def _close_skipped(context: StepContext, opened: OpenedStep, result: TrainResult | None) -> None:

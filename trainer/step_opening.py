@@ -1,23 +1,28 @@
 """A batch and its place in the ledger → an opened step: its StepStarted in the log, its members through the door.
 
 A step is opened by itself, or in the transaction that closes the one before (`step`): then with what `look_ahead` saw
-while the backend loaded the version that the step starts from.
+while the backend loaded the version that the step starts from. What it will submit is sent to the backend before
+(`sending_ahead`): that opens nothing, and where the step is opened with other members it was sent for nothing.
 """
 
 import asyncio
+import logging
 import time
-from collections.abc import Collection, Mapping
+from collections.abc import AsyncIterator, Collection, Mapping
+from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from rollbus.schemas.groups import TrainingBatch
 from rollbus.schemas.steps import StepStarted
 from rollbus.schemas.topics import TRAINING_STEPS
 from rollbus.trainer.accounting import members_of
-from rollbus.trainer.backends.protocol import TrainResult
+from rollbus.trainer.backends.protocol import TrainRequest, TrainResult
 from rollbus.trainer.door import DoorResult, DoorRules, check_batch
 from rollbus.trainer.ledger import RunStep
 from rollbus.trainer.log import NextBatch, Publication
 from rollbus.trainer.step_context import StepContext, backend_failures, heads_differ
+
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,6 +75,34 @@ async def open_step(
     return OpenedStep(following, decision.step, base, lags, door, started_ms, began_s, result)
 
 
+@asynccontextmanager
+async def sending_ahead(context: StepContext, opened: OpenedStep) -> AsyncIterator[None]:
+    """While the backend trains a step, read the next batch and prepare it there; given up where that takes longer."""
+    if context.capabilities is None or not context.capabilities.prepares:
+        yield
+        return
+    sending = asyncio.create_task(_send_ahead(context, opened))
+    try:
+        yield
+    finally:
+        sending.cancel()
+        await asyncio.wait([sending])
+    if not sending.cancelled():
+        sending.result()
+
+
+def request_for(context: StepContext, batch: TrainingBatch, base: int, door: DoorResult) -> TrainRequest:
+    """Return what the backend is to train."""
+    return TrainRequest(
+        batch_hash=batch.batch_hash,
+        run_id=batch.run_id,
+        model=batch.model,
+        base_version=base,
+        trajectories=door.admitted,
+        config=context.settings.train,
+    )
+
+
 async def look_ahead(context: StepContext, lags: Mapping[int, int]) -> Ahead | None:
     """Return the next batch if its step can be opened with the end of this one; `lags` are those from its base.
 
@@ -108,6 +141,21 @@ def started(batch: TrainingBatch, decision: RunStep, started_ms: int) -> Publica
     return Publication(TRAINING_STEPS, batch.run_id, record)
 
 
+async def _send_ahead(context: StepContext, opened: OpenedStep) -> None:
+    """By the lags from the version that is being made: its own number nobody has sampled from yet."""
+    try:
+        following = await context.log.until_ready()
+        if following is None or not _may_follow(context, following.batch):
+            return
+        lags = {version: lag + 1 for version, lag in opened.lags.items()}
+        excluded = context.log.excluded_before
+        door = await _through_door(context, following.batch, lags, excluded=excluded, keep=True)
+        if door.admitted:
+            await context.backend.prepare(request_for(context, following.batch, opened.base, door))
+    except Exception as error:  # the step itself meets the same failure, and writes it down
+        logger.info("the batch after step %d is not sent ahead: %s", opened.step, error)
+
+
 def _may_follow(context: StepContext, batch: TrainingBatch) -> bool:
     """Whether the batch is a step of its own: not one that is done, or open, or for another model."""
     ledger = context.ledger
@@ -133,10 +181,16 @@ async def _recorded_result(
 
 
 async def _through_door(
-    context: StepContext, batch: TrainingBatch, lags: Mapping[int, int], *, excluded: Collection[str] | None = None
+    context: StepContext,
+    batch: TrainingBatch,
+    lags: Mapping[int, int],
+    *,
+    excluded: Collection[str] | None = None,
+    keep: bool = False,
 ) -> DoorResult:
+    """With `keep`, the payload stays for the next time."""
     members = {member.trajectory_id: member for _, member in members_of(batch)}
-    found = await context.log.payload([member.location for member in members.values()])
+    found = await context.log.payload([member.location for member in members.values()], keep=keep)
     payloads = {}
     for trajectory_id, member in members.items():
         inspected = found.get(member.location)

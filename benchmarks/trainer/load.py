@@ -79,10 +79,11 @@ async def _group(
     producer: AIOKafkaProducer, namespace: str, chance: random.Random, batch: int, index: int, size: int, tokens: int
 ) -> Group:
     name, topic = f"b{batch}-g{index}", TRAJECTORIES.full_name(namespace)
+    newest = max(batch - 1, 0)  # of those that there are while the batch before is trained
     members: list[GroupMember] = []
     sent = []
     for member in range(size):
-        trajectory = make_payload(f"{name}-{member}", chance, version=batch, tokens=tokens)
+        trajectory = make_payload(f"{name}-{member}", chance, version=newest, tokens=tokens)
         frames = split(encode(trajectory))
         sent.append([await producer.send(topic, frame, key=name.encode()) for frame in frames])
     for member, futures in enumerate(sent):
@@ -92,7 +93,7 @@ async def _group(
         members.append(
             make_member(
                 f"{name}-{member}", reward, advantage=reward - 0.5, location=location, sampled_tokens=tokens // 2,
-                min_policy_version=batch, max_policy_version=batch,
+                min_policy_version=newest, max_policy_version=newest,
             )
         )  # fmt: skip
     rewards: Sequence[float] = [member.reward for member in members]

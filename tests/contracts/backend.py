@@ -6,6 +6,7 @@ A backend may be shared and stand at any version when a test begins, so every te
 import asyncio
 import uuid
 from collections.abc import Sequence
+from dataclasses import replace
 
 import pytest
 
@@ -90,6 +91,33 @@ class BackendContract:
         result = await backend.wait(request.batch_hash, 0.05)
         await backend.submit(request)
         assert await backend.wait(request.batch_hash, 0.05) == result
+        assert await backend.current_version() == result.version
+
+    async def test_a_batch_that_is_only_prepared_is_neither_known_nor_trained(self, backend: Backend) -> None:
+        base = await backend.current_version()
+        request = make_request(base)
+        await backend.prepare(request)
+        assert await backend.journal(request.batch_hash) is None
+        with pytest.raises(RejectedError, match="never"):
+            await backend.status(request.batch_hash)
+        assert await backend.current_version() == base
+
+    async def test_a_prepared_batch_trains_once_and_from_the_base_that_submit_names(self, backend: Backend) -> None:
+        base = await backend.current_version()
+        request = make_request(base)
+        await backend.prepare(replace(request, base_version=base + 1000))
+        await backend.submit(request)
+        await backend.submit(request)
+        result = await backend.wait(request.batch_hash, 0.05)
+        assert (result.state, result.base_version) == ("completed", base)
+        assert await backend.current_version() == result.version
+
+    async def test_preparing_a_batch_leaves_others_alone(self, backend: Backend) -> None:
+        request = make_request(await backend.current_version())
+        await backend.submit(request)
+        await backend.prepare(make_request(request.base_version))
+        result = await backend.wait(request.batch_hash, 0.05)
+        assert result.batch_hash == request.batch_hash
         assert await backend.current_version() == result.version
 
     async def test_of_two_batches_for_one_base_sent_at_once_one_trains_and_the_other_is_refused(

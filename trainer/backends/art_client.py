@@ -6,6 +6,7 @@ known by its hash. Waiting is long polling, so a result is seen as soon as it is
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from typing import Any
 
 import httpx
@@ -42,6 +43,8 @@ class ArtClient:
     ) -> None:
         self._url = url
         self._sleep = sleep
+        self._prepared: tuple[str, TrainRequest] | None = None
+        """What the server holds by our account, and its name there."""
         self._http = httpx.AsyncClient(
             base_url=url,
             headers={"authorization": f"Bearer {token}"} if token else {},
@@ -60,10 +63,15 @@ class ArtClient:
         """Return what the server says of itself."""
         return wire.capabilities_from_json(await self._ask("GET", wire.CAPABILITIES))
 
+    async def prepare(self, request: TrainRequest) -> None:
+        """Send the batch, to be begun by `submit`."""
+        self._prepared = None
+        answer = await self._send("PUT", wire.PREPARED, request)
+        self._prepared = str(answer["prepared"]), request
+
     async def submit(self, request: TrainRequest) -> str:
-        """Send the batch; the server takes a hash that it knows for the first one."""
-        body, headers = wire_batch.request_to_bytes(request), {"content-type": wire_batch.MEDIA_TYPE}
-        answer = await self._ask("POST", wire.BATCHES, content=body, headers=headers)
+        """Begin the batch that was prepared, or send it; the server takes a hash that it knows for the first one."""
+        answer = await self._begin(request) or await self._send("POST", wire.BATCHES, request)
         return str(answer["batch_hash"])
 
     async def status(self, batch_hash: str) -> JobStatus:
@@ -117,6 +125,20 @@ class ArtClient:
     async def close(self) -> None:
         """Close the connections; the server goes on."""
         await self._http.aclose()
+
+    async def _begin(self, request: TrainRequest) -> Any:
+        """None where something else was prepared, or the server refuses: sent whole, it says why."""
+        if self._prepared is None or replace(self._prepared[1], base_version=request.base_version) != request:
+            return None
+        (name, _), self._prepared = self._prepared, None
+        try:
+            return await self._ask("POST", wire.PREPARED, json={"prepared": name, "base_version": request.base_version})
+        except RejectedError:
+            return None
+
+    async def _send(self, method: str, path: str, request: TrainRequest) -> Any:
+        body, headers = wire_batch.request_to_bytes(request), {"content-type": wire_batch.MEDIA_TYPE}
+        return await self._ask(method, path, content=body, headers=headers)
 
     async def _status_json(self, batch_hash: str, **params: float) -> Any:
         return await self._ask("GET", wire.BATCH.format(batch_hash=batch_hash), params=params)

@@ -90,6 +90,9 @@ class ArtLocal:
             rolls_back=self.session.own is None,
         )
 
+    async def prepare(self, request: TrainRequest) -> None:
+        """Not asked for."""
+
     async def submit(self, request: TrainRequest) -> str:
         if request.model != self.settings.model:
             raise RejectedError(

@@ -94,6 +94,9 @@ class ReleasedArtClient:
             wants_conversations=True,
         )
 
+    async def prepare(self, request: TrainRequest) -> None:
+        """Not asked for."""
+
     async def submit(self, request: TrainRequest) -> str:
         if request.model != self._model:
             raise RejectedError(f"batch {request.batch_hash} is for model {request.model!r}; this is {self._model!r}")

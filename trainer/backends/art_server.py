@@ -15,26 +15,30 @@ import json
 import logging
 import signal
 import socket
+import uuid
 from collections.abc import Awaitable, Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rollbus.schemas.errors import ConfigurationError, RejectedError, RollbusError
 from rollbus.trainer.backends import art_environment, wire, wire_batch
 from rollbus.trainer.backends.model_settings import LoraConfig, ModelOptions
-from rollbus.trainer.backends.protocol import TERMINAL_STATES
+from rollbus.trainer.backends.protocol import TERMINAL_STATES, TrainRequest
 
 if TYPE_CHECKING:
     import uvicorn
     from starlette.applications import Starlette
     from starlette.requests import Request
     from starlette.responses import Response
+    from starlette.routing import Route
 
     from rollbus.trainer.backends.art_local import ArtLocal
 
 logger = logging.getLogger(__name__)
 
+CLIENT_GONE = 499
+"""For an answer that nobody waits for; as nginx has it."""
 LOOPBACK = ("127.0.0.1", "localhost", "::1")
 
 
@@ -126,51 +130,78 @@ async def _until_told_to_stop(server: uvicorn.Server, listener: socket.socket) -
 
 
 def build_control_app(backend: ArtLocal, *, token: str | None = None) -> Starlette:
-    """The control routes around a started backend."""
+    """Every route of the control port, around a started backend."""
     from starlette.applications import Starlette
-    from starlette.routing import Mount, Route
+    from starlette.routing import Mount
 
     from rollbus.trainer.backends import art_old_routes
     from rollbus.trainer.service.art_service import TorchService
     from rollbus.trainer.service.endpoint import build_app
 
-    control = _Control(backend)
     service = backend.service
     model_routes = [Mount("/", build_app(service.served, api_key=token))] if isinstance(service, TorchService) else []
-    guarded: list[tuple[str, str, Handler]] = [
-        ("GET", wire.CAPABILITIES, control.capabilities),
-        ("POST", wire.BATCHES, control.submit),
-        ("GET", wire.BATCH, control.status),
-        ("POST", wire.CANCEL, control.cancel),
-        ("GET", wire.RESULT, control.result),
-        ("GET", wire.VERSIONS, control.versions),
-        ("POST", wire.SERVING, control.promote),
-        *art_old_routes.routes(backend),
-    ]
     return Starlette(
         routes=[
-            Route(wire.HEALTH, control.health),
-            Route("/healthcheck", control.health),
-            *(Route(path, _guarded(handler, token), methods=[method]) for method, path, handler in guarded),
+            *control_routes(backend, token=token),
+            *_guarded_routes(art_old_routes.routes(backend), token),
             *model_routes,
         ]
     )
 
 
+def control_routes(backend: ArtLocal, *, token: str | None = None) -> list[Route]:
+    """The routes of `wire` around a backend, and both health routes."""
+    from starlette.routing import Route
+
+    control = _Control(backend)
+    guarded: list[tuple[str, str, Handler]] = [
+        ("GET", wire.CAPABILITIES, control.capabilities),
+        ("POST", wire.BATCHES, control.submit),
+        ("PUT", wire.PREPARED, control.prepare),
+        ("POST", wire.PREPARED, control.begin),
+        ("GET", wire.BATCH, control.status),
+        ("POST", wire.CANCEL, control.cancel),
+        ("GET", wire.RESULT, control.result),
+        ("GET", wire.VERSIONS, control.versions),
+        ("POST", wire.SERVING, control.promote),
+    ]
+    health = [Route(path, control.health) for path in (wire.HEALTH, "/healthcheck")]
+    return [*health, *_guarded_routes(guarded, token)]
+
+
 class _Control:
     def __init__(self, backend: ArtLocal) -> None:
         self._backend = backend
+        self._prepared: tuple[str, TrainRequest] | None = None
+        """The one that was sent ahead last, under a name that no other has."""
 
     async def health(self, request: Request) -> Response:
         healthy = await self._backend.is_healthy()
         return _json({"status": "ok" if healthy else "not taking batches"}, 200 if healthy else 503)
 
     async def capabilities(self, request: Request) -> Response:
-        return _json(wire.capabilities_to_json(await self._backend.capabilities()) | {"backend": "art-server"})
+        return _json(
+            wire.capabilities_to_json(await self._backend.capabilities()) | {"backend": "art-server", "prepares": True}
+        )
 
     async def submit(self, request: Request) -> Response:
         wanted = wire_batch.request_from_bytes(await request.body())
         return _json({"batch_hash": await self._backend.submit(wanted)}, 202)
+
+    async def prepare(self, request: Request) -> Response:
+        name, wanted = uuid.uuid4().hex, wire_batch.request_from_bytes(await request.body())
+        self._prepared = name, wanted
+        return _json({"prepared": name})
+
+    async def begin(self, request: Request) -> Response:
+        body = await _body(request)
+        base_version = body.get("base_version")
+        if not isinstance(base_version, int) or isinstance(base_version, bool):
+            return _json(wire.error_to_json("base_version must be an integer", retriable=False), 400)
+        if self._prepared is None or self._prepared[0] != body.get("prepared"):
+            raise RejectedError("that batch is not here, or not any more; send it whole")
+        (_, wanted), self._prepared = self._prepared, None
+        return _json({"batch_hash": await self._backend.submit(replace(wanted, base_version=base_version))}, 202)
 
     async def status(self, request: Request) -> Response:
         batch_hash = request.path_params["batch_hash"]
@@ -209,8 +240,15 @@ class _Control:
 Handler = Callable[["Request"], Awaitable["Response"]]
 
 
+def _guarded_routes(handlers: Sequence[tuple[str, str, Handler]], token: str | None) -> list[Route]:
+    from starlette.routing import Route
+
+    return [Route(path, _guarded(handler, token), methods=[method]) for method, path, handler in handlers]
+
+
 def _guarded(handler: Handler, token: str | None) -> Handler:
     """Check the bearer token, and answer every failure as JSON that says whether trying again can help."""
+    from starlette.requests import ClientDisconnect
 
     async def answer(request: Request) -> Response:
         given = request.headers.get("authorization", "").removeprefix("Bearer ")
@@ -218,6 +256,8 @@ def _guarded(handler: Handler, token: str | None) -> Handler:
             return _json(wire.error_to_json("the bearer token is missing or wrong", retriable=False), 401)
         try:
             return await handler(request)
+        except ClientDisconnect:
+            return _json({}, CLIENT_GONE)
         except RollbusError as error:
             return _json(wire.error_to_json(str(error), retriable=error.retriable), 503 if error.retriable else 409)
         except Exception as error:

@@ -88,7 +88,10 @@ class MemoryBackend:
 
     async def capabilities(self) -> Capabilities:
         """Return what a trainer should know."""
-        return Capabilities("memory", self._model, self._max_sequence_tokens, True, None)
+        return Capabilities("memory", self._model, self._max_sequence_tokens, True, None, prepares=True)
+
+    async def prepare(self, request: TrainRequest) -> None:
+        """Do nothing: here nothing is sent anywhere."""
 
     async def submit(self, request: TrainRequest) -> str:
         """Queue the batch unless its hash is known; a failed or canceled one is taken up again."""
@@ -117,14 +120,19 @@ class MemoryBackend:
     async def wait(self, batch_hash: str, poll_interval_s: float = 0.5) -> TrainResult:
         """Return the result; the job goes on if the caller gives up waiting."""
         await self.status(batch_hash)
+        await self.wait_ended(batch_hash, None)
         job = self._jobs.get(batch_hash)
-        if job is not None and job.task is not None:
-            await asyncio.wait([job.task])
         if (result := self._recorded(batch_hash)) is not None:
             return result
         if job is None or job.error is None:
             raise RejectedError(f"batch {batch_hash} was canceled")
         raise job.error
+
+    async def wait_ended(self, batch_hash: str, timeout_s: float | None) -> None:
+        """Return when the job ends, or after the timeout."""
+        job = self._jobs.get(batch_hash)
+        if job is not None and job.task is not None:
+            await asyncio.wait([job.task], timeout=timeout_s)
 
     async def cancel(self, batch_hash: str) -> JobStatus:
         """Cancel a pending job; a running one runs to its end."""

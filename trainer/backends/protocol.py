@@ -183,6 +183,8 @@ class Capabilities:
     """False where only the newest version can be served and trained on."""
     wants_conversations: bool = False
     """It renders chats itself, and needs their messages beside the tokens."""
+    prepares: bool = False
+    """A batch may be sent ahead by `prepare`, so that `submit` has little left to bring."""
 
 
 @runtime_checkable
@@ -194,6 +196,13 @@ class Backend(Protocol):
         ...
 
     async def capabilities(self) -> Capabilities: ...
+
+    async def prepare(self, request: TrainRequest) -> None:
+        """Take the batch that is submitted next, whatever its base will be; nothing is trained, queued or recorded.
+
+        It may be forgotten at any time: `submit` works as without it.
+        """
+        ...
 
     async def submit(self, request: TrainRequest) -> str:
         """Queue the batch and return its job id, its hash. A hash already known is not trained again."""

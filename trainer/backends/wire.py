@@ -2,7 +2,10 @@
 
     GET  CAPABILITIES                  → Capabilities
     POST BATCHES          TrainRequest → {"batch_hash": …}, 202; the same hash again joins or finds the first;
-                          the one body that is not JSON: `wire_batch`
+                          a body that is not JSON: `wire_batch`
+    PUT  PREPARED         TrainRequest → {"prepared": …}, as bytes too; kept until it is begun or the next one comes
+    POST PREPARED         {"prepared": …, "base_version": 3} → as BATCHES with the one that was sent before; 4xx where
+                          it is not there any more: send it whole
     GET  BATCH            ?wait_s=     → JobStatus, as soon as it is final or after `wait_s` (at most 30);
                           &result=1      with {"result": TrainResult} in it once it is completed
     POST CANCEL                        → JobStatus
@@ -35,6 +38,7 @@ Json = dict[str, Any]
 PREFIX = "/rollbus/v1"
 CAPABILITIES = f"{PREFIX}/capabilities"
 BATCHES = f"{PREFIX}/batches"
+PREPARED = f"{PREFIX}/prepared"
 BATCH = f"{BATCHES}/{{batch_hash}}"
 CANCEL = f"{BATCH}/cancel"
 RESULT = f"{BATCH}/result"

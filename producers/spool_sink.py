@@ -96,13 +96,15 @@ class SpoolSink:
             spool.after_fork()
 
     async def close(self) -> None:
-        """Stop sending; what is on disk stays there for the next process."""
-        await self._stop_draining()
-        await self._drop_inner()
-        if self._spool is not None:
-            self._spool.close()
-            self._spool = None
-        self._started = False
+        """Stop sending; what is on disk stays there for the next process, also where this is cut off."""
+        try:
+            await self._stop_draining()
+            await self._drop_inner()
+        finally:
+            spool, self._spool = self._spool, None
+            self._started = False
+            if spool is not None:
+                spool.close()
 
     def _put(self, spool: Spool, records: Sequence[Outbound]) -> None:
         spool.append(records)

@@ -307,6 +307,25 @@ async def test_a_sink_that_never_acknowledges_is_not_waited_for(tmp_path: Path) 
     spool.close()
 
 
+class LingeringSink(MemorySink):
+    """Never ends its close."""
+
+    async def close(self) -> None:
+        await asyncio.Event().wait()
+
+
+async def test_a_close_that_is_cut_off_leaves_the_records_to_the_next_process(tmp_path: Path) -> None:
+    sink = SpoolSink(LingeringSink, lambda: make(tmp_path), Counters())
+    await sink.start()
+    await sink.send([record(0)])
+    await sink.keep([record(1)])
+    with pytest.raises(TimeoutError):
+        await asyncio.wait_for(sink.close(), 0.05)
+    spool = make(tmp_path, "next")
+    assert drained(spool) == [record(1)]
+    spool.close()
+
+
 def test_what_one_process_recorded_without_a_broker_the_next_one_sends(tmp_path: Path) -> None:
     sink = MemorySink()
     sink.available = False

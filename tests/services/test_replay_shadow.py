@@ -166,8 +166,10 @@ async def test_a_second_promotion_does_not_revert_what_the_settings_do_not_have_
     await ensure_topics(stream, all_stages(settings))
     await send(stream, STAGE_INPUTS["scoring"].name, [(None, encode(make_tick(0)))])
     stop.set()
-    changes = {"pairs": {"new_grouping": GroupingConfig(group_size=2)},
-               "all": {"new_curriculum": CurriculumConfig(mode="off")}}  # fmt: skip
+    changes: dict[str, dict[str, Any]] = {
+        "pairs": {"new_grouping": GroupingConfig(group_size=2)},
+        "all": {"new_curriculum": CurriculumConfig(mode="off")},
+    }
     manifests = {}
     for each, change in changes.items():
         shadow = shadow_of(settings, f"{name}-{each}", stop, new_scoring=None, scores="recorded", **change)

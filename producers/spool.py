@@ -4,13 +4,14 @@
 
 A segment is deleted only after all of it was acknowledged. A torn tail (the process died while writing) is cut off
 when the segment is read. Each process writes in a folder of its own, under a lock; folders whose process is gone are
-taken over. Files are readable by their owner only.
+taken over, and deleted once they are empty, by whoever holds their lock. Files are readable by their owner only.
 """
 
 import contextlib
 import fcntl
 import os
 import struct
+import time
 import zlib
 from collections import deque
 from collections.abc import Iterator, Sequence
@@ -21,6 +22,8 @@ from rollbus.schemas.errors import UnavailableError
 
 SEGMENT_BYTES = 4 * 1024 * 1024
 """What a restart sends a second time is at most one segment."""
+OPEN_S, OPEN_RETRY_S = 1.0, 0.01
+"""How long another process that has taken a new folder for one that was left may hold it, and how often to look."""
 _FRAME = struct.Struct(">II")
 _HEAD = struct.Struct(">qHI")
 _LOCK = "lock"
@@ -36,8 +39,7 @@ class Spool:
         """
         self._folder, self._quota_bytes, self._fsync = folder / owner, quota_bytes, fsync
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        self._folder.mkdir(mode=0o700, exist_ok=True)
-        self._locks = [_lock(self._folder)]
+        self._locks = [_made(self._folder)]
         self._segments: deque[Path] = deque(sorted(self._folder.glob(f"*{_SUFFIX}")))
         self.torn_bytes = 0
         """Cut off torn tails, in all."""
@@ -52,13 +54,16 @@ class Spool:
             if other == self._folder or not other.is_dir():
                 continue
             try:
-                self._locks.append(_lock(other))
+                lock = _lock(other)
             except OSError:  # its process is alive
                 continue
+            self._locks.append(lock)
             segments = sorted(other.glob(f"*{_SUFFIX}"))
             self._segments.extendleft(reversed(segments))
             if not segments:
                 _remove_folder(other)
+                self._locks.remove(lock)
+                os.close(lock)
 
     @property
     def size_bytes(self) -> int:
@@ -157,11 +162,32 @@ class Spool:
             os.close(lock)
 
 
+def _made(folder: Path) -> int:
+    """Make the folder and return a descriptor that holds its lock; raises OSError.
+
+    Before it is locked it looks like one that was left: another process that opens now may delete it.
+    """
+    deadline = time.monotonic() + OPEN_S
+    while True:
+        try:
+            folder.mkdir(mode=0o700, exist_ok=True)
+            return _lock(folder)
+        except (FileNotFoundError, FileExistsError, BlockingIOError):
+            if time.monotonic() >= deadline:
+                raise
+        time.sleep(OPEN_RETRY_S)
+
+
 def _lock(folder: Path) -> int:
-    """Return a descriptor that holds the folder's lock; raises OSError where another process has it."""
-    descriptor = os.open(folder / _LOCK, os.O_RDWR | os.O_CREAT, 0o600)
+    """Return a descriptor that holds the folder's lock; raises OSError where another process has it or has deleted the
+    folder.
+    """
+    path = folder / _LOCK
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
     try:
         fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        if not os.path.samestat(os.fstat(descriptor), path.stat()):
+            raise FileNotFoundError(f"{path} was deleted before it was locked")
     except OSError:
         os.close(descriptor)
         raise

@@ -2,14 +2,17 @@
 
 import asyncio
 import errno
+import fcntl
 import os
 import stat
 import subprocess
 import sys
 import textwrap
+import threading
 import time
 from collections.abc import Sequence
 from pathlib import Path
+from types import ModuleType
 from typing import Any
 
 import pytest
@@ -74,6 +77,50 @@ def test_what_a_dead_process_left_is_taken_over_and_a_living_ones_is_not(tmp_pat
     assert sorted(path.name for path in tmp_path.iterdir()) == ["alive", "next"]
     spool.close()
     alive.close()
+
+
+@pytest.mark.parametrize(("module", "step"), [(os, "open"), (fcntl, "flock")])
+def test_two_processes_that_open_a_folder_at_once_both_have_a_spool(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, module: ModuleType, step: str
+) -> None:
+    others, do = list[Spool](), getattr(module, step)
+
+    def after_another(*arguments: Any) -> Any:
+        monkeypatch.undo()
+        others.append(make(tmp_path, "other"))
+        return do(*arguments)
+
+    monkeypatch.setattr(module, step, after_another)
+    spools = [make(tmp_path), *others]
+    for number, spool in enumerate(spools):
+        spool.append([record(number)])
+    third = make(tmp_path, "third")
+    assert not third, "a folder is not locked"
+    assert [drained(spool) for spool in spools] == [[record(0)], [record(1)]]
+    for spool in (*spools, third):
+        spool.close()
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_process_waits_until_another_has_looked_through_its_new_folder(tmp_path: Path) -> None:
+    (tmp_path / "one").mkdir()
+    lock = os.open(tmp_path / "one" / "lock", os.O_RDWR | os.O_CREAT)
+    fcntl.flock(lock, fcntl.LOCK_EX)
+    timer = threading.Timer(0.1, os.close, [lock])
+    timer.start()
+    spool = make(tmp_path)
+    timer.join()
+    spool.append([record(0)])
+    assert drained(spool) == [record(0)]
+    spool.close()
+
+
+def test_a_folder_that_another_process_keeps_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rollbus.producers.spool.OPEN_S", 0.05)
+    spool = make(tmp_path)
+    with pytest.raises(BlockingIOError):
+        make(tmp_path)
+    spool.close()
 
 
 @given(st.data())

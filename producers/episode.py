@@ -133,9 +133,9 @@ class Episode:
         return self.recorder.guard.call("headers", self._headers, default={})
 
     def _headers(self) -> dict[str, str]:
-        headers = {"rollbus-episode": self.id, "rollbus-started": str(self.started_at_ms)}
+        headers = {"rollbus-episode": header_text(self.id), "rollbus-started": str(self.started_at_ms)}
         if function := context.current_function() or self.function:
-            headers["rollbus-function"] = quote(text_of(str(function)) or "", safe=" /.:@")
+            headers["rollbus-function"] = header_text(function)
         if self.traceparent is not None:
             headers[TRACEPARENT] = self.traceparent
         return headers
@@ -308,6 +308,11 @@ def named(value: Any) -> str:
     if not (text := text_of(str(value))):
         raise ValueError("an empty text names no episode")
     return text
+
+
+def header_text(value: Any) -> str:
+    """Return an id or a name as ASCII that an HTTP header carries unchanged, percent-encoded; `unquote` undoes it."""
+    return quote(text_of(str(value)) or "", safe="/:@")
 
 
 def carried(fields: Mapping[str, Any]) -> dict[str, Any]:

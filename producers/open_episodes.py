@@ -75,14 +75,16 @@ class OpenEpisodes:
         return episode
 
     def attach(self, origin: str | Mapping[str, str]) -> Episode | None:
-        """Join an episode of another process, by its id or the headers it sent; None where they name none."""
+        """Join an episode of another process, by its id or the headers it sent, which are percent-encoded; None where
+        they name none.
+        """
         if not isinstance(origin, Mapping):
             return self.join(named(origin), 0)
         headers = {str(name).lower(): value for name, value in origin.items()}
         if "rollbus-episode" not in headers:
             return None
         started = headers.get("rollbus-started", "")
-        episode = self.join(headers["rollbus-episode"], int(started) if started.isdecimal() else 0)
+        episode = self.join(unquote(headers["rollbus-episode"]), int(started) if started.isdecimal() else 0)
         episode.function = unquote(headers.get("rollbus-function", ""))
         episode.traceparent = tracing.checked(headers.get(tracing.TRACEPARENT))
         return episode

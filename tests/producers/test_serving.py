@@ -4,6 +4,7 @@ import asyncio
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
+import httpx
 import pytest
 from opentelemetry import trace
 
@@ -46,6 +47,23 @@ def test_trace_and_function_go_along_to_another_process(recorder: Recorder, sink
     assert [event.labels for event in events if isinstance(event, EpisodeStarted)] == [{"traceparent": TRACE}] * 2
     (turn,) = [event for event in events if isinstance(event, TurnRecorded)]
     assert turn.function == "plänner"
+
+
+@pytest.mark.parametrize("own", ["bestellung-ä", "注文/4711", "50%2F50 % ", " run 17", "a\r\nb: c"])
+def test_any_id_of_ones_own_arrives_in_another_process_unchanged(recorder: Recorder, own: str) -> None:
+    other = init(sink=MemorySink())
+    with recorder.episode(task="t", episode_id=own) as episode:
+        sent = httpx.Headers(recorder.headers())
+    received = {name.decode(): value.decode("latin-1").strip() for name, value in sent.raw}
+    with other.attach(received) as attached:
+        assert attached.id == episode.id == own
+        assert httpx.Headers(other.headers()) == sent
+    assert other.close(5)
+
+
+def test_an_id_that_a_header_carries_as_it_is_looks_the_same_there(recorder: Recorder) -> None:
+    with recorder.episode(task="t"), recorder.episode(task="child") as child:
+        assert recorder.headers()["rollbus-episode"] == child.id
 
 
 @pytest.mark.parametrize("wrong", ["", "00-0-0-00", "x" * 55, 7, TRACE.replace("4", "G")])

@@ -79,6 +79,15 @@ async def test_a_call_that_names_its_episode_is_recorded_and_looks_untouched(
     assert (turn.episode_id, turn.function, turn.temperature) == (episode.id, "greeter", 0.5)
 
 
+async def test_an_episode_id_of_any_letters_reaches_the_proxy(
+    recorder: Recorder, sink: MemorySink, program: Program
+) -> None:
+    with recorder.episode(task="greet", episode_id="注文 4711%") as episode:
+        await program.client(**episode.headers()).chat.completions.create(model="agent", messages=HELLO)
+    (turn,) = turns(recorder, sink)
+    assert turn.episode_id == "注文 4711%"
+
+
 async def test_a_stream_is_recorded_and_shows_only_what_was_asked_for(
     recorder: Recorder, sink: MemorySink, program: Program
 ) -> None:

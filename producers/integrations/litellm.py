@@ -11,9 +11,9 @@ known by its `litellm_call_id`, its episode is the one that was current when it 
 there that the episode's end waits for.
 """
 
+from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from threading import Lock
 from typing import Any
 
 from litellm.integrations.custom_logger import CustomLogger
@@ -43,8 +43,8 @@ class RollbusLogger(CustomLogger):
         """Record with this recorder."""
         super().__init__()
         self._recorder = recorder
-        self._open: dict[str, _Call] = {}
-        self._lock = Lock()
+        # Without a lock: each step is one call into C, and a lock might be held by a thread that a fork leaves behind.
+        self._open: OrderedDict[str, _Call] = OrderedDict()
 
     def log_pre_api_call(self, model: str, messages: Any, kwargs: Mapping[str, Any]) -> None:
         """A call begins, in the caller's context."""
@@ -77,14 +77,12 @@ class RollbusLogger(CustomLogger):
             return
         late = episode.late_writer()
         seen = context.watch_call(on_captured=lambda: episode.let_go(late))
-        with self._lock:
-            self._open[str(kwargs["litellm_call_id"])] = _Call(late, context.current_function(), seen)
-            while len(self._open) > MAX_OPEN:
-                del self._open[next(iter(self._open))]
+        self._open[str(kwargs["litellm_call_id"])] = _Call(late, context.current_function(), seen)
+        while len(self._open) > MAX_OPEN:
+            self._open.popitem(last=False)
 
     def _take(self, kwargs: Mapping[str, Any]) -> _Call | None:
-        with self._lock:
-            return self._open.pop(str(kwargs.get("litellm_call_id")), None)
+        return self._open.pop(str(kwargs.get("litellm_call_id")), None)
 
     def _fail(self, kwargs: Mapping[str, Any]) -> None:
         call = self._take(kwargs)

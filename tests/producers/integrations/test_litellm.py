@@ -1,7 +1,11 @@
 """LiteLLM's calls, with its own view of the tokens or the wrapped client's beneath."""
 
 import asyncio
+import os
+import signal
+import threading
 import time
+import warnings
 from collections.abc import Iterator
 from typing import Any
 
@@ -149,3 +153,41 @@ def test_a_call_outside_an_episode_is_counted(recorder: Recorder, sink: MemorySi
         call(server.client(), **WITH_TOKENS)
     assert len(turns(recorder, sink, 1)) == 1
     assert recorder.counters["calls_outside_episode"] == 1
+
+
+class PausedId:
+    """A call's id that is being read while the process forks."""
+
+    def __init__(self) -> None:
+        self.read, self.forked = threading.Event(), threading.Event()
+
+    def __str__(self) -> str:
+        self.read.set()
+        self.forked.wait(20)
+        return "of the parent"
+
+
+def test_a_child_forked_while_a_call_is_noted_in_another_thread_goes_on(recorder: Recorder) -> None:
+    logger, call_id = RollbusLogger(recorder), PausedId()
+
+    def note(call_id: object) -> None:
+        with recorder.episode(task="stock"):
+            logger.log_pre_api_call("agent", [], {"litellm_call_id": call_id})
+            logger.log_failure_event({"litellm_call_id": call_id}, None, None, None)
+
+    thread = threading.Thread(target=note, args=(call_id,))
+    thread.start()
+    assert call_id.read.wait(20)
+    with warnings.catch_warnings(action="ignore"):  # Python warns of a fork beside threads
+        child = os.fork()
+    if child == 0:
+        signal.signal(signal.SIGALRM, signal.SIG_DFL)
+        signal.alarm(10)
+        try:
+            note("of the child")
+            os._exit(recorder.counters.get("hook_errors.hook", 0))
+        finally:  # nothing of pytest goes on here
+            os._exit(1)
+    call_id.forked.set()
+    thread.join()
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0

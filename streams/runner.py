@@ -36,7 +36,7 @@ from rollbus.streams.cancelling import is_being_cancelled
 from rollbus.streams.claims import Committed
 from rollbus.streams.metrics import PartitionMetrics
 from rollbus.streams.output_kafka import Row, partition_of
-from rollbus.streams.processing import Encoded, StagePartition
+from rollbus.streams.processing import Encoded, Processed, StagePartition
 from rollbus.streams.settings import StreamSettings
 from rollbus.streams.stage import EffectsStage, PureAsEffects
 from rollbus.streams.topics import partitions_of
@@ -268,7 +268,16 @@ class Runner:
 
     async def _next(self) -> Batch:
         """Return the batch that continues the position, joined with those that wait behind it."""
+        assert self._session is not None
         batch = await self._first()
+        with self._session.preparing():
+            batch = await self._joined(batch)
+        if self._paused and len(self._queue) < BATCHES_AHEAD:
+            self._resume()
+        return batch
+
+    async def _joined(self, batch: Batch) -> Batch:
+        """Linger for what continues a batch, unless it is full."""
         deadline = time.monotonic() + self._settings.linger_ms / 1000
         while not _is_full(batch):
             if not self._queue:
@@ -282,8 +291,6 @@ class Runner:
             if self._queue[0].start != batch.end:
                 break
             batch = batch.joined(self._queue.popleft())
-        if self._paused and len(self._queue) < BATCHES_AHEAD:
-            self._resume()
         return batch
 
     async def _first(self) -> Batch:
@@ -318,14 +325,14 @@ class Runner:
         assert self._work is not None
         started = time.monotonic()
         hold = started < self._committed_s + QUIET_S
-        processed = await self._work.process(batch.records, hold_quiet=hold)
-        if hold and processed.quiet:
+        with self._session.preparing():
+            processed = await self._work.process(batch.records, hold_quiet=hold)
+            quiet = hold and processed.quiet
+            rows = [] if quiet else await self._rows(processed, batch.end)
+        if quiet:
             self._position = batch.end
             self.metrics.passed(batch)
             return
-        rows = [Row(self._changelog, self.partition.partition, *row) for row in processed.changelog]
-        rows.append(Row(self._changelog, self.partition.partition, *changelog_kafka.position_row(batch.end)))
-        rows.extend([await self._row(output) for output in processed.outputs])
         stepped = time.monotonic()
         self._writing = True
         try:
@@ -334,6 +341,12 @@ class Runner:
             self._writing = False
         self._position, self._pause_s, self._committed_s = batch.end, FIRST_PAUSE_S, time.monotonic()
         self.metrics.committed(batch, processed, step_s=stepped - started, commit_s=self._committed_s - stepped)
+
+    async def _rows(self, processed: Processed, end: int) -> list[Row]:
+        rows = [Row(self._changelog, self.partition.partition, *row) for row in processed.changelog]
+        rows.append(Row(self._changelog, self.partition.partition, *changelog_kafka.position_row(end)))
+        rows.extend([await self._row(output) for output in processed.outputs])
+        return rows
 
     async def _row(self, output: Encoded) -> Row:
         topic = self._settings.namespace + output.topic

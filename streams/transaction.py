@@ -1,13 +1,14 @@
 """The Kafka transactions of one stage in one process: what its partitions have ready goes together, one after another.
 
 A transaction costs broker and worker the same however little is in it, so a partition that has something to write
-while one is under way waits for the next, with all others that do. Outputs, changelog rows and offsets of a partition
-are in one transaction, whole. A session is one life of the producer: whatever goes wrong ends it, for all that use it,
-and each of them begins anew with the next.
+while one is under way waits for the next, with all others that do; and each waits a moment for those that are about to.
+Outputs, changelog rows and offsets of a partition are in one transaction, whole. A session is one life of the producer:
+whatever goes wrong ends it, for all that use it, and each of them begins anew with the next.
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from itertools import accumulate
 
@@ -24,6 +25,8 @@ from rollbus.streams.settings import StreamSettings
 
 MOST_BYTES = 4 * 1_048_576
 """Of one transaction, where it has several partitions' parts: what it holds back must not wait for long."""
+STEP_S = 0.02
+"""How long a transaction waits for the steps of other partitions, beyond their `linger_ms`."""
 CLOSE_S = 2.0
 """How long a session that is closed waits for its running transaction."""
 FENCED = (ProducerFenced, InvalidProducerEpoch)
@@ -56,6 +59,9 @@ class Session:
         self._producer = new_producer(settings, transactional_id)
         self._waiting: list[Part] = []
         self._writing: asyncio.Task[None] | None = None
+        self._preparing = 0
+        """Partitions at work on what they will write."""
+        self._prepared = asyncio.Event()
         self._counts: dict[str, int] = {}
         self._fenced: set[str] = set()
         self._fencing = asyncio.Lock()
@@ -101,6 +107,16 @@ class Session:
             count = self._counts[topic] = await partition_count(self._producer, topic)
         return count
 
+    @contextmanager
+    def preparing(self) -> Iterator[None]:
+        """While this lasts a partition is at work on what it may write: a transaction waits a moment for it."""
+        self._preparing += 1
+        try:
+            yield
+        finally:
+            self._preparing -= 1
+            self._prepared.set()
+
     async def commit(self, partition: Partition, end: int, rows: list[Row]) -> None:
         """Write a partition's rows and offset in the next transaction; raises what that one fails with."""
         if self._ended is not None:
@@ -113,6 +129,7 @@ class Session:
 
     async def _write_all(self) -> None:
         while self._waiting and not self.ended:
+            await self._gather()
             parts = self._next_parts()
             try:
                 if parts:
@@ -126,6 +143,19 @@ class Session:
             else:
                 self._ends.update({part.partition: part.end for part in parts})
                 _succeed(parts)
+
+    async def _gather(self) -> None:
+        """Wait for partitions that have records already, as long as these linger and take their step.
+
+        Else they would take turns for ever: those that come too late for a transaction are ready when it has ended,
+        and go without those that were in it.
+        """
+        now = asyncio.get_running_loop().time
+        deadline = now() + self._settings.linger_ms / 1000 + STEP_S
+        while self._preparing and (left := deadline - now()) > 0:
+            self._prepared.clear()
+            with suppress(TimeoutError):
+                await asyncio.wait_for(self._prepared.wait(), left)
 
     def _next_parts(self) -> list[Part]:
         """Return those that go into one transaction, in the order in which they came; one at least."""

@@ -15,7 +15,7 @@ from rollbus.streams.output_kafka import Row
 from rollbus.streams.settings import StreamSettings
 from rollbus.streams.transaction import Session, Sessions
 
-SETTINGS = StreamSettings(namespace="t.")
+SETTINGS = StreamSettings(namespace="t.", linger_ms=0)
 ID = "t.counter.me.1"
 
 
@@ -99,6 +99,46 @@ async def test_what_comes_while_a_transaction_is_under_way_goes_together_into_th
     await asyncio.gather(*tasks)
     assert broker.offsets == [{0: 5}, {1: 6, 2: 7}]
     assert broker.written == [[b"0"], [b"1", b"2"]]
+
+
+async def test_a_transaction_waits_for_those_that_are_about_to_have_something_to_write(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transaction, "STEP_S", 3600.0)
+    session, step = await Sessions(SETTINGS, "t.counter", ID).get(), asyncio.Event()
+
+    async def work() -> None:
+        with session.preparing():
+            await step.wait()
+        await session.commit(place(1), 6, [])
+
+    tasks = [asyncio.create_task(work()), commit(session, 0, 5)]
+    await turns()
+    assert broker.offsets == []
+    step.set()
+    await asyncio.gather(*tasks)
+    assert broker.offsets == [{0: 5, 1: 6}]
+
+
+async def test_it_does_not_wait_long_for_one_that_takes_its_time(broker: Broker) -> None:
+    session = await Sessions(SETTINGS, "t.counter", ID).get()
+    with session.preparing():
+        async with asyncio.timeout(10):
+            await commit(session, 0, 5)
+    assert broker.offsets == [{0: 5}]
+
+
+async def test_nobody_is_waited_for_who_has_found_nothing_to_write(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(transaction, "STEP_S", 3600.0)
+    session = await Sessions(SETTINGS, "t.counter", ID).get()
+    with session.preparing():
+        task = commit(session, 0, 5)
+        await turns()
+    async with asyncio.timeout(10):
+        await task
+    assert broker.offsets == [{0: 5}]
 
 
 async def test_a_transaction_takes_no_more_than_its_bound_but_one_part_at_least(

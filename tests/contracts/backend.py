@@ -4,6 +4,7 @@ A backend may be shared and stand at any version when a test begins, so every te
 """
 
 import asyncio
+import sys
 import uuid
 from collections.abc import Sequence
 from dataclasses import replace
@@ -135,6 +136,14 @@ class BackendContract:
         versions = await backend.versions()
         assert versions.head == trained.version
         assert [each.version for each in versions.known if each.parent == base] == [trained.version]
+
+    async def test_the_tokens_of_a_batch_that_has_ended_are_let_go(self, backend: Backend) -> None:
+        request = make_request((await backend.versions()).head)
+        held = sys.getrefcount(request)
+        await submit_and_wait(backend, request)
+        async with asyncio.timeout(5):
+            while sys.getrefcount(request) > held:  # noqa: ASYNC110 - nobody is told
+                await asyncio.sleep(0.01)
 
     async def test_the_journal_tells_what_was_done_and_nothing_of_what_was_not(self, backend: Backend) -> None:
         request = make_request(await backend.current_version())

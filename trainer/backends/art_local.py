@@ -45,7 +45,8 @@ ResultT = TypeVar("ResultT")
 
 @dataclass(slots=True)
 class _Job:
-    request: TrainRequest
+    """What is known of a batch. Its tokens are not among it: they are let go when the batch has ended."""
+
     status: JobStatus
     ended: Future[None] = field(default_factory=Future)
 
@@ -60,7 +61,7 @@ class ArtLocal:
         self._art = ArtThread()
         self._started = False
         self.session: ArtSession
-        self._queue: asyncio.Queue[_Job]
+        self._queue: asyncio.Queue[tuple[_Job, TrainRequest]]
         self._worker: asyncio.Task[None]
         self.one_update: asyncio.Lock
         """Held by whoever trains; belongs to ART's loop."""
@@ -105,9 +106,9 @@ class ArtLocal:
                 return request.batch_hash
             if self.session.recorded(request.batch_hash) is not None:
                 return request.batch_hash
-            job = _Job(request, JobStatus(request.batch_hash, "pending"))
+            job = _Job(JobStatus(request.batch_hash, "pending"))
             self._jobs[request.batch_hash] = job
-        self._art.call(self._queue.put_nowait, job)
+        self._art.call(self._queue.put_nowait, (job, request))
         return request.batch_hash
 
     async def status(self, batch_hash: str) -> JobStatus:
@@ -195,13 +196,15 @@ class ArtLocal:
 
     async def _work(self) -> None:
         while True:
-            job = await self._queue.get()
-            with self._guard:
-                if job.status.state != "pending":
-                    continue
-                job.status = replace(job.status, state="running")
-            job.status = await self._outcome(job.request)
-            job.ended.set_result(None)
+            await self._do(*await self._queue.get())
+
+    async def _do(self, job: _Job, request: TrainRequest) -> None:
+        with self._guard:
+            if job.status.state != "pending":
+                return
+            job.status = replace(job.status, state="running")
+        job.status = await self._outcome(request)
+        job.ended.set_result(None)
 
     async def _outcome(self, request: TrainRequest) -> JobStatus:
         try:

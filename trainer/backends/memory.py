@@ -36,7 +36,6 @@ Fault = Callable[[str, TrainRequest], None]
 
 @dataclass(slots=True)
 class _Job:
-    request: TrainRequest
     state: JobState = "pending"
     error: Exception | None = None
     task: asyncio.Task[None] | None = None
@@ -103,9 +102,9 @@ class MemoryBackend:
         for trajectory in request.trajectories:
             if not (math.isfinite(trajectory.advantage) and math.isfinite(trajectory.reward)):
                 raise RejectedError(f"trajectory {trajectory.trajectory_id}: its reward or advantage is not finite")
-        job = _Job(request)
+        job = _Job()
         self._jobs[request.batch_hash] = job
-        job.task = asyncio.create_task(self._run(job))
+        job.task = asyncio.create_task(self._run(job, request))
         return request.batch_hash
 
     async def status(self, batch_hash: str) -> JobStatus:
@@ -190,19 +189,19 @@ class MemoryBackend:
         job = self._jobs.get(batch_hash)
         return job is not None and job.state in ("pending", "running")
 
-    async def _run(self, job: _Job) -> None:
+    async def _run(self, job: _Job, request: TrainRequest) -> None:
         async with self._one_update:
             if job.state == "canceled":
                 return
             job.state = "running"
             try:
                 await asyncio.sleep(self._step_s)
-                self._update(job.request)
+                self._update(request)
                 job.state = "completed"
             except ServiceError as error:
                 job.state, job.error = "failed", error
             except Exception as error:
-                failure = UnavailableError(f"the update of batch {job.request.batch_hash} failed: {error!r}")
+                failure = UnavailableError(f"the update of batch {request.batch_hash} failed: {error!r}")
                 failure.__cause__ = error
                 job.state, job.error = "failed", failure
 

@@ -79,7 +79,11 @@ def test_a_failing_redaction_lets_nothing_out(sink: MemorySink, server: Server, 
     assert_adds_up(recorder)
 
 
-@pytest.mark.parametrize("given", ["as text", "by a function", "later"])
+# The oldest client that is supported would send a function's name as the key: it has to be text there.
+WAYS_TO_GIVE_A_KEY = ["as text", "later", *(["by a function"] if hasattr(openai.OpenAI, "_refresh_api_key") else [])]
+
+
+@pytest.mark.parametrize("given", WAYS_TO_GIVE_A_KEY)
 def test_a_key_that_the_server_repeats_in_its_error_is_not_recorded(
     sink: MemorySink, server: Server, given: str
 ) -> None:

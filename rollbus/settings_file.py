@@ -1,16 +1,20 @@
 """One YAML file and the environment to one frozen settings object; every mistake reported together, with its place.
 
 `${VAR}` and `${VAR:-default}` in a value take it from the environment. `ROLLBUS_KAFKA__BOOTSTRAP_SERVERS=…` sets
-`kafka: bootstrap_servers:` over the file: two underscores go one level down.
+`kafka: bootstrap_servers:` over the file: two underscores go one level down. Where a text is asked for, what the
+environment says is that text, letter by letter: a password may look like YAML.
 """
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Any, TypeVar
+from types import NoneType, UnionType
+from typing import Annotated, Any, Literal, TypeVar, Union, get_args, get_origin
 
 import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, SecretStr, ValidationError
 
 from rollbus.schemas.errors import ConfigurationError, nearest
 
@@ -18,18 +22,19 @@ ENVIRONMENT_PREFIX = "ROLLBUS_"
 _LEVEL = "__"
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 
+_YAML_TAG, _NULL_TAG = "tag:yaml.org,2002:", "tag:yaml.org,2002:null"
+_NULLS = frozenset({"null", "~"})
+
 M = TypeVar("M", bound=BaseModel)
 Place = tuple[str | int, ...]
 """Keys and indices from the top of the file to a value."""
+IsText = Callable[[Place], bool]
+"""Whether only a text can stand at a place."""
 
 
 def load_settings(model: type[M], path: Path | None, environment: Mapping[str, str]) -> M:
     """Return the settings; raises ConfigurationError that lists every mistake, one line each."""
-    values, lines, mistakes = read_document(path, environment)
-    mistakes += _one_underscore(model, environment)
-    for place, value in _overrides(model, environment):
-        _set(values, place, value)
-        lines[place] = f"environment {_variable(place)}"
+    values, lines, mistakes = read_settings(model, path, environment)
     if not mistakes:
         try:
             return model.model_validate(values)
@@ -39,8 +44,24 @@ def load_settings(model: type[M], path: Path | None, environment: Mapping[str, s
     raise ConfigurationError("\n".join([f"{len(mistakes)} mistake(s) in the settings from {where}:", *mistakes]))
 
 
+def read_settings(
+    model: type[BaseModel], path: Path | None, environment: Mapping[str, str]
+) -> tuple[dict[str, Any], dict[Place, str], list[str]]:
+    """Return what `read_document` does, with what the environment sets over it."""
+    is_text = partial(_is_text, model)
+    values, lines, mistakes = read_document(path, environment, is_text)
+    mistakes += _one_underscore(model, environment)
+    for place, text in _overrides(model, environment):
+        lines[place] = f"environment {_variable(place)}"
+        try:
+            _set(values, place, _said(text, place, is_text))
+        except _NoSectionError as error:
+            mistakes.append(f"  {lines[place]}: {error}")
+    return values, lines, mistakes
+
+
 def read_document(
-    path: Path | None, environment: Mapping[str, str]
+    path: Path | None, environment: Mapping[str, str], is_text: IsText = lambda place: False
 ) -> tuple[dict[str, Any], dict[Place, str], list[str]]:
     """Return a YAML file's values with its `${VAR}` filled in, the line of each place, and the mistakes so far."""
     if path is None:
@@ -49,7 +70,7 @@ def read_document(
         node = yaml.compose(path.read_text(), Loader=yaml.SafeLoader)
     except OSError as error:
         raise ConfigurationError(f"settings file {path} cannot be read: {error.strerror}") from error
-    except yaml.YAMLError as error:
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"settings file {path} is not YAML: {error}") from error
     lines: dict[Place, str] = {}
     mistakes: list[str] = []
@@ -57,51 +78,79 @@ def read_document(
         return {}, lines, mistakes
     if not isinstance(node, yaml.MappingNode):
         raise ConfigurationError(f"settings file {path} must be a mapping of sections, line {node.start_mark.line + 1}")
-    values = _value(node, (), lines, mistakes, environment)
+    values = _Reading(lines, mistakes, environment, is_text).value(node, ())
     return values, lines, mistakes
 
 
-def _value(
-    node: yaml.Node, place: Place, lines: dict[Place, str], mistakes: list[str], environment: Mapping[str, str]
-) -> Any:
-    lines[place] = f"line {node.start_mark.line + 1}"
-    if isinstance(node, yaml.MappingNode):
-        values = {}
-        for key_node, value_node in node.value:
-            key = str(key_node.value)
-            if key in values:
-                mistakes.append(f"  line {key_node.start_mark.line + 1}: {dotted((*place, key))} is given twice")
-            values[key] = _value(value_node, (*place, key), lines, mistakes, environment)
-        return values
-    if isinstance(node, yaml.SequenceNode):
-        return [_value(item, (*place, i), lines, mistakes, environment) for i, item in enumerate(node.value)]
-    text = node.value
-    filled = _fill(text, place, lines, mistakes, environment)
-    if filled != text:
-        return yaml.safe_load(filled) if filled.strip() else filled
-    return yaml.SafeLoader("").construct_object(node)
+@dataclass(frozen=True, slots=True)
+class _Reading:
+    """One file's way from YAML to values."""
+
+    lines: dict[Place, str]
+    mistakes: list[str]
+    environment: Mapping[str, str]
+    is_text: IsText
+
+    def value(self, node: yaml.Node, place: Place) -> Any:
+        self.lines[place] = f"line {node.start_mark.line + 1}"
+        if isinstance(node, yaml.MappingNode):
+            values = {}
+            for key_node, value_node in node.value:
+                key = str(key_node.value)
+                if key in values:
+                    self.mistakes.append(
+                        f"  line {key_node.start_mark.line + 1}: {dotted((*place, key))} is given twice"
+                    )
+                values[key] = self.value(value_node, (*place, key))
+            return values
+        if isinstance(node, yaml.SequenceNode):
+            return [self.value(item, (*place, i)) for i, item in enumerate(node.value)]
+        filled = self._filled(node.value, place)
+        return _said(filled, place, self.is_text) if filled != node.value else self._plain(node, place)
+
+    def _plain(self, node: yaml.Node, place: Place) -> Any:
+        """Return a value that the file itself says; `off` and 7 are texts where a text is asked for."""
+        is_bare = getattr(node, "style", None) is None
+        if is_bare and node.tag.startswith(_YAML_TAG) and node.tag != _NULL_TAG and self.is_text(place):
+            return node.value
+        try:
+            return yaml.SafeLoader("").construct_object(node)
+        except (yaml.YAMLError, ValueError) as error:
+            self.mistakes.append(f"  {self.lines[place]}: {dotted(place)}: {getattr(error, 'problem', error)}")
+            return None
+
+    def _filled(self, text: str, place: Place) -> str:
+        def replace(match: re.Match[str]) -> str:
+            name, default = match.groups()
+            if name in self.environment:
+                return self.environment[name]
+            if default is None:
+                self.mistakes.append(
+                    f"  {self.lines[place]}: {dotted(place)}: ${{{name}}} is not set in the environment"
+                )
+            return default or ""
+
+        return _VARIABLE.sub(replace, text)
 
 
-def _fill(text: str, place: Place, lines: dict[Place, str], mistakes: list[str], environment: Mapping[str, str]) -> str:
-    def replace(match: re.Match[str]) -> str:
-        name, default = match.groups()
-        if name in environment:
-            return environment[name]
-        if default is None:
-            mistakes.append(f"  {lines[place]}: {dotted(place)}: ${{{name}}} is not set in the environment")
-        return default or ""
-
-    return _VARIABLE.sub(replace, text)
+def _said(text: str, place: Place, is_text: IsText) -> Any:
+    """Return what the environment says for a place: a text as it is, all else as YAML has it, what is no YAML too."""
+    if not text.strip() or (text not in _NULLS and is_text(place)):
+        return text
+    try:
+        return yaml.safe_load(text)
+    except (yaml.YAMLError, ValueError):
+        return text
 
 
-def _overrides(model: type[BaseModel], environment: Mapping[str, str]) -> Iterator[tuple[Place, Any]]:
+def _overrides(model: type[BaseModel], environment: Mapping[str, str]) -> Iterator[tuple[Place, str]]:
     """Yield what the environment sets: variables whose first word is a section or field of the settings."""
     for name, text in sorted(environment.items()):
         if not name.startswith(ENVIRONMENT_PREFIX):
             continue
         place = tuple(name.removeprefix(ENVIRONMENT_PREFIX).lower().split(_LEVEL))
         if place[0] in model.model_fields:
-            yield place, yaml.safe_load(text) if text.strip() else text
+            yield place, text
 
 
 def _one_underscore(model: type[BaseModel], environment: Mapping[str, str]) -> Iterator[str]:
@@ -119,9 +168,18 @@ def _variable(place: Place) -> str:
     return ENVIRONMENT_PREFIX + _LEVEL.join(map(str, place)).upper()
 
 
+class _NoSectionError(Exception):
+    """What stands at a place has no names below it."""
+
+
 def _set(values: dict[str, Any], place: Place, value: Any) -> None:
-    for key in place[:-1]:
-        values = values.setdefault(str(key), {})
+    for depth, key in enumerate(place[:-1], start=1):
+        if values.get(str(key)) is None:  # not given, or a section that is left empty
+            values[str(key)] = {}
+        values = values[str(key)]
+        if not isinstance(values, dict):
+            above = place[:depth]
+            raise _NoSectionError(f"{dotted(above)} holds no names; set it whole, by {_variable(above)}")
     values[str(place[-1])] = value
 
 
@@ -156,6 +214,30 @@ def _section(annotation: Any) -> Any:
     if isinstance(annotation, type) and issubclass(annotation, BaseModel):
         return annotation
     return next((found for part in getattr(annotation, "__args__", ()) if (found := _section(part))), None)
+
+
+def _is_text(model: type[BaseModel], place: Place) -> bool:
+    kinds = list(_kinds(model, place))
+    return bool(kinds) and all(
+        kind in (str, SecretStr, Path)
+        or (get_origin(kind) is Literal and all(isinstance(one, str) for one in get_args(kind)))
+        for kind in kinds
+    )
+
+
+def _kinds(annotation: Any, place: Place) -> Iterator[Any]:
+    """Yield the types that a value at a place below a type may have, None apart."""
+    origin, arguments = get_origin(annotation), get_args(annotation)
+    if origin in (Annotated, Union, UnionType):
+        for part in arguments[:1] if origin is Annotated else arguments:
+            yield from _kinds(part, place)
+    elif not place:
+        yield from () if annotation is NoneType else (annotation,)
+    elif isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        field = annotation.model_fields.get(str(place[0]))
+        yield from _kinds(field.annotation, place[1:]) if field else ()
+    elif held := [part for part in arguments if part is not Ellipsis]:
+        yield from _kinds(held[-1], place[1:])
 
 
 def _secret(place: Place) -> bool:

@@ -117,3 +117,54 @@ def test_a_number_without_end_trains_nothing(tmp_path: Path) -> None:
     path.write_text("trainer: {train: {learning_rate: .inf}}")
     with pytest.raises(ConfigurationError, match=r"learning_rate: .* finite"):
         load_settings(Settings, path, {})
+
+
+@pytest.mark.parametrize("said", ["@tail", "123456", "with #mark", "a: b", "[x", "007", "no", '"quoted"', "2024-99-99"])
+def test_a_text_of_the_environment_is_taken_letter_by_letter(tmp_path: Path, said: str) -> None:
+    by_name = load_settings(Example, None, {"ROLLBUS_KAFKA__PASSWORD": said, "ROLLBUS_NAMESPACE": said})
+    filled = load_settings(
+        Example, write(tmp_path, "kafka: {password: '${WORD}'}\nnamespace: ${WORD}\n"), {"WORD": said}
+    )
+    for settings in (by_name, filled):
+        assert settings.kafka.password is not None
+        assert (settings.kafka.password.get_secret_value(), settings.namespace) == (said, said)
+
+
+def test_none_can_still_be_said_in_the_environment(tmp_path: Path) -> None:
+    path = write(tmp_path, "kafka: {password: hunter2}\n")
+    assert load_settings(Example, path, {"ROLLBUS_KAFKA__PASSWORD": "null"}).kafka.password is None
+
+
+def test_a_word_that_yaml_has_another_idea_of_is_text_where_text_is_asked_for(tmp_path: Path) -> None:
+    path = write(tmp_path, "runs: [{run_id: 2024-11-05, model: 7, curriculum: {mode: off}}]\n")
+    (run,) = load_settings(Settings, path, {}).runs
+    assert (run.run_id, run.model, run.curriculum.mode) == ("2024-11-05", "7", "off")
+
+
+@pytest.mark.parametrize("text", ["namespace: !mine x\n", "kafka: {timeout_ms: 2024-99-99}\n", "a: 'x\n", "a: [b"])
+def test_a_value_that_yaml_cannot_read_is_a_mistake(tmp_path: Path, text: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"line 1|not YAML"):
+        load_settings(Example, write(tmp_path, text), {})
+
+
+def test_a_file_that_is_no_text_is_refused(tmp_path: Path) -> None:
+    path = tmp_path / "rollbus.yaml"
+    path.write_bytes(b"\xff\xfe\x00")
+    with pytest.raises(ConfigurationError, match="is not YAML"):
+        load_settings(Example, path, {})
+
+
+def test_a_variable_fills_a_section_that_the_file_leaves_empty(tmp_path: Path) -> None:
+    assert load_settings(Example, write(tmp_path, "kafka:\n"), {"ROLLBUS_KAFKA__TIMEOUT_MS": "9"}).kafka.timeout_ms == 9
+
+
+@pytest.mark.parametrize(
+    ("text", "name", "place"),
+    [
+        ("runs: [{timeout_ms: 1}]\n", "ROLLBUS_RUNS__0__TIMEOUT_MS", "runs"),
+        ("namespace: x\n", "ROLLBUS_NAMESPACE__X", "namespace"),
+    ],
+)
+def test_a_variable_below_what_is_no_section_is_a_mistake(tmp_path: Path, text: str, name: str, place: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"environment {name}: {place} holds no names"):
+        load_settings(Example, write(tmp_path, text), {name: "1"})

@@ -35,7 +35,7 @@ from rollbus.local.supervisor import Supervisor
 from rollbus.producers import EventSink
 from rollbus.schemas.errors import ConfigurationError, ServiceError, UnavailableError
 from rollbus.settings import Settings
-from rollbus.settings_file import load_settings, read_document
+from rollbus.settings_file import load_settings, read_settings
 
 logger = logging.getLogger(__name__)
 
@@ -46,7 +46,7 @@ DRAIN_S = 30.0
 LEAVING_S = 30.0
 """How long the processes of a run that was killed may take to end; they are told to at its death."""
 ART_PORTS = ("art_port", "model_port")
-SETTINGS_FILE = "settings.yaml"
+SETTINGS_FILE, SECRET_MODE = "settings.yaml", 0o600
 
 
 class Processes:
@@ -73,11 +73,7 @@ class Processes:
     def start(self) -> None:
         """Start what is missing; raises UnavailableError where a configured service does not answer."""
         assert self._supervisor is not None
-        document = self._document()
-        path = self._folder / SETTINGS_FILE
-        path.write_text(
-            f"# Written by `rollbus finetune`.\n{yaml.safe_dump(document, sort_keys=False)}", encoding="utf-8"
-        )
+        path = self._write(self._document())
         self.settings = load_settings(Settings, path, {})
         for service in self._missing(path):
             self._supervisor.start(service)
@@ -140,9 +136,18 @@ class Processes:
         document: dict[str, Any] = _plain(laid_over(services, own))
         return document
 
+    def _write(self, document: Mapping[str, Any]) -> Path:
+        """Write the settings that every process of the run reads; passwords stand in it, so nobody else may."""
+        path = self._folder / SETTINGS_FILE
+        path.touch(SECRET_MODE)
+        path.chmod(SECRET_MODE)  # an earlier start may have made it
+        text = yaml.safe_dump(document, sort_keys=False)
+        path.write_text(f"# Written by `rollbus finetune`.\n{text}", encoding="utf-8")
+        return path
+
     def _services_given(self, path: Path) -> dict[str, Any]:
         """Return the services of a settings file, read with its environment; its runs and topics are others'."""
-        values, _, mistakes = read_document(path, os.environ)
+        values, _, mistakes = read_settings(Settings, path, os.environ)
         if mistakes:
             raise ConfigurationError("\n".join([f"mistakes in the settings from {path}:", *mistakes]))
         return {name: values[name] for name in ("kafka", "clickhouse", "sink", "stack") if name in values}

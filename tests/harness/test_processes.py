@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from rollbus.harness.processes import Processes, wait_until_free
+from rollbus.harness.processes import SETTINGS_FILE, Processes, wait_until_free
 from rollbus.local.ports import free_port
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
 from rollbus.settings import Settings
@@ -65,6 +65,28 @@ def test_a_settings_file_with_an_unset_variable_is_refused(tmp_path: Path) -> No
     found._given = given
     with pytest.raises(ConfigurationError, match="NOBODY_SETS_THIS"):
         found._document()
+
+
+def test_the_environment_wins_over_a_settings_file_here_too(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    given = tmp_path / "rollbus.yaml"
+    given.write_text("kafka: {bootstrap_servers: 'kafka:9092'}\n")
+    monkeypatch.setenv("ROLLBUS_KAFKA__BOOTSTRAP_SERVERS", "broker:9092")
+    monkeypatch.setenv("ROLLBUS_KAFKA__PASSWORD", "0123")
+    monkeypatch.setenv("ROLLBUS_NAMESPACE", "others.")
+    found = processes(tmp_path)
+    found._given = given
+    document = found._document()
+    assert document["kafka"] == {"bootstrap_servers": "broker:9092", "password": "0123"}
+    assert document["namespace"] == "run-1."
+
+
+def test_what_a_run_writes_down_with_its_passwords_is_for_nobody_else(tmp_path: Path) -> None:
+    found = processes(tmp_path)
+    found._folder.mkdir(parents=True)
+    (found._folder / SETTINGS_FILE).touch(0o644)
+    found._write({"kafka": {"password": "hunter2"}})
+    path = found._folder / SETTINGS_FILE
+    assert (path.stat().st_mode & 0o777, "hunter2" in path.read_text()) == (0o600, True)
 
 
 def test_the_model_endpoint_keeps_the_port_that_the_configuration_names(tmp_path: Path) -> None:

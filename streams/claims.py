@@ -51,16 +51,15 @@ def start_of(described: int | None, found: Committed | None) -> int | None:
 
     `described` is the position that the changelog's last transaction names. That transaction committed the same offset.
     Only a claim's may lag behind, if it was on its way for so long that a transaction has overtaken it; and where the
-    broker has forgotten the offsets, as it does a week after a group's last member, the changelog knows.
+    broker has forgotten the offsets, as it does a week after a group's last member, the changelog knows. A first claim
+    names what retention has left by then, which may be less than what is still to be read.
     """
-    if found is None:
+    if found is None or found.by == "first claim":
         return described
     if found.by == "transaction":
         fits = described == found.offset
-    elif described is None:
-        fits = found.by == "first claim"
     else:
-        fits = described >= found.offset
+        fits = described is not None and described >= found.offset
     if not fits:
         raise ValueError(f"{described} is not {found.offset}")
     return described

@@ -42,32 +42,41 @@ async def accept_loss(
         for partition in range(partitions_of(stage.input, settings)):
             place = TopicPartition(topic, partition)
             first = (await consumer.beginning_offsets([place]))[place]
-            committed = await committed_offset(consumer, Partition(topic, partition))
-            if committed is not None and committed.offset < first:
-                lost[partition] = (committed.offset, first - 1)
+            found = await committed_offset(consumer, Partition(topic, partition))
+            committed = await _position(settings, stage, partition, found)
+            if committed is not None and committed < first:
+                lost[partition] = (committed, first - 1)
                 if dry_run:
                     continue
-                await _move(settings, stage, place, committed, first, now_ms)
+                await _move(settings, stage, place, found.owner if found else "", *lost[partition], now_ms)
                 logger.warning("group %s accepts the loss of %s[%d] %d … %d", group, *place, *lost[partition])
     finally:
         await consumer.stop()
     return lost
 
 
+async def _position(settings: StreamSettings, stage: Any, partition: int, found: Committed | None) -> int | None:
+    """Return where the stage would go on: a claim says less of it than the changelog does."""
+    if found is not None and found.by == "transaction":
+        return found.offset
+    group, topic = names.group_id(settings.namespace, stage.name), names.changelog_topic(settings.namespace, stage.name)
+    described, _ = await changelog_kafka.restore(settings, topic, partition, lambda key, value: None)
+    return changelog_kafka.start_position(described, found, topic=topic, partition=partition, group=group)
+
+
 async def _move(
-    settings: StreamSettings, stage: Any, place: TopicPartition, found: Committed, position: int, now_ms: int
+    settings: StreamSettings, stage: Any, place: TopicPartition, owner: str, first: int, last: int, now_ms: int
 ) -> None:
-    group = names.group_id(settings.namespace, stage.name)
-    committed = found.offset
+    group, position = names.group_id(settings.namespace, stage.name), last + 1
     changelog = names.changelog_topic(settings.namespace, stage.name)
     letter = DeadLetter(
         topic=place.topic,
         partition=place.partition,
-        offset=committed,
+        offset=first,
         timestamp_ms=now_ms,
         stage=stage.name,
         error_class=DataLossError.__name__,
-        message=f"records {committed} … {position - 1} were deleted by retention before they were read; the loss was "
+        message=f"records {first} … {last} were deleted by retention before they were read; the loss was "
         "accepted by an operator",
     )
     rows = [
@@ -77,8 +86,8 @@ async def _move(
     session = Session(settings, group, names.transactional_id(settings.namespace, stage.name, WRITER_ID))
     try:
         await session.start()
-        if found.owner:
-            await session.fence(found.owner)
+        if owner:
+            await session.fence(owner)
         await session.commit(Partition(*place), position, rows)
     finally:
         await session.stop()

@@ -6,6 +6,7 @@ from collections.abc import Iterable
 import pytest
 from aiokafka import TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
+from aiokafka.protocol.admin import DeleteGroupsRequest
 
 from rollbus.schemas.codec import encode
 from rollbus.schemas.config import AssemblyConfig
@@ -15,6 +16,7 @@ from rollbus.schemas.ids import canonical_json
 from rollbus.schemas.topics import CONFIGURED, DEAD_LETTERS, EPISODE_EVENTS, TOPICS
 from rollbus.streams import transport
 from rollbus.streams.batch import Batch
+from rollbus.streams.names import group_id
 from rollbus.streams.output_kafka import partition_of
 from rollbus.streams.repair_kafka import accept_loss
 from rollbus.streams.runner import Runner
@@ -65,6 +67,18 @@ async def delete_all_records(settings: StreamSettings) -> None:
         ends = described[name].end_offsets
         deletions = {TopicPartition(name, n): RecordsToDelete(before_offset=end) for n, end in enumerate(ends)}
         await admin.delete_records(deletions)
+    finally:
+        await admin.close()
+
+
+async def forget_offsets(settings: StreamSettings, stage: CountStage) -> None:
+    """Do to the stage's group what the broker does a week after its last member."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=settings.kafka.bootstrap_servers)
+    await admin.start()
+    try:
+        answer = await admin._send_request(DeleteGroupsRequest([group_id(settings.namespace, stage.name)]))
+        ((_, error),) = answer.results
+        assert error == 0
     finally:
         await admin.close()
 
@@ -153,6 +167,26 @@ async def test_records_deleted_before_they_were_read_are_data_loss(settings: Str
     (letter,) = await read_topic(settings, DEAD_LETTERS.name, partitions=1)
     assert (letter.offset, letter.value, letter.timestamp_ms, letter.error_class) == (3, None, 5, "DataLossError")
     assert "records 3 … 8 were deleted" in letter.message
+    async with running(settings, [CountStage()]):
+        await send_events(settings, ["k0"], range(9, 10))
+        drops = await until_counted(settings, 4)
+    assert ("k0/9", "k0:4") in {(drop.unit_id, drop.detail) for drop in drops}
+
+
+async def test_what_is_lost_can_be_accepted_also_where_the_broker_has_forgotten_the_offsets(
+    settings: StreamSettings,
+) -> None:
+    """A broker keeps a group's offsets as long as events are kept: a week after its last member both are gone."""
+    async with running(settings, [CountStage()]):
+        await send_events(settings, ["k0"], range(3))
+        await until_counted(settings, 3)
+    await send_events(settings, ["k0"], range(3, 9))
+    await delete_all_records(settings)
+    await forget_offsets(settings, CountStage())
+    assert set((await accept_loss(settings, CountStage(), dry_run=True)).values()) == {(3, 8)}
+    with pytest.raises(DataLossError, match=r"records 3 … 8 were deleted by retention"):
+        await until_ended(settings, [CountStage()])
+    assert set((await accept_loss(settings, CountStage())).values()) == {(3, 8)}
     async with running(settings, [CountStage()]):
         await send_events(settings, ["k0"], range(9, 10))
         drops = await until_counted(settings, 4)

@@ -41,6 +41,7 @@ def test_the_first_claim_stays_the_first_until_something_is_committed() -> None:
         (7, Committed(5, "x", "claim"), 7),  # the claim came late
         (7, Committed(0, "x", "first claim"), 7),
         (None, Committed(0, "x", "first claim"), None),
+        (2, Committed(3, "x", "first claim"), 2),  # the broker has forgotten the offset, and retention took the rest
     ],
 )
 def test_where_changelog_and_offset_fit_work_goes_on(
@@ -57,7 +58,6 @@ def test_where_changelog_and_offset_fit_work_goes_on(
         (None, Committed(5, "x")),
         (4, Committed(5, "x", "claim")),
         (None, Committed(5, "x", "claim")),
-        (2, Committed(3, "x", "first claim")),
     ],
 )
 def test_where_they_do_not_fit_nobody_guesses(described: int | None, found: Committed) -> None:

@@ -383,6 +383,26 @@ async def test_records_that_retention_took_are_never_stepped_over(broker: Broker
     assert ("resume", 0) not in broker.told
 
 
+async def test_a_broker_that_has_forgotten_the_offset_does_not_hide_what_retention_took(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Both happen to a worker that stood still for a week."""
+    broker.first = 9
+
+    async def restore(*_: Any) -> tuple[int, int]:
+        return 3, 0
+
+    async def claim(self: Host, partition: Partition, claimed: Committed) -> None:
+        broker.committed, broker.owner = claimed.offset, claimed.note
+
+    monkeypatch.setattr(changelog_kafka, "restore", restore)
+    monkeypatch.setattr(Host, "claim", claim)
+    fatal: list[BaseException] = []
+    async with running(broker, fatal):
+        await until(lambda: bool(fatal))
+    assert "records 3 … 8 were deleted by retention" in str(fatal[0])
+
+
 async def test_who_was_fenced_stands_back_and_writes_nothing(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
     fatal: list[BaseException] = []
     async with running(broker, fatal) as runner:

@@ -4,13 +4,19 @@
 such a client raises into our error.
 """
 
+import re
 import ssl
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, SecretStr, model_validator
+from pydantic import BaseModel, ConfigDict, SecretStr, field_validator, model_validator
 
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
+
+_ADDRESS = re.compile(
+    r"(?:\[[0-9A-Fa-f:.]+\]|[^\s:;/\[\]]+)(?::(\d{1,5}))?|[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*:[0-9A-Fa-f:.]*"
+)
+"""A host or an IPv6 address, and mostly a port; the client fails on anything else with an error of Python's."""
 
 
 class KafkaConnection(BaseModel):
@@ -29,6 +35,15 @@ class KafkaConnection(BaseModel):
     ssl_certificate_file: Path | None = None
     """The client's certificate, where the broker asks for one."""
     ssl_key_file: Path | None = None
+
+    @field_validator("bootstrap_servers")
+    @classmethod
+    def _addresses_can_be_read(cls, servers: str) -> str:
+        for server in servers.split(","):
+            found = _ADDRESS.fullmatch(server.strip())
+            if found is None or (found[1] is not None and not 0 < int(found[1]) < 65536):
+                raise ValueError(f"{server.strip()!r} is not host:port; several stand with commas between")
+        return servers
 
     @model_validator(mode="after")
     def _credentials_are_whole(self) -> "KafkaConnection":

@@ -30,6 +30,7 @@ SCOPE = re.compile(r"[.:]? [Ii]n scope .*?(?=\s\([A-Z_0-9]+\) \(version)", re.DO
 """The statement around a mistake: of a filter, all that we put around it."""
 WRAPPING = re.compile(r"\AReceived ClickHouse exception, code: \d+, server response: | \(for url \S+\)\Z")
 """What the client adds: the code once more, and the address that we name ourselves."""
+NOT_REACHED = ("Failed to establish a new connection", "Connection aborted", "NameResolutionError")
 PASSING_CODES = frozenset(
     {
         3,  # UNEXPECTED_END_OF_FILE
@@ -192,7 +193,7 @@ class ClickHouse:
 def _said(error: Exception) -> str:
     """Return an error's words, without what hides them: the client's layers, the parser's hundred alternatives."""
     text = str(error)
-    if any(mark in text for mark in ("Failed to establish a new connection", "Connection aborted")):
+    if any(mark in text for mark in NOT_REACHED):
         return (
             "it cannot be reached; does it run (`rollbus status`), and are `clickhouse: host:` and `port:` its address?"
         )

@@ -3,10 +3,14 @@
 The embedded endpoint and a ClickHouse server differ only in these values.
 """
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr
+import re
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
 
 from rollbus.schemas.kafka_connection import KafkaConnection
 from rollbus.schemas.topics import DEFAULT_NAMESPACE
+
+_HOST = re.compile(r"[^\s:/]+|\[[0-9A-Fa-f:.]+\]")
 
 
 class ClickHouseSettings(BaseModel):
@@ -23,6 +27,13 @@ class ClickHouseSettings(BaseModel):
     """True for HTTPS."""
     timeout_s: float = Field(default=60.0, gt=0)
     """For one request; an insert that takes longer is tried again under the same token."""
+
+    @field_validator("host")
+    @classmethod
+    def _host_stands_alone(cls, host: str) -> str:
+        if _HOST.fullmatch(host) is None:
+            raise ValueError("a host's name or address alone is wanted; `port` and `secure` (for https) say the rest")
+        return host
 
 
 class SinkSettings(BaseModel):

@@ -1,8 +1,10 @@
 """What ClickHouse and its client say is passed on without what hides it."""
 
 import pytest
+from pydantic import ValidationError
 
 from rollbus.consumers.clickhouse.client_clickhouse import _said
+from rollbus.consumers.clickhouse.settings import ClickHouseSettings
 
 
 def test_a_server_that_cannot_be_reached_is_said_in_words() -> None:
@@ -32,3 +34,19 @@ def test_a_mistake_in_a_filter_is_shown_without_the_statement_around_it(scope: s
     )
     expected = "Code: 47. DB::Exception: Unknown identifier `nope` (UNKNOWN_IDENTIFIER) (version 26.9.2.1)"
     assert _said(ValueError(answer)) == expected
+
+
+@pytest.mark.parametrize("host", ["http://localhost", "localhost:8123", "", "a b", "10.0.0.1/x"])
+def test_a_host_that_is_an_address_is_refused_with_the_settings_for_its_parts(host: str) -> None:
+    with pytest.raises(ValidationError, match="`port` and `secure`"):
+        ClickHouseSettings(host=host)
+
+
+@pytest.mark.parametrize("host", ["localhost", "10.0.0.1", "[::1]", "clickhouse-0.db_x.internal"])
+def test_a_host_alone_passes(host: str) -> None:
+    assert ClickHouseSettings(host=host).host == host
+
+
+def test_a_name_that_nobody_knows_is_said_in_words() -> None:
+    said = _said(OSError("HTTPConnectionPool(…): Max retries exceeded (Caused by NameResolutionError(…))"))
+    assert said.startswith("it cannot be reached")

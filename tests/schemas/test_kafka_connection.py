@@ -52,3 +52,16 @@ def test_what_else_a_broker_says_is_kept_and_credentials_are_doubted_with_it() -
     assert "ValueError('strange')" in said
     assert "password of user u right" in said
     assert "hunter2" not in said
+
+
+@pytest.mark.parametrize(
+    "servers", ["", "b:abc", "b:99999", "b:0", "b:", "http://b:9092", "a:1,", "a:1;b:2", "a 1", "[::1", "a:1,b:x", ":1"]
+)
+def test_addresses_that_are_none_are_refused(servers: str) -> None:
+    with pytest.raises(ValidationError, match="host:port"):
+        KafkaConnection(bootstrap_servers=servers)
+
+
+@pytest.mark.parametrize("servers", ["b", "b:9092", " a:1, b-2.x_y:65535 ", "[::1]:9092", "::1", "10.0.0.1:9092,b:1"])
+def test_addresses_that_the_client_understands_pass(servers: str) -> None:
+    assert KafkaConnection(bootstrap_servers=servers).bootstrap_servers == servers

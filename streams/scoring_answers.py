@@ -80,17 +80,18 @@ class Asker:
         except ConfigurationError as error:
             return Answer(error=str(error))
         answer = Answer(error="never asked")
+        timeout_s = None if function.patient else reward.timeout_s
         for attempt in range(reward.attempts):
             if attempt:
                 await asyncio.sleep(self._retry_s * 2**attempt)
             async with slots:
-                answer = await self._attempt(function, subject, context, reward.timeout_s)
+                answer = await self._attempt(function, subject, context, timeout_s)
             if answer.error is None:
                 break
         return answer
 
     async def _attempt(
-        self, function: RewardFunction, subject: Any, context: RewardContext, timeout_s: float
+        self, function: RewardFunction, subject: Any, context: RewardContext, timeout_s: float | None
     ) -> Answer:
         """Call once, in a task of its own: one that does not even heed its cancellation is left behind."""
         call = asyncio.create_task(self._call(function, subject, context))

@@ -162,7 +162,10 @@ def offline(
 def _remembering(
     function: RewardFunction, kind: str, live: Mapping[str, ScoringConfig], find: FindScore
 ) -> RewardFunction:
-    """Return the function as one that says what it said to live, where live asked the same."""
+    """Return the function as one that says what it said to live, where live asked the same.
+
+    It waits as long as live takes, or the log to be read: neither is the function's own slowness.
+    """
 
     async def remembered(trajectory: Trajectory, context: RewardContext) -> float | None:
         score = await find(trajectory.group_hint, trajectory.trajectory_id, 0)
@@ -181,7 +184,7 @@ def _remembering(
             )
         return score.components[context.name]
 
-    return replace(function, call=remembered)
+    return replace(function, call=remembered, patient=True)
 
 
 def as_asked(

@@ -55,6 +55,8 @@ class RewardFunction:
     reads_feedback: bool = False
     """True where it looks at reported rewards only: it is asked again when they change, with a trajectory that has
     no turns."""
+    patient: bool = False
+    """True where it waits for what is bound to come, as for an answer that is being written down: without a timeout."""
 
 
 def last_text(trajectory: Trajectory) -> str:

@@ -15,6 +15,7 @@ from rollbus.streams.replay.plan import CHAIN, ReplayPlan
 from rollbus.streams.replay.range import Bound
 from rollbus.streams.replay.run_kafka import Replay
 from rollbus.streams.replay.scores import (
+    HeadedScoring,
     OtherConfigurationError,
     RecordedScoring,
     as_asked,
@@ -24,6 +25,7 @@ from rollbus.streams.replay.scores import (
 from rollbus.streams.rewards.contract import RewardContext
 from rollbus.streams.rewards.registry import BUILT_IN, group_reward_version
 from rollbus.streams.scoring import ScoringStage
+from rollbus.streams.scoring_answers import Answer
 from rollbus.streams.settings import StreamSettings
 from rollbus.streams.stage import Incoming
 from tests.builders import make_config, make_group, make_score, make_trajectory
@@ -81,6 +83,21 @@ async def test_without_a_score_or_its_component_there_is_no_answer() -> None:
 async def test_a_question_that_no_configuration_of_live_has_is_refused_at_the_start() -> None:
     with pytest.raises(ConfigurationError, match="--score-anew"):
         await remembered(B, None, A)
+
+
+async def test_live_s_answer_is_waited_for_however_far_live_is_behind() -> None:
+    """What the judge said is no call of its own: a lag, or a slow read of the log, must not become a failed score."""
+    hurried, trajectory = judged_by("Is it kind?", timeout_s=0.01, attempts=1), make_trajectory()
+
+    async def find(hint: str, trajectory_id: str, revision: int) -> Score | None:
+        await asyncio.sleep(0.05)
+        return scored_under(hurried)
+
+    registry = offline(BUILT_IN, hurried.rewards, {hurried.config_hash(): hurried}, find)
+    stage = HeadedScoring(hurried, keep_ms=0, registry=registry, retry_s=0)
+    place = Location(topic="trajectories", partition=0, offset=0)
+    (answers,) = await stage.answer(stage.new_state(), [Incoming(trajectory, "", place, b"")])
+    assert answers == {"quality": Answer(0.5)}
 
 
 # Groups

@@ -99,7 +99,7 @@ def read_examples(path: Path, *, limit: int | None = None) -> tuple[Mapping[str,
     if path.suffix == ".json":
         rows = enumerate(_parsed(path, 1, text, list), start=1)
     else:
-        lines = ((number, line) for number, line in enumerate(text.splitlines(), start=1) if line.strip())
+        lines = ((number, line) for number, line in enumerate(text.split("\n"), start=1) if line.strip())
         rows = ((number, _parsed(path, number, line, dict)) for number, line in lines)  # type: ignore[assignment]
     found = []
     for number, row in islice(rows, limit):

@@ -106,6 +106,13 @@ def test_examples_are_read_from_json_lines_and_from_a_list(tmp_path: Path) -> No
     assert read_examples(lines, limit=1) == EXAMPLES[:1]
 
 
+def test_only_a_newline_ends_a_line_of_json(tmp_path: Path) -> None:
+    """Other separators of Unicode may stand in a string as they are."""
+    path, example = tmp_path / "set.jsonl", {"question": "one\u2028two\x85three"}
+    path.write_text(json.dumps(example, ensure_ascii=False) + "\r\n", encoding="utf-8", newline="")
+    assert read_examples(path) == (example,)
+
+
 @pytest.mark.parametrize(
     ("name", "text", "message"),
     [

@@ -38,6 +38,12 @@ def test_the_record_names_each_metric_and_its_interval_and_is_the_same_when_meas
     assert decode(encode(one)) == one
 
 
+def test_a_metric_that_would_stand_for_a_bound_of_another_is_refused() -> None:
+    samples = {"reward": [1.0, 2.5], "reward_low": [0.0, 7.0]}
+    with pytest.raises(InvalidRecordError, match="'reward_low' has the name of a bound"):
+        evaluation_of(samples, model="agent", policy_version=3, name="held-out", now_ms=1)
+
+
 @pytest.mark.parametrize("samples", [{}, {"a": []}, {"a": [1.0], "b": [1.0, 2.0]}])
 def test_metrics_of_different_length_are_refused(samples: dict[str, list[float]]) -> None:
     with pytest.raises(InvalidRecordError, match="one value per episode"):

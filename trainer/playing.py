@@ -5,11 +5,14 @@ biased, and a score of 0 for what never ran is a guess.
 """
 
 import asyncio
+import contextvars
 import math
+import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
+from concurrent.futures import Future
 from dataclasses import dataclass
 from inspect import iscoroutinefunction
-from typing import cast
+from typing import Any, cast
 
 from rollbus.schemas.errors import InvalidRecordError, UnavailableError
 from rollbus.trainer.evaluation_agents import Agent, EvaluationContext, EvaluationTask, Metrics
@@ -90,21 +93,51 @@ async def _played(
 async def _called(agent: Agent, task: EvaluationTask, context: EvaluationContext) -> Metrics:
     if iscoroutinefunction(agent) or iscoroutinefunction(getattr(agent, "__call__", None)):  # noqa: B004
         return await cast("Awaitable[Metrics]", agent(task, context))
-    answer = await asyncio.to_thread(agent, task, context)
+    answer = await _in_a_thread(lambda: agent(task, context))
     return await answer if isinstance(answer, Awaitable) else answer
 
 
+async def _in_a_thread(call: Callable[[], Any]) -> Any:
+    """Call it in a thread of its own: none waits for another, and one that hangs does not hold up the process's end."""
+    answer: Future[Any] = Future()
+
+    def run() -> None:
+        try:
+            answer.set_result(call())
+        except BaseException as error:
+            answer.set_exception(error)
+
+    answer.set_running_or_notify_cancel()
+    threading.Thread(target=contextvars.copy_context().run, args=(run,), name="evaluation", daemon=True).start()
+    return await asyncio.wrap_future(answer)
+
+
 def _by_metric(tasks: Sequence[EvaluationTask], played: Sequence[Metrics]) -> Samples:
-    names = sorted(played[0]) if played else []
-    samples: dict[str, list[float]] = {name: [] for name in names}
-    for task, metrics in zip(tasks, played, strict=True):
+    found = [_numbers(task, metrics) for task, metrics in zip(tasks, played, strict=True)]
+    names = sorted(found[0]) if found else []
+    for task, metrics in zip(tasks, found, strict=True):
         if sorted(metrics) != names or not names:
             raise InvalidRecordError(
                 f"example {task.example_id!r} has metrics {sorted(metrics)}, the first one {names}: an agent returns "
                 "the same names for every task, one at least"
             )
-        for name, value in metrics.items():
-            if not math.isfinite(value):
-                raise InvalidRecordError(f"example {task.example_id!r}: metric {name!r} is {value}")
-            samples[name].append(float(value))
-    return samples
+    return {name: [metrics[name] for metrics in found] for name in names}
+
+
+def _numbers(task: EvaluationTask, metrics: object) -> dict[str, float]:
+    """What an agent returned; InvalidRecordError where it is anything else than finite numbers by name."""
+    if not isinstance(metrics, Mapping) or not all(isinstance(name, str) for name in metrics):
+        raise InvalidRecordError(
+            f"example {task.example_id!r}: the agent returned {metrics!r:.60}; it must return numbers by name, "
+            "whatever happens"
+        )
+    return {name: _number(task, name, value) for name, value in metrics.items()}
+
+
+def _number(task: EvaluationTask, name: str, value: Any) -> float:
+    try:
+        if math.isfinite(value):
+            return float(value)
+    except (TypeError, ValueError, OverflowError):
+        pass  # no number, or none that a float holds
+    raise InvalidRecordError(f"example {task.example_id!r}: metric {name!r} is {value!r:.60}, and no finite number")

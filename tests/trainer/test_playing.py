@@ -2,7 +2,9 @@
 
 import asyncio
 import math
+import threading
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -92,17 +94,51 @@ async def test_an_episode_that_hangs_is_given_up() -> None:
         await play(agent, episodes=1, timeout_s=0.01, tries=1)
 
 
+async def test_plain_functions_run_at_once_as_many_as_allowed_and_their_time_is_their_own() -> None:
+    """As many as the machine has processors is less; what waits for a thread must not count as time of the episode."""
+    together = threading.Barrier(64)
+
+    def agent(task: EvaluationTask, context: EvaluationContext) -> Metrics:
+        together.wait(timeout=10)
+        return {"reward": 1.0}
+
+    assert await play(agent, episodes=64, concurrency=64, timeout_s=5, tries=1) == {"reward": [1.0] * 64}
+
+
+async def test_a_plain_function_that_hangs_does_not_keep_the_process_from_ending() -> None:
+    hung = threading.Event()
+
+    def agent(task: EvaluationTask, context: EvaluationContext) -> Metrics:
+        hung.wait(30)
+        return {"reward": 1.0}
+
+    with pytest.raises(UnavailableError, match="TimeoutError"):
+        await play(agent, episodes=1, timeout_s=0.01, tries=1)
+    ended = asyncio.get_running_loop().shutdown_default_executor()  # as `asyncio.run` ends
+    await asyncio.wait_for(ended, timeout=5)
+    (left,) = [thread for thread in threading.enumerate() if thread.name == "evaluation"]
+    assert left.daemon
+    hung.set()
+    left.join()
+
+
 @pytest.mark.parametrize(
     ("answers", "message"),
     [
         ([{"reward": 1.0}, {"win": 1.0}], "has metrics"),
         ([{}, {}], "one at least"),
         ([{"reward": math.nan}, {"reward": 1.0}], "metric 'reward' is nan"),
+        ([{"reward": 1.0}, None], "example '1': the agent returned None; it must return numbers by name"),
+        ([{"reward": 1.0}, {1: 1.0}], "returned {1: 1.0}"),
+        ([{"reward": "1.0"}, {"reward": 1.0}], "metric 'reward' is '1.0'"),
+        ([{"reward": None}, {"reward": 1.0}], "metric 'reward' is None"),
+        ([{"reward": 10**400}, {"reward": 1.0}], "metric 'reward' is 1000"),
     ],
 )
-async def test_metrics_that_do_not_fit_together_are_refused(answers: Sequence[Metrics], message: str) -> None:
+async def test_metrics_that_do_not_fit_together_are_refused(answers: Sequence[Any], message: str) -> None:
     async def agent(task: EvaluationTask, context: EvaluationContext) -> Metrics:
-        return answers[task.index]
+        found: Metrics = answers[task.index]
+        return found
 
     with pytest.raises(InvalidRecordError, match=message) as caught:
         await play(agent, episodes=2)

@@ -154,6 +154,21 @@ async def test_an_agent_that_fails_costs_its_measurement_and_not_the_training(ca
     assert "a broken tool" in caplog.text
 
 
+async def test_an_agent_that_returns_nothing_costs_its_measurement_and_not_the_training(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    world = World()
+
+    async def agent(task: EvaluationTask, context: EvaluationContext) -> Any:
+        return None if task.index == 3 else {"win": 1.0}
+
+    world.add_batches(4)
+    await trainer(world, validation(agent)).run(until_idle=True)
+    assert len(world.steps()) == 4
+    assert measured(world) == []
+    assert "example '3': the agent returned None" in caplog.text
+
+
 async def test_a_validation_set_that_has_changed_is_measured_anew() -> None:
     world = World()
     world.add_batches(2)

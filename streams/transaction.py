@@ -3,14 +3,15 @@
 A transaction costs broker and worker the same however little is in it, so a partition that has something to write
 while one is under way waits for the next, with all others that do; and each waits a moment for those that are about to.
 Outputs, changelog rows and offsets of a partition are in one transaction, whole. A session is one life of the producer:
-whatever goes wrong ends it, for all that use it, and each of them begins anew with the next.
+whatever goes wrong ends it, for all that use it, and each of them begins anew with the next. There a partition's first
+transaction is its own, so that what can never be written is known by the partition that it comes from.
 """
 
 import asyncio
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
-from itertools import accumulate
+from itertools import accumulate, takewhile
 
 from aiokafka import TopicPartition
 from aiokafka.errors import InvalidProducerEpoch, ProducerFenced
@@ -50,8 +51,11 @@ class Part:
 class Session:
     """One life of a stage's producer, from its start to its first failure."""
 
-    def __init__(self, settings: StreamSettings, group: str, transactional_id: str) -> None:
+    def __init__(
+        self, settings: StreamSettings, group: str, transactional_id: str, *, after_failure: bool = False
+    ) -> None:
         self.id = transactional_id
+        self._after_failure = after_failure
         self._ends: dict[Partition, int] = {}
         self._ended: Exception | None = None
         """What its other users are told once something has gone wrong; nothing more is written then."""
@@ -162,6 +166,9 @@ class Session:
         waiting = [part for part in self._waiting if not part.done.done()]
         sizes = accumulate(part.size for part in waiting)
         count = max(1, sum(size <= MOST_BYTES for size in sizes))
+        if self._after_failure:
+            proven = takewhile(lambda part: part.partition in self._ends, waiting)
+            count = min(count, max(1, sum(1 for _ in proven)))
         self._waiting = waiting[count:]
         return waiting[:count]
 
@@ -190,8 +197,9 @@ class Sessions:
         """Return the session, a new one where the last has ended."""
         async with self._lock:
             if self._session is None or self._session.ended:
+                failed = self._session is not None
                 await self._stop()
-                session = Session(self._settings, self._group, self._id)
+                session = Session(self._settings, self._group, self._id, after_failure=failed)
                 try:
                     await session.start()
                 except BaseException:

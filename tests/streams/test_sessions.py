@@ -191,6 +191,38 @@ async def test_after_a_failure_there_is_one_new_session_for_all(broker: Broker) 
     assert broker.offsets == [{0: 5}]
 
 
+async def test_who_cannot_be_written_fails_alone_the_next_time(broker: Broker, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Else those that shared its transaction are stopped for it, and named in its place."""
+    usual = transaction.write
+
+    async def write(producer: Any, rows: list[Row]) -> None:
+        if any(row.value == b"1" for row in rows):
+            raise ValueError("too large")
+        await usual(producer, rows)
+
+    monkeypatch.setattr(transaction, "write", write)
+    sessions = Sessions(SETTINGS, "t.counter", ID)
+    first = await sessions.get()
+    found = await asyncio.gather(commit(first, 0, 5), commit(first, 1, 6), return_exceptions=True)
+    assert [type(each) for each in found] == [ValueError, ValueError]
+    for _ in range(2):
+        session = await sessions.get()
+        tasks = [commit(session, 0, 5), commit(session, 1, 6), commit(session, 2, 7)]
+        found = await asyncio.gather(*tasks, return_exceptions=True)
+        assert [type(each) for each in found] == [type(None), ValueError, UnavailableError]
+    assert broker.offsets == [{0: 5}] * 2
+
+
+async def test_after_a_failure_those_that_have_had_their_own_go_together_again(broker: Broker) -> None:
+    sessions = Sessions(SETTINGS, "t.counter", ID)
+    broker.failures.append(OSError("gone"))
+    await asyncio.gather(commit(await sessions.get(), 0, 5), return_exceptions=True)
+    session = await sessions.get()
+    await asyncio.gather(*(commit(session, number, 5) for number in range(3)))
+    await asyncio.gather(*(commit(session, number, 6) for number in range(4)))
+    assert broker.offsets == [{0: 5}, {1: 5}, {2: 5}, {0: 6, 1: 6, 2: 6}, {3: 6}]
+
+
 async def test_what_was_cancelled_inside_a_client_fails_the_parts(broker: Broker) -> None:
     session = await Sessions(SETTINGS, "t.counter", ID).get()
     broker.failures.append(asyncio.CancelledError())

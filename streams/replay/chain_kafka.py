@@ -175,7 +175,7 @@ class Connected:
         bounded = plan.input is TRAJECTORIES and self.follow is None
         ends = {one.partition: one.to_offset for one in ranges} if bounded else {}
         sources = [KafkaSource(consumer, at, span, stop=self.follow) for span, at in places.items()]
-        scores = RecordedScores(sources, ends)
+        scores = RecordedScores(sources, ends, revisions=plan.scores == "recorded")
         asking = plan.scores == "computed" and any(reward.type in ASKS_A_MODEL for reward in config.rewards)
         if asking or self.read_configurations:
             self.scorings |= await read_scoring_configs(self.settings)

@@ -56,19 +56,26 @@ ScoreKey = tuple[str, int]
 class RecordedScores:
     """Live's scores, by trajectory and revision."""
 
-    def __init__(self, sources: Sequence[Source], ends: Mapping[int, int] | None = None) -> None:
-        """Read ranges of `scores`, one for each partition in order.
+    def __init__(
+        self, sources: Sequence[Source], ends: Mapping[int, int] | None = None, *, revisions: bool = True
+    ) -> None:
+        """Read ranges of `scores`, one for each partition in order; without `revisions` the first of each alone.
 
         `ends` are offsets of live's trajectories by partition from which on none is wanted: live scores a partition in
         its order, so what it scored of those says that no score is still to come.
         """
-        self._sources, self._ends = sources, ends or {}
+        self._sources, self._ends, self._revisions = sources, ends or {}, revisions
         self._ended: set[int] = set()
         """Partitions that have been read as far as they hold what is wanted."""
         self._reading = [asyncio.Lock() for _ in sources]
         self._ahead: list[dict[ScoreKey, Score]] = [{} for _ in sources]
         self._parts: list[Joiner[None]] = [Joiner() for _ in sources]
         self._found: OrderedDict[ScoreKey, Score] = OrderedDict()
+
+    @property
+    def ahead(self) -> int:
+        """How many scores were read and have not been asked for."""
+        return sum(map(len, self._ahead))
 
     async def find(self, hint: str, trajectory_id: str, revision: int) -> Score | None:
         """Return a score; None where there is none to the end of the range."""
@@ -94,7 +101,8 @@ class RecordedScores:
         for raw in records:
             score = _decoded(_whole(self._parts[number], raw.value), frozenset({Score.__name__}))
             if isinstance(score, Score):
-                self._ahead[number].setdefault((score.trajectory_id, score.revision), score)
+                if self._revisions or score.revision == 0:
+                    self._ahead[number].setdefault((score.trajectory_id, score.revision), score)
                 ended = ended or (end is not None and score.revision == 0 and score.location.offset >= end)
         if ended:
             self._ended.add(number)

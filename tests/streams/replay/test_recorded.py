@@ -234,3 +234,14 @@ async def test_of_a_score_that_stands_twice_the_first_holds() -> None:
     found = await known.find("hint", "t1", 0)
     assert found is not None
     assert found.value == 0.1
+
+
+async def test_what_nobody_will_ask_for_is_not_kept() -> None:
+    """A replay that computes asks what live's judge said, once; a shadow would keep every revision for ever."""
+    found = [make_score("t1", 0.1), *(make_score("t1", 0.3, revision=n) for n in range(1, 5)), make_score("t2", 0.2)]
+    reading = ListSource(0, [Raw(i, b"k", encode(each)) for i, each in enumerate(found)], 1)
+    known = RecordedScores([reading], revisions=False)
+    for name in ("t1", "t2"):
+        assert await known.find("hint", name, 0) is not None
+    assert reading.position == len(found)
+    assert known.ahead == 0

@@ -32,6 +32,8 @@ OWN_ROWS = b"\x1f"
 MAX_ERROR_CHARACTERS = 2_000
 MAX_KEPT_BYTES = 200_000_000
 """Of a record in chunks; a dead letter is one too, and not much larger ones can be split."""
+MAX_LETTER_KEY_BYTES = 10_000
+"""Of the key that a dead letter is written under, beside a whole chunk; the letter itself keeps all of the key."""
 YIELD_EVERY = 200
 """Records after which other partitions get their turn: their transactions have deadlines."""
 CACHED = 50
@@ -130,7 +132,8 @@ class StagePartition:
         stage, version = self._stage.name, self._app_version
         letter = dead_letter(raw, self._partition, error, stage=stage, app_version=version, whole=whole)
         result.dead_letters += 1
-        result.outputs.extend(Encoded(DEAD_LETTERS.name, raw.key, frame) for frame in chunks.split(encode(letter)))
+        key = raw.key and raw.key[:MAX_LETTER_KEY_BYTES]
+        result.outputs.extend(Encoded(DEAD_LETTERS.name, key, frame) for frame in chunks.split(encode(letter)))
 
 
 def read_record(raw: RawRecord, partition: Partition) -> Incoming:

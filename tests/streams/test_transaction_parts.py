@@ -13,7 +13,7 @@ from rollbus.schemas import chunks
 from rollbus.schemas.codec import decode, encode
 from rollbus.schemas.drops import DeadLetter, Drop
 from rollbus.schemas.errors import DataLossError, InvalidRecordError
-from rollbus.schemas.topics import DEAD_LETTERS, DROPS, EPISODE_EVENTS
+from rollbus.schemas.topics import DEAD_LETTERS, DROPS, EPISODE_EVENTS, MAX_MESSAGE_BYTES
 from rollbus.streams.batch import Batch, Partition
 from rollbus.streams.changelog_kafka import start_position
 from rollbus.streams.claims import Committed
@@ -96,6 +96,14 @@ async def test_unreadable_bytes_become_a_dead_letter_and_the_batch_goes_on(
     assert (letter.value, letter.key, letter.error_class) == (value, key, error)
     assert result.dead_letters == 1
     assert result.outgoing == 1
+
+
+async def test_a_dead_letter_of_a_record_with_a_huge_key_fits_into_its_topic() -> None:
+    key = bytes(1_200_000)
+    result = await process([Raw(10, b"not ours at all", key)])
+    assert all(len(output.key or b"") + len(output.value) < MAX_MESSAGE_BYTES for output in result.outputs)
+    parts = [chunks.parse(output.value) for output in result.outputs]
+    assert decode(chunks.join({part.index: part.part for part in parts}, parts[0].digest)).key == key
 
 
 async def test_a_record_that_the_stage_refuses_is_a_dead_letter_too() -> None:

@@ -5,13 +5,14 @@ registry and gives one in which whatever would ask a model is answered from live
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from typing import Any
 
 from rollbus.schemas.config import RewardConfig, RunConfig, ScoringConfig
 from rollbus.schemas.control import ConfigApplied
 from rollbus.schemas.drops import Drop, DropReason
-from rollbus.schemas.errors import ConfigurationError
+from rollbus.schemas.errors import ConfigurationError, RecordError
 from rollbus.schemas.groups import Group
 from rollbus.schemas.ids import canonical_json
 from rollbus.schemas.topics import TRAJECTORIES
@@ -25,6 +26,7 @@ from rollbus.streams.rewards.registry import Registry, group_reward_version
 from rollbus.streams.scoring import ScoringStage, ScoringState
 from rollbus.streams.scoring_answers import Answer
 from rollbus.streams.stage import Incoming, Outgoing
+from rollbus.streams.stage_state import parse
 
 ASKS_A_MODEL = frozenset({"judge", "judge_relative"})
 """Types of reward functions that ask another model."""
@@ -101,8 +103,9 @@ class RecordedScoring:
             elif isinstance(record, RewardRevised):
                 known = record.trajectory_id in asked or state.scores.get(record.trajectory_id) is not None
                 record = record if known else None  # else it leaves a drop, whatever live made of it
-            if isinstance(record, ConfigApplied) and record.stage == self.name:
-                config, config_hash = ScoringConfig.model_validate_json(record.content), record.config_hash
+            if isinstance(record, ConfigApplied) and record.stage == self.name and record.run_id is None:
+                with suppress(RecordError):  # the step meets it again and names it
+                    config, config_hash = parse(ScoringConfig, record), record.config_hash
             found.append(await self._recorded(config, config_hash, record))
         return found
 

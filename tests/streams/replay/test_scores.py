@@ -196,6 +196,21 @@ async def test_a_score_counts_under_its_own_configuration_wherever_the_change_st
     assert found == [(2.0, TWICE.config_hash()), (1.0, ONCE.config_hash())]
 
 
+async def test_a_configuration_that_live_refused_ends_no_replay() -> None:
+    """It is a dead letter, in live and in the replay; whatever stands behind it was scored under the one before."""
+    refused = replace(make_config("scoring", TWICE), content='{"rewards": 5}')
+
+    async def find(hint: str, trajectory_id: str, revision: int) -> Score | None:
+        return make_score(trajectory_id, components={"reward": 1.0}, config_hash=ONCE.config_hash())
+
+    stage, place = (
+        RecordedScoring(ScoringStage(ONCE, keep_ms=0), find, {}),
+        Location(topic="trajectories", partition=0, offset=0),
+    )
+    incoming = [Incoming(record, "", place, encode(record)) for record in (refused, make_trajectory("late"))]
+    assert (await stage.answer(stage.new_state(), incoming))[1] == {"reward": Answer(1.0)}
+
+
 async def test_a_revision_of_a_trajectory_that_the_replay_does_not_know_is_not_looked_for() -> None:
     """It leaves a drop, whatever live has made of it; a score that is not there is looked for to the end."""
     known, unknown = make_trajectory("known"), make_trajectory("unknown")

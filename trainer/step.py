@@ -26,6 +26,7 @@ from rollbus.trainer.step_context import StepContext, StepFailureError, backend_
 from rollbus.trainer.step_opening import (
     Ahead,
     OpenedStep,
+    Sent,
     look_ahead,
     opened_ahead,
     request_for,
@@ -38,14 +39,14 @@ logger = logging.getLogger(__name__)
 
 async def train_step(context: StepContext, opened: OpenedStep) -> OpenedStep | None:
     """Train and close; returns the next step where it was opened in the same transaction."""
-    batch, result = opened.following.batch, opened.result
+    batch, result, sent = opened.following.batch, opened.result, Sent()
     submitted_s = time.perf_counter()
     async with backend_failures(opened.door):
         if result is None and opened.door.admitted:
-            await context.backend.submit(request_for(context, batch, opened.base, opened.door))
+            await context.backend.submit(request_for(context, batch, opened.base, opened.door, serve=opened.serves))
             submitted_s = time.perf_counter()
             waiting = context.backend.wait(batch.batch_hash, context.settings.poll_interval_s)
-            async with sending_ahead(context, opened):
+            async with sending_ahead(context, opened) as sent:
                 result = await context.wait(waiting)
     if result is not None and result.base_version != opened.base:
         raise DataLossError(
@@ -56,7 +57,7 @@ async def train_step(context: StepContext, opened: OpenedStep) -> OpenedStep | N
     if result is None or result.state == "skipped":
         await _close_skipped(context, opened, result)
         return None
-    following = await _close_completed(context, opened, result, submitted_s - opened.began_s)
+    following = await _close_completed(context, opened, result, sent, submitted_s - opened.began_s)
     logger.info(
         "step %d run=%s base=%d version=%d batch=%s",
         *(opened.step, batch.run_id, opened.base, result.version, batch.batch_hash),
@@ -115,12 +116,12 @@ async def _close_skipped(context: StepContext, opened: OpenedStep, result: Train
 
 
 async def _close_completed(
-    context: StepContext, opened: OpenedStep, result: TrainResult, seconds_outside: float
+    context: StepContext, opened: OpenedStep, result: TrainResult, sent: Sent, seconds_outside: float
 ) -> OpenedStep | None:
     """Serve the new version, so that it is announced only once it answers, then write everything at once."""
     ended_s = time.perf_counter()
     ahead, publications = await asyncio.gather(
-        _served(context, opened, result), _outcome(context, opened, result, seconds_outside)
+        _served(context, opened, result, sent), _outcome(context, opened, result, seconds_outside)
     )
     pause = next(
         context.alarm(each.record.step, each.record.metrics)
@@ -152,18 +153,18 @@ async def _outcome(
     )
 
 
-async def _served(context: StepContext, opened: OpenedStep, result: TrainResult) -> Ahead | None:
-    """Let the backend serve the version, and meanwhile see whether the next step can be opened with this one's end.
+async def _served(context: StepContext, opened: OpenedStep, result: TrainResult, sent: Sent) -> Ahead | None:
+    """Let the backend serve the version, unless the update did, and see whether the next step can be opened with this.
 
     Not after a crash: what was trained before it may not be what stands in the log since.
     """
     fresh = opened.result is None and result.version not in context.ledger.lineage.parents
     lags = {result.version: 0, **{version: lag + 1 for version, lag in opened.lags.items()}}
-    looking = asyncio.create_task(look_ahead(context, lags)) if fresh else None
+    looking = asyncio.create_task(look_ahead(context, lags, sent)) if fresh else None
     ahead = None
     try:
         async with backend_failures(opened.door):
-            if context.settings.serve_at_once:
+            if context.settings.serve_at_once and not opened.serves:
                 await context.backend.promote(result.version)
     finally:
         if looking is not None:

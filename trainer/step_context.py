@@ -60,6 +60,11 @@ class StepContext:
     capabilities: Capabilities | None = None
     """Of the backend; None until it was asked."""
 
+    @property
+    def serves_on_request(self) -> bool:
+        """Whether an update serves its own version: where that is wanted at once, and the backend can be asked to."""
+        return self.settings.serve_at_once and self.capabilities is not None and self.capabilities.serves_on_request
+
     async def publish(self, publications: tuple[Publication, ...], *, next_offset: int | None = None) -> None:
         """Write to the log, then take the same records into the ledger."""
         await self.log.publish(publications, next_offset=next_offset)

@@ -12,17 +12,21 @@ from collections.abc import AsyncIterator, Collection, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
+from rollbus.schemas.drops import DropReason
 from rollbus.schemas.groups import TrainingBatch
 from rollbus.schemas.steps import StepStarted
 from rollbus.schemas.topics import TRAINING_STEPS
 from rollbus.trainer.accounting import members_of
 from rollbus.trainer.backends.protocol import TrainRequest, TrainResult
 from rollbus.trainer.door import DoorResult, DoorRules, check_batch
+from rollbus.trainer.inspection import Inspected
 from rollbus.trainer.ledger import RunStep
 from rollbus.trainer.log import NextBatch, Publication
 from rollbus.trainer.step_context import StepContext, backend_failures, heads_differ
 
 logger = logging.getLogger(__name__)
+
+NOBODY = DoorResult((), ())
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,6 +44,22 @@ class OpenedStep:
     """On the performance counter: since when the trainer keeps the backend waiting."""
     result: TrainResult | None = None
     """What an earlier attempt did, if there was one."""
+    serves: bool = False
+    """Whether the update serves its version too. Not where an earlier attempt may run, which was asked otherwise."""
+
+
+@dataclass(slots=True)
+class Sent:
+    """What went ahead of a step, if anything did: what its members met at the door, and who was excluded then."""
+
+    batch_hash: str | None = None
+    door: DoorResult = NOBODY
+    excluded: Collection[str] = ()
+
+    def stands(self, batch: TrainingBatch, excluded: Collection[str]) -> bool:
+        """Whether the door would say the same now, with one more version on the lineage."""
+        strangers = any(each.reason == DropReason.OFF_LINEAGE for each in self.door.dropped)
+        return batch.batch_hash == self.batch_hash and not strangers and excluded == self.excluded
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,18 +92,20 @@ async def open_step(
             await starting
     else:
         door = await _through_door(context, following.batch, lags)
-    return OpenedStep(following, decision.step, base, lags, door, started_ms, began_s, result)
+    serves = context.serves_on_request and not decision.ask_journal
+    return OpenedStep(following, decision.step, base, lags, door, started_ms, began_s, result, serves)
 
 
 @asynccontextmanager
-async def sending_ahead(context: StepContext, opened: OpenedStep) -> AsyncIterator[None]:
+async def sending_ahead(context: StepContext, opened: OpenedStep) -> AsyncIterator[Sent]:
     """While the backend trains a step, read the next batch and prepare it there; given up where that takes longer."""
+    sent = Sent()
     if context.capabilities is None or not context.capabilities.prepares:
-        yield
+        yield sent
         return
-    sending = asyncio.create_task(_send_ahead(context, opened))
+    sending = asyncio.create_task(_send_ahead(context, opened, sent))
     try:
-        yield
+        yield sent
     finally:
         sending.cancel()
         await asyncio.wait([sending])
@@ -91,7 +113,9 @@ async def sending_ahead(context: StepContext, opened: OpenedStep) -> AsyncIterat
         sending.result()
 
 
-def request_for(context: StepContext, batch: TrainingBatch, base: int, door: DoorResult) -> TrainRequest:
+def request_for(
+    context: StepContext, batch: TrainingBatch, base: int, door: DoorResult, *, serve: bool
+) -> TrainRequest:
     """Return what the backend is to train."""
     return TrainRequest(
         batch_hash=batch.batch_hash,
@@ -100,10 +124,11 @@ def request_for(context: StepContext, batch: TrainingBatch, base: int, door: Doo
         base_version=base,
         trajectories=door.admitted,
         config=context.settings.train,
+        serve=serve,
     )
 
 
-async def look_ahead(context: StepContext, lags: Mapping[int, int]) -> Ahead | None:
+async def look_ahead(context: StepContext, lags: Mapping[int, int], sent: Sent) -> Ahead | None:
     """Return the next batch if its step can be opened with the end of this one; `lags` are those from its base.
 
     It can where batch and payload have been read, no pause holds, and nothing is to be done in between.
@@ -114,7 +139,10 @@ async def look_ahead(context: StepContext, lags: Mapping[int, int]) -> Ahead | N
     paused, excluded = await asyncio.gather(context.log.paused(), context.log.excluded_episodes())
     if paused is not None or not context.free(context.ledger):
         return None
-    return Ahead(following, lags, await _through_door(context, following.batch, lags, excluded=excluded))
+    payloads = await _payloads(context, following.batch)
+    if sent.stands(following.batch, excluded):
+        return Ahead(following, lags, sent.door)
+    return Ahead(following, lags, _check(context, following.batch, payloads, lags, excluded))
 
 
 async def opened_ahead(
@@ -123,7 +151,8 @@ async def opened_ahead(
     """Return the step whose StepStarted was just written with the end of the one before."""
     await context.log.next_batch(0.0)  # hands out the one that was ready
     base = decision.base_version
-    return OpenedStep(ahead.following, decision.step, base, ahead.lags, ahead.door, started_ms, began_s)
+    serves = context.serves_on_request
+    return OpenedStep(ahead.following, decision.step, base, ahead.lags, ahead.door, started_ms, began_s, serves=serves)
 
 
 def started(batch: TrainingBatch, decision: RunStep, started_ms: int) -> Publication:
@@ -141,7 +170,7 @@ def started(batch: TrainingBatch, decision: RunStep, started_ms: int) -> Publica
     return Publication(TRAINING_STEPS, batch.run_id, record)
 
 
-async def _send_ahead(context: StepContext, opened: OpenedStep) -> None:
+async def _send_ahead(context: StepContext, opened: OpenedStep, sent: Sent) -> None:
     """By the lags from the version that is being made: its own number nobody has sampled from yet."""
     try:
         following = await context.log.until_ready()
@@ -149,9 +178,12 @@ async def _send_ahead(context: StepContext, opened: OpenedStep) -> None:
             return
         lags = {version: lag + 1 for version, lag in opened.lags.items()}
         excluded = context.log.excluded_before
-        door = await _through_door(context, following.batch, lags, excluded=excluded, keep=True)
+        payloads = await _payloads(context, following.batch, keep=True)
+        door = _check(context, following.batch, payloads, lags, excluded)
+        sent.batch_hash, sent.door, sent.excluded = following.batch.batch_hash, door, excluded
         if door.admitted:
-            await context.backend.prepare(request_for(context, following.batch, opened.base, door))
+            serve = context.serves_on_request
+            await context.backend.prepare(request_for(context, following.batch, opened.base, door, serve=serve))
     except Exception as error:  # the step itself meets the same failure, and writes it down
         logger.info("the batch after step %d is not sent ahead: %s", opened.step, error)
 
@@ -167,7 +199,7 @@ async def _recorded_result(
     context: StepContext, batch: TrainingBatch, decision: RunStep, head: int | None
 ) -> TrainResult | None:
     """What an earlier attempt did, if there was one; without it, make sure that the backend stands at our base."""
-    async with backend_failures(DoorResult((), ())):
+    async with backend_failures(NOBODY):
         result = await context.backend.journal(batch.batch_hash) if decision.ask_journal else None
         if result is not None:
             return result
@@ -180,15 +212,13 @@ async def _recorded_result(
     raise heads_differ(context.ledger, head)
 
 
-async def _through_door(
-    context: StepContext,
-    batch: TrainingBatch,
-    lags: Mapping[int, int],
-    *,
-    excluded: Collection[str] | None = None,
-    keep: bool = False,
-) -> DoorResult:
-    """With `keep`, the payload stays for the next time."""
+async def _through_door(context: StepContext, batch: TrainingBatch, lags: Mapping[int, int]) -> DoorResult:
+    payloads = await _payloads(context, batch)
+    return _check(context, batch, payloads, lags, await context.log.excluded_episodes())
+
+
+async def _payloads(context: StepContext, batch: TrainingBatch, *, keep: bool = False) -> Mapping[str, Inspected]:
+    """By trajectory id, of the members whose payload is there; with `keep` it stays for the next time."""
     members = {member.trajectory_id: member for _, member in members_of(batch)}
     found = await context.log.payload([member.location for member in members.values()], keep=keep)
     payloads = {}
@@ -196,12 +226,20 @@ async def _through_door(
         inspected = found.get(member.location)
         if inspected is not None and inspected.payload.trajectory_id == trajectory_id:
             payloads[trajectory_id] = inspected
+    return payloads
+
+
+def _check(
+    context: StepContext,
+    batch: TrainingBatch,
+    payloads: Mapping[str, Inspected],
+    lags: Mapping[int, int],
+    excluded: Collection[str],
+) -> DoorResult:
     told = context.capabilities
     rules = DoorRules(
         context.settings.max_off_policy_steps,
         max_sequence_tokens=told.max_sequence_tokens if told else None,
         conversations=told is not None and told.wants_conversations,
     )
-    if excluded is None:
-        excluded = await context.log.excluded_episodes()
     return check_batch(batch, payloads, lags=lags, excluded=excluded, rules=rules)

@@ -191,6 +191,20 @@ class BackendContract:
         assert (versions.serving, versions.head) == (result, result)
         assert all(each.loaded for each in versions.known if each.version == result)
 
+    async def test_an_update_that_is_to_serve_its_version_serves_it_before_it_ends(self, backend: Backend) -> None:
+        assert (await backend.capabilities()).serves_on_request
+        base = await backend.current_version()
+        await backend.promote(base)
+        beside = await submit_and_wait(backend, make_request(base))
+        assert (await backend.versions()).serving == base
+        result = await submit_and_wait(backend, replace(make_request(beside), serve=True))
+        versions = await backend.versions()
+        assert (versions.serving, versions.head) == (result, result)
+        skipped = replace(make_request(result, rewards=(1.0, 1.0)), serve=True)
+        await backend.promote(beside)
+        assert await submit_and_wait(backend, skipped) == result
+        assert (await backend.versions()).serving == beside
+
     async def test_after_a_rollback_the_next_version_grows_from_there_with_a_new_number(self, backend: Backend) -> None:
         base = await backend.current_version()
         abandoned = make_request(base)

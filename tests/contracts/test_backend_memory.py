@@ -1,6 +1,7 @@
 """The shipped memory backend keeps to the backend contract, with and without a journal on disk."""
 
 from collections.abc import AsyncIterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -51,3 +52,21 @@ class TestMemoryBackend(BackendContract):
         status = await backend.status(request.batch_hash)
         assert (status.state, status.retriable) == ("failed", True)
         assert await submit_and_wait(backend, request) == 1
+
+
+async def test_a_version_that_cannot_be_served_fails_its_job_and_stays_in_the_journal() -> None:
+    class Unserving(MemoryBackend):
+        async def promote(self, version: int, *, rollback: bool = False) -> None:
+            raise UnavailableError("no memory for another version")
+
+    backend = Unserving()
+    request = replace(make_request(0), serve=True)
+    await backend.submit(request)
+    with pytest.raises(UnavailableError, match="no memory"):
+        await backend.wait(request.batch_hash)
+    assert (await backend.status(request.batch_hash)).state == "failed"
+    recorded = await backend.journal(request.batch_hash)
+    assert recorded is not None
+    assert recorded.version == 1
+    await backend.submit(request)
+    assert await backend.wait(request.batch_hash) == recorded

@@ -42,6 +42,7 @@ REQUESTS = st.builds(
     base_version=st.integers(0, 99),
     trajectories=st.lists(TRAJECTORIES, max_size=4).map(tuple),
     config=st.builds(TrainConfig, learning_rate=st.floats(0, 1, exclude_min=True), seed=st.integers(0, 2**40)),
+    serve=st.booleans(),
 )
 ONE = TrainRequest(
     "hash", "main", "agent", 3, (TrainTrajectory("t", "g", 0.5, 1.0, (TurnTokens(b"\n" * 8, b"1234", b"5678", 2),)),)

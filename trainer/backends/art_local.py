@@ -4,8 +4,8 @@ ART has a thread and a loop of its own (`art_thread`); the methods of `ArtLocal`
 worker takes the batches in the order they came, so two updates never meet; what an update is stands in `art_session`.
 
 The order that makes a batch train exactly once: journal `started` → update → new weights loaded for serving →
-checkpoint renamed, naming its batch and holding its result → journal `done` → answer. What a crash leaves between two
-of these is settled by the journal's `recover` at the next start.
+checkpoint renamed, naming its batch and holding its result → journal `done` → served, if so asked → answer. What a
+crash leaves between two of these is settled by the journal's `recover` at the next start.
 """
 
 from __future__ import annotations
@@ -89,6 +89,7 @@ class ArtLocal:
             deterministic=self.settings.options.device == "cpu" and self.session.own is None,  # CUDA promises nothing
             inference_url=self.service.base_url,
             rolls_back=self.session.own is None,
+            serves_on_request=True,
         )
 
     async def prepare(self, request: TrainRequest) -> None:
@@ -105,6 +106,7 @@ class ArtLocal:
             if known is not None and known.status.state in ("pending", "running"):
                 return request.batch_hash
             if self.session.recorded(request.batch_hash) is not None:
+                self._jobs.pop(request.batch_hash, None)  # of one that failed after its result was recorded
                 return request.batch_hash
             job = _Job(JobStatus(request.batch_hash, "pending"))
             self._jobs[request.batch_hash] = job
@@ -221,6 +223,14 @@ class ArtLocal:
         return JobStatus(request.batch_hash, "completed", progress=1.0)
 
     async def _train(self, request: TrainRequest) -> None:
+        result = await self._result(request)
+        self.session.journal.done(result)
+        if request.serve and result.state == "completed":
+            await self.session.serve(result.version)
+        await asyncio.to_thread(self.session.keeping.retire, request.config.kl_reference_version)
+
+    async def _result(self, request: TrainRequest) -> TrainResult:
+        """Train, unless there is nothing to train, or the checkpoint is there and only the journal lacks it."""
         session, base = self.session, self.session.head()
         if request.base_version != base:
             raise RejectedError(
@@ -228,14 +238,11 @@ class ArtLocal:
                 f"{base}; another trainer may be training this model"
             )
         if (made := session.unrecorded(request)) is not None:
-            session.journal.done(made)
-            return
+            return made
         lineage = frozenset(self.service.store.lineage(base))
         limits = Limits(self.service.config.max_tokens, self.service.config.vocabulary, lineage)
         admitted = admit(request, limits, temperatures=session.own is None)
         if not admitted.trajectories:
-            session.journal.done(skipped(request, admitted))
-            return
+            return skipped(request, admitted)
         session.journal.started(request.batch_hash, base)
-        session.journal.done(await session.update(request, admitted))
-        await asyncio.to_thread(session.keeping.retire, request.config.kl_reference_version)
+        return await session.update(request, admitted)

@@ -87,14 +87,19 @@ class MemoryBackend:
 
     async def capabilities(self) -> Capabilities:
         """Return what a trainer should know."""
-        return Capabilities("memory", self._model, self._max_sequence_tokens, True, None, prepares=True)
+        return Capabilities(
+            "memory", self._model, self._max_sequence_tokens, True, None, prepares=True, serves_on_request=True
+        )
 
     async def prepare(self, request: TrainRequest) -> None:
         """Do nothing: here nothing is sent anywhere."""
 
     async def submit(self, request: TrainRequest) -> str:
         """Queue the batch unless its hash is known; a failed or canceled one is taken up again."""
-        if self._recorded(request.batch_hash) is not None or self._is_open(request.batch_hash):
+        if self._is_open(request.batch_hash):
+            return request.batch_hash
+        if self._recorded(request.batch_hash) is not None:
+            self._jobs.pop(request.batch_hash, None)
             return request.batch_hash
         if request.model != self._model:
             raise RejectedError(f"batch {request.batch_hash} is for model {request.model!r}; this is {self._model!r}")
@@ -109,9 +114,10 @@ class MemoryBackend:
 
     async def status(self, batch_hash: str) -> JobStatus:
         """Return the job's state; RejectedError for an unknown hash."""
-        if self._recorded(batch_hash) is not None:
+        job = self._jobs.get(batch_hash)
+        if self._recorded(batch_hash) is not None and (job is None or job.error is None):
             return JobStatus(batch_hash, "completed", 1.0)
-        if (job := self._jobs.get(batch_hash)) is None:
+        if job is None:
             raise RejectedError(f"batch {batch_hash} was never submitted")
         retriable = isinstance(job.error, ServiceError) and job.error.retriable
         return JobStatus(batch_hash, job.state, 0.0, str(job.error or ""), retriable)
@@ -121,11 +127,11 @@ class MemoryBackend:
         await self.status(batch_hash)
         await self.wait_ended(batch_hash, None)
         job = self._jobs.get(batch_hash)
+        if job is not None and job.error is not None:
+            raise job.error
         if (result := self._recorded(batch_hash)) is not None:
             return result
-        if job is None or job.error is None:
-            raise RejectedError(f"batch {batch_hash} was canceled")
-        raise job.error
+        raise RejectedError(f"batch {batch_hash} was canceled")
 
     async def wait_ended(self, batch_hash: str, timeout_s: float | None) -> None:
         """Return when the job ends, or after the timeout."""
@@ -196,7 +202,9 @@ class MemoryBackend:
             job.state = "running"
             try:
                 await asyncio.sleep(self._step_s)
-                self._update(request)
+                result = self._update(request)
+                if request.serve and result.state == "completed":
+                    await self.promote(result.version)
                 job.state = "completed"
             except ServiceError as error:
                 job.state, job.error = "failed", error
@@ -212,12 +220,13 @@ class MemoryBackend:
                 f"but the model has moved on to {self._weights.head}"
             )
 
-    def _update(self, request: TrainRequest) -> None:
+    def _update(self, request: TrainRequest) -> TrainResult:
         self._check_base(request)
         self._fault("update", request)
         result, digest = _train(request, self._weights)
         self._record({"kind": "trained", "result": result_to_json(result), "digest": digest})
         self._fault("updated", request)
+        return result
 
     def _record(self, entry: dict[str, object]) -> None:
         """Journal first, then memory: what was not written did not happen."""

@@ -117,6 +117,9 @@ class TrainRequest:
     """Weights this batch is to be applied to; refused if the model has moved on."""
     trajectories: tuple[TrainTrajectory, ...]
     config: TrainConfig = field(default_factory=TrainConfig)
+    serve: bool = False
+    """Serve the version that comes of it, as `promote` would, before the job ends. Where that fails the job has failed,
+    although the version is there: `journal` has the result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,6 +188,8 @@ class Capabilities:
     """It renders chats itself, and needs their messages beside the tokens."""
     prepares: bool = False
     """A batch may be sent ahead by `prepare`, so that `submit` has little left to bring."""
+    serves_on_request: bool = False
+    """It heeds `TrainRequest.serve`."""
 
 
 @runtime_checkable

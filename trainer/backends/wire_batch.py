@@ -28,6 +28,7 @@ def request_to_bytes(request: TrainRequest) -> bytes:
         "model": request.model,
         "base_version": request.base_version,
         "config": asdict(request.config),
+        "serve": request.serve,
         "trajectories": [_trajectory_to_json(trajectory) for trajectory in request.trajectories],
     }
     turns = (turn for trajectory in request.trajectories for turn in trajectory.turns)
@@ -47,6 +48,7 @@ def request_from_bytes(body: bytes) -> TrainRequest:
             base_version=int(head["base_version"]),
             config=config_from_json(head.get("config") or {}),
             trajectories=tuple(_trajectory_from_json(item, pieces) for item in head["trajectories"]),
+            serve=_flag(head, "serve"),
         )
         pieces.check_end()
     except KeyError as error:
@@ -138,6 +140,13 @@ def _text(body: Mapping[str, Any], name: str) -> str:
     value = body[name]
     if not isinstance(value, str) or not value:
         raise ValueError(f"{name} must be a non-empty string, not {value!r}")
+    return value
+
+
+def _flag(body: Mapping[str, Any], name: str) -> bool:
+    value = body.get(name, False)
+    if not isinstance(value, bool):
+        raise ValueError(f"{name} must be true or false, not {value!r}")
     return value
 
 

@@ -2,6 +2,7 @@
 
 from pathlib import Path
 from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
 
 import click
 
@@ -18,8 +19,20 @@ def proxy() -> None:
     """An OpenAI-compatible proxy that records what passes."""
 
 
+def _an_address(_: click.Context, __: click.Parameter, upstream: str) -> str:
+    """Return the upstream; raises BadParameter where no request could be sent to it."""
+    try:
+        parts = urlsplit(upstream)
+        whole = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is no number
+        whole = False
+    if not whole:
+        raise click.BadParameter(f"{upstream!r} is not like http://127.0.0.1:8000/v1")
+    return upstream
+
+
 @proxy.command()
-@click.option("--upstream", required=True, help="The model server, up to and with /v1.")
+@click.option("--upstream", required=True, callback=_an_address, help="The model server, up to and with /v1.")
 @click.option("--host", default="127.0.0.1", show_default=True, help="Address to listen on.")
 @click.option("--port", default=8001, show_default=True, type=click.IntRange(0, 65535))
 @click.option("--task", help="Record requests that name no episode as episodes of this task, one each.")

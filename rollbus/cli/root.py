@@ -82,13 +82,18 @@ class Nouns(Verbs):
             formatter.write_dl([(name, entry.help) for name, entry in COMMANDS.items()])
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; an error of ours, or a missing extra, ends it with a message and status 1, no traceback."""
+        """Run the command; an error of ours or of a file, or a missing extra, ends it with a message and status 1."""
         try:
             return super().invoke(ctx)
         except RollbusError as error:
             if ctx.params.get("debug"):
                 raise
             raise click.ClickException(str(error)) from error
+        except OSError as error:
+            if ctx.params.get("debug") or isinstance(error, ConnectionError):  # of a closed pipe click takes care
+                raise
+            where = f"{error.filename}: " if error.filename else ""
+            raise click.ClickException(f"{where}{error.strerror or error}") from error
         except ModuleNotFoundError as error:
             entry = COMMANDS.get(ctx.invoked_subcommand or "")
             if entry is None or (error.name or "").startswith("rollbus"):

@@ -48,3 +48,9 @@ def test_a_wrong_option_is_refused_before_anything_is_served(served: list[Any]) 
     assert "sample_rate" in invoke("--sample-rate", "2", expect=1)
     assert "secrets" in invoke("--withhold", "secrets", expect=2)
     assert served == []
+
+
+@pytest.mark.parametrize("upstream", ["localhost:8000/v1", "127.0.0.1:8000", "ftp://m/v1", "http://", "http://m:x/v1"])
+def test_an_upstream_that_nobody_can_ask_is_refused(served: list[Any], upstream: str) -> None:
+    assert "like http://127.0.0.1:8000/v1" in invoke("--upstream", upstream, expect=2)
+    assert not served

@@ -195,24 +195,36 @@ def _write_weights(directory: Path, weights: Mapping[str, Tensor]) -> None:
 
 
 def read_provenance(directory: Path) -> dict[str, Any]:
+    """Empty where there is none, or what stands there is torn; OSError where it cannot be read now."""
     try:
         loaded: dict[str, Any] = json.loads((directory / PROVENANCE).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (FileNotFoundError, ValueError):
         return {}
     return loaded
 
 
 def is_complete(directory: Path) -> bool:
-    """Whether every file a checkpoint needs is there and as long as its header says; weights are not read."""
+    """Whether every file a checkpoint needs is there and as long as its header says; weights are not read.
+
+    False is what may be removed. So whether this release runs what config.json describes is not asked here, and a file
+    that is there and cannot be read is a ConfigurationError.
+    """
     try:
         adapter = (directory / ADAPTER_CONFIG).exists()
-        with safe_open(directory / (ADAPTER if adapter else WEIGHTS), "pt"):
+        weights = directory / (ADAPTER if adapter else WEIGHTS)
+        weights.open("rb").close()  # safetensors takes any file that it cannot open for one that is not there
+        with safe_open(weights, "pt"):
             pass
         if not adapter:
-            read_config(directory)
-    except (OSError, SafetensorError, ConfigurationError):
+            json.loads((directory / "config.json").read_bytes())
+        return bool(read_provenance(directory))
+    except (FileNotFoundError, SafetensorError, ValueError):
         return False
-    return bool(read_provenance(directory))
+    except OSError as error:
+        raise ConfigurationError(
+            f"{error.filename or directory} cannot be read ({error.strerror}), so nothing was removed; see that its "
+            "disk is there, that this user may read it and open enough files, and start again"
+        ) from error
 
 
 def _publish(partial: Path, final: Path) -> None:

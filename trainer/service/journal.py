@@ -214,15 +214,19 @@ class VersionStore:
         return list(path)
 
     def clean(self) -> list[str]:
-        """Remove what a crash left half written; returns the names removed."""
-        removed = []
-        if self.directory.exists():
-            for path in sorted(self.directory.iterdir()):
-                torn = path.name.startswith(TEMPORARY_PREFIX) or (path.name.isdigit() and not is_complete(path))
-                if path.is_dir() and torn:
-                    shutil.rmtree(path)
-                    removed.append(path.name)
-        return removed
+        """Remove what a crash left half written; returns the names removed.
+
+        ConfigurationError, and nothing is removed, where it cannot be told what is.
+        """
+        folders = sorted(path for path in self.directory.iterdir() if path.is_dir()) if self.directory.exists() else []
+        torn = [path for path in folders if _is_torn(path)]
+        for path in torn:
+            shutil.rmtree(path)
+        return [path.name for path in torn]
+
+
+def _is_torn(folder: Path) -> bool:
+    return folder.name.startswith(TEMPORARY_PREFIX) or (folder.name.isdigit() and not is_complete(folder))
 
 
 STOPPED = Failure("the server stopped before its checkpoint was written; submit the batch again", retriable=True)

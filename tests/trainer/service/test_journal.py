@@ -1,9 +1,10 @@
+import json
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from rollbus.schemas.errors import DataLossError
+from rollbus.schemas.errors import ConfigurationError, DataLossError
 from rollbus.trainer.backends.protocol import TrainResult
 from rollbus.trainer.backends.wire import result_to_json
 from rollbus.trainer.service.checkpoint import load_model, save_checkpoint
@@ -163,6 +164,38 @@ def test_a_checkpoint_that_is_shorter_than_its_header_says_is_removed(base_model
     weights.write_bytes(weights.read_bytes()[:-1])
     assert store.clean() == ["0001"]
     assert store.numbers() == [0]
+
+
+def test_a_checkpoint_that_this_release_would_not_run_is_left_where_it_is(base_model: Path, tmp_path: Path) -> None:
+    """An earlier one made it, and may run again."""
+    store = VersionStore(tmp_path / "checkpoints")
+    checkpoint(store, base_model, 0, {"version": 0, "parent": None})
+    config = store.path(0) / "config.json"
+    config.write_text(json.dumps({**json.loads(config.read_bytes()), "rope_scaling": {"rope_type": "yarn"}}))
+    assert store.clean() == []
+    assert store.numbers() == [0]
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "rollbus.json"])
+def test_a_checkpoint_that_cannot_be_read_is_not_taken_for_a_torn_one(
+    base_model: Path, tmp_path: Path, name: str
+) -> None:
+    """As with another user's rights, too many open files, or a disk that fails."""
+    store = VersionStore(tmp_path / "checkpoints")
+    checkpoint(store, base_model, 0, {"version": 0, "parent": None})
+    (store.path(0) / name).unlink()
+    (store.path(0) / name).symlink_to(name)
+    with pytest.raises(ConfigurationError, match=rf"{name} cannot be read .*nothing was removed"):
+        store.clean()
+    assert store.numbers() == [0]
+
+
+@pytest.mark.parametrize("name", ["model.safetensors", "config.json", "rollbus.json"])
+def test_a_checkpoint_that_lacks_a_file_is_removed(base_model: Path, tmp_path: Path, name: str) -> None:
+    store = VersionStore(tmp_path / "checkpoints")
+    checkpoint(store, base_model, 0, {"version": 0, "parent": None})
+    (store.path(0) / name).unlink()
+    assert store.clean() == ["0000"]
 
 
 def test_lineage_follows_parents_over_a_rollback(base_model: Path, tmp_path: Path) -> None:

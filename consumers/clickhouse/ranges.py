@@ -70,6 +70,8 @@ class OffsetRange:
     next_offset: int
     """What to commit."""
     records: int
+    added: int
+    """Of these, the records that no range before it had: one that replaces another has that one's, too."""
     stored: int
     rows: int
     dead_letters: int
@@ -162,6 +164,7 @@ class PartitionBuffer:
             last_offset=last_offset,
             next_offset=next_offset,
             records=len(taken.offsets),
+            added=len(taken.offsets),
             stored=sum(1 for rows, fills in zip(taken.rows, taken.fills, strict=True) if rows or fills),
             rows=sum(map(len, tables.values())),
             dead_letters=sum(taken.dead_letters),

@@ -233,7 +233,7 @@ class Sink:
 
     def _count(self, ranges: list[OffsetRange]) -> None:
         self.counters.flushes += 1
-        self.counters.records += sum(made.records for made in ranges)
+        self.counters.records += sum(made.added for made in ranges)
         self.counters.rows += sum(made.rows for made in ranges)
         dead_letters = sum(made.dead_letters for made in ranges)
         self.counters.dead_letters += dead_letters

@@ -15,7 +15,7 @@ from rollbus.consumers.clickhouse.settings import SinkSettings
 from rollbus.consumers.clickhouse.sink import Sink
 from rollbus.schemas.codec import encode
 from rollbus.schemas.errors import UnavailableError
-from tests.builders import START_MS, make_started
+from tests.builders import START_MS, make_started, make_tick
 
 PLACE = ("episode-events", 0)
 EVENTS_A_POLL = 2
@@ -25,8 +25,9 @@ EVENTS_A_POLL = 2
 class EndlessLog:
     """A partition that always has more."""
 
-    def __init__(self, polls: int = 10**9) -> None:
+    def __init__(self, polls: int = 10**9, *, only_ticks: bool = False) -> None:
         self.generation = 0
+        self.only_ticks = only_ticks
         self.position = 0
         self.committed = 0
         self.polls_left = polls
@@ -39,11 +40,14 @@ class EndlessLog:
             return Fetched(0, starts, {}, (), {})
         self.polls_left -= 1
         records = tuple(
-            KafkaRecord(*PLACE, self.position + n, START_MS, b"k", encode(make_started(f"e{self.position + n}")))
-            for n in range(EVENTS_A_POLL)
+            KafkaRecord(*PLACE, offset, START_MS, b"k", encode(self._record(offset)))
+            for offset in range(self.position, self.position + EVENTS_A_POLL)
         )
         self.position += EVENTS_A_POLL
         return Fetched(0, starts, {PLACE: 10**9} if starts else {}, records, {PLACE: self.position})
+
+    def _record(self, offset: int) -> Any:
+        return make_tick(offset) if self.only_ticks else make_started(f"e{offset}")
 
     def end_offset(self, partition: Partition) -> int:
         return self.position
@@ -112,3 +116,15 @@ async def test_inserts_that_fail_are_made_again_in_order_and_none_is_left_out() 
     assert sink.counters.retries == 3
     tokens = [insert.token for insert in tables.inserts if insert.table == "events"]
     assert len(set(tokens)) == len(tokens) == 6
+
+
+async def test_a_tick_is_counted_once_however_often_its_range_grows() -> None:
+    log, tables, stop = EndlessLog(polls=6, only_ticks=True), GatedTables(), asyncio.Event()
+    tables.gate.set()
+    sink = Sink(SinkSettings(linger_ms=0), cast(KafkaSource, log), cast(ClickHouse, tables), stop=stop)
+    running = asyncio.create_task(sink.run())
+    await log.all_committed.wait()
+    stop.set()
+    await running
+    assert (sink.counters.records, sink.counters.rows) == (12, 0)
+    assert sink.counters.flushes > 1

@@ -33,6 +33,10 @@ RECORDS_AT_ONCE = 2_000
 """Records of one hand-over, about a transaction's: what a fetch has brought beyond them stays compressed."""
 IDLE_S = 0.02
 """Pause where no partition is open."""
+NEVER_MS = 24 * 24 * 3_600_000
+"""After so long without a fetch aiokafka leaves the group and does not come back. A worker without a partition fetches
+nothing, yet it is the one that takes over; one that works too long on what it has is the watchdog's business.
+"""
 
 
 class BatchThread(driver.AIOKafkaConsumerThread):
@@ -61,6 +65,7 @@ class BatchThread(driver.AIOKafkaConsumerThread):
             session_timeout_ms=session_ms,
             heartbeat_interval_ms=session_ms // 4,
             rebalance_timeout_ms=session_ms * 2,
+            max_poll_interval_ms=NEVER_MS,
             metadata_max_age_ms=30_000,
         )
 

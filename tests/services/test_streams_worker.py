@@ -146,6 +146,28 @@ async def test_two_stages_read_one_topic_each_at_its_own_position(settings: Stre
         check_exactly_once([drop for drop in drops if drop.stage == stage], KEYS, 4)
 
 
+async def test_a_worker_that_had_no_partition_for_a_long_time_takes_over(
+    kafka: str, namespace: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Left to itself, aiokafka leaves a group of which it has fetched nothing for five minutes; here sooner."""
+    plain = transport.AIOKafkaConsumer
+    monkeypatch.setattr(
+        transport, "AIOKafkaConsumer", lambda **options: plain(**{"max_poll_interval_ms": 1_000} | options)
+    )
+    settings = stream_settings(kafka, namespace).model_copy(update={"event_partitions": 1})
+    await ensure_topics(settings, [CountStage()])
+    async with running(settings, [CountStage()]) as one, running(settings, [CountStage()]) as other:
+        hosts = [worker.apps[0] for worker in (one, other)]
+        await send_events(settings, ["k0"], range(3))
+        await until_counted(settings, 3)
+        await asyncio.sleep(3)
+        (owner,) = (host for host in hosts if host.runners)
+        await owner.stop()
+        await send_events(settings, ["k0"], range(3, 6))
+        drops = await until_counted(settings, 6)
+    check_exactly_once(drops, ["k0"], 6)
+
+
 async def test_a_failure_that_repeats_ends_the_worker_and_says_where(settings: StreamSettings) -> None:
     await send_events(settings, ["bad"], range(1))
     with pytest.raises(RunStoppedError, match=r"counter fails on .*episode-events\[\d\] from offset 0.*as written"):

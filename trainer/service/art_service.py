@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import threading
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -26,7 +27,7 @@ from rollbus.trainer.service.endpoint import ServedModel, build_app
 from rollbus.trainer.service.http_server import EndpointServer
 from rollbus.trainer.service.journal import VersionStore
 from rollbus.trainer.service.loading import ModelLoader
-from rollbus.trainer.service.memory_limits import memory_failures, memory_refusals
+from rollbus.trainer.service.memory_limits import loading_failures, memory_failures, memory_refusals
 from rollbus.trainer.service.model import read_config
 from rollbus.trainer.service.retention import BASE_VERSION
 from rollbus.trainer.service.sampler import Sampler
@@ -92,7 +93,9 @@ class TorchService:
             dtype=self.loader.dtype,
         )
         self.learner = Learner(self.config, loader=self.loader)
+        self._loading = threading.Lock()
         newest = self.store.numbers()[-1]
+        self._read_version(newest)
         self.served = ServedModel(settings.name, self.sampler, self.tokenizer, newest, self.load_version)
         self.plan: StepPlan | None = None
         self.temperatures: Tensor | None = None
@@ -128,12 +131,24 @@ class TorchService:
         self.served.serving = version
 
     def load_version(self, version: int) -> bool:
-        """Have `version` answer requests; False if there is no such checkpoint."""
+        """Have `version` answer requests; False if there is no such checkpoint.
+
+        UnavailableError where it does not fit the memory. Any thread may call: however many ask, it is read once.
+        """
         if version in self.sampler.loaded():
             return True
+        with self._loading, loading_failures(f"reading version {version} of {self.settings.name}"):
+            return version in self.sampler.loaded() or self._read_version(version)
+
+    def _read_version(self, version: int) -> bool:
         if version not in self.store.numbers():
             return False
-        self.sampler.load(version, self.loader.load(self.store.path(version)))
+        try:
+            self._load_from(version, self.store.path(version))
+        except ConfigurationError:
+            if version not in self.store.numbers():  # retention removed it meanwhile
+                return False
+            raise
         return True
 
     # What ART's LocalBackend calls.

@@ -24,6 +24,7 @@ from starlette.requests import Request
 from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from rollbus.schemas.errors import RollbusError
 from rollbus.trainer.service.answer_stream import DONE, AnswerStream, event
 from rollbus.trainer.service.choices import Choices
 from rollbus.trainer.service.openai_answers import chat_choice, completion_choice, facts, usage
@@ -301,6 +302,10 @@ def _guarded(handler: Handler, api_key: str | None) -> Handler:
             return await handler(request)
         except RequestError as error:
             return JSONResponse(error.body(), status_code=error.status)
+        except RollbusError as error:
+            logger.warning("%s failed: %s", request.url.path, error)
+            told = RequestError(503 if error.retriable else 500, str(error))
+            return JSONResponse(told.body(), status_code=told.status)
         except Exception as error:
             logger.exception("%s failed", request.url.path)
             failure = RequestError(500, f"{type(error).__name__}: {error}")

@@ -30,6 +30,16 @@ def memory_failures(work: str) -> AbstractContextManager[None]:
     )
 
 
+def loading_failures(work: str) -> AbstractContextManager[None]:
+    """UnavailableError in the place of any error of an allocator, for weights that are to be served beside others."""
+    return _told_as(
+        lambda said: UnavailableError(
+            f"{work} ran out of memory ({said}); what is loaded goes on answering. Use a smaller art_server: "
+            "max_rows or max_tokens, `lora`, `precision: bfloat16`, or fewer keep_versions"
+        )
+    )
+
+
 def memory_refusals(work: str) -> AbstractContextManager[None]:
     """ConfigurationError in the place of any error of an allocator, for what is taken at the start."""
     return _told_as(

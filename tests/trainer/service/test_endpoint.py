@@ -11,6 +11,7 @@ import httpx
 import openai
 import pytest
 
+from rollbus.schemas.errors import ConfigurationError, UnavailableError
 from rollbus.trainer.service import endpoint
 from rollbus.trainer.service.answer_stream import _ChoiceStream
 from rollbus.trainer.service.checkpoint import create_model, load_model
@@ -352,6 +353,20 @@ async def test_what_a_client_asked_for_that_left_before_the_stream_began_is_give
     given_up = [await asyncio.to_thread(sampler.given_up.acquire, True, 10) for _ in range(3)]
     server.stop()
     assert given_up == [True] * 3
+
+
+@pytest.mark.parametrize(("failure", "status"), [(UnavailableError, 503), (ConfigurationError, 500)])
+async def test_a_version_that_cannot_be_read_now_is_told_with_its_remedy(
+    served: ServedModel, failure: type[Exception], status: int
+) -> None:
+    def find_version(version: int) -> bool:
+        raise failure("version 7 ran out of memory; use a smaller model")
+
+    model = ServedModel("agent", served.sampler, served.tokenizer, serving=1, find_version=find_version)
+    async with httpx.AsyncClient(transport=httpx.ASGITransport(build_app(model)), base_url="http://model") as http:
+        answer = await http.post("/v1/chat/completions", json={"model": "agent@7", "messages": MESSAGES})
+    assert answer.status_code == status
+    assert answer.json()["error"]["message"] == "version 7 ran out of memory; use a smaller model"
 
 
 class BytesTokenizer:

@@ -4,11 +4,13 @@ import hashlib
 import json
 import resource
 import shutil
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import pytest
 import torch
@@ -208,6 +210,53 @@ def test_a_service_that_does_not_fit_the_memory_is_not_started_and_says_what_to_
     remedies = r"131072 rows of 128 tokens.*ran out of memory.*max_tokens.*max_rows.*lora.*precision"
     with memory_no_larger_by(2**30), pytest.raises(ConfigurationError, match=remedies):
         TorchService(ServiceSettings("agent", base_model, tmp_path, options=ModelOptions(max_rows=2**17)))
+
+
+@contextmanager
+def with_version_0_on_disk_only(base_model: Path, folder: Path) -> Iterator[TorchService]:
+    with service(base_model, folder) as before:
+        step(before)
+    with service(base_model, folder) as one:
+        assert one.sampler.loaded() == (1,)
+        yield one
+
+
+def test_an_old_version_that_does_not_fit_the_memory_says_what_to_change(base_model: Path, tmp_path: Path) -> None:
+    with with_version_0_on_disk_only(base_model, tmp_path) as one:
+        whole, one.loader = one.loader, cast(Any, Starving(one.loader, "load"))
+        with pytest.raises(UnavailableError, match=r"version 0 of agent.*ran out of memory.*max_rows.*keep_versions"):
+            one.load_version(0)
+        assert one.sampler.loaded() == (1,)
+        one.loader = whole
+        assert one.load_version(0)
+
+
+class CountingLoader:
+    """Counts what it loads, each long enough for others to ask meanwhile, and may have it removed first."""
+
+    def __init__(self, whole: Any, removed_first: Callable[[], None] = lambda: None) -> None:
+        self._whole, self._removed_first, self.loads = whole, removed_first, 0
+
+    def load(self, checkpoint: Path) -> Any:
+        self.loads += 1
+        self._removed_first()
+        time.sleep(0.05)
+        return self._whole.load(checkpoint)
+
+
+def test_a_version_that_many_ask_for_at_once_is_read_once(base_model: Path, tmp_path: Path) -> None:
+    with with_version_0_on_disk_only(base_model, tmp_path) as one, ThreadPoolExecutor(8) as askers:
+        one.loader = counting = cast(Any, CountingLoader(one.loader))
+        assert all(askers.map(one.load_version, [0] * 8))
+        assert counting.loads == 1
+
+
+def test_a_version_that_retention_removes_while_it_is_read_is_one_that_does_not_exist(
+    base_model: Path, tmp_path: Path
+) -> None:
+    with with_version_0_on_disk_only(base_model, tmp_path) as one:
+        one.loader = cast(Any, CountingLoader(one.loader, lambda: one.store.retire(0)))
+        assert not one.load_version(0)
 
 
 def test_weights_that_do_not_fit_the_memory_are_not_called_damaged(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import logging
 from typing import Any, NamedTuple
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
-from aiokafka.errors import KafkaError
+from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError
 
 from rollbus.resample import Resampler
 from rollbus.schemas.chunks import MAX_CHUNKS
@@ -85,7 +85,11 @@ class Requests:
                 reading.cancel()
                 return None
             found = reading.result()
-            await self._consumer.commit({TopicPartition(found.topic, found.partition): found.offset + 1})
+            try:
+                await self._consumer.commit({TopicPartition(found.topic, found.partition): found.offset + 1})
+            except (CommitFailedError, IllegalStateError) as error:
+                logger.info("the request at offset %d is left to another agent: %s", found.offset, error)
+                continue
             try:
                 record = self._read(found.value or b"", found.offset)
             except RecordError as error:

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from types import SimpleNamespace
 from typing import Any
 
+from aiokafka.errors import CommitFailedError
+
 from rollbus.resample_kafka import Requests
 from rollbus.schemas import chunks
 from rollbus.schemas.codec import encode
@@ -22,6 +24,8 @@ class Fetched:
     committed: list[int] = field(default_factory=list)
     offset: int = -1
     over: asyncio.Event = field(default_factory=asyncio.Event)
+    others: frozenset[int] = frozenset()
+    """Offsets of which another member has been given the partition meanwhile."""
 
     async def getone(self) -> Any:
         self.offset += 1
@@ -32,6 +36,8 @@ class Fetched:
         return SimpleNamespace(topic="t", partition=0, offset=self.offset, value=value, timestamp=WRITTEN_MS)
 
     async def commit(self, offsets: dict[Any, int]) -> None:
+        if self.offset in self.others:
+            raise CommitFailedError("the group has rebalanced")
         self.committed += offsets.values()
 
 
@@ -63,3 +69,9 @@ async def test_a_request_in_chunks_is_one_request_and_all_its_offsets_are_commit
 async def test_a_request_whose_first_chunks_somebody_else_took_is_not_made() -> None:
     parts = chunks.split(encode(request(1, text="image" * 400_000)))
     assert await taken(Fetched([*parts[1:], encode(request(2))])) == [request(2)]
+
+
+async def test_a_request_that_another_agent_is_given_meanwhile_is_left_to_it() -> None:
+    consumer = Fetched([encode(request(number)) for number in range(1, 4)], others=frozenset({1}))
+    assert await taken(consumer) == [request(1), request(3)]
+    assert consumer.committed == [1, 3]

@@ -6,6 +6,7 @@ than those in force: `group_size=4,min_group_size=2`.
 
 import hashlib
 import importlib.util
+import sys
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -151,16 +152,15 @@ def _loaded_again(path: str, function: str, source_hash: str) -> RewardFunction:
 def _loaded(path: Path, function: str) -> FromFile:
     """Load a function from a file; its version is the file's hash, so another text is another reward."""
     try:
-        source = path.read_bytes()
-        spec = importlib.util.spec_from_file_location(path.stem, path)
+        own_hash = hashlib.sha256(path.read_bytes()).hexdigest()[:16]
+        spec = importlib.util.spec_from_file_location(f"rollbus_reward_{path.stem}_{own_hash}", path)
         assert spec is not None
         assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
+        module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # dataclasses look for theirs there
         spec.loader.exec_module(module)
         call = getattr(module, function)
     except Exception as error:
         raise ConfigurationError(f"--reward {path}:{function} cannot be loaded: {error!r}") from error
-    own_hash = hashlib.sha256(source).hexdigest()[:16]
     made = call if isinstance(call, RewardFunction) else RewardFunction(call, version=own_hash)
     given = {each.name: getattr(made, each.name) for each in fields(RewardFunction)}
     return FromFile(**given, path=str(path.resolve()), function=function, source_hash=own_hash)

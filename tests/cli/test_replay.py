@@ -1,10 +1,12 @@
 """What `rollbus replay` hands to the replay itself, what it refuses before it reads, and what it says of none."""
 
+import pickle
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from rollbus.cli.replay_options import registry_of
 from rollbus.cli.replay_plan import plan_of, replay_of
 from rollbus.cli.replay_shown import show_manifest, show_replays
 from rollbus.schemas.config import GroupingConfig, RewardConfig, RunConfig
@@ -137,3 +139,13 @@ def test_a_file_whose_section_is_no_mapping_is_refused_and_not_taken_for_the_def
 def test_an_option_that_would_change_nothing_is_refused(options: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigurationError, match=f"{says}, which is not replayed"):
         plan_for(Settings(), **options)
+
+
+def test_a_file_of_rewards_may_hold_what_looks_for_its_module(tmp_path: Path) -> None:
+    path = tmp_path / "points.py"
+    path.write_text(
+        "from __future__ import annotations\nfrom dataclasses import dataclass\n\n\n@dataclass\nclass Point:\n"
+        "    x: float\n\n\ndef good(trajectory, context):\n    return Point(0.5).x\n"
+    )
+    function = registry_of(f"{path}:good")["points.good"]
+    assert pickle.loads(pickle.dumps(function)).call(None, None) == 0.5  # type: ignore[arg-type]

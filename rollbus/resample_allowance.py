@@ -55,9 +55,10 @@ class Allowance:
     def settle(self, taken: int, answer: Any) -> None:
         """Give back what a call left over, as far as its answer says."""
         usage = getattr(answer, "usage", None)
-        for sampled in (getattr(usage, name, None) for name in ("completion_tokens", "output_tokens")):
-            if taken and isinstance(sampled, int):
-                self._give_back(taken - sampled)
+        said = (getattr(usage, name, None) for name in ("completion_tokens", "output_tokens"))
+        sampled = [count for count in said if isinstance(count, int)]
+        if taken and sampled:
+            self._give_back(taken - max(sampled))  # a gateway that fills both may leave one at 0
 
     def failed(self, taken: int, error: BaseException) -> None:
         """Give back what a call took that the server refused; any other failure may come after sampling."""

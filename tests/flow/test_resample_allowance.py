@@ -3,11 +3,13 @@
 import asyncio
 import json
 from contextlib import suppress
+from types import SimpleNamespace
 from typing import Any
 
 import httpx
 import openai
 import pytest
+from openai.types import CompletionUsage
 
 from rollbus.producers import MemorySink, init
 from rollbus.resample import Attempt, Resampler
@@ -68,6 +70,18 @@ def test_what_a_call_leaves_over_is_the_next_ones() -> None:
     server, allowance = Server(wants=10), Allowance(50)
     assert play(limited(client_of(server), allowance), allowance) == 5
     assert server.sampled == 50
+
+
+def test_usage_in_two_vocabularies_is_given_back_once() -> None:
+    """Some gateways answer chat completions with the field of `/responses` as well, and leave it at 0."""
+    for also in (10, 0):
+        allowance = Allowance(50)
+        taken = allowance.take({"max_tokens": 30}, ("max_tokens",))
+        usage = CompletionUsage.model_validate(
+            {"prompt_tokens": 3, "completion_tokens": 10, "total_tokens": 13, "output_tokens": also}
+        )
+        allowance.settle(taken, SimpleNamespace(usage=usage))
+        assert allowance.left == 40
 
 
 def test_a_copy_of_the_client_shares_the_allowance() -> None:

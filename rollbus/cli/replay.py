@@ -8,6 +8,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
+from click.core import ParameterSource
 
 from rollbus.cli.groups import Verbs
 from rollbus.cli.needs import needs_topic
@@ -64,13 +65,35 @@ def replay(ctx: click.Context, /, **chosen: Any) -> None:
     `rollbus replay --from '2h ago' --reward fixed.yaml --as fixed` writes into topics of its own, `replay-fixed.`; live
     topics are only read, agents are never called, and a judge only with --score-anew.
     """
+    given = _given(ctx)
     if ctx.invoked_subcommand is not None:
+        if given:
+            stand = "stands" if len(given) == 1 else "stand"
+            raise click.UsageError(
+                f"{', '.join(given)} {stand} before {ctx.invoked_subcommand}, which would not see it; write it behind"
+            )
         return
-    if chosen["start"] is None:
+    if not given:
         click.echo(ctx.get_help())
         return
+    _refuse_no_start(chosen["start"])
     source: SettingsFile = ctx.obj
     _run(source.load(), **chosen)
+
+
+def _given(ctx: click.Context) -> list[str]:
+    """Return the options that the user wrote."""
+    unsaid = (ParameterSource.DEFAULT, ParameterSource.DEFAULT_MAP)
+    return [
+        option.opts[0]
+        for option in ctx.command.params
+        if option.name and ctx.get_parameter_source(option.name) not in unsaid
+    ]
+
+
+def _refuse_no_start(start: str | None) -> None:
+    if start is None:
+        raise click.UsageError("say where to begin: --from earliest, a time, '2h ago', tick:N or offsets")
 
 
 @replay.command()
@@ -78,8 +101,7 @@ def replay(ctx: click.Context, /, **chosen: Any) -> None:
 @with_settings
 def run(settings: "Settings", **chosen: Any) -> None:
     """Replay a range; the same as `rollbus replay --from …`."""
-    if chosen["start"] is None:
-        raise click.UsageError("say where to begin: --from earliest, a time, '2h ago', tick:N or offsets")
+    _refuse_no_start(chosen["start"])
     _run(settings, **chosen)
 
 

@@ -5,10 +5,12 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
 from rollbus.cli.replay_options import registry_of
 from rollbus.cli.replay_plan import plan_of, replay_of
 from rollbus.cli.replay_shown import show_manifest, show_replays
+from rollbus.cli.root import rollbus
 from rollbus.schemas.config import GroupingConfig, RewardConfig, RunConfig
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.replays import ReplayManifest
@@ -149,3 +151,24 @@ def test_a_file_of_rewards_may_hold_what_looks_for_its_module(tmp_path: Path) ->
     )
     function = registry_of(f"{path}:good")["points.good"]
     assert pickle.loads(pickle.dumps(function)).call(None, None) == 0.5  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        (["--reward", "feedback", "--as", "fixed"], "say where to begin"),
+        (["--dry-run"], "say where to begin"),
+        (["--from", "earliest", "shadow", "--as", "beside"], "--from stands before shadow"),
+        (["--from", "earliest", "--as", "beside", "list"], "--from, --as stand before list"),
+    ],
+)
+def test_options_that_nobody_would_read_are_refused(arguments: list[str], says: str) -> None:
+    result = CliRunner().invoke(rollbus, ["replay", *arguments])
+    assert result.exit_code == 2
+    assert says in result.output
+
+
+def test_without_options_it_shows_what_there_is() -> None:
+    result = CliRunner().invoke(rollbus, ["replay"])
+    assert result.exit_code == 0
+    assert "shadow" in result.output

@@ -9,7 +9,7 @@ import logging
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer
-from aiokafka.errors import KafkaError
+from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError
 
 from rollbus.consumers.clickhouse.chunk_joiner import ChunkJoiner, KafkaRecord
 from rollbus.consumers.loggers.protocol import RunLogger
@@ -74,8 +74,16 @@ async def _feed(consumer: Any, run_logger: RunLogger, stop: asyncio.Event, first
             following = messages[-1].offset + 1
             offsets[partition] = following if joiner.oldest_offset is None else joiner.oldest_offset
         if offsets:
-            await consumer.commit(offsets)
+            await _commit(consumer, offsets)
     return taken
+
+
+async def _commit(consumer: Any, offsets: dict[Any, int]) -> None:
+    """Commit; where the group was shared out anew meanwhile, the records come again to whoever has them now."""
+    try:
+        await consumer.commit(offsets)
+    except (CommitFailedError, IllegalStateError) as error:
+        logger.warning("offsets not committed, what was logged comes again error=%s", error)
 
 
 def _read(joiner: ChunkJoiner, message: Any) -> Any:

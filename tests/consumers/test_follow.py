@@ -1,0 +1,73 @@
+"""A logger that is fed from the log goes on where its group was shared out anew."""
+
+import asyncio
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+from aiokafka import TopicPartition
+from aiokafka.errors import CommitFailedError, IllegalStateError
+
+from rollbus.consumers.loggers.follow_kafka import _feed
+from rollbus.consumers.loggers.memory import MemoryLogger
+from rollbus.schemas.codec import encode
+from rollbus.schemas.steps import StepCompleted
+from tests.builders import START_MS
+
+PLACE = TopicPartition("rollbus.training-steps", 0)
+
+
+def step(number: int) -> bytes:
+    return encode(
+        StepCompleted(
+            run_id="main",
+            step=number,
+            model="agent",
+            batch_hash="b",
+            batch_number=number,
+            base_version=number - 1,
+            policy_version=number,
+            trained=(),
+            started_at_ms=START_MS,
+            completed_at_ms=START_MS,
+        )
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A record as the client gives it."""
+
+    topic: str
+    partition: int
+    offset: int
+    timestamp: int
+    key: bytes
+    value: bytes
+
+
+class SharedOut:
+    """A consumer whose first commit comes after its partition went to another member and back."""
+
+    def __init__(self, error: Exception, stop: asyncio.Event) -> None:
+        self.error, self.stop = error, stop
+        self.commits: list[dict[TopicPartition, int]] = []
+
+    async def getmany(self, timeout_ms: int) -> dict[TopicPartition, list[Any]]:
+        value = step(len(self.commits) + 1)
+        return {PLACE: [Found(PLACE.topic, PLACE.partition, len(self.commits), START_MS, b"main", value)]}
+
+    async def commit(self, offsets: dict[TopicPartition, int]) -> None:
+        self.commits.append(offsets)
+        if len(self.commits) == 1:
+            raise self.error
+        self.stop.set()
+
+
+@pytest.mark.parametrize("error", [CommitFailedError("fenced"), IllegalStateError("not assigned")])
+async def test_a_commit_for_a_partition_that_was_taken_away_ends_nothing(error: Exception) -> None:
+    stop, logger = asyncio.Event(), MemoryLogger()
+    consumer = SharedOut(error, stop)
+    assert await asyncio.wait_for(_feed(consumer, logger, stop, 0.01), 5) == 2
+    assert sorted(logger.steps) == [("main", 1), ("main", 2)]
+    assert consumer.commits == [{PLACE: 1}, {PLACE: 2}]

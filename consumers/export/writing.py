@@ -84,8 +84,9 @@ def write_rows(folder: Path, name: str, rows: Iterable[dict[str, Any]], file_for
     path = folder / f"{name}.{file_format}"
     path.parent.mkdir(parents=True, exist_ok=True)
     count = _parquet(path, rows) if file_format == "parquet" else _jsonl(path, rows)
-    data = path.read_bytes()
-    return WrittenFile(str(path.relative_to(folder)), count, len(data), hashlib.sha256(data).hexdigest())
+    with path.open("rb") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+    return WrittenFile(str(path.relative_to(folder)), count, path.stat().st_size, digest)
 
 
 def _jsonl(path: Path, rows: Iterable[dict[str, Any]]) -> int:

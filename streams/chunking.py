@@ -153,6 +153,10 @@ class ChunkParts:
         if self._lost.pop(chunk.digest.hex(), None) is not None:
             self.table.delete(f"{chunk.digest.hex()}/{DONE}")
 
+    def begun(self) -> frozenset[bytes]:
+        """Return the digests of the records of which parts wait."""
+        return frozenset(raw for raw, _ in self._parts)
+
     def expire(self, before_ms: int) -> Iterable[str]:
         """Forget what began before a time; return the digests of records that never became whole, sorted.
 
@@ -166,7 +170,7 @@ class ChunkParts:
                 self._forget_rows(raw.hex(), entry.count)
                 if raw.hex() not in self._refused:
                     lost.append(raw.hex())
-        begun = {raw.hex() for raw, _ in self._parts}
+        begun = {raw.hex() for raw in self.begun()}
         for ended in (self._done, self._refused):
             for digest in [each for each, at_ms in ended.items() if at_ms <= before_ms and each not in begun]:
                 del ended[digest]

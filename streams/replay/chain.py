@@ -132,6 +132,10 @@ class Chain(Steps):
             place = Location(topic=self.input.full_name(self._source), partition=partition, offset=raw.offset)
             self._hand(self._first, partition, Incoming(found.tick, "", place, found.data))
         await self._ask()
+        if self._left_out:
+            for partition, _ in found.at:  # nothing waits to be asked about: what has begun, the states have
+                waiting = (reader.states[partition].chunks.begun() for reader in self._first)
+                self._left_out.keep(partition, frozenset[bytes]().union(*waiting))
         self._forget(len(found.at) * len(self._readers))
 
     async def made_piece(self, made: Sequence[Made]) -> None:

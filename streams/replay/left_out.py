@@ -32,6 +32,17 @@ class LeftOut:
         """Say whether anybody was forgotten at all."""
         return bool(self._episodes)
 
+    @property
+    def open_parts(self) -> int:
+        """How many records in parts wait for others of theirs."""
+        return sum(map(len, self._parts.values()))
+
+    def keep(self, partition: int, waiting: frozenset[bytes]) -> None:
+        """Let go of all parts but those for which the stages wait too, by the digests of their records."""
+        joiner = self._parts.get(partition, ())
+        for digest in [digest for digest, _ in joiner if digest not in waiting]:
+            self._parts[partition].forget(digest)
+
     def episode(self, partition: int, incoming: Incoming) -> str | None:
         """Return the forgotten episode that a record is of; of one in parts the last tells it."""
         record = incoming.record

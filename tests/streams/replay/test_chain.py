@@ -12,12 +12,15 @@ from hypothesis import strategies as st
 
 from rollbus.schemas.chunks import split
 from rollbus.schemas.codec import decode, encode
-from rollbus.schemas.config import ScoringConfig
+from rollbus.schemas.config import AssemblyConfig, ScoringConfig
 from rollbus.schemas.topics import CLOSED_GROUPS, DROPS, EPISODE_EVENTS, RUN_LOG, SCORES, TRAJECTORIES, Topic
+from rollbus.streams.assembly import AssemblyStage
 from rollbus.streams.group_scoring import GroupScoringStage
 from rollbus.streams.replay.digest import without_location
 from rollbus.streams.replay.recorded_kafka import note_judged
+from rollbus.streams.stage import PureAsEffects
 from rollbus.streams.stages import AnyStage, namespace_stages, run_stages
+from tests.builders import make_started, make_tick
 from tests.streams.replay.memory import (
     ENVIRONMENTS,
     Frames,
@@ -194,6 +197,19 @@ async def test_large_records_of_those_on_the_list_are_left_out_too(kind: str) ->
         place: rows for place, rows in other.items() if rows
     }
     assert not any(reader.states[n].chunks.table.rows for reader in chain._readers for n in range(len(reader.states)))
+
+
+async def test_parts_that_never_become_whole_are_let_go_of_with_the_stage() -> None:
+    """With somebody on the list every record in parts is put together twice."""
+    part, *_ = split(encode(make_started("e1", labels={"notes": "n" * 500})), limit=200)
+    grace_ms = AssemblyConfig().inactivity_ms
+    ticks = [encode(make_tick(number, interval_ms=grace_ms + 1)) for number in range(3)]
+    source = ListSource(
+        0, [Raw(0, None, ticks[0]), Raw(1, b"e1", part), Raw(2, None, ticks[1]), Raw(3, None, ticks[2])]
+    )
+    chain, _ = await replayed([PureAsEffects(AssemblyStage(AssemblyConfig()))], [source], partitions=1,
+                              excluded=frozenset({"someone"}))  # fmt: skip
+    assert chain._left_out.open_parts == 0
 
 
 def in_parts(source: ListSource, episode: str) -> ListSource:

@@ -95,6 +95,11 @@ class GroupScoringStage:
         """Fetch trajectories from there."""
         self._payload = payload
 
+    @property
+    def answered(self) -> int:
+        """How many calls of reward functions have come to an end so far."""
+        return self._asker.answered
+
     def new_state(self) -> GroupScoringState:
         """Return the empty state of a partition."""
         return GroupScoringState(self._config)

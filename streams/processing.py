@@ -74,11 +74,19 @@ class StagePartition:
         self._stage = stage
         self._partition = partition
         self._app_version = app_version
+        self._restored = 0
+        self._asking = False
         self.state = stage.new_state()
+
+    @property
+    def activity(self) -> int:
+        """A number that changes while work goes on that moves no position: rows are restored, answers come."""
+        return self._restored + (getattr(self._stage, "answered", 0) if self._asking else 0)
 
     def restore(self, key: bytes, value: bytes | None) -> None:
         """Apply one row of the stage's changelog."""
         self.state.restore(key, value)
+        self._restored += 1
 
     async def process(self, records: Sequence[RawRecord], *, hold_quiet: bool = False) -> Processed:
         """Decode, ask, step and encode; raises whatever the stage raises except RecordError.
@@ -106,7 +114,7 @@ class StagePartition:
                 read.append((raw, read_record(raw, self._partition)))
             except RecordError as error:
                 refused.append((raw, error, None))
-        answers = await self._stage.answer(self.state, [incoming for _, incoming in read])
+        answers = await self._answers([incoming for _, incoming in read])
         for number, ((raw, incoming), answer) in enumerate(zip(read, answers, strict=True)):
             if number % YIELD_EVERY == YIELD_EVERY - 1:  # reading has just let the others have theirs
                 await asyncio.sleep(0)
@@ -121,6 +129,13 @@ class StagePartition:
                 except RecordError as error:  # the others of this step still go out
                     refused.append((raw, error, self.state.refuse(incoming.record)))
         result.quiet = result.quiet and all(type(incoming.record) is Tick for _, incoming in read)
+
+    async def _answers(self, incoming: Sequence[Incoming]) -> Sequence[Any]:
+        self._asking = True
+        try:
+            return await self._stage.answer(self.state, incoming)
+        finally:
+            self._asking = False
 
     def _write(self, outgoing: Outgoing, result: Processed) -> None:
         key, topic = outgoing.key.encode(), outgoing.topic.name

@@ -140,6 +140,12 @@ class Runner:
         """Whether there is something to do that is not done: an opening, a batch."""
         return not self._ready or self._writing or bool(self._queue)
 
+    @property
+    def place(self) -> str:
+        """How far it has come: it moves as long as the work goes on, be it on one batch or on its state."""
+        activity = self._work.activity if self._work is not None else 0
+        return f"{self.metrics.position} (after {activity} rows or answers)" if activity else f"{self.metrics.position}"
+
     def start(self) -> None:
         """Open the partition in a task of its own; returns at once."""
         self._task = asyncio.create_task(self._main(), name=f"runner {self._id}")

@@ -103,6 +103,11 @@ class ScoringStage:
         self._versions: dict[str, str] = {}
         """Reward version by configuration hash."""
 
+    @property
+    def answered(self) -> int:
+        """How many calls of reward functions have come to an end so far."""
+        return self._asker.answered
+
     def new_state(self) -> ScoringState:
         """Return the empty state of a partition."""
         return ScoringState(self._config, self._keep_ms)

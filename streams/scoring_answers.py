@@ -47,6 +47,8 @@ class Asker:
         self._threads = Threads("reward")
         self._left: set[asyncio.Task[Answer]] = set()
         """Calls that were given up and have not ended."""
+        self.answered = 0
+        """Calls that have been answered or given up."""
 
     async def ask_all(
         self, subject: Subject, rewards: tuple[RewardConfig, ...], slots: asyncio.Semaphore
@@ -101,6 +103,7 @@ class Asker:
                 return call.result()
             return Answer(error=f"reward {context.name!r} gave no answer within {timeout_s} s")
         finally:
+            self.answered += 1
             if not call.done():
                 call.cancel()
                 self._left.add(call)

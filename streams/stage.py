@@ -54,7 +54,10 @@ class Stage(Protocol[S]):
 
 
 class EffectsStage(Protocol[S, A]):
-    """A stage whose step needs answers from outside: a judge, a user's function."""
+    """A stage whose step needs answers from outside: a judge, a user's function.
+
+    Where asking takes its time, `answered` is how many calls have come to an end so far: by that it is seen to work.
+    """
 
     name: str
     input: Topic

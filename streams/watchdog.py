@@ -26,12 +26,12 @@ class Progress:
     """Since when each place is behind without moving. Pure."""
 
     stalled_s: float
-    _since: dict[Hashable, tuple[int, float]] = field(default_factory=dict)
+    _since: dict[Hashable, tuple[Hashable, float]] = field(default_factory=dict)
     """Position, and when it was first seen there while behind."""
 
-    def observe(self, places: Iterable[tuple[Hashable, int, bool]], *, now_s: float) -> list[str]:
+    def observe(self, places: Iterable[tuple[Hashable, Hashable, bool]], *, now_s: float) -> list[str]:
         """Take (place, position, whether it is behind) of everything; return what has stood too long, in words."""
-        seen: dict[Hashable, tuple[int, float]] = {}
+        seen: dict[Hashable, tuple[Hashable, float]] = {}
         stalled = []
         for place, position, behind in places:
             if not behind:

@@ -189,10 +189,10 @@ class Worker:
                 self._fail(error)
                 return
 
-    async def _places(self) -> list[tuple[str, int, bool]]:
+    async def _places(self) -> list[tuple[str, int | str, bool]]:
         runners = [runner for app in self.apps for runner in app.runners.values()]
         ends = await self._ends.of([runner.partition for runner in runners])
-        places = []
+        places: list[tuple[str, int | str, bool]] = []
         if self.ticker.wanted:
             places.append(("ticker", self.ticker.last.number if self.ticker.last else -1, True))
         for runner in runners:
@@ -200,7 +200,5 @@ class Worker:
             if end is not None:
                 runner.metrics.lag = max(0, end - runner.metrics.position)
             behind = runner.waiting or runner.metrics.lag > 0
-            places.append(
-                (f"stage {runner.metrics.stage}[{runner.metrics.partition}]", runner.metrics.position, behind)
-            )
+            places.append((f"stage {runner.metrics.stage}[{runner.metrics.partition}]", runner.place, behind))
         return places

@@ -228,3 +228,28 @@ async def processed_quietly(raws: Sequence[Raw]) -> Processed:
             return ()
 
     return await StagePartition(PureAsEffects(Silent()), PLACE, app_version="1").process(raws, hold_quiet=True)
+
+
+async def test_rows_that_are_restored_and_answers_that_come_are_activity() -> None:
+    class Asking:
+        name, input, answered = "asking", EPISODE_EVENTS, 5
+
+        def new_state(self) -> KeepState:
+            return KeepState()
+
+        async def answer(self, state: KeepState, incoming: Sequence[Incoming]) -> Sequence[None]:
+            for _ in incoming:
+                self.answered += 1
+                seen.append(work.activity)
+            return [None] * len(incoming)
+
+        def step(self, state: KeepState, incoming: Incoming, answer: None) -> Sequence[Outgoing]:
+            return ()
+
+    seen: list[int] = []
+    work = StagePartition(Asking(), PLACE, app_version="1")
+    work.restore(b"seen\x1fk", b"\x01one")
+    assert work.activity == 1
+    await work.process(ticks(1, 2))
+    assert seen == [7, 8]
+    assert work.activity == 1

@@ -24,6 +24,14 @@ def test_movement_and_idleness_begin_the_count_anew() -> None:
     assert progress.observe([("a", 8, True)], now_s=28.0) == []
 
 
+def test_rows_restored_and_answers_that_come_are_movement() -> None:
+    progress = Progress(10.0)
+    progress.observe([("a", "7 (after 1 rows or answers)", True)], now_s=0.0)
+    assert progress.observe([("a", "7 (after 2 rows or answers)", True)], now_s=19.0) == []
+    (words,) = progress.observe([("a", "7 (after 2 rows or answers)", True)], now_s=29.0)
+    assert "a stands at 7 (after 2 rows or answers) for 10 s" in words
+
+
 def test_a_partition_that_was_given_away_is_forgotten() -> None:
     progress = Progress(10.0)
     progress.observe([("a", 7, True)], now_s=0.0)

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Iterable
 
 import pytest
-from aiokafka import TopicPartition
+from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 from aiokafka.protocol.admin import DeleteGroupsRequest
 
@@ -150,9 +150,8 @@ async def test_a_worker_that_had_no_partition_for_a_long_time_takes_over(
     kafka: str, namespace: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Left to itself, aiokafka leaves a group of which it has fetched nothing for five minutes; here sooner."""
-    plain = transport.AIOKafkaConsumer
     monkeypatch.setattr(
-        transport, "AIOKafkaConsumer", lambda **options: plain(**{"max_poll_interval_ms": 1_000} | options)
+        transport, "AIOKafkaConsumer", lambda **options: AIOKafkaConsumer(**{"max_poll_interval_ms": 1_000} | options)
     )
     settings = stream_settings(kafka, namespace).model_copy(update={"event_partitions": 1})
     await ensure_topics(settings, [CountStage()])

@@ -62,7 +62,7 @@ class TestArtLocal(BackendContract):
         assert await submit_and_wait(backend, request) == 1
         assert [each.version for each in (await backend.versions()).known] == [0, 1]
 
-    async def test_an_old_clients_update_that_could_not_be_written_down_is_built_on_by_its_next(
+    async def test_an_old_clients_update_that_could_not_be_written_down_is_not_trained_again_and_is_built_on(
         self, backend: ArtLocal, monkeypatch: pytest.MonkeyPatch
     ) -> None:
         def full(*_: Any) -> None:
@@ -72,16 +72,19 @@ class TestArtLocal(BackendContract):
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://art", timeout=60) as http:
             with monkeypatch.context() as patched:
                 patched.setattr(backend.session.journal, "done", full)
-                *_, last = (await http.post("/_train_model", json=old_body())).text.splitlines()
+                told, last = (await http.post("/_train_model", json=old_body())).text.splitlines()
                 assert "no space left" in json.loads(last)["error"]
             versions = await backend.versions()
             step = (await http.post("/_get_step", json={"name": "agent"})).json()
             assert (step, versions.head, versions.serving) == (0, 0, 0)
-            assert (await http.post("/_train_model", json=old_body())).json()["num_gradient_steps"] == 1
-            versions = await backend.versions()
-            step = (await http.post("/_get_step", json={"name": "agent"})).json()
-        assert (step, versions.head, versions.serving) == (2, 2, 2)
-        assert [each.parent for each in versions.known] == [None, 0, 1]
+            for body, number in ((old_body(2.0), 2), (old_body(), 2), (old_body(), 3)):  # another's, again, once more
+                again = (await http.post("/_train_model", json=body)).json()
+                assert again["num_gradient_steps"] == 1
+                versions = await backend.versions()
+                step = (await http.post("/_get_step", json={"name": "agent"})).json()
+                assert (step, versions.head, versions.serving) == (number, number, number)
+                assert (again == json.loads(told)) == (body == old_body() and number == 2)
+        assert [each.parent for each in versions.known] == [None, 0, 1, 2]
 
     async def test_retention_removes_what_old_clients_have_trained(self, tmp_path: Path) -> None:
         base_model = Path(os.environ[BASE_MODEL])
@@ -96,7 +99,7 @@ class TestArtLocal(BackendContract):
         assert known == [0, 3, 4], "the base model, the head and its parent"
 
 
-def old_body() -> dict[str, Any]:
+def old_body(best: float = 1.0) -> dict[str, Any]:
     """A group of two answers, as ART's released clients send it."""
     content = [{"token": f"token_id:{number}", "logprob": -5.9} for number in (7, 8)]
     choice = {
@@ -105,7 +108,7 @@ def old_body() -> dict[str, Any]:
         "logprobs": {"content": content},
     }
     chat = [{"role": "user", "content": "choose"}, {**choice, "prompt_token_ids": [5, 6], "token_ids": [7, 8]}]
-    rows = [{"messages_and_choices": chat, "reward": reward} for reward in (0.0, 1.0)]
+    rows = [{"messages_and_choices": chat, "reward": reward} for reward in (0.0, best)]
     return {"model": {"name": "agent"}, "trajectory_groups": [{"trajectories": rows}]}
 
 

@@ -11,6 +11,7 @@ and in the checkpoint.
 from __future__ import annotations
 
 import asyncio
+import hashlib
 import json
 import re
 import uuid
@@ -61,6 +62,9 @@ class _OldRoutes:
     def __init__(self, backend: ArtLocal) -> None:
         self._backend = backend
         self._updates: set[asyncio.Future[None]] = set()
+        self._untold: dict[str, tuple[str, list[dict[str, float]]]] = {}
+        """By what was asked: the update whose outcome could not be recorded, and its metrics. Its client heard of a
+        failure and may send the same again, but there may be a version."""
 
     async def register(self, request: Request) -> Response:
         self._check_model(await _read(request))
@@ -168,22 +172,33 @@ class _OldRoutes:
         Order: settle what an earlier one could not record → journal `started`, under a name made up here, since these
         clients give none → update → checkpoint renamed, naming it and holding its result → journal `done`, which moves
         head and serving together → served → what retention gives up is removed.
+
+        What is asked for again after its outcome could not be recorded is told it, and not trained twice.
         """
-        session = self._backend.session
+        session, asked = self._backend.session, _asked(trajectories, config, dev_config)
         for left_open in session.journal.unfinished():
             await asyncio.to_thread(session.keeping.settle, left_open, LEFT_OPEN)
+        earlier, said = self._untold.pop(asked, ("", []))
+        if session.recorded(earlier) is not None:
+            for metrics in said:
+                tell(metrics)
+            return
+        said = []
         name, base = f"client-{uuid.uuid4().hex}", session.head()
         session.journal.started(name, base, serves=True)
         failure = Failure("ART found nothing to train in it", retriable=False)
         request = TrainRequest(name, "", self._backend.settings.model, base, trajectories)
         try:
             async for metrics in session.follow(request, config, dev_config, remarks):
+                said.append(metrics)
                 tell(metrics)
         except Exception as error:
             failure = Failure(describe(error), is_retriable(error))
             raise
         finally:
+            self._untold[asked] = name, said
             await asyncio.to_thread(session.keeping.settle, name, failure)
+            del self._untold[asked]
         await asyncio.to_thread(session.keeping.retire, kl_reference(dev_config))
 
     def _check_model(self, model: dict[str, Any]) -> None:
@@ -192,6 +207,11 @@ class _OldRoutes:
                 f"this server trains {self._backend.settings.model!r}, not {model.get('name')!r}; "
                 "one server has one model"
             )
+
+
+def _asked(trajectories: tuple[TrainTrajectory, ...], config: types.TrainConfig, dev_config: dict[str, Any]) -> str:
+    """A name of what is to be trained, and how: the same for the same call."""
+    return hashlib.sha256(repr((trajectories, config, sorted(dev_config.items()))).encode()).hexdigest()
 
 
 async def _read(request: Request) -> dict[str, Any]:

@@ -10,13 +10,18 @@ from rollbus.schemas.trajectories import Trajectory
 from rollbus.streams.rewards.contract import RewardContext
 
 RUBRIC = "How well did the assistant do what the user asked?"
-_NUMBER = re.compile(r"-?\d+(?:\.\d+)?")
+_NUMBER = r"-?\d+(?:\.\d+)?"
+_GRADE = re.compile(rf"({_NUMBER})(?:\W*(?:/|\bout of\b)\W*({_NUMBER}))?")
+"""A number, and of how much it is where that is said: models like to answer 8/10."""
 MAX_CHARACTERS = 60_000
 """About 15,000 tokens: the end of a longer conversation is what the judge sees."""
 
 
 async def judge(trajectory: Trajectory, context: RewardContext) -> float | None:
-    """Ask for a grade from 0 to `scale` (10) under the option `rubric`; the answer's last number is the grade."""
+    """Ask for a grade from 0 to `scale` (10) under the option `rubric`.
+
+    The answer's last number is the grade; it may say of how much, as in 8/10.
+    """
     if context.ask is None:
         raise ValueError("judge: this worker has no endpoint to ask; set the judge's base URL and model")
     scale = float(context.options.get("scale") or 10)
@@ -25,10 +30,12 @@ async def judge(trajectory: Trajectory, context: RewardContext) -> float | None:
         {"role": "user", "content": f"<conversation>\n{transcript(trajectory)}\n</conversation>"},
     ]
     answer = await context.ask(messages, context.options)
-    numbers = _NUMBER.findall(answer)
+    numbers = _GRADE.findall(answer)
     if not numbers:
         raise ValueError(f"judge: no number in the answer {answer[:200]!r}")
-    grade = float(numbers[-1])
+    grade, most = (float(number) if number else scale for number in numbers[-1])
+    if most != scale:
+        raise ValueError(f"judge: grade {grade:g} is one of {most:g}, not of {scale:g}")
     if not 0 <= grade <= scale:
         raise ValueError(f"judge: grade {grade} is outside 0 … {scale:g}")
     return grade / scale

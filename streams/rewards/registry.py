@@ -26,7 +26,7 @@ BUILT_IN: Registry = {
     "exact_match": RewardFunction(exact_match, quick=True),
     "feedback": RewardFunction(feedback, quick=True, reads_feedback=True),
     "json_valid": RewardFunction(json_valid, quick=True),
-    "judge": RewardFunction(judge),
+    "judge": RewardFunction(judge, version="2"),
     "judge_relative": RewardFunction(judge_relative, per="group"),
     "length": RewardFunction(length, quick=True),
     "regex": RewardFunction(regex, quick=True),

@@ -108,7 +108,19 @@ async def test_a_judge_sees_the_conversation_as_data_and_its_last_number_counts(
     assert "never an instruction" in seen[0]["content"]
 
 
-@pytest.mark.parametrize(("answer", "message"), [("no idea", "no number"), ("11", "outside 0 … 10")])
+@pytest.mark.parametrize(
+    "answer", ["3/10", "Two good moves.\n**Grade: 3 / 10**", "**3**/10.", "3 out of 10", "3.0/10.0"]
+)
+async def test_a_judge_may_say_of_how_much_its_grade_is(answer: str) -> None:
+    async def ask(messages: Sequence[Mapping[str, str]], options: Mapping[str, Any]) -> str:
+        return answer
+
+    assert await judge(make_trajectory(), RewardContext("judge", {}, ask)) == 0.3
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"), [("no idea", "no number"), ("11", "outside 0 … 10"), ("3/5", "3.* of 5.* not of 10")]
+)
 async def test_a_judge_that_gives_no_grade_fails(answer: str, message: str) -> None:
     async def ask(messages: Sequence[Mapping[str, str]], options: Mapping[str, Any]) -> str:
         return answer

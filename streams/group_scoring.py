@@ -7,7 +7,7 @@ other. A run that asks for no such function has no such stage, and its groups go
 """
 
 import asyncio
-from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Container, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
@@ -31,9 +31,46 @@ from rollbus.streams.state import Table
 
 STAGE = "group-scoring"
 Question = tuple[GroupingConfig, Group]
-FindGroup = Callable[[Group, Sequence[RewardConfig]], Awaitable[Group | Drop | None]]
-"""A closed group and what is asked about it to the judged group in the run's log, or to the drop that says why there is
-none; None without either."""
+
+
+@dataclass(frozen=True, slots=True)
+class Judged:
+    """What is written of a closed group that was judged before."""
+
+    outcome: Group | Drop | None = None
+    """The judged group in the run's log, or the drop that says why there is none; None without either."""
+    left: Mapping[str, Drop] = field(default_factory=dict)
+    """Drops of members that left it, by trajectory id."""
+
+
+FindGroup = Callable[[Group, Sequence[RewardConfig]], Awaitable[Judged]]
+"""A closed group and what is asked about it to what is written of it."""
+
+
+@dataclass(slots=True)
+class JudgedGroups:
+    """What is written of all closed groups of some runs."""
+
+    runs: Container[str]
+    outcomes: dict[str, Group | Drop] = field(default_factory=dict)
+    """By group id."""
+    left: dict[tuple[str | None, str], Drop] = field(default_factory=dict)
+    """By run and trajectory id, which is in one group of a run."""
+
+    def take(self, record: object) -> None:
+        """Take note of a judged group, or of why there is none, or of a member that left one."""
+        if isinstance(record, Group) and record.run_id in self.runs:
+            self.outcomes.setdefault(record.group_id, record)
+        elif isinstance(record, Drop) and record.stage == STAGE and record.unit == "group":
+            self.outcomes.setdefault(record.unit_id, record)
+        elif isinstance(record, Drop) and record.stage == STAGE and record.unit == "trajectory":
+            self.left.setdefault((record.run_id, record.unit_id), record)
+
+    def of(self, closed: Group) -> Judged:
+        """Return what is written of one."""
+        names = (member.trajectory_id for member in closed.members)
+        left = {name: drop for name in names if (drop := self.left.get((closed.run_id, name)))}
+        return Judged(self.outcomes.get(closed.group_id), left)
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,6 +85,10 @@ class Verdict:
     """Why there is no verdict at all."""
     silent: bool = False
     """True where a function had nothing to say of this group."""
+    left: Mapping[str, tuple[DropReason, str]] = field(default_factory=dict)
+    """Members that left it when it was judged before, and why."""
+    unasked: bool = False
+    """True where nobody was asked, or nothing is known of it, since too few were there or are left."""
 
 
 class GroupScoringState(StageState):
@@ -174,7 +215,7 @@ class GroupScoringStage:
             return Verdict()
         config, group = question
         if self._recorded is not None:
-            return _as_recorded(await self._recorded(group, config.rewards), group, config.rewards)
+            return _as_recorded(await self._recorded(group, config.rewards), group, config)
         if self._payload is None:
             raise ConfigurationError(f"{self.name} was given no payload to fetch trajectories from")
         there = await self._payload.fetch([member.location for member in group.members])
@@ -206,7 +247,7 @@ class GroupScoringStage:
             yield self._drop(state, "group", group, reason, group.members, verdict.error or "nothing was said of it")
             return
         kept: list[GroupMember] = []
-        enough = len(group.members) - len(verdict.lost) >= _fewest(config)
+        enough = not verdict.unasked and len(group.members) - len(verdict.lost) >= _fewest(config)
         for member in group.members:
             found = _member(member, verdict, config.rewards if enough else ())
             if isinstance(found, GroupMember):
@@ -269,6 +310,8 @@ def _member(
 ) -> GroupMember | tuple[DropReason, str]:
     """Return a member with what was said of it, or why it leaves."""
     name = member.trajectory_id
+    if name in verdict.left:
+        return verdict.left[name]
     if name in verdict.lost:
         return DropReason.PAYLOAD_LOST, f"nothing stands at {member.location} any more"
     reward, components = member.reward, dict(member.components)
@@ -285,21 +328,30 @@ def _member(
     return replace(member, reward=reward, components=components)
 
 
-def _as_recorded(judged: Group | Drop | None, closed: Group, rewards: Sequence[RewardConfig]) -> Verdict:
-    """Return the verdict that a judged group was made of."""
-    if judged is None:
+def _as_recorded(judged: Judged, closed: Group, config: GroupingConfig) -> Verdict:
+    """Return the verdict that what is written was made of."""
+    outcome, left = judged.outcome, {name: (DropReason(each.reason), each.detail) for name, each in judged.left.items()}
+    if isinstance(outcome, Group):
+        return Verdict(answers=_answers_of(outcome, closed, config.rewards), left=left)
+    stayed = len(closed.members) - len(left)
+    incomplete = outcome is not None and outcome.reason == DropReason.INCOMPLETE_GROUP.value
+    if stayed < _fewest(config) and (incomplete or (outcome is None and not stayed)):
+        return Verdict(left=left, unasked=True)
+    if outcome is None:
         return Verdict(error="no judged group of this id is in the run's log")
-    if isinstance(judged, Drop):
-        silent = judged.reason == DropReason.SCORE_MISSING.value
-        return Verdict(silent=silent, error=None if silent else judged.detail)
+    silent = outcome.reason == DropReason.SCORE_MISSING.value
+    return Verdict(silent=silent, error=None if silent else outcome.detail)
+
+
+def _answers_of(judged: Group, closed: Group, rewards: Sequence[RewardConfig]) -> Mapping[str, Mapping[str, Answer]]:
+    """Return what was said of the members of a judged group, by component and trajectory id."""
     members = {member.trajectory_id: member for member in judged.members}
     left_out = {
         member.trajectory_id: Answer(error="it was left out when the group was judged")
         for member in closed.members
         if member.trajectory_id not in members
     }
-    answers = {
+    return {
         reward.name: {name: Answer(member.components.get(reward.name)) for name, member in members.items()} | left_out
         for reward in rewards
     }
-    return Verdict(answers=answers)

@@ -10,6 +10,7 @@ import asyncio
 from collections import OrderedDict, deque
 from collections.abc import AsyncGenerator, Container, Mapping, Sequence
 from contextlib import aclosing, suppress
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from aiokafka import TopicPartition
@@ -28,8 +29,7 @@ from rollbus.schemas.replays import ReplayRange
 from rollbus.schemas.steps import PolicyVersion
 from rollbus.schemas.topics import DROPS, EXCLUSIONS, RUN_LOG, TRAJECTORIES, Topic
 from rollbus.schemas.trajectories import Location, Score
-from rollbus.streams.group_scoring import STAGE as GROUP_SCORING
-from rollbus.streams.group_scoring import FindGroup
+from rollbus.streams.group_scoring import FindGroup, Judged, JudgedGroups
 from rollbus.streams.output_kafka import partition_of
 from rollbus.streams.replay.plan import OF_A_RUN, ReplayPlan
 from rollbus.streams.replay.range_kafka import reader
@@ -139,17 +139,9 @@ async def read_outcomes(settings: StreamSettings, first_tick: int | None) -> dic
     return outcomes.found
 
 
-async def nothing_judged(group: Group, rewards: Sequence[RewardConfig]) -> Group | Drop | None:
+async def nothing_judged(group: Group, rewards: Sequence[RewardConfig]) -> Judged:
     """Know of no judged group."""
-    return None
-
-
-def note_judged(record: Any, runs: Container[str], found: dict[str, Group | Drop]) -> None:
-    """Take note of a judged group, or of why there is none."""
-    if isinstance(record, Group) and record.run_id in runs:
-        found.setdefault(record.group_id, record)
-    elif isinstance(record, Drop) and record.stage == GROUP_SCORING and record.unit == "group":
-        found.setdefault(record.unit_id, record)
+    return Judged()
 
 
 def note_configuration(record: Any, kind: type[C], stages: Container[str], found: dict[str, C]) -> None:
@@ -185,18 +177,19 @@ async def find_judged(settings: StreamSettings, plan: ReplayPlan, registry: Regi
     asked = {run.run_id for run in plan.run_configs() if run.grouping.rewards}
     if not asked:
         return nothing_judged
-    found: dict[str, Group | Drop] = {}
+    found = JudgedGroups(asked)
     live = {run.config_hash(): run for run in plan.runs}
     joiner: Joiner[None] = Joiner()
     for topic in (RUN_LOG, DROPS):
         async with aclosing(read_whole(settings, topic)) as records:
             async for raw in records:
                 record = _decoded(_whole(joiner, raw.value), JUDGED)
-                note_judged(record, asked, found)
+                found.take(record)
                 note_configuration(record, RunConfig, OF_A_RUN, live)
 
-    async def find(group: Group, rewards: Sequence[RewardConfig]) -> Group | Drop | None:
-        return as_asked(found.get(group.group_id), group, rewards, live, registry)
+    async def find(group: Group, rewards: Sequence[RewardConfig]) -> Judged:
+        judged = found.of(group)
+        return replace(judged, outcome=as_asked(judged.outcome, group, rewards, live, registry))
 
     return find
 

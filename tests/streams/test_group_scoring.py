@@ -10,13 +10,14 @@ from typing import Any
 import pytest
 
 from rollbus.schemas.config import AssemblyConfig, GroupingConfig, RewardConfig, RunConfig, ScoringConfig
+from rollbus.schemas.drops import Drop
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.events import TurnRecorded
 from rollbus.schemas.groups import ClosedGroup, Group
 from rollbus.schemas.topics import DROPS, EPISODE_EVENTS, RUN_LOG, TRAJECTORIES
 from rollbus.schemas.trajectories import Location, Trajectory
 from rollbus.streams.flow import Flow
-from rollbus.streams.group_scoring import GroupScoringStage
+from rollbus.streams.group_scoring import GroupScoringStage, Judged, JudgedGroups
 from rollbus.streams.rewards.contract import RewardContext, RewardFunction
 from rollbus.streams.rewards.registry import BUILT_IN, check
 from rollbus.streams.scoring import ScoringStage
@@ -62,6 +63,7 @@ REGISTRY = {
     "number": RewardFunction(lambda group, context: 1.0, per="group"),
     "silent": RewardFunction(lambda group, context: None, per="group"),
     "one_nan": RewardFunction(lambda group, context: [math.nan, *range(len(group) - 1)], per="group"),
+    "none_each": RewardFunction(lambda group, context: [None for _ in group], per="group"),
     "one_none": RewardFunction(lambda group, context: [None, *range(len(group) - 1)], per="group"),
 }
 TEXTS = ("a", "bb", "ccc")
@@ -256,14 +258,52 @@ async def test_through_the_whole_flow_a_judged_group_reaches_the_run() -> None:
 async def test_a_replay_reads_the_verdicts_and_asks_nobody() -> None:
     live = flow_of(RUN)
     await pour(live)
-    judged = {group.group_id: group for group in groups_of(live)}
+    judged = {group.group_id: Judged(group) for group in groups_of(live)}
 
-    async def recorded(group: Group, rewards: Sequence[RewardConfig]) -> Group | None:
-        return judged.get(group.group_id)
+    async def recorded(group: Group, rewards: Sequence[RewardConfig]) -> Judged:
+        return judged.get(group.group_id, Judged())
 
     again = flow_of(RUN, recorded=recorded, payload=None)
     await pour(again)
     assert groups_of(again) == groups_of(live)
+
+
+@pytest.mark.parametrize(
+    ("kind", "size", "texts"),
+    [
+        *((kind, size, TEXTS) for kind in ("one_none", "one_nan", "silent", "raise") for size in (2, 3)),
+        ("ranks", 3, TEXTS[:2]),
+        ("ranks", 3, TEXTS[:1]),
+        ("ranks", 2, ()),
+        ("none_each", 2, TEXTS),
+    ],
+)
+def test_a_replay_tells_of_each_member_that_left_what_live_told(kind: str, size: int, texts: Sequence[str]) -> None:
+    judge = component(kind)
+    live, _ = judging(judge, texts=texts)
+    told = live.feed(closed(size=size))
+    found = JudgedGroups({"main"})
+    for each in told:
+        found.take(each)
+
+    async def recorded(group: Group, rewards: Sequence[RewardConfig]) -> Judged:
+        return found.of(group)
+
+    again = Stepper(GroupScoringStage(run_with(judge), registry=REGISTRY, recorded=recorded))
+    again.tick()
+    assert again.feed(closed(size=size)) == told
+
+
+def test_what_live_did_not_ask_of_too_few_members_is_not_taken_for_an_answer() -> None:
+    left_over = Drop(unit="group", unit_id="g1", reason="incomplete_group", stage="group-scoring", run_id="main",
+                     detail="3 of 3 members are left after judging", dropped_at_ms=0)  # fmt: skip
+
+    async def recorded(group: Group, rewards: Sequence[RewardConfig]) -> Judged:
+        return Judged(left_over)  # live wanted four
+
+    again = Stepper(GroupScoringStage(run_with(component("ranks")), registry=REGISTRY, recorded=recorded))
+    (drop,) = again.feed(closed())
+    assert (drop.unit, drop.reason, len(drop.trajectory_ids)) == ("group", "score_failed", 3)
 
 
 def test_a_run_that_asks_for_no_such_reward_has_no_such_stage() -> None:

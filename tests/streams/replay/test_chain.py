@@ -15,9 +15,8 @@ from rollbus.schemas.codec import decode, encode
 from rollbus.schemas.config import AssemblyConfig, ScoringConfig
 from rollbus.schemas.topics import CLOSED_GROUPS, DROPS, EPISODE_EVENTS, RUN_LOG, SCORES, TRAJECTORIES, Topic
 from rollbus.streams.assembly import AssemblyStage
-from rollbus.streams.group_scoring import GroupScoringStage
+from rollbus.streams.group_scoring import GroupScoringStage, JudgedGroups
 from rollbus.streams.replay.digest import without_location
-from rollbus.streams.replay.recorded_kafka import note_judged
 from rollbus.streams.stage import PureAsEffects
 from rollbus.streams.stages import AnyStage, namespace_stages, run_stages
 from tests.builders import make_started, make_tick
@@ -48,13 +47,13 @@ few = settings(max_examples=25, deadline=None, suppress_health_check=[HealthChec
 def stages_of(past: Past, *kinds: str) -> list[AnyStage]:
     """Stages of these kinds, groups judged as live has judged them."""
     found = namespace_stages(ASSEMBLY, ScoringConfig(), registry=REGISTRY)
-    judged: dict[str, Any] = {}
+    judged = JudgedGroups([run.run_id for run in past.runs])
     for topic in (RUN_LOG, DROPS):
         for each in past.broker.committed(topic):
-            note_judged(each.record, [run.run_id for run in past.runs], judged)
+            judged.take(each.record)
 
     async def find(group: Any, rewards: Any) -> Any:
-        return judged.get(group.group_id)
+        return judged.of(group)
 
     for kind in ("grouping", "group-scoring", "curriculum"):
         for run in past.runs:

@@ -117,6 +117,7 @@ class Runner:
         self._queue: deque[Batch] = deque()
         self._arrived = asyncio.Event()
         self._ready = False
+        self._closed = False
         self._writing = False
         self._paused = False
         self._position = 0
@@ -161,11 +162,15 @@ class Runner:
             self._host.pause(self.partition)
 
     async def close(self) -> None:
-        """Let the running transaction end, briefly; then stop. Nothing is lost if it does not end."""
-        self._ready = False
+        """Let the running transaction end, briefly; then stop. Nothing is lost if it does not end.
+
+        Its host hears nothing of it afterwards: the partition may have a new runner before its task has ended.
+        """
+        self._ready, self._closed = False, True
         task = self._task
         if task is None:
             return
+        self._host.pause(self.partition)
         if self._writing:
             await asyncio.wait([task], timeout=CLOSE_S)
         task.cancel()
@@ -367,7 +372,8 @@ class Runner:
 
     def _discard(self) -> None:
         self._ready = False
-        self._host.pause(self.partition)
+        if not self._closed:
+            self._host.pause(self.partition)
         self._queue.clear()
         self._work = self._session = None
 

@@ -426,3 +426,31 @@ async def test_closing_lets_a_running_transaction_end(broker: Broker) -> None:
         broker.gate.set()
         await closing
     assert broker.committed == 2
+
+
+async def test_one_that_is_late_in_ending_does_not_pause_its_successor(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What it was about, such as a consumer that cannot be stopped, may last longer than a rebalance waits for it."""
+    usual, opening, released = changelog_kafka.restore, asyncio.Event(), asyncio.Event()
+
+    async def restore(*given: Any) -> Any:
+        try:
+            opening.set()
+            await asyncio.Event().wait()
+        finally:
+            await released.wait()
+
+    monkeypatch.setattr(changelog_kafka, "restore", restore)
+    monkeypatch.setattr(runner, "CLOSE_S", 0.0)
+    late, sessions = new_runner(broker, lambda error: None)
+    late.start()
+    await opening.wait()
+    await late.close()
+    monkeypatch.setattr(changelog_kafka, "restore", usual)
+    async with running(broker):
+        released.set()
+        assert late._task is not None
+        await asyncio.wait([late._task])
+        assert broker.told[-1] == ("resume", 0)
+    await sessions.close()

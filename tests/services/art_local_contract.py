@@ -86,6 +86,16 @@ class TestArtLocal(BackendContract):
                 assert (again == json.loads(told)) == (body == old_body() and number == 2)
         assert [each.parent for each in versions.known] == [None, 0, 1, 2]
 
+    async def test_the_kl_penalty_of_an_old_client_is_taken_against_the_base_model(self, backend: ArtLocal) -> None:
+        app = build_control_app(backend)
+        async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://art", timeout=60) as http:
+            for beta in (0.5, 0.5, -1.0):
+                body = {**old_body(), "config": {"learning_rate": 1e-2, "beta": beta}}
+                told = (await http.post("/_train_model", json=body)).json()
+        assert "beta -1.0 would spoil" in told["error"]
+        metrics = backend.service.store.provenance(2)["result"]["metrics"]
+        assert metrics["reference_kl"] > 0
+
     async def test_retention_removes_what_old_clients_have_trained(self, tmp_path: Path) -> None:
         base_model = Path(os.environ[BASE_MODEL])
         backend = ArtLocal(ArtLocalSettings("agent", base_model, tmp_path / "kept", retention=Retention(keep_newest=1)))

@@ -10,8 +10,8 @@ from tests.services.art_fixtures import Launcher
 
 pytestmark = pytest.mark.services
 
-TESTS = sum(name.startswith("test_") for name in dir(BackendContract)) + 4
-"""Those of the contract, and four of its own."""
+TESTS = sum(name.startswith("test_") for name in dir(BackendContract)) + 5
+"""Those of the contract, and five of its own."""
 
 
 def test_art_local_keeps_to_the_contract(art_launcher: Launcher, art_base_model: Path, tmp_path: Path) -> None:

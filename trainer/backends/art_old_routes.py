@@ -27,7 +27,7 @@ from rollbus.trainer.backends.art_old_bodies import read_call, trainable
 from rollbus.trainer.backends.guards import Limits
 from rollbus.trainer.backends.outcomes import describe, is_retriable
 from rollbus.trainer.backends.protocol import TrainRequest
-from rollbus.trainer.service.art_plan import kl_reference
+from rollbus.trainer.service.art_plan import BETA, beta_of, kl_reference
 from rollbus.trainer.service.art_service import GRADIENT_STEPS
 from rollbus.trainer.service.journal import Failure
 from rollbus.trainer.service.tokenizer import render_chat
@@ -152,6 +152,8 @@ class _OldRoutes:
             if not trajectories:
                 put({"num_gradient_steps": 0, **remarks})
                 return
+            if config.get(BETA):  # ART has no field for it any more
+                dev_config = {**dev_config, BETA: config[BETA]}
             async with self._backend.one_update:
                 await self._update(trajectories, types.TrainConfig(**known), dev_config, remarks, tell)
         except Exception as error:
@@ -175,6 +177,8 @@ class _OldRoutes:
 
         What is asked for again after its outcome could not be recorded is told it, and not trained twice.
         """
+        if self._backend.session.own is not None and beta_of(dev_config):
+            raise RejectedError(f"ART's own update has no {BETA} any more; give kl_penalty_coef in its place")
         session, asked = self._backend.session, _asked(trajectories, config, dev_config)
         for left_open in session.journal.unfinished():
             await asyncio.to_thread(session.keeping.settle, left_open, LEFT_OPEN)

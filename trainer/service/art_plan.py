@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from rollbus.schemas.errors import RejectedError
 from rollbus.trainer.backends.protocol import TrainConfig
+from rollbus.trainer.service.retention import BASE_VERSION
 
 if TYPE_CHECKING:
     from art import dev, types
@@ -19,8 +20,12 @@ REFUSED = (
     "kl_ref_adapter_path",
     "mask_prob_ratio",
     "max_negative_advantage_importance_sampling_weight",
+    "num_trajectories_learning_rate_multiplier_power",
+    "scale_learning_rate_by_reward_std_dev",
 )
-"""Of ART's training configuration: they change the loss, so they are refused rather than ignored."""
+"""Of ART's training configuration: they change the loss or the step, so they are refused rather than ignored."""
+BETA = "beta"
+"""Of ART until 0.5.16: the coefficient of a k3 term in the loss, against the base model."""
 
 Provenance = Callable[[int, Mapping[str, float]], dict[str, Any]]
 """What to write into a checkpoint, from its version and the step's metrics."""
@@ -48,11 +53,9 @@ def arts_plan(
             "leave it out, and see docs/trainer.md for what there is instead"
         )
     level, cap = dev_config.get("importance_sampling_level"), dev_config.get("truncated_importance_sampling")
-    unusable = [
-        f"{name} {value}"
-        for name, value in {"learning_rate": config.learning_rate, "kl_penalty_coef": config.kl_penalty_coef}.items()
-        if not (math.isfinite(value) and value >= 0)
-    ]
+    beta = beta_of(dev_config)
+    given = {"learning_rate": config.learning_rate, "kl_penalty_coef": config.kl_penalty_coef, BETA: beta}
+    unusable = [f"{name} {value}" for name, value in given.items() if not (math.isfinite(value) and value >= 0)]
     if unusable:
         raise RejectedError(f"{', '.join(unusable)} would spoil every weight; give finite numbers of at least 0")
     ppo = bool(dev_config.get("ppo", False))
@@ -68,12 +71,18 @@ def arts_plan(
         epsilon=low,
         epsilon_high=high,
         dual_clip=None,
-        kl_coefficient=config.kl_penalty_coef,
-        kl_reference_version=kl_reference(dev_config),
+        kl_coefficient=beta or config.kl_penalty_coef,
+        kl_estimator="k3" if beta else "k1",
+        kl_reference_version=BASE_VERSION if beta else kl_reference(dev_config),
     )
     if cap:
         settings = replace(settings, importance_correction="token_truncate", importance_cap=cap)
     return StepPlan(base_version, settings, provenance)
+
+
+def beta_of(dev_config: Mapping[str, Any]) -> float:
+    """The coefficient that a client of an earlier release gives; 0 without one."""
+    return float(dev_config.get(BETA) or 0.0)
 
 
 def kl_reference(dev_config: Mapping[str, Any]) -> int:
@@ -89,6 +98,8 @@ def _refused(config: types.TrainConfig, dev_config: dev.TrainConfig) -> list[str
     found = [name for name in REFUSED if dev_config.get(name)]
     if level not in ("token", "sequence"):
         found.append(f"importance_sampling_level {level!r}")
+    if config.kl_penalty_coef and beta_of(dev_config):
+        found.append(f"{BETA} beside kl_penalty_coef")
     if config.kl_penalty_coef and source != "current_learner":
         found.append(f"kl_penalty_source {source!r}")
     if dev_config.get(truncates) and not dev_config.get(precalculates):  # ART takes no correction then

@@ -34,9 +34,19 @@ def test_the_reference_of_the_penalty_is_the_one_named() -> None:
     assert (found.kl_coefficient, found.kl_estimator, found.kl_reference_version) == (0.1, "k1", 2)
 
 
+def test_beta_of_earlier_releases_is_their_penalty_in_the_loss_against_the_base_model() -> None:
+    found = settings(beta=0.04)
+    assert (found.kl_coefficient, found.kl_estimator, found.kl_reference_version) == (0.04, "k3", 0)
+    assert settings(beta=0.0).kl_coefficient == 0
+
+
 @pytest.mark.parametrize(
     ("asked", "config", "named"),
     [
+        ({"beta": 0.04}, {"kl_penalty_coef": 0.1}, "beta beside kl_penalty_coef"),
+        ({"beta": -1.0}, {}, "beta -1.0 would spoil"),
+        ({"scale_learning_rate_by_reward_std_dev": True}, {}, "scale_learning_rate_by_reward_std_dev"),
+        ({"num_trajectories_learning_rate_multiplier_power": 0.5}, {}, "num_trajectories_learning_rate_multiplier_po"),
         ({"kimi_k2_tau": 0.1}, {}, "kimi_k2_tau"),
         ({"importance_sampling_level": "average"}, {}, "importance_sampling_level 'average'"),
         ({"kl_penalty_step_lag": 3}, {"kl_penalty_coef": 0.1}, "kl_penalty_step_lag"),

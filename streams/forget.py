@@ -1,12 +1,15 @@
 """Who is to be forgotten: episode starts whose labels match, and their sub-agents' → the records that say so. Pure."""
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from rollbus.schemas.events import EpisodeStarted, Excluded
-from rollbus.schemas.ids import stable_id
+from rollbus.schemas.ids import stable_id, trajectory_id
 
 WRITER = "operator"
+ORIGIN = "resampled_from"
+"""The label by which a resampled attempt names the trajectory whose opening it repeats."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -27,6 +30,8 @@ class Search:
     roots: set[str] = field(default_factory=set)
     seen: dict[str, str] = field(default_factory=dict)
     """Root by episode id, of every start that was looked at."""
+    attempts: dict[str, set[str]] = field(default_factory=lambda: defaultdict(set))
+    """Roots of resampled attempts, by the trajectory whose opening they repeat."""
 
     def look(self, start: EpisodeStarted) -> None:
         """Take note of a start."""
@@ -34,11 +39,21 @@ class Search:
         labelled = bool(self.labels) and all(start.labels.get(name) == value for name, value in self.labels.items())
         if labelled or start.episode_id in self.episode_ids:
             self.roots.add(start.root_episode_id)
+        if origin := start.labels.get(ORIGIN):
+            self.attempts[origin].add(start.root_episode_id)
 
     def found(self) -> list[Episode]:
         """Return every episode whose root, or itself, matched."""
-        known = {Episode(one, root) for one, root in self.seen.items() if root in self.roots}
-        return sorted(known | {Episode(root, root) for root in self.roots})
+        return self._below(self.roots)
+
+    def attempts_at(self, episode_ids: Iterable[str]) -> list[Episode]:
+        """Return what was resampled of these episodes: it holds what the person said first."""
+        origins = (trajectory_id(each) for each in episode_ids)
+        return self._below({root for origin in origins for root in self.attempts.get(origin, ())})
+
+    def _below(self, roots: set[str]) -> list[Episode]:
+        known = {Episode(one, root) for one, root in self.seen.items() if root in roots}
+        return sorted(known | {Episode(root, root) for root in roots})
 
 
 def exclusions(episodes: Iterable[Episode], *, reason: str, now_ms: int) -> list[Excluded]:

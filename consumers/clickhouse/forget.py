@@ -8,6 +8,7 @@ from collections.abc import Iterable, Mapping
 
 from rollbus.consumers.clickhouse.client_clickhouse import ClickHouse
 from rollbus.consumers.clickhouse.settings import ClickHouseSettings
+from rollbus.schemas.ids import trajectory_id
 
 TABLES = (
     *("events", "episodes", "episode_ends", "turns", "turn_tokens", "tool_calls", "rewards"),
@@ -30,14 +31,33 @@ def find_episodes(
         wanted.append(f"episode_id IN ({', '.join(map(_quoted, ids))})")
     client = ClickHouse(settings)
     try:
-        _, rows = client.query(
-            "SELECT DISTINCT episode_id, root_episode_id FROM episodes WHERE namespace = {namespace:String} "
-            "AND root_episode_id IN (SELECT root_episode_id FROM episodes WHERE namespace = {namespace:String} "
-            f"AND ({' OR '.join(f'({each})' for each in wanted)}))",
-            {"namespace": namespace},
-        )
+        return _below(client, namespace, " OR ".join(f"({each})" for each in wanted))
     finally:
         client.close()
+
+
+def find_attempts(settings: ClickHouseSettings, namespace: str, episode_ids: Iterable[str]) -> dict[str, str]:
+    """Return root by episode id of what was resampled of these episodes, with all that belongs to the same root."""
+    origins = sorted(map(trajectory_id, episode_ids))
+    found: dict[str, str] = {}
+    client = ClickHouse(settings)
+    try:
+        for first in range(0, len(origins), PORTION):
+            chosen = ", ".join(map(_quoted, origins[first : first + PORTION]))
+            found |= _below(client, namespace, f"labels['resampled_from'] IN ({chosen})")
+    finally:
+        client.close()
+    return found
+
+
+def _below(client: ClickHouse, namespace: str, condition: str) -> dict[str, str]:
+    """Return root by episode id of all that belongs to the root of an episode for which a condition holds."""
+    _, rows = client.query(
+        "SELECT DISTINCT episode_id, root_episode_id FROM episodes WHERE namespace = {namespace:String} "
+        "AND root_episode_id IN (SELECT root_episode_id FROM episodes WHERE namespace = {namespace:String} "
+        f"AND ({condition}))",
+        {"namespace": namespace},
+    )
     return {str(episode): str(root) for episode, root in rows}
 
 

@@ -73,7 +73,7 @@ def _find(
 ) -> "list[Episode]":
     from rich.progress import Progress, TextColumn
 
-    from rollbus.consumers.clickhouse.forget import find_episodes
+    from rollbus.consumers.clickhouse.forget import find_attempts, find_episodes
     from rollbus.streams.forget import Episode, Search
     from rollbus.streams.forget_kafka import search_log
 
@@ -87,8 +87,13 @@ def _find(
     if clickhouse:  # it remembers longer than the log
         stored = find_episodes(settings.clickhouse, settings.namespace, wanted, episodes)
         found |= {Episode(episode, root) for episode, root in stored.items()}
-    unknown = set(episodes) - {each.episode_id for each in found}
-    return sorted(found | {Episode(one, one) for one in unknown})
+    found |= {Episode(one, one) for one in set(episodes) - {each.episode_id for each in found}}
+    ids = [each.episode_id for each in found]
+    found.update(search.attempts_at(ids))  # they say again what the person said first
+    if clickhouse:
+        attempts = find_attempts(settings.clickhouse, settings.namespace, ids)
+        found |= {Episode(episode, root) for episode, root in attempts.items()}
+    return sorted(found)
 
 
 def delete_listed(settings: "Settings") -> int:

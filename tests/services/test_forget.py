@@ -11,7 +11,7 @@ from rollbus.cli.root import rollbus
 from rollbus.cli.stages import all_stages
 from rollbus.consumers.clickhouse import ask, migrate
 from rollbus.consumers.clickhouse.client_clickhouse import ClickHouse
-from rollbus.consumers.clickhouse.forget import TABLES
+from rollbus.consumers.clickhouse.forget import TABLES, find_attempts
 from rollbus.consumers.clickhouse.origin import Origin
 from rollbus.consumers.clickhouse.rows import rows_of
 from rollbus.schemas.codec import encode
@@ -26,7 +26,11 @@ from tests.services.stream_fixtures import send
 
 pytestmark = pytest.mark.services
 
-LABELS = {"ann": {"user": "ann"}, "bob": {"user": "bob's \\ friend"}}
+LABELS = {
+    "ann": {"user": "ann"},
+    "bob": {"user": "bob's \\ friend"},
+    "again": {"resampled_from": trajectory_id("bob")},
+}
 STEP = StepCompleted(run_id="main", model="agent", step=1, batch_hash="b", batch_number=0, base_version=0,
                      policy_version=1, started_at_ms=0, completed_at_ms=0,
                      trained=(TrainedMember(trajectory_id=trajectory_id("ann"), group_id="g", lag=0, advantage=1.0,
@@ -78,7 +82,7 @@ def test_a_person_is_forgotten_everywhere(
     earlier = f"{namespace.strip('.')}-earlier"
     run("replay", "--from", "earliest", "--stage", "assembly", "--as", earlier)
     before = rows_about("bob")
-    assert exported("before") == {"ann", "bob"}
+    assert exported("before") == set(LABELS)
     assert "1 episodes" in run("forget", "--label", "user=ann", "--dry-run")
     assert rows_about("ann") == before > 8
     told = run("forget", "--label", "user=ann")
@@ -86,13 +90,13 @@ def test_a_person_is_forgotten_everywhere(
     assert "weights are not unlearned" in told
     assert "0 are on the list of exclusions from now on; 1 were already" in run("forget", "--label", "user=ann")
     assert (rows_about("ann"), rows_about("bob")) == (0, before)
-    assert exported("after") == {"bob"}
+    assert exported("after") == {"bob", "again"}
     assert "rows of forgotten episodes deleted again" in run("replay", "load", earlier)
     assert rows_about("ann") == 0 < before < rows_about("bob")
     run("replay", "delete", earlier)
     assert rows_about("bob") == before
 
-    async def look() -> tuple[list[str], set[str]]:
+    async def look() -> tuple[set[str], set[str]]:
         log = KafkaLog(stream.kafka, namespace=namespace, run_id="main", model="agent")
         await log.open()
         try:
@@ -100,9 +104,10 @@ def test_a_person_is_forgotten_everywhere(
         finally:
             await log.close()
         own = stream.model_copy(update={"namespace": f"replay-{namespace.strip('.')}."})
-        return [each.episode_id for each in await records(own, "trajectories")], refused
+        return {each.episode_id for each in await records(own, "trajectories")}, refused
 
     run("replay", "--from", "earliest", "--stage", "assembly", "--as", namespace.strip("."))
-    assert asyncio.run(look()) == (["bob"], {"ann"})
-    run("forget", "--label", "user=bob's \\ friend")
-    assert rows_about("bob") == 0
+    assert asyncio.run(look()) == ({"bob", "again"}, {"ann"})
+    assert find_attempts(settings.clickhouse, namespace, ["ann", "bob"]) == {"again": "again"}
+    assert "2 episodes in 2 conversations" in run("forget", "--label", "user=bob's \\ friend")
+    assert rows_about("bob") == rows_about("again") == 0

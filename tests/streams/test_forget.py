@@ -7,6 +7,7 @@ import pytest
 from rollbus.schemas.chunks import split
 from rollbus.schemas.codec import encode
 from rollbus.schemas.config import AssemblyConfig, GroupingConfig, RunConfig, ScoringConfig
+from rollbus.schemas.ids import trajectory_id
 from rollbus.schemas.topics import DROPS, EPISODE_EVENTS, RUN_LOG, TRAJECTORIES, Topic
 from rollbus.streams import forget_kafka
 from rollbus.streams.flow import Flow
@@ -38,6 +39,17 @@ def test_without_labels_nobody_is_found_but_by_id() -> None:
     found.look(make_started("a"))
     found.look(make_started("b"))
     assert found.found() == [Episode("b", "b")]
+
+
+def test_attempts_that_repeat_a_persons_opening_are_found_with_it() -> None:
+    found = Search({}, frozenset({"a"}))
+    found.look(make_started("a"))
+    for attempt, origin in (("again", "a"), ("other", "b")):
+        found.look(make_started(attempt, labels={"resampled_from": trajectory_id(origin)}))
+    found.look(make_started("again-sub", root="again"))
+    assert found.found() == [Episode("a", "a")]
+    assert found.attempts_at(["a"]) == [Episode("again", "again"), Episode("again-sub", "again")]
+    assert found.attempts_at(["again"]) == []
 
 
 def test_forgetting_twice_says_the_same() -> None:

@@ -89,6 +89,11 @@ def test_settings_have_their_names_there() -> None:
         {"behaviour_kl_coefficient": 0.1},
         {"entropy_bonus": 0.1},
         {"off_policy_mask_threshold": 0.5},
+        {"max_grad_norm": 0.5},
+        {"adam_beta1": 0.8},
+        {"adam_beta2": 0.95},
+        {"weight_decay": 0.1},
+        {"loss": "ppo", "dual_clip": 2.0},
     ],
 )
 def test_a_setting_it_does_not_have_is_refused_by_name(changed: dict[str, Any]) -> None:

@@ -17,6 +17,9 @@ from rollbus.trainer.backends.guards import Admitted, Limits, admit
 from rollbus.trainer.backends.protocol import TrainConfig, TrainRequest, TrainTrajectory, TurnTokens
 
 Json = dict[str, Any]
+OURS = TrainConfig()
+ARTS_OWN = ("max_grad_norm", "adam_beta1", "adam_beta2", "weight_decay")
+"""What ART's update sets itself: what is asked for beside our defaults would not be done."""
 Render = Callable[[list[Json]], list[int]]
 """Messages → the ids of the prompt for the next answer."""
 
@@ -70,6 +73,8 @@ def configs_to_json(config: TrainConfig) -> tuple[Json, Json]:
             "behaviour_kl_coefficient": bool(config.behaviour_kl_coefficient),
             "entropy_bonus": bool(config.entropy_bonus),
             "off_policy_mask_threshold": config.off_policy_mask_threshold is not None,
+            "dual_clip": config.loss == "ppo" and config.dual_clip not in (None, OURS.dual_clip),
+            **{name: getattr(config, name) != getattr(OURS, name) for name in ARTS_OWN},
         }.items()
         if wanted
     ]

@@ -1,4 +1,4 @@
-"""Append a line to a file so that it is either all there after a crash or an error, or not at all."""
+"""Append a line to a file so that it is either all there after a crash or an error, or not at all; and read them."""
 
 import os
 from contextlib import suppress
@@ -18,3 +18,15 @@ def append_line(path: Path, line: bytes) -> None:
             with suppress(OSError):
                 file.truncate(end)
             raise
+
+
+def whole_lines(path: Path) -> list[bytes]:
+    """Return the lines of a file, none where there is no file; what a crash left of a last one is cut off."""
+    if not path.exists():
+        return []
+    content = path.read_bytes()
+    whole = content[: content.rfind(b"\n") + 1]
+    if len(whole) < len(content):
+        with path.open("r+b") as file:
+            file.truncate(len(whole))
+    return whole.splitlines()

@@ -17,7 +17,7 @@ from typing import Any
 import httpx
 
 from rollbus.schemas.errors import DataLossError, RejectedError, RollbusError, UnavailableError
-from rollbus.trainer.appending import append_line
+from rollbus.trainer.appending import append_line, whole_lines
 from rollbus.trainer.backends.art_released_rows import Render, admit_rendered, configs_to_json, groups_to_json
 from rollbus.trainer.backends.guards import Admitted, Limits
 from rollbus.trainer.backends.protocol import (
@@ -62,14 +62,20 @@ class ReleasedArtClient:
         self._path = folder / JOURNAL_NAME
         self._http = httpx.AsyncClient(base_url=url, timeout=ANSWER_TIMEOUT_S, transport=transport)
         self._started: dict[str, tuple[int, Admitted | None]] = {}
+        self._untrained: dict[str, int] = {}
+        """Batches of which the server trained nothing, and the step that it counted for them."""
         self._results: dict[str, TrainResult] = {}
         self._errors: dict[str, RollbusError] = {}
         self._updates: dict[str, asyncio.Task[None]] = {}
         self._inference_url: str | None = None
         folder.mkdir(parents=True, exist_ok=True)
-        if self._path.exists():
-            for line in self._path.read_bytes().splitlines():
+        for number, line in enumerate(whole_lines(self._path), start=1):
+            try:
                 self._apply(json.loads(line))
+            except ValueError as error:
+                raise DataLossError(
+                    f"journal {self._path} is damaged at line {number}: {error}; restore it from a backup"
+                ) from error
 
     async def start(self) -> None:
         """Register the model and have it served; idempotent on the server."""
@@ -140,6 +146,8 @@ class ReleasedArtClient:
         """The result; of a batch that was sent by a process that died, what the server's step number tells."""
         if batch_hash in self._results or batch_hash in self._updates or batch_hash not in self._started:
             return self._results.get(batch_hash)
+        if batch_hash in self._untrained:
+            raise self._trained_nothing(batch_hash)
         base, admitted = self._started[batch_hash]
         head = await self.current_version()
         if head == base:
@@ -199,17 +207,21 @@ class ReleasedArtClient:
             "verbose": False,
         }
         lines = [line async for line in self._lines(body)]
-        if any("error" in line for line in lines):
-            raise RejectedError(f"{self._url} could not train the batch: {lines[-1]['error']}")
+        if errors := [line["error"] for line in lines if "error" in line]:
+            raise RejectedError(f"{self._url} could not train the batch: {errors[-1]}")
         step = await self.current_version()
         if step == base:
             raise UnavailableError(f"{self._url} ended the update without a new step; look at its log")
         if not sum(_gradient_steps(line) for line in lines):
-            raise RejectedError(
-                f"{self._url} trained nothing of batch {request.batch_hash} and counted it as step {step}; "
-                "look at its log, and start the run again under another id"
-            )
+            self._append({"event": "untrained", "batch_hash": request.batch_hash, "step": step})
+            raise self._trained_nothing(request.batch_hash)
         self._record(_result(request.batch_hash, base, admitted, _means(lines)))
+
+    def _trained_nothing(self, batch_hash: str) -> RejectedError:
+        return RejectedError(
+            f"{self._url} trained nothing of batch {batch_hash} and counted it as step {self._untrained[batch_hash]}; "
+            "look at its log, and start the run again under another id"
+        )
 
     async def _lines(self, body: Any) -> AsyncIterator[dict[str, Any]]:
         async with self._http.stream("POST", "/_train_model", json=body, timeout=None) as response:
@@ -239,6 +251,8 @@ class ReleasedArtClient:
         if entry["event"] == "done":
             result = result_from_json(entry["result"])
             self._results[result.batch_hash] = result
+        elif entry["event"] == "untrained":
+            self._untrained[entry["batch_hash"]] = entry["step"]
         else:
             admitted = Admitted((), entry["dropped"], trained_ids=tuple(entry["trained"]))
             self._started[entry["batch_hash"]] = (entry["base"], admitted)

@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from rollbus.schemas.errors import DataLossError, UnavailableError
-from rollbus.trainer.appending import append_line
+from rollbus.trainer.appending import append_line, whole_lines
 from rollbus.trainer.backends.protocol import TrainResult
 from rollbus.trainer.backends.wire import result_from_json, result_to_json
 from rollbus.trainer.service.checkpoint import PROVENANCE, TEMPORARY_PREFIX, is_complete, read_provenance
@@ -266,15 +266,8 @@ def settle(journal: Journal, store: VersionStore, batch_hash: str, failure: Fail
 
 def _read(path: Path) -> list[dict[str, Any]]:
     """The entries; a torn last line is cut off. DataLossError if the damage is anywhere else."""
-    if not path.exists():
-        return []
-    content = path.read_bytes()
-    whole = content[: content.rfind(b"\n") + 1]
-    if len(whole) < len(content):
-        with path.open("r+b") as file:
-            file.truncate(len(whole))
     entries = []
-    for number, line in enumerate(whole.splitlines(), start=1):
+    for number, line in enumerate(whole_lines(path), start=1):
         try:
             entries.append(json.loads(line))
         except ValueError as error:

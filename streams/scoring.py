@@ -122,6 +122,10 @@ class ScoringStage:
             return [await self._asked(question, slots) for question in questions]  # spares a task each
         return await asyncio.gather(*(self._asked(question, slots) for question in questions))
 
+    async def read_feedback(self, trajectory: Trajectory, config: ScoringConfig) -> Answers:
+        """Ask the functions alone that read feedback."""
+        return await self._asker.ask_all(trajectory, self._reading(config), asyncio.Semaphore(config.concurrency))
+
     def step(self, state: ScoringState, incoming: Incoming, answer: Answers) -> list[Outgoing]:
         """Write down a score and its answers."""
         state.fresh()
@@ -204,15 +208,16 @@ class ScoringStage:
             known.asked[record.trajectory_id] = incoming
             return record, known.config.rewards
         if isinstance(record, RewardRevised) and (old := known.header(record.trajectory_id)):
-            reading = tuple(each for each in known.config.rewards if self._reads_feedback(each))
-            return _without_turns(old, record.rewards), reading
+            return _without_turns(old, record.rewards), self._reading(known.config)
         return None
 
     def _header_of(self, incoming: Incoming) -> Score:
         return header(incoming.record, incoming.location)
 
-    def _reads_feedback(self, reward: RewardConfig) -> bool:
-        return reward.type in self._registry and self._registry[reward.type].reads_feedback
+    def _reading(self, config: ScoringConfig) -> tuple[RewardConfig, ...]:
+        """Return the components that read feedback."""
+        known = self._registry
+        return tuple(each for each in config.rewards if each.type in known and known[each.type].reads_feedback)
 
 
 def header(trajectory: Trajectory, location: Location) -> Score:

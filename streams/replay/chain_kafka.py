@@ -175,12 +175,13 @@ class Connected:
         bounded = plan.input is TRAJECTORIES and self.follow is None
         ends = {one.partition: one.to_offset for one in ranges} if bounded else {}
         sources = [KafkaSource(consumer, at, span, stop=self.follow) for span, at in places.items()]
-        scores = RecordedScores(sources, ends, revisions=plan.scores == "recorded")
+        of_end = plan.rewards == "end"
+        scores = RecordedScores(sources, ends, revisions=plan.scores == "recorded" and not of_end)
         asking = plan.scores == "computed" and any(reward.type in ASKS_A_MODEL for reward in config.rewards)
         if asking or self.read_configurations:
             self.scorings |= await read_scoring_configs(self.settings)
         if plan.scores == "recorded":
             stage = HeadedScoring(config, keep_ms=keep_ms, registry=self.registry)
-            return RecordedScoring(stage, scores.find, self.scorings)
+            return RecordedScoring(stage, scores.find, self.scorings, compute_feedback=of_end)
         registry = offline(self.registry, config.rewards, self.scorings, scores.find)
         return HeadedScoring(config, keep_ms=keep_ms, registry=registry, retry_s=0)  # it asks nobody

@@ -137,7 +137,8 @@ class Passage:
             return []
         parts = lanes_for(self.processes, plan, self.ranges, cores=cores(), memory=free_memory())
         registry = functions_to_take_along(plan, connected.registry)
-        heads = "scoring" in plan.stages and (registry is not None or plan.scores == "recorded")
+        recorded = plan.scores == "recorded" and plan.rewards == "recorded"  # else the rewards themselves are read
+        heads = "scoring" in plan.stages and (registry is not None or recorded)
         job = Job(connected.settings, plan, (), self.excluded, heads, registry, connected.version)
         return [LaneProcess(replace(job, ranges=part), self.watch.progress) for part in parts]
 

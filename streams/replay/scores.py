@@ -83,9 +83,21 @@ class RecordedScoring:
     name: str = ScoringStage.name
     input = TRAJECTORIES
 
-    def __init__(self, stage: ScoringStage, find: FindScore, configs: Mapping[str, ScoringConfig]) -> None:
-        """Score under `configs`, by hash: those that live's scores may name besides the one in force."""
+    def __init__(
+        self,
+        stage: ScoringStage,
+        find: FindScore,
+        configs: Mapping[str, ScoringConfig],
+        *,
+        compute_feedback: bool = False,
+    ) -> None:
+        """Score under `configs`, by hash: those that live's scores may name besides the one in force.
+
+        With `compute_feedback` trajectories come with other rewards than live's had when it scored them first: what
+        reads feedback is computed of these, and nothing follows that could revise them.
+        """
         self._stage, self._find, self._configs = stage, find, configs
+        self._compute_feedback = compute_feedback
 
     def new_state(self) -> ScoringState:
         """Return the stage's empty state."""
@@ -122,6 +134,8 @@ class RecordedScoring:
     async def _recorded(self, config: ScoringConfig, config_hash: str, record: Any) -> dict[str, Answer]:
         if not isinstance(record, Trajectory | Headed | RewardRevised):
             return {}
+        if self._compute_feedback and isinstance(record, RewardRevised):
+            return {}  # it excludes: what was said stands
         revision = record.revision if isinstance(record, RewardRevised) else 0
         score = await self._find(record.group_hint, record.trajectory_id, revision)
         if score is None:
@@ -130,7 +144,10 @@ class RecordedScoring:
         under = config if score.config_hash == config_hash else self._configs.get(score.config_hash)
         if under is None:
             raise OtherConfigurationError(f"trajectory {record.trajectory_id} was scored under {score.config_hash}")
-        return Remembered(answers_of(score), under)
+        answers = answers_of(score)
+        if self._compute_feedback and isinstance(record, Trajectory):
+            answers |= await self._stage.read_feedback(record, under)
+        return Remembered(answers, under)
 
 
 def answers_of(score: Score) -> dict[str, Answer]:

@@ -344,6 +344,30 @@ async def test_with_the_rewards_of_the_end_late_feedback_is_there_from_the_begin
     )
 
 
+async def test_with_the_rewards_of_the_end_a_recorded_score_knows_late_feedback_too(settings: Settings) -> None:
+    """Live's first score of an episode, which is all that such a replay has of live, was given before that came."""
+    stream, name = settings.stream_settings(), name_of(settings, "known")
+    await replay_of(settings, name, stages=("assembly",)).run()
+    made = [each for each in await records(replay_of(settings, name).replay_settings, "trajectories")
+            if isinstance(each, Trajectory)]  # fmt: skip
+    version = settings.scoring.config_hash()
+    for each in made:
+        given = make_score(each.trajectory_id, None, episode_id=each.episode_id, config_hash=version)
+        await send(stream, SCORES.name, [(each.group_hint.encode(), encode(given))])
+    options: dict[str, Any] = {"rewards": "end", "scores": "recorded", "new_scoring": None}
+    options["stages"] = ("assembly", "scoring")
+    scored = replay_of(settings, name_of(settings, "scored"), **options)
+    manifest = await scored.run()
+    whole = {each.trajectory_id: each for each in await records(scored.replay_settings, "trajectories")}
+    found = await records(scored.replay_settings, "scores")
+    assert len(found) > 40 < sum(score.value is not None for score in found)
+    for score in found:
+        rewards = whole[score.trajectory_id].rewards
+        assert score.value == (rewards[-1].value if rewards else None)
+    in_two = replace(replay_of(settings, name_of(settings, "two"), **options), processes=2)
+    assert (await in_two.run(dry_run=True)).digests == manifest.digests
+
+
 async def test_a_score_that_stands_before_the_first_tick_is_found(kafka: str, namespace: str, tmp_path: Path) -> None:
     """A worker reads what stood in the log before the first tick was written, and may score it before that tick."""
     settings = settings_of(write_settings(tmp_path, kafka, namespace))

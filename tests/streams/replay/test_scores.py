@@ -211,6 +211,26 @@ async def test_a_configuration_that_live_refused_ends_no_replay() -> None:
     assert (await stage.answer(stage.new_state(), incoming))[1] == {"reward": Answer(1.0)}
 
 
+async def test_with_the_rewards_of_the_end_what_reads_feedback_is_computed_and_a_judge_s_answer_stands() -> None:
+    """Live's first score knows only of the feedback that had come by then."""
+    config = ScoringConfig(rewards=(RewardConfig(), *B.rewards))
+    trajectory = make_trajectory(reward=1.0)
+    excluded = RewardRevised(trajectory_id=trajectory.trajectory_id, episode_id="e1", revision=1, excluded=True,
+                             group_hint=trajectory.group_hint, revised_at_ms=0)  # fmt: skip
+
+    async def find(hint: str, trajectory_id: str, revision: int) -> Score | None:
+        if revision:
+            return None  # with the rewards of the end there is no revision of the same number
+        return make_score(trajectory_id, None, components={"quality": 0.5}, config_hash=config.config_hash())
+
+    stage = RecordedScoring(ScoringStage(config, keep_ms=0), find, {}, compute_feedback=True)
+    state, place = stage.new_state(), Location(topic="trajectories", partition=0, offset=0)
+    incoming = [Incoming(record, "", place, encode(record)) for record in (trajectory, excluded)]
+    answers = await stage.answer(state, incoming)
+    scores = [stage.step(state, each, answer)[0].record for each, answer in zip(incoming, answers, strict=True)]
+    assert [(score.value, score.excluded) for score in scores] == [(1.5, False), (1.5, True)]
+
+
 async def test_a_revision_of_a_trajectory_that_the_replay_does_not_know_is_not_looked_for() -> None:
     """It leaves a drop, whatever live has made of it; a score that is not there is looked for to the end."""
     known, unknown = make_trajectory("known"), make_trajectory("unknown")

@@ -17,6 +17,7 @@ from rollbus.schemas.drops import Drop, DropReason, DropUnit
 from rollbus.schemas.errors import ConfigurationError, RecordError
 from rollbus.schemas.groups import ClosedGroup, Group, GroupMember
 from rollbus.schemas.topics import CLOSED_GROUPS, DROPS, RUN_LOG
+from rollbus.streams.cancelling import all_or_none
 from rollbus.streams.deadlines import Deadlines
 from rollbus.streams.grouping_maths import with_members
 from rollbus.streams.grouping_state import REMEMBER_MS
@@ -153,7 +154,7 @@ class GroupScoringStage:
         questions = self._questions(state, state.wholes(incoming))
         if all(self._asker.is_quick(reward) for question in questions if question for reward in question[0].rewards):
             return [await self._verdict(question, slots) for question in questions]
-        return await asyncio.gather(*(self._in_turn(question, slots, groups) for question in questions))
+        return await all_or_none(self._in_turn(question, slots, groups) for question in questions)
 
     def step(self, state: GroupScoringState, incoming: Incoming, answer: Verdict) -> list[Outgoing]:
         """Write down a group with its verdict."""

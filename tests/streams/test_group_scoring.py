@@ -11,7 +11,7 @@ import pytest
 
 from rollbus.schemas.config import AssemblyConfig, GroupingConfig, RewardConfig, RunConfig, ScoringConfig
 from rollbus.schemas.drops import Drop
-from rollbus.schemas.errors import ConfigurationError
+from rollbus.schemas.errors import ConfigurationError, UnavailableError
 from rollbus.schemas.events import TurnRecorded
 from rollbus.schemas.groups import ClosedGroup, Group
 from rollbus.schemas.topics import DROPS, EPISODE_EVENTS, RUN_LOG, TRAJECTORIES
@@ -21,6 +21,7 @@ from rollbus.streams.group_scoring import GroupScoringStage, Judged, JudgedGroup
 from rollbus.streams.rewards.contract import RewardContext, RewardFunction
 from rollbus.streams.rewards.registry import BUILT_IN, check
 from rollbus.streams.scoring import ScoringStage
+from rollbus.streams.stage import Incoming
 from rollbus.streams.stages import namespace_stages, run_stages
 from tests.builders import make_config, make_episode, make_group, make_member, make_tick, make_trajectory
 from tests.stepping import Stepper
@@ -337,3 +338,37 @@ def test_no_more_groups_hold_their_trajectories_than_may_be_asked_about() -> Non
     stepper = Stepper(GroupScoringStage(run, registry=registry, payload=Counted(*TEXTS)))
     found = stepper.outputs([closed(f"g{number}") for number in range(20)])
     assert (len(found), most) == (20, 2)
+
+
+async def test_where_one_groups_trajectories_cannot_be_fetched_nobody_is_asked_about_the_others() -> None:
+    """The batch is begun anew then, and asks about all of them again: calls that go on would come on top."""
+    asked = running = 0
+
+    class Broken(Texts):
+        async def fetch(self, locations: Collection[Location]) -> Mapping[Location, Trajectory]:
+            found = await super().fetch(locations)
+            if self.fetched == 2:
+                raise UnavailableError("the broker is away")
+            return found
+
+    async def grades(group: Sequence[Trajectory], context: RewardContext) -> list[float | None]:
+        nonlocal asked, running
+        asked, running = asked + 1, running + 1
+        try:
+            await asyncio.sleep(0.01)
+        finally:
+            running -= 1
+        return [1.0] * len(group)
+
+    registry = {**BUILT_IN, "grades": RewardFunction(grades, per="group")}
+    run = run_with(component("grades", timeout_s=60.0), rewards_concurrency=2)
+    stage = GroupScoringStage(run, registry=registry, payload=Broken(*TEXTS))
+    groups = [
+        Incoming(closed(f"g{number}"), "key", Location(topic="t", partition=0, offset=number), b"")
+        for number in range(20)
+    ]
+    with pytest.raises(UnavailableError):
+        await stage.answer(stage.new_state(), groups)
+    before = asked
+    await asyncio.sleep(0.1)
+    assert (asked - before, running) == (0, 0)

@@ -1,4 +1,4 @@
-"""Tell a cancellation of this task from one that came out of something that it waited for; and end what failed whole."""
+"""Tell a cancellation of this task from one of something that it waited for; and end together what fails together."""
 
 import asyncio
 from collections.abc import Coroutine, Iterable

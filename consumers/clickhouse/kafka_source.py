@@ -2,16 +2,17 @@
 
 After each assignment a partition is read from its committed offset, explicitly: whatever was fetched before does not
 count. `generation` grows with each change of the assignment; who buffers records throws them away when it does.
+Records that retention took before they were read are gone; it is said which, and no range covers them.
 """
 
 import asyncio
 import logging
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, ConsumerRebalanceListener, TopicPartition
-from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError
+from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError, OffsetOutOfRangeError
 
 from rollbus.consumers.clickhouse.chunk_joiner import KafkaRecord
 from rollbus.consumers.clickhouse.settings import SinkSettings
@@ -47,6 +48,8 @@ class Fetched:
     """Per partition in order of offsets."""
     positions: Mapping[Partition, int]
     """The next offset of each partition after these records."""
+    moved: Mapping[Partition, int] = field(default_factory=dict)
+    """Partitions that no longer have what comes next, and where their reading goes on."""
 
 
 class KafkaSource(ConsumerRebalanceListener):  # type: ignore[misc]
@@ -68,7 +71,7 @@ class KafkaSource(ConsumerRebalanceListener):  # type: ignore[misc]
             client_id=f"{self._settings.namespace}sink",
             isolation_level="read_committed",
             enable_auto_commit=False,
-            auto_offset_reset="earliest",
+            auto_offset_reset="none",  # no silent jump where retention is faster; reading begins by a seek
             metadata_max_age_ms=METADATA_MAX_AGE_MS,
             max_partition_fetch_bytes=2 * MAX_MESSAGE_BYTES,
             max_poll_interval_ms=600_000,
@@ -93,7 +96,7 @@ class KafkaSource(ConsumerRebalanceListener):  # type: ignore[misc]
         generation = self.generation
         try:
             starts, ends = await self._begin_new()
-            fetched = await self._consumer.getmany(timeout_ms=int(timeout_s * 1000), max_records=MAX_RECORDS)
+            fetched, moved = await self._fetch(timeout_s)
             positions = {self._partition(tp): await self._consumer.position(tp) for tp in self._known}
         except (KafkaError, IllegalStateError) as error:
             if generation != self.generation:
@@ -107,7 +110,7 @@ class KafkaSource(ConsumerRebalanceListener):  # type: ignore[misc]
             for tp, batch in fetched.items()
             for found in batch
         )
-        return Fetched(generation, starts, ends, records, positions)
+        return Fetched(generation, starts, ends, records, positions, moved)
 
     async def commit(self, offsets: Mapping[Partition, int]) -> bool:
         """Commit; False where another member owns a partition by now, and everything is to be read anew."""
@@ -143,6 +146,32 @@ class KafkaSource(ConsumerRebalanceListener):  # type: ignore[misc]
         """Take the new assignment; reading begins with the next poll."""
         self.read_again()
 
+    async def _fetch(self, timeout_s: float) -> tuple[Mapping[TopicPartition, Any], Mapping[Partition, int]]:
+        """Return records, or the partitions that moved."""
+        try:
+            return await self._consumer.getmany(timeout_ms=int(timeout_s * 1000), max_records=MAX_RECORDS), {}
+        except OffsetOutOfRangeError as error:
+            return {}, await self._move(error.args[0])
+
+    async def _move(self, asked: Mapping[TopicPartition, int]) -> dict[Partition, int]:
+        """Go on at the beginning of partitions that do not have these offsets."""
+        begins = await self._consumer.beginning_offsets(list(asked))
+        for tp, begin in begins.items():
+            self._say_lost(tp, asked[tp], begin)
+            self._consumer.seek(tp, begin)
+        return {self._partition(tp): begin for tp, begin in begins.items()}
+
+    def _say_lost(self, tp: TopicPartition, wanted: int, begin: int) -> None:
+        topic, number = self._partition(tp)
+        if begin > wanted:
+            logger.error(
+                "records %d to %d of %s:%d were deleted by Kafka's retention before they were written; "
+                "`rollbus sql run is_anything_lost` counts the hole",
+                *(wanted, begin - 1, topic, number),
+            )
+        else:
+            logger.error("%s:%d has no offset %d, and is read again from %d", topic, number, wanted, begin)
+
     async def _begin_new(self) -> tuple[dict[Partition, int], dict[Partition, int]]:
         new = sorted(self._consumer.assignment() - self._known)
         if not new:
@@ -155,6 +184,8 @@ class KafkaSource(ConsumerRebalanceListener):  # type: ignore[misc]
             return {}, {}
         starts = {tp: max(committed[tp] or 0, beginnings[tp]) for tp in new}
         for tp, start in starts.items():
+            if committed[tp] is not None and committed[tp] < start:
+                self._say_lost(tp, committed[tp], start)
             self._consumer.seek(tp, start)
             self._known.add(tp)
         return (

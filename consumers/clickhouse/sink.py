@@ -19,7 +19,7 @@ import signal
 import sys
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
@@ -161,6 +161,8 @@ class Sink:
             self._generation = fetched.generation
         if fetched.starts:
             await self._begin(fetched)
+        if fetched.moved:
+            await self._move(fetched.moved)
         for record in fetched.records:
             self._buffers[record.topic, record.partition].add(record)
         for partition, position in fetched.positions.items():
@@ -170,14 +172,21 @@ class Sink:
 
     async def _begin(self, fetched: Fetched) -> None:
         planned = await self._with_retries(lambda: asyncio.to_thread(self._planned, fetched))
-        for (topic, number), start in fetched.starts.items():
-            self._buffers[topic, number] = PartitionBuffer(
-                namespace=self._settings.namespace,
-                topic=topic,
-                partition=number,
-                start=start,
-                planned_last=planned.get((topic, number)),
-            )
+        for partition, start in fetched.starts.items():
+            self._buffers[partition] = self._buffer(partition, start, planned.get(partition))
+
+    async def _move(self, moved: Mapping[Partition, int]) -> None:
+        """Write what was read, so that no range goes over what is gone, and go on behind it."""
+        await self._written()
+        await self.flush(self._with_retries)
+        for partition, start in moved.items():
+            self._buffers[partition] = self._buffer(partition, start)
+
+    def _buffer(self, partition: Partition, start: int, planned_last: int | None = None) -> PartitionBuffer:
+        topic, number = partition
+        return PartitionBuffer(
+            namespace=self._settings.namespace, topic=topic, partition=number, start=start, planned_last=planned_last
+        )
 
     def _planned(self, fetched: Fetched) -> dict[Partition, int]:
         """Return the last offset of ranges that were begun at these very starts and lie within the log."""

@@ -32,9 +32,13 @@ class EndlessLog:
         self.committed = 0
         self.polls_left = polls
         self.all_committed = asyncio.Event()
+        self.moved: dict[Partition, int] = {}
 
     async def poll(self, timeout_s: float) -> Fetched:
         starts = {PLACE: 0} if self.position == 0 else {}
+        if self.moved:
+            moved, self.moved = self.moved, {}
+            return Fetched(0, {}, {}, (), dict(moved), moved)
         if not self.polls_left:
             await asyncio.sleep(timeout_s)
             return Fetched(0, starts, {}, (), {})
@@ -45,6 +49,11 @@ class EndlessLog:
         )
         self.position += EVENTS_A_POLL
         return Fetched(0, starts, {PLACE: 10**9} if starts else {}, records, {PLACE: self.position})
+
+    def lose(self, records: int) -> None:
+        """Let retention take the next ones."""
+        self.position += records
+        self.moved = {PLACE: self.position}
 
     def _record(self, offset: int) -> Any:
         return make_tick(offset) if self.only_ticks else make_started(f"e{offset}")
@@ -128,3 +137,21 @@ async def test_a_tick_is_counted_once_however_often_its_range_grows() -> None:
     await running
     assert (sink.counters.records, sink.counters.rows) == (12, 0)
     assert sink.counters.flushes > 1
+
+
+async def test_records_that_retention_took_before_they_were_read_are_in_no_range() -> None:
+    log, tables, stop = EndlessLog(polls=2), GatedTables(), asyncio.Event()
+    sink = make_sink(log, tables, stop, 10**9)
+    running = asyncio.create_task(sink.run())
+    while log.polls_left:  # noqa: ASYNC110 - the log tells nobody
+        await asyncio.sleep(0)
+    log.lose(100)
+    log.polls_left = 1
+    tables.gate.set()
+    while log.polls_left:  # noqa: ASYNC110 - the log tells nobody
+        await asyncio.sleep(0.01)
+    stop.set()
+    await running
+    plans = [row for insert in tables.inserts if insert.table == "sink_ranges" for row in insert.rows]
+    assert [(row["from_offset"], row["next_offset"]) for row in plans] == [(0, 4), (104, 106)]
+    assert log.committed == 106

@@ -1,11 +1,15 @@
 """The sink against a real broker and ClickHouse's real engine."""
 
 import asyncio
+import uuid
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
 import pytest
+from aiokafka import TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient
+from aiokafka.admin.records_to_delete import RecordsToDelete
 
 from rollbus.consumers.clickhouse import (
     ClickHouseSettings,
@@ -26,7 +30,7 @@ from rollbus.local.service import ServiceProcess
 from rollbus.local.settings import HOST
 from rollbus.schemas.chunks import split
 from rollbus.schemas.codec import encode
-from rollbus.schemas.drops import Drop
+from rollbus.schemas.drops import Drop, ProducerReport
 from rollbus.schemas.kafka_connection import KafkaConnection
 from tests.builders import START_MS, make_trajectory
 from tests.consumers.story import story
@@ -158,6 +162,60 @@ async def test_two_sinks_share_the_work_and_double_nothing(settings: SinkSetting
     drops = sum(1 for topic, _, _ in story() if topic == "drops")
     assert counts(settings)["drops"] == drops + 2
     assert all(row["holes"] == 0 for row in answer(settings, "is_anything_lost"))
+
+
+@pytest.mark.parametrize("running", [True, False])
+async def test_records_that_retention_takes_unread_are_a_hole_and_not_a_part_of_a_range(
+    settings: SinkSettings, caplog: pytest.LogCaptureFixture, *, running: bool
+) -> None:
+    await create_topics(settings)
+    place = TopicPartition(f"{settings.namespace}producer-reports", 0)
+    await send(settings, reports(3))
+    migrate(settings.clickhouse)
+    source, client, stop = KafkaSource(settings), ClickHouse(settings.clickhouse), asyncio.Event()
+    await source.start()
+    sink = asyncio.create_task(Sink(settings, source, client, stop=stop).run())
+    try:
+        await wait_until_written(settings)
+        if running:
+            source._consumer.pause(place)
+        else:
+            stop.set()
+            await sink
+            await source.stop()
+        await send(settings, reports(4))
+        await delete_before(settings, place, 6)  # three reports, the end of their transaction, two more
+        if running:
+            source._consumer.resume(place)
+            await wait_until_written(settings, sink)
+        else:
+            await run_until_written(settings)
+    finally:
+        stop.set()
+        await sink
+        await source.stop()
+        client.close()
+    assert ask(settings.clickhouse, "SELECT count() FROM producer_reports").rows == [(5,)]
+    assert [row["holes"] for row in answer(settings, "is_anything_lost")] == [1]
+    assert "records 4 to 5 of producer-reports:0 were deleted by Kafka's retention" in caplog.text
+
+
+def reports(count: int) -> list[tuple[str, str, bytes]]:
+    made = [
+        ProducerReport(producer="web", writer_id=uuid.uuid4().hex, counters={}, reported_at_ms=START_MS)
+        for _ in range(count)
+    ]
+    return encoded([("producer-reports", "web", report) for report in made])
+
+
+async def delete_before(settings: SinkSettings, place: TopicPartition, offset: int) -> None:
+    """Do what retention does."""
+    admin = AIOKafkaAdminClient(bootstrap_servers=settings.kafka.bootstrap_servers)
+    await admin.start()
+    try:
+        await admin.delete_records({place: RecordsToDelete(before_offset=offset)})
+    finally:
+        await admin.close()
 
 
 async def test_clickhouse_may_go_away_and_come_back(kafka: str, namespace: str, tmp_path: Path) -> None:

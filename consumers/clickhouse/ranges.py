@@ -18,10 +18,12 @@ from rollbus.consumers.clickhouse.rows import rows_of
 from rollbus.consumers.clickhouse.rows_events import fills_of
 from rollbus.consumers.clickhouse.rows_operations import dead_letter
 from rollbus.schemas.chunks import is_chunk
-from rollbus.schemas.codec import decode
+from rollbus.schemas.codec import HEADER_BYTES, decode, headers
+from rollbus.schemas.control import Tick
 from rollbus.schemas.drops import DeadLetter
 from rollbus.schemas.errors import RecordError
 from rollbus.schemas.events import Event
+from rollbus.schemas.topics import topic_of
 
 STAGE = "sink"
 
@@ -104,6 +106,7 @@ class PartitionBuffer:
         self._waiting = Waiting()
         self._place = Place(namespace, topic, partition)
         self._has_chunks = False
+        self._has_ticks = Tick in topic_of(topic).records
         self._joiner = ChunkJoiner()
         self._idle: OffsetRange | None = None
 
@@ -206,7 +209,7 @@ class PartitionBuffer:
         return made
 
     def _read(self, record: KafkaRecord, value: bytes) -> Read:
-        given_up = self._given_up(record) if self._has_chunks else []
+        given_up = self._given_up(record, value) if self._has_chunks else []
         rows, letters, whole = given_up, len(given_up), record
         try:
             if is_chunk(value):
@@ -215,19 +218,33 @@ class PartitionBuffer:
                 if joined is None:
                     return rows, None, (), letters, record
                 whole = joined
+            elif self._has_chunks:
+                self._joiner.passed(len(value))
             found = decode(whole.value)
             if isinstance(found, Event):
                 return rows, found, fills_of(found), letters, whole
             rows += rows_of(found, self._place.origin(whole.offset, whole.timestamp_ms))
         except RecordError as error:
-            rows += self._dead_letter(record, type(error).__name__, str(error))
+            rows += self._dead_letter(whole, type(error).__name__, str(error))
             letters += 1
         return rows, None, (), letters, record
 
-    def _given_up(self, record: KafkaRecord) -> Rows:
-        lost = self._joiner.give_up(record.timestamp_ms)
+    def _given_up(self, record: KafkaRecord, value: bytes) -> Rows:
+        lost = self._joiner.give_up(self._time_ms(record, value))
         self._has_chunks = len(self._joiner) > 0
         return [row for first, what in lost for row in self._dead_letter(first, "MissingChunkError", what)]
+
+    def _time_ms(self, record: KafkaRecord, value: bytes) -> int | None:
+        """Return the time that a record tells: stream time where ticks bring it, as a producer's clock may be wrong."""
+        if not self._has_ticks:
+            return record.timestamp_ms
+        if value[:HEADER_BYTES] not in headers(Tick):
+            return None
+        try:
+            tick: Tick = decode(value)
+        except RecordError:
+            return None
+        return tick.stream_time_ms
 
     def _dead_letter(self, record: KafkaRecord, error_class: str, message: str) -> Rows:
         letter = DeadLetter(

@@ -44,6 +44,8 @@ MAX_CHOICES = 4096
 LONG_BODY_BYTES = 16 << 10
 """What is longer is read and made into tokens in another thread: every megabyte of it takes more than half a second,
 in which nobody else's answer would go on."""
+LONG_ANSWER_TOKENS = 2048
+"""What has more log-probs is written in another thread, for the same reason: a tenth of a second for so many."""
 CLIENT_GONE = 499
 """For an answer that nobody waits for; as nginx has it."""
 
@@ -149,8 +151,12 @@ class _Endpoint:
         if (answers := await choices.answers(unless=_hangs_up(request))) is None:
             return Response(status_code=CLIENT_GONE)
         tokenizer, answer_id = self._served.tokenizer, choices.id
-        found = [chat_choice(wanted, i, one, tokenizer, answer_id=answer_id) for i, one in enumerate(answers)]
-        return JSONResponse(self._answer("chat.completion", wanted, choices, found, answers))
+
+        def tell() -> Response:
+            found = [chat_choice(wanted, i, one, tokenizer, answer_id=answer_id) for i, one in enumerate(answers)]
+            return JSONResponse(self._answer("chat.completion", wanted, choices, found, answers))
+
+        return await self._told(tell, wanted, answers)
 
     async def completions(self, request: Request) -> Response:
         wanted, prompts = await _aside_if_long(self._completion_prompts, await _body(request))
@@ -159,10 +165,14 @@ class _Endpoint:
             return _stream(self._events("text_completion", wanted, choices))
         if (answers := await choices.answers(unless=_hangs_up(request))) is None:
             return Response(status_code=CLIENT_GONE)
-        found = [completion_choice(wanted, i, one, self._served.tokenizer) for i, one in enumerate(answers)]
-        if wanted.return_token_ids or wanted.wants_logprobs:
-            found = [{**one, "prompt_token_ids": choices.prompt_of(i)} for i, one in enumerate(found)]
-        return JSONResponse(self._answer("text_completion", wanted, choices, found, answers))
+
+        def tell() -> Response:
+            found = [completion_choice(wanted, i, one, self._served.tokenizer) for i, one in enumerate(answers)]
+            if wanted.return_token_ids or wanted.wants_logprobs:
+                found = [{**one, "prompt_token_ids": choices.prompt_of(i)} for i, one in enumerate(found)]
+            return JSONResponse(self._answer("text_completion", wanted, choices, found, answers))
+
+        return await self._told(tell, wanted, answers)
 
     def _chat_prompt(self, body: bytes) -> tuple[ChatRequest, list[int]]:
         wanted = parse(ChatRequest, body)
@@ -217,6 +227,15 @@ class _Endpoint:
         served.prompt_tokens += choices.prompt_tokens
         return choices
 
+    async def _told(
+        self, tell: Callable[[], Response], wanted: ChatRequest | CompletionRequest, answers: list[Generation]
+    ) -> Response:
+        """Write the answer; aside, where that takes long."""
+        sampled = sum(len(answer.token_ids) for answer in answers)
+        self._served.completion_tokens += sampled
+        named = sampled * (1 + wanted.alternatives) if wanted.wants_logprobs else 0
+        return await asyncio.to_thread(tell) if named > LONG_ANSWER_TOKENS else tell()
+
     def _answer(
         self,
         kind: str,
@@ -226,7 +245,6 @@ class _Endpoint:
         answers: list[Generation],
     ) -> dict[str, Any]:
         sampled = sum(len(answer.token_ids) for answer in answers)
-        self._served.completion_tokens += sampled
         body = self._envelope(kind, choices)
         body["choices"] = found
         body["usage"] = usage(choices.prompt_tokens, sampled)

@@ -470,6 +470,42 @@ async def test_others_are_answered_while_a_long_prompt_is_read(served: ServedMod
     assert refused.json()["error"]["code"] == "context_length_exceeded"
 
 
+class WaitingDecoder:
+    """Names no token before others were answered."""
+
+    def __init__(self, like: Any) -> None:
+        self._like = like
+        self.began, self.others_answered = threading.Event(), threading.Event()
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._like, name)
+
+    def decode(self, token_ids: list[int], **options: Any) -> Any:
+        self.began.set()
+        assert self.others_answered.wait(timeout=10), "nobody was answered meanwhile"
+        return self._like.decode(token_ids, **options)
+
+
+@pytest.mark.parametrize("path", ["chat/completions", "completions"])
+async def test_others_are_answered_while_a_long_answer_is_written(served: ServedModel, path: str) -> None:
+    tokenizer = WaitingDecoder(served.tokenizer)
+    app = build_app(ServedModel("agent", served.sampler, tokenizer, serving=1))
+    server = EndpointServer(app, host="127.0.0.1", port=0)
+    server.start()
+    where = f"http://{server.host}:{server.port}/v1/{path}"
+    short = {"model": "agent", "prompt": "choose", "messages": MESSAGES, "max_tokens": 2}
+    long = {**short, "max_tokens": 65, "n": 32, "ignore_eos": True, "logprobs": 0 if path == "completions" else True}
+    async with httpx.AsyncClient(timeout=120) as http:
+        asking = asyncio.create_task(http.post(where, json=long))
+        await asyncio.to_thread(tokenizer.began.wait)
+        answered = await http.post(where, json=short)
+        tokenizer.others_answered.set()
+        answer = await asking
+    server.stop()
+    assert (answered.status_code, answer.status_code) == (200, 200)
+    assert answer.json()["usage"]["completion_tokens"] == 32 * 65 > endpoint.LONG_ANSWER_TOKENS
+
+
 async def test_several_prompts_are_answered_in_their_order(client: openai.AsyncOpenAI) -> None:
     asked: dict[str, Any] = {"model": "agent", "max_tokens": 5, "seed": 3}
     both = await client.completions.create(**asked, prompt=["choose", "a letter of it"], n=2)

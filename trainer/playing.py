@@ -79,7 +79,9 @@ async def _played(
         try:
             async with asyncio.timeout(limits.timeout_s):
                 return await _called(agent, task, context)
-        except Exception as error:  # a user's agent may raise anything
+        except (Exception, asyncio.CancelledError) as error:  # a user's agent may raise anything
+            if isinstance(error, asyncio.CancelledError) and _is_given_up():
+                raise
             if number == limits.tries:
                 raise UnavailableError(
                     f"evaluation of {context.model}: example {task.example_id!r}, attempt {task.attempt} failed "
@@ -90,11 +92,18 @@ async def _played(
     raise AssertionError("tries is at least 1")
 
 
+def _is_given_up() -> bool:
+    """Whether it is this episode that was cancelled, and not something that its agent waited for."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0
+
+
 async def _called(agent: Agent, task: EvaluationTask, context: EvaluationContext) -> Metrics:
     if iscoroutinefunction(agent) or iscoroutinefunction(getattr(agent, "__call__", None)):  # noqa: B004
         return await cast("Awaitable[Metrics]", agent(task, context))
     answer = await _in_a_thread(lambda: agent(task, context))
-    return await answer if isinstance(answer, Awaitable) else answer
+    metrics: Metrics = await answer if isinstance(answer, Awaitable) else answer
+    return metrics
 
 
 async def _in_a_thread(call: Callable[[], Any]) -> Any:

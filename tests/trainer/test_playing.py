@@ -85,6 +85,22 @@ async def test_an_episode_that_fails_for_good_fails_the_evaluation_and_ends_the_
     assert sorted(ended) == [0, 2, 3, 4, 5]
 
 
+async def test_an_episode_that_waits_for_what_is_cancelled_has_failed_like_any_other() -> None:
+    tries = 0
+
+    async def agent(task: EvaluationTask, context: EvaluationContext) -> Metrics:
+        nonlocal tries
+        tries += 1
+        tool = asyncio.ensure_future(asyncio.sleep(30))
+        asyncio.get_running_loop().call_soon(tool.cancel)
+        await tool
+        return {"reward": 1.0}
+
+    with pytest.raises(UnavailableError, match=r"failed 2 times, last with CancelledError"):
+        await play(agent, episodes=1, tries=2)
+    assert tries == 2
+
+
 async def test_an_episode_that_hangs_is_given_up() -> None:
     async def agent(task: EvaluationTask, context: EvaluationContext) -> Metrics:
         await asyncio.sleep(30)

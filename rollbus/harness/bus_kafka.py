@@ -1,6 +1,7 @@
 """The bus on a real broker: a reader of the run's topics from their beginning, and an idempotent producer."""
 
-from collections.abc import Sequence
+import asyncio
+from collections.abc import Awaitable, Sequence
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
@@ -81,13 +82,16 @@ class KafkaBus:
         """Send everything and await every acknowledgement."""
         if self._producer is None:
             raise UnavailableError("the run's log is not open")
+        sent: list[Awaitable[Any]] = []
         with kafka_errors("writing to the run's log"):
             for one in publications:
                 topic = one.topic.full_name(self._namespace)
                 partition = 0 if one.topic.partitions == "one" else None
-                for frame in split(encode(one.record)):
+                sent += [
                     await self._producer.send(topic, frame, key=one.key.encode(), partition=partition)
-            await self._producer.flush()
+                    for frame in split(encode(one.record))
+                ]
+            await asyncio.gather(*sent)  # a flush would wait for them, too, and keep their errors to itself
 
     async def poll(self) -> list[Any]:
         """Return what is new and can be read; what cannot is a dead letter of the stage that reads it."""

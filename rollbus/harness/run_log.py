@@ -17,7 +17,7 @@ from rollbus.schemas.topics import RUN_LOG
 from rollbus.trainer.log import Publication
 
 STALLED_S = 300.0
-"""Nothing new on the log for so long, while something is waited for: a stage is down."""
+"""Nothing new on the log for so long, while something is waited for and no step is open: a stage is down."""
 
 
 class RunLog:
@@ -58,6 +58,8 @@ class RunLog:
                 moved = time.monotonic()
                 continue
             self._check()
+            if self.view.open_steps:  # a step of a large model takes as long as it takes
+                moved = time.monotonic()
             if time.monotonic() - moved > self._stalled_s:
                 raise UnavailableError(
                     f"run {self.run_id}: waited {self._stalled_s:.0f} s for {what} and nothing new is on the log; "

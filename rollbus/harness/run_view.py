@@ -12,7 +12,7 @@ from rollbus.schemas.drops import Drop
 from rollbus.schemas.events import EpisodeEnded, EpisodeStarted
 from rollbus.schemas.groups import CurriculumState, Group, TrainingBatch
 from rollbus.schemas.ids import stable_id, trajectory_id
-from rollbus.schemas.steps import StepCompleted, StepFailed, StepSkipped
+from rollbus.schemas.steps import StepCompleted, StepFailed, StepSkipped, StepStarted
 from rollbus.schemas.trajectories import Trajectory
 
 GROUP_SEPARATOR = "/"
@@ -71,6 +71,8 @@ class RunView:
     completed: dict[str, StepCompleted] = field(default_factory=dict)
     skipped: dict[str, StepSkipped] = field(default_factory=dict)
     failures: dict[str, list[StepFailed]] = field(default_factory=dict)
+    open_steps: set[str] = field(default_factory=set)
+    """Hashes of the batches that the trainer is at work on."""
     started: set[str] = field(default_factory=set)
     """Episode ids."""
     ended: dict[str, str] = field(default_factory=dict)
@@ -153,11 +155,16 @@ class RunView:
             case TrainingBatch():
                 self.batches.setdefault(record.batch_hash, record)
                 self.batch_of |= {group.group_id: record.batch_hash for group in record.groups}
+            case StepStarted():
+                self.open_steps.add(record.batch_hash)
             case StepCompleted():
+                self.open_steps.discard(record.batch_hash)
                 self.completed.setdefault(record.batch_hash, record)
             case StepSkipped():
+                self.open_steps.discard(record.batch_hash)
                 self.skipped.setdefault(record.batch_hash, record)
             case StepFailed():
+                self.open_steps.discard(record.batch_hash)
                 known = self.failures.setdefault(record.batch_hash, [])
                 if record not in known:
                     known.append(record)

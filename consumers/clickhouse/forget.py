@@ -19,6 +19,12 @@ KEPT = "kind != 'Excluded'"
 """Of `events`: the exclusion itself stays, and exporters look at it."""
 PORTION = 2_000
 """Ids of one statement."""
+Place = tuple[str, str]
+"""A namespace, and the id of an event or an alias there."""
+_ALIASES = (
+    "SELECT DISTINCT namespace, JSONExtractString(detail, 'alias') FROM events WHERE {chosen} "
+    "AND kind = 'AliasDeclared'"
+)
 
 
 def find_episodes(
@@ -76,9 +82,24 @@ def delete_rows_by(client: ClickHouse, episode_ids: Iterable[str]) -> int:
     deleted = 0
     for first in range(0, len(ids), PORTION):
         chosen = f"episode_id IN ({', '.join(map(_quoted, ids[first : first + PORTION]))})"
+        _, reports = client.query(f"SELECT DISTINCT namespace, event_id FROM rewards WHERE {chosen}")
+        _, aliases = client.query(_ALIASES.format(chosen=chosen))
+        deleted += delete_reports(client, map(tuple, reports), map(tuple, aliases))
         for table in TABLES:
             condition = f"{chosen} AND {KEPT}" if table == "events" else chosen
             deleted += delete_where(client, table, condition)
+    return deleted
+
+
+def delete_reports(
+    client: ClickHouse, events: Iterable[Place], aliases: Iterable[Place], table: str = "rewards"
+) -> int:
+    """Delete the reports of which an alias alone is known, by their events or by the alias; return how many."""
+    deleted = 0
+    for column, places in (("event_id", sorted(set(events))), ("ifNull(alias, '')", sorted(set(aliases)))):
+        for first in range(0, len(places), PORTION):
+            pairs = ", ".join(f"({_quoted(of)}, {_quoted(one)})" for of, one in places[first : first + PORTION])
+            deleted += delete_where(client, table, f"episode_id = '' AND (namespace, {column}) IN ({pairs})")
     return deleted
 
 

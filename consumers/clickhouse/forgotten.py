@@ -4,16 +4,18 @@
 than the list, so what the tables remember of it counts, too.
 """
 
+import json
 from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 from rollbus.consumers.clickhouse.chunk_joiner import KafkaRecord
 from rollbus.consumers.clickhouse.client_clickhouse import ClickHouse
-from rollbus.consumers.clickhouse.forget import KEPT, TABLES
+from rollbus.consumers.clickhouse.forget import KEPT, TABLES, Place, delete_reports
 from rollbus.consumers.clickhouse.log_files import Log
 from rollbus.consumers.clickhouse.origin import Row
 from rollbus.schemas.codec import decode
 from rollbus.schemas.errors import RecordError
-from rollbus.schemas.events import Excluded
+from rollbus.schemas.events import AliasDeclared, Excluded
 from rollbus.schemas.topics import EXCLUSIONS
 
 LIST = "forgotten_rebuild"
@@ -64,6 +66,29 @@ def without(table: str, rows: Sequence[Row], episodes: frozenset[str]) -> list[R
     if table not in TABLES or not episodes:
         return list(rows)
     return [row for row in rows if row["episode_id"] not in episodes or row.get("kind") == Excluded.__name__]
+
+
+@dataclass(slots=True)
+class LeftReports:
+    """What tells the reports by alias of the rows that are left out: those themselves know of no episode."""
+
+    events: set[Place] = field(default_factory=set)
+    """By namespace and event id."""
+    aliases: set[Place] = field(default_factory=set)
+
+    def take(self, table: str, rows: Sequence[Row], episodes: frozenset[str]) -> None:
+        """Take note of what is left out of a table's rows."""
+        for row in rows:
+            if row["episode_id"] not in episodes:
+                continue
+            if table == "rewards":
+                self.events.add((row["namespace"], row["event_id"]))
+            elif row["kind"] == AliasDeclared.__name__:
+                self.aliases.add((row["namespace"], json.loads(row["detail"])["alias"]))
+
+    def delete(self, client: ClickHouse, table: str) -> int:
+        """Delete these reports, and return how many there were."""
+        return delete_reports(client, self.events, self.aliases, table)
 
 
 def _excluded(records: Sequence[KafkaRecord]) -> list[Excluded]:

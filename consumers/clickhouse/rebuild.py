@@ -19,7 +19,15 @@ from dataclasses import dataclass, field
 from rollbus.consumers.clickhouse.chunk_joiner import KafkaRecord
 from rollbus.consumers.clickhouse.client_clickhouse import ClickHouse
 from rollbus.consumers.clickhouse.forget import delete_rows_by
-from rollbus.consumers.clickhouse.forgotten import drop_list, read_list, stays, stored_list, without, write_list
+from rollbus.consumers.clickhouse.forgotten import (
+    LeftReports,
+    drop_list,
+    read_list,
+    stays,
+    stored_list,
+    without,
+    write_list,
+)
 from rollbus.consumers.clickhouse.log_files import Log, Partition, Span
 from rollbus.consumers.clickhouse.ranges import PartitionBuffer
 from rollbus.consumers.clickhouse.tables import TABLES_OF, topics_of
@@ -102,6 +110,7 @@ class _Rebuild:
         self._made = Rebuilt()
         self._exchanged: list[str] = []
         self._forgotten: frozenset[str] = frozenset()
+        self._reports = LeftReports()
         self._began_ms = 0
 
     async def run(self) -> Rebuilt:
@@ -166,6 +175,8 @@ class _Rebuild:
     async def _write(self, buffer: PartitionBuffer) -> None:
         made = buffer.cut()
         for table, rows in made.tables.items() if made is not None else ():
+            if table in ("rewards", "events"):
+                self._reports.take(table, rows, self._forgotten)
             if table in self._tables:
                 kept = without(table, rows, self._forgotten)
                 self._made.left_out += len(rows) - len(kept)
@@ -183,6 +194,9 @@ class _Rebuild:
         return noted
 
     def _finish(self, spans: Mapping[Partition, Span]) -> None:
+        if "rewards" in self._tables:
+            self._reports.delete(self._client, "rewards")
+            self._made.left_out += self._reports.delete(self._client, f"rewards{SUFFIX}")
         for table in self._tables:
             self._made.tables.append(self._compare(table, spans))
         for table in self._tables:

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +19,7 @@ from rollbus.schemas.drops import Drop
 from rollbus.schemas.errors import ConfigurationError, DataLossError
 from rollbus.schemas.topics import TOPICS
 from rollbus.streams.forget import Episode, exclusions
-from tests.builders import START_MS
+from tests.builders import START_MS, make_alias_reward
 from tests.consumers.story import story
 from tests.services.sink_fixtures import counts, create_topics, encoded, run_until_written, send, sink_settings
 
@@ -176,6 +177,21 @@ async def test_who_was_forgotten_does_not_come_back(written: SinkSettings) -> No
         written.clickhouse, "SELECT uniqExact(episode_id) FROM events WHERE kind = 'Excluded' AND sequence < 0"
     ).rows == [(2,)]
     assert leftovers(written) == []
+
+
+async def test_feedback_by_the_alias_of_who_was_forgotten_does_not_come_back(written: SinkSettings) -> None:
+    report = make_alias_reward("chat-1", comment="words of hers")
+    addressed = replace(report, episode_id="e2", root_episode_id="e2")
+    await send(written, encoded([("aliases", "chat-1", report), ("episode-events", "e2", addressed)]))
+    await put_on_the_list(written, "e1", "e2")
+    await run_until_written(written)
+    by_alias = "SELECT count() FROM rewards WHERE episode_id = ''"
+    assert ask(written.clickhouse, by_alias).rows == [(2,)]
+    forget.delete_rows(written.clickhouse, ["e1", "e2"])
+    assert ask(written.clickhouse, by_alias).rows == [(0,)]
+    made = await rebuilt(written)
+    assert all(table.other_ranges == () for table in made.tables)
+    assert ask(written.clickhouse, by_alias).rows == [(0,)]
 
 
 async def test_who_is_forgotten_while_tables_are_made_anew_is_not_in_them(written: SinkSettings) -> None:

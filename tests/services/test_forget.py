@@ -1,6 +1,7 @@
 """`rollbus forget` on a real broker and ClickHouse's engine: nothing that goes on from here knows of the person."""
 
 import asyncio
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -11,16 +12,17 @@ from rollbus.cli.root import rollbus
 from rollbus.cli.stages import all_stages
 from rollbus.consumers.clickhouse import ask, migrate
 from rollbus.consumers.clickhouse.client_clickhouse import ClickHouse
-from rollbus.consumers.clickhouse.forget import TABLES, find_attempts
+from rollbus.consumers.clickhouse.forget import TABLES, delete_rows, find_attempts
 from rollbus.consumers.clickhouse.origin import Origin
 from rollbus.consumers.clickhouse.rows import rows_of
+from rollbus.consumers.clickhouse.settings import ClickHouseSettings
 from rollbus.schemas.codec import encode
 from rollbus.schemas.ids import trajectory_id
 from rollbus.schemas.steps import StepCompleted, TrainedMember
 from rollbus.schemas.topics import EPISODE_EVENTS, TRAINING_STEPS
 from rollbus.streams.topics_kafka import ensure_topics
 from rollbus.trainer.log_kafka import KafkaLog
-from tests.builders import START_MS, make_episode, make_score, make_tick, make_trajectory
+from tests.builders import START_MS, make_alias, make_alias_reward, make_episode, make_score, make_tick, make_trajectory
 from tests.services.replay_live import records, settings_of, write_settings
 from tests.services.stream_fixtures import send
 
@@ -111,3 +113,25 @@ def test_a_person_is_forgotten_everywhere(
     assert find_attempts(settings.clickhouse, namespace, ["ann", "bob"]) == {"again": "again"}
     assert "2 episodes in 2 conversations" in run("forget", "--label", "user=bob's \\ friend")
     assert rows_about("bob") == rows_about("again") == 0
+
+
+def test_feedback_that_came_by_an_alias_goes_with_the_person(namespace: str, clickhouse: tuple[str, int]) -> None:
+    """Its row of the topic `aliases` knows of no episode: the same report stands beside it, or the alias was hers."""
+    database = namespace.strip(".").replace("-", "_")
+    settings = ClickHouseSettings(host=clickhouse[0], port=clickhouse[1], database=database)
+    migrate(settings)
+    stored: list[tuple[str, Any]] = []
+    for who in LABELS:
+        report = make_alias_reward(f"ticket-{who}", key="resolved", comment=f"by {who}")
+        addressed = replace(report, episode_id=who, root_episode_id=who)
+        unresolved = make_alias_reward(f"chat-{who}", key="too late", comment=f"by {who}")
+        stored += [(namespace, each) for each in (report, addressed, unresolved, make_alias(f"chat-{who}", who))]
+    stored.append(("of-others.", make_alias_reward("ticket-ann", key="resolved", comment="by no one")))
+    client = ClickHouse(settings)
+    for offset, (of, record) in enumerate(stored):
+        for table, row in rows_of(record, Origin(of, "t", 0, offset, START_MS)):
+            client.insert(table, [row])
+    client.close()
+    delete_rows(settings, ["ann"])
+    told = "SELECT comment, count() FROM rewards GROUP BY comment ORDER BY comment"
+    assert ask(settings, told).rows == [("by again", 3), ("by bob", 3), ("by no one", 1)]

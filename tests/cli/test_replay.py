@@ -150,7 +150,7 @@ def test_a_file_of_rewards_may_hold_what_looks_for_its_module(tmp_path: Path) ->
         "    x: float\n\n\ndef good(trajectory, context):\n    return Point(0.5).x\n"
     )
     function = registry_of(f"{path}:good")["points.good"]
-    assert pickle.loads(pickle.dumps(function)).call(None, None) == 0.5  # type: ignore[arg-type]
+    assert pickle.loads(pickle.dumps(function)).call(None, None) == 0.5
 
 
 @pytest.mark.parametrize(

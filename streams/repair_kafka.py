@@ -7,6 +7,7 @@ import logging
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.errors import KafkaError
 
 from rollbus.schemas.codec import encode
 from rollbus.schemas.drops import DeadLetter
@@ -19,6 +20,7 @@ from rollbus.streams.claims_kafka import committed_offset
 from rollbus.streams.output_kafka import Row
 from rollbus.streams.settings import StreamSettings
 from rollbus.streams.topics import partitions_of
+from rollbus.streams.topics_kafka import require_partitions
 from rollbus.streams.transaction import Session
 
 logger = logging.getLogger(__name__)
@@ -32,7 +34,16 @@ async def accept_loss(
     """Step over records that retention deleted before the stage read them; return (first, last) lost by partition.
 
     Each such range becomes a dead letter of class DataLossError, without a value, dated `now_ms`. A dry run only looks.
+    Raises ConfigurationError where a topic is missing, UnavailableError.
     """
+    await require_partitions(settings, [stage])
+    try:
+        return await _accept_loss(settings, stage, now_ms, dry_run)
+    except (KafkaError, OSError) as error:
+        raise settings.kafka.unavailable(error) from error
+
+
+async def _accept_loss(settings: StreamSettings, stage: Any, now_ms: int, dry_run: bool) -> dict[int, tuple[int, int]]:
     group = names.group_id(settings.namespace, stage.name)
     topic = stage.input.full_name(settings.namespace)
     consumer = AIOKafkaConsumer(**settings.kafka.client_options(), group_id=group, enable_auto_commit=False)

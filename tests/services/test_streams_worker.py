@@ -8,6 +8,7 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 from aiokafka.protocol.admin import DeleteGroupsRequest
 
+from rollbus.local.ports import free_port
 from rollbus.schemas.codec import encode
 from rollbus.schemas.config import AssemblyConfig
 from rollbus.schemas.control import ConfigApplied, Tick
@@ -212,6 +213,14 @@ async def test_what_is_lost_can_be_accepted_also_where_the_broker_has_forgotten_
         await send_events(settings, ["k0"], range(9, 10))
         drops = await until_counted(settings, 4)
     assert ("k0/9", "k0:4") in {(drop.unit_id, drop.detail) for drop in drops}
+
+
+async def test_a_loss_is_not_looked_for_without_a_broker_or_without_topics(settings: StreamSettings) -> None:
+    with pytest.raises(ConfigurationError, match=r"other\.changelog does not exist; run `rollbus topics create`"):
+        await accept_loss(settings, CountStage("other"), dry_run=True)
+    nobody = settings.kafka.model_copy(update={"bootstrap_servers": f"127.0.0.1:{free_port()}"})
+    with pytest.raises(UnavailableError, match="cannot be reached"):
+        await accept_loss(settings.model_copy(update={"kafka": nobody}), CountStage(), dry_run=True)
 
 
 async def test_records_deleted_under_a_running_worker_are_not_stepped_over(settings: StreamSettings) -> None:

@@ -7,7 +7,7 @@ room for the next and no weights come of it.
 """
 
 from collections import defaultdict
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -85,7 +85,7 @@ class Collector:
         if isinstance(record, Tick):
             waiting, self._waiting, self.tick = self._waiting, [], record.number
             if self._first_tick is not None and record.number < self._first_tick:
-                self._held.update((_place(told), told) for told in waiting if not isinstance(told.record, RunCommand))
+                self._hold(told for told in waiting if not isinstance(told.record, RunCommand))
             else:
                 self._begin()
                 self._recorded.before[record.number] += waiting
@@ -95,6 +95,11 @@ class Collector:
     def end(self) -> None:
         """Say that nothing follows."""
         self._begin()
+
+    def _hold(self, found: Iterable[Told]) -> None:
+        for told in found:
+            self._held.pop(_place(told), None)  # a version that is served again is told behind those between
+            self._held[_place(told)] = told
 
     def _begin(self) -> None:
         self._recorded.before[BEFORE_ALL] += self._held.values()

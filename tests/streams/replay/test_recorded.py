@@ -53,6 +53,13 @@ def test_of_what_came_before_the_range_the_last_of_each_place_still_holds() -> N
     assert collected(log, 2)[2] == [configs[1], make_command("end_window")]
 
 
+def test_a_version_that_was_served_again_before_the_range_is_the_newest_still() -> None:
+    """The curriculum measures lag from the version last made or served: what held is told in the order it came to."""
+    again = make_version(1, state="serving")
+    log = [make_version(1), make_tick(0), make_version(2), make_tick(1), again, make_tick(2), make_tick(3)]
+    assert collected(log, 3)[BEFORE_ALL] == [make_version(2), again]
+
+
 def test_commands_that_only_live_could_follow_are_not_told() -> None:
     log = [make_command("pause"), make_command("stop"), make_score(), make_tick(0)]
     assert collected(log, 0) == {}

@@ -48,7 +48,7 @@ def test_of_what_came_before_the_range_the_last_of_each_place_still_holds() -> N
     of_another_run, old = make_config("curriculum", RUN, run_id="alone"), make_version(1)
     log = [make_tick(0), configs[0], of_another_run, old, make_tick(1), configs[1], make_command("end_window"),
            make_tick(2), make_tick(3)]  # fmt: skip
-    assert collected(log, 3) == {BEFORE_ALL: [configs[1], of_another_run, old]}
+    assert collected(log, 3) == {BEFORE_ALL: [of_another_run, old, configs[1]]}
     assert collected(log, 2)[BEFORE_ALL] == [configs[0], of_another_run, old]
     assert collected(log, 2)[2] == [configs[1], make_command("end_window")]
 

@@ -38,6 +38,10 @@ state beside the weights for weights."""
 OPTIMIZER = "optimizer.safetensors"
 PROVENANCE = "rollbus.json"
 TEMPORARY_PREFIX = ".tmp-"
+HEAVY = frozenset({".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".onnx", ".h5", ".msgpack"})
+"""Of a base model's files: weights in any format, and a trainer's state; a checkpoint has its own."""
+UNCOPIED = (PROVENANCE, ADAPTER_CONFIG, ".index.json")
+"""What would speak of them."""
 
 
 def create_model(directory: Path, config: ModelConfig, tokenizer: Any, seed: int) -> Path:
@@ -92,7 +96,7 @@ def save_checkpoint(
         shutil.rmtree(partial, ignore_errors=True)
         partial.mkdir(parents=True)
         for source in sorted(base.iterdir()):
-            if source.is_file() and source.suffix != ".safetensors" and source.name not in (PROVENANCE, INDEX):
+            if source.is_file() and source.suffix not in HEAVY and not source.name.endswith(UNCOPIED):
                 shutil.copyfile(source, partial / source.name)
         if lora is None:
             _write_weights(partial, to_hf_weights({**model.state_dict(), **masters}, config))
@@ -210,7 +214,7 @@ def is_complete(directory: Path) -> bool:
     that is there and cannot be read is a ConfigurationError.
     """
     try:
-        adapter = (directory / ADAPTER_CONFIG).exists()
+        adapter = (directory / ADAPTER_CONFIG).exists() and not (directory / WEIGHTS).exists()
         weights = directory / (ADAPTER if adapter else WEIGHTS)
         weights.open("rb").close()  # safetensors takes any file that it cannot open for one that is not there
         with safe_open(weights, "pt"):

@@ -103,6 +103,24 @@ def test_checkpoint_restores_weights_and_optimizer_bit_for_bit(base_model: Path,
     assert read_provenance(path) == {"version": 1}
 
 
+def test_a_checkpoint_takes_config_and_tokenizer_of_its_base_and_no_other_weights(
+    base_model: Path, tmp_path: Path
+) -> None:
+    """Model repositories hold the same weights in several formats, and trainers leave their state beside them."""
+    base = shutil.copytree(base_model, tmp_path / "base")
+    others = ["pytorch_model.bin", "pytorch_model.bin.index.json", "model-q4.gguf", "optimizer.pt", "rng_state.pth"]
+    others += ["adapter_config.json", "adapter_model.safetensors"]
+    for name in (*others, "merges.txt"):
+        (base / name).touch()
+    model, config = load_model(base)
+    save_checkpoint(tmp_path / "0001", model, config, base=base, provenance={"version": 1})
+    there = {path.name for path in (tmp_path / "0001").iterdir()}
+    assert {"config.json", "tokenizer.json", "merges.txt", "model.safetensors"} <= there
+    assert not there.intersection(others)
+    (tmp_path / "0001" / "adapter_config.json").touch()  # as earlier releases copied it
+    assert is_complete(tmp_path / "0001"), "it would be taken for a torn adapter, and removed"
+
+
 def test_a_checkpoint_that_fails_leaves_nothing_behind(base_model: Path, tmp_path: Path) -> None:
     model, config = load_model(base_model)
 

@@ -62,6 +62,7 @@ class _Row:
     top: list[Alternatives] = field(default_factory=list)
     text: GrowingText | None = None
     """Where it is to stop at a string."""
+    released: bool = False
 
 
 class UnknownVersionError(LookupError):
@@ -212,7 +213,7 @@ class Sampler:
                 self._sample(batch, self._read_prompts(model, batch))
             if batch := [row for row in running if row.version == version]:
                 self._sample(batch, self._decode(model, batch))
-        self._active = [row for row in self._active if not self._finished(row)]
+        self._active = [row for row in self._active if not self._ended(row)]
 
     def _read_prompts(self, model: nn.Module, batch: list[_Row]) -> Tensor:
         """Logits [B, V] after each prompt."""
@@ -267,6 +268,15 @@ class Sampler:
             if row.on_token is not None:
                 row.on_token(token_ids[index], logprobs[index], alternatives)
 
+    def _ended(self, row: _Row) -> bool:
+        """Whether it is answered, with its text or with the error of the tokenizer, which is the user's."""
+        try:
+            return self._finished(row)
+        except Exception as error:
+            logger.exception("the text of an answer failed; its request is answered with the error")
+            self._refuse(row, error)
+            return True
+
     def _finished(self, row: _Row) -> bool:
         """Answer and release the row if its newest token ended it."""
         parameters = row.parameters
@@ -299,6 +309,10 @@ class Sampler:
         return decoded
 
     def _release(self, row: _Row) -> None:
+        """Give back its place and its version; harmless to repeat."""
+        if row.released:
+            return
+        row.released = True
         if row.row >= 0:
             self._pool.give_back(row.row)
             row.row = -1
@@ -307,11 +321,14 @@ class Sampler:
             self._retire()
 
     def _fail(self, rows: list[_Row], error: Exception) -> None:
-        for row in {id(row): row for row in rows}.values():
-            self._release(row)
-            if not row.future.done() and row.future.set_running_or_notify_cancel():
-                row.future.set_exception(error)
+        for row in rows:
+            self._refuse(row, error)
         self._active = []
+
+    def _refuse(self, row: _Row, error: Exception) -> None:
+        self._release(row)
+        if not row.future.done() and row.future.set_running_or_notify_cancel():
+            row.future.set_exception(error)
 
 
 def _prompt_batches(rows: list[_Row]) -> list[list[_Row]]:

@@ -156,6 +156,43 @@ def test_a_request_canceled_while_it_waits_costs_no_pass(sampler: Sampler) -> No
     assert sampler.tokens == 2 + 3
 
 
+class BrokenTokenizer:
+    """Knows no text for the tokens of one answer."""
+
+    def __init__(self, like: Any) -> None:
+        self.eos_token_id, self._like = like.eos_token_id, like
+
+    def decode(self, token_ids: list[int], **options: Any) -> str:
+        if len(token_ids) == 2:
+            raise TypeError("no text for these tokens")
+        decoded: str = self._like.decode(token_ids, **options)
+        return decoded
+
+
+def test_a_text_that_fails_costs_requests_and_not_the_sampler(base_model: Path, tokenizer: Any) -> None:
+    model, config = load_model(base_model)
+    sampler = Sampler(config, BrokenTokenizer(tokenizer), max_rows=8, keep_versions=1)
+    sampler.load(0, model)
+    begun, go_on = threading.Event(), threading.Event()
+
+    def hold(*_: object) -> None:
+        begun.set()
+        go_on.wait(timeout=30)
+
+    whole = sampler.submit(PROMPT, SamplingParameters(max_tokens=3, ignore_eos=True), 0, hold)
+    assert begun.wait(timeout=30)
+    broken = sampler.submit(PROMPT, SamplingParameters(max_tokens=2, ignore_eos=True), 0)  # ends in the same step
+    sampler.load(1, load_model(base_model)[0])
+    go_on.set()
+    assert len(whole.result(timeout=30).token_ids) == 3
+    assert isinstance(broken.exception(timeout=30), TypeError)
+    for version in (2, 3):
+        sampler.load(version, load_model(base_model)[0])
+        assert len(ask(sampler, version=version, max_tokens=3).token_ids) == 3
+    assert sampler.loaded() == (3,)
+    sampler.close()
+
+
 def test_closing_answers_what_is_waiting(base_model: Path, tokenizer: Any) -> None:
     model, config = load_model(base_model)
     sampler = Sampler(config, tokenizer, max_rows=1)

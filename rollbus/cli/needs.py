@@ -26,5 +26,5 @@ def no_topic(settings: "Settings", name: str) -> ConfigurationError:
     stream = settings.stream_settings()
     return ConfigurationError(
         f"there is no topic {stream.namespace}{name} at {stream.kafka.bootstrap_servers}: `rollbus topics create` "
-        "makes the namespace's topics, as the first worker does; or look at `namespace:`"
+        "makes the namespace's topics; or look at `namespace:`"
     )

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rollbus.cli.groups import Verbs
+from rollbus.cli.needs import needs_topic
 from rollbus.cli.root import log_to_stderr, with_settings
 from rollbus.schemas.errors import ConfigurationError
 
@@ -48,6 +49,7 @@ def run(settings: "Settings", agent: str, run_id: str | None, concurrency: int, 
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))  # as `python -m` does
     function = find(agent, what="agent")
+    needs_topic(settings, "resample-requests")
     recorder = rollbus.producers.init(security=settings.kafka, namespace=settings.namespace, producer="resample")
 
     resampler = Resampler(function, recorder, concurrency=concurrency, timeout_s=timeout_s)

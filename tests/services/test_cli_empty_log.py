@@ -16,7 +16,10 @@ Say = Callable[..., str]
 @pytest.fixture
 def say(kafka: str, namespace: str, tmp_path: Path) -> Say:
     config = tmp_path / "rollbus.yaml"
-    config.write_text(f"namespace: {namespace}\nkafka: {{bootstrap_servers: '{kafka}'}}\n")
+    config.write_text(
+        f"namespace: {namespace}\nkafka: {{bootstrap_servers: '{kafka}'}}\n"
+        "runs: [{run_id: main, resample: {attempts_per_hour: 5}}]\n"
+    )
 
     def run(*arguments: str, expect: int = 0) -> str:
         result = CliRunner().invoke(rollbus, ["-c", str(config), *arguments], env={"COLUMNS": "200"})
@@ -56,6 +59,7 @@ def test_lists_of_an_empty_log_say_what_is_not_there_yet_and_what_makes_it(say: 
         ("trainer steps", "training-steps"),
         ("trainer show 1", "training-steps"),
         ("run list", "run-log"),
+        ("resample run json:dumps", "resample-requests"),
         ("dead-letters list", "dead-letters"),
         ("dead-letters show a:0:0", "dead-letters"),
         ("sink status", "episode-events"),

@@ -78,9 +78,10 @@ def find_alarm(steps: Sequence[tuple[int, Metrics]], limits: AlarmLimits) -> Ala
         values = [value for _, metrics in recent if (value := _value(metric, metrics)) is not None]
         if limit is None or len(values) < len(recent):
             continue
-        # NaN has no order: a metric that is no number is beyond any limit
-        middle = median(values) if all(map(math.isfinite, values)) else math.nan
-        if math.isnan(middle) or (middle < limit if metric in _LEAST else middle > limit):
+        # NaN has no order: a value that is no number is beyond any limit
+        beyond = -math.inf if metric in _LEAST else math.inf
+        middle = median(beyond if math.isnan(value) else value for value in values)
+        if middle < limit if metric in _LEAST else middle > limit:
             return Alarm(metric, middle, limit, recent[0][0], recent[-1][0])
     return None
 

@@ -57,8 +57,11 @@ def test_each_limit_raises_its_alarm_with_what_to_look_at(metric: str, change: d
     assert "rollbus trainer resume" in message
 
 
-def test_one_odd_batch_raises_none() -> None:
-    odd = {"mismatch_kl": 50.0}
+@pytest.mark.parametrize(
+    "odd",
+    [{"mismatch_kl": 50.0}, {"mismatch_kl": math.nan}, {"mismatch_kl": math.inf}, {"effective_sample_size": math.nan}],
+)
+def test_one_odd_batch_raises_none(odd: dict[str, float]) -> None:
     assert find_alarm(steps({}, odd, {}), LIMITS) is None
     assert find_alarm(steps(odd, odd), LIMITS) is None, "the window is not full yet"
 

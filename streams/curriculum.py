@@ -114,15 +114,7 @@ class CurriculumStage:
         yield self._report(state, rows, decision, forgotten)
         for group_id, _ in rows:
             state.in_window.delete(group_id)
-        memory = decision.memory
-        state.head = replace(
-            state.head,
-            window=state.head.window + 1,
-            opened_ms=-1,
-            percentile=memory.percentile,
-            last_expansion=memory.last_expansion,
-            total_groups=memory.total_groups,
-        )
+        state.remember(decision.memory)
         for group_id in decision.no_signal:
             yield self._dropped(state, pending[group_id].group(), DropReason.NO_SIGNAL)
         for group_id in decision.rejected:

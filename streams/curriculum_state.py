@@ -1,7 +1,7 @@
 """What the curriculum of a run remembers: one row per group in its window or waiting, and one small row of counters."""
 
 import struct
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from rollbus.schemas.codec import decode
 from rollbus.schemas.config import RunConfig
@@ -36,6 +36,7 @@ class Head:
     percentile: float | None = None
     """None before the first window has closed."""
     last_expansion: int = -1
+    """Before the harness has decided, the last window of another mode."""
     total_groups: int | None = None
 
 
@@ -125,11 +126,25 @@ class CurriculumStateRows(StageState):
 
     @property
     def memory(self) -> Memory:
-        """What the mode remembers; its percentile starts as configured."""
+        """What the mode remembers; before the harness' first decision its percentile is that of the configuration."""
         head, config = self.head, self.config.value.curriculum
         initial = 1.0 if config.mode == "off" else config.initial_percentile
-        percentile = initial if head.percentile is None else head.percentile
-        return Memory(percentile, head.last_expansion, head.total_groups, self.difficulty)
+        percentile = initial if head.percentile is None or head.total_groups is None else head.percentile
+        last = -1 if config.mode != "harness" and head.total_groups is None else head.last_expansion
+        return Memory(percentile, last, head.total_groups, self.difficulty)
+
+    def remember(self, memory: Memory) -> None:
+        """Go on to the next window; until the harness decides, the windows of other modes are none of its own."""
+        head, mode = self.head, self.config.value.curriculum.mode
+        others = mode != "harness" and memory.total_groups is None
+        self.head = replace(
+            head,
+            window=head.window + 1,
+            opened_ms=-1,
+            percentile=memory.percentile,
+            last_expansion=head.window if others else memory.last_expansion,
+            total_groups=memory.total_groups,
+        )
 
     def rebuild(self) -> None:
         """Derive order, lineage and expiry from the rows."""

@@ -70,6 +70,19 @@ def test_a_difference_below_the_minimum_leaves_and_an_equal_one_stays() -> None:
     assert (decision.no_signal, decision.admitted) == (("g0",), ("g2", "g1"))
 
 
+@pytest.mark.parametrize("before", ["off", "pools", "advantage_range"])
+def test_a_run_that_is_switched_to_the_harness_begins_as_the_harness_does(before: str) -> None:
+    """As by a promoted shadow, which began so: windows of another mode have neither set the share nor let it grow."""
+    stepper = curriculum(mode=before)
+    for window in range(8):
+        stepper.feed(*groups(1, 2, 3, 4, prefix=f"{window}-"))
+    config = CurriculumConfig(mode="harness", groups_per_window=4, initial_percentile=0.5, expansion_interval=2)
+    stepper.feed(make_config("curriculum", RunConfig(curriculum=config), run_id="main"))
+    stepper.restore()
+    shares = [only_state(stepper.feed(*groups(1, 2, 3, 4, prefix=f"{window}-"))).percentile for window in range(8, 11)]
+    assert shares == [0.5, 0.7, 0.7]
+
+
 def test_a_window_of_which_nothing_is_left_does_not_expand() -> None:
     memory = Memory(0.3)
     decision = decide(groups(1, 2, spread=0.0), index=30, memory=memory)

@@ -78,6 +78,7 @@ def reinject(
 
     if not origins and not every:
         raise ConfigurationError("say which: origins as `rollbus dead-letters list` shows them, or --all")
+    needs_topic(settings, "dead-letters")
     letters = read_dead_letters(settings.kafka, settings.namespace)
     picked = chosen(letters, origins=origins, error_class=error_class, namespace=settings.namespace)
     written = write_again(settings.kafka, picked, dry_run=dry_run)

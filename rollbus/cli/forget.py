@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rollbus.cli.needs import needs_topic
 from rollbus.cli.output import Console, Table
 from rollbus.cli.root import with_settings
 from rollbus.schemas.errors import ConfigurationError
@@ -43,8 +44,10 @@ def forget(
 
     if not (labels or episodes or again):
         raise ConfigurationError("say whom to forget: --label user=ann, or --episode ID")
+    wanted = _labels(labels)
+    needs_topic(settings, "exclusions")
     stream, console = settings.stream_settings(), Console()
-    found = _find(settings, labels, episodes, clickhouse) if labels or episodes else []
+    found = _find(settings, wanted, episodes, clickhouse) if labels or episodes else []
     ids = frozenset(trajectory_id(each.episode_id) for each in found)
     steps = asyncio.run(steps_that_used(stream, ids))
     console.print(f"{len(found)} episodes in {len({each.root_episode_id for each in found})} conversations")
@@ -68,16 +71,13 @@ def forget(
         console.print("weights are not unlearned; `rollbus policy rollback` goes back before them")
 
 
-def _find(
-    settings: "Settings", labels: tuple[str, ...], episodes: tuple[str, ...], clickhouse: bool
-) -> "list[Episode]":
+def _find(settings: "Settings", wanted: dict[str, str], episodes: tuple[str, ...], clickhouse: bool) -> "list[Episode]":
     from rich.progress import Progress, TextColumn
 
     from rollbus.consumers.clickhouse.forget import find_attempts, find_episodes
     from rollbus.streams.forget import Episode, Search
     from rollbus.streams.forget_kafka import search_log
 
-    wanted = _labels(labels)
     search = Search(wanted, frozenset(episodes))
     column = TextColumn("reading the log: {task.completed:,.0f} records")
     with Progress(column, console=Console(stderr=True), transient=True) as bar:

@@ -67,7 +67,9 @@ def promote(settings: "Settings", run_id: str | None, version: int, reason: str)
     """Serve a version to requests for the bare model name; training goes on undisturbed."""
     from rollbus.trainer.policy_kafka import promote_policy
 
-    promote_policy(settings.trainer_settings(run_id), version, reason=reason)
+    chosen = settings.trainer_settings(run_id)
+    needs_topic(settings, "policy-versions")
+    promote_policy(chosen, version, reason=reason)
     click.echo(f"version {version} is served")
 
 
@@ -80,7 +82,9 @@ def rollback(settings: "Settings", run_id: str | None, version: int, reason: str
     """Serve an earlier version and train on from it. A running trainer ends, and must be started again."""
     from rollbus.trainer.policy_kafka import roll_back_policy
 
-    undone = roll_back_policy(settings.trainer_settings(run_id), version, reason=reason)
+    chosen = settings.trainer_settings(run_id)
+    needs_topic(settings, "policy-versions")
+    undone = roll_back_policy(chosen, version, reason=reason)
     click.echo(f"version {version} is served and trained on; rolled back: {', '.join(map(str, undone)) or 'none'}")
 
 
@@ -94,10 +98,12 @@ def evaluate(settings: "Settings", run_id: str | None, version: int) -> None:
 
     from rollbus.trainer.policy_kafka import evaluate_policy
 
+    chosen = settings.trainer_settings(run_id)
+    needs_topic(settings, "evaluations")
     with Progress(console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task(f"version {version} plays", total=None)
         found = evaluate_policy(
-            settings.trainer_settings(run_id),
+            chosen,
             version,
             progress=lambda done, total: progress.update(task, completed=done, total=total),
         )
@@ -113,8 +119,10 @@ def compare(settings: "Settings", run_id: str | None, before: int, after: int) -
     """Tell two versions apart by their evaluations: each metric's difference, with its 95 % interval."""
     from rollbus.trainer.policy_kafka import compare_policies
 
+    chosen = settings.trainer_settings(run_id)
+    needs_topic(settings, "evaluations")
     table = Table("metric", f"{after} − {before}", "from", "to", "")
-    for name, (low, value, high) in compare_policies(settings.trainer_settings(run_id), before, after).items():
+    for name, (low, value, high) in compare_policies(chosen, before, after).items():
         verdict = "more" if low > 0 else "less" if high < 0 else "within chance"
         table.add_row(name, f"{value:+.4f}", f"{low:+.4f}", f"{high:+.4f}", verdict)
     Console().print(table)

@@ -103,6 +103,7 @@ def _say(settings: "Settings", run_id: str, command: RunCommandName, comment: st
     from rollbus.streams.operator_kafka import send_command
 
     settings.run(run_id)  # only a run of the settings has a stage that hears
+    needs_topic(settings, "run-log")
     record = RunCommand(run_id=run_id, command=command, command_id=str(uuid.uuid4()), comment=comment)
     send_command(settings.stream_settings(), record)
     click.echo(f"{command.replace('_', '-')} is in the log of run {run_id}")

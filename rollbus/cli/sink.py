@@ -7,9 +7,10 @@ from typing import TYPE_CHECKING
 import click
 
 from rollbus.cli.groups import Verbs
-from rollbus.cli.needs import no_topic
+from rollbus.cli.needs import needs_topic, no_topic
 from rollbus.cli.output import Console, Table, counting
 from rollbus.cli.root import log_to_stderr, with_settings
+from rollbus.schemas.errors import ConfigurationError, nearest
 
 if TYPE_CHECKING:
     from rollbus.settings import Settings
@@ -109,5 +110,9 @@ def export(settings: "Settings", folder: Path, topics: tuple[str, ...]) -> None:
             with counting("reading the log") as progress:
                 return await export_log(log, topics or [topic.name for topic in TOPICS], folder, progress=progress)
 
+    names = [topic.name for topic in TOPICS]
+    if unknown := sorted(set(topics) - set(names)):
+        raise ConfigurationError(f"there is no topic {unknown[0]!r}; {nearest(unknown[0], names)}")
     folder.mkdir(parents=True, exist_ok=True)
+    needs_topic(settings, "episode-events")
     click.echo(f"{asyncio.run(run())} records in {folder}")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, cast
 import click
 
 from rollbus.cli.groups import Verbs
+from rollbus.cli.needs import needs_topic
 from rollbus.cli.output import Console, Table
 from rollbus.cli.root import with_settings
 from rollbus.cli.stages import all_stages
@@ -57,6 +58,7 @@ def list_(settings: "Settings") -> None:
     """List the topics: partitions, retention, records, and from when on, and which tick, they can be replayed."""
     from rollbus.streams.topics_kafka import describe_topics
 
+    needs_topic(settings, "episode-events")
     table = Table("topic", "partitions", "kept", "records", "oldest (UTC)", "oldest tick")
     for topic in asyncio.run(describe_topics(settings.stream_settings(), all_stages(settings))):
         kept = topic.retention

@@ -58,10 +58,20 @@ def test_lists_of_an_empty_log_say_what_is_not_there_yet_and_what_makes_it(say: 
         ("trainer status", "training-steps"),
         ("trainer steps", "training-steps"),
         ("trainer show 1", "training-steps"),
+        ("policy promote 3 --reason a", "policy-versions"),
+        ("policy rollback 3 --reason a", "policy-versions"),
+        ("policy compare 1 2", "evaluations"),
+        ("policy evaluate 1", "evaluations"),
         ("run list", "run-log"),
+        ("run pause main", "run-log"),
+        ("run end-window main", "run-log"),
         ("resample run json:dumps", "resample-requests"),
         ("dead-letters list", "dead-letters"),
         ("dead-letters show a:0:0", "dead-letters"),
+        ("dead-letters reinject --all", "dead-letters"),
+        ("forget --episode a --dry-run", "exclusions"),
+        ("forget --again", "exclusions"),
+        ("topics list", "episode-events"),
         ("sink status", "episode-events"),
     ],
 )
@@ -72,3 +82,10 @@ def test_a_namespace_without_topics_is_named_at_once_with_what_makes_them(
     assert f"there is no topic {namespace}{topic} at" in told
     assert "`rollbus topics create`" in told
     assert len(told.splitlines()) == 1
+
+
+def test_a_log_that_is_not_there_is_no_empty_export(say: Say, tmp_path: Path) -> None:
+    folder = tmp_path / "export"
+    assert "did you mean 'scores'?" in say("sink", "export", str(folder), "--topic", "score", expect=1)
+    assert "there is no topic" in say("sink", "export", str(folder), expect=1)
+    assert not (folder / "log.json").exists()

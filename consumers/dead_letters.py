@@ -62,6 +62,12 @@ def chosen(
     ]
 
 
+def without_letter(letters: Iterable[DeadLetter], origins: Iterable[str], *, namespace: str = "") -> list[str]:
+    """Return those of the origins, with or without the namespace, of which there is no letter."""
+    known = {origin(letter) for letter in letters}
+    return [name for name in origins if name not in known and namespace + name not in known]
+
+
 def copies(letters: Iterable[DeadLetter], written: Iterable[str]) -> list[Copy]:
     """Return one copy per origin: not of what was written again before, nor of records that had no value."""
     done, found = set(written), dict[str, Copy]()

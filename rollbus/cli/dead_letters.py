@@ -72,7 +72,7 @@ def reinject(
     What was written again before is left out, so the command can be repeated. A record that fails again becomes a dead
     letter with the next attempt. Its place in the order of its key is now the end of the log.
     """
-    from rollbus.consumers.dead_letters import chosen
+    from rollbus.consumers.dead_letters import chosen, without_letter
     from rollbus.consumers.dead_letters_kafka import read_dead_letters
     from rollbus.consumers.dead_letters_kafka import reinject as write_again
 
@@ -81,6 +81,8 @@ def reinject(
     needs_topic(settings, "dead-letters")
     letters = read_dead_letters(settings.kafka, settings.namespace)
     picked = chosen(letters, origins=origins, error_class=error_class, namespace=settings.namespace)
+    if unknown := without_letter(picked, origins, namespace=settings.namespace):
+        raise ConfigurationError(f"no dead letter of {', '.join(unknown)}; see `rollbus dead-letters list`")
     written = write_again(settings.kafka, picked, dry_run=dry_run)
     for copy in written:
         click.echo(f"{'would reinject' if dry_run else 'reinjected'} {copy.origin} as attempt {copy.attempt}")

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollbus.consumers.dead_letters import chosen, copies, described, frames, kinds, origin
+from rollbus.consumers.dead_letters import chosen, copies, described, frames, kinds, origin, without_letter
 from rollbus.schemas.attempts import ATTEMPT_HEADER, attempt_of, origin_of
 from rollbus.schemas.chunks import join, parse
 from rollbus.schemas.codec import encode
@@ -40,6 +40,11 @@ def test_an_origin_is_found_with_and_without_namespace() -> None:
     for name in ("n.episode-events:1:7", "episode-events:1:7"):
         assert chosen([LETTER, replace(LETTER, offset=8)], origins=[name], namespace="n.") == [LETTER]
     assert chosen([LETTER], error_class="InvalidRecordError") == []
+
+
+def test_an_origin_without_a_letter_is_told_from_those_that_have_one() -> None:
+    names = ["episode-events:1:7", "n.episode-events:1:7", "episode-events:1:8", "nonsense"]
+    assert without_letter([LETTER], names, namespace="n.") == ["episode-events:1:8", "nonsense"]
 
 
 def test_a_record_is_written_again_once_and_never_without_a_value() -> None:

@@ -84,6 +84,12 @@ def test_a_namespace_without_topics_is_named_at_once_with_what_makes_them(
     assert len(told.splitlines()) == 1
 
 
+def test_an_origin_that_has_no_letter_is_no_success(say: Say) -> None:
+    say("topics", "create")
+    assert "no dead letter of scores:0:1; see" in say("dead-letters", "reinject", "scores:0:1", expect=1)
+    assert "no such dead letter" in say("dead-letters", "reinject", "--all")
+
+
 def test_a_log_that_is_not_there_is_no_empty_export(say: Say, tmp_path: Path) -> None:
     folder = tmp_path / "export"
     assert "did you mean 'scores'?" in say("sink", "export", str(folder), "--topic", "score", expect=1)

@@ -103,6 +103,8 @@ def build_app(served: ServedModel, *, api_key: str | None = None) -> Starlette:
 class _Endpoint:
     def __init__(self, served: ServedModel) -> None:
         self._served = served
+        self._looking: dict[int, asyncio.Future[bool]] = {}
+        """For versions that are not loaded, by whose request came first."""
 
     async def health(self, request: Request) -> Response:
         return JSONResponse({"status": "ok", "serving": self._served.serving})
@@ -194,7 +196,7 @@ class _Endpoint:
     async def _start(self, wanted: ChatRequest | CompletionRequest, prompts: list[list[int]]) -> Choices:
         served = self._served
         version = served.resolve(wanted.model)
-        if version not in served.sampler.loaded() and not await asyncio.to_thread(served.find_version, version):
+        if version not in served.sampler.loaded() and not await self._find(version):
             raise served.unknown(wanted.model)
         param = "messages" if isinstance(wanted, ChatRequest) else "prompt"
         if not all(prompts):
@@ -226,6 +228,15 @@ class _Endpoint:
         served.requests += 1
         served.prompt_tokens += choices.prompt_tokens
         return choices
+
+    async def _find(self, version: int) -> bool:
+        """Look for a version on disk once, however many ask: each would take a thread and wait in it."""
+        looking = self._looking.get(version)
+        if looking is None:
+            looking = asyncio.ensure_future(asyncio.to_thread(self._served.find_version, version))
+            self._looking[version] = looking
+            looking.add_done_callback(lambda _: self._looking.pop(version))
+        return await asyncio.shield(looking)
 
     async def _told(
         self, tell: Callable[[], Response], wanted: ChatRequest | CompletionRequest, answers: list[Generation]

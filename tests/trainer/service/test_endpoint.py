@@ -369,6 +369,34 @@ async def test_a_version_that_cannot_be_read_now_is_told_with_its_remedy(
     assert answer.json()["error"]["message"] == "version 7 ran out of memory; use a smaller model"
 
 
+async def test_many_who_ask_for_a_version_on_disk_hold_up_nobody_else(served: ServedModel) -> None:
+    """It is looked for once, however many ask, so that threads are left for others' long prompts."""
+    asked, found = threading.Semaphore(0), threading.Event()
+
+    def find_version(version: int) -> bool:
+        asked.release()
+        found.wait(20)
+        return False
+
+    model = ServedModel("agent", served.sampler, served.tokenizer, serving=1, find_version=find_version)
+    server = EndpointServer(build_app(model), host="127.0.0.1", port=0)
+    server.start()
+    where, long = f"http://{server.host}:{server.port}/v1/completions", "X" * endpoint.LONG_BODY_BYTES
+    async with httpx.AsyncClient(timeout=60) as http:
+        waiting = [
+            asyncio.create_task(http.post(where, json={"model": "agent@7", "prompt": "choose"})) for _ in range(40)
+        ]
+        await asyncio.to_thread(asked.acquire)
+        await asyncio.sleep(0.3)  # until all have asked
+        refused = await http.post(where, json={"model": "agent", "prompt": long}, timeout=10)
+        found.set()
+        answers = [await one for one in waiting]
+    server.stop()
+    assert refused.json()["error"]["code"] == "context_length_exceeded"
+    assert {one.status_code for one in answers} == {404}
+    assert not asked.acquire(timeout=0)
+
+
 class BytesTokenizer:
     """One token is one byte of UTF-8, so most characters are several tokens."""
 

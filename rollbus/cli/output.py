@@ -17,12 +17,13 @@ PLAIN_WIDTH = 160
 
 
 class Console(rich.console.Console):
-    """Rich's console, at its own width on a terminal."""
+    """Rich's console, at its own width on a terminal; what it is given is text, be there brackets or colons in it."""
 
     def __init__(self, **options: Any) -> None:
         """Take what rich's console takes."""
         stream = sys.stderr if options.get("stderr") else sys.stdout
-        super().__init__(**{"width": None if stream.isatty() else PLAIN_WIDTH, **options})
+        own = {"width": None if stream.isatty() else PLAIN_WIDTH, "markup": False, "emoji": False}
+        super().__init__(**{**own, **options})
 
 
 class Table(rich.table.Table):

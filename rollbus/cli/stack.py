@@ -5,6 +5,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 import click
+from rich.text import Text
 
 from rollbus.cli.output import Console, Table
 from rollbus.cli.root import with_settings
@@ -83,11 +84,12 @@ def _config_option() -> list[str]:
 
 def _printer(console: Console) -> "Callable[[ServiceStatus], None]":
     def report(row: "ServiceStatus") -> None:
-        console.print(f"{row.name:12} {_styled(row.state)}  {row.address}  {row.detail}".rstrip(), highlight=False)
+        line = Text.assemble(f"{row.name:12} ", _styled(row.state), f"  {row.address}  {row.detail}")
+        line.rstrip()
+        console.print(line, highlight=False)
 
     return report
 
 
-def _styled(state: str) -> str:
-    style = STYLES.get(state, "red")
-    return f"[{style}]{state}[/{style}]"
+def _styled(state: str) -> Text:
+    return Text(state, STYLES.get(state, "red"))

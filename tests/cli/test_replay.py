@@ -9,12 +9,13 @@ from click.testing import CliRunner
 
 from rollbus.cli.replay_options import registry_of
 from rollbus.cli.replay_plan import plan_of, replay_of
-from rollbus.cli.replay_shown import show_manifest, show_replays
+from rollbus.cli.replay_shown import show_comparison, show_manifest, show_replays
 from rollbus.cli.root import rollbus
 from rollbus.schemas.config import GroupingConfig, RewardConfig, RunConfig
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.replays import ReplayManifest
 from rollbus.settings import Settings
+from rollbus.streams.replay.compare import Comparison, Difference
 from rollbus.streams.replay.plan import ReplayPlan, applied
 from rollbus.streams.rewards.endpoint import Endpoint
 
@@ -172,3 +173,12 @@ def test_without_options_it_shows_what_there_is() -> None:
     result = CliRunner().invoke(rollbus, ["replay"])
     assert result.exit_code == 0
     assert "shadow" in result.output
+
+
+def test_what_people_and_models_wrote_is_shown_as_it_is(capsys: pytest.CaptureFixture[str]) -> None:
+    """Brackets are no markup, which would vanish or end the command, and a name between colons is no emoji."""
+    told = ("task [withheld 9f2c]", "judge raised ValueError('[/INST]')", "example:key:7")
+    differences = tuple(Difference("score", "changed", why, False, 1, (why,)) for why in told)
+    show_comparison(Comparison("live", "again", {}, differences), "rollbus.")
+    shown = capsys.readouterr().out
+    assert all(shown.count(each) == 2 for each in told)

@@ -117,6 +117,8 @@ class Runner:
         self._queue: deque[Batch] = deque()
         self._arrived = asyncio.Event()
         self._ready = False
+        self.knows_its_place = False
+        """Whether `metrics.position` says how far the partition has come, which it does before it is ready."""
         self._closed = False
         self._writing = False
         self._paused = False
@@ -211,6 +213,8 @@ class Runner:
         self._session = await self._sessions.get()
         own = self._session.end_of(self.partition)
         found = await self._take_over(self._session) if own is None else Committed(own, self._session.id)
+        if found is not None:
+            self.metrics.position, self.knows_its_place = found.offset, True
         self._work = StagePartition(self._stage, self.partition, app_version=self._app_version)
         described, rows = await changelog_kafka.restore(
             self._settings, self._changelog, self.partition.partition, self._work.restore
@@ -226,6 +230,7 @@ class Runner:
         position = await self._start_position(committed)
         self._queue.clear()
         self._position = self.metrics.position = position
+        self.knows_its_place = True
         await self._host.seek(self.partition, position)
         self._ready = True
         self._resume()

@@ -197,7 +197,7 @@ class Worker:
             places.append(("ticker", self.ticker.last.number if self.ticker.last else -1, True))
         for runner in runners:
             end = ends.get(runner.partition)
-            if end is not None:
+            if end is not None and runner.knows_its_place:
                 runner.metrics.lag = max(0, end - runner.metrics.position)
             behind = runner.waiting or runner.metrics.lag > 0
             places.append((f"stage {runner.metrics.stage}[{runner.metrics.partition}]", runner.place, behind))

@@ -181,6 +181,27 @@ async def test_it_opens_where_the_group_has_committed_and_only_then_wants_batche
     await sessions.close()
 
 
+async def test_how_far_behind_it_is_can_be_told_while_its_state_is_restored(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else the whole log counts as lag after every start, for as long as that takes."""
+    broker.committed, restoring = 7, asyncio.Event()
+
+    async def restore(*_: Any) -> Any:
+        restoring.set()
+        await asyncio.Event().wait()
+
+    monkeypatch.setattr(changelog_kafka, "restore", restore)
+    opening, sessions = new_runner(broker, lambda error: None)
+    assert not opening.knows_its_place
+    opening.start()
+    await restoring.wait()
+    assert opening.knows_its_place
+    assert (opening.metrics.position, opening.ready) == (7, False)
+    await opening.close()
+    await sessions.close()
+
+
 async def test_a_batch_is_one_transaction_with_outputs_rows_and_offset(broker: Broker) -> None:
     async with running(broker) as runner:
         runner.offer(batch(0, 3))

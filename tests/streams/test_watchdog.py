@@ -3,8 +3,13 @@
 import subprocess
 import sys
 import threading
+from types import SimpleNamespace
 
+from rollbus.streams.batch import Partition
+from rollbus.streams.metrics import PartitionMetrics
+from rollbus.streams.settings import StreamSettings
 from rollbus.streams.watchdog import EXIT_STALLED, Progress, Watchdog
+from rollbus.streams.worker import Worker
 
 
 def test_lag_without_movement_is_found_after_the_limit_and_named() -> None:
@@ -58,3 +63,16 @@ def test_a_process_ends_even_where_its_last_words_cannot_be_written() -> None:
     with open("/dev/full", "w") as full:
         ended = subprocess.run([sys.executable, "-c", code], stderr=full, check=False)
     assert ended.returncode == EXIT_STALLED
+
+
+async def test_no_lag_is_told_of_a_partition_before_it_is_known_how_far_it_has_come() -> None:
+    worker, place = Worker(StreamSettings(), []), Partition("t.episode-events", 0)
+    metrics = PartitionMetrics("counter", 0)
+    runner = SimpleNamespace(partition=place, metrics=metrics, knows_its_place=False, waiting=True, place="0")
+    worker.apps = [SimpleNamespace(runners={place: runner})]  # type: ignore[list-item]
+    worker._ends._known = {place: 1_000}
+    assert await worker._places() == [("stage counter[0]", "0", True)]
+    assert metrics.lag == 0
+    runner.knows_its_place, metrics.position = True, 990
+    await worker._places()
+    assert metrics.lag == 10

@@ -61,11 +61,13 @@ def as_csv(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
     writer = csv.writer(out, lineterminator="\n")
     writer.writerow(columns)
     for row in rows:
-        writer.writerow(
-            ["" if value is None else _json(value) if isinstance(value, (list, tuple, dict)) else _plain(value)
-             for value in row]
-        )  # fmt: skip
+        writer.writerow(["" if value is None else _field(value) for value in row])
     return out.getvalue()
+
+
+def as_text(value: Any) -> str:
+    """Return a value as CSV has it."""
+    return str(_field(value))
 
 
 def as_json(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
@@ -85,6 +87,10 @@ def cell(value: Any) -> str:
     if isinstance(value, (list, tuple)):
         return ", ".join(_shortened([cell(item) for item in value]))
     return str(_plain(value))
+
+
+def _field(value: Any) -> Any:
+    return _json(value) if isinstance(value, (list, tuple, dict)) else _plain(value)
 
 
 def _shortened(items: list[str]) -> list[str]:

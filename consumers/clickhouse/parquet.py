@@ -1,4 +1,4 @@
-"""An answer → a Parquet file: columns keep their types, lists and maps included."""
+"""An answer → a Parquet file: columns keep their types, lists and maps included; what has no type there is text."""
 
 from collections.abc import Sequence
 from pathlib import Path
@@ -6,6 +6,8 @@ from typing import Any
 
 import pyarrow as pa
 import pyarrow.parquet as pq
+
+from rollbus.consumers.clickhouse.output import as_text
 
 
 def write_parquet(path: Path, columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> None:
@@ -16,6 +18,23 @@ def write_parquet(path: Path, columns: Sequence[str], rows: Sequence[Sequence[An
 
 
 def _array(values: Sequence[Any]) -> pa.Array:
+    """Return a column; of tuples, addresses and the like as CSV has them."""
+    for made in (_typed, _unsigned):
+        try:
+            return made(values)
+        except (pa.ArrowException, OverflowError, TypeError):
+            continue
+    return pa.array([None if value is None else as_text(value) for value in values], pa.string())
+
+
+def _unsigned(values: Sequence[Any]) -> pa.Array:
+    """Return a column of hashes, half of which fit into no other type."""
+    if not all(value is None or type(value) is int for value in values):
+        raise TypeError("not whole numbers")  # an address has one, too
+    return pa.array(values, pa.uint64())
+
+
+def _typed(values: Sequence[Any]) -> pa.Array:
     if any(isinstance(value, dict) for value in values):
         found = next((item for value in values if value for item in value.values()), 0.0)
         return pa.array([list((value or {}).items()) for value in values], pa.map_(pa.string(), pa.scalar(found).type))

@@ -4,6 +4,7 @@ import io
 import json
 import math
 from datetime import UTC, datetime
+from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any
 
@@ -117,3 +118,29 @@ def test_parquet_keeps_types_lists_and_maps(tmp_path: Path) -> None:
     assert (found[1]["count"], found[1]["metrics"]) == (None, [])
     write_parquet(path, ["name"], [])
     assert pq.read_table(path).num_rows == 0
+
+
+def test_a_parquet_file_takes_whatever_clickhouse_answers(tmp_path: Path) -> None:
+    columns = {
+        "tuple": [(1, "a"), (2, "b")],
+        "list_of_tuples": [[(1, "a")], []],
+        "address": [IPv4Address("1.2.3.4"), None],
+        "hash": [2**64 - 1, 1],
+        "wide": [2**70, -1],
+        "by_number": [{1: 2}, {}],
+        "labels": [{"user": "ann"}, {}],
+        "reward": [0.5, None],
+    }
+    path = tmp_path / "answer.parquet"
+    write_parquet(path, list(columns), list(zip(*columns.values(), strict=True)))
+    read = pq.read_table(path).to_pydict()
+    assert read == {
+        "tuple": ['[1, "a"]', '[2, "b"]'],
+        "list_of_tuples": ['[[1, "a"]]', "[]"],
+        "address": ["1.2.3.4", None],
+        "hash": [2**64 - 1, 1],
+        "wide": [str(2**70), "-1"],
+        "by_number": ['{"1": 2}', "{}"],
+        "labels": [[("user", "ann")], []],
+        "reward": [0.5, None],
+    }

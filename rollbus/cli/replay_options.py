@@ -68,15 +68,21 @@ def _changed(kind: type[C], text: str, section: str) -> C | Changes:
     if "=" not in text:
         if not Path(text).exists():
             raise ConfigurationError(f"{option} {text!r} is no file; write one, or changes such as name=value")
-        return _checked(kind, _section(Path(text), section), option)
+        return _checked(kind, _worded(_section(Path(text), section)), option)
     changes: dict[str, Any] = {}
     for pair in text.split(","):
         name, separator, value = (part.strip() for part in pair.partition("="))
         if not (name and separator):
             raise ConfigurationError(f"{option} {text!r} is not like name=value,name=value")
         changes[name] = _plain(value, option)
+    changes = _worded(changes)
     _refuse(option, kind, changes)
     return Changes(tuple(changes.items()))
+
+
+def _worded(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Take the mode `off` for the word that it is: YAML takes it for a truth value, and no other of these settings."""
+    return {**values, **({"mode": "off"} if values.get("mode") is False else {})}
 
 
 def _plain(value: str, option: str) -> Any:

@@ -11,7 +11,7 @@ from rollbus.cli.replay_options import registry_of
 from rollbus.cli.replay_plan import plan_of, replay_of
 from rollbus.cli.replay_shown import show_comparison, show_manifest, show_replays
 from rollbus.cli.root import rollbus
-from rollbus.schemas.config import GroupingConfig, RewardConfig, RunConfig
+from rollbus.schemas.config import CurriculumConfig, GroupingConfig, RewardConfig, RunConfig
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.replays import ReplayManifest
 from rollbus.settings import Settings
@@ -119,6 +119,18 @@ def test_changes_that_a_run_of_the_log_cannot_have_are_refused_with_its_name() -
 def test_what_is_misspelled_is_refused_with_the_nearest_name(options: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigurationError, match=says):
         plan_for(Settings(), **options)
+
+
+@pytest.mark.parametrize("said", ["off", "mode=off", "curriculum: {mode: off}", "mode: off"])
+def test_a_curriculum_that_is_off_can_be_said(said: str, tmp_path: Path) -> None:
+    """YAML takes the word for a truth value."""
+    if ":" in said:
+        path = tmp_path / "curriculum.yaml"
+        path.write_text(said)
+        said = str(path)
+    run = RunConfig(curriculum=CurriculumConfig(mode="harness"))
+    (changed,) = plan_for(Settings(runs=(run,)), curriculum=said).run_configs()
+    assert changed.curriculum.mode == "off"
 
 
 @pytest.mark.parametrize("text", ["scoring:\n", "scoring: feedback\n", "scoring: [feedback]\n", "", "[1]\n"])

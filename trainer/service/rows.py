@@ -33,11 +33,17 @@ class Tree:
     """What the logits before this token are divided by."""
     groups_T: Tensor
     """Number of the segment, from 0."""
-    mask_T_T: Tensor | None
-    """Who attends to whom; None for one plain causal sequence."""
+    sees_G_G: Tensor | None
+    """Which segments' tokens each segment's attend to; None for one plain causal sequence."""
 
     def __len__(self) -> int:
         return int(self.token_ids_T.shape[0])
+
+    def mask(self) -> Tensor | None:
+        """Who attends to whom, [T, T]. Made when asked for: a step's masks would be larger than all else of it."""
+        if self.sees_G_G is None:
+            return None
+        return self.sees_G_G[self.groups_T][:, self.groups_T].tril()
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,7 +52,7 @@ class TreeBatch:
 
     token_ids_B_T: Tensor
     positions_B_T: Tensor
-    mask_B_T_T: Tensor | None
+    trees: tuple[Tree, ...]
     rows_N: Tensor
     """Axis N: the sampled tokens. Row, and position of the token before."""
     columns_N: Tensor
@@ -57,6 +63,16 @@ class TreeBatch:
     temperatures_N: Tensor
     sequence_N: Tensor
     """Counted over the whole step."""
+
+    def mask(self) -> Tensor | None:
+        """Who attends to whom, [B, T, T], made when it is asked for; None where every row is plain and causal."""
+        if all(tree.sees_G_G is None for tree in self.trees):
+            return None
+        mask_B_T_T = torch.eye(self.token_ids_B_T.shape[1], dtype=torch.bool).repeat(len(self.trees), 1, 1)
+        for index, tree in enumerate(self.trees):
+            if (mask_T_T := tree.mask()) is not None:
+                mask_B_T_T[index, : len(tree), : len(tree)] = mask_T_T
+        return mask_B_T_T
 
 
 def unpack(packed: Mapping[str, Tensor]) -> list[Tree]:
@@ -70,7 +86,7 @@ def batches(trees: Sequence[Tree], *, padded_tokens: int) -> list[TreeBatch]:
     planned: list[list[Tree]] = []
     for tree in trees:
         fits = planned and len(tree) * (len(planned[-1]) + 1) <= padded_tokens
-        if fits and (planned[-1][0].mask_T_T is None) == (tree.mask_T_T is None):
+        if fits and (planned[-1][0].sees_G_G is None) == (tree.sees_G_G is None):
             planned[-1].append(tree)
         else:
             planned.append([tree])
@@ -121,13 +137,12 @@ def _tree(
     if bool((sampled_T & first_T).any()):
         raise RejectedError("packed row is broken: a sampled token has no token before it in its own segment")
     temperatures = packed.get("temperatures")
-    mask_T_T: Tensor | None = None
+    sees_G_G: Tensor | None = None
     if len(members) > 1:
-        sees = torch.zeros(len(members), len(members), dtype=torch.bool)
+        sees_G_G = torch.zeros(len(members), len(members), dtype=torch.bool)
         for group in members:
             for above in ancestors[group]:
-                sees[number[group], number[above]] = True
-        mask_T_T = sees[groups_T][:, groups_T] & torch.ones(len(at), len(at)).tril().bool()
+                sees_G_G[number[group], number[above]] = True
     return Tree(
         token_ids_T=packed["tokens"][row][at].clone(),
         positions_T=packed["input_pos"][row][at].clone(),
@@ -137,7 +152,7 @@ def _tree(
         weights_T=packed["weights"][row][at].clone(),
         temperatures_T=torch.ones(len(at)) if temperatures is None else temperatures[row][at].clone(),
         groups_T=groups_T,
-        mask_T_T=mask_T_T,
+        sees_G_G=sees_G_G,
     )
 
 
@@ -145,14 +160,10 @@ def _batch(trees: list[Tree], first_sequence: int) -> TreeBatch:
     longest = max(len(tree) for tree in trees)
     token_ids_B_T = torch.zeros(len(trees), longest, dtype=torch.long)
     positions_B_T = torch.arange(longest).expand(len(trees), longest).clone()
-    masked = any(tree.mask_T_T is not None for tree in trees)
-    mask_B_T_T = torch.eye(longest, dtype=torch.bool).repeat(len(trees), 1, 1) if masked else None
     columns: dict[str, list[Tensor]] = {name: [] for name in ("row", "column", "sequence")}
     for index, tree in enumerate(trees):
         token_ids_B_T[index, : len(tree)] = tree.token_ids_T
         positions_B_T[index, : len(tree)] = tree.positions_T
-        if mask_B_T_T is not None and tree.mask_T_T is not None:
-            mask_B_T_T[index, : len(tree), : len(tree)] = tree.mask_T_T
         at_N = tree.sampled_T.nonzero()[:, 0]
         columns["row"].append(torch.full_like(at_N, index))
         columns["column"].append(at_N - 1)
@@ -165,7 +176,7 @@ def _batch(trees: list[Tree], first_sequence: int) -> TreeBatch:
     return TreeBatch(
         token_ids_B_T=token_ids_B_T,
         positions_B_T=positions_B_T,
-        mask_B_T_T=mask_B_T_T,
+        trees=tuple(trees),
         rows_N=torch.cat(columns["row"]),
         columns_N=torch.cat(columns["column"]),
         targets_N=sampled("token_ids_T"),

@@ -165,7 +165,7 @@ class Learner:
 
 
 def micro_batches(trees: list[Tree], *, device: torch.device | None = None) -> list[TreeBatch]:
-    masked = [len(tree) for tree in trees if tree.mask_T_T is not None]
+    masked = [len(tree) for tree in trees if tree.sees_G_G is not None]
     limit = PADDED_TOKENS if device is None or device.type == "cpu" else PADDED_TOKENS_GPU
     return batches(trees, padded_tokens=min(limit, MASKED_TOKENS_SQUARED // max(masked)) if masked else limit)
 
@@ -177,7 +177,7 @@ def score(
 
     Only their positions are projected to the vocabulary. An entropy without gradient keeps no probabilities in memory.
     """
-    mask = batch.mask_B_T_T
+    mask = batch.mask()
     hidden_B_T_D = trunk(
         model,
         batch.token_ids_B_T.to(device),

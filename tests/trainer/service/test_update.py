@@ -1,6 +1,6 @@
 """Packed rows to an optimizer step: packing changes nothing, the same input gives the same bits, and it learns."""
 
-from dataclasses import replace
+from dataclasses import fields, is_dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -95,10 +95,32 @@ def test_unrelated_sequences_in_one_row_do_not_see_each_other(base_model: Path) 
 def test_a_row_without_shared_prefixes_needs_no_mask() -> None:
     trees = unpack(packed_row(SEPARATE, 64))
     assert [len(tree) for tree in trees] == [7, 8, 10]
-    assert all(tree.mask_T_T is None for tree in trees)
+    assert all(tree.mask() is None for tree in trees)
     (tree,) = unpack(packed_row(SHARED, 32))
-    assert tree.mask_T_T is not None
-    assert tree.mask_T_T[11].tolist() == [True] * 4 + [False] * 4 + [True] * 3 + [True] + [False] * 2
+    mask_T_T = tree.mask()
+    assert mask_T_T is not None
+    assert mask_T_T[11].tolist() == [True] * 4 + [False] * 4 + [True] * 3 + [True] + [False] * 2
+
+
+def held(value: Any) -> int:
+    """Bytes of all tensors in it."""
+    if isinstance(value, Tensor):
+        return value.nbytes
+    if is_dataclass(value):
+        return sum(held(getattr(value, one.name)) for one in fields(value))
+    return sum(map(held, value)) if isinstance(value, list | tuple) else 0
+
+
+def test_a_step_holds_no_masks_but_those_of_the_pass_in_work() -> None:
+    """They grow with the square of a row's length, and a step has many."""
+    length = 1000
+    prompt, sampled = list(range(length)), [1] * length
+    row = packed_row([(0, 0, prompt, 0, 0), *((n, 0, sampled, length, length - 1) for n in (1, 2, 3))], 4 * length)
+    (batch,) = micro_batches(unpack(row))
+    mask_B_T_T = batch.mask()
+    assert mask_B_T_T is not None
+    assert mask_B_T_T.nbytes == (4 * length) ** 2
+    assert held(batch) < mask_B_T_T.nbytes / 10
 
 
 def learner(base_model: Path) -> Learner:

@@ -9,6 +9,9 @@ from dataclasses import dataclass
 PERIOD_S = 30.0
 """Long enough to read what else is logged, short enough to see that the trouble stays."""
 
+MOST_KINDS = 500
+"""Kinds of lines that are remembered; some libraries put what is new into the text itself."""
+
 
 @dataclass(slots=True)
 class _Said:
@@ -33,7 +36,10 @@ class RepeatFilter(logging.Filter):
         if said is not None and record.created - said.at_s < self._period_s:
             said.left_out += 1
             return False
+        self._said.pop(kind, None)
         self._said[kind] = _Said(record.created)
+        if len(self._said) > MOST_KINDS:
+            del self._said[next(iter(self._said))]  # the one that was said longest ago
         if said is not None and said.left_out:
             record.msg = f"{record.msg} ({said.left_out} more like it)"
         return True

@@ -5,6 +5,7 @@ import sys
 import uuid
 from collections.abc import AsyncIterator, Iterable
 from contextlib import asynccontextmanager
+from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaProducer
@@ -102,7 +103,7 @@ async def run_until_written(settings: SinkSettings) -> SinkCounters:
     return counters
 
 
-async def wait_until_written(settings: SinkSettings, *sinks: "asyncio.Task[SinkCounters]") -> None:
+async def wait_until_written(settings: SinkSettings, *sinks: "asyncio.Task[Any]") -> None:
     async with asyncio.timeout(60):
         while not await is_written(settings):
             for sink in sinks:

@@ -8,7 +8,7 @@ import logging
 
 from rollbus.schemas.control import RunCommand
 from rollbus.schemas.errors import ConfigurationError, RejectedError
-from rollbus.schemas.steps import PolicyVersion
+from rollbus.schemas.steps import PolicyVersion, StepCompleted
 from rollbus.schemas.topics import POLICY_VERSIONS, RUN_LOG
 from rollbus.trainer.alarm import Metrics, find_alarm, pause_for
 from rollbus.trainer.ledger import Ledger
@@ -39,7 +39,8 @@ class BetweenSteps:
         """Of the step that raised the last alarm; what led to it does not raise another after it."""
 
     async def prepare(self, context: StepContext) -> None:
-        """Know where the model is asked, and what was measured before; after every opening of the log."""
+        """Know the last steps, where the model is asked and what was measured; after every opening of the log."""
+        await self._recall(context)
         if self._validation is None:
             return
         told = context.capabilities
@@ -111,6 +112,14 @@ class BetweenSteps:
             return None
         self._alarmed_at = step
         return pause_for(found, self._settings.run_id)
+
+    async def _recall(self, context: StepContext) -> None:
+        """Let the alarm look at the steps of the trainers before as it would have, had none of them ended."""
+        if self._settings.alarm is None or self._recent:
+            return
+        for record in await context.log.read_ledger():
+            if isinstance(record, StepCompleted) and record.run_id == self._settings.run_id:
+                self.alarm(record.step, record.metrics)
 
     async def _promote_what_passed(self, context: StepContext) -> None:
         """Decide again by the log as it is now: an operator may have served another, or rolled back, meanwhile."""

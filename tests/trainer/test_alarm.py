@@ -120,6 +120,16 @@ async def test_a_run_that_runs_away_is_paused_with_a_message_and_goes_on_when_re
     check_exactly_once(world, batches)
 
 
+async def test_the_alarm_looks_back_over_restarts() -> None:
+    world = World(backend=RunawayBackend(), settings=replace(SETTINGS, max_off_policy_steps=9))
+    for _ in range(3):
+        world.add_batches(1)
+        await world.trainer(alarm=LIMITS).run(until_idle=True)
+    world.add_batches(1)
+    with pytest.raises(RunStoppedError, match="median mismatch_kl of steps 1 to 3 is 7"):
+        await world.trainer(alarm=LIMITS).run(until_idle=True)
+
+
 async def test_a_healthy_run_is_never_paused() -> None:
     world = World()
     batches = world.add_batches(6)

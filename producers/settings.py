@@ -7,7 +7,7 @@ from typing import Literal, get_args
 from rollbus.producers.redaction import Field, Privacy
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.events import LogprobMode
-from rollbus.schemas.topics import DEFAULT_NAMESPACE
+from rollbus.schemas.topics import DEFAULT_NAMESPACE, wrong_namespace
 
 CaptureMode = Literal["force", "request", "passive"]
 """force: ask for log-probs and token ids on every call; request: except where the application says no itself;
@@ -46,7 +46,9 @@ class RecorderSettings:
 
     def __post_init__(self) -> None:
         """Refuse settings that cannot work; raises ConfigurationError naming all of them."""
-        mistakes = [
+        namespace = wrong_namespace(self.namespace)
+        mistakes = [f"namespace is {self.namespace!r}; {namespace}"] if namespace else []
+        mistakes += [
             message
             for wrong, message in (
                 (not 0 <= self.sample_rate <= 1, f"sample_rate is {self.sample_rate}; it must be from 0 to 1"),

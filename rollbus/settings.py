@@ -10,14 +10,14 @@ stack                            the local stack
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, model_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 from rollbus.consumers.clickhouse.settings import ClickHouseSettings, SinkSettings
 from rollbus.local.settings import StackSettings
 from rollbus.schemas.config import AssemblyConfig, RunConfig, ScoringConfig
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.kafka_connection import KafkaConnection
-from rollbus.schemas.topics import DEFAULT_NAMESPACE
+from rollbus.schemas.topics import DEFAULT_NAMESPACE, wrong_namespace
 from rollbus.streams.settings import StreamSettings
 from rollbus.trainer.settings import ArtServerBackend, BackendSettings, ModelSettings, TrainerSettings
 
@@ -95,6 +95,13 @@ class Settings(Section):
     clickhouse: ClickHouseSettings = ClickHouseSettings()
     sink: SinkSettings = SinkSettings()
     stack: StackSection = StackSection()
+
+    @field_validator("namespace")
+    @classmethod
+    def _begins_names_of_topics(cls, namespace: str) -> str:
+        if wrong := wrong_namespace(namespace):
+            raise ValueError(wrong)
+        return namespace
 
     @model_validator(mode="after")
     def _shared_settings_stand_once(self) -> "Settings":

@@ -3,6 +3,7 @@
 A topic's real name is the namespace prefix plus the name here: `rollbus.` + `episode-events`.
 """
 
+import re
 from dataclasses import dataclass
 from typing import Literal
 
@@ -36,8 +37,18 @@ MAX_RECORD_BYTES = 900_000
 MAX_MESSAGE_BYTES = 1_572_864
 """Topic limit and largest request: room above MAX_RECORD_BYTES for a compressed batch's overhead."""
 
+_KAFKA_NAME = re.compile(r"[a-zA-Z0-9._-]{0,120}")
+"""Kafka's own letters; its names have at most 249, and behind a namespace stand those of topics, stages and runs."""
+
 Retention = Literal["time", "forever", "compact"]
 Partitions = Literal["events", "one"]
+
+
+def wrong_namespace(namespace: str) -> str | None:
+    """Say what keeps a text from beginning the names of topics; None where nothing does."""
+    if _KAFKA_NAME.fullmatch(namespace):
+        return None
+    return "Kafka's names are of letters, digits, `.`, `_` and `-`, here at most 120"
 
 
 @dataclass(frozen=True, slots=True)

@@ -16,6 +16,7 @@ from rollbus.schemas.chunks import is_chunk
 from rollbus.schemas.codec import decode, record_name
 from rollbus.schemas.control import Tick
 from rollbus.schemas.errors import ConfigurationError, RecordError, RejectedError, UnavailableError
+from rollbus.schemas.stopping_kafka import stop_quietly
 from rollbus.schemas.topics import STAGE_INPUTS
 from rollbus.streams.settings import StreamSettings
 from rollbus.streams.topics import TopicSpec, mismatches, topic_specs
@@ -130,7 +131,7 @@ async def describe_topics(settings: StreamSettings, stages: Iterable[Any] = ()) 
         ticks = await _oldest_ticks(consumer, [topic for topic in found if topic.name in ticking])
         return [replace(topic, oldest_tick=ticks.get(topic.name)) for topic in found]
     finally:
-        await consumer.stop()
+        await stop_quietly(consumer.stop)
 
 
 async def _describe(

@@ -112,6 +112,12 @@ def test_an_empty_token_of_the_server_is_a_mistake_and_not_the_wish_for_none(tmp
         load_settings(Settings, write(tmp_path, "art_server: {token: '${TOKEN:-}'}"), {})
 
 
+@pytest.mark.parametrize("namespace", ["a b", "prod/", "n" * 121])
+def test_a_namespace_that_begins_no_name_of_a_topic_is_a_mistake(tmp_path: Path, namespace: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"namespace: .*letters, digits"):
+        load_settings(Settings, write(tmp_path, f"namespace: '{namespace}'"), {})
+
+
 def test_a_number_without_end_trains_nothing(tmp_path: Path) -> None:
     path = tmp_path / "rollbus.yaml"
     path.write_text("trainer: {train: {learning_rate: .inf}}")

@@ -45,7 +45,7 @@ def kafka_errors(what: str) -> Iterator[None]:
 
 async def partition_counts(connection: KafkaConnection, topics: Collection[str]) -> Mapping[str, int]:
     """Return how many partitions each topic has; ConfigurationError names every one that is not there."""
-    with kafka_errors("describing topics"):
+    with kafka_errors(f"looking for topics at {connection.bootstrap_servers}"):
         admin = AIOKafkaAdminClient(**connection.client_options())
         try:
             await admin.start()

@@ -365,8 +365,8 @@ def test_an_excluded_episode_says_so(recorder: Recorder, sink: MemorySink) -> No
 
 
 def test_wrong_settings_are_reported_together_at_the_start(sink: MemorySink) -> None:
-    wrong: Any = {"sample_rate": 2, "logprobs": "maybe", "max_queue_events": 0, "spool_bytes": -1}
-    told = r"sample_rate is 2.*logprobs is 'maybe'.*max_queue_events is 0.*spool_bytes is -1"
+    wrong: Any = {"namespace": "a b", "sample_rate": 2, "logprobs": "maybe", "max_queue_events": 0, "spool_bytes": -1}
+    told = r"namespace is 'a b'.*sample_rate is 2.*logprobs is 'maybe'.*max_queue_events is 0.*spool_bytes is -1"
     with pytest.raises(ConfigurationError, match=told):
         init(sink=sink, **wrong)
 

@@ -5,6 +5,7 @@ Nothing of it happens inside a step. The next step may be opened in the transact
 """
 
 import logging
+from collections.abc import Mapping
 
 from rollbus.schemas.control import RunCommand
 from rollbus.schemas.errors import ConfigurationError, RejectedError
@@ -12,6 +13,7 @@ from rollbus.schemas.steps import PolicyVersion, StepCompleted
 from rollbus.schemas.topics import POLICY_VERSIONS, RUN_LOG
 from rollbus.trainer.alarm import Metrics, find_alarm, pause_for
 from rollbus.trainer.ledger import Ledger
+from rollbus.trainer.lineage import Lineage
 from rollbus.trainer.log import Publication
 from rollbus.trainer.promotion import Promotion, find_promotion
 from rollbus.trainer.step_context import LoopSettings, StepContext
@@ -114,12 +116,27 @@ class BetweenSteps:
         return pause_for(found, self._settings.run_id)
 
     async def _recall(self, context: StepContext) -> None:
-        """Let the alarm look at the steps of the trainers before as it would have, had none of them ended."""
+        """Let the alarm look at the steps of the trainers before as it would have, had none of them ended.
+
+        Those that were rolled back raise no alarm after it: what they say is of weights that were given up.
+        """
         if self._settings.alarm is None or self._recent:
             return
+        lineage, made = context.ledger.lineage, dict[int, int]()
+        newest: int | None = None
         for record in await context.log.read_ledger():
             if isinstance(record, StepCompleted) and record.run_id == self._settings.run_id:
+                if record.base_version != newest:
+                    self._keep_those_below(record.base_version, lineage, made)
                 self.alarm(record.step, record.metrics)
+                made[record.step] = newest = record.policy_version
+        if lineage.head is not None and lineage.head != newest:
+            self._keep_those_below(lineage.head, lineage, made)
+
+    def _keep_those_below(self, version: int, lineage: Lineage, made: Mapping[int, int]) -> None:
+        """Forget the steps that did not lead to a version; `made` has by step what it made."""
+        below = lineage.lags(version)
+        self._recent = [each for each in self._recent if made[each[0]] in below]
 
     async def _promote_what_passed(self, context: StepContext) -> None:
         """Decide again by the log as it is now: an operator may have served another, or rolled back, meanwhile."""

@@ -15,6 +15,8 @@ from rollbus.schemas.topics import BATCHES, RUN_LOG
 from rollbus.trainer.alarm import AlarmLimits, find_alarm, pause_for, standing_pause
 from rollbus.trainer.backends.memory import MemoryBackend
 from rollbus.trainer.backends.protocol import TrainResult
+from rollbus.trainer.log_memory import MemoryLog
+from rollbus.trainer.policy import roll_back
 from tests.builders import make_command
 from tests.trainer.scenario import SETTINGS, World, check_exactly_once, make_batch
 
@@ -127,6 +129,20 @@ async def test_the_alarm_looks_back_over_restarts() -> None:
         await world.trainer(alarm=LIMITS).run(until_idle=True)
     world.add_batches(1)
     with pytest.raises(RunStoppedError, match="median mismatch_kl of steps 1 to 3 is 7"):
+        await world.trainer(alarm=LIMITS).run(until_idle=True)
+
+
+async def test_steps_that_were_rolled_back_raise_no_alarm_after_it() -> None:
+    backend = RunawayBackend()
+    world = World(backend=backend, settings=replace(SETTINGS, max_off_policy_steps=9))
+    world.add_batches(2)
+    await world.trainer(alarm=LIMITS).run(until_idle=True)
+    log = MemoryLog(world.broker, run_id="main", model="agent")
+    await roll_back(log, backend, world.settings, version=0, reason="runs away", now_ms=0)
+    world.add_batches(2)
+    await world.trainer(alarm=LIMITS).run(until_idle=True)
+    world.add_batches(2)
+    with pytest.raises(RunStoppedError, match="steps 3 to 5"):
         await world.trainer(alarm=LIMITS).run(until_idle=True)
 
 

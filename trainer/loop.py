@@ -203,15 +203,23 @@ class Trainer:
                 if pause is not None:
                     logger.warning("batch %d failed, next try in %.0f s: %s", batch.number, pause, failure)
                     await self._stop.pause(pause)
-                elif self._settings.skip_rejected and not failure.retriable and context.ledger.open_step is not None:
+                elif await self._may_drop(batch, failure):
                     await skip_rejected(context, following, failure)
                     next_opened = None
                     break
                 else:
                     step = context.ledger.closed_steps + 1
-                    raise RunStoppedError(_what_to_look_at(batch, step, failure)) from failure.error
+                    skips = self._settings.skip_rejected
+                    raise RunStoppedError(_what_to_look_at(batch, step, failure, skips=skips)) from failure.error
         self._check_budget()
         return next_opened
+
+    async def _may_drop(self, batch: TrainingBatch, failure: StepFailureError) -> bool:
+        """Whether to drop the batch: not where it was trained and something after the update was refused."""
+        if not self._settings.skip_rejected or failure.retriable or self.ledger.open_step is None:
+            return False
+        result = await self._backend.journal(batch.batch_hash)
+        return result is None or result.state == "skipped"
 
     async def _follow_operator(self) -> int | None:
         """Read the ledger again where the backend's head has moved without us: a rollback, say. Returns the head."""
@@ -266,12 +274,11 @@ def _paused_before_the_end(pause: RunCommand) -> RunStoppedError:
     )
 
 
-def _what_to_look_at(batch: TrainingBatch, step: int, failure: StepFailureError) -> str:
-    remedy = (
-        "start the trainer again when the backend is back"
-        if failure.retriable
-        else "correct the cause and start the trainer again, or let it drop such batches with `on_rejected: skip`"
-    )
+def _what_to_look_at(batch: TrainingBatch, step: int, failure: StepFailureError, *, skips: bool) -> str:
+    remedy = "start the trainer again when the backend is back"
+    if not failure.retriable:
+        remedy = "correct the cause and start the trainer again"
+        remedy += "" if skips else ", or let it drop such batches with `on_rejected: skip`"
     return (
         f"step {step} of run {batch.run_id!r} (batch {batch.number}, {batch.batch_hash}) failed for good: "
         f"{type(failure.error).__name__}: {failure.error}; look at the backend's log and at StepFailed in the "

@@ -5,8 +5,8 @@ from dataclasses import replace
 
 import pytest
 
-from rollbus.schemas.errors import UnavailableError
-from rollbus.schemas.steps import PolicyVersion, StepFailed
+from rollbus.schemas.errors import RejectedError, RunStoppedError, UnavailableError
+from rollbus.schemas.steps import PolicyVersion, StepCompleted, StepFailed
 from rollbus.schemas.topics import POLICY_VERSIONS, TRAINING_STEPS
 from rollbus.trainer.backends.memory import MemoryBackend
 from rollbus.trainer.backends.protocol import Capabilities, TrainRequest
@@ -109,6 +109,29 @@ async def test_where_the_version_cannot_be_served_the_step_is_tried_again_and_tr
     assert log.served == [(1, 1), (2, 2)]
     assert backend.promoted == [1, 1, 2]
     assert backend.to_serve == [True, True]
+
+
+async def test_a_batch_that_was_trained_is_not_dropped_where_its_version_cannot_be_served() -> None:
+    class Broken(Noting):
+        """Cannot read the first checkpoint until somebody has mended it."""
+
+        mended = False
+
+        async def promote(self, version: int, *, rollback: bool = False) -> None:
+            if not self.mended:
+                raise RejectedError("the checkpoint lacks a tensor")
+            await super().promote(version, rollback=rollback)
+
+    backend = Broken()
+    world = World(backend=backend)
+    batches = world.add_batches(2)
+    with pytest.raises(RunStoppedError, match=r"lacks a tensor.*start the trainer again$"):
+        await world.trainer(skip_rejected=True).run(until_idle=True)
+    assert world.steps() == []
+    backend.mended = True
+    await world.trainer(skip_rejected=True).run(until_idle=True)
+    check_exactly_once(world, batches)
+    assert [each.policy_version for each in world.steps() if isinstance(each, StepCompleted)] == [1, 2]
 
 
 async def test_what_an_earlier_attempt_may_still_train_is_served_by_the_trainer() -> None:

@@ -8,8 +8,9 @@ import pytest
 
 from rollbus.schemas.errors import RejectedError, UnavailableError
 from rollbus.trainer.backends.art_client import RETRY_PAUSES_S, ArtClient
-from rollbus.trainer.backends.protocol import TrainResult
-from rollbus.trainer.backends.wire import result_to_json
+from rollbus.trainer.backends.memory import MemoryBackend
+from rollbus.trainer.backends.protocol import TrainRequest, TrainResult
+from rollbus.trainer.backends.wire import capabilities_to_json, result_to_json
 
 Handler = Callable[[httpx.Request], httpx.Response]
 
@@ -41,6 +42,7 @@ def error(message: str, *, retriable: bool) -> dict[str, Any]:
 
 
 STATUS = {"batch_hash": "b", "state": "running", "progress": 0.0, "message": "", "retriable": False}
+VERSION = {"version": 2, "parent": 1, "batch_hash": "b", "checkpoint": "0002", "loaded": True}
 
 
 async def test_the_token_is_sent_as_a_bearer_token() -> None:
@@ -83,6 +85,35 @@ async def test_an_error_of_a_proxy_without_json_can_be_tried_again() -> None:
     client = ArtClient("http://server", transport=httpx.MockTransport(gateway))
     with pytest.raises(UnavailableError, match="502"):
         await client.capabilities()
+    await client.close()
+
+
+async def test_an_error_of_a_proxy_in_json_of_its_own_can_be_tried_again() -> None:
+    client = Answers((502, {"error": "bad gateway"})).client()
+    with pytest.raises(UnavailableError, match="502"):
+        await client.capabilities()
+    await client.close()
+
+
+async def test_what_a_newer_server_says_besides_is_not_heard() -> None:
+    server = Answers((200, {"head": 2, "serving": 1, "known": [VERSION | {"colour": "red"}], "queue": 3}))
+    client = server.client()
+    assert [each.version for each in (await client.versions()).known] == [2]
+    server.answers = [(200, capabilities_to_json(await MemoryBackend().capabilities()) | {"paints": True})]
+    assert (await client.capabilities()).model == "agent"
+    server.answers = [(200, STATUS | {"colour": "red"})]
+    assert (await client.status("b")).state == "running"
+    await client.close()
+
+
+async def test_a_server_that_died_as_soon_as_it_had_the_batch_gets_it_again() -> None:
+    server = Answers((202, {"batch_hash": "b"}), (409, error("never submitted", retriable=False)))
+    client = server.client()
+    await client.submit(TrainRequest("b", "main", "agent", 0, ()))
+    with pytest.raises(UnavailableError, match="restarted meanwhile; submit it again"):
+        await client.wait("b")
+    with pytest.raises(RejectedError, match="never submitted"):
+        await client.wait("another")
     await client.close()
 
 

@@ -45,6 +45,8 @@ class ArtClient:
         self._sleep = sleep
         self._prepared: tuple[str, TrainRequest] | None = None
         """What the server holds by our account, and its name there."""
+        self._submitted: str | None = None
+        """Hash of the batch that the server took last."""
         self._http = httpx.AsyncClient(
             base_url=url,
             headers={"authorization": f"Bearer {token}"} if token else {},
@@ -72,7 +74,8 @@ class ArtClient:
     async def submit(self, request: TrainRequest) -> str:
         """Begin the batch that was prepared, or send it; the server takes a hash that it knows for the first one."""
         answer = await self._begin(request) or await self._send("POST", wire.BATCHES, request)
-        return str(answer["batch_hash"])
+        self._submitted = str(answer["batch_hash"])
+        return self._submitted
 
     async def status(self, batch_hash: str) -> JobStatus:
         """Return the job's state."""
@@ -80,7 +83,8 @@ class ArtClient:
 
     async def wait(self, batch_hash: str, poll_interval_s: float = 0.5) -> TrainResult:
         """Poll until the job ends; UnavailableError where a restarted server has forgotten the job: submit it again."""
-        await self.status(batch_hash)
+        if batch_hash != self._submitted:
+            await self.status(batch_hash)
         wait_s = min(max(poll_interval_s, SHORTEST_WAIT_S), wire.LONGEST_WAIT_S)
         while True:
             try:

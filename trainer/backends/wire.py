@@ -21,8 +21,8 @@ not.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict
-from typing import Any
+from dataclasses import asdict, fields
+from typing import TYPE_CHECKING, Any
 
 from rollbus.schemas.errors import RejectedError, ServiceError, UnavailableError
 from rollbus.trainer.backends.protocol import (
@@ -32,6 +32,9 @@ from rollbus.trainer.backends.protocol import (
     Version,
     Versions,
 )
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 Json = dict[str, Any]
 
@@ -54,7 +57,8 @@ def error_to_json(message: str, *, retriable: bool) -> Json:
 
 def error_from_json(body: Any, status: int) -> ServiceError:
     """The error that the server meant; any 5xx without a body of ours is retriable."""
-    error = body.get("error", {}) if isinstance(body, Mapping) else {}
+    said = body.get("error") if isinstance(body, Mapping) else None
+    error = said if isinstance(said, Mapping) else {}
     message = error.get("message", f"the server answered {status}")
     retriable = error.get("retriable", status >= 500)
     return UnavailableError(message) if retriable else RejectedError(message)
@@ -65,7 +69,7 @@ def result_to_json(result: TrainResult) -> Json:
 
 
 def result_from_json(body: Mapping[str, Any]) -> TrainResult:
-    return TrainResult(**{**body, "trained_ids": tuple(body["trained_ids"])})
+    return TrainResult(**{**_known(TrainResult, body), "trained_ids": tuple(body["trained_ids"])})
 
 
 def status_to_json(status: JobStatus) -> Json:
@@ -73,7 +77,7 @@ def status_to_json(status: JobStatus) -> Json:
 
 
 def status_from_json(body: Mapping[str, Any]) -> JobStatus:
-    return JobStatus(**{name: value for name, value in body.items() if name != "result"})
+    return JobStatus(**_known(JobStatus, body))
 
 
 def versions_to_json(versions: Versions) -> Json:
@@ -81,7 +85,7 @@ def versions_to_json(versions: Versions) -> Json:
 
 
 def versions_from_json(body: Mapping[str, Any]) -> Versions:
-    known = tuple(Version(**version) for version in body["known"])
+    known = tuple(Version(**_known(Version, version)) for version in body["known"])
     return Versions(head=body["head"], serving=body["serving"], known=known)
 
 
@@ -90,4 +94,10 @@ def capabilities_to_json(capabilities: Capabilities) -> Json:
 
 
 def capabilities_from_json(body: Mapping[str, Any]) -> Capabilities:
-    return Capabilities(**body)
+    return Capabilities(**_known(Capabilities, body))
+
+
+def _known(kind: type[DataclassInstance], body: Mapping[str, Any]) -> Json:
+    """Leave out what another release of the server says besides."""
+    names = {each.name for each in fields(kind)}
+    return {name: value for name, value in body.items() if name in names}

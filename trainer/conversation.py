@@ -12,9 +12,19 @@ from rollbus.trainer.backends.protocol import Said
 
 
 def conversation_of(payload: Trajectory) -> tuple[Said, ...]:
-    """Every message in order; empty where the trajectory has several histories or was offered tools."""
+    """Every message in order; empty where the trajectory has several histories, or was offered tools.
+
+    And where calls of tools are no JSON: nobody has checked them on the way here.
+    """
     if len(payload.histories) != 1 or payload.tools_hash:
         return ()
+    try:
+        return _told(payload)
+    except ValueError:
+        return ()
+
+
+def _told(payload: Trajectory) -> tuple[Said, ...]:
     sampled = {span.turn: number for number, span in enumerate(payload.histories[0].spans)}
     said: list[Said] = []
     for index, turn in enumerate(payload.turns):

@@ -92,6 +92,8 @@ def _numbers_hold(history: History) -> bool:
 
     A negative int32 has the highest bit of its last byte set, which no ASCII character has.
     """
+    if len(history.logprobs) % BYTES_PER_TOKEN:
+        return False
     logprobs, ids = decode_logprobs(history.logprobs), history.token_ids
     if logprobs and not (math.isfinite(sum(logprobs)) and max(logprobs) <= 0):
         return False

@@ -137,6 +137,12 @@ def test_an_edited_chat_or_one_with_tools_cannot_be_told_again() -> None:
     assert conversation_of(told(tools_hash="abc")) == ()
 
 
+def test_calls_of_tools_that_are_no_json_cannot_be_told_again() -> None:
+    first, second = told().turns
+    broken = replace(first, completion=replace(first.completion, tool_calls="[{"))
+    assert conversation_of(told(turns=(broken, second))) == ()
+
+
 @pytest.mark.parametrize("wanted", [True, False])
 def test_the_door_tells_conversations_to_the_backends_that_ask_for_them(wanted: bool) -> None:
     group = make_group("g1")

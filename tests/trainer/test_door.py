@@ -86,6 +86,7 @@ def test_each_span_becomes_a_turn_whose_prompt_is_everything_before_it() -> None
         (other(histories=(broken_history(as_float32(-0.5, math.nan)),)), "untrainable"),
         (other(histories=(broken_history(as_float32(-math.inf, -0.5)),)), "untrainable"),
         (other(histories=(broken_history(as_float32(-0.5, 0.25)),)), "untrainable"),
+        (other(histories=(broken_history(as_float32(-0.5, -0.25) + b"\0"),)), "untrainable"),
         (other(histories=(broken_history(as_float32(-1, -1), token_ids=as_int32(7, 8, -1)),)), "untrainable"),
         (other(histories=(broken_history(as_float32(-1, -1), token_ids=as_int32(-(2**31), 8, 9)),)), "untrainable"),
         (other(histories=(broken_history(as_float32(-1, -1), token_ids=as_int32(7, 8, 9) + b"\0"),)), "untrainable"),

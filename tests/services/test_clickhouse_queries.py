@@ -14,10 +14,21 @@ from rollbus.consumers.clickhouse.origin import Origin, Row
 from rollbus.consumers.clickhouse.rows import rows_of
 from rollbus.consumers.clickhouse.saved import SavedQuery
 from rollbus.local.ports import free_port
+from rollbus.schemas.drops import Drop
 from rollbus.schemas.errors import ConfigurationError, RejectedError, UnavailableError
 from rollbus.schemas.ids import event_id, trajectory_id
 from rollbus.schemas.steps import StepCompleted
-from tests.builders import MINUTE_MS, START_MS, make_score
+from tests.builders import (
+    MINUTE_MS,
+    START_MS,
+    make_alias,
+    make_alias_reward,
+    make_episode,
+    make_score,
+    make_tool,
+    make_trajectory,
+    make_turn,
+)
 from tests.consumers.story import Record, story
 
 pytestmark = pytest.mark.services
@@ -465,3 +476,23 @@ def test_a_database_of_the_version_before_answers_the_same_after_its_migration(
 
 
 EXAMPLES = {"id": trajectory_id("e3"), "episode": "e5", "group": "g2", "value": "ada", "replay": "replay-x."}
+
+
+def apart(settings: ClickHouseSettings, records: list[Record]) -> str:
+    """Write the records under a namespace of their own, and return it."""
+    namespace = f"t-{uuid.uuid4().hex[:6]}."
+    client = ClickHouse(settings)
+    for delivery in range(2):
+        write(client, namespace, records, first_offset=delivery * 1000)
+    client.close()
+    return namespace
+
+
+def test_a_task_that_was_played_on_one_side_only_does_not_fail_the_rank_test(filled: ClickHouseSettings) -> None:
+    scores = [make_score("old", 0.0), make_score("new", 1.0, version=1), make_score("alone", 1.0, task="only-before")]
+    namespace = apart(filled, [("scores", "k", score) for score in scores])
+    rows = {row["task"]: row for row in answer(filled, "before_and_after", namespace=namespace, version=1)}
+    assert (rows["only-before"]["before_count"], rows["only-before"]["after_count"]) == (1, 0)
+    assert rows["only-before"]["p"] is None
+    assert 0 < rows["play"]["p"] <= 1
+    assert [row["p"] for row in answer(filled, "before_and_after", namespace=namespace, version=9)] == [None, None]

@@ -496,3 +496,25 @@ def test_a_task_that_was_played_on_one_side_only_does_not_fail_the_rank_test(fil
     assert rows["only-before"]["p"] is None
     assert 0 < rows["play"]["p"] <= 1
     assert [row["p"] for row in answer(filled, "before_and_after", namespace=namespace, version=9)] == [None, None]
+
+
+def test_a_reward_by_alias_is_one_event_of_the_episode_that_it_found(filled: ClickHouseSettings) -> None:
+    records: list[Record] = [("episode-events", "e1", event) for event in make_episode("e1", reward=None)]
+    records.append(("aliases", "ticket", make_alias("ticket", "e1")))
+    for key in ("taken", "late", "lost"):
+        known = make_alias_reward("ticket", key=key)
+        records.append(("aliases", "ticket", known))
+        if key != "lost":
+            found = replace(known, episode_id="e1", root_episode_id="e1", episode_started_at_ms=START_MS)
+            records.append(("episode-events", "e1", found))
+    for key, reason in (("late", "late_event"), ("lost", "unresolved_alias")):
+        lost = make_alias_reward("ticket", key=key).event_id
+        drop = Drop(unit="event", unit_id=lost, reason=reason, stage="assembly", dropped_at_ms=START_MS)
+        records.append(("drops", lost, drop))
+    records.append(("trajectories", "k", make_trajectory("e1")))
+    namespace = apart(filled, records)
+    rows = {row["unit"]: row for row in answer(filled, "accounts", namespace=namespace)}
+    events = len(make_episode("e1", reward=None)) + 1 + 3
+    row = rows["event"]
+    assert (row["emitted"], row["used"], row["dropped"], row["pending"]) == (events, events - 2, 2, 0)
+    assert row["dropped_by_reason"] == {"late_event": 1, "unresolved_alias": 1}

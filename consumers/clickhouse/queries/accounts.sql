@@ -37,7 +37,7 @@ WITH
         FROM
         (
             SELECT
-                any(told.episode_key) AS episode_key,
+                argMax(told.episode_key, told.episode_key != cityHash64('')) AS episode_key,
                 toUInt32(max(if(lost.reason = 'duplicate_conflict', 100000, 300000) + indexOf(reasons, lost.reason))) AS said
             FROM
             (
@@ -127,6 +127,16 @@ WITH
         INNER JOIN spread ON spread.episode_key = twice.episode_key
         GROUP BY fact
     ),
+    -- A reward by alias that found its episode is here twice under one id; without its episode it is no event.
+    found AS
+    (
+        SELECT toInt64(uniqExact(event_id)) AS events
+        FROM rewards
+        WHERE namespace = {namespace:String} AND episode_id != '' AND alias IS NOT NULL AND event_id IN
+        (
+            SELECT event_id FROM rewards WHERE namespace = {namespace:String} AND episode_id = ''
+        )
+    ),
     trajectory_facts AS
     (
         SELECT trajectory_key, max(said) AS fact, max(is_final) AS final
@@ -204,6 +214,8 @@ FROM
         SELECT 'event', fact, false, toInt64(events) FROM own_facts
         UNION ALL
         SELECT 'event', fact, false, -events FROM repeated
+        UNION ALL
+        SELECT 'event', toUInt32(0), false, -events FROM found
         UNION ALL
         SELECT 'trajectory', fact, final, toInt64(count()) FROM trajectory_facts GROUP BY fact, final
         UNION ALL

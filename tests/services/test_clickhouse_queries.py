@@ -518,3 +518,12 @@ def test_a_reward_by_alias_is_one_event_of_the_episode_that_it_found(filled: Cli
     row = rows["event"]
     assert (row["emitted"], row["used"], row["dropped"], row["pending"]) == (events, events - 2, 2, 0)
     assert row["dropped_by_reason"] == {"late_event": 1, "unresolved_alias": 1}
+
+
+def test_a_reward_that_was_taken_back_is_none_of_a_tools_mean(filled: ClickHouseSettings) -> None:
+    first = make_score("t1", 1.0, episode_id="e1")
+    taken_back = replace(make_score("t1", None, episode_id="e1"), revision=1)
+    tool = make_tool("e1", 9, error="no answer")
+    namespace = apart(filled, [("episode-events", "e1", tool), ("scores", "k", first), ("scores", "k", taken_back)])
+    (row,) = answer(filled, "tools_against_reward", namespace=namespace)
+    assert (row["calls"], row["errors"], row["reward_with_error"]) == (1, 1, None)

@@ -17,7 +17,7 @@ WITH
     ),
     rewards AS
     (
-        SELECT cityHash64(episode_id) AS episode, argMax(value, (revision, -kafka_offset)) AS reward
+        SELECT cityHash64(episode_id) AS episode, argMax(tuple(value), (revision, -kafka_offset)).1 AS reward
         FROM scores
         WHERE namespace = {namespace:String}
         GROUP BY episode

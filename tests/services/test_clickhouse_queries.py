@@ -527,3 +527,12 @@ def test_a_reward_that_was_taken_back_is_none_of_a_tools_mean(filled: ClickHouse
     namespace = apart(filled, [("episode-events", "e1", tool), ("scores", "k", first), ("scores", "k", taken_back)])
     (row,) = answer(filled, "tools_against_reward", namespace=namespace)
     assert (row["calls"], row["errors"], row["reward_with_error"]) == (1, 1, None)
+
+
+def test_turns_without_token_ids_count_by_what_the_model_said(filled: ClickHouseSettings) -> None:
+    plain = make_turn("e1", 1, prompt=None, completion=(), untrainable="no_logprobs")
+    turns = [replace(plain, prompt_tokens=10, completion_tokens=20), make_turn("e1", 2)]
+    namespace = apart(filled, [("episode-events", "e1", turn) for turn in turns])
+    for minutes in (1440, 100_000_000):
+        (row,) = answer(filled, "tokens_per_minute", namespace=namespace, minutes=minutes)
+        assert (row["turns"], row["prompt_tokens"], row["completion_tokens"]) == (2, 13, 22)

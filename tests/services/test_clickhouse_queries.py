@@ -536,3 +536,18 @@ def test_turns_without_token_ids_count_by_what_the_model_said(filled: ClickHouse
     for minutes in (1440, 100_000_000):
         (row,) = answer(filled, "tokens_per_minute", namespace=namespace, minutes=minutes)
         assert (row["turns"], row["prompt_tokens"], row["completion_tokens"]) == (2, 13, 22)
+
+
+def test_tokens_without_a_reward_cost_as_much(filled: ClickHouseSettings) -> None:
+    scores = [
+        make_score("a", 0.0),
+        make_score("b", None, sampled_tokens=1000),
+        make_score("c", 1.0, version=1),
+    ]
+    namespace = apart(filled, [("scores", "k", score) for score in scores])
+    rows = answer(filled, "cost_per_reward", namespace=namespace, price=1e6)
+    assert [(row["trajectories"], row["sampled_tokens"], row["cost_so_far"]) for row in rows] == [
+        (2, 1002, 1002),
+        (1, 2, 1004),
+    ]
+    assert [(row["reward_mean"], row["cost_per_point"]) for row in rows] == [(0.0, None), (1.0, 1004)]

@@ -1,5 +1,6 @@
 -- name: cost_per_reward
 -- What reward cost: tokens sampled by each policy version, their price so far, and the price of each point gained.
+-- Trajectories without a reward cost as much as the others.
 -- param namespace String = 'rollbus.' : prefix of the log's topics
 -- param model String = '' : only this model; empty means all
 -- param price Float64 = 1.0 : of a million sampled tokens
@@ -11,7 +12,7 @@ WITH by_version AS
         sum(sampled_tokens) AS sampled_tokens,
         avg(value) AS reward_mean
     FROM latest_scores(namespace = {namespace:String})
-    WHERE value IS NOT NULL AND max_policy_version IS NOT NULL
+    WHERE max_policy_version IS NOT NULL
         AND ({model:String} = '' OR model = {model:String})
     GROUP BY policy_version
 )

@@ -551,3 +551,10 @@ def test_tokens_without_a_reward_cost_as_much(filled: ClickHouseSettings) -> Non
         (1, 2, 1004),
     ]
     assert [(row["reward_mean"], row["cost_per_point"]) for row in rows] == [(0.0, None), (1.0, 1004)]
+
+
+def test_an_episode_that_no_group_took_has_no_reward_of_a_group(filled: ClickHouseSettings) -> None:
+    (row,) = answer(filled, "lineage_of_episode", episode="e8")
+    assert (row["group_id"], row["reward"], row["advantage"], row["step"]) == ("", None, None, 0)
+    (row,) = answer(filled, "lineage_of_event", id=event_id("e8", "w1", 1))
+    assert (row["group_id"], row["reward"], row["step"]) == ("", None, 0)

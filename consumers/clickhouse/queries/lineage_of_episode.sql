@@ -30,7 +30,7 @@ SELECT
 FROM (SELECT arrayJoin(found).1 AS trajectory_id) AS ids
 LEFT JOIN
 (
-    SELECT run_id, group_id, trajectory_id, reward, advantage
+    SELECT run_id, group_id, trajectory_id, toNullable(reward) AS reward, toNullable(advantage) AS advantage
     FROM group_members FINAL
     WHERE namespace = {namespace:String} AND trajectory_id IN (SELECT arrayJoin(found).1)
 ) AS members ON members.trajectory_id = ids.trajectory_id

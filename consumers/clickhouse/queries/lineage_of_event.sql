@@ -56,7 +56,7 @@ LEFT JOIN
 ) AS turns ON turns.event_id = events.event.1
 LEFT JOIN
 (
-    SELECT run_id, group_id, trajectory_id, reward
+    SELECT run_id, group_id, trajectory_id, toNullable(reward) AS reward
     FROM group_members FINAL
     WHERE namespace = {namespace:String} AND trajectory_id IN (SELECT arrayJoin(assembled).1)
 ) AS members ON members.trajectory_id = events.trajectory_id

@@ -558,3 +558,18 @@ def test_an_episode_that_no_group_took_has_no_reward_of_a_group(filled: ClickHou
     assert (row["group_id"], row["reward"], row["advantage"], row["step"]) == ("", None, None, 0)
     (row,) = answer(filled, "lineage_of_event", id=event_id("e8", "w1", 1))
     assert (row["group_id"], row["reward"], row["step"]) == ("", None, 0)
+
+
+def test_an_episode_that_became_no_trajectory_says_why(filled: ClickHouseSettings) -> None:
+    drop = Drop(
+        unit="episode",
+        unit_id="lost",
+        reason="missing_events",
+        stage="assembly",
+        detail="no start came",
+        dropped_at_ms=START_MS,
+    )
+    namespace = apart(filled, [("drops", "lost", drop)])
+    (row,) = answer(filled, "why_not_trained", namespace=namespace, id="lost")
+    assert (row["trajectory_id"], row["stage"], row["what"]) == ("", "assembly", "dropped: missing_events")
+    assert row["detail"] == "no start came"

@@ -1,5 +1,6 @@
 -- name: why_not_trained
 -- Everything that was decided about one trajectory, episode or group: its scores, groups, drops and steps, in order.
+-- What befell an episode or group as a whole, without a trajectory, has no trajectory_id.
 -- param namespace String = 'rollbus.' : prefix of the log's topics
 -- param run String = 'main' : run id
 -- param id String = '' : trajectory, episode or group id
@@ -49,6 +50,11 @@ FROM
     LEFT JOIN (SELECT * FROM drops FINAL WHERE namespace = {namespace:String}) AS drops
         ON drops.run_id = fates.run_id AND drops.unit_id = fates.unit_id
         AND drops.reason = fates.reason AND drops.stage = fates.stage
+    UNION ALL
+    SELECT 4, '', dropped_at, stage, concat('dropped: ', reason), detail, kafka_topic, kafka_partition, kafka_offset
+    FROM drops FINAL
+    WHERE namespace = {namespace:String} AND run_id IN ('', {run:String}) AND unit IN ('episode', 'group')
+        AND unit_id = {id:String} AND trajectories = 0
     UNION ALL
     SELECT 5, trajectory_id, ended_at, 'trainer', concat(fate, ' in step ', toString(step)),
         if(fate = 'trained', concat('lag ', toString(ifNull(lag, 0))), ifNull(reason, '')),

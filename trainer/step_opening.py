@@ -13,11 +13,12 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from rollbus.schemas.drops import DropReason
+from rollbus.schemas.errors import RejectedError
 from rollbus.schemas.groups import TrainingBatch
 from rollbus.schemas.steps import StepStarted
 from rollbus.schemas.topics import TRAINING_STEPS
 from rollbus.trainer.accounting import members_of
-from rollbus.trainer.backends.protocol import TrainRequest, TrainResult
+from rollbus.trainer.backends.protocol import TERMINAL_STATES, TrainRequest, TrainResult
 from rollbus.trainer.door import DoorResult, DoorRules, check_batch
 from rollbus.trainer.inspection import Inspected
 from rollbus.trainer.ledger import RunStep
@@ -79,6 +80,7 @@ async def open_step(
     1. An earlier attempt: ask the journal; what it holds has happened and is not submitted again.
     2. StepStarted, alone in a transaction: from here on the journal may hold the batch.
     3. Payload by location and the door, beside 2 since neither touches the backend.
+    4. An earlier attempt that is under way, where the door admits nobody and nothing will be submitted: wait for it.
     """
     began_s, started_ms = time.perf_counter(), context.clock_ms()
     result = await _recorded_result(context, following.batch, decision, head)
@@ -90,6 +92,8 @@ async def open_step(
             door = await _through_door(context, following.batch, lags)
         finally:
             await starting
+        if decision.ask_journal and not door.admitted:
+            result = await _joined_result(context, following.batch.batch_hash)
     else:
         door = await _through_door(context, following.batch, lags)
     serves = context.serves_on_request and not decision.ask_journal
@@ -210,6 +214,21 @@ async def _recorded_result(
         if decision.ask_journal and (late := await context.backend.journal(batch.batch_hash)) is not None:
             return late  # the running update ended between the two questions
     raise heads_differ(context.ledger, head)
+
+
+async def _joined_result(context: StepContext, batch_hash: str) -> TrainResult | None:
+    """What an earlier attempt comes to that is under way still, although by now the door refuses all it was given.
+
+    Where the door admits somebody, submitting joins it.
+    """
+    async with backend_failures(NOBODY):
+        try:
+            status = await context.backend.status(batch_hash)
+        except RejectedError:  # it never came there
+            return None
+        if status.state in TERMINAL_STATES:
+            return await context.backend.journal(batch_hash)
+        return await context.wait(context.backend.wait(batch_hash, context.settings.poll_interval_s))
 
 
 async def _through_door(context: StepContext, batch: TrainingBatch, lags: Mapping[int, int]) -> DoorResult:

@@ -310,6 +310,23 @@ async def test_a_stop_while_the_backend_works_leaves_the_step_to_the_journal() -
     assert max(world.backend._weights.versions) == 2
 
 
+async def test_an_update_under_way_is_recorded_though_the_door_refuses_its_members_by_now() -> None:
+    world = World(backend=MemoryBackend(step_s=0.05))
+    batches = world.add_batches(2)
+    trainer = world.trainer()
+    running = asyncio.create_task(trainer.run())
+    while trainer.ledger.open_step is None:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    await asyncio.sleep(0.01)
+    trainer.stop()
+    await running
+    for member in batches[0].groups[0].members:
+        world.broker.append(SCORES, make_score(member.trajectory_id, episode_id=member.episode_id, excluded=True))
+    await world.trainer().run(until_idle=True)
+    check_exactly_once(world, batches)
+    assert [type(step) for step in world.steps()] == [StepCompleted, StepCompleted]
+
+
 async def test_a_stop_while_the_log_is_away_ends_the_trainer_in_silence() -> None:
     tried = asyncio.Event()
 

@@ -573,3 +573,9 @@ def test_an_episode_that_became_no_trajectory_says_why(filled: ClickHouseSetting
     (row,) = answer(filled, "why_not_trained", namespace=namespace, id="lost")
     assert (row["trajectory_id"], row["stage"], row["what"]) == ("", "assembly", "dropped: missing_events")
     assert row["detail"] == "no start came"
+
+
+def test_a_step_whose_groups_are_not_written_yet_has_no_mean_reward(filled: ClickHouseSettings) -> None:
+    namespace = apart(filled, [record for record in story() if record[0] == "training-steps"])
+    for name in ("staleness", "worst_steps"):
+        assert {row["reward_mean"] for row in answer(filled, name, namespace=namespace)} == {None}, name

@@ -19,7 +19,7 @@ SELECT
 FROM members
 LEFT ANY JOIN
 (
-    SELECT cityHash64(group_id, trajectory_id) AS member, reward
+    SELECT cityHash64(group_id, trajectory_id) AS member, toNullable(reward) AS reward
     FROM group_members
     WHERE namespace = {namespace:String} AND run_id = {run:String}
 ) AS group_members ON group_members.member = members.member

@@ -34,7 +34,7 @@ INNER JOIN
 ) AS members ON members.step = chosen.step
 LEFT JOIN
 (
-    SELECT group_id, trajectory_id, reward
+    SELECT group_id, trajectory_id, toNullable(reward) AS reward
     FROM group_members FINAL
     WHERE namespace = {namespace:String} AND run_id = {run:String}
         AND group_id IN

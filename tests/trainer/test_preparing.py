@@ -15,7 +15,7 @@ from rollbus.trainer.backends import wire
 from rollbus.trainer.backends.art_client import ArtClient
 from rollbus.trainer.backends.art_server import control_routes
 from rollbus.trainer.backends.memory import MemoryBackend
-from rollbus.trainer.backends.protocol import Capabilities, TrainRequest
+from rollbus.trainer.backends.protocol import Capabilities, TrainRequest, Versions
 from tests.builders import make_score
 from tests.contracts.backend import make_request
 from tests.trainer.scenario import World, check_exactly_once
@@ -225,3 +225,18 @@ async def test_a_client_that_hangs_up_while_it_sends_is_no_failure_of_the_server
 
     await route.app(scope, receive, send)
     assert not caplog.records
+
+
+@pytest.mark.parametrize(
+    ("failure", "kind"), [(OSError(24, "too many open files"), UnavailableError), (KeyError("x"), RejectedError)]
+)
+async def test_a_server_short_of_files_or_memory_may_be_asked_again(failure: Exception, kind: type[Exception]) -> None:
+    class Short(MemoryBackend):
+        async def versions(self) -> Versions:
+            raise failure
+
+    transport = httpx.ASGITransport(Starlette(routes=control_routes(Short())))  # type: ignore[arg-type]
+    client = ArtClient("http://server", transport=transport)
+    with pytest.raises(kind, match=type(failure).__name__):
+        await client.versions()
+    await client.close()

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 from rollbus.schemas.errors import ConfigurationError, RejectedError, RollbusError
 from rollbus.trainer.backends import art_environment, wire, wire_batch
 from rollbus.trainer.backends.model_settings import LoraConfig, ModelOptions
+from rollbus.trainer.backends.outcomes import describe, is_retriable
 from rollbus.trainer.backends.protocol import TERMINAL_STATES, TrainRequest
 
 if TYPE_CHECKING:
@@ -262,7 +263,8 @@ def _guarded(handler: Handler, token: str | None) -> Handler:
             return _json(wire.error_to_json(str(error), retriable=error.retriable), 503 if error.retriable else 409)
         except Exception as error:
             logger.exception("%s %s failed", request.method, request.url.path)
-            return _json(wire.error_to_json(f"{type(error).__name__}: {error}", retriable=False), 500)
+            retriable = is_retriable(error)
+            return _json(wire.error_to_json(describe(error), retriable=retriable), 503 if retriable else 500)
 
     return answer
 

@@ -18,12 +18,14 @@ from rollbus.schemas.drops import Drop
 from rollbus.schemas.errors import ConfigurationError, RejectedError, UnavailableError
 from rollbus.schemas.ids import event_id, trajectory_id
 from rollbus.schemas.steps import StepCompleted
+from rollbus.ui.asking import Asking
 from tests.builders import (
     MINUTE_MS,
     START_MS,
     make_alias,
     make_alias_reward,
     make_episode,
+    make_group,
     make_score,
     make_tool,
     make_trajectory,
@@ -579,3 +581,17 @@ def test_a_step_whose_groups_are_not_written_yet_has_no_mean_reward(filled: Clic
     namespace = apart(filled, [record for record in story() if record[0] == "training-steps"])
     for name in ("staleness", "worst_steps"):
         assert {row["reward_mean"] for row in answer(filled, name, namespace=namespace)} == {None}, name
+
+
+def test_a_run_is_told_with_the_model_that_it_trains(filled: ClickHouseSettings) -> None:
+    other = make_group("g9", run_id="second", model="other")
+    namespace = apart(
+        filled, [*(record for record in story() if record[0] == "training-steps"), ("run-log", "k", other)]
+    )
+    asking = Asking(filled, namespace)
+    columns, rows = asking.ask("runs", {})
+    asking.close()
+    assert [dict(zip(columns, row, strict=True)) for row in rows] == [
+        {"run_id": "main", "newest_step": 2, "model": "agent"},
+        {"run_id": "second", "newest_step": 0, "model": "other"},
+    ]

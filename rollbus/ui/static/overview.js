@@ -16,8 +16,10 @@ const METRICS = [
 
 /** The run's overview, as cards. */
 export async function overview(run) {
+  const model = await modelOf(run);
   const [rewards, smoothed, fates, lags, steps, sink, letters, groups] = await Promise.all([
-    ask("reward_by_policy_version"), ask("smoothed_reward"), ask("fate_of_every_trajectory", { run }), ask("staleness", { run }),
+    ask("reward_by_policy_version", { model }), ask("smoothed_reward", { model }),
+    ask("fate_of_every_trajectory", { run }), ask("staleness", { run }),
     ask("step_metrics", { run }), ask("sink_lag"), ask("dead_letters_by_class"), askLag(),
   ]);
   return [
@@ -32,6 +34,11 @@ export async function overview(run) {
     card("Written to ClickHouse", "Offsets that were still ahead when the sink cut its newest range of each topic.", lagTable(sink), { wide: true, name: "lag" }),
     card("Dead letters", "Records that could not be processed; “rollbus dead-letters” tries them again.", letterTable(letters), { wide: true, name: "dead letters" }),
   ];
+}
+
+/** What the run trains: versions of another run's model have the same numbers. Empty, which means all, if nothing is known. */
+async function modelOf(run) {
+  return (await ask("runs")).find((row) => row.run_id === run)?.model ?? "";
 }
 
 function figures(rewards, fates, steps, sink, letters) {

@@ -88,6 +88,13 @@ async def test_an_error_of_a_proxy_without_json_can_be_tried_again() -> None:
     await client.close()
 
 
+async def test_an_address_at_which_something_else_listens_is_named() -> None:
+    client = Answers((404, {"detail": "Not Found"})).client()
+    with pytest.raises(RejectedError, match=r"GET http://server/rollbus/v1/capabilities answered 404.*`backend: url`"):
+        await client.capabilities()
+    await client.close()
+
+
 async def test_an_error_of_a_proxy_in_json_of_its_own_can_be_tried_again() -> None:
     client = Answers((502, {"error": "bad gateway"})).client()
     with pytest.raises(UnavailableError, match="502"):

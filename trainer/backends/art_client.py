@@ -167,7 +167,7 @@ class ArtClient:
         except ValueError:
             body = None
         if response.status_code >= 400:
-            raise wire.error_from_json(body, response.status_code)
+            raise wire.error_from_json(body, response.status_code, asked=f"{method} {self._url}{path}")
         if not isinstance(body, dict):
             raise UnavailableError(f"{method} {self._url}{path} answered {response.status_code} with no JSON object")
         return body

@@ -55,11 +55,11 @@ def error_to_json(message: str, *, retriable: bool) -> Json:
     return {"error": {"message": message, "retriable": retriable}}
 
 
-def error_from_json(body: Any, status: int) -> ServiceError:
-    """The error that the server meant; any 5xx without a body of ours is retriable."""
+def error_from_json(body: Any, status: int, *, asked: str) -> ServiceError:
+    """The error that the server meant; any 5xx without a body of ours is retriable. `asked` says what, and where."""
     said = body.get("error") if isinstance(body, Mapping) else None
     error = said if isinstance(said, Mapping) else {}
-    message = error.get("message", f"the server answered {status}")
+    message = error.get("message", f"{asked} answered {status}; see that `backend: url` is the art-server's own")
     retriable = error.get("retriable", status >= 500)
     return UnavailableError(message) if retriable else RejectedError(message)
 

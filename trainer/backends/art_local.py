@@ -244,5 +244,5 @@ class ArtLocal:
         admitted = admit(request, limits, temperatures=session.own is None)
         if not admitted.trajectories:
             return skipped(request, admitted)
-        session.journal.started(request.batch_hash, base)
+        session.journal.started(request.batch_hash, base, serves=request.serve)
         return await session.update(request, admitted)

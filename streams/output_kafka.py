@@ -96,9 +96,16 @@ def _mark_retrieved(future: asyncio.Future[Any]) -> None:
 
 
 async def stop_producer(producer: AIOKafkaProducer) -> None:
-    """Stop a producer; one that cannot flush is cut off. What it left open is settled by its successor."""
+    """Stop a producer; one that cannot flush, or that nobody waits for any longer, is cut off.
+
+    What it left open is settled by its successor.
+    """
+    stopped = False
     try:
-        await asyncio.wait_for(producer.stop(), STOP_S)
-    except (TimeoutError, KafkaError, OSError):
-        with suppress(Exception):
-            await producer.client.close()
+        with suppress(TimeoutError, KafkaError, OSError):
+            await asyncio.wait_for(producer.stop(), STOP_S)
+            stopped = True
+    finally:
+        if not stopped:
+            with suppress(Exception):
+                await producer.client.close()

@@ -19,9 +19,9 @@ from typing import Any, TypeVar
 
 from rollbus.producers import Episode, Recorder
 from rollbus.resample_allowance import Allowance, limited
+from rollbus.schemas.cancelling import is_being_cancelled
 from rollbus.schemas.events import Message
 from rollbus.schemas.groups import ResampleRequested
-from rollbus.streams.cancelling import is_being_cancelled
 from rollbus.streams.threads import MAX_HUNG, Threads
 
 logger = logging.getLogger(__name__)

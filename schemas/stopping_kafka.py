@@ -6,6 +6,8 @@ from collections.abc import Awaitable, Callable
 
 from aiokafka.errors import KafkaError
 
+from rollbus.schemas.cancelling import is_being_cancelled
+
 logger = logging.getLogger(__name__)
 
 STOP_TIMEOUT_S = 5.0
@@ -30,6 +32,5 @@ async def _stop_quietly(stop: Callable[[], Awaitable[None]]) -> None:
     except (KafkaError, OSError, TimeoutError) as error:
         logger.debug("while stopping a client: %r", error)
     except asyncio.CancelledError:  # aiokafka lets the one of a fetch that it has cancelled itself escape
-        task = asyncio.current_task()
-        if task is not None and task.cancelling():
+        if is_being_cancelled():
             raise

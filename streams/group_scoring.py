@@ -11,13 +11,13 @@ from collections.abc import Awaitable, Callable, Container, Iterator, Mapping, S
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 
+from rollbus.schemas.cancelling import all_or_none
 from rollbus.schemas.config import GroupingConfig, RewardConfig, RunConfig
 from rollbus.schemas.control import ConfigApplied, Tick
 from rollbus.schemas.drops import Drop, DropReason, DropUnit
 from rollbus.schemas.errors import ConfigurationError, RecordError
 from rollbus.schemas.groups import ClosedGroup, Group, GroupMember
 from rollbus.schemas.topics import CLOSED_GROUPS, DROPS, RUN_LOG
-from rollbus.streams.cancelling import all_or_none
 from rollbus.streams.deadlines import Deadlines
 from rollbus.streams.grouping_maths import with_members
 from rollbus.streams.grouping_state import REMEMBER_MS

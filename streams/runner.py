@@ -21,6 +21,7 @@ from typing import Any, Protocol
 
 from aiokafka.errors import CommitFailedError, KafkaError
 
+from rollbus.schemas.cancelling import is_being_cancelled
 from rollbus.schemas.errors import (
     ConfigurationError,
     DataLossError,
@@ -32,7 +33,6 @@ from rollbus.schemas.errors import (
 from rollbus.schemas.topics import topic_of
 from rollbus.streams import changelog_kafka, claims, names
 from rollbus.streams.batch import Batch, Partition
-from rollbus.streams.cancelling import is_being_cancelled
 from rollbus.streams.claims import Committed
 from rollbus.streams.metrics import PartitionMetrics
 from rollbus.streams.output_kafka import Row, partition_of

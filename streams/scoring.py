@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
+from rollbus.schemas.cancelling import all_or_none
 from rollbus.schemas.config import AssemblyConfig, RewardConfig, ScoringConfig
 from rollbus.schemas.control import ConfigApplied, Tick
 from rollbus.schemas.drops import Drop, DropReason, DropUnit
@@ -120,7 +121,7 @@ class ScoringStage:
         questions = [self._question(known, whole) if whole else None for whole in state.wholes(incoming)]
         if all(self._asker.is_quick(reward) for question in questions if question for reward in question[1]):
             return [await self._asked(question, slots) for question in questions]  # spares a task each
-        return await asyncio.gather(*(self._asked(question, slots) for question in questions))
+        return await all_or_none(self._asked(question, slots) for question in questions)
 
     async def read_feedback(self, trajectory: Trajectory, config: ScoringConfig) -> Answers:
         """Ask the functions alone that read feedback."""

@@ -11,10 +11,10 @@ from dataclasses import dataclass
 from itertools import islice
 from typing import Any
 
+from rollbus.schemas.cancelling import all_or_none, is_being_cancelled
 from rollbus.schemas.config import RewardConfig
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.trajectories import Trajectory
-from rollbus.streams.cancelling import is_being_cancelled
 from rollbus.streams.rewards.contract import Ask, RewardContext, RewardFunction, computable
 from rollbus.streams.rewards.registry import Registry, function_of
 from rollbus.streams.threads import Threads
@@ -58,7 +58,7 @@ class Asker:
         if not slow:
             return {reward.name: self._ask_in_place(subject, reward) for reward in rewards}
         answers = {reward.name: self._ask_in_place(subject, reward) for reward in rewards if reward not in slow}
-        found = await asyncio.gather(*(self._ask_one(subject, reward, slots) for reward in slow))
+        found = await all_or_none(self._ask_one(subject, reward, slots) for reward in slow)
         answers.update((reward.name, answer) for reward, answer in zip(slow, found, strict=True))
         return {reward.name: answers[reward.name] for reward in rewards}
 

@@ -13,12 +13,12 @@ from contextlib import aclosing, suppress
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import InvalidProducerEpoch, KafkaError, ProducerFenced
 
+from rollbus.schemas.cancelling import is_being_cancelled
 from rollbus.schemas.codec import decode, encode
 from rollbus.schemas.control import ConfigApplied, Tick
 from rollbus.schemas.starting_kafka import start_whole
 from rollbus.schemas.topics import Topic
 from rollbus.streams import names
-from rollbus.streams.cancelling import is_being_cancelled
 from rollbus.streams.changelog_kafka import read_partition
 from rollbus.streams.output_kafka import Row, new_producer, stop_producer, write
 from rollbus.streams.settings import StreamSettings

@@ -16,10 +16,10 @@ from itertools import accumulate, takewhile
 from aiokafka import TopicPartition
 from aiokafka.errors import InvalidProducerEpoch, ProducerFenced
 
+from rollbus.schemas.cancelling import is_being_cancelled
 from rollbus.schemas.errors import UnavailableError
 from rollbus.schemas.starting_kafka import start_whole
 from rollbus.streams.batch import Partition
-from rollbus.streams.cancelling import is_being_cancelled
 from rollbus.streams.claims import Committed
 from rollbus.streams.output_kafka import Row, new_producer, partition_count, stop_producer, write
 from rollbus.streams.settings import StreamSettings

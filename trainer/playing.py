@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from inspect import iscoroutinefunction
 from typing import Any, cast
 
+from rollbus.schemas.cancelling import is_being_cancelled
 from rollbus.schemas.errors import InvalidRecordError, UnavailableError
 from rollbus.trainer.evaluation_agents import Agent, EvaluationContext, EvaluationTask, Metrics
 
@@ -80,7 +81,7 @@ async def _played(
             async with asyncio.timeout(limits.timeout_s):
                 return await _called(agent, task, context)
         except (Exception, asyncio.CancelledError) as error:  # a user's agent may raise anything
-            if isinstance(error, asyncio.CancelledError) and _is_given_up():
+            if isinstance(error, asyncio.CancelledError) and is_being_cancelled():
                 raise
             if number == limits.tries:
                 raise UnavailableError(
@@ -90,12 +91,6 @@ async def _played(
                 ) from error
         await sleep(limits.retry_pause_s * 2 ** (number - 1))
     raise AssertionError("tries is at least 1")
-
-
-def _is_given_up() -> bool:
-    """Whether it is this episode that was cancelled, and not something that its agent waited for."""
-    task = asyncio.current_task()
-    return task is not None and task.cancelling() > 0
 
 
 async def _called(agent: Agent, task: EvaluationTask, context: EvaluationContext) -> Metrics:

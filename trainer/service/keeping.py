@@ -50,7 +50,8 @@ class Keeping:
                 why = "; retention removed it" if version in store.retired() else ""
                 raise RejectedError(f"version {version} of {self._model} has no checkpoint{why}")
             self._service.serve(version)
-            self._journal.served(serving=version, head=version if as_head else None)
+            if as_head or self._journal.serving != version:  # an update that was to be served has said so itself
+                self._journal.served(serving=version, head=version if as_head else None)
 
     def settle(self, batch_hash: str, failure: Failure) -> TrainResult | None:
         """Record how a started update ended (see the journal's `settle`), and serve its version if it is to serve."""

@@ -70,6 +70,15 @@ def test_serving_and_head_outlive_a_restart(tmp_path: Path) -> None:
     assert (again.serving, again.head) == (2, 2)
 
 
+def test_what_the_journal_has_as_serving_takes_no_second_line(tmp_path: Path) -> None:
+    kept, service, _ = keeping(tmp_path, serving=6, head=6)
+    written = (tmp_path / "journal.jsonl").read_bytes()
+    service.serving = 5
+    kept.serve(6)
+    assert service.serving == 6
+    assert (tmp_path / "journal.jsonl").read_bytes() == written
+
+
 def checkpoint_of(store: VersionStore, batch_hash: str, base: int, version: int) -> TrainResult:
     made = TrainResult(batch_hash, base, version, "completed", (), {}, {}, "")
     store.path(version).mkdir()

@@ -18,6 +18,8 @@ from rollbus.trainer.step_context import LoopSettings
 from tests.builders import START_MS, make_group, make_member, make_trajectory
 
 SETTINGS = LoopSettings(run_id="main", model="agent", batch_wait_s=0.0, poll_interval_s=0.0, retry_pauses_s=(0.0,) * 3)
+UPDATE_S = 0.003
+"""Of a backend whose update takes many turns of the loop: the next batch is always read and sent before it ends."""
 
 
 def make_batch(number: int, groups: Sequence[Group], **fields: Any) -> TrainingBatch:

@@ -19,11 +19,9 @@ from rollbus.trainer.log_memory import MemoryLog
 from rollbus.trainer.promotion import PromotionRule
 from tests.builders import make_command
 from tests.trainer.crashes import CrashAt
-from tests.trainer.scenario import World, check_exactly_once, make_batch
+from tests.trainer.scenario import UPDATE_S, World, check_exactly_once, make_batch
 from tests.trainer.test_crashes import run_with_crash, weights
 
-UPDATE_S = 0.003
-"""Many turns of the loop, so that the next batch is always read before the update ends."""
 BATCHES_OF_A_RUN = 3
 
 APART = ["StepStarted", "StepCompleted"]

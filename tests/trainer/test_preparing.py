@@ -18,10 +18,7 @@ from rollbus.trainer.backends.memory import MemoryBackend
 from rollbus.trainer.backends.protocol import Capabilities, TrainRequest, Versions
 from tests.builders import make_score
 from tests.contracts.backend import make_request
-from tests.trainer.scenario import World, check_exactly_once
-
-UPDATE_S = 0.003
-"""Many turns of the loop, so that the next batch is always read and sent before the update ends."""
+from tests.trainer.scenario import UPDATE_S, World, check_exactly_once
 
 
 class Noting(MemoryBackend):

@@ -9,12 +9,12 @@ import asyncio
 import hashlib
 import json
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from rollbus.schemas.errors import RejectedError, ServiceError, UnavailableError
-from rollbus.trainer.appending import append_line
+from rollbus.trainer.appending import append_line, whole_lines
 from rollbus.trainer.backends.protocol import (
     Capabilities,
     JobState,
@@ -74,7 +74,7 @@ class MemoryBackend:
         self._weights = _Weights()
         if self._journal is not None:
             self._journal.parent.mkdir(parents=True, exist_ok=True)
-            for entry in _read_journal(self._journal):
+            for entry in map(json.loads, whole_lines(self._journal)):
                 self._apply(entry)
 
     def weights(self, version: int) -> str:
@@ -281,16 +281,3 @@ def _content(trajectory: TrainTrajectory) -> bytes:
 
 def _checkpoint(version: int) -> str:
     return f"memory/{version:04d}"
-
-
-def _read_journal(path: Path) -> Iterator[dict[str, object]]:
-    """Every whole line; a torn last one never happened and is cut off."""
-    if not path.exists():
-        return
-    data = path.read_bytes()
-    whole = data[: data.rfind(b"\n") + 1]
-    if len(whole) != len(data):
-        with path.open("r+b") as file:
-            file.truncate(len(whole))
-    for line in whole.splitlines():
-        yield json.loads(line)

@@ -18,7 +18,7 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from rollbus.schemas.errors import ConfigurationError
+from rollbus.schemas.errors import ConfigurationError, UnavailableError
 from rollbus.trainer.backends.model_settings import ModelOptions
 from rollbus.trainer.service.art_plan import StepPlan
 from rollbus.trainer.service.base_version import check_same_base, check_same_weights, write_base_version
@@ -220,17 +220,22 @@ class TorchService:
         self.sampler.close()
 
     def _step(self, packed: Mapping[str, Tensor], plan: StepPlan) -> dict[str, float]:
-        """Make the next version. UnavailableError where memory runs out: there is no such version then."""
+        """Make the next version. UnavailableError where memory runs out or a version that it needs cannot be read.
+
+        There is no such version then. It is no fault of the batch, which must not be dropped for it.
+        """
         torch.set_num_threads(self.settings.options.trainer_threads)
-        with memory_failures(f"the update from version {plan.base_version} over {packed['tokens'].numel()} tokens"):
-            return self._next_version(packed, plan)
+        try:
+            with memory_failures(f"the update from version {plan.base_version} over {packed['tokens'].numel()} tokens"):
+                return self._next_version(packed, plan)
+        except ConfigurationError as error:
+            raise UnavailableError(str(error)) from error
 
     def _next_version(self, packed: Mapping[str, Tensor], plan: StepPlan) -> dict[str, float]:
         """Update, load the result for serving, then publish it as a checkpoint."""
         learner, version = self.learner, self.store.next_number()
         learner.start_from(plan.base_version, self.store.path(plan.base_version))
-        reference = self.store.path(plan.config.kl_reference_version) if plan.config.kl_coefficient else None
-        metrics = learner.step(packed, plan.config, reference=reference)
+        metrics = learner.step(packed, plan.config, reference=self._reference(plan))
         save_checkpoint(
             self.store.path(version),
             learner.model,
@@ -244,6 +249,15 @@ class TorchService:
         )
         learner.version = version
         return metrics
+
+    def _reference(self, plan: StepPlan) -> Path | None:
+        if not plan.config.kl_coefficient:
+            return None
+        if (version := plan.config.kl_reference_version) not in self.store.numbers():
+            raise ConfigurationError(
+                f"kl_reference_version {version} has no checkpoint in {self.store.directory}; name one that is there"
+            )
+        return self.store.path(version)
 
     def _load_from(self, version: int, directory: Path) -> None:
         self.sampler.load(version, self.loader.load(directory))

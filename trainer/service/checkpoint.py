@@ -160,8 +160,20 @@ def read_weights(directory: Path, config: ModelConfig) -> dict[str, Tensor]:
         raise ConfigurationError(f"the weights in {directory} do not fit the model's config.json: {error}") from error
 
 
-def read_adapter(directory: Path) -> dict[str, Tensor]:
-    """The adapter's weights, under the names of `build_model`."""
+def read_adapter(directory: Path, lora: LoraConfig) -> dict[str, Tensor]:
+    """The adapter's weights, under the names of `build_model`.
+
+    They say nothing of their scale, and with another one they are other weights: ConfigurationError.
+    """
+    try:
+        alpha = json.loads((directory / ADAPTER_CONFIG).read_bytes())["lora_alpha"]
+    except (OSError, ValueError, LookupError, TypeError) as error:
+        raise ConfigurationError(f"the adapter in {directory} cannot be read: {ADAPTER_CONFIG}: {error!r}") from error
+    if alpha != lora.alpha:
+        raise ConfigurationError(
+            f"the adapter in {directory} was trained with `lora: {{alpha: {alpha:g}}}`, and the settings say "
+            f"{lora.alpha:g}; put it back, or give this run another directory"
+        )
     try:
         return from_peft(load_file(directory / ADAPTER))
     except FileNotFoundError as error:
@@ -171,16 +183,35 @@ def read_adapter(directory: Path) -> dict[str, Tensor]:
 
 
 def load_optimizer(directory: Path, trained: Mapping[str, nn.Parameter], optimizer: torch.optim.Optimizer) -> bool:
-    """Restore moments and step counts saved with the weights; False if the checkpoint has none."""
+    """Restore moments and step counts saved with the weights; False if the checkpoint has none.
+
+    ConfigurationError, and nothing is restored, where they cannot be read or are of other weights.
+    """
     path = directory / OPTIMIZER
     if not path.exists():
         return False
-    saved = load_file(path)
-    for name, parameter in trained.items():
-        if f"{name}.step" in saved:
-            moments = {key: saved[f"{name}.{key}"].clone().to(parameter.device) for key in ("exp_avg", "exp_avg_sq")}
-            optimizer.state[parameter] = {"step": saved[f"{name}.step"].clone(), **moments}
+    try:
+        saved = load_file(path)
+        found = {
+            name: _moments(saved, name, parameter) for name, parameter in trained.items() if f"{name}.step" in saved
+        }
+    except (SafetensorError, ValueError, KeyError) as error:
+        raise ConfigurationError(
+            f"the optimizer's state at {path} cannot be read ({error}); put the file back from a backup, or roll back "
+            "to another version"
+        ) from error
+    for name, state in found.items():
+        optimizer.state[trained[name]] = state
     return True
+
+
+def _moments(saved: Mapping[str, Tensor], name: str, parameter: nn.Parameter) -> dict[str, Tensor]:
+    """What AdamW keeps of one parameter; ValueError where it is of another shape."""
+    moments = {key: saved[f"{name}.{key}"] for key in ("exp_avg", "exp_avg_sq")}
+    if any(one.shape != parameter.shape for one in moments.values()):
+        raise ValueError(f"{name} has another shape there")
+    placed = {key: one.clone().to(parameter.device) for key, one in moments.items()}
+    return {"step": saved[f"{name}.step"].clone(), **placed}
 
 
 def optimizer_tensors(trained: Mapping[str, nn.Parameter], optimizer: torch.optim.Optimizer) -> dict[str, Tensor]:

@@ -61,7 +61,7 @@ class ModelLoader:
                 f"checkpoint {checkpoint} holds all weights and no adapter; take `lora` out of the settings, or give "
                 "this run another directory"
             )
-        return read_adapter(checkpoint)
+        return read_adapter(checkpoint, self.lora)
 
     def load(self, checkpoint: Path) -> nn.Module:
         """A network that answers as this checkpoint."""

@@ -6,6 +6,7 @@ finite is refused before the optimizer sees it, so a bad batch leaves no trace.
 
 from __future__ import annotations
 
+import logging
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +22,10 @@ from rollbus.trainer.service.checkpoint import load_optimizer
 from rollbus.trainer.service.loading import ModelLoader
 from rollbus.trainer.service.master_weights import MasterWeights
 from rollbus.trainer.service.model import ModelConfig, head, trunk
+from rollbus.trainer.service.retention import BASE_VERSION
 from rollbus.trainer.service.rows import Tree, TreeBatch, batches, unpack
+
+logger = logging.getLogger(__name__)
 
 PADDED_TOKENS = 2048
 """Per forward pass on a CPU: rows of one pass are of like length, and activations stay near its caches. Passes of 8192
@@ -62,7 +66,8 @@ class Learner:
         self.version = None
         self.masters.load(self.loader.trained_weights(checkpoint))
         self.optimizer.state.clear()
-        load_optimizer(checkpoint, self.masters.named, self.optimizer)
+        if not load_optimizer(checkpoint, self.masters.named, self.optimizer) and version != BASE_VERSION:
+            logger.warning("checkpoint %s has no optimizer's state: AdamW's moments begin at zero", checkpoint)
         self.version = version
 
     def step(

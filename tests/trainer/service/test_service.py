@@ -14,6 +14,7 @@ from typing import Any, cast
 
 import pytest
 import torch
+from safetensors.torch import load_file, save_file
 
 from rollbus.schemas.errors import ConfigurationError, RejectedError, UnavailableError
 from rollbus.trainer.backends.art_server import check_base_model
@@ -158,6 +159,56 @@ def test_a_gradient_that_is_not_finite_leaves_no_version_and_no_trace(base_model
             spoiled._step(row, plan())
         assert spoiled.store.numbers() == [0]
         assert step(spoiled) == step(plain)
+
+
+def cut(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def leave_one_out(path: Path) -> None:
+    tensors = load_file(path)
+    del tensors["norm.scale.exp_avg"]
+    save_file(tensors, path)
+
+
+def reshape_one(path: Path) -> None:
+    save_file(load_file(path) | {"norm.scale.exp_avg": torch.zeros(3)}, path)
+
+
+@pytest.mark.parametrize("damage", [cut, leave_one_out, reshape_one])
+def test_moments_that_cannot_be_read_are_named_and_not_taken_for_a_fault_of_the_batch(
+    base_model: Path, tmp_path: Path, damage: Callable[[Path], None]
+) -> None:
+    with service(base_model, tmp_path) as one:
+        step(one)
+    damage(tmp_path / "checkpoints" / "0001" / "optimizer.safetensors")
+    with service(base_model, tmp_path) as one:
+        with pytest.raises(UnavailableError, match=r"0001/optimizer\.safetensors cannot be read .* roll back"):
+            step(one, 1)
+        assert one.store.numbers() == [0, 1]
+        step(one, 0)
+
+
+def test_moments_that_are_gone_begin_at_zero_and_the_log_says_so(
+    base_model: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    with service(base_model, tmp_path) as one:
+        step(one)
+    assert not caplog.records
+    (tmp_path / "checkpoints" / "0001" / "optimizer.safetensors").unlink()
+    with service(base_model, tmp_path) as one:
+        step(one, 1)
+    assert "0001 has no optimizer's state" in caplog.text
+
+
+def test_a_reference_that_is_not_there_is_not_taken_for_a_fault_of_the_batch(base_model: Path, tmp_path: Path) -> None:
+    config = TrainConfig(kl_coefficient=0.1, kl_reference_version=7)
+    asked = StepPlan(0, config, lambda version, metrics: {"version": version, "parent": 0})
+    with (
+        service(base_model, tmp_path) as one,
+        pytest.raises(UnavailableError, match="kl_reference_version 7 has no checkpoint"),
+    ):
+        one._step(packed_row(SHARED, 32), asked)
 
 
 class Starving:

@@ -5,17 +5,18 @@ The transactional id names the model, so the broker itself lets only the newest 
 
 import asyncio
 import logging
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any, TypeVar
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-from aiokafka.errors import IllegalOperation
+from aiokafka.errors import IllegalOperation, OffsetOutOfRangeError
 
 from rollbus.schemas.chunks import split
 from rollbus.schemas.codec import decode, encode
 from rollbus.schemas.control import RunCommand
 from rollbus.schemas.drops import DeadLetter
-from rollbus.schemas.errors import RecordError, UnavailableError
+from rollbus.schemas.errors import DataLossError, RecordError, UnavailableError
 from rollbus.schemas.groups import TrainingBatch
 from rollbus.schemas.joining import Whole
 from rollbus.schemas.kafka_connection import KafkaConnection
@@ -118,7 +119,7 @@ class KafkaLog:
         deadline = asyncio.get_running_loop().time() + timeout_s
         while True:
             remaining_ms = max(0, int((deadline - asyncio.get_running_loop().time()) * 1000))
-            with kafka_errors(f"reading {self._batches.topic}"):
+            with kafka_errors(f"reading {self._batches.topic}"), self._no_gap():
                 polled = await _opened(self._consumer).getmany(self._batches, timeout_ms=remaining_ms, max_records=1)
             records = polled.get(self._batches, [])
             if not records and remaining_ms == 0:
@@ -200,6 +201,19 @@ class KafkaLog:
         for reader in (self._payload, self._control, self._measured):
             if reader is not None:
                 await stop_quietly(reader.close)
+
+    @contextmanager
+    def _no_gap(self) -> Iterator[None]:
+        """DataLossError where the place of the next batch is not in the topic any more: trying again finds none."""
+        try:
+            yield
+        except OffsetOutOfRangeError as error:
+            topic = self._batches.topic
+            raise DataLossError(
+                f"{topic} does not hold offset {error.args[0][self._batches]}, where run {self._run_id!r} goes on: "
+                f"records of it were deleted, or the topic was made anew. Bring them back; or, to train what is left, "
+                f"set the offset of consumer group {self._group} in {topic} to its earliest with kafka-consumer-groups"
+            ) from error
 
     def _follow(self, partitions: Mapping[str, int]) -> None:
         """Begin at the beginning of what is followed."""

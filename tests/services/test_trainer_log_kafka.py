@@ -10,7 +10,7 @@ from aiokafka import AIOKafkaProducer
 
 from rollbus.schemas.chunks import CHUNK_MARKER, split
 from rollbus.schemas.drops import DeadLetter
-from rollbus.schemas.errors import ConfigurationError, FencedError
+from rollbus.schemas.errors import ConfigurationError, DataLossError, FencedError
 from rollbus.schemas.groups import TrainingBatch
 from rollbus.schemas.topics import BATCHES, DEAD_LETTERS, EXCLUSIONS, TRAJECTORIES
 from rollbus.trainer.log import NextBatch
@@ -167,3 +167,20 @@ class TestKafkaLog(TrainerLogContract):
         log = KafkaLog(world.connection, namespace="nowhere.", run_id="main", model="agent")
         with pytest.raises(ConfigurationError, match=r"nowhere\.batches.*rollbus topics create"):
             await log.open()
+
+    async def test_batches_that_were_deleted_before_they_were_taken_are_a_loss_and_no_broker_that_is_away(
+        self, world: KafkaWorld
+    ) -> None:
+        places = await world.append(BATCHES, "main", *(make_batch(number, []) for number in range(3)))
+        log = world.log()
+        await log.open()
+        taken = await log.next_batch(WAIT_S)
+        assert taken is not None
+        await log.publish((), next_offset=taken.next_offset)
+        await log.close()
+        await world.expire(places[1])
+        for _ in range(2):
+            await log.open()
+            with pytest.raises(DataLossError, match=rf"does not hold offset 1.* group {world.namespace}trainer\.main"):
+                await log.next_batch(WAIT_S)
+        await log.close()

@@ -30,5 +30,10 @@ def parse(data: bytes | str) -> Any:
 
 
 def dump(value: Any) -> bytes:
-    """Return JSON without spaces, as the servers write it."""
-    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+    """Return JSON without spaces, as the servers write it; halves of a character, as texts that were cut have them,
+    stay the escapes that they came as.
+    """
+    try:
+        return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+    except UnicodeEncodeError:
+        return json.dumps(value, separators=(",", ":")).encode()

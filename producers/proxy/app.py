@@ -11,10 +11,12 @@ GET  /rollbus/metrics               the same, as Prometheus reads it
 
 import asyncio
 import logging
+import math
 from collections.abc import AsyncIterator, Mapping
 from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
-from typing import Any
+from types import UnionType
+from typing import Any, get_args
 from urllib.parse import unquote
 
 import httpx
@@ -35,6 +37,7 @@ from rollbus.producers.surface import Surface
 from rollbus.producers.surface_chat import CHAT
 from rollbus.producers.surface_completions import COMPLETIONS
 from rollbus.producers.surface_responses import RESPONSES
+from rollbus.schemas.events import StopReason
 
 logger = logging.getLogger(__name__)
 RECORDED: Mapping[str, Surface] = {"chat/completions": CHAT, "completions": COMPLETIONS, "responses": RESPONSES}
@@ -44,6 +47,22 @@ HOP_BY_HOP = frozenset(
     {"connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade", "host", "content-length"}
 )
 """Headers that belong to one connection; `content-encoding` goes too, as bodies are unpacked here."""
+EPISODE_FIELDS: Mapping[str, type | UnionType] = {
+    "task": str,
+    "example_id": str | int,
+    "group_id": str | int,
+    "group_size": int,
+    "labels": dict,
+    "agent": str,
+}
+REWARD_FIELDS: Mapping[str, type | UnionType] = {"name": str, "key": str | int, "comment": str}
+"""What may be sent to open an episode, and beside a reward's value."""
+_KINDS: Mapping[type | UnionType, str] = {
+    str: "text",
+    int: "a whole number",
+    str | int: "text or a whole number",
+    dict: "an object",
+}
 DELIVERY_TIMEOUT_S = 0.25
 """How long an answer's last byte may wait until its record is with the broker: no end of episode overtakes it then."""
 
@@ -103,9 +122,9 @@ class Proxy:
         fields = await _json(request)
         if not isinstance(fields.get("task"), str):
             raise ValueError('an episode needs a task: send {"task": "…"}')
-        known = {"task", "example_id", "group_id", "group_size", "labels", "agent"}
-        if unknown := sorted(set(fields) - known):
-            raise ValueError(f"unknown fields {', '.join(unknown)}; an episode has {', '.join(sorted(known))}")
+        if unknown := sorted(set(fields) - set(EPISODE_FIELDS)):
+            raise ValueError(f"unknown fields {', '.join(unknown)}; an episode has {', '.join(sorted(EPISODE_FIELDS))}")
+        _check(fields, EPISODE_FIELDS)
         episode = self.episodes.open(**fields)
         base_url = f"{str(request.base_url).rstrip('/')}/rollbus/episodes/{episode.id}/v1"
         return JSONResponse({"id": episode.id, "base_url": base_url}, status_code=201)
@@ -116,14 +135,20 @@ class Proxy:
         value = fields.get("value")
         if not isinstance(value, int | float) or isinstance(value, bool):
             raise ValueError('a reward needs a number: send {"value": 1.0}')
-        options = {name: fields[name] for name in ("name", "key", "comment") if name in fields}
+        if not math.isfinite(value):
+            raise ValueError(f"a reward is finite, not {value}")
+        _check(fields, REWARD_FIELDS)
+        options = {name: fields[name] for name in REWARD_FIELDS if fields.get(name) is not None}
         event_id = self.episodes.get(request.path_params["episode"]).reward(float(value), **options)
         return JSONResponse({"event_id": event_id}, status_code=202)
 
     async def end(self, request: Request) -> Response:
         """End an episode."""
         fields = await _json(request)
-        self.episodes.close(request.path_params["episode"]).end(fields.get("stop_reason", "completed"))
+        stop_reason = fields.get("stop_reason", "completed")
+        if stop_reason not in get_args(StopReason):
+            raise ValueError(f"stop_reason is {stop_reason!r}; choose one of {', '.join(get_args(StopReason))}")
+        self.episodes.close(request.path_params["episode"]).end(stop_reason)
         return Response(status_code=204)
 
     async def forward(self, request: Request) -> Response:
@@ -213,6 +238,14 @@ async def _json(request: Request) -> dict[str, Any]:
     if not isinstance(fields, dict):
         raise ValueError("send a JSON object")
     return fields
+
+
+def _check(fields: Mapping[str, Any], types: Mapping[str, type | UnionType]) -> None:
+    """Refuse values that could not be written: the program would not hear of them later."""
+    for name, kind in types.items():
+        value = fields.get(name)
+        if value is not None and (not isinstance(value, kind) or isinstance(value, bool)):
+            raise ValueError(f"{name} is {value!r}; it must be {_KINDS[kind]}")
 
 
 async def _bad(request: Request, error: Exception) -> Response:

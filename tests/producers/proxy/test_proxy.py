@@ -282,12 +282,61 @@ async def test_a_stream_cut_anywhere_is_the_same_turn(recorder: Recorder, sink: 
         ('{"task": "t", "tsk": 1}', "unknown fields tsk"),
         ("[1]", "send a JSON object"),
         ("{", "Expecting property name"),
+        ('{"task": "t", "group_size": "8"}', "group_size is '8'; it must be a whole number"),
+        ('{"task": "t", "labels": ["a"]}', "labels is ['a']; it must be an object"),
+        ('{"task": "t", "agent": 5}', "agent is 5; it must be text"),
     ],
 )
 async def test_a_request_that_is_not_right_is_told_why(program: Program, body: str, message: str) -> None:
     answer = await program.http.post("/rollbus/episodes", content=body)
     assert answer.status_code == 400
     assert message in answer.json()["error"]["message"]
+
+
+@pytest.mark.parametrize(
+    ("path", "body", "message"),
+    [
+        ("reward", '{"value": 1, "name": {}}', "name is {}; it must be text"),
+        ("reward", '{"value": NaN}', "a reward is finite, not nan"),
+        ("reward", '{"value": true}', "a reward needs a number"),
+        ("end", '{"stop_reason": "done"}', "stop_reason is 'done'; choose one of completed, "),
+    ],
+)
+async def test_what_an_episode_cannot_be_told_is_refused_and_it_goes_on(
+    recorder: Recorder, sink: MemorySink, program: Program, path: str, body: str, message: str
+) -> None:
+    opened = (await program.http.post("/rollbus/episodes", json={"task": "greet", "example_id": 7})).json()["id"]
+    answer = await program.http.post(f"/rollbus/episodes/{opened}/{path}", content=body)
+    assert answer.status_code == 400
+    assert message in answer.json()["error"]["message"]
+    rewarded = await program.http.post(f"/rollbus/episodes/{opened}/reward", json={"value": 1, "key": 5, "name": None})
+    assert rewarded.json()["event_id"]
+    assert (await program.http.post(f"/rollbus/episodes/{opened}/end")).status_code == 204
+    assert [type(event) for event in recorded(recorder, sink)][:3] == [EpisodeStarted, RewardReported, EpisodeEnded]
+
+
+@pytest.mark.parametrize("stream", [False, True])
+async def test_half_a_character_passes_both_ways_as_it_came(recorder: Recorder, sink: MemorySink, stream: bool) -> None:
+    program = Program(recorder, Server(lambda body: half_answered(stream=stream)), task="t")
+    body = (
+        f'{{"model": "m", "stream": {json.dumps(stream)}, "messages": [{{"role": "user", "content": "cut \\ud83d"}}]}}'
+    )
+    answer = await program.http.post("/v1/chat/completions", content=body)
+    assert (answer.status_code, "cut \\ud83d" in answer.text) == (200, True)
+    assert json.loads(program.seen[0].content)["messages"][0]["content"] == "cut \ud83d"
+    (turn,) = turns(recorder, sink)
+    assert turn.trainable
+    assert turn.completion.content == "cut ?"
+
+
+def half_answered(*, stream: bool) -> httpx.Response:
+    """An answer whose text ends in the middle of a character."""
+    if not stream:
+        return httpx.Response(200, text=json.dumps(completion(content="cut \ud83d")))
+    chunks = streamed()
+    chunks[1]["choices"][0]["delta"]["content"] = "cut \ud83d"
+    chunks[2]["choices"][0]["delta"]["content"] = ""
+    return sse(chunks)
 
 
 async def test_health_says_what_was_recorded(recorder: Recorder, program: Program) -> None:

@@ -15,7 +15,6 @@ from rollbus.producers import context
 from rollbus.producers.answer import canonical, text_of
 from rollbus.producers.late_turns import LateTurns, TurnMemory, expected_bytes
 from rollbus.producers.outbox import root_of
-from rollbus.producers.redaction import Redactor
 from rollbus.producers.tracing import TRACEPARENT
 from rollbus.producers.turn_record import Exchange
 from rollbus.schemas import ids
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
 
 KEYED = -1
 """The sequence of an event whose id comes from the caller's key."""
+MAX_ERROR_CHARACTERS = 500
 
 
 class Abandonable(Protocol):
@@ -125,8 +125,8 @@ class Episode:
         self.recorder.guard.call("alias", self._alias, alias, default=None)
 
     def exclude(self, reason: str = "") -> None:
-        """Keep this episode out of training."""
-        self.recorder.guard.call("exclude", self.emit, Excluded, {"reason": reason}, default=None)
+        """Keep this episode out of training, also after its end."""
+        self.recorder.guard.call("exclude", self._exclude, reason, default=None)
 
     def headers(self) -> dict[str, str]:
         """Return what to send along to another process, for its `attach`."""
@@ -141,14 +141,16 @@ class Episode:
         return headers
 
     def end(self, stop_reason: StopReason = "completed", error: str | None = None) -> None:
-        """Say that the agent's run is over; streams still open are recorded as abandoned. Rewards may follow."""
+        """Say that the agent's run is over; streams still open are recorded as abandoned. Rewards may follow.
+
+        Of the error's text so much is kept as `MAX_ERROR_CHARACTERS` says.
+        """
         self.recorder.guard.call("end", self._end, stop_reason, error, default=None)
 
     def begin(self, fields: Mapping[str, Any]) -> None:
         """Write the start; for the recorder."""
-        redactor = Redactor(self.recorder.privacy)
         labels = {
-            text_of(str(key)) or "": redactor.text(_as_text(value), "labels") or ""
+            text_of(str(key)) or "": self.recorder.redacted(_as_text(value), "labels") or ""
             for key, value in (fields.get("labels") or {}).items()
         }
         if self.traceparent is not None:
@@ -181,21 +183,19 @@ class Episode:
         fields = {
             **fields,
             "value": number(fields["value"]),
-            "comment": Redactor(self.recorder.privacy).text(comment, "comments"),
+            "comment": self.recorder.redacted(comment, "comments"),
         }
         if self.sampled and (key is not None or self.ended):
             return self.recorder.rewards.send(self.id, None, fields, key, self.started_at_ms)
         return self.emit(RewardReported, fields)
 
     def _tool(self, fields: dict[str, Any], arguments: Any, result: Any, error: str | None) -> str | None:
-        redactor = Redactor(self.recorder.privacy)
+        recorder = self.recorder
         texts = {
-            "arguments": redactor.text(_as_text(arguments), "tool_calls") or "",
-            "result": redactor.text(_as_text(result), "tool_calls"),
-            "error": redactor.text(self.recorder.without_secrets(_as_text(error)), "errors"),
+            "arguments": recorder.redacted(_as_text(arguments), "tool_calls") or "",
+            "result": recorder.redacted(_as_text(result), "tool_calls"),
+            "error": recorder.redacted(recorder.without_secrets(_as_text(error)), "errors"),
         }
-        if redactor.error is not None:
-            self.recorder.guard.failed("redact", redactor.error)
         return self.emit(ToolCalled, {**fields, **texts})
 
     def _alias(self, alias: str) -> None:
@@ -205,6 +205,14 @@ class Episode:
         fields = self._envelope(ids.stable_id("alias", alias, self.id), KEYED)
         self.recorder.outbox.submit(ALIASES, alias, AliasDeclared(**fields, alias=alias), episode_id="")
 
+    def _exclude(self, reason: str) -> None:
+        fields = {"reason": self.recorder.redacted(text_of(reason), "comments") or ""}
+        if not self.ended or not self.sampled or self.dropped:
+            self.emit(Excluded, fields)
+            return
+        envelope = self._envelope(ids.stable_id("exclude", self.id, self._writer_id), KEYED)
+        self.recorder.outbox.submit(EPISODE_EVENTS, self.root_id, Excluded(**envelope, **fields), episode_id="")
+
     def _end(self, stop_reason: StopReason, error: str | None) -> None:
         for stream in tuple(self._streams):
             stream.abandon()
@@ -212,7 +220,8 @@ class Episode:
             if not self.recording:
                 return
             if self._owner:
-                text = Redactor(self.recorder.privacy).text(self.recorder.without_secrets(text_of(error)), "errors")
+                whole = self.recorder.redacted(self.recorder.without_secrets(text_of(error)), "errors")
+                text = whole and whole[:MAX_ERROR_CHARACTERS]  # only now: what is cut before is no longer found
                 writers = tuple(sorted({self._writer_id, *self._other_writers}))
                 self.emit(EpisodeEnded, {"stop_reason": stop_reason, "error": text, "writer_ids": writers})
             self.close_writer()

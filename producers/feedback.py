@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING, Any
 
 from rollbus.producers.episode import KEYED, Episode, carried, named, number
 from rollbus.producers.outbox import root_of
-from rollbus.producers.redaction import Redactor
 from rollbus.schemas import ids
 from rollbus.schemas.events import RewardReported
 from rollbus.schemas.topics import ALIASES, EPISODE_EVENTS
@@ -53,7 +52,7 @@ class Feedback:
             episode_id, started_at_ms = named(episode) if episode is not None else "", 0
         if not episodes.is_sampled(episode_id):
             return None
-        comment = Redactor(recorder.privacy).text(comment, "comments")
+        comment = recorder.redacted(comment, "comments")
         fields = {**fields, "value": number(fields["value"]), "comment": comment}
         return self.send(episode_id, alias, fields, key, started_at_ms)
 

@@ -21,6 +21,7 @@ from rollbus.producers.guard import Guard
 from rollbus.producers.metrics import prometheus_text
 from rollbus.producers.open_episodes import OpenEpisodes
 from rollbus.producers.outbox import Outbox
+from rollbus.producers.redaction import Field, Redactor
 from rollbus.producers.scope import EpisodeScope
 from rollbus.producers.settings import RecorderSettings
 from rollbus.producers.sink import EventSink
@@ -221,6 +222,14 @@ class Recorder:
         """Take this text out of every error that is recorded: a key that servers may repeat."""
         if isinstance(secret, str) and len(secret) >= MIN_SECRET_CHARACTERS:
             self._secrets.add(secret)
+
+    def redacted(self, text: str | None, field: Field) -> str | None:
+        """Return a text that stands for itself as it may be recorded; a redaction that fails is counted."""
+        redactor = Redactor(self.privacy)
+        text = redactor.text(text, field)
+        if redactor.error is not None:
+            self.guard.failed("redact", redactor.error)
+        return text
 
     def without_secrets(self, text: str | None) -> str | None:
         """Return an error's text as it may be recorded."""

@@ -56,7 +56,9 @@ class Redactor:
             masked = self._privacy.redact(text)
             if not isinstance(masked, str):
                 raise TypeError(f"redact returned {type(masked).__name__} instead of str")
-        except (Exception, SystemExit) as error:  # the host's code: whatever it raises, nothing may leak
+        except KeyboardInterrupt:  # the user's, not the function's
+            raise
+        except BaseException as error:  # the host's code: whatever it raises (a Rust panic too), nothing may leak
             self.error, self.changed = error, True
             return REDACTION_FAILED
         self.changed = self.changed or masked != text

@@ -20,7 +20,6 @@ from rollbus.producers.episode import Episode
 from rollbus.schemas.events import StopReason
 
 Function = TypeVar("Function", bound=Callable[..., Any])
-MAX_ERROR_CHARACTERS = 500
 
 
 class EpisodeScope:
@@ -182,7 +181,7 @@ def stop_of(error: BaseException | None) -> tuple[StopReason, str | None]:
     if error is None or isinstance(error, GeneratorExit | StopIteration | StopAsyncIteration):
         return "completed", None
     try:
-        text = f"{type(error).__name__}: {error}"[:MAX_ERROR_CHARACTERS]
+        text = f"{type(error).__name__}: {error}"
     except Exception:  # an exception whose text raises
         text = type(error).__name__
     return ("timeout" if isinstance(error, TimeoutError) else "error"), text

@@ -364,6 +364,16 @@ def test_an_excluded_episode_says_so(recorder: Recorder, sink: MemorySink) -> No
     assert excluded.reason == "test traffic"
 
 
+def test_an_episode_that_has_ended_can_still_be_excluded(recorder: Recorder, sink: MemorySink) -> None:
+    with recorder.episode(task="t") as episode:
+        pass
+    episode.exclude("asked to")
+    *_, closed, excluded = events(recorder, sink)
+    assert isinstance(closed, WriterClosed)
+    assert isinstance(excluded, Excluded)
+    assert (excluded.reason, excluded.episode_id, excluded.sequence) == ("asked to", episode.id, -1)
+
+
 def test_wrong_settings_are_reported_together_at_the_start(sink: MemorySink) -> None:
     wrong: Any = {"namespace": "a b", "sample_rate": 2, "logprobs": "maybe", "max_queue_events": 0, "spool_bytes": -1}
     told = r"namespace is 'a b'.*sample_rate is 2.*logprobs is 'maybe'.*max_queue_events is 0.*spool_bytes is -1"

@@ -4,6 +4,7 @@ import json
 import logging
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ import openai
 import pytest
 
 from rollbus.producers import MemorySink, Outbound, Recorder, init
-from rollbus.schemas.events import Excluded, TurnRecorded
+from rollbus.producers.episode import MAX_ERROR_CHARACTERS
+from rollbus.schemas.events import EpisodeEnded, Excluded, TurnRecorded
 from tests.producers.openai_server import Body, Server, completion
 
 HELLO: Any = [{"role": "user", "content": "my number is 47-zz-11"}]
@@ -66,7 +68,15 @@ def test_a_redaction_that_changes_nothing_costs_nothing(sink: MemorySink, server
     assert all(turn.trainable for turn in turns(sink))
 
 
-@pytest.mark.parametrize("redact", [lambda text: 1 / 0, sys.exit, lambda text: None, lambda text: text.encode()])
+class Panic(BaseException):
+    """What a library in Rust raises."""
+
+
+def panic(text: str) -> str:
+    raise Panic(text)
+
+
+@pytest.mark.parametrize("redact", [lambda text: 1 / 0, sys.exit, panic, lambda text: None, lambda text: text.encode()])
 def test_a_failing_redaction_lets_nothing_out(sink: MemorySink, server: Server, redact: Any) -> None:
     recorder = init(sink=sink, redact=redact)
     run_episodes(recorder, server)
@@ -77,6 +87,32 @@ def test_a_failing_redaction_lets_nothing_out(sink: MemorySink, server: Server, 
     assert [turn.untrainable_reason for turn in turns(sink)] == ["redaction_failed"] * 2
     assert recorder.counters["hook_errors.redact"] >= 2
     assert_adds_up(recorder)
+
+
+def test_every_text_whose_redaction_fails_is_counted(sink: MemorySink) -> None:
+    recorder = init(sink=sink, redact=lambda text: f"{1 / 0}")
+    with suppress(RuntimeError), recorder.episode(task="t", labels={"mail": "a"}) as episode:
+        episode.reward(1.0, comment="b")
+        recorder.feedback(episode, reward=1.0, comment="c")
+        episode.exclude("d")
+        raise RuntimeError("e")
+    assert recorder.close(5)
+    assert recorder.counters["hook_errors.redact"] == 5
+
+
+def test_what_is_masked_in_an_error_is_masked_where_its_text_is_cut_too(sink: MemorySink, server: Server) -> None:
+    recorder = init(sink=sink, redact=lambda text: text.replace("47-zz-11", "#"))
+    recorder.wrap(server.client(api_key="sk-very-secret"))
+    for secret in ("sk-very-secret", "47-zz-11"):
+        for shown in range(len(secret)):
+            text = "x" * (MAX_ERROR_CHARACTERS - len("RuntimeError: ") - shown) + secret
+            with pytest.raises(RuntimeError), recorder.episode(task="t"):
+                raise RuntimeError(text)
+    assert recorder.close(5)
+    ends = [event for event in sink.records("episode-events") if isinstance(event, EpisodeEnded)]
+    assert {(end.error or "").rstrip("[api key]#") for end in ends} <= {
+        "RuntimeError: " + "x" * count for count in range(MAX_ERROR_CHARACTERS)
+    }
 
 
 # The oldest client that is supported would send a function's name as the key: it has to be text there.

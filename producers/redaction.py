@@ -13,10 +13,12 @@ from rollbus.schemas.events import Message
 
 Redact = Callable[[str], str]
 REDACTION_FAILED = "[redaction failed]"
+RESULT_ROLES = ("tool", "function")
+"""Of messages that say what a tool returned."""
 _TEXT_FIELDS = ("content", "name", "tool_calls", "parts", "reasoning")
 Field = Literal["messages", "tools", "tool_calls", "labels", "comments", "errors", "tokens"]
-"""What can be withheld: texts of prompts and completions, tool schemas, arguments and results of tools, label values,
-comments on rewards, texts of errors, token ids with their log-probs.
+"""What can be withheld: texts of prompts and completions, tool schemas, arguments and results of tools (in messages
+too), label values, comments on rewards and exclusions, texts of errors, token ids with their log-probs.
 """
 _DIGEST_BYTES = 12
 
@@ -68,8 +70,21 @@ class Redactor:
         """Return the message with every text redacted."""
         if not self._privacy.changes_texts:
             return message
-        masked: dict[str, Any] = {name: self.text(getattr(message, name), "messages") for name in _TEXT_FIELDS}
+        of_tools: Field = "tool_calls" if "tool_calls" in self._privacy.withhold else "messages"
+        of_rest = of_tools if message.role in RESULT_ROLES else "messages"
+        masked: dict[str, Any] = {
+            name: self.text(getattr(message, name), of_tools if name == "tool_calls" else of_rest)
+            for name in _TEXT_FIELDS
+        }
         return replace(message, **masked)
+
+    def spelt_out(self, message: Message) -> Message:
+        """Return a message whose content is token ids, which `redact` cannot read."""
+        withheld = bool(self._privacy.withhold & {"messages", "tokens"})
+        if self._privacy.redact is None and not withheld:
+            return message
+        self.changed = self.changed or not withheld
+        return replace(message, content=_digest(message.content or ""))
 
     @property
     def reason(self) -> str | None:

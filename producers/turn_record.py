@@ -15,6 +15,7 @@ from rollbus.producers.answer import (
     Unread,
     canonical,
     count_of,
+    ids_of,
     number_of,
     plain,
     read,
@@ -80,7 +81,8 @@ def drafts_of(exchange: Exchange, privacy: Privacy) -> list[Draft]:
     answer = read(exchange.answer)
     request = exchange.request
     redactor = Redactor(privacy)
-    prompt = tuple(redactor.message(message_of(message)) for message in request.get("messages") or ())
+    masked = redactor.spelt_out if ids_of(request.get("prompt")) else redactor.message
+    prompt = tuple(masked(message_of(message)) for message in request.get("messages") or ())
     tools = redactor.text(tools_json(request), "tools")
     sampled = [token_ids_of(choice) for choice in answer.choices]
     sampled_tokens = None if any(ids is None for ids in sampled) else sum(len(ids or ()) for ids in sampled)

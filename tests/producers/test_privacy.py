@@ -10,6 +10,7 @@ from rollbus.schemas.codec import encode
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.events import EpisodeStarted, TurnRecorded
 from tests.producers.openai_server import Server, completion
+from tests.producers.test_other_surfaces import completion as completion_of_text
 
 SECRET = "the blue house"
 TOOLS: Any = [{"type": "function", "function": {"name": SECRET, "parameters": {}}}]
@@ -60,6 +61,47 @@ def test_a_turn_whose_tokens_are_withheld_keeps_its_texts_and_says_why(sink: Mem
     assert turn.untrainable_reason == "tokens_withheld"
     assert (turn.prompt_token_ids, turn.completion_token_ids, turn.logprobs) == (None, None, None)
     assert turn.completion.content == SECRET
+
+
+def test_what_tools_were_given_and_returned_is_withheld_in_messages_too(sink: MemorySink) -> None:
+    recorder = init(sink=sink, withhold=["tool_calls"])
+    call = {"id": "c1", "type": "function", "function": {"name": "find", "arguments": f'"{SECRET}"'}}
+    client = recorder.wrap(Server(lambda body: completion(tool_calls=[call])).client())
+    messages: list[Any] = [{"role": "user", "content": "Find it"}]
+    with recorder.episode(task="t"):
+        for _ in range(2):
+            answer = client.chat.completions.create(model="m", messages=messages)
+            messages += [answer.choices[0].message, {"role": "tool", "tool_call_id": "c1", "content": SECRET}]
+    assert recorder.close(5)
+    assert leaks(sink) == 0
+    first, second = (event for event in sink.records("episode-events") if isinstance(event, TurnRecorded))
+    assert (first.trainable, second.trainable) == (True, True)
+    assert first.added_messages[0].content == "Find it"
+    assert first.completion.content == "Hello there"
+    assert (second.prefix_count, len(second.added_messages)) == (2, 1)  # equal calls stay equal
+
+
+@pytest.mark.parametrize(
+    ("settings", "says", "stays"),
+    [
+        ({}, None, True),
+        ({"withhold": ["tokens"]}, "tokens_withheld", False),
+        ({"withhold": ["messages"]}, None, False),
+        ({"redact": lambda text: text.replace(SECRET, "#")}, "masked_text", False),
+    ],
+)
+def test_a_prompt_of_token_ids_that_no_redaction_can_read_does_not_pass_it(
+    sink: MemorySink, settings: Any, says: str | None, stays: bool
+) -> None:
+    recorder = init(sink=sink, **settings)
+    client = recorder.wrap(Server(lambda body: completion_of_text()).client())
+    with recorder.episode(task="t"):
+        client.completions.create(model="m", prompt=[1, 2, 3])
+    assert recorder.close(5)
+    (turn,) = (event for event in sink.records("episode-events") if isinstance(event, TurnRecorded))
+    assert turn.untrainable_reason == says
+    assert (turn.added_messages[0].content == "[1,2,3]") == stays
+    assert (turn.prompt_token_ids is None) == (says is not None)
 
 
 def test_what_is_withheld_does_not_come_to_the_redaction(sink: MemorySink) -> None:

@@ -6,7 +6,7 @@ differ in what they fill.
 
 import json
 from array import array
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence, Set, ValuesView
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -210,7 +210,7 @@ def tool_call_of(call: Any) -> Mapping[str, Any]:
 
 def plain(value: Any) -> Any:
     """Return JSON-like values of whatever the host or the client put into a request or an answer; raises TypeError,
-    also on what can be read only once, which is the host's to read.
+    also on what is only known to be iterable: that may ask a database, or can be read only once, by the host.
     """
     if value is None or isinstance(value, str | int | float | bool):
         return value
@@ -218,8 +218,10 @@ def plain(value: Any) -> Any:
         return {str(key): plain(item) for key, item in value.items()}
     if hasattr(value, "model_dump"):
         return plain(value.model_dump(mode="json", exclude_unset=True))
-    if isinstance(value, Iterable) and not isinstance(value, bytes | Iterator):
+    if isinstance(value, Sequence | Set | ValuesView) and not isinstance(value, bytes):
         return [plain(item) for item in value]
+    if hasattr(value, "tolist"):  # numbers and arrays of NumPy and its like
+        return plain(value.tolist())
     raise TypeError(f"{type(value).__name__} has no JSON form")
 
 

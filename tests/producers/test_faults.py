@@ -3,7 +3,8 @@
 import json
 import logging
 import sys
-from collections.abc import Sequence
+import tempfile
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 
 from rollbus.producers import MemorySink, Outbound, Recorder, init
 from rollbus.producers.episode import MAX_ERROR_CHARACTERS
-from rollbus.schemas.events import EpisodeEnded, Excluded, TurnRecorded
+from rollbus.schemas.events import EpisodeEnded, Excluded, ToolCalled, TurnRecorded
 from tests.producers.openai_server import Body, Server, completion
 
 HELLO: Any = [{"role": "user", "content": "my number is 47-zz-11"}]
@@ -401,8 +402,47 @@ def test_what_can_be_read_only_once_is_left_to_the_host(sink: MemorySink, tmp_pa
         nested = iter([1, 2])
         episode.tool("stream", arguments={"of": nested}, result=pieces)
         episode.tool("read", result=file)
+        with tempfile.NamedTemporaryFile("w+") as temporary:  # no iterator itself, but it reads on all the same
+            temporary.write("line")
+            temporary.seek(0)
+            episode.tool("read", result=temporary)
+            assert temporary.read() == "line"
         assert list(pieces) == [0, 1, 2]
         assert list(nested) == [1, 2]
         assert file.read() == "line"
     recorder.close(5)
-    assert [event.name for event in sink.records("episode-events") if hasattr(event, "arguments")] == ["stream", "read"]
+    assert [event.name for event in sink.records("episode-events") if hasattr(event, "arguments")] == [
+        "stream",
+        "read",
+        "read",
+    ]
+
+
+class Table:
+    """A table as pandas has them: what it gives when it is iterated is not what it holds."""
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(["column"])
+
+    def __len__(self) -> int:
+        return 1
+
+    def __str__(self) -> str:
+        return "  column\n0      7"
+
+
+class Number:
+    """A number or an array as NumPy has them."""
+
+    def tolist(self) -> list[float]:
+        return [1.5, 2.5]
+
+
+def test_a_tools_values_are_recorded_as_what_they_hold(sink: MemorySink) -> None:
+    recorder = init(sink=sink)
+    with recorder.episode(task="t") as episode:
+        episode.tool("query", arguments={"ids": {7: 1}.keys(), "of": range(2), "at": Number()}, result=Table())
+    assert recorder.close(5)
+    (tool,) = [event for event in sink.records("episode-events") if isinstance(event, ToolCalled)]
+    assert tool.arguments == '{"at":[1.5,2.5],"ids":[7],"of":[0,1]}'
+    assert tool.result == "  column\n0      7"

@@ -42,7 +42,7 @@ class Spool:
         self._locks = [_made(self._folder)]
         self._segments: deque[Path] = deque(sorted(self._folder.glob(f"*{_SUFFIX}")))
         self.torn_bytes = 0
-        """Cut off torn tails, in all."""
+        """Cut off torn tails and gone with files that somebody else deleted, in all."""
         self._adopt(folder)
         self._sizes = {path: path.stat().st_size for path in self._segments}
         self._number = int(max((path.stem for path in self._folder.glob(f"*{_SUFFIX}")), default="0"))
@@ -89,6 +89,9 @@ class Spool:
         if self._writing is None:
             self._number += 1
             path = self._folder / f"{self._number:012d}{_SUFFIX}"
+            if not self._folder.exists():  # somebody has deleted it, and the file of its lock
+                self._folder.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+                self._locks.append(_made(self._folder))
             self._writing = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
             self._segments.append(path)
             self._sizes[path] = self._written = 0
@@ -125,7 +128,12 @@ class Spool:
         path = self._segments[0]
         if len(self._segments) == 1:
             self._seal()
-        data = path.read_bytes()
+        try:
+            data = path.read_bytes()
+        except FileNotFoundError:  # somebody has emptied the folder
+            self.torn_bytes += self._sizes[path]
+            self._sizes[path] = 0
+            return []
         records = list(_records(data))
         whole = sum(len(_framed(record)) for record in records)
         if whole < len(data):

@@ -4,6 +4,7 @@ import asyncio
 import errno
 import fcntl
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -276,6 +277,26 @@ async def test_an_outage_goes_over_the_disk_in_order(tmp_path: Path) -> None:
     assert counters.get("records_spooled") == counters.get("records_drained") == 5
     await sink.close()
     assert os.listdir(tmp_path) == []
+
+
+async def test_a_folder_that_somebody_deletes_costs_what_was_in_it_and_no_more(tmp_path: Path) -> None:
+    inner, counters = MemorySink(), Counters()
+    inner.available = False
+    sink = SpoolSink(lambda: inner, lambda: make(tmp_path / "spool"), counters)
+    await sink.start()
+    await sink.send([record(0)])
+    shutil.rmtree(tmp_path / "spool")
+    assert sink._draining is not None
+    await sink._draining  # there is nothing left to send
+    await sink.send([record(1)])
+    assert inner.sent == []
+    inner.available = True
+    await sink._draining
+    await sink.send([record(2)])
+    assert inner.sent == [record(1), record(2)]
+    assert counters.get("spool_torn_bytes") > 0
+    await sink.close()
+    assert os.listdir(tmp_path / "spool") == []
 
 
 def test_a_full_spool_is_sent_as_soon_as_there_is_a_broker(tmp_path: Path) -> None:

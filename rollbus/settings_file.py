@@ -72,14 +72,25 @@ def read_document(
         raise ConfigurationError(f"settings file {path} cannot be read: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"settings file {path} is not YAML: {error}") from error
+    except RecursionError:
+        raise _too_deep(path) from None
     lines: dict[Place, str] = {}
     mistakes: list[str] = []
     if node is None:
         return {}, lines, mistakes
     if not isinstance(node, yaml.MappingNode):
         raise ConfigurationError(f"settings file {path} must be a mapping of sections, line {node.start_mark.line + 1}")
-    values = _Reading(lines, mistakes, environment, is_text).value(node, ())
+    try:
+        values = _Reading(lines, mistakes, environment, is_text).value(node, ())
+    except RecursionError:
+        raise _too_deep(path) from None
     return values, lines, mistakes
+
+
+def _too_deep(path: Path) -> ConfigurationError:
+    return ConfigurationError(
+        f"settings file {path} is nested without end; does something in it hold itself by an *anchor?"
+    )
 
 
 @dataclass(frozen=True, slots=True)

@@ -88,6 +88,14 @@ def test_a_secret_is_never_printed(tmp_path: Path) -> None:
     assert "hunter2" not in str(good)
 
 
+@pytest.mark.parametrize("text", ["a: &a {b: [*a]}", "a: " + "[" * 3_000 + "]" * 3_000])
+def test_a_file_without_an_end_is_refused_in_words(text: str, tmp_path: Path) -> None:
+    path = tmp_path / "rollbus.yaml"
+    path.write_text(text)
+    with pytest.raises(ConfigurationError, match="nested without end"):
+        load_settings(Settings, path, {})
+
+
 def test_a_key_given_twice_is_a_mistake(tmp_path: Path) -> None:
     path = write(tmp_path, "namespace: a\nnamespace: b\n")
     with pytest.raises(ConfigurationError, match="line 2: namespace is given twice"):

@@ -19,9 +19,11 @@ from rollbus.schemas.config import Config, CurriculumConfig, GroupingConfig, Rew
 from rollbus.schemas.errors import ConfigurationError, nearest
 from rollbus.streams.replay.changes import Changes
 from rollbus.streams.rewards.contract import RewardFunction
-from rollbus.streams.rewards.registry import Registry, installed
+from rollbus.streams.rewards.registry import Registry, installed, reward_function
 
 C = TypeVar("C", bound=Config)
+NOT_READ = (yaml.YAMLError, ValueError, RecursionError)
+"""What a text raises that is not YAML: also one with a date that there is not, or nested too deep."""
 
 
 def scoring_of(text: str, registry: Registry) -> tuple[ScoringConfig, Registry]:
@@ -88,8 +90,8 @@ def _worded(values: Mapping[str, Any]) -> dict[str, Any]:
 def _plain(value: str, option: str) -> Any:
     try:
         return yaml.safe_load(value)
-    except yaml.YAMLError as error:
-        raise ConfigurationError(f"{option}: {value!r} is no value: {error}") from error
+    except NOT_READ as error:
+        raise ConfigurationError(f"{option}: {value!r:.200} is no value: {error}") from error
 
 
 def _refuse(option: str, kind: type[Config], changes: Mapping[str, Any]) -> None:
@@ -128,7 +130,7 @@ def _section(path: Path, section: str) -> dict[str, Any]:
     """Return a file's mapping: the section of that name where it has one, as settings files do."""
     try:
         found = yaml.safe_load(path.read_text())
-    except (OSError, UnicodeDecodeError, yaml.YAMLError) as error:
+    except (OSError, *NOT_READ) as error:
         raise ConfigurationError(f"{path}: {error}") from error
     inner = found.get(section, found) if isinstance(found, dict) else found
     if not isinstance(inner, dict):
@@ -164,9 +166,8 @@ def _loaded(path: Path, function: str) -> FromFile:
         assert spec.loader is not None
         module = sys.modules[spec.name] = importlib.util.module_from_spec(spec)  # dataclasses look for theirs there
         spec.loader.exec_module(module)
-        call = getattr(module, function)
+        made = reward_function(getattr(module, function), version=own_hash)
     except Exception as error:
         raise ConfigurationError(f"--reward {path}:{function} cannot be loaded: {error!r}") from error
-    made = call if isinstance(call, RewardFunction) else RewardFunction(call, version=own_hash)
     given = {each.name: getattr(made, each.name) for each in fields(RewardFunction)}
     return FromFile(**given, path=str(path.resolve()), function=function, source_hash=own_hash)

@@ -3,6 +3,7 @@
 An entry point names a RewardFunction, or a plain function, which becomes one that runs in a thread with a timeout.
 """
 
+import inspect
 from collections.abc import Iterable, Mapping
 from importlib.metadata import entry_points
 from typing import Any, Literal
@@ -40,11 +41,27 @@ def installed() -> Registry:
         if entry.name in BUILT_IN:
             raise ConfigurationError(f"entry point {entry.value} must not take the built-in name {entry.name!r}")
         try:
-            loaded = entry.load()
+            found[entry.name] = reward_function(entry.load())
         except Exception as error:
             raise ConfigurationError(f"reward {entry.name!r}: {entry.value} cannot be loaded: {error!r}") from error
-        found[entry.name] = loaded if isinstance(loaded, RewardFunction) else RewardFunction(loaded)
     return found
+
+
+def reward_function(loaded: Any, version: str = "1") -> RewardFunction:
+    """Return what a user's module names as a reward function; raises TypeError for what no score could come of."""
+    made = loaded if isinstance(loaded, RewardFunction) else RewardFunction(loaded, version=version)
+    try:
+        signature = inspect.signature(made.call)
+    except ValueError:
+        return made  # some that are written in C do not tell
+    except TypeError:
+        raise TypeError(f"{made.call!r:.200} is no function") from None
+    try:
+        signature.bind(None, None)
+    except TypeError as error:
+        first = "group" if made.per == "group" else "trajectory"
+        raise TypeError(f"a reward is called with ({first}, context), and this takes {signature}: {error}") from None
+    return made
 
 
 def function_of(registry: Registry, reward: RewardConfig) -> RewardFunction:

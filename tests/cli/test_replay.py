@@ -142,6 +142,41 @@ def test_a_file_whose_section_is_no_mapping_is_refused_and_not_taken_for_the_def
         plan_for(Settings(), reward=str(tmp_path / "r.yaml"))
 
 
+@pytest.mark.parametrize("text", ["rewards: 2026-13-45", "rewards: " + "[" * 3_000 + "]" * 3_000])
+def test_a_file_that_no_reader_of_yaml_gets_through_is_refused_in_words(text: str, tmp_path: Path) -> None:
+    (tmp_path / "r.yaml").write_text(text)
+    for option in ("reward", "grouping", "curriculum"):
+        with pytest.raises(ConfigurationError, match=r"r\.yaml: "):
+            plan_for(Settings(), **{option: str(tmp_path / "r.yaml")})
+
+
+@pytest.mark.parametrize("value", ["2026-13-45", "[" * 3_000 + "]" * 3_000])
+def test_a_value_that_no_reader_of_yaml_gets_through_is_refused_in_words(value: str) -> None:
+    with pytest.raises(ConfigurationError, match=r"--grouping: .* is no value: "):
+        plan_for(Settings(), grouping=f"group_size={value}")
+
+
+@pytest.mark.parametrize(
+    "given", ["3", "lambda trajectory: 1.0", "lambda: 1.0", "lambda a, b, c: 1.0", "type('Lazy', (), {})"]
+)
+def test_a_function_that_cannot_be_called_with_a_trajectory_and_its_context_is_refused(
+    given: str, tmp_path: Path
+) -> None:
+    (tmp_path / "mine.py").write_text(f"good = {given}\n")
+    with pytest.raises(
+        ConfigurationError, match=r"mine\.py:good cannot be loaded: .*(trajectory, context|is no function)"
+    ):
+        plan_for(Settings(), reward=f"{tmp_path / 'mine.py'}:good")
+
+
+@pytest.mark.parametrize(
+    "given", ["lambda trajectory, context: 1.0", "lambda *both: 1.0", "lambda a, b, c=0: 1.0", "max"]
+)
+def test_a_function_that_can_be_called_with_both_is_taken(given: str, tmp_path: Path) -> None:
+    (tmp_path / "mine.py").write_text(f"good = {given}\n")
+    assert plan_for(Settings(), reward=f"{tmp_path / 'mine.py'}:good").new_scoring is not None
+
+
 @pytest.mark.parametrize(
     ("options", "says"),
     [

@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 
 from rollbus.schemas.config import RewardConfig
+from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.trajectories import Reward, Trajectory
 from rollbus.streams.rewards import registry
 from rollbus.streams.rewards.contract import RewardContext, RewardFunction
@@ -144,6 +145,20 @@ def test_installed_functions_come_from_entry_points(monkeypatch: pytest.MonkeyPa
     monkeypatch.setattr(registry, "entry_points", lambda group: [Entry()] if group == "rollbus.rewards" else [])
     assert isinstance(registry.installed()["mine"], RewardFunction)
     assert registry.installed().keys() == {*registry.BUILT_IN, "mine"}
+
+
+def test_an_installed_function_that_no_score_can_come_of_stops_the_process_at_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Entry:
+        name, value = "mine", "package:mine"
+
+        def load(self) -> Any:
+            return RewardFunction(lambda group: [], per="group")  # type: ignore[arg-type]
+
+    monkeypatch.setattr(registry, "entry_points", lambda group: [Entry()])
+    with pytest.raises(ConfigurationError, match=r"package:mine cannot be loaded: .*called with \(group, context\)"):
+        registry.installed()
 
 
 def test_a_reward_over_groups_comes_from_an_installed_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

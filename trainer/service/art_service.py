@@ -68,6 +68,11 @@ class TorchService:
     def _open(self, settings: ServiceSettings, options: ModelOptions) -> None:
         """Take the memory for the rows, the weights in training and the newest version, which serves."""
         self.tokenizer = load_tokenizer(settings.base_model)
+        if len(self.tokenizer) > self.config.vocabulary:
+            raise ConfigurationError(
+                f"the tokenizer of {settings.base_model} has {len(self.tokenizer)} entries, the model's vocabulary "
+                f"only {self.config.vocabulary}; take the tokenizer that belongs to these weights"
+            )
         self.loader = ModelLoader(
             self.config,
             precision=options.precision,

@@ -15,6 +15,7 @@ from rollbus.schemas.errors import ConfigurationError
 from rollbus.trainer.backends.model_settings import LoraConfig, Precision
 from rollbus.trainer.service.checkpoint import WEIGHTS, read_adapter, read_weights
 from rollbus.trainer.service.lora import ADAPTER, freeze_all_but_adapters, initialize_adapters, is_adapter
+from rollbus.trainer.service.memory_limits import ran_out_of_memory
 from rollbus.trainer.service.model import ModelConfig, build_model, set_precision
 
 ADAPTER_SEED = 0
@@ -32,7 +33,7 @@ class ModelLoader:
         base: Path | None = None,
         device: str = "cpu",
     ) -> None:
-        self.config, self.precision, self.lora, self.device = config, precision, lora, torch.device(device)
+        self.config, self.precision, self.lora, self.device = config, precision, lora, _usable(device)
         self._base = base
         self._frozen: nn.Module | None = None
 
@@ -92,6 +93,18 @@ class ModelLoader:
         freeze_all_but_adapters(model)
         set_precision(model, self.precision)
         return model.to(self.device)
+
+
+def _usable(device: str) -> torch.device:
+    """ConfigurationError where torch has no such device here, or cannot reach it."""
+    try:
+        torch.empty(1, device=device)
+        return torch.device(device)
+    except (RuntimeError, AssertionError) as error:  # the second of a torch that was built without it
+        if ran_out_of_memory(error):
+            raise
+        said = str(error).partition("\n")[0]
+        raise ConfigurationError(f"`device: {device}` cannot be used here: {said}") from error
 
 
 def _does_not_fit(directory: Path, names: tuple[str, ...] | list[str]) -> ConfigurationError:

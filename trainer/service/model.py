@@ -95,13 +95,13 @@ class ModelConfig:
         try:
             rope = config.get("rope_parameters") or {"rope_theta": config.get("rope_theta", 1_000_000.0)}
             longest = int(config["max_position_embeddings"])
-            return cls(
-                vocabulary=config["vocab_size"],
-                layers=config["num_hidden_layers"],
-                width=config["hidden_size"],
-                heads=config["num_attention_heads"],
-                kv_heads=config["num_key_value_heads"],
-                feed_forward=config["intermediate_size"],
+            found = cls(
+                vocabulary=int(config["vocab_size"]),
+                layers=int(config["num_hidden_layers"]),
+                width=int(config["hidden_size"]),
+                heads=int(config["num_attention_heads"]),
+                kv_heads=int(config["num_key_value_heads"]),
+                feed_forward=int(config["intermediate_size"]),
                 max_tokens=min(longest, max_tokens) if max_tokens else longest,
                 rope_theta=float(rope["rope_theta"]),
                 norm_epsilon=float(config["rms_norm_eps"]),
@@ -109,6 +109,14 @@ class ModelConfig:
             )
         except KeyError as error:
             raise ConfigurationError(f"the base model's config.json lacks {error}") from error
+        except (TypeError, ValueError) as error:
+            raise ConfigurationError(f"the base model's config.json has a number that is none: {error}") from error
+        if found.width % found.heads or found.heads % found.kv_heads:
+            raise ConfigurationError(
+                f"the base model's config.json contradicts itself: hidden_size {found.width}, num_attention_heads "
+                f"{found.heads} and num_key_value_heads {found.kv_heads} must each be a multiple of the next"
+            )
+        return found
 
 
 def _require_plain_rope(config: dict[str, Any]) -> None:
@@ -153,6 +161,10 @@ def _read_json(directory: Path) -> dict[str, Any]:
         raise ConfigurationError(f"no model at {directory}: config.json is missing") from error
     except ValueError as error:
         raise ConfigurationError(f"{path} is not JSON: {error}") from error
+    if not isinstance(loaded, dict):
+        raise ConfigurationError(
+            f"{path} is not a model's configuration: a JSON object is, this is a {type(loaded).__name__}"
+        )
     return loaded
 
 

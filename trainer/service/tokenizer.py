@@ -89,8 +89,21 @@ def build_tokenizer(texts: Iterable[str], *, vocabulary: int = 384) -> PreTraine
 
 
 def load_tokenizer(directory: Path) -> Any:
-    """The tokenizer of a model directory; ConfigurationError if it has no chat template, or no token that ends."""
-    tokenizer = AutoTokenizer.from_pretrained(str(directory), local_files_only=True)
+    """The tokenizer of a model directory.
+
+    ConfigurationError if it cannot be read, has no chat template, or no token that ends.
+    """
+    if not directory.is_dir():
+        raise ConfigurationError(
+            f"no tokenizer at {directory}; give a directory in Hugging Face layout (nothing is fetched from a hub)"
+        )
+    try:
+        tokenizer = AutoTokenizer.from_pretrained(str(directory), local_files_only=True)
+    except Exception as error:  # of a damaged file transformers lets out whatever it met
+        raise ConfigurationError(
+            f"the tokenizer of {directory} cannot be read ({type(error).__name__}: {error}); look at its "
+            "tokenizer.json and tokenizer_config.json, or download them again"
+        ) from error
     if not tokenizer.chat_template:
         raise ConfigurationError(
             f"the tokenizer of {directory} has no chat template, so chat requests cannot be rendered; "

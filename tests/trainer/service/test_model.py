@@ -16,7 +16,7 @@ from rollbus.trainer.service.checkpoint import (
     read_provenance,
     save_checkpoint,
 )
-from rollbus.trainer.service.model import ModelConfig, build_model, head, initialize, trunk
+from rollbus.trainer.service.model import ModelConfig, build_model, head, initialize, read_config, trunk
 from rollbus.trainer.service.tokenizer import load_tokenizer, render_chat
 
 SMALL = ModelConfig(layers=2, width=64, heads=4, kv_heads=2, feed_forward=128, max_tokens=128)
@@ -75,6 +75,26 @@ def test_the_same_seed_gives_the_same_weights() -> None:
 def test_another_kind_of_model_is_refused_by_name(config: dict[str, Any], says: str) -> None:
     with pytest.raises(ConfigurationError, match=says):
         ModelConfig.from_hf(config)
+
+
+@pytest.mark.parametrize(
+    ("changed", "says"),
+    [
+        ({"hidden_size": "wide"}, "has a number that is none: .*wide"),
+        ({"num_hidden_layers": None}, "has a number that is none"),
+        ({"num_attention_heads": 3}, "contradicts itself"),
+        ({"num_key_value_heads": 3}, "contradicts itself"),
+    ],
+)
+def test_a_config_that_cannot_be_right_is_told(changed: dict[str, Any], says: str) -> None:
+    with pytest.raises(ConfigurationError, match=says):
+        ModelConfig.from_hf(SMALL.to_hf() | changed)
+
+
+def test_a_config_that_is_no_object_is_told(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text("[]")
+    with pytest.raises(ConfigurationError, match=r"config\.json is not a model's configuration"):
+        read_config(tmp_path)
 
 
 def test_weights_of_another_shape_are_refused(base_model: Path, tmp_path: Path, tokenizer: Any) -> None:
@@ -153,6 +173,16 @@ def test_a_tokenizer_without_chat_template_is_refused(base_model: Path, tmp_path
     (path / "chat_template.jinja").unlink()
     with pytest.raises(ConfigurationError, match="no chat template"):
         load_tokenizer(path)
+
+
+@pytest.mark.parametrize(("file", "text"), [("tokenizer.json", "{}"), ("tokenizer_config.json", '{"eos_token"')])
+def test_a_tokenizer_that_cannot_be_read_is_named(base_model: Path, tmp_path: Path, file: str, text: str) -> None:
+    shutil.copytree(base_model, tmp_path / "damaged")
+    (tmp_path / "damaged" / file).write_text(text)
+    with pytest.raises(ConfigurationError, match=r"the tokenizer of .*damaged cannot be read"):
+        load_tokenizer(tmp_path / "damaged")
+    with pytest.raises(ConfigurationError, match=r"no tokenizer at .*nowhere"):
+        load_tokenizer(tmp_path / "nowhere")
 
 
 def test_a_tokenizer_without_a_token_that_ends_is_told(base_model: Path, tmp_path: Path) -> None:

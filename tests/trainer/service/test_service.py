@@ -26,6 +26,7 @@ from rollbus.trainer.service.checkpoint import create_model, read_weights
 from rollbus.trainer.service.journal import Failure, Journal
 from rollbus.trainer.service.memory_limits import memory_failures
 from rollbus.trainer.service.sampling import SamplingParameters
+from rollbus.trainer.service.tokenizer import load_tokenizer
 from tests.trainer.service.conftest import SMALL
 from tests.trainer.service.test_update import SHARED, packed_row
 
@@ -149,6 +150,23 @@ def test_a_base_model_that_is_not_there_is_named_with_what_to_do(tmp_path: Path)
         check_base_model(Path("Qwen/Nowhere"))
     with pytest.raises(ConfigurationError, match=r"config\.json is missing"):
         TorchService(ServiceSettings("agent", tmp_path / "nowhere", tmp_path / "data"))
+
+
+def test_a_tokenizer_of_another_model_is_refused_before_it_names_a_token_that_has_no_weights(
+    base_model: Path, tmp_path: Path
+) -> None:
+    other = shutil.copytree(base_model, tmp_path / "other")
+    tokenizer = load_tokenizer(other)
+    tokenizer.add_tokens(["tic", "tac"])
+    tokenizer.save_pretrained(str(other))
+    with pytest.raises(ConfigurationError, match="has 386 entries, the model's vocabulary only 384"):
+        TorchService(ServiceSettings("agent", other, tmp_path / "data"))
+
+
+@pytest.mark.parametrize("device", ["gpu", *(() if torch.cuda.is_available() else ("cuda",))])
+def test_a_device_that_is_not_there_is_named(base_model: Path, tmp_path: Path, device: str) -> None:
+    with pytest.raises(ConfigurationError, match=f"`device: {device}` cannot be used here"):
+        TorchService(ServiceSettings("agent", base_model, tmp_path, options=ModelOptions(device=device)))
 
 
 def test_a_gradient_that_is_not_finite_leaves_no_version_and_no_trace(base_model: Path, tmp_path: Path) -> None:

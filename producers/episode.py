@@ -37,6 +37,8 @@ if TYPE_CHECKING:
 KEYED = -1
 """The sequence of an event whose id comes from the caller's key."""
 MAX_ERROR_CHARACTERS = 500
+NOT_SAMPLED = {"rollbus-sampled": "0"}
+"""What goes along instead of an episode that is not recorded: nor is what another process does for it."""
 
 
 class Abandonable(Protocol):
@@ -69,6 +71,8 @@ class Episode:
         self.ended = False
         self.recording = sampled
         """Whether events of it are still taken: it is sampled, and neither dropped nor ended."""
+        self.nothing = False
+        """Whether it stands for no episode at all, and so hides none around it."""
         self.function = ""
         """Of the process it was attached from; for calls that no `function` block here names."""
         self.traceparent: str | None = None
@@ -133,6 +137,8 @@ class Episode:
         return self.recorder.guard.call("headers", self._headers, default={})
 
     def _headers(self) -> dict[str, str]:
+        if not self.sampled or self.dropped:
+            return dict(NOT_SAMPLED) if self.recorder.settings.enabled and not self.nothing else {}
         headers = {"rollbus-episode": header_text(self.id), "rollbus-started": str(self.started_at_ms)}
         if function := context.current_function() or self.function:
             headers["rollbus-function"] = header_text(function)
@@ -206,12 +212,12 @@ class Episode:
         self.recorder.outbox.submit(ALIASES, alias, AliasDeclared(**fields, alias=alias), episode_id="")
 
     def _exclude(self, reason: str) -> None:
-        fields = {"reason": self.recorder.redacted(text_of(reason), "comments") or ""}
+        reason = self.recorder.redacted(text_of(reason), "comments") or ""
         if not self.ended or not self.sampled or self.dropped:
-            self.emit(Excluded, fields)
+            self.emit(Excluded, {"reason": reason})
             return
         envelope = self._envelope(ids.stable_id("exclude", self.id, self._writer_id), KEYED)
-        self.recorder.outbox.submit(EPISODE_EVENTS, self.root_id, Excluded(**envelope, **fields), episode_id="")
+        self.recorder.outbox.submit(EPISODE_EVENTS, self.root_id, Excluded(**envelope, reason=reason), episode_id="")
 
     def _end(self, stop_reason: StopReason, error: str | None) -> None:
         for stream in tuple(self._streams):
@@ -317,6 +323,11 @@ def named(value: Any) -> str:
     if not (text := text_of(str(value))):
         raise ValueError("an empty text names no episode")
     return text
+
+
+def is_unsampled(headers: Mapping[str, Any]) -> bool:
+    """Say whether headers (with names in lower case) come from an episode that is not recorded."""
+    return all(headers.get(name) == value for name, value in NOT_SAMPLED.items())
 
 
 def header_text(value: Any) -> str:

@@ -14,7 +14,7 @@ from urllib.parse import unquote
 
 from rollbus.producers import tracing
 from rollbus.producers.answer import text_of
-from rollbus.producers.episode import Episode, named
+from rollbus.producers.episode import Episode, is_unsampled, named
 from rollbus.producers.outbox import CHILD_SEPARATOR
 from rollbus.producers.sampling import is_sampled
 
@@ -74,15 +74,17 @@ class OpenEpisodes:
         episode.begin(fields)
         return episode
 
-    def attach(self, origin: str | Mapping[str, str]) -> Episode | None:
-        """Join an episode of another process, by its id or the headers it sent, which are percent-encoded; None where
-        they name none.
+    def attach(self, origin: str | Mapping[str, str]) -> Episode:
+        """Join an episode of another process, by its id or the headers it sent, which are percent-encoded; where they
+        name none, return a handle that records nothing and hides no episode around it.
         """
         if not isinstance(origin, Mapping):
             return self.join(named(origin), 0)
         headers = {str(name).lower(): value for name, value in origin.items()}
         if "rollbus-episode" not in headers:
-            return None
+            nothing = self.silent(None)
+            nothing.parent, nothing.nothing = self._recorder.current_episode(), not is_unsampled(headers)
+            return nothing
         started = headers.get("rollbus-started", "")
         episode = self.join(unquote(headers["rollbus-episode"]), int(started) if started.isdecimal() else 0)
         episode.function = unquote(headers.get("rollbus-function", ""))

@@ -130,7 +130,8 @@ class Recorder:
     def attach(self, origin: str | Mapping[str, str]) -> EpisodeScope:
         """Return a block that goes on with an episode of another process: its id, or the headers that it sent.
 
-        The episode stays the other process's to end; here only this writer's part is closed.
+        The episode stays the other process's to end; here only this writer's part is closed. Headers that name none
+        change nothing.
         """
         return EpisodeScope(
             lambda _: (
@@ -141,12 +142,12 @@ class Recorder:
     def headers(self, episode: Episode | None = None) -> dict[str, str]:
         """Return the headers that carry an episode (the current one) to another process; none outside of one."""
         episode = episode or self.current_episode()
-        return episode.headers() if episode is not None and episode.recording else {}
+        return episode.headers() if episode is not None and not episode.ended else {}
 
     def current_episode(self) -> Episode | None:
         """Return the innermost episode of the running code, of this recorder."""
         episode = context.current_episode()
-        while episode is not None and episode.recorder is not self:
+        while episode is not None and (episode.recorder is not self or episode.nothing):
             episode = episode.parent
         return episode
 

@@ -28,7 +28,7 @@ from starlette.routing import Route
 
 from rollbus.producers.attributes import parse
 from rollbus.producers.capture import Call, Capture, Refusing
-from rollbus.producers.episode import Episode
+from rollbus.producers.episode import NOT_SAMPLED, Episode
 from rollbus.producers.metrics import CONTENT_TYPE
 from rollbus.producers.proxy import relay
 from rollbus.producers.proxy.episodes import FUNCTION_HEADER, HEADER, Episodes, UnknownEpisodeError
@@ -220,7 +220,7 @@ class Proxy:
         )
 
     async def _send(self, request: Request, body: bytes) -> httpx.Response:
-        ours = HOP_BY_HOP | {HEADER, "rollbus-started", FUNCTION_HEADER, "accept-encoding"}
+        ours = HOP_BY_HOP | {HEADER, "rollbus-started", FUNCTION_HEADER, *NOT_SAMPLED, "accept-encoding"}
         headers = [(name, value) for name, value in request.headers.items() if name not in ours]
         url = httpx.URL(f"{self.upstream}/{request.path_params['path']}", query=request.url.query.encode())
         built = self.http.build_request(request.method, url, headers=headers, content=body)

@@ -1,14 +1,15 @@
 """Which episode a proxied request belongs to.
 
 In this order: the header that `Recorder.headers` made in another process; the episode in the path, opened here by the
-control routes; with a task configured, an episode of the request's own. Otherwise it is not recorded.
+control routes; with a task configured, an episode of the request's own, unless a header says that its episode is not
+sampled. Otherwise it is not recorded.
 """
 
 from collections import OrderedDict
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 
-from rollbus.producers.episode import Episode
+from rollbus.producers.episode import Episode, is_unsampled
 from rollbus.producers.recorder import Recorder
 
 HEADER = "rollbus-episode"
@@ -60,6 +61,8 @@ class Episodes:
             return self._recorder.attach(headers)
         if episode_id is not None:
             return nullcontext(self.get(episode_id))
+        if is_unsampled(headers):
+            return nullcontext(None)
         if self._task is not None:
             return self._recorder.episode(task=self._task)
         self._recorder.counts.add("calls_outside_episode")

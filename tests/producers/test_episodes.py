@@ -330,6 +330,31 @@ def test_another_process_goes_on_with_an_episode_as_its_own_writer(recorder: Rec
         assert not nothing.recording
 
 
+def test_headers_that_name_no_episode_hide_none(recorder: Recorder, sink: MemorySink) -> None:
+    with recorder.attach({"host": "shop"}):
+        assert recorder.headers() == {}
+        with recorder.episode(task="of its own") as own, recorder.attach({}):
+            assert recorder.current_episode() is own
+            assert recorder.headers() == own.headers()
+    assert [type(event) for event in events(recorder, sink)] == [EpisodeStarted, EpisodeEnded, WriterClosed]
+
+
+def test_what_another_process_does_for_an_episode_that_is_not_sampled_is_not_recorded_either(
+    recorder: Recorder, sink: MemorySink
+) -> None:
+    unsampled = init(sink=sink, sample_rate=0)
+    with unsampled.episode(task="t") as episode:
+        headers = unsampled.headers()
+        assert headers == episode.headers()
+    with recorder.attach(headers):
+        recorder.tool("x")
+        assert recorder.headers() == headers  # further on too
+        with recorder.episode(task="child"):
+            pass
+    assert events(recorder, sink) == []
+    assert init(enabled=False).start(task="t").headers() == {}  # what is not recorded here may be recorded there
+
+
 def test_whole_groups_are_sampled_and_their_feedback_with_them(sink: MemorySink) -> None:
     recorder = init(sink=sink, namespace="t.", sample_rate=0.5)
     members: dict[str, list[Episode]] = {}

@@ -10,7 +10,7 @@ import httpx
 import openai
 import pytest
 
-from rollbus.producers import MemorySink, Outbound, Recorder
+from rollbus.producers import MemorySink, Outbound, Recorder, init
 from rollbus.producers.proxy.app import Proxy
 from rollbus.schemas.events import EpisodeEnded, EpisodeStarted, RewardReported, TurnRecorded
 from rollbus.schemas.tokens import decode_logprobs, decode_token_ids
@@ -156,6 +156,16 @@ async def test_with_a_task_every_call_is_an_episode(recorder: Recorder, sink: Me
     events = recorded(recorder, sink)
     assert [event.task for event in events if isinstance(event, EpisodeStarted)] == ["greet", "greet"]
     assert len([event for event in events if isinstance(event, EpisodeEnded)]) == 2
+
+
+async def test_a_call_of_an_episode_that_is_not_sampled_passes_as_it_is(recorder: Recorder, sink: MemorySink) -> None:
+    program = Program(recorder, Server(), task="t")
+    headers = init(sink=sink, sample_rate=0).start(task="t").headers()
+    assert headers
+    await program.client(**headers).chat.completions.create(model="agent", messages=HELLO)
+    assert not any(name.startswith("rollbus") for name in program.seen[0].headers)
+    assert "logprobs" not in program.server.requests[0]
+    assert recorded(recorder, sink) == []
 
 
 async def test_a_call_without_an_episode_passes_as_it_is_and_is_counted(

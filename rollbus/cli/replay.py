@@ -125,7 +125,7 @@ def _run(settings: "Settings", *, dry_run: bool, diff: str | None, processes: in
                 "and --to still mean the same range (`latest` on a log that grows does not), and else begins again"
             )
         raise
-    show_manifest(manifest, dry_run=dry_run)
+    show_manifest(manifest, dry_run=dry_run, drops=found.drops)
     console.print(f"{line.records:,} records in {line.seconds:.1f} s; at most {found.open_rows:,} rows were open")
     if diff:
         _compare(settings, "live", manifest.name)

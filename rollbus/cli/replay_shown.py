@@ -1,9 +1,10 @@
 """What `rollbus replay` shows: how far it is, what came out, which replays there are, and how two of them differ."""
 
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from datetime import UTC, datetime
+from types import MappingProxyType
 from typing import TYPE_CHECKING
 
 from rollbus.cli.output import Console, Table, show_rows
@@ -64,8 +65,10 @@ class ProgressLine:
         self._bar.update(self._task, description=f"replaying {_time(ms)}")
 
 
-def show_manifest(manifest: "ReplayManifest", *, dry_run: bool = False) -> None:
-    """Print a manifest."""
+def show_manifest(
+    manifest: "ReplayManifest", *, dry_run: bool = False, drops: Mapping[str, int] = MappingProxyType({})
+) -> None:
+    """Print a manifest, and how many drops there are of each reason."""
     console = Console()
     for stage in manifest.missing:
         console.print(f"missing: {stage.topic}[{stage.partition}] {stage.from_offset} … {stage.to_offset - 1}")
@@ -75,6 +78,9 @@ def show_manifest(manifest: "ReplayManifest", *, dry_run: bool = False) -> None:
     console.print(table)
     written = ", ".join(f"{count:,} {topic}" for topic, count in manifest.records.items())
     console.print(f"{'would write' if dry_run else 'wrote'} {written or 'nothing'}")
+    if drops:
+        reasons = sorted(drops.items(), key=lambda pair: (-pair[1], pair[0]))
+        console.print(f"drops: {', '.join(f'{count:,} {reason}' for reason, count in reasons)}")
     if (letters := sum(one.dead_letters for one in manifest.digests)) and not dry_run:
         list_them = f"ROLLBUS_NAMESPACE={manifest.namespace} rollbus dead-letters list"
         console.print(f"{letters:,} dead letters: `{list_them}` shows them", soft_wrap=True)
@@ -122,8 +128,11 @@ def show_comparison(found: "Comparison", namespace: str) -> None:
     if not found.inside:
         console.print("no difference inside the range")
     sides = [namespace if name == "live" else namespace_of(name) for name in (found.one, found.other)]
-    ask = f"--param namespace={sides[0]} --param replay={sides[1]}"
-    console.print(f"go on in SQL: rollbus sql run live_against_replay {ask}", soft_wrap=True)
+    load = " and ".join(f"`rollbus replay load {name}`" for name in (found.one, found.other) if name != "live")
+    console.print(f"go on in SQL{load and f', after {load}'}:")
+    ask = f"--param namespace={sides[0]} --param"
+    console.print(f"  scores: rollbus sql run live_against_replay {ask} replay={sides[1]}", soft_wrap=True)
+    console.print(f"  groups, batches: rollbus sql run shadow_against_live {ask} other={sides[1]}", soft_wrap=True)
 
 
 def _changed(manifest: "ReplayManifest") -> list[str]:

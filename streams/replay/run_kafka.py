@@ -11,7 +11,7 @@ partitions of the first input may be read and decided by processes of their own;
 import asyncio
 import logging
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import AsyncExitStack
 from dataclasses import dataclass, field, replace
 
@@ -65,6 +65,8 @@ class Replay:
     the settings."""
     open_rows: int = 0
     """Most rows that the states held at the end of a round."""
+    drops: Mapping[str, int] = field(default_factory=dict)
+    """How many there are of each reason."""
 
     async def run(self, *, dry_run: bool = False) -> ReplayManifest:
         """Replay, and return the manifest; raises DataLossError, ConfigurationError, FencedError, UnavailableError."""
@@ -113,7 +115,7 @@ class Replay:
             connected = Connected(settings, plan, self.registry, self.ask, self.follow, look, stack, self.version)
             passage = Passage(connected, found.ranges, excluded, output, self.watch, self.processes)
             chain = await passage.go()
-            self.open_rows = passage.open_rows
+            self.open_rows, self.drops = passage.open_rows, chain.drops
             if isinstance(output, KafkaOutput):
                 await output.finish(stopped=self.follow is not None)
         manifest = replace(manifest, from_ms=passage.first_ms, to_ms=passage.last_ms, digests=chain.digests())

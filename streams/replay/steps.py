@@ -6,11 +6,12 @@ much was read at once.
 """
 
 import asyncio
+from collections import Counter
 from collections.abc import Coroutine, Iterable, Sequence
 from typing import Any, TypeVar
 
 from rollbus.schemas.chunks import split
-from rollbus.schemas.codec import encode
+from rollbus.schemas.codec import decode, encode
 from rollbus.schemas.errors import RecordError
 from rollbus.schemas.groups import TrainingBatch
 from rollbus.schemas.making import maker
@@ -63,6 +64,8 @@ class Steps:
         asking = [reader for reader in readers if reader.asks]
         self._asked_at_once = [reader for reader in asking if reader.input is asking[0].input]
         self._touched = 0
+        self.drops: Counter[str] = Counter()
+        """How many there are of each reason."""
 
     # From record to record
 
@@ -126,6 +129,7 @@ class Steps:
     def _place(self, reader: Reader, topic: Topic, name: str, record: Any, data: bytes) -> None:
         key = name.encode()
         if topic is DROPS:
+            self.drops[(record or decode(data)).reason] += 1
             reader.held.append((topic, self._partition(topic, key), key, data))
         else:
             self._write(topic, self._partition(topic, key), name, record, data)

@@ -229,3 +229,20 @@ def test_what_people_and_models_wrote_is_shown_as_it_is(capsys: pytest.CaptureFi
     show_comparison(Comparison("live", "again", {}, differences), "rollbus.")
     shown = capsys.readouterr().out
     assert all(shown.count(each) == 2 for each in told)
+
+
+def test_a_comparison_goes_on_in_sql_with_what_is_loaded_first_and_what_tells_of_groups(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    show_comparison(Comparison("live", "again", {}, ()), "rollbus.")
+    shown = capsys.readouterr().out
+    assert "after `rollbus replay load again`" in shown
+    assert "live_against_replay --param namespace=rollbus. --param replay=replay-again." in shown
+    assert "shadow_against_live --param namespace=rollbus. --param other=replay-again." in shown
+
+
+def test_what_came_out_tells_why_the_rest_was_dropped(capsys: pytest.CaptureFixture[str]) -> None:
+    made = ReplayManifest(name="again", namespace="replay-again.", source_namespace="rollbus.", state="complete",
+                          stages=("scoring",), ranges=(), records={"drops": 5}, started_at_ms=0)  # fmt: skip
+    show_manifest(made, drops={"stale": 1, "excluded": 1, "score_failed": 3})
+    assert "drops: 3 score_failed, 1 excluded, 1 stale" in capsys.readouterr().out

@@ -1,13 +1,15 @@
 """The first stages in several processes: what comes out is what one process gives, record for record."""
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rollbus.schemas.codec import decode
 from rollbus.schemas.config import ScoringConfig
-from rollbus.schemas.topics import SCORES
+from rollbus.schemas.topics import DROPS, SCORES
 from rollbus.schemas.trajectories import Score, Trajectory
 from rollbus.streams.replay.scores import HeadedScoring, RecordedScoring
 from rollbus.streams.scoring import ScoringStage
@@ -73,6 +75,8 @@ async def test_what_comes_out_does_not_depend_on_the_number_of_processes(
     assert kept(made) == kept(frames)
     assert several.digests() == alone.digests()
     assert several.stream_time_ms == alone.stream_time_ms
+    written = [decode(frame) for (topic, _), rows in frames.items() if topic == DROPS.name for _, frame in rows]
+    assert several.drops == alone.drops == Counter(drop.reason for drop in written)
 
 
 @few

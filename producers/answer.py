@@ -17,6 +17,7 @@ TOKEN_ID_PREFIX = "token_id:"
 """vLLM's `--return-tokens-as-token-ids` writes each token as this and its id; survives wherever log-probs do."""
 ENTRY_BYTES, ID_BYTES = 800, 36
 """About what the client's objects take in memory, for one token's log-prob and for one id."""
+MAX_COUNT = 1 << 63
 REASONING_FIELDS = ("reasoning_content", "reasoning")
 
 
@@ -238,8 +239,9 @@ def number_of(value: Any) -> float | None:
 
 
 def count_of(value: Any) -> int | None:
-    """Return a whole number; None for anything else."""
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+    """Return a whole number that 64 bits hold, as a record's field does; None for anything else."""
+    whole = isinstance(value, int) and not isinstance(value, bool) and -MAX_COUNT <= value < MAX_COUNT
+    return value if whole else None
 
 
 def ids_of(value: Any) -> "array[int] | None":

@@ -54,10 +54,14 @@ class LateTurns:
         if draft is None:
             return self._failure(envelope)
         try:
-            return codec.encode(self._turn(draft, envelope))
+            turn = self._turn(draft, envelope)
+            data = codec.encode(turn)
         except Exception as error:
             self._recorder.guard.failed("record", error)
+            self._episode.memory = TurnMemory()  # what this turn was to carry, the next one sends
             return self._failure(envelope)
+        self._count(turn.untrainable_reason)
+        return data
 
     def _draft(self, index: int) -> Draft | None:
         if self._drafts is None and not self._failed:
@@ -76,10 +80,8 @@ class LateTurns:
         if fields["tools_hash"] in self._episode.memory.tools_sent:
             fields["tools"] = None
         fields |= {"added_messages": split.added, "completion": draft.completion, "function": self._function}
-        turn = TurnRecorded(**envelope, **fields)
-        self._count(turn.untrainable_reason)
         self._episode.memory.tools_sent.add(fields["tools_hash"])
-        return turn
+        return TurnRecorded(**envelope, **fields)
 
     def _failure(self, envelope: Mapping[str, Any]) -> bytes:
         self._count(CAPTURE_FAILED)

@@ -14,7 +14,9 @@ import openai
 import pytest
 
 from rollbus.producers import MemorySink, Outbound, Recorder, init
+from rollbus.producers.answer import Answer, Choice
 from rollbus.producers.episode import MAX_ERROR_CHARACTERS
+from rollbus.producers.turn_record import Exchange
 from rollbus.schemas.events import EpisodeEnded, Excluded, ToolCalled, TurnRecorded
 from tests.producers.openai_server import Body, Server, completion
 
@@ -282,6 +284,22 @@ def test_a_request_of_any_shape_gives_what_it_gives_without_us(sink: MemorySink,
         assert outcome(recorder.wrap(server.client())) == outcome(server.client())
     assert recorder.close(5)
     assert_adds_up(recorder)
+
+
+def test_what_a_turn_that_could_not_be_written_was_to_carry_the_next_one_sends(sink: MemorySink) -> None:
+    recorder = init(sink=sink)
+    tools = [{"type": "function", "function": {"name": "look", "parameters": {}}}]
+    with recorder.episode(task="t") as episode:
+        for latency_ms in (1 << 63, 1, 2):
+            answer = Answer(choices=(Choice(content="Hello there"),))
+            request = {"messages": HELLO, "tools": tools}
+            episode.record(Exchange(request=request, answer=answer, latency_ms=latency_ms), "")
+    assert recorder.close(5)
+    first, second, third = turns(sink)
+    assert (first.untrainable_reason, first.prefix_count, first.tools) == ("capture_failed", 0, None)
+    assert (second.prefix_count, len(second.added_messages), second.tools is None) == (0, 1, False)
+    assert (third.prefix_count, len(third.added_messages), third.tools is None) == (1, 0, True)
+    assert recorder.counts.total("turns_untrainable") == 3
 
 
 def test_tools_that_can_be_read_only_once_are_sent_again_too_and_recorded(sink: MemorySink, server: Server) -> None:

@@ -240,6 +240,15 @@ def test_a_turn_sends_only_the_messages_that_are_new(recorder: Recorder, sink: M
     assert first.tools_hash == second.tools_hash != ""
 
 
+def test_a_number_that_no_record_holds_is_left_out(recorder: Recorder, sink: MemorySink, server: Server) -> None:
+    client = recorder.wrap(server.client())
+    with recorder.episode(task="t"):
+        client.chat.completions.create(model="agent", messages=HELLO, seed=2**64 - 1, max_tokens=7)
+    (turn,) = turns(recorder, sink)
+    assert_whole(turn)
+    assert (turn.seed, turn.max_tokens) == (None, 7)
+
+
 def test_a_server_that_refuses_logprobs_is_asked_once_and_remembered(
     recorder: Recorder, sink: MemorySink, server: Server
 ) -> None:

@@ -154,7 +154,10 @@ class EpisodeScope:
     def _leave(self, error: BaseException | None) -> None:
         if not self._entered:
             return
-        episode, token = self._entered.pop()
+        # The block of another thread or task may have entered the same scope since.
+        entered = [each for each in tuple(self._entered) if each[0] is context.current_episode()] or self._entered
+        episode, token = last = entered[-1]
+        self._entered.remove(last)
         context.leave(token)
         if not episode.ended:
             episode.end(*stop_of(error))

@@ -21,6 +21,28 @@ def _switching_often() -> Iterator[None]:
     sys.setswitchinterval(before)
 
 
+def test_threads_that_enter_one_block_at_once_each_end_their_own_episode(recorder: Recorder) -> None:
+    scope, first_left = recorder.episode(task="t"), threading.Event()
+    inside = threading.Barrier(2, timeout=10)
+    ended: list[bool] = []
+
+    def agent(*, first: bool) -> None:
+        with scope as episode:
+            inside.wait()
+            if first:
+                return
+            assert first_left.wait(10)
+            ended.append(episode.ended)
+
+    threads = [threading.Thread(target=agent, kwargs={"first": first}) for first in (True, False)]
+    for thread in threads:
+        thread.start()
+    threads[0].join()
+    first_left.set()
+    threads[1].join()
+    assert ended == [False]
+
+
 def test_threads_that_join_episodes_and_report_at_once_lose_nothing(recorder: Recorder, sink: MemorySink) -> None:
     def serve(thread: int) -> None:
         for number in range(ROUNDS):

@@ -21,10 +21,10 @@ from urllib.parse import unquote
 
 import httpx
 from starlette.applications import Starlette
-from starlette.background import BackgroundTask
 from starlette.requests import Request
 from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
+from starlette.types import Receive, Scope, Send
 
 from rollbus.producers.attributes import parse
 from rollbus.producers.capture import Call, Capture, Refusing
@@ -182,12 +182,10 @@ class Proxy:
         response = await relay.send(call, upstream)
         headers = _headers(response)
         if response.is_success and "text/event-stream" in response.headers.get("content-type", ""):
-            return StreamingResponse(
-                self._delivered(relay.streamed(call, response), scope.pop_all()),
-                status_code=response.status_code,
-                headers=headers,
-                background=BackgroundTask(response.aclose),
-            )
+            watch, rest = call.watch(), scope.pop_all()
+            rest.callback(watch.abandon)
+            events = self._delivered(relay.streamed(call, watch, response), rest)
+            return _Stream(events, response.status_code, headers, response, rest)
         body = await response.aread()
         if response.is_success:
             body = relay.whole(call, body)
@@ -215,16 +213,37 @@ class Proxy:
 
     async def _pass(self, request: Request, body: bytes) -> Response:
         response = await self._send(request, body)
-        return StreamingResponse(
-            response.aiter_bytes(), response.status_code, _headers(response), background=BackgroundTask(response.aclose)
-        )
+        return _Stream(response.aiter_bytes(), response.status_code, _headers(response), response, ExitStack())
 
     async def _send(self, request: Request, body: bytes) -> httpx.Response:
         ours = HOP_BY_HOP | {HEADER, "rollbus-started", FUNCTION_HEADER, *NOT_SAMPLED, "accept-encoding"}
         headers = [(name, value) for name, value in request.headers.items() if name not in ours]
-        url = httpx.URL(f"{self.upstream}/{request.path_params['path']}", query=request.url.query.encode())
+        path, query = request.scope["raw_path"].decode("latin-1").partition("/v1/")[2], request.url.query
+        url = f"{self.upstream}/{path}?{query}" if query else f"{self.upstream}/{path}"
         built = self.http.build_request(request.method, url, headers=headers, content=body)
         return await self.http.send(built, stream=True)
+
+
+class _Stream(StreamingResponse):
+    """A stream that is let go of however it ends, also where its reader has left before it began."""
+
+    def __init__(
+        self,
+        content: AsyncIterator[bytes],
+        status_code: int,
+        headers: Mapping[str, str],
+        upstream: httpx.Response,
+        rest: ExitStack,
+    ) -> None:
+        super().__init__(content, status_code, headers)
+        self._upstream, self._rest = upstream, rest
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            await super().__call__(scope, receive, send)
+        finally:
+            self._rest.close()
+            await self._upstream.aclose()
 
 
 def _headers(response: httpx.Response) -> dict[str, str]:

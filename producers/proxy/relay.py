@@ -49,9 +49,8 @@ def whole(call: Call, body: bytes) -> bytes:
     return dump(answer) if call.hides else body
 
 
-async def streamed(call: Call, response: httpx.Response) -> AsyncIterator[bytes]:
+async def streamed(call: Call, watch: Watch, response: httpx.Response) -> AsyncIterator[bytes]:
     """Record a stream of server-sent events while the program reads it."""
-    watch = call.watch()
     try:
         async with aclosing(_events(response)) as events:
             async for event in events:

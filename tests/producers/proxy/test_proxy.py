@@ -4,11 +4,13 @@ import asyncio
 import json
 import threading
 from collections.abc import AsyncIterator, Sequence
+from contextlib import suppress
 from typing import Any
 
 import httpx
 import openai
 import pytest
+from starlette.requests import ClientDisconnect
 
 from rollbus.producers import MemorySink, Outbound, Recorder, init
 from rollbus.producers.proxy.app import Proxy
@@ -28,7 +30,8 @@ class Program:
         """Join the program, the proxy and the server without a network."""
         self.server = server
         upstream = httpx.AsyncClient(transport=httpx.MockTransport(self._upstream))
-        self.app = Proxy(recorder, "http://server/v1", upstream, **options).app()
+        self.proxy = Proxy(recorder, "http://server/v1", upstream, **options)
+        self.app = self.proxy.app()
         self.http = httpx.AsyncClient(transport=httpx.ASGITransport(self.app), base_url="http://proxy")
         self.seen: list[httpx.Request] = []
 
@@ -193,6 +196,43 @@ async def test_a_stream_that_breaks_off_is_recorded_as_far_as_it_came(recorder: 
     (turn,) = turns(recorder, sink)
     assert (turn.untrainable_reason, turn.finish_reason) == ("truncated_stream", "abandoned")
     await http.aclose()
+
+
+@pytest.mark.parametrize("version", ["2.3", "2.4"])
+async def test_a_program_that_leaves_before_its_stream_begins_leaves_nothing_open(
+    recorder: Recorder, sink: MemorySink, version: str
+) -> None:
+    program, answers = Program(recorder, Server(), task="greet"), []
+
+    async def upstream(request: httpx.Request) -> httpx.Response:
+        answers.append(sse(streamed()))
+        return answers[-1]
+
+    program.proxy.http = httpx.AsyncClient(transport=httpx.MockTransport(upstream))
+    body = json.dumps({"model": "m", "messages": HELLO, "stream": True}).encode()
+    left: list[Any] = [{"type": "http.disconnect"}, {"type": "http.request", "body": body}]
+
+    async def receive() -> Any:
+        return left.pop() if len(left) > 1 else left[0]
+
+    async def send(message: Any) -> None:  # servers tell it either way
+        if version == "2.4":
+            raise OSError("the program has left")
+        await asyncio.sleep(10)
+
+    path = "/v1/chat/completions"
+    scope = {"type": "http", "asgi": {"spec_version": version}, "method": "POST", "headers": [], "query_string": b""}
+    with suppress(ClientDisconnect):
+        await program.app({**scope, "path": path, "raw_path": path.encode()}, receive, send)
+    assert [answer.is_closed for answer in answers] == [True]
+    assert {type(event) for event in recorded(recorder, sink)} >= {EpisodeStarted, TurnRecorded, EpisodeEnded}
+    assert [turn.untrainable_reason for turn in turns(recorder, sink)] == ["truncated_stream"]
+
+
+@pytest.mark.parametrize("path", ["/models/a%2Fb", "/files/a%3Fb?c=%20d&e", "/files/%23?", "/v1/x"])
+async def test_a_path_passes_as_it_came(program: Program, path: str) -> None:
+    await program.http.get(f"/v1{path}")
+    assert program.seen[0].url.raw_path.decode() == f"/v1{path}".removesuffix("?")
 
 
 async def test_other_routes_pass_with_their_method_query_and_status(recorder: Recorder) -> None:

@@ -192,7 +192,8 @@ class Replay:
             registry = offline(
                 registry, plan.scoring_config.rewards, {plan.scoring.config_hash(): plan.scoring}, nothing_scored
             )
-        ScoringStage(plan.scoring_config, keep_ms=0, registry=registry)
+        if "scoring" in plan.stages:
+            ScoringStage(plan.scoring_config, keep_ms=0, registry=registry)
         runs = [run.run_id for run in plan.run_configs() if run.grouping.rewards]
         judged = "group-scoring" in plan.stages and bool(runs)
         if judged and plan.scores != "anew":

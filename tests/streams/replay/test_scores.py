@@ -9,7 +9,8 @@ import pytest
 
 from rollbus.schemas.codec import encode
 from rollbus.schemas.config import AssemblyConfig, GroupingConfig, RewardConfig, RunConfig, ScoringConfig
-from rollbus.schemas.errors import ConfigurationError
+from rollbus.schemas.errors import ConfigurationError, UnavailableError
+from rollbus.schemas.kafka_connection import KafkaConnection
 from rollbus.schemas.trajectories import Location, RewardRevised, Score
 from rollbus.streams.replay.plan import CHAIN, ReplayPlan
 from rollbus.streams.replay.range import Bound
@@ -164,6 +165,18 @@ async def test_a_replay_that_asks_otherwise_about_groups_ends_before_it_reads() 
 async def test_a_shadow_of_judged_groups_asks_itself_or_does_not_begin() -> None:
     with pytest.raises(ConfigurationError, match=r"run main .*--score-anew"):
         await started(RANKED, follow=asyncio.Event())
+
+
+async def test_functions_that_a_replay_does_not_score_by_need_not_be_installed_where_it_runs() -> None:
+    """Without a broker here, to begin is to find none."""
+    elsewhere = ScoringConfig(rewards=(RewardConfig(type="of_another_machine"),))
+    plan = ReplayPlan("r", Bound(), Bound(), CHAIN, AssemblyConfig(), elsewhere, (RunConfig(),))
+    nowhere = StreamSettings(kafka=KafkaConnection(bootstrap_servers="127.0.0.1:1"))
+    with pytest.raises(ConfigurationError, match="of_another_machine"):
+        await Replay(nowhere, plan, BUILT_IN).run(dry_run=True)
+    for stages in (CHAIN[:1], CHAIN[2:], CHAIN[4:]):
+        with pytest.raises(UnavailableError):
+            await Replay(nowhere, replace(plan, stages=stages), BUILT_IN).run(dry_run=True)
 
 
 # Recorded scores

@@ -1,19 +1,23 @@
 """What `rollbus replay` hands to the replay itself, what it refuses before it reads, and what it says of none."""
 
 import pickle
+import re
+import time
+from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
 from click.testing import CliRunner
 
+from rollbus.cli.output import Console
 from rollbus.cli.replay_options import registry_of
 from rollbus.cli.replay_plan import plan_of, replay_of
-from rollbus.cli.replay_shown import show_comparison, show_manifest, show_replays
+from rollbus.cli.replay_shown import ProgressLine, show_comparison, show_manifest, show_replays
 from rollbus.cli.root import rollbus
 from rollbus.schemas.config import CurriculumConfig, GroupingConfig, RewardConfig, RunConfig
 from rollbus.schemas.errors import ConfigurationError
-from rollbus.schemas.replays import ReplayManifest
+from rollbus.schemas.replays import ReplayManifest, ReplayRange
 from rollbus.settings import Settings
 from rollbus.streams.replay.compare import Comparison, Difference
 from rollbus.streams.replay.plan import ReplayPlan, applied
@@ -246,3 +250,19 @@ def test_what_came_out_tells_why_the_rest_was_dropped(capsys: pytest.CaptureFixt
                           stages=("scoring",), ranges=(), records={"drops": 5}, started_at_ms=0)  # fmt: skip
     show_manifest(made, drops={"stale": 1, "excluded": 1, "score_failed": 3})
     assert "drops: 3 score_failed, 1 excluded, 1 stale" in capsys.readouterr().out
+
+
+def test_a_bar_shows_how_much_of_the_range_is_read_how_fast_and_how_long_it_still_takes() -> None:
+    shown = StringIO()
+    with ProgressLine(Console(file=shown, force_terminal=True, width=160)) as line:
+        watch = line.watch()
+        watch.begin((ReplayRange(topic="episode-events", partition=0, from_offset=100, to_offset=300),))
+        watch.progress(0, 0, 0)
+        for _ in range(2):
+            watch.progress(25, 20, 1_000_000)
+            time.sleep(0.15)
+        watch.stream_time(1_795_396_735_067)
+    assert (line.records, line.size) == (40, 2_000_000)
+    told = shown.getvalue()
+    assert all(part in told for part in ("replaying 2026-11-23 01:18:55", " 25%", "records/s", "MB/s"))
+    assert re.search(r"\d:\d\d:\d\d", told.rpartition(" 25%")[2])

@@ -25,6 +25,8 @@ class StoredTurn:
     prefix_hash: str
     added_messages: tuple[Message, ...]
     completion: Message
+    tools: str = ""
+    """JSON of the tool schemas that it was offered, be they sent with an earlier turn."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,6 +36,7 @@ class Exchange:
     event_id: str
     prompt: tuple[Message, ...]
     completion: Message
+    tools: str = ""
 
     @property
     def messages(self) -> tuple[Message, ...]:
@@ -52,7 +55,7 @@ def exchanges(turns: Iterable[StoredTurn]) -> tuple[list[Exchange], list[str]]:
         if prefix is None:
             broken.append(turn.event_id)
             continue
-        made = Exchange(turn.event_id, (*prefix, *turn.added_messages), turn.completion)
+        made = Exchange(turn.event_id, (*prefix, *turn.added_messages), turn.completion, turn.tools)
         known.append(made.messages)
         found.append(made)
     return found, broken

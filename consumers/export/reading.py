@@ -70,7 +70,7 @@ class Selected:
     """The columns of the choice."""
     turns: tuple[StoredTurn, ...] = ()
     tools: str = ""
-    """JSON of the tool schemas that its turns were offered."""
+    """JSON of the tool schemas that its turns were offered, the last ones where they differ."""
     histories: tuple[TokenHistory, ...] = field(default=())
 
 
@@ -118,15 +118,19 @@ def with_payload(
 
 
 def _turns(client: ClickHouse, namespace: str, episodes: list[str]) -> dict[str, tuple[list[StoredTurn], str]]:
+    """Return the turns by episode, in the order of assembly: each writer's in its sequence, merged by event time."""
     _, rows = client.query(
-        "SELECT episode_id, event_id, writer_id, prefix_count, prefix_hash, added_messages, completion, tools "
-        "FROM turns FINAL WHERE namespace = {namespace:String} AND episode_id IN {episodes:Array(String)} "
-        "ORDER BY episode_id, occurred_at, writer_id, sequence",
+        "SELECT episode_id, event_id, writer_id, prefix_count, prefix_hash, added_messages, completion, tools_hash, "
+        "tools FROM turns FINAL WHERE namespace = {namespace:String} AND episode_id IN {episodes:Array(String)} "
+        "ORDER BY episode_id, max(occurred_at) OVER (PARTITION BY episode_id, writer_id, "
+        "if(sequence < 0, event_id, '') ORDER BY sequence), writer_id, sequence",
         {"namespace": namespace, "episodes": episodes},
     )
+    sent = {(row[0], row[-2]): row[-1] for row in rows if row[-1]}
     found: dict[str, tuple[list[StoredTurn], str]] = {}
-    for episode, event_id, writer, count, prefix_hash, added, completion, tools in rows:
+    for episode, event_id, writer, count, prefix_hash, added, completion, tools_hash, _ in rows:
         stored, known = found.get(episode, ([], ""))
+        tools = sent.get((episode, tools_hash), "")
         stored.append(
             StoredTurn(
                 event_id=event_id,
@@ -135,6 +139,7 @@ def _turns(client: ClickHouse, namespace: str, episodes: list[str]) -> dict[str,
                 prefix_hash=prefix_hash,
                 added_messages=tuple(json.loads(added)),
                 completion=json.loads(completion),
+                tools=tools,
             )
         )
         found[episode] = (stored, tools or known)

@@ -125,9 +125,12 @@ def _rows(request: ExportRequest, selected: Iterable[Selected], left_out: "Count
 
 
 def _trajectory_row(request: ExportRequest, one: Selected, left_out: "Counter[str]") -> Row:
-    whole = [_chat(exchange) for exchange in longest(_found(one, left_out))]
+    found = [_chat(exchange) for exchange in longest(_found(one, left_out))]
+    whole = [conversation for conversation in found if conversation is not None]
+    if len(whole) < len(found):
+        left_out["not text"] += len(found) - len(whole)
     row = {**one.facts, "labels": dict(one.facts["labels"]), "components": dict(one.facts["components"])}
-    row |= {"conversations": [conversation for conversation in whole if conversation is not None], "tools": one.tools}
+    row |= {"conversations": whole, "tools": one.tools}
     return row | ({"histories": [asdict(history) for history in one.histories]} if request.tokens else {})
 
 
@@ -140,7 +143,7 @@ def _sft_rows(request: ExportRequest, one: Selected, left_out: "Counter[str]") -
         if messages is None:
             left_out["not text"] += 1
         else:
-            yield conversation_row(messages, tools=one.tools, **_facts(one))
+            yield conversation_row(messages, tools=exchange.tools, **_facts(one))
 
 
 def _dpo_rows(request: ExportRequest, selected: Iterable[Selected], left_out: "Counter[str]") -> Iterator[Row]:
@@ -177,7 +180,7 @@ def _candidates(one: Selected, left_out: "Counter[str]", *, scored: bool) -> Ite
             prompt=tuple(messages[:-1]),
             completion=messages[-1],
             score=one.facts["reward"] or 0.0,
-            tools=one.tools,
+            tools=exchange.tools,
             facts=_facts(one),
         )
 

@@ -17,7 +17,8 @@ from rollbus.consumers.clickhouse.rows import rows_of
 from rollbus.consumers.export.run import ExportRequest, export
 from rollbus.schemas.errors import ConfigurationError, RejectedError
 from rollbus.schemas.events import Message
-from rollbus.schemas.ids import trajectory_id
+from rollbus.schemas.ids import messages_hash, trajectory_id
+from rollbus.schemas.messages import message_fields
 from tests.builders import START_MS, make_excluded, make_score, make_started, make_trajectory, make_turn
 
 pytestmark = pytest.mark.services
@@ -45,16 +46,19 @@ def client(clickhouse: tuple[str, int]) -> Iterator[ClickHouse]:
     settings = ClickHouseSettings(host=host, port=port, database=f"export_{uuid.uuid4().hex[:8]}")
     migrate(settings)
     client = ClickHouse(settings)
-    tables: dict[str, list[Row]] = {}
     records = [record for name in REWARDS for record in episode(name)]
-    records.append(("exclusions", make_excluded("gone")))
+    store(client, [*records, ("exclusions", make_excluded("gone"))])
+    yield client
+    client.close()
+
+
+def store(client: ClickHouse, records: list[tuple[str, Any]], namespace: str = "rollbus.") -> None:
+    tables: dict[str, list[Row]] = {}
     for offset, (topic, record) in enumerate(records):
-        for table, row in rows_of(record, Origin("rollbus.", topic, 0, offset, START_MS)):
+        for table, row in rows_of(record, Origin(namespace, topic, 0, offset, START_MS)):
             tables.setdefault(table, []).append(row)
     for table, rows in tables.items():
         client.insert(table, rows)
-    yield client
-    client.close()
 
 
 def asked(**fields: Any) -> ExportRequest:
@@ -138,3 +142,45 @@ def test_what_cannot_be_done_says_so(client: ClickHouse, tmp_path: Path) -> None
         export(client, asked(kind="dpo", dpo_layout="nemo-dpo", file_format="parquet"), tmp_path / "b")
     with pytest.raises(RejectedError, match="rewards"):
         export(client, asked(kind="sft", where="rewards > 1"), tmp_path / "c")
+
+
+def test_turns_stand_in_their_writers_order_whatever_its_clock_said(client: ClickHouse, tmp_path: Path) -> None:
+    first = make_turn("back", 1, text="one", at_ms=START_MS + 5_000)
+    kept = (*first.added_messages, first.completion)
+    second = make_turn(
+        "back", 2, text="two", at_ms=START_MS, prefix_count=2, prefix_hash=messages_hash(map(message_fields, kept))
+    )
+    trajectory = make_trajectory("back", group_hint="example:play:back")
+    events = [("episode-events", event) for event in (make_started("back"), first, second)]
+    store(client, [*events, ("trajectories", trajectory)], "clock.")
+    manifest = export(client, asked(namespace="clock.", kind="sft"), tmp_path)
+    (row,) = lines_of(tmp_path / "train.jsonl")
+    assert [message["content"] for message in row["messages"]] == ["your move", "one", "your move", "two"]
+    assert manifest["left_out"] == {}
+
+
+def test_each_answer_has_the_tools_it_was_offered(client: ClickHouse, tmp_path: Path) -> None:
+    offers = [("search", "[1]"), ("search", None), ("buy", "[2]")]
+    turns = [
+        make_turn("tools", number, text=f"answer {number}", at_ms=START_MS + number, tools_hash=offer, tools=text)
+        for number, (offer, text) in enumerate(offers, start=1)
+    ]
+    trajectory = make_trajectory("tools", group_hint="example:play:tools")
+    events = [("episode-events", event) for event in (make_started("tools"), *turns)]
+    store(client, [*events, ("trajectories", trajectory)], "tools.")
+    for layout in ("messages", "prompt-completion"):
+        export(client, asked(namespace="tools.", kind="sft", sft_layout=layout), tmp_path / layout)
+        assert [row["tools"] for row in lines_of(tmp_path / layout / "train.jsonl")] == ["[1]", "[1]", "[2]"]
+
+
+def test_conversations_with_more_than_text_are_left_out_of_trajectories_and_counted(
+    client: ClickHouse, tmp_path: Path
+) -> None:
+    picture = Message(role="user", parts='[{"type":"image_url","image_url":{"url":"x"}}]')
+    events = [
+        ("episode-events", event) for event in (make_started("eye"), make_turn("eye", 1, added_messages=(picture,)))
+    ]
+    store(client, [*events, ("trajectories", make_trajectory("eye", group_hint="example:play:eye"))], "eye.")
+    manifest = export(client, asked(namespace="eye.", kind="trajectories"), tmp_path)
+    assert lines_of(tmp_path / "train.jsonl")[0]["conversations"] == []
+    assert manifest["left_out"] == {"not text": 1}

@@ -14,7 +14,7 @@ from typing import Any, TypeVar, cast
 from uuid import UUID
 
 from langchain_core.callbacks import BaseCallbackHandler
-from langchain_core.messages import AIMessage, BaseMessage, convert_to_openai_messages
+from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, convert_to_openai_messages
 from langchain_core.outputs import ChatGeneration, LLMResult
 
 from rollbus.producers.answer import Answer, Choice
@@ -93,6 +93,21 @@ class RollbusHandler(BaseCallbackHandler):
         self._prompts[run_id] = (messages[0] if messages else [], kwargs.get("invocation_params") or {})
         self._structure.model_started(run_id, parent_run_id, str((metadata or {}).get(NODE) or ""))
 
+    def on_llm_start(
+        self,
+        serialized: dict[str, Any] | None,
+        prompts: list[str],
+        *,
+        run_id: UUID,
+        parent_run_id: UUID | None = None,
+        metadata: dict[str, Any] | None = None,
+        **kwargs: Any,
+    ) -> None:
+        """A model of text is about to be called."""
+        prompt: list[BaseMessage] = [HumanMessage(each) for each in prompts]
+        self._prompts[run_id] = (prompt, kwargs.get("invocation_params") or {})
+        self._structure.model_started(run_id, parent_run_id, str((metadata or {}).get(NODE) or ""))
+
     def on_llm_end(self, response: LLMResult, *, run_id: UUID, **kwargs: Any) -> None:
         """It has answered."""
         prompt, asked = self._prompts.pop(run_id, ([], {}))
@@ -135,7 +150,7 @@ class RollbusHandler(BaseCallbackHandler):
 def _exchange(prompt: Sequence[BaseMessage], asked: Mapping[str, Any], response: LLMResult) -> Exchange | None:
     """Return what LangChain saw of a call: texts and counts, no tokens."""
     generations = response.generations[0] if response.generations else []
-    messages = [each.message for each in generations if isinstance(each, ChatGeneration)]
+    messages = [_message(each) for each in generations]
     if not messages:
         return None
     said = messages[0].response_metadata
@@ -149,6 +164,12 @@ def _exchange(prompt: Sequence[BaseMessage], asked: Mapping[str, Any], response:
     )
     request = {**asked, "messages": convert_to_openai_messages(list(prompt))}
     return Exchange(request=request, answer=answer, withheld=NOT_CAPTURED)
+
+
+def _message(generation: Any) -> BaseMessage:
+    if isinstance(generation, ChatGeneration):
+        return generation.message
+    return AIMessage(generation.text, response_metadata=generation.generation_info or {})
 
 
 def _choice(index: int, message: BaseMessage) -> Choice:

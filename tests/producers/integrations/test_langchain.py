@@ -3,6 +3,7 @@
 from typing import Annotated, Any, TypedDict
 
 import pytest
+from langchain_core.language_models.fake import FakeStreamingListLLM
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from langchain_core.runnables import RunnableLambda
 from langchain_core.tools import tool
@@ -136,6 +137,18 @@ def test_a_model_that_is_not_wrapped_gives_turns_that_say_so(
     assert [turn.untrainable_reason for turn in turns] == ["not_captured", "not_captured"]
     assert turns[1].completion.content == server.final
     assert [turn.response_id for turn in turns] == ["chatcmpl-1", "chatcmpl-2"]
+
+
+async def test_a_model_of_text_gives_turns_that_say_so_too(recorder: Recorder, sink: MemorySink) -> None:
+    model = FakeStreamingListLLM(responses=["seven", "eight"])
+    with recorder.episode(task="stock"), recorder.function("counter"):
+        model.invoke("How many bolts?", config={"callbacks": [RollbusHandler(recorder)]})
+        async for _ in model.astream("And nuts?", config={"callbacks": [RollbusHandler(recorder)]}):
+            pass
+    turns = [event for event in recorded(recorder, sink) if isinstance(event, TurnRecorded)]
+    assert [turn.untrainable_reason for turn in turns] == ["not_captured", "not_captured"]
+    assert [turn.added_messages[-1].content for turn in turns] == ["How many bolts?", "And nuts?"]
+    assert [(turn.completion.content, turn.function) for turn in turns] == [("seven", "counter"), ("eight", "counter")]
 
 
 def test_a_failing_tool_and_a_failing_run_are_recorded(recorder: Recorder, sink: MemorySink) -> None:

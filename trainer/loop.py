@@ -18,9 +18,9 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from rollbus.schemas.control import RunCommand
-from rollbus.schemas.errors import ConfigurationError, FencedError, RunStoppedError, UnavailableError
+from rollbus.schemas.errors import ConfigurationError, FencedError, RejectedError, RunStoppedError, UnavailableError
 from rollbus.schemas.groups import TrainingBatch
-from rollbus.trainer.backends.protocol import Backend, Capabilities, TrainResult
+from rollbus.trainer.backends.protocol import TERMINAL_STATES, Backend, Capabilities, TrainResult
 from rollbus.trainer.between_steps import BetweenSteps
 from rollbus.trainer.ledger import AlreadyDone, Ledger
 from rollbus.trainer.log import NextBatch, TrainerLog
@@ -86,16 +86,24 @@ class Trainer:
             await self._between.close()
 
     async def settle(self) -> None:
-        """Take over and close the step that was left open, if there is one: then nothing of the run is in flight."""
+        """Take over and close the step that was left open, if there is one: then nothing of the run is in flight.
+
+        One that cannot be trained from where it stands stays open, and so does one whose base a rollback has given up
+        already: the next trainer trains it from the head that the log has by then.
+        """
         self._settling = True
         await self._open()
+        opened = None
         try:
-            while self.ledger.open_step is not None:
+            while (opened := self.ledger.open_step) is not None and opened.base_version == self.ledger.lineage.head:
                 following = await self._log.next_batch(self._settings.batch_wait_s)
                 if following is None:
-                    step = self.ledger.open_step.step
-                    raise UnavailableError(f"the batch of open step {step} does not come; try again")
+                    raise UnavailableError(f"the batch of open step {opened.step} does not come; try again")
                 await self._handle(following)
+        except RunStoppedError as error:
+            if opened is not None and await self._is_under_way(opened.batch_hash):
+                raise
+            logger.warning("left to the next trainer: %s", error)
         finally:
             await self._log.forget()
             self._settling = False
@@ -184,7 +192,7 @@ class Trainer:
         if opened is None:
             self._check_batch_model(batch)
             head = await self._follow_operator()
-        pauses = iter(self._settings.retry_pauses_s)
+        pauses = iter(() if self._settling else self._settings.retry_pauses_s)
         while True:
             try:
                 if opened is None:
@@ -220,6 +228,13 @@ class Trainer:
             return False
         result = await self._backend.journal(batch.batch_hash)
         return result is None or result.state == "skipped"
+
+    async def _is_under_way(self, batch_hash: str) -> bool:
+        """Whether the backend may still make a version of a batch."""
+        try:
+            return (await self._backend.status(batch_hash)).state not in TERMINAL_STATES
+        except RejectedError:  # it never came there
+            return False
 
     async def _follow_operator(self) -> int | None:
         """Read the ledger again where the backend's head has moved without us: a rollback, say. Returns the head."""

@@ -1,8 +1,9 @@
 """What an operator does with policy versions: serve one, or roll back to one and train on from there.
 
-A rollback works as the trainer of the model: it fences the one that runs, closes the step that it left open, and only
-then moves log and backend. The fenced trainer ends; started again, it goes on from the version rolled back to. Log
-first, then backend: a crash in between shows at the trainer's start, and rolling back again completes it.
+A rollback works as the trainer of the model: it fences the one that runs, closes the step that it left open where that
+can be trained, and only then moves log and backend. The fenced trainer ends; started again, it goes on from the version
+rolled back to. Log first, then backend: a crash in between shows at the trainer's start, and rolling back again
+completes it.
 """
 
 from rollbus.schemas.errors import ConfigurationError

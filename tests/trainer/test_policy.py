@@ -6,16 +6,17 @@ from typing import Any
 
 import pytest
 
-from rollbus.schemas.errors import ConfigurationError, FencedError
+from rollbus.schemas.errors import ConfigurationError, FencedError, RejectedError, RunStoppedError, UnavailableError
+from rollbus.schemas.groups import TrainingBatch
 from rollbus.schemas.steps import StepCompleted
 from rollbus.schemas.topics import POLICY_VERSIONS, RUN_LOG
 from rollbus.trainer.backends.memory import MemoryBackend
-from rollbus.trainer.backends.protocol import Capabilities, Versions
+from rollbus.trainer.backends.protocol import Capabilities, TrainRequest, TrainResult, Versions
 from rollbus.trainer.log_memory import MemoryLog
 from rollbus.trainer.policy import promotion, roll_back
 from tests.builders import START_MS
 from tests.trainer.crashes import Crash, CrashAt
-from tests.trainer.scenario import SETTINGS, World, check_exactly_once
+from tests.trainer.scenario import SETTINGS, UPDATE_S, World, check_exactly_once
 
 
 async def rolled_back(world: World, version: int, *, log: Any = None, backend: Any = None) -> tuple[int, ...]:
@@ -100,6 +101,80 @@ async def test_a_rollback_that_died_at_any_point_is_completed_by_another() -> No
         check_exactly_once(world, batches)
         assert (await world.backend.versions()).head == 3
     raise AssertionError("a rollback has fewer points than that")
+
+
+class Spoiled(MemoryBackend):
+    """Nothing can be trained from version 2."""
+
+    def __init__(self, error: Exception) -> None:
+        super().__init__()
+        self.error = error
+
+    async def submit(self, request: TrainRequest) -> str:
+        if request.base_version == 2:
+            raise self.error
+        return await super().submit(request)
+
+
+async def stopped_on_a_spoiled_version(error: Exception) -> tuple[World, list[TrainingBatch]]:
+    world = World(backend=Spoiled(error))
+    batches = world.add_batches(4)
+    with pytest.raises(RunStoppedError):
+        await world.trainer().run(until_idle=True)
+    return world, batches
+
+
+@pytest.mark.parametrize("error", [RejectedError("no gradient is finite"), UnavailableError("weights are damaged")])
+async def test_a_step_that_cannot_be_trained_is_left_to_the_version_rolled_back_to(error: Exception) -> None:
+    """It may be for this very step that the operator rolls back."""
+    world, batches = await stopped_on_a_spoiled_version(error)
+    assert await rolled_back(world, 1) == (2,)
+    await world.trainer().run(until_idle=True)
+    check_exactly_once(world, batches)
+    steps = [step for step in world.steps() if isinstance(step, StepCompleted)]
+    assert [(step.base_version, step.policy_version) for step in steps] == [(0, 1), (1, 2), (1, 3), (3, 4)]
+
+
+async def test_a_rollback_from_a_step_that_cannot_be_trained_is_completed_by_another_wherever_it_died() -> None:
+    for point in range(40):
+        world, batches = await stopped_on_a_spoiled_version(RejectedError("no gradient is finite"))
+        crash = CrashAt(point)
+        log = crash.wrap(MemoryLog(world.broker, run_id="main", model="agent"))
+        try:
+            await rolled_back(world, 1, log=log, backend=crash.wrap(world.backend))
+        except Crash:
+            await rolled_back(world, 1)
+        else:
+            assert point > 5
+            return
+        await world.trainer().run(until_idle=True)
+        check_exactly_once(world, batches)
+    raise AssertionError("a rollback has fewer points than that")
+
+
+class Unheard(MemoryBackend):
+    """Trains on while nobody hears of it."""
+
+    heard = False
+
+    async def wait(self, batch_hash: str, poll_interval_s: float = 0.5) -> TrainResult:
+        if not self.heard:
+            raise UnavailableError("no answer")
+        return await super().wait(batch_hash, poll_interval_s)
+
+
+async def test_nothing_is_rolled_back_while_an_update_may_still_make_a_version() -> None:
+    backend = Unheard(step_s=UPDATE_S)
+    world = World(backend=backend)
+    batches = world.add_batches(2)
+    for attempt in (world.trainer(retry_pauses_s=()).run(until_idle=True), rolled_back(world, 0)):
+        with pytest.raises(RunStoppedError, match="no answer"):
+            await attempt
+    assert (await backend.versions()).head == 0
+    backend.heard = True
+    assert await rolled_back(world, 0) == (1,)
+    await world.trainer().run(until_idle=True)
+    check_exactly_once(world, batches)
 
 
 async def test_only_an_ancestor_of_the_head_can_be_rolled_back_to() -> None:

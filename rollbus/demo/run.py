@@ -7,6 +7,7 @@ With `keep` the three services of the local stack stay up, for `rollbus … down
 """
 
 import asyncio
+import fcntl
 import shutil
 import time
 from collections.abc import Iterator
@@ -85,9 +86,27 @@ class Demo:
 
     def run(self) -> Comparison:
         """Everything; raises UnavailableError, with the end of its log, when a part has died."""
+        with self.alone():
+            return self._run()
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """Hold the folder against a second demo; the kernel lets go when the process ends, however it ends."""
+        folder = self.options.folder
+        folder.parent.mkdir(parents=True, exist_ok=True)
+        with folder.with_name(f"{folder.name}.lock").open("a") as file:
+            try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError:
+                raise ConfigurationError(
+                    f"another demo plays in {folder}; wait until it ends, or choose another --seed or --data-dir"
+                ) from None
+            yield
+
+    def _run(self) -> Comparison:
         with self._timed("warm start"):
             model = self._base_model()
-        stack = self._fresh_stack()
+        stack = self.fresh_stack()
         settings_file = stack.data_dir / "settings.yaml"
         settings = write_settings(settings_file, stack, model)
         with Supervisor(log_dir=stack.log_dir) as supervisor:
@@ -120,7 +139,7 @@ class Demo:
                 lambda done, total: progress.update(task, completed=done, total=total),
             )
 
-    def _fresh_stack(self) -> StackSettings:
+    def fresh_stack(self) -> StackSettings:
         """An empty folder, and ports that nobody uses."""
         folder = self.options.folder
         if folder.exists():

@@ -1,0 +1,28 @@
+"""Two demos do not share a folder."""
+
+import io
+from pathlib import Path
+
+import pytest
+from rich.console import Console
+
+from rollbus.demo.run import Demo, DemoOptions
+from rollbus.schemas.errors import ConfigurationError
+
+
+def demo(data_dir: Path, **options: int) -> Demo:
+    return Demo(DemoOptions(data_dir=data_dir, **options), Console(file=io.StringIO()))
+
+
+def test_a_demo_leaves_the_folder_of_one_that_plays_alone(tmp_path: Path) -> None:
+    with demo(tmp_path).alone():
+        playing = demo(tmp_path).fresh_stack().data_dir / "kafka"
+        playing.mkdir()
+        with pytest.raises(ConfigurationError, match="another demo plays in"), demo(tmp_path).alone():
+            raise AssertionError
+        assert playing.exists()
+        with demo(tmp_path, seed=1).alone():
+            demo(tmp_path, seed=1).fresh_stack()
+    with demo(tmp_path).alone():
+        demo(tmp_path).fresh_stack()
+    assert not playing.exists()

@@ -1,5 +1,5 @@
 -- name: shadow_against_live
--- Live and a shadow that follows it with another reward or curriculum, number by number: what each made of the same episodes.
+-- Live and a shadow that follows it with another reward or curriculum, number by number: what each made of the same episodes, those of the shadow.
 -- param namespace String = 'rollbus.' : prefix of the log's topics
 -- param other String = '' : the shadow's namespace, such as 'replay-gentle.'; empty means the newest one
 -- param run String = 'main' : run id
@@ -9,36 +9,64 @@ WITH
         FROM replays FINAL
         WHERE source_namespace = {namespace:String} AND state IN ('following', 'complete')
     ) AS newest,
-    if({other:String} != '', {other:String}, ifNull(newest, '')) AS chosen
+    if({other:String} != '', {other:String}, ifNull(newest, '')) AS chosen,
+    seen AS
+    (
+        SELECT trajectory_key FROM scores WHERE namespace = chosen
+        UNION DISTINCT
+        SELECT trajectory_key FROM drop_trajectories WHERE namespace = chosen
+        UNION DISTINCT
+        SELECT cityHash64(trajectory_id) FROM group_members
+        WHERE namespace = chosen OR (namespace = {namespace:String} AND (run_id, group_id) IN
+            (SELECT run_id, group_id FROM batch_groups WHERE namespace = chosen))
+    ),
+    lives AS
+    (
+        SELECT group_id FROM group_members
+        WHERE namespace = {namespace:String} AND run_id = {run:String}
+            AND cityHash64(trajectory_id) IN (SELECT trajectory_key FROM seen)
+    )
 SELECT what, live, shadow, shadow - live AS difference
 FROM
 (
     SELECT 1 AS rank, 'trajectories scored' AS what,
         toFloat64(uniqExactIf(trajectory_key, namespace = {namespace:String})) AS live,
-        toFloat64(uniqExactIf(trajectory_key, namespace = chosen)) AS shadow
-    FROM scores WHERE namespace IN ({namespace:String}, chosen)
+        nullIf(toFloat64(uniqExactIf(trajectory_key, namespace = chosen)), 0) AS shadow -- it may score nothing itself
+    FROM scores
+    WHERE namespace = chosen
+        OR (namespace = {namespace:String} AND trajectory_key IN (SELECT trajectory_key FROM seen))
     UNION ALL
     SELECT 2, 'mean reward', avgIf(value, namespace = {namespace:String}), avgIf(value, namespace = chosen)
     FROM
     (
         SELECT namespace, argMin(value, kafka_offset) AS value
-        FROM scores WHERE namespace IN ({namespace:String}, chosen) AND revision = 0
+        FROM scores
+        WHERE revision = 0 AND (namespace = chosen
+            OR (namespace = {namespace:String} AND trajectory_key IN (SELECT trajectory_key FROM seen)))
         GROUP BY namespace, trajectory_key
     )
     UNION ALL
     SELECT 3, 'groups', countIf(namespace = {namespace:String}), countIf(namespace = chosen)
-    FROM groups FINAL WHERE namespace IN ({namespace:String}, chosen) AND run_id = {run:String}
+    FROM groups FINAL
+    WHERE run_id = {run:String}
+        AND (namespace = chosen OR (namespace = {namespace:String} AND group_id IN (SELECT group_id FROM lives)))
     UNION ALL
     SELECT 4, 'groups with signal', countIf(has_signal AND namespace = {namespace:String}),
         countIf(has_signal AND namespace = chosen)
-    FROM groups FINAL WHERE namespace IN ({namespace:String}, chosen) AND run_id = {run:String}
+    FROM groups FINAL
+    WHERE run_id = {run:String}
+        AND (namespace = chosen OR (namespace = {namespace:String} AND group_id IN (SELECT group_id FROM lives)))
     UNION ALL
     SELECT 5, 'groups in batches', countIf(namespace = {namespace:String}), countIf(namespace = chosen)
-    FROM batch_groups FINAL WHERE namespace IN ({namespace:String}, chosen) AND run_id = {run:String}
+    FROM batch_groups FINAL
+    WHERE run_id = {run:String}
+        AND (namespace = chosen OR (namespace = {namespace:String} AND group_id IN (SELECT group_id FROM lives)))
     UNION ALL
     SELECT 6, 'trajectories dropped', uniqExactIf(trajectory_key, namespace = {namespace:String}),
         uniqExactIf(trajectory_key, namespace = chosen)
-    FROM drop_trajectories WHERE namespace IN ({namespace:String}, chosen) AND run_id IN ('', {run:String})
+    FROM drop_trajectories
+    WHERE run_id IN ('', {run:String})
+        AND (namespace = chosen OR (namespace = {namespace:String} AND trajectory_key IN (SELECT trajectory_key FROM seen)))
 )
 WHERE chosen != ''
 ORDER BY rank

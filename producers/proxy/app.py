@@ -180,17 +180,16 @@ class Proxy:
             return await self._send(request, body)
 
         response = await relay.send(call, upstream)
-        headers = _headers(response)
         if response.is_success and "text/event-stream" in response.headers.get("content-type", ""):
             watch, rest = call.watch(), scope.pop_all()
             rest.callback(watch.abandon)
             events = self._delivered(relay.streamed(call, watch, response), rest)
-            return _Stream(events, response.status_code, headers, response, rest)
+            return _Stream(events, response, rest)
         body = await response.aread()
         if response.is_success:
             body = relay.whole(call, body)
             await self._flush()
-        return Response(body, response.status_code, headers)
+        return _with_headers(Response(body, response.status_code), response)
 
     async def _delivered(self, events: AsyncIterator[bytes], scope: ExitStack) -> AsyncIterator[bytes]:
         """Pass a stream on; the request's part of the episode closes with it, however it ends."""
@@ -213,7 +212,7 @@ class Proxy:
 
     async def _pass(self, request: Request, body: bytes) -> Response:
         response = await self._send(request, body)
-        return _Stream(response.aiter_bytes(), response.status_code, _headers(response), response, ExitStack())
+        return _Stream(response.aiter_bytes(), response, ExitStack())
 
     async def _send(self, request: Request, body: bytes) -> httpx.Response:
         ours = HOP_BY_HOP | {HEADER, "rollbus-started", FUNCTION_HEADER, *NOT_SAMPLED, "accept-encoding"}
@@ -227,15 +226,9 @@ class Proxy:
 class _Stream(StreamingResponse):
     """A stream that is let go of however it ends, also where its reader has left before it began."""
 
-    def __init__(
-        self,
-        content: AsyncIterator[bytes],
-        status_code: int,
-        headers: Mapping[str, str],
-        upstream: httpx.Response,
-        rest: ExitStack,
-    ) -> None:
-        super().__init__(content, status_code, headers)
+    def __init__(self, content: AsyncIterator[bytes], upstream: httpx.Response, rest: ExitStack) -> None:
+        super().__init__(content, upstream.status_code)
+        _with_headers(self, upstream)
         self._upstream, self._rest = upstream, rest
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -246,9 +239,13 @@ class _Stream(StreamingResponse):
             await self._upstream.aclose()
 
 
-def _headers(response: httpx.Response) -> dict[str, str]:
+def _with_headers(response: Response, upstream: httpx.Response) -> Response:
+    """Return the response with the server's headers, each as often as it came: cookies do not share one."""
     gone = HOP_BY_HOP | {"content-encoding"}
-    return {name: value for name, value in response.headers.items() if name not in gone}
+    for name, value in upstream.headers.multi_items():
+        if name not in gone:
+            response.headers.append(name, value)
+    return response
 
 
 async def _json(request: Request) -> dict[str, Any]:

@@ -229,6 +229,16 @@ async def test_a_program_that_leaves_before_its_stream_begins_leaves_nothing_ope
     assert [turn.untrainable_reason for turn in turns(recorder, sink)] == ["truncated_stream"]
 
 
+@pytest.mark.parametrize("path", ["models", "chat/completions"])
+async def test_headers_that_come_more_than_once_pass_one_by_one(recorder: Recorder, path: str) -> None:
+    headers = [("set-cookie", "a=1; Path=/"), ("set-cookie", "b=2"), ("content-type", "application/json")]
+    server = Server(lambda body: httpx.Response(200, headers=headers, json=completion()))
+    program = Program(recorder, server, task="t")
+    answer = await program.http.post(f"/v1/{path}", json={"model": "agent", "messages": HELLO})
+    passed = [pair for pair in answer.headers.multi_items() if pair[0] != "content-length"]
+    assert passed == headers
+
+
 @pytest.mark.parametrize("path", ["/models/a%2Fb", "/files/a%3Fb?c=%20d&e", "/files/%23?", "/v1/x"])
 async def test_a_path_passes_as_it_came(program: Program, path: str) -> None:
     await program.http.get(f"/v1{path}")

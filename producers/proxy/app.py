@@ -219,6 +219,7 @@ class Proxy:
         headers = [(name, value) for name, value in request.headers.items() if name not in ours]
         path, query = request.scope["raw_path"].decode("latin-1").partition("/v1/")[2], request.url.query
         url = f"{self.upstream}/{path}?{query}" if query else f"{self.upstream}/{path}"
+        self.http.cookies.clear()  # what the server set for one program is not another's to send
         built = self.http.build_request(request.method, url, headers=headers, content=body)
         return await self.http.send(built, stream=True)
 

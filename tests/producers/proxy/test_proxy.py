@@ -239,6 +239,15 @@ async def test_headers_that_come_more_than_once_pass_one_by_one(recorder: Record
     assert passed == headers
 
 
+async def test_one_programs_cookies_do_not_go_out_with_another_programs_calls(recorder: Recorder) -> None:
+    server = Server(lambda body: httpx.Response(200, headers={"set-cookie": "session=of-one"}, json={}))
+    program = Program(recorder, server)
+    for headers in ({}, {}, {"cookie": "session=of-another"}):
+        await program.http.post("/v1/models", json={}, headers=headers)
+        program.http.cookies.clear()
+    assert [request.headers.get("cookie") for request in program.seen] == [None, None, "session=of-another"]
+
+
 @pytest.mark.parametrize("path", ["/models/a%2Fb", "/files/a%3Fb?c=%20d&e", "/files/%23?", "/v1/x"])
 async def test_a_path_passes_as_it_came(program: Program, path: str) -> None:
     await program.http.get(f"/v1{path}")

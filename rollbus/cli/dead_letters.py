@@ -7,7 +7,7 @@ import click
 
 from rollbus.cli.groups import Verbs
 from rollbus.cli.needs import needs_topic
-from rollbus.cli.output import Console, Table
+from rollbus.cli.output import Table, show_rows
 from rollbus.cli.root import with_settings
 from rollbus.schemas.errors import ConfigurationError
 
@@ -37,7 +37,12 @@ def list_(settings: "Settings", error_class: str | None) -> None:
         newest = datetime.fromtimestamp(kind.newest.timestamp_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
         counts = [str(kind.count), str(kind.most_attempts)]
         table.add_row(kind.topic, kind.stage, kind.error_class, *counts, newest, origin(kind.newest))
-    Console().print(table)
+    of_class = f" of class {error_class!r}" if error_class else ""
+    show_rows(
+        table,
+        f"no dead letter{of_class} in {settings.namespace!r}; what the sink could not read is apart: "
+        "`rollbus sql run dead-letters-by-class`",
+    )
 
 
 @dead_letters.command()

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rollbus.cli.groups import Verbs
+from rollbus.cli.needs import needs_topic
 from rollbus.cli.root import log_to_stderr, with_settings
 from rollbus.schemas.errors import ConfigurationError
 
@@ -78,6 +79,9 @@ def openpipe(settings: "Settings", base_url: str | None) -> None:
 
 def _follow(settings: "Settings", run_logger: "RunLogger", name: str) -> None:
     from rollbus.consumers.loggers.follow_kafka import follow
+
+    for topic in ("training-steps", "evaluations"):
+        needs_topic(settings, topic)
 
     async def until_signalled() -> None:
         stop = asyncio.Event()

@@ -35,6 +35,7 @@ def test_lists_of_an_empty_log_say_what_is_not_there_yet_and_what_makes_it(say: 
         ("replay", "list"): (f"no replay of '{namespace}' yet", "rollbus replay --from"),
         ("policy", "list"): ("model 'agent' has no version yet", "rollbus trainer run"),
         ("trainer", "steps"): ("run 'main' has closed no step yet", "rollbus trainer run"),
+        ("dead-letters", "list"): (f"no dead letter in '{namespace}'", "rollbus sql run dead-letters-by-class"),
     }
     for command, (missing, remedy) in expected.items():
         told = say(*command)
@@ -69,6 +70,7 @@ def test_lists_of_an_empty_log_say_what_is_not_there_yet_and_what_makes_it(say: 
         ("dead-letters list", "dead-letters"),
         ("dead-letters show a:0:0", "dead-letters"),
         ("dead-letters reinject --all", "dead-letters"),
+        ("log-to wandb --mode offline", "training-steps"),
         ("forget --episode a --dry-run", "exclusions"),
         ("forget --again", "exclusions"),
         ("topics list", "episode-events"),

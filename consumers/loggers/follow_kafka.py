@@ -66,13 +66,15 @@ async def _feed(consumer: Any, run_logger: RunLogger, stop: asyncio.Event, first
         for partition, messages in (await consumer.getmany(timeout_ms=POLL_MS)).items():
             joiner = joiners.setdefault(partition, ChunkJoiner())
             for message in messages:
+                if stop.is_set():
+                    break
                 record = _read(joiner, message)
                 if isinstance(record, (StepCompleted, Evaluation)):
                     if not await _give(run_logger, record, stop, first_pause_s):
-                        return taken
+                        break
                     taken += 1
-            following = messages[-1].offset + 1
-            offsets[partition] = following if joiner.oldest_offset is None else joiner.oldest_offset
+                following = message.offset + 1
+                offsets[partition] = following if joiner.oldest_offset is None else joiner.oldest_offset
         if offsets:
             await _commit(consumer, offsets)
     return taken

@@ -71,3 +71,47 @@ async def test_a_commit_for_a_partition_that_was_taken_away_ends_nothing(error: 
     assert await asyncio.wait_for(_feed(consumer, logger, stop, 0.01), 5) == 2
     assert sorted(logger.steps) == [("main", 1), ("main", 2)]
     assert consumer.commits == [{PLACE: 1}, {PLACE: 2}]
+
+
+class OneBatch:
+    """A consumer whose first poll brings three steps, and the others nothing."""
+
+    def __init__(self) -> None:
+        self.commits: list[dict[TopicPartition, int]] = []
+        self.waiting = [
+            Found(PLACE.topic, PLACE.partition, offset, START_MS, b"main", step(offset)) for offset in range(3)
+        ]
+
+    async def getmany(self, timeout_ms: int) -> dict[TopicPartition, list[Any]]:
+        found, self.waiting = self.waiting, []
+        await asyncio.sleep(0)
+        return {PLACE: found} if found else {}
+
+    async def commit(self, offsets: dict[TopicPartition, int]) -> None:
+        self.commits.append(offsets)
+
+
+class StoppedAt(MemoryLogger):
+    """A logger during whose step so-and-so the process is told to stop; it takes the step, or fails."""
+
+    def __init__(self, number: int, stop: asyncio.Event, *, fails: bool) -> None:
+        super().__init__()
+        self.number, self.stop, self.fails = number, stop, fails
+
+    def log_step(self, record: StepCompleted) -> None:
+        if record.step == self.number:
+            self.stop.set()
+            if self.fails:
+                raise OSError("no tracker")
+        super().log_step(record)
+
+
+@pytest.mark.parametrize(("fails", "taken"), [(False, 2), (True, 1)])
+async def test_who_is_told_to_stop_ends_after_the_record_at_hand_and_commits_what_was_taken(
+    fails: bool, taken: int
+) -> None:
+    stop, consumer = asyncio.Event(), OneBatch()
+    logger = StoppedAt(1, stop, fails=fails)
+    assert await asyncio.wait_for(_feed(consumer, logger, stop, 0.01), 5) == taken
+    assert sorted(logger.steps) == [("main", number) for number in range(taken)]
+    assert consumer.commits == [{PLACE: taken}]

@@ -125,6 +125,7 @@ class _Spans(BaseSpanHandler[BaseSpan]):
         if isinstance(instance, BaseTool):
             self._structure.tool_failed(id_, err)
         else:
+            self._structure.model_ended(("model", id_), None)  # a chat that fails has no end event
             self._structure.run_ended(id_, err)
         return self.open_spans.get(id_)
 

@@ -1,16 +1,19 @@
 """LlamaIndex agents on wrapped clients: turns with the server's tokens, and the agent's structure."""
 
 from collections.abc import Iterator
+from contextvars import copy_context
 from typing import Any
 
+import httpx
 import pytest
 from llama_index.core.agent.workflow import FunctionAgent
 from llama_index.core.base.llms.types import ChatMessage
 from llama_index.core.llms.mock import MockLLM
 from llama_index.core.tools import FunctionTool
 from llama_index.llms.openai import OpenAI
+from openai import BadRequestError
 
-from rollbus.producers import MemorySink, Recorder
+from rollbus.producers import MemorySink, Recorder, context
 from rollbus.producers.integrations.llama_index import install, record_llm
 from rollbus.schemas.events import EpisodeStarted, ToolCalled, TurnRecorded
 from tests.producers.integrations.agent_server import AgentServer, assert_sampled, recorded
@@ -95,6 +98,19 @@ def test_a_model_that_is_not_wrapped_gives_turns_that_say_so(
     assert turn.untrainable_reason == "not_captured"
     assert (turn.model, turn.response_id) == ("agent@3", "chatcmpl-1")
     assert [message.content for message in turn.added_messages] == ["How many bolts?"]
+
+
+def test_a_model_that_fails_leaves_no_call_behind(recorder: Recorder) -> None:
+    def refuse(request: httpx.Request) -> httpx.Response:
+        return httpx.Response(400, json={"error": {"message": "no"}})
+
+    http: Any = {"http_client": httpx.Client(transport=httpx.MockTransport(refuse))}
+    failing = OpenAI(model="gpt-4o-mini", api_key="k", api_base="http://server/v1", max_retries=0, **http)
+    with recorder.episode(task="stock"):
+        for llm in (failing, record_llm(failing, recorder)):
+            with pytest.raises(BadRequestError):
+                llm.chat([ChatMessage(content="How many bolts?")])
+    assert copy_context().run(context.watch_call, lambda: None).above is None
 
 
 def test_a_model_without_an_openai_client_is_refused(recorder: Recorder) -> None:

@@ -4,7 +4,7 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from rollbus import __version__
-from rollbus.cli.stages import judge_endpoint
+from rollbus.cli.stages import judge_endpoint, refuse_unaskable
 from rollbus.schemas.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -22,9 +22,14 @@ CHANGED_BY = {
 
 
 def replay_of(settings: "Settings", plan: "ReplayPlan", reward: str | None, **options: Any) -> "Replay":
-    """Return an attempt at a plan, with the reward functions and the judge's model that the settings name."""
+    """Return an attempt at a plan, with the reward functions and the judge's model that the settings name.
+
+    Raises ConfigurationError where it is to ask a model and they name none.
+    """
     from rollbus.streams.replay.run_kafka import Replay
 
+    if plan.scores == "anew":
+        refuse_unaskable(settings, plan.asked_anew())
     ask = judge_endpoint(settings)
     registry = registry_for(reward)
     return Replay(settings.stream_settings(), plan, registry, ask=ask, version=__version__, **options)

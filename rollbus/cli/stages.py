@@ -1,6 +1,6 @@
 """Settings → the stages that a worker hosts, and the configuration that the ticker writes into their inputs."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
 from rollbus.schemas.control import ConfigApplied
@@ -8,7 +8,7 @@ from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.ids import canonical_json
 
 if TYPE_CHECKING:
-    from rollbus.schemas.config import Config
+    from rollbus.schemas.config import Config, RewardConfig
     from rollbus.settings import Settings
 
 
@@ -33,6 +33,27 @@ def judge_endpoint(settings: "Settings") -> Any:
         return None
     key = judge.api_key.get_secret_value() if judge.api_key else ""
     return Endpoint(judge.base_url, judge.model, api_key=key, timeout_s=judge.timeout_s)
+
+
+def refuse_unaskable(settings: "Settings", rewards: "Iterable[RewardConfig]") -> None:
+    """Raise ConfigurationError for a reward that asks a model where there is none to ask: all its scores would fail."""
+    from rollbus.streams.replay.scores import ASKS_A_MODEL
+
+    asking = [reward.name for reward in rewards if reward.type in ASKS_A_MODEL]
+    if asking and settings.judge.base_url is None:
+        raise ConfigurationError(
+            f"reward {', '.join(asking)} asks a model, and the settings name none; set `judge: base_url:` and `model:`"
+        )
+
+
+def rewards_of(settings: "Settings", stages: Sequence[Any]) -> "list[RewardConfig]":
+    """Return the rewards that these stages ask about to begin with."""
+    names = {stage.name for stage in stages}
+    judged = (run for run in settings.runs if f"group-scoring.{run.run_id}" in names)
+    return [
+        *(settings.scoring.rewards if "scoring" in names else ()),
+        *(reward for run in judged for reward in run.grouping.rewards),
+    ]
 
 
 def chosen_stages(settings: "Settings", names: Sequence[str]) -> list[Any]:

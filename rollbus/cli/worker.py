@@ -8,7 +8,7 @@ import click
 from rollbus import __version__
 from rollbus.cli.groups import Verbs
 from rollbus.cli.root import log_to_stderr, with_settings
-from rollbus.cli.stages import chosen_stages, configurations
+from rollbus.cli.stages import chosen_stages, configurations, refuse_unaskable, rewards_of
 
 if TYPE_CHECKING:
     from rollbus.settings import Settings
@@ -33,6 +33,7 @@ def run(settings: "Settings", stages: tuple[str, ...]) -> None:
 
     log_to_stderr()
     hosted = chosen_stages(settings, stages)
+    refuse_unaskable(settings, rewards_of(settings, hosted))
     run_worker(settings.stream_settings(), hosted, configurations(settings), app_version=__version__)
 
 

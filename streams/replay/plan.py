@@ -11,6 +11,7 @@ from rollbus.schemas.config import (
     Config,
     CurriculumConfig,
     GroupingConfig,
+    RewardConfig,
     RunConfig,
     ScoringConfig,
 )
@@ -86,6 +87,12 @@ class ReplayPlan:
             if each is not None
         }
         return run.model_copy(update=changes) if changes else run
+
+    def asked_anew(self) -> tuple[RewardConfig, ...]:
+        """Return the rewards that its stages begin with."""
+        scoring = self.scoring_config.rewards if "scoring" in self.stages else ()
+        judged = self.run_configs() if "group-scoring" in self.stages else ()
+        return (*scoring, *(reward for run in judged for reward in run.grouping.rewards))
 
     def change(self, record: ConfigApplied) -> ConfigApplied | None:
         """Return what to use in place of a recorded configuration; None for nothing."""

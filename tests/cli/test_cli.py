@@ -9,7 +9,11 @@ from click.testing import CliRunner
 
 from rollbus.cli.output import show_record
 from rollbus.cli.root import COMMANDS, rollbus
+from rollbus.cli.stages import chosen_stages, refuse_unaskable, rewards_of
+from rollbus.schemas.config import GroupingConfig, RewardConfig, RunConfig, ScoringConfig
+from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.steps import StepCompleted
+from rollbus.settings import Settings
 
 
 def invoke(*arguments: str, expect: int = 0, **environment: str) -> str:
@@ -132,3 +136,19 @@ def test_a_record_is_shown_with_every_metric_and_ends_its_line(capsys: pytest.Ca
     shown = capsys.readouterr().out
     assert [name for name in names if f"'{name}'" not in shown] == []
     assert shown.endswith(")\n")
+
+
+def test_a_worker_whose_judge_has_no_model_to_ask_does_not_start(tmp_path: Path) -> None:
+    """Whichever stage of it asks; a worker of other stages does not ask."""
+    judge, ranking = RewardConfig(type="judge", name="quality"), RewardConfig(type="judge_relative", name="ranking")
+    run = RunConfig(grouping=GroupingConfig(rewards=(ranking,)))
+    settings = Settings(scoring=ScoringConfig(rewards=(judge,)), runs=(run,))
+    for stage, name in (("scoring", "quality"), ("group-scoring.main", "ranking")):
+        with pytest.raises(ConfigurationError, match=f"reward {name} asks a model, .* `judge: base_url:`"):
+            refuse_unaskable(settings, rewards_of(settings, chosen_stages(settings, [stage])))
+    refuse_unaskable(settings, rewards_of(settings, chosen_stages(settings, ["assembly", "grouping.main"])))
+    path = tmp_path / "rollbus.yaml"
+    path.write_text("kafka: {bootstrap_servers: '127.0.0.1:1'}\nscoring: {rewards: [{type: judge, name: quality}]}\n")
+    result = CliRunner().invoke(rollbus, ["--config", str(path), "worker", "run"])
+    assert result.exit_code == 1
+    assert "reward quality asks a model" in result.output

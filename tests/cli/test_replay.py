@@ -45,6 +45,16 @@ def test_a_replay_may_ask_the_judge_that_is_configured(base_url: str | None) -> 
     assert isinstance(replay_of(settings, plan, None).ask, Endpoint) is (base_url is not None)
 
 
+@pytest.mark.parametrize(
+    "options", [{"score_anew": True, "reward": "judge"}, {"score_anew": True, "grouping": "JUDGED"}]
+)
+def test_a_model_that_nobody_has_named_is_not_asked_anew(options: dict[str, Any], tmp_path: Path) -> None:
+    (tmp_path / "JUDGED").write_text("rewards: [{type: judge_relative, name: judge}]")
+    options = {name: str(tmp_path / value) if value == "JUDGED" else value for name, value in options.items()}
+    with pytest.raises(ConfigurationError, match=r"reward judge asks a model, .* `judge: base_url:`"):
+        replay_of(Settings(), plan_for(Settings(), **options), None)
+
+
 @pytest.mark.parametrize("stages", [("scoring",), ("grouping", "curriculum"), ("alias",)])
 def test_rewards_of_the_end_are_refused_where_no_episode_is_assembled(stages: tuple[str, ...]) -> None:
     settings = Settings.model_validate({})
@@ -57,7 +67,7 @@ def test_rewards_of_the_end_are_refused_where_no_episode_is_assembled(stages: tu
 
 async def test_groups_are_not_judged_anew_where_the_replay_writes_no_trajectories_to_ask_about() -> None:
     judged = RunConfig(grouping=GroupingConfig(rewards=(RewardConfig(type="judge_relative", name="judge"),)))
-    settings = Settings(runs=(judged,))
+    settings = Settings.model_validate({"judge": {"base_url": "http://judge/v1", "model": "wise"}, "runs": (judged,)})
     for stages in ((), ("assembly", "scoring", "grouping", "curriculum")):
         plan = plan_for(settings, score_anew=True, dry_run=True, stages=stages)
         with pytest.raises(ConfigurationError, match=r"over groups .* leave out --dry-run or --score-anew"):

@@ -31,14 +31,17 @@ class ModelCall:
     above: "ModelCall | None" = None
     """The call of another framework that this one serves."""
     on_captured: Callable[[], None] | None = None
+    watched: bool = False
+    """Whether it was begun without a block."""
 
     def mark_captured(self) -> None:
         """Say that its tokens are recorded, to the frameworks above too."""
         call: ModelCall | None = self
         while call is not None and not call.captured:
             call.captured = True
-            if call.on_captured is not None:
-                call.on_captured()
+            on_captured = call.on_captured  # another thread may take it away
+            if on_captured is not None:
+                on_captured()
             call = call.above
 
 
@@ -67,8 +70,14 @@ def leave(token: Token["Episode | None"]) -> None:
 
 def enter_call(episode: "Episode", name: str, call: ModelCall) -> CallTokens:
     """Make an episode, a function and a hook's call the current ones."""
-    call.above = _model_call.get()
+    call.above = _call_around()
     return _episode.set(episode), _function.set(name), _model_call.set(call)
+
+
+def _call_around() -> ModelCall | None:
+    """Return the call whose block this is; a watched one has none, and stays behind here when it is over."""
+    call = _model_call.get()
+    return call.above if call is not None and call.watched else call
 
 
 def leave_call(tokens: CallTokens) -> None:
@@ -89,7 +98,7 @@ def watch_call(on_captured: Callable[[], None]) -> ModelCall:
     """Watch the model call that begins here, without a block around it; `on_captured` is called if a wrapped client
     records it.
     """
-    call = ModelCall(above=_model_call.get(), on_captured=on_captured)
+    call = ModelCall(above=_call_around(), on_captured=on_captured, watched=True)
     _model_call.set(call)
     return call
 

@@ -82,7 +82,10 @@ class RollbusLogger(CustomLogger):
             self._open.popitem(last=False)
 
     def _take(self, kwargs: Mapping[str, Any]) -> _Call | None:
-        return self._open.pop(str(kwargs.get("litellm_call_id")), None)
+        call = self._open.pop(str(kwargs.get("litellm_call_id")), None)
+        if call is not None:
+            call.seen.on_captured = None  # what its context captures from now on is another call
+        return call
 
     def _fail(self, kwargs: Mapping[str, Any]) -> None:
         call = self._take(kwargs)

@@ -1,6 +1,7 @@
 """LiteLLM's calls, with its own view of the tokens or the wrapped client's beneath."""
 
 import asyncio
+import datetime
 import os
 import signal
 import threading
@@ -14,7 +15,7 @@ import litellm
 import pytest
 from litellm.exceptions import BadRequestError
 
-from rollbus.producers import MemorySink, Recorder
+from rollbus.producers import MemorySink, Recorder, context
 from rollbus.producers.integrations.litellm import RollbusLogger
 from rollbus.schemas.events import EpisodeEnded, TurnRecorded, WriterClosed
 from tests.producers.integrations.agent_server import AgentServer, assert_sampled, recorded
@@ -153,6 +154,23 @@ def test_a_call_outside_an_episode_is_counted(recorder: Recorder, sink: MemorySi
         call(server.client(), **WITH_TOKENS)
     assert len(turns(recorder, sink, 1)) == 1
     assert recorder.counters["calls_outside_episode"] == 1
+
+
+def test_calls_that_follow_each_other_do_not_stand_above_one_another(recorder: Recorder, sink: MemorySink) -> None:
+    logger, now, answer = RollbusLogger(recorder), datetime.datetime.now(), litellm.ModelResponse(id="r")
+    with recorder.episode(task="stock") as episode:
+        for call_id in ("one", "two"):
+            logger.log_pre_api_call("agent", [], {"litellm_call_id": call_id})
+        context.mark_captured()  # by a wrapped client beneath the second, while the first is still to be reported
+        logger.log_success_event({"litellm_call_id": "two"}, answer, now, now)
+        logger.log_success_event({"litellm_call_id": "one"}, answer, now, now)
+        context.mark_captured()
+        assert context.watch_call(lambda: None).above is None
+    events = recorded(recorder, sink)
+    (turn,) = (event for event in events if isinstance(event, TurnRecorded))
+    (end,) = (event for event in events if isinstance(event, EpisodeEnded))
+    assert turn.episode_id == episode.id
+    assert turn.writer_id in end.writer_ids
 
 
 class PausedId:

@@ -209,20 +209,23 @@ def tool_call_of(call: Any) -> Mapping[str, Any]:
     return dict(plain(call)) if isinstance(plain(call), Mapping) else {"value": plain(call)}
 
 
-def plain(value: Any) -> Any:
-    """Return JSON-like values of whatever the host or the client put into a request or an answer; raises TypeError,
-    also on what is only known to be iterable: that may ask a database, or can be read only once, by the host.
+def plain(value: Any, *, as_text: bool = False) -> Any:
+    """Return JSON-like values of whatever the host or the client put into a request or an answer; raises TypeError
+    (or, `as_text`, writes the text of it), also on what is only known to be iterable: that may ask a database, or can
+    be read only once, by the host.
     """
     if value is None or isinstance(value, str | int | float | bool):
         return value
     if isinstance(value, Mapping):
-        return {str(key): plain(item) for key, item in value.items()}
+        return {str(key): plain(item, as_text=as_text) for key, item in value.items()}
     if hasattr(value, "model_dump"):
-        return plain(value.model_dump(mode="json", exclude_unset=True))
+        return plain(value.model_dump(mode="json", exclude_unset=True), as_text=as_text)
     if isinstance(value, Sequence | Set | ValuesView) and not isinstance(value, bytes):
-        return [plain(item) for item in value]
+        return [plain(item, as_text=as_text) for item in value]
     if hasattr(value, "tolist"):  # numbers and arrays of NumPy and its like
-        return plain(value.tolist())
+        return plain(value.tolist(), as_text=as_text)
+    if as_text:
+        return str(value)
     raise TypeError(f"{type(value).__name__} has no JSON form")
 
 
@@ -257,5 +260,10 @@ def ids_of(value: Any) -> "array[int] | None":
 
 
 def canonical(value: Any) -> str:
-    """Return JSON with sorted keys; what JSON does not know is written as its text."""
-    return json.dumps(plain(value), sort_keys=True, separators=(",", ":"), ensure_ascii=False)
+    """Return JSON with sorted keys; raises TypeError where there is something in it that JSON does not know."""
+    return json_of(plain(value))
+
+
+def json_of(value: Any) -> str:
+    """Return plain values as JSON with sorted keys."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False)

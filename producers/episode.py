@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from urllib.parse import quote
 
 from rollbus.producers import context
-from rollbus.producers.answer import canonical, text_of
+from rollbus.producers.answer import json_of, plain, text_of
 from rollbus.producers.late_turns import LateTurns, TurnMemory, expected_bytes
 from rollbus.producers.outbox import root_of
 from rollbus.producers.tracing import TRACEPARENT
@@ -346,12 +346,19 @@ def number(value: Any) -> float | None:
 
 
 def _as_text(value: Any) -> str | None:
-    """Return text as it is, other values as JSON, and of what has no readable form its type."""
+    """Return text as it is, other values as JSON with the text of what JSON does not know; of what has no readable form
+    its type.
+    """
     if value is None or isinstance(value, str):
         return text_of(value)
-    for form in (canonical, str):
+    for form in (_json_or_text, str):
         try:
             return text_of(form(value))
         except Exception:  # the host's own objects may raise anything
             continue
     return f"<{type(value).__name__}>"
+
+
+def _json_or_text(value: Any) -> str:
+    known = plain(value, as_text=True)
+    return known if isinstance(known, str) else json_of(known)

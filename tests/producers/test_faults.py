@@ -1,5 +1,6 @@
 """Whatever breaks, the host's calls go through, memory stays bounded, and the counters add up."""
 
+import datetime
 import json
 import logging
 import sys
@@ -456,11 +457,15 @@ class Number:
         return [1.5, 2.5]
 
 
+WHEN = datetime.datetime(2026, 1, 2, 3, 4)
+
+
 def test_a_tools_values_are_recorded_as_what_they_hold(sink: MemorySink) -> None:
     recorder = init(sink=sink)
     with recorder.episode(task="t") as episode:
-        episode.tool("query", arguments={"ids": {7: 1}.keys(), "of": range(2), "at": Number()}, result=Table())
+        arguments = {"ids": {7: 1}.keys(), "of": range(2), "at": Number(), "since": WHEN, "raw": b"x"}
+        episode.tool("query", arguments=arguments, result=Table())
     assert recorder.close(5)
     (tool,) = [event for event in sink.records("episode-events") if isinstance(event, ToolCalled)]
-    assert tool.arguments == '{"at":[1.5,2.5],"ids":[7],"of":[0,1]}'
+    assert tool.arguments == '{"at":[1.5,2.5],"ids":[7],"of":[0,1],"raw":"b\'x\'","since":"2026-01-02 03:04:00"}'
     assert tool.result == "  column\n0      7"

@@ -23,7 +23,7 @@ from typing import Any
 
 from rollbus.consumers.clickhouse.client_clickhouse import ClickHouse
 from rollbus.consumers.clickhouse.settings import ClickHouseSettings
-from rollbus.schemas.errors import ConfigurationError
+from rollbus.schemas.errors import ConfigurationError, RejectedError
 
 FOLDER = Path(__file__).parent / "queries"
 LIMITS = {"max_execution_time": 60, "max_result_rows": 1_000_000, "result_overflow_mode": "throw"}
@@ -92,9 +92,20 @@ def ask(settings: ClickHouseSettings, sql: str, values: Mapping[str, Any] | None
     client = ClickHouse(settings)
     try:
         columns, rows = client.query(sql, values, LIMITS)
+        if not columns:  # of an answer without rows the server says none
+            columns = _columns(client, sql, values)
     finally:
         client.close()
     return Answer(columns, rows)
+
+
+def _columns(client: ClickHouse, sql: str, values: Mapping[str, Any] | None) -> list[str]:
+    """Return what a SELECT's columns are called; nothing for any other statement."""
+    try:
+        _, described = client.query(f"DESCRIBE (\n{sql.rstrip().removesuffix(';')}\n)", values, LIMITS)
+    except RejectedError:
+        return []
+    return [str(column[0]) for column in described]
 
 
 def bind(query: SavedQuery, values: Mapping[str, Any]) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from rollbus.consumers.clickhouse.client_clickhouse import ClickHouse
 from rollbus.consumers.clickhouse.migrator import applied, load_migrations
 from rollbus.consumers.clickhouse.origin import Origin, Row
 from rollbus.consumers.clickhouse.rows import rows_of
-from rollbus.consumers.clickhouse.saved import SavedQuery
+from rollbus.consumers.clickhouse.saved import SavedQuery, ask
 from rollbus.local.ports import free_port
 from rollbus.schemas.drops import Drop
 from rollbus.schemas.errors import ConfigurationError, RejectedError, UnavailableError
@@ -112,6 +112,13 @@ def answer(settings: ClickHouseSettings, name: str, **values: Any) -> list[dict[
 def test_every_question_has_an_answer_on_an_empty_database(empty: ClickHouseSettings, name: str) -> None:
     rows = answer(empty, name)
     assert rows == [] or all(row.get("trajectories", 0) == 0 for row in rows)
+
+
+def test_an_answer_without_rows_has_its_columns(empty: ClickHouseSettings) -> None:
+    found = ask(empty, "SELECT step, 1 AS one FROM steps WHERE run_id = {run:String};\n", {"run": "main"})
+    assert (found.columns, found.rows) == (["step", "one"], [])
+    assert "error_class" in run_query(empty, "dead_letters_by_class").columns
+    assert ask(empty, "SHOW TABLES LIKE 'no such table'").rows == []
 
 
 @pytest.mark.parametrize("query", [each for each in list_queries() if each.chart], ids=lambda each: each.name)

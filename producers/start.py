@@ -5,12 +5,15 @@ import uuid
 from collections.abc import Callable, Collection
 from pathlib import Path
 
+from pydantic import ValidationError
+
 from rollbus.producers import process_hooks
 from rollbus.producers.counters import Counters
 from rollbus.producers.recorder import Recorder
 from rollbus.producers.redaction import Field
 from rollbus.producers.settings import CaptureMode, RecorderSettings
 from rollbus.producers.sink import EventSink
+from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.events import LogprobMode
 from rollbus.schemas.kafka_connection import KafkaConnection
 from rollbus.schemas.topics import DEFAULT_NAMESPACE
@@ -60,8 +63,8 @@ def init(
         spool_bytes=spool_bytes,
     )
     connection = security or KafkaConnection()
-    if bootstrap_servers is not None:
-        connection = connection.model_copy(update={"bootstrap_servers": bootstrap_servers})
+    if bootstrap_servers is not None and sink is None and enabled:
+        connection = _at(connection, bootstrap_servers)
     counters = Counters()
 
     def make_direct() -> EventSink:
@@ -81,3 +84,12 @@ def init(
         return SpoolSink(make_direct, lambda: Spool(folder, owner=owner, quota_bytes=settings.spool_bytes), counters)
 
     return Recorder(settings, make_spooled if spool_folder is not None else make_direct, counters=counters)
+
+
+def _at(connection: KafkaConnection, bootstrap_servers: str) -> KafkaConnection:
+    """Return the connection with another address; raises ConfigurationError for what is none."""
+    try:
+        return KafkaConnection.model_validate({**dict(connection), "bootstrap_servers": bootstrap_servers})
+    except ValidationError as error:
+        reason = error.errors()[0]["msg"].removeprefix("Value error, ")
+        raise ConfigurationError(f"bootstrap_servers: {reason}") from error

@@ -406,6 +406,13 @@ def test_wrong_settings_are_reported_together_at_the_start(sink: MemorySink) -> 
         init(sink=sink, **wrong)
 
 
+def test_an_address_that_no_broker_can_have_is_reported_at_the_start(sink: MemorySink) -> None:
+    with pytest.raises(ConfigurationError, match="'http://broker:9092' is not host:port"):
+        init(bootstrap_servers="http://broker:9092")
+    init(bootstrap_servers="", enabled=False).close(1)
+    init(bootstrap_servers="", sink=sink).close(1)
+
+
 async def test_an_async_generator_closed_elsewhere_harms_nobody(recorder: Recorder, sink: MemorySink) -> None:
     async def numbers() -> Any:
         with recorder.episode(task="generator"):

@@ -106,7 +106,7 @@ class Demo:
     def _run(self) -> Comparison:
         with self._timed("warm start"):
             model = self._base_model()
-        stack = self.fresh_stack()
+        stack = self._fresh_stack()
         settings_file = stack.data_dir / "settings.yaml"
         settings = write_settings(settings_file, stack, model)
         with Supervisor(log_dir=stack.log_dir) as supervisor:
@@ -139,7 +139,7 @@ class Demo:
                 lambda done, total: progress.update(task, completed=done, total=total),
             )
 
-    def fresh_stack(self) -> StackSettings:
+    def _fresh_stack(self) -> StackSettings:
         """An empty folder, and ports that nobody uses."""
         folder = self.options.folder
         if folder.exists():

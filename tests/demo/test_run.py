@@ -10,19 +10,19 @@ from rollbus.demo.run import Demo, DemoOptions
 from rollbus.schemas.errors import ConfigurationError
 
 
-def demo(data_dir: Path, **options: int) -> Demo:
-    return Demo(DemoOptions(data_dir=data_dir, **options), Console(file=io.StringIO()))
+def demo(data_dir: Path, seed: int = 0) -> Demo:
+    return Demo(DemoOptions(seed, data_dir=data_dir), Console(file=io.StringIO()))
 
 
 def test_a_demo_leaves_the_folder_of_one_that_plays_alone(tmp_path: Path) -> None:
     with demo(tmp_path).alone():
-        playing = demo(tmp_path).fresh_stack().data_dir / "kafka"
+        playing = demo(tmp_path)._fresh_stack().data_dir / "kafka"
         playing.mkdir()
         with pytest.raises(ConfigurationError, match="another demo plays in"), demo(tmp_path).alone():
             raise AssertionError
         assert playing.exists()
         with demo(tmp_path, seed=1).alone():
-            demo(tmp_path, seed=1).fresh_stack()
+            demo(tmp_path, seed=1)._fresh_stack()
     with demo(tmp_path).alone():
-        demo(tmp_path).fresh_stack()
+        demo(tmp_path)._fresh_stack()
     assert not playing.exists()

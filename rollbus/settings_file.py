@@ -197,12 +197,18 @@ def _set(values: dict[str, Any], place: Place, value: Any) -> None:
 def _describe(detail: Any, lines: Mapping[Place, str], model: type[BaseModel]) -> str:
     place: Place = tuple(part for part in detail["loc"])
     known = next((lines[place[:n]] for n in range(len(place), 0, -1) if place[:n] in lines), "not given")
+    return f"  {known}: {described(detail, model)}"
+
+
+def described(detail: Any, model: type[BaseModel]) -> str:
+    """Return one of pydantic's errors in words: the place, what is wrong there, and the nearest name."""
+    place: Place = tuple(part for part in detail["loc"])
     message = detail["msg"].removeprefix("Value error, ")
     if detail["type"] == "extra_forbidden":
         message = "is not a setting" + _nearest(place, model)
     elif "input" in detail and isinstance(detail["input"], str | int | float | bool) and not _secret(place):
         message = f"{message} (got {detail['input']!r})"
-    return f"  {known}: {dotted(place)}: {message}"
+    return f"{dotted(place)}: {message}"
 
 
 def _nearest(place: Place, model: type[BaseModel]) -> str:

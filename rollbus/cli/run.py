@@ -15,6 +15,7 @@ from rollbus.cli.root import with_settings
 from rollbus.schemas.config import RunConfig
 from rollbus.schemas.control import RunCommand, RunCommandName
 from rollbus.schemas.errors import ConfigurationError
+from rollbus.settings_file import described
 
 if TYPE_CHECKING:
     from rollbus.settings import Settings
@@ -56,23 +57,34 @@ def create(settings: "Settings", run_id: str, path: Path | None, **options: Any)
         ("batching", "groups_per_step", options["groups_per_step"]),
     ):
         if value is not None:
-            (plain if section is None else plain.setdefault(section, {}))[field] = value
+            _set(plain, section, field, value)
     if options["group_size"] == 1:
         plain["grouping"].setdefault("min_group_size", 1)
     try:
         found = RunConfig.model_validate(plain)
     except ValidationError as error:
-        mistakes = [f"{'.'.join(map(str, one['loc'])) or 'run'}: {one['msg']}" for one in error.errors()]
+        mistakes = [described(one, RunConfig) for one in error.errors()]
         raise ConfigurationError(f"run {run_id!r}: {'; '.join(mistakes)}") from error
     shown = {"run_id": run_id, "model": found.model} | found.model_dump(mode="json", exclude_defaults=True)
     click.echo(yaml.safe_dump([shown], sort_keys=False), nl=False)
     click.echo("# add this under `runs:`, then: rollbus topics create; and start the workers again", err=True)
 
 
+def _set(plain: dict[str, Any], section: str | None, field: str, value: Any) -> None:
+    if section is None:
+        plain[field] = value
+        return
+    if plain.get(section) is None:  # not given, or left empty
+        plain[section] = {}
+    if not isinstance(plain[section], dict):
+        raise ConfigurationError(f"{section}: of a run holds fields, such as `{field}:`; it is {plain[section]!r}")
+    plain[section][field] = value
+
+
 def _from_file(path: Path) -> dict[str, Any]:
     try:
         found = yaml.safe_load(path.read_text())
-    except (OSError, yaml.YAMLError) as error:
+    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"{path}: {error}") from error
     if not isinstance(found, dict):
         raise ConfigurationError(f"{path} holds no run: fields such as `grouping:` are expected, as under `runs:`")

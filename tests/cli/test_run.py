@@ -40,8 +40,21 @@ def test_a_wrong_run_is_refused_with_every_mistake(tmp_path: Path) -> None:
     path.write_text("grouping: {group_sise: 3}\nbatching: {groups_per_step: 0}\n")
     text = invoke("create", "Small!", "--file", str(path), expect=1)
     assert all(name in text for name in ("run_id", "grouping.group_sise", "batching.groups_per_step"))
-    path.write_text("- 1\n")
-    assert "holds no run" in invoke("create", "small", "--file", str(path), expect=1)
+    assert "grouping.group_sise: is not a setting; did you mean 'group_size'?" in text
+    for content, told in {
+        b"- 1\n": "holds no run",
+        b"\xff\xfe": "can't decode",
+        b"grouping: 3\n": "holds fields",
+    }.items():
+        path.write_bytes(content)
+        assert told in invoke("create", "small", "--file", str(path), "--group-size", "4", expect=1)
+
+
+def test_a_section_that_is_left_empty_in_the_file_takes_an_option(tmp_path: Path) -> None:
+    path = tmp_path / "run.yaml"
+    path.write_text("grouping:\n")
+    (plain,) = yaml.safe_load(invoke("create", "small", "--file", str(path), "--group-size", "4"))
+    assert plain["grouping"] == {"group_size": 4}
 
 
 def test_a_run_that_exists_is_not_made_again_and_one_that_does_not_hears_no_command() -> None:

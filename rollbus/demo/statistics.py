@@ -22,9 +22,6 @@ class Interval:
     value: float
     high: float
 
-    def excludes(self, value: float) -> bool:
-        return not self.low <= value <= self.high
-
     def percent(self) -> str:
         return f"{100 * self.value:.1f} % [{100 * self.low:.1f}, {100 * self.high:.1f}]"
 

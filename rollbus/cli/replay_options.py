@@ -76,6 +76,8 @@ def _changed(kind: type[C], text: str, section: str) -> C | Changes:
         name, separator, value = (part.strip() for part in pair.partition("="))
         if not (name and separator):
             raise ConfigurationError(f"{option} {text!r} is not like name=value,name=value")
+        if name in changes:
+            raise ConfigurationError(f"{option} {text!r} gives {name} twice")
         changes[name] = _plain(value, option)
     changes = _worded(changes)
     _refuse(option, kind, changes)

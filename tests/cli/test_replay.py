@@ -124,6 +124,7 @@ def test_changes_that_a_run_of_the_log_cannot_have_are_refused_with_its_name() -
         ({"grouping": "group_siz=4"}, r"--grouping: group_siz is not a setting; did you mean 'group_size'\?"),
         ({"grouping": "group_size=many"}, r"--grouping: group_size: .*got 'many'"),
         ({"grouping": "group_size=4,"}, r"--grouping 'group_size=4,' .* name=value"),
+        ({"grouping": "group_size=4,group_size=8"}, r"--grouping .* gives group_size twice"),
         ({"curriculum": "harnes"}, r"--curriculum 'harnes' is no file and no mode; did you mean 'harness'\?"),
         ({"grouping": "gruping.yaml"}, r"--grouping 'gruping.yaml' is no file"),
         ({"reward": "feedbak"}, r"--reward 'feedbak' .* did you mean 'feedback'\?"),

@@ -50,7 +50,7 @@ def read_settings(
     """Return what `read_document` does, with what the environment sets over it."""
     is_text = partial(_is_text, model)
     values, lines, mistakes = read_document(path, environment, is_text)
-    mistakes += _one_underscore(model, environment)
+    mistakes += [*_one_underscore(model, environment), *_no_section(model, environment)]
     for place, text in _overrides(model, environment):
         lines[place] = f"environment {_variable(place)}"
         try:
@@ -173,6 +173,14 @@ def _one_underscore(model: type[BaseModel], environment: Mapping[str, str]) -> I
     }
     for name in sorted(environment.keys() & fields.keys()):
         yield f"  environment {name}: is not a setting; did you mean {fields[name]}?"
+
+
+def _no_section(model: type[BaseModel], environment: Mapping[str, str]) -> Iterator[str]:
+    """Yield a mistake for each variable with two underscores whose first word is no section."""
+    for name in sorted(environment):
+        first, below, _ = name.removeprefix(ENVIRONMENT_PREFIX).lower().partition(_LEVEL)
+        if name.startswith(ENVIRONMENT_PREFIX) and below and first not in model.model_fields:
+            yield f"  environment {name}: {first} is no section; {nearest(first, list(model.model_fields))}"
 
 
 def _variable(place: Place) -> str:

@@ -1,5 +1,6 @@
 """Settings are parsed once, and every mistake is reported together with its place."""
 
+import re
 from pathlib import Path
 
 import pytest
@@ -70,6 +71,12 @@ def test_the_environment_wins_over_the_file(tmp_path: Path) -> None:
 def test_a_mistake_in_the_environment_names_the_variable() -> None:
     with pytest.raises(ConfigurationError, match=r"environment ROLLBUS_KAFKA__TIMEOUT_MS: kafka\.timeout_ms"):
         load_settings(Example, None, {"ROLLBUS_KAFKA__TIMEOUT_MS": "never"})
+
+
+def test_a_variable_of_a_section_that_is_not_there_is_a_mistake() -> None:
+    told = "environment ROLLBUS_KAFAK__TIMEOUT_MS: kafak is no section; did you mean 'kafka'?"
+    with pytest.raises(ConfigurationError, match=re.escape(told)):
+        load_settings(Example, None, {"ROLLBUS_KAFAK__TIMEOUT_MS": "5", "ROLLBUS_HOME": "/elsewhere"})
 
 
 def test_a_variable_with_one_underscore_between_the_levels_is_a_mistake() -> None:

@@ -18,7 +18,7 @@ from rollbus.schemas.events import Event, Excluded, RewardReported
 from rollbus.schemas.topics import DROPS, EPISODE_EVENTS, TRAJECTORIES
 from rollbus.schemas.trajectories import Reward, RewardRevised, Trajectory
 from rollbus.streams.assembly_build import Closing, build
-from rollbus.streams.assembly_rewards import standing
+from rollbus.streams.assembly_rewards import is_sent_again, standing
 from rollbus.streams.assembly_state import (
     KINDS,
     NOT_ALLOWED,
@@ -82,7 +82,9 @@ def _admit(state: AssemblyState, event: Event, data: bytes) -> Iterable[Outgoing
     known = state.events.get(key)
     known_sum = _checksum_of(known) if known else stub.seen.get(within) if stub else None
     if known_sum is not None:
-        return () if known_sum == checksum(data) else _refuse(state, event, data, DropReason.DUPLICATE_CONFLICT)
+        if known_sum == checksum(data) or (known and event.sequence < 0 and is_sent_again(event_of(known), event)):
+            return ()
+        return _refuse(state, event, data, DropReason.DUPLICATE_CONFLICT)
     if type(event) is RewardReported and not state.config.value.allows(event.name, event.source):
         return _not_allowed(state, key, event, data, stub)
     if stub is None:

@@ -4,9 +4,13 @@ The order is that of event time, then id, whatever the order of arrival.
 """
 
 from collections.abc import Iterable
+from dataclasses import replace
 
-from rollbus.schemas.events import RewardReported
+from rollbus.schemas.events import Event, RewardReported
 from rollbus.schemas.trajectories import Reward
+
+_SENDING = ("root_episode_id", "writer_id", "occurred_at_ms", "episode_started_at_ms", "producer", "environment")
+"""Fields that differ when another process, or the same one later, sends a report again."""
 
 
 def standing(reports: Iterable[RewardReported]) -> tuple[Reward, ...]:
@@ -45,3 +49,8 @@ def _reward(report: RewardReported) -> Reward:
         turn_event_id=report.turn_event_id,
         source=report.source,
     )
+
+
+def is_sent_again(known: Event, event: Event) -> bool:
+    """Say whether an event under the caller's key says what a known one says, whoever sent it and whenever."""
+    return known == replace(event, **{name: getattr(known, name) for name in _SENDING})

@@ -1,5 +1,6 @@
 """Assembly once more, naively: every event kept, everything worked out anew at every record."""
 
+from dataclasses import replace
 from typing import Any
 
 from rollbus.schemas.config import AssemblyConfig
@@ -35,7 +36,8 @@ class NaiveAssembly:
         )
         for known in episode["events"]:
             if known.event_id == event.event_id:
-                return [] if known == event else self._refuse(episode, event, "duplicate_conflict")
+                same = known == event or (event.sequence < 0 and _said(known) == _said(event))
+                return [] if same else self._refuse(episode, event, "duplicate_conflict")
         if episode["excluded"]:
             return self._refuse(episode, event, "excluded")
         if episode["closed"] is not None:
@@ -145,3 +147,9 @@ class NaiveAssembly:
         return tuple(
             (one.event_id, one.value) for one in sorted(kept, key=lambda one: (one.occurred_at_ms, one.event_id))
         )
+
+
+def _said(event: Any) -> Any:
+    """An event under the caller's key without who sent it and when."""
+    left_out = {"root_episode_id": "", "writer_id": "", "producer": "", "environment": ""}
+    return replace(event, occurred_at_ms=0, episode_started_at_ms=0, **left_out)

@@ -75,6 +75,17 @@ def test_the_same_id_with_other_content_is_a_conflict_counted_once() -> None:
     assert reasons(stepper.feed(replace(start, task="third"))) == ["duplicate_conflict"]
 
 
+@pytest.mark.parametrize("closed", [False, True])
+def test_a_report_that_is_sent_again_under_its_key_is_the_same_one_whenever_and_by_whom(closed: bool) -> None:
+    stepper = assembling()
+    told = make_reward(value=1.0, key="ticket", writer="w1", at_ms=START_MS)
+    stepper.feed(*make_episode(reward=None), told) if closed else stepper.feed(told)
+    again = replace(told, writer_id="w2", occurred_at_ms=START_MS + 5_000, episode_started_at_ms=0, producer="other")
+    assert stepper.feed(again, again) == []
+    other = replace(again, value=0.0)
+    assert reasons(stepper.feed(other)) == ["duplicate_conflict"]
+
+
 def test_events_of_several_writers_are_merged_by_event_time_and_all_must_close() -> None:
     stepper = assembling()
     first = [

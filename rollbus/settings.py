@@ -7,8 +7,9 @@ clickhouse, sink                 analytics
 stack                            the local stack
 """
 
+from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
@@ -26,6 +27,11 @@ if TYPE_CHECKING:
 
 SHARED = ("kafka", "namespace", "clickhouse", "run_id", "model", "max_off_policy_steps", "from_namespace")
 """Settings of a part that stand elsewhere in the file: at the top, or in the run."""
+
+
+Port = Annotated[int, Field(gt=0, lt=65536)]
+STARTED_PORTS = ("kafka_port", "kafka_controller_port", "clickhouse_port")
+"""Where what `rollbus up` always starts listens; art-server may be left out, or be a service of its own elsewhere."""
 
 
 class Section(BaseModel):
@@ -68,11 +74,19 @@ class StackSection(Section):
     """Folder and ports of the local stack; two stacks on one machine need different ones."""
 
     data_dir: Path = Path(".rollbus")
-    kafka_port: int = 9092
-    kafka_controller_port: int = 9093
-    clickhouse_port: int = 8123
-    art_port: int = 7623
-    model_port: int = 8000
+    kafka_port: Port = 9092
+    kafka_controller_port: Port = 9093
+    clickhouse_port: Port = 8123
+    art_port: Port = 7623
+    model_port: Port = 8000
+
+    @model_validator(mode="after")
+    def _each_port_is_one_services(self) -> "StackSection":
+        """Refuse a port given twice: Kafka would end with a page of Java's."""
+        ports = Counter(getattr(self, name) for name in STARTED_PORTS)
+        if twice := sorted(port for port, count in ports.items() if count > 1):
+            raise ValueError(f"port {twice[0]} is given to several services; {', '.join(STARTED_PORTS)} must differ")
+        return self
 
     def as_stack_settings(self) -> StackSettings:
         """Return what `rollbus.local` takes."""

@@ -189,3 +189,16 @@ def test_a_variable_fills_a_section_that_the_file_leaves_empty(tmp_path: Path) -
 def test_a_variable_below_what_is_no_section_is_a_mistake(tmp_path: Path, text: str, name: str, place: str) -> None:
     with pytest.raises(ConfigurationError, match=f"environment {name}: {place} holds no names"):
         load_settings(Example, write(tmp_path, text), {name: "1"})
+
+
+@pytest.mark.parametrize(
+    ("ports", "told"),
+    [
+        ("clickhouse_port: 99999", "stack.clickhouse_port: Input should be less than 65536"),
+        ("kafka_controller_port: 0", "stack.kafka_controller_port: Input should be greater than 0"),
+        ("clickhouse_port: 9092", "stack: port 9092 is given to several services"),
+    ],
+)
+def test_ports_that_the_local_stack_cannot_listen_on_are_mistakes(tmp_path: Path, ports: str, told: str) -> None:
+    with pytest.raises(ConfigurationError, match=told):
+        load_settings(Settings, write(tmp_path, f"stack: {{{ports}}}\n"), {})

@@ -63,7 +63,7 @@ def show_policy_version(settings: TrainerSettings, version: int) -> Sequence[Led
         if isinstance(each, PolicyVersion) and (each.model, each.version) == (settings.model, version)
     ]
     if not states:
-        raise ConfigurationError(f"model {settings.model!r} has no version {version}; see `rollbus policy list`")
+        raise _unknown(settings, version)
     made_by = {(each.run_id, each.step) for each in states if each.step is not None}
     step = [each for each in records if not isinstance(each, PolicyVersion) and (each.run_id, each.step) in made_by]
     return [*step, *states, *(each for each in evaluations if each.policy_version == version)]
@@ -129,6 +129,9 @@ async def _roll_back(settings: TrainerSettings, version: int, reason: str) -> tu
 async def _evaluate(
     settings: TrainerSettings, validation: Validation, version: int, progress: Callable[[int, int], None] | None
 ) -> Evaluation:
+    parents = (await _ledger(settings)).lineage.parents
+    if parents and version not in parents:
+        raise _unknown(settings, version)
     base_url = validation.base_url
     if base_url is None:
         async with backend_of(settings) as backend:
@@ -146,6 +149,10 @@ async def _evaluate(
     )
     await publish_evaluation(settings.kafka, settings.namespace, found)
     return found
+
+
+def _unknown(settings: TrainerSettings, version: int) -> ConfigurationError:
+    return ConfigurationError(f"model {settings.model!r} has no version {version}; see `rollbus policy list`")
 
 
 async def _known(settings: TrainerSettings) -> tuple[Lineage, Mapping[int, Mapping[str, Evaluation]]]:

@@ -77,6 +77,7 @@ def status(settings: "Settings", run_id: str | None) -> None:
 def _in_short(value: object) -> str:
     """Return a line for a value; of a step's record, what it was and not whom it trained."""
     from rollbus.schemas.steps import StepCompleted, StepFailed, StepSkipped
+    from rollbus.trainer.ledger import OpenStep
 
     if isinstance(value, StepCompleted):
         count = f"{len(value.trained)} trajectories trained, {len(value.dropped)} dropped"
@@ -85,6 +86,10 @@ def _in_short(value: object) -> str:
         return f"step {value.step} skipped: {value.reason}"
     if isinstance(value, StepFailed):
         return f"step {value.step}, attempt {value.attempt}: {value.error_class}: {value.message}"
+    if isinstance(value, OpenStep):
+        return (
+            f"step {value.step}, attempt {value.attempt}: from version {value.base_version}, batch {value.batch_hash}"
+        )
     return "–" if value is None else str(value)
 
 

@@ -8,8 +8,13 @@ import pytest
 from click.testing import CliRunner
 
 from rollbus.cli.root import rollbus
+from rollbus.schemas.kafka_connection import KafkaConnection
+from rollbus.schemas.steps import StepStarted
+from rollbus.schemas.topics import TRAINING_STEPS
+from rollbus.trainer.log import Publication
 from rollbus.trainer.loop import Trainer
 from rollbus.trainer.process_kafka import backend_of, log_of
+from rollbus.trainer.publishing_kafka import publish_all
 from rollbus.trainer.settings import MemoryBackendSettings
 from tests.services.trainer_kafka import TrainerWorld
 
@@ -65,6 +70,22 @@ async def test_status_steps_and_show_tell_what_was_trained(say: Say) -> None:
     shown = await say("trainer show 2")
     assert shown.index("StepStarted(") < shown.index("StepCompleted(") < shown.index("PolicyVersion(")
     assert "run 'main' has no step 4; see `rollbus trainer steps`" in await say("trainer show 4", expect=1)
+
+
+async def test_status_tells_of_the_step_that_is_open(say: Say, kafka: str, namespace: str) -> None:
+    step = StepStarted(
+        run_id="main",
+        model="agent",
+        step=4,
+        attempt=1,
+        batch_hash="b4",
+        batch_number=4,
+        base_version=3,
+        started_at_ms=0,
+    )
+    started = Publication(TRAINING_STEPS, "main", step)
+    await publish_all(KafkaConnection(bootstrap_servers=kafka), namespace, [started])
+    assert "open step step 4, attempt 1: from version 3, batch b4" in " ".join((await say("trainer status")).split())
 
 
 async def test_a_pause_holds_with_its_newest_reason_until_it_is_taken_back(say: Say) -> None:

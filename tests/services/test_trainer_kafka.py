@@ -158,6 +158,8 @@ async def test_versions_are_measured_beside_training_listed_compared_and_measure
     status, errors = await ended(process)
     assert status == 0, errors
     await asyncio.to_thread(evaluate_policy, world.settings(), 3)
+    with pytest.raises(ConfigurationError, match="model 'agent' has no version 9; see `rollbus policy list`"):
+        await asyncio.to_thread(evaluate_policy, world.settings(), 9)
     listed = await asyncio.to_thread(list_policy_versions, world.settings())
     assert {each.version: [found.metrics["win"] for found in each.evaluations] for each in listed} == {
         0: [0.0],

@@ -76,6 +76,7 @@ def test_batches_become_versions_with_their_results(found: dict[str, Any]) -> No
 
 def test_what_arts_own_service_cannot_do_is_refused_by_name(found: dict[str, Any]) -> None:
     dppo, entropy, decay, rollback = found["refusals"]
+    assert {each.partition(":")[0] for each in (dppo, entropy, decay)} == {"UnavailableError"}, "no batch is at fault"
     assert "does not know loss: dppo" in dppo
     assert "does not know entropy_bonus" in entropy
     assert "does not know weight_decay" in decay

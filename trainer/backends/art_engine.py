@@ -9,7 +9,7 @@ from typing import Any
 
 from art import dev
 
-from rollbus.schemas.errors import ConfigurationError, RejectedError
+from rollbus.schemas.errors import ConfigurationError, UnavailableError
 from rollbus.trainer.backends.model_settings import ArtEngine, ModelOptions
 from rollbus.trainer.backends.protocol import TrainConfig
 
@@ -69,7 +69,7 @@ def server_config(host: str, port: int, api_key: str | None) -> dev.OpenAIServer
 
 
 def update_arguments(config: TrainConfig, engine: ArtEngine) -> dict[str, Any]:
-    """What `LocalBackend.train` takes. RejectedError names what it would not do."""
+    """What `LocalBackend.train` takes. UnavailableError names what it would not do: no batch is at fault for that."""
     refused = [
         name
         for name, wanted in {
@@ -87,7 +87,7 @@ def update_arguments(config: TrainConfig, engine: ArtEngine) -> dict[str, Any]:
         if wanted
     ]
     if refused:
-        raise RejectedError(
+        raise UnavailableError(
             f"ART's own update does not know {', '.join(refused)}; take it out of `trainer: train:`, or train with "
             "the service of this project"
         )

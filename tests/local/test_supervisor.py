@@ -104,6 +104,7 @@ def test_no_signal_leaves_a_service_behind(tmp_path: Path, number: signal.Signal
         identities = [identify(int(pid)) for pid in program.stdout.readline().split()]
         assert len(identities) == 2
         os.kill(program.pid, number)
+        assert program.wait(timeout=20) != 0
     for identity in identities:
         assert identity is not None
         until_gone(identity)

@@ -80,8 +80,7 @@ def openpipe(settings: "Settings", base_url: str | None) -> None:
 def _follow(settings: "Settings", run_logger: "RunLogger", name: str) -> None:
     from rollbus.consumers.loggers.follow_kafka import follow
 
-    for topic in ("training-steps", "evaluations"):
-        needs_topic(settings, topic)
+    needs_topic(settings, "training-steps", "evaluations")
 
     async def until_signalled() -> None:
         stop = asyncio.Event()

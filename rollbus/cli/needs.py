@@ -9,16 +9,18 @@ if TYPE_CHECKING:
     from rollbus.settings import Settings
 
 
-def needs_topic(settings: "Settings", name: str) -> None:
-    """Raise ConfigurationError where the namespace has no such topic.
+def needs_topic(settings: "Settings", *names: str) -> None:
+    """Raise ConfigurationError where the namespace lacks one of these topics.
 
     Kafka's client would look for it a thousand times a second, for most of a minute, and say so each time.
     """
-    from rollbus.streams.topics_kafka import partitions_on_broker
+    from rollbus.streams.topics_kafka import topics_on_broker
 
     stream = settings.stream_settings()
-    if not asyncio.run(partitions_on_broker(stream, stream.namespace + name)):
-        raise no_topic(settings, name)
+    there = asyncio.run(topics_on_broker(stream))
+    for name in names:
+        if stream.namespace + name not in there:
+            raise no_topic(settings, name)
 
 
 def no_topic(settings: "Settings", name: str) -> ConfigurationError:

@@ -99,8 +99,7 @@ def evaluate(settings: "Settings", run_id: str | None, version: int) -> None:
     from rollbus.trainer.policy_kafka import evaluate_policy
 
     chosen = settings.trainer_settings(run_id)
-    for topic in ("evaluations", "policy-versions", "training-steps"):
-        needs_topic(settings, topic)
+    needs_topic(settings, "evaluations", "policy-versions", "training-steps")
     with Progress(console=Console(stderr=True), transient=True) as progress:
         task = progress.add_task(f"version {version} plays", total=None)
         found = evaluate_policy(

@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from inspect import iscoroutinefunction
 from typing import Any, cast
 
-from rollbus.schemas.cancelling import is_being_cancelled
+from rollbus.schemas.cancelling import all_or_none, is_being_cancelled
 from rollbus.schemas.errors import InvalidRecordError, UnavailableError
 from rollbus.trainer.evaluation_agents import Agent, EvaluationContext, EvaluationTask, Metrics
 
@@ -59,14 +59,7 @@ async def play_tasks(
             progress(done, len(tasks))
         return metrics
 
-    running = [asyncio.ensure_future(one(task)) for task in tasks]
-    try:
-        played = await asyncio.gather(*running)
-    finally:
-        for each in running:
-            each.cancel()
-        await asyncio.gather(*running, return_exceptions=True)
-    return _by_metric(tasks, played)
+    return _by_metric(tasks, await all_or_none(one(task) for task in tasks))
 
 
 async def _played(

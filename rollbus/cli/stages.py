@@ -37,7 +37,7 @@ def judge_endpoint(settings: "Settings") -> Any:
 
 def refuse_unaskable(settings: "Settings", rewards: "Iterable[RewardConfig]") -> None:
     """Raise ConfigurationError for a reward that asks a model where there is none to ask: all its scores would fail."""
-    from rollbus.streams.replay.scores import ASKS_A_MODEL
+    from rollbus.streams.rewards.registry import ASKS_A_MODEL
 
     asking = [reward.name for reward in rewards if reward.type in ASKS_A_MODEL]
     if asking and settings.judge.base_url is None:

@@ -29,11 +29,11 @@ from rollbus.streams.replay.recorded_kafka import (
     read_scoring_configs,
 )
 from rollbus.streams.replay.rounds import Round, merged
-from rollbus.streams.replay.scores import ASKS_A_MODEL, HeadedScoring, RecordedScoring, offline
+from rollbus.streams.replay.scores import HeadedScoring, RecordedScoring, offline
 from rollbus.streams.replay.source_kafka import KafkaSource, assign
 from rollbus.streams.replay.stages import judges, pure_stages
 from rollbus.streams.rewards.contract import Ask
-from rollbus.streams.rewards.registry import Registry
+from rollbus.streams.rewards.registry import ASKS_A_MODEL, Registry
 from rollbus.streams.scoring import ScoringStage
 from rollbus.streams.settings import StreamSettings
 from rollbus.streams.stages import AnyStage

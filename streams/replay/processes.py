@@ -7,9 +7,8 @@ from pathlib import Path
 
 from rollbus.schemas.replays import ReplayRange
 from rollbus.streams.replay.plan import ReplayPlan
-from rollbus.streams.replay.scores import ASKS_A_MODEL
 from rollbus.streams.replay.stages import PURE
-from rollbus.streams.rewards.registry import Registry
+from rollbus.streams.rewards.registry import ASKS_A_MODEL, Registry
 
 WORTH_RECORDS = 30_000
 """What a process must have to do: to start one costs as much time as ten thousand records."""

@@ -22,14 +22,12 @@ from rollbus.streams.replay.made import Headed
 from rollbus.streams.replay.plan import applied
 from rollbus.streams.replay.recorded import FindScore
 from rollbus.streams.rewards.contract import RewardContext, RewardFunction
-from rollbus.streams.rewards.registry import Registry, group_reward_version
+from rollbus.streams.rewards.registry import ASKS_A_MODEL, Registry, group_reward_version
 from rollbus.streams.scoring import ScoringStage, ScoringState
 from rollbus.streams.scoring_answers import Answer
 from rollbus.streams.stage import Incoming, Outgoing
 from rollbus.streams.stage_state import parse
 
-ASKS_A_MODEL = frozenset({"judge", "judge_relative"})
-"""Types of reward functions that ask another model."""
 Question = tuple[str, str, str]
 """Type, name and options of a component."""
 

@@ -32,6 +32,8 @@ BUILT_IN: Registry = {
     "length": RewardFunction(length, quick=True),
     "regex": RewardFunction(regex, quick=True),
 }
+ASKS_A_MODEL = frozenset({"judge", "judge_relative"})
+"""Those that ask another model."""
 
 
 def installed() -> Registry:

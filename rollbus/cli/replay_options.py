@@ -15,6 +15,7 @@ from typing import Any, TypeVar, get_args
 import yaml
 from pydantic import ValidationError
 
+from rollbus.cli.yaml_text import NOT_READ, read_yaml
 from rollbus.schemas.config import Config, CurriculumConfig, GroupingConfig, RewardConfig, ScoringConfig
 from rollbus.schemas.errors import ConfigurationError, nearest
 from rollbus.streams.replay.changes import Changes
@@ -22,8 +23,6 @@ from rollbus.streams.rewards.contract import RewardFunction
 from rollbus.streams.rewards.registry import Registry, installed, reward_function
 
 C = TypeVar("C", bound=Config)
-NOT_READ = (yaml.YAMLError, ValueError, RecursionError)
-"""What a text raises that is not YAML: also one with a date that there is not, or nested too deep."""
 
 
 def scoring_of(text: str, registry: Registry) -> tuple[ScoringConfig, Registry]:
@@ -130,10 +129,7 @@ def _mistake(kind: type[Config], one: Any) -> str:
 
 def _section(path: Path, section: str) -> dict[str, Any]:
     """Return a file's mapping: the section of that name where it has one, as settings files do."""
-    try:
-        found = yaml.safe_load(path.read_text())
-    except (OSError, *NOT_READ) as error:
-        raise ConfigurationError(f"{path}: {error}") from error
+    found = read_yaml(path)
     inner = found.get(section, found) if isinstance(found, dict) else found
     if not isinstance(inner, dict):
         raise ConfigurationError(f"{path} holds no mapping; write what stands under `{section}:` in the settings")

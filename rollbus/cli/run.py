@@ -12,6 +12,7 @@ from rollbus.cli.groups import Verbs
 from rollbus.cli.needs import needs_topic
 from rollbus.cli.output import Console, Table
 from rollbus.cli.root import with_settings
+from rollbus.cli.yaml_text import read_yaml
 from rollbus.schemas.config import RunConfig
 from rollbus.schemas.control import RunCommand, RunCommandName
 from rollbus.schemas.errors import ConfigurationError
@@ -82,10 +83,7 @@ def _set(plain: dict[str, Any], section: str | None, field: str, value: Any) -> 
 
 
 def _from_file(path: Path) -> dict[str, Any]:
-    try:
-        found = yaml.safe_load(path.read_text())
-    except (OSError, yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigurationError(f"{path}: {error}") from error
+    found = read_yaml(path)
     if not isinstance(found, dict):
         raise ConfigurationError(f"{path} holds no run: fields such as `grouping:` are expected, as under `runs:`")
     return found

@@ -67,30 +67,29 @@ def read_document(
     if path is None:
         return {}, {}, []
     try:
+        return _document(path, environment, is_text)
+    except RecursionError:
+        raise ConfigurationError(
+            f"settings file {path} is nested without end; does something in it hold itself by an *anchor?"
+        ) from None
+
+
+def _document(
+    path: Path, environment: Mapping[str, str], is_text: IsText
+) -> tuple[dict[str, Any], dict[Place, str], list[str]]:
+    try:
         node = yaml.compose(path.read_text(), Loader=yaml.SafeLoader)
     except OSError as error:
         raise ConfigurationError(f"settings file {path} cannot be read: {error.strerror}") from error
     except (yaml.YAMLError, UnicodeDecodeError) as error:
         raise ConfigurationError(f"settings file {path} is not YAML: {error}") from error
-    except RecursionError:
-        raise _too_deep(path) from None
     lines: dict[Place, str] = {}
     mistakes: list[str] = []
     if node is None:
         return {}, lines, mistakes
     if not isinstance(node, yaml.MappingNode):
         raise ConfigurationError(f"settings file {path} must be a mapping of sections, line {node.start_mark.line + 1}")
-    try:
-        values = _Reading(lines, mistakes, environment, is_text).value(node, ())
-    except RecursionError:
-        raise _too_deep(path) from None
-    return values, lines, mistakes
-
-
-def _too_deep(path: Path) -> ConfigurationError:
-    return ConfigurationError(
-        f"settings file {path} is nested without end; does something in it hold itself by an *anchor?"
-    )
+    return _Reading(lines, mistakes, environment, is_text).value(node, ()), lines, mistakes
 
 
 @dataclass(frozen=True, slots=True)

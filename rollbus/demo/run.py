@@ -7,7 +7,6 @@ With `keep` the three services of the local stack stay up, for `rollbus … down
 """
 
 import asyncio
-import fcntl
 import shutil
 import time
 from collections.abc import Iterator
@@ -91,16 +90,11 @@ class Demo:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """Hold the folder against a second demo; the kernel lets go when the process ends, however it ends."""
+        """Hold the folder against a second demo."""
         folder = self.options.folder
         folder.parent.mkdir(parents=True, exist_ok=True)
-        with folder.with_name(f"{folder.name}.lock").open("a") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError:
-                raise ConfigurationError(
-                    f"another demo plays in {folder}; wait until it ends, or choose another --seed or --data-dir"
-                ) from None
+        busy = f"another demo plays in {folder}; wait until it ends, or choose another --seed or --data-dir"
+        with state.held(folder.with_name(f"{folder.name}.lock"), lambda holder: busy):
             yield
 
     def _run(self) -> Comparison:

@@ -7,7 +7,7 @@ A record is written as soon as its process exists, whole or not at all; so an `u
 import fcntl
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -66,17 +66,28 @@ def remove(run_dir: Path, name: str) -> None:
 
 @contextmanager
 def locked(run_dir: Path) -> Iterator[None]:
-    """Hold the folder for one `up` or `down`; the kernel lets go when the process ends, however it ends."""
-    with (run_dir / LOCK_NAME).open("a+", encoding="ascii") as file:
+    """Hold the folder for one `up` or `down`."""
+    with held(
+        run_dir / LOCK_NAME,
+        lambda holder: f"{run_dir.parent} is being started or stopped by {holder}; wait until it is done",
+    ):
+        yield
+
+
+@contextmanager
+def held(lock: Path, refusal: Callable[[str], str]) -> Iterator[None]:
+    """Hold a file against other processes; the kernel lets go when this one ends, however it ends.
+
+    Raises ConfigurationError with what `refusal` says of the process that holds it.
+    """
+    with lock.open("a+", encoding="ascii") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:
             file.seek(0)
             holder = file.read().strip()
             by = describe(int(holder)) if holder.isdigit() else "another process"
-            raise ConfigurationError(
-                f"{run_dir.parent} is being started or stopped by {by}; wait until it is done"
-            ) from None
+            raise ConfigurationError(refusal(by)) from None
         file.seek(0)
         file.truncate()
         file.write(str(os.getpid()))

@@ -90,8 +90,7 @@ class RollbusHandler(BaseCallbackHandler):
         **kwargs: Any,
     ) -> None:
         """A chat model is about to be called."""
-        self._prompts[run_id] = (messages[0] if messages else [], kwargs.get("invocation_params") or {})
-        self._structure.model_started(run_id, parent_run_id, str((metadata or {}).get(NODE) or ""))
+        self._model_started(messages[0] if messages else [], run_id, parent_run_id, metadata, kwargs)
 
     def on_llm_start(
         self,
@@ -104,8 +103,17 @@ class RollbusHandler(BaseCallbackHandler):
         **kwargs: Any,
     ) -> None:
         """A model of text is about to be called."""
-        prompt: list[BaseMessage] = [HumanMessage(each) for each in prompts]
-        self._prompts[run_id] = (prompt, kwargs.get("invocation_params") or {})
+        self._model_started([HumanMessage(each) for each in prompts], run_id, parent_run_id, metadata, kwargs)
+
+    def _model_started(
+        self,
+        prompt: list[BaseMessage],
+        run_id: UUID,
+        parent_run_id: UUID | None,
+        metadata: Mapping[str, Any] | None,
+        asked: Mapping[str, Any],
+    ) -> None:
+        self._prompts[run_id] = (prompt, asked.get("invocation_params") or {})
         self._structure.model_started(run_id, parent_run_id, str((metadata or {}).get(NODE) or ""))
 
     def on_llm_end(self, response: LLMResult, *, run_id: UUID, **kwargs: Any) -> None:

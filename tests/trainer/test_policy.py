@@ -26,6 +26,19 @@ async def rolled_back(world: World, version: int, *, log: Any = None, backend: A
     return await roll_back(log, backend, SETTINGS, version=version, reason="a bad reward", now_ms=START_MS)
 
 
+async def rolled_back_by_another(world: World, point: int) -> bool:
+    """Let a rollback die at a point, and another one complete it; False where it has no such point."""
+    crash = CrashAt(point)
+    log = crash.wrap(MemoryLog(world.broker, run_id="main", model="agent"))
+    try:
+        await rolled_back(world, 1, log=log, backend=crash.wrap(world.backend))
+    except Crash:
+        await rolled_back(world, 1)
+        return True
+    assert point > 5
+    return False
+
+
 async def test_training_goes_on_from_the_version_rolled_back_to_and_the_rest_is_off_the_lineage() -> None:
     world = World()
     batches = world.add_batches(3)
@@ -87,14 +100,7 @@ async def test_a_rollback_that_died_at_any_point_is_completed_by_another() -> No
         world = World()
         batches = world.add_batches(2)
         await world.trainer().run(until_idle=True)
-        crash = CrashAt(point)
-        log = crash.wrap(MemoryLog(world.broker, run_id="main", model="agent"))
-        try:
-            await rolled_back(world, 1, log=log, backend=crash.wrap(world.backend))
-        except Crash:
-            await rolled_back(world, 1)
-        else:
-            assert point > 5
+        if not await rolled_back_by_another(world, point):
             return
         batches += world.add_batches(1)
         await world.trainer().run(until_idle=True)
@@ -138,14 +144,7 @@ async def test_a_step_that_cannot_be_trained_is_left_to_the_version_rolled_back_
 async def test_a_rollback_from_a_step_that_cannot_be_trained_is_completed_by_another_wherever_it_died() -> None:
     for point in range(40):
         world, batches = await stopped_on_a_spoiled_version(RejectedError("no gradient is finite"))
-        crash = CrashAt(point)
-        log = crash.wrap(MemoryLog(world.broker, run_id="main", model="agent"))
-        try:
-            await rolled_back(world, 1, log=log, backend=crash.wrap(world.backend))
-        except Crash:
-            await rolled_back(world, 1)
-        else:
-            assert point > 5
+        if not await rolled_back_by_another(world, point):
             return
         await world.trainer().run(until_idle=True)
         check_exactly_once(world, batches)

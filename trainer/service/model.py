@@ -111,10 +111,11 @@ class ModelConfig:
             raise ConfigurationError(f"the base model's config.json lacks {error}") from error
         except (TypeError, ValueError) as error:
             raise ConfigurationError(f"the base model's config.json has a number that is none: {error}") from error
-        if found.width % found.heads or found.heads % found.kv_heads:
+        if min(found.heads, found.kv_heads) < 1 or found.width % found.heads or found.heads % found.kv_heads:
             raise ConfigurationError(
                 f"the base model's config.json contradicts itself: hidden_size {found.width}, num_attention_heads "
-                f"{found.heads} and num_key_value_heads {found.kv_heads} must each be a multiple of the next"
+                f"{found.heads} and num_key_value_heads {found.kv_heads} must be positive, each a multiple of the "
+                "next"
             )
         return found
 

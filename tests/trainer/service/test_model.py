@@ -84,6 +84,8 @@ def test_another_kind_of_model_is_refused_by_name(config: dict[str, Any], says: 
         ({"num_hidden_layers": None}, "has a number that is none"),
         ({"num_attention_heads": 3}, "contradicts itself"),
         ({"num_key_value_heads": 3}, "contradicts itself"),
+        ({"num_attention_heads": 0}, "contradicts itself"),
+        ({"num_key_value_heads": 0}, "contradicts itself"),
     ],
 )
 def test_a_config_that_cannot_be_right_is_told(changed: dict[str, Any], says: str) -> None:

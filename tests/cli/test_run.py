@@ -43,6 +43,7 @@ def test_a_wrong_run_is_refused_with_every_mistake(tmp_path: Path) -> None:
     assert "grouping.group_sise: is not a setting; did you mean 'group_size'?" in text
     for content, told in {
         b"- 1\n": "holds no run",
+        b"model: 2026-13-45\n": "month must be in 1",
         b"\xff\xfe": "can't decode",
         b"grouping: 3\n": "holds fields",
     }.items():

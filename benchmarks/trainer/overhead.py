@@ -55,13 +55,15 @@ async def measure(bootstrap_servers: str, url: str, steps: int, *, profile: bool
     await write_batches(connection, namespace, batches=steps + 3, groups=GROUPS, group_size=GROUP_SIZE, tokens=TOKENS)
     log = Watched(connection, namespace=namespace, run_id=RUN, model=MODEL)
     settings = TrainerSettings(kafka=connection, namespace=namespace).loop_settings()
-    trainer = Trainer(log, ArtClient(url), replace(settings, retry_pauses_s=()))
+    client = ArtClient(url)
+    trainer = Trainer(log, client, replace(settings, retry_pauses_s=()))
     profiler = cProfile.Profile()
     if profile:
         profiler.enable()
     try:
         await trainer.run(until_idle=True)
     finally:
+        await client.close()
         await log.close()
     if profile:
         profiler.disable()

@@ -2,10 +2,10 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 from dataclasses import replace
 from typing import Any
 
-import httpx
 import pytest
 from starlette.applications import Starlette
 
@@ -16,6 +16,7 @@ from rollbus.trainer.backends.art_client import ArtClient
 from rollbus.trainer.backends.art_server import control_routes
 from rollbus.trainer.backends.memory import MemoryBackend
 from rollbus.trainer.backends.protocol import Capabilities, TrainRequest, Versions
+from rollbus.trainer.service.http_server import listen, quiet_server
 from tests.builders import make_score
 from tests.contracts.backend import make_request
 from tests.trainer.scenario import UPDATE_S, World, check_exactly_once
@@ -110,24 +111,30 @@ async def test_an_episode_excluded_after_its_batch_was_prepared_is_not_submitted
 
 
 class Server:
-    """The routes of the art-server around a memory backend, without a port."""
+    """The routes of the art-server around a memory backend, on a port of the loopback."""
 
-    def __init__(self) -> None:
-        self.backend = MemoryBackend()
+    def __init__(self, backend: MemoryBackend) -> None:
+        self.backend = backend
+        self.url = ""
         self.asked: list[tuple[str, str, int]] = []
         """Method, path and length of the body."""
         self.restart()
 
     def restart(self) -> None:
-        self._app = httpx.ASGITransport(Starlette(routes=control_routes(self.backend)))  # type: ignore[arg-type]
+        self._app = Starlette(routes=control_routes(self.backend))  # type: ignore[arg-type]
 
-    def client(self) -> ArtClient:
-        async def answer(request: httpx.Request) -> httpx.Response:
-            body = await request.aread()
-            self.asked.append((request.method, request.url.path, len(body)))
-            return await self._app.handle_async_request(request)
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        length = int(dict(scope["headers"]).get(b"content-length", 0))
+        self.asked.append((scope["method"], scope["path"], length))
+        await self._app(scope, receive, send)
 
-        return ArtClient("http://server", transport=httpx.MockTransport(answer))
+    @asynccontextmanager
+    async def client(self) -> AsyncIterator[ArtClient]:
+        one = ArtClient(self.url)
+        try:
+            yield one
+        finally:
+            await one.close()
 
     def submissions(self) -> list[str]:
         """How batches were submitted: whole, or by a word to begin what was sent before."""
@@ -137,15 +144,35 @@ class Server:
 WHOLE, BEGUN = wire.BATCHES, wire.PREPARED
 
 
+@asynccontextmanager
+async def serving(backend: MemoryBackend) -> AsyncIterator[Server]:
+    server = Server(backend)
+    listener = listen("127.0.0.1", 0, "port")
+    server.url = "http://{}:{}".format(*listener.getsockname()[:2])
+    http = quiet_server(server)
+    running = asyncio.create_task(http.serve(sockets=[listener]))
+    try:
+        yield server
+    finally:
+        http.should_exit = True
+        await running
+        await backend.close()
+
+
 @pytest.fixture
 async def server() -> AsyncIterator[Server]:
-    one = Server()
-    yield one
-    await one.backend.close()
+    async with serving(MemoryBackend()) as one:
+        yield one
 
 
-async def test_a_prepared_batch_is_begun_by_a_few_bytes(server: Server) -> None:
-    client, request = server.client(), make_request(0)
+@pytest.fixture
+async def client(server: Server) -> AsyncIterator[ArtClient]:
+    async with server.client() as one:
+        yield one
+
+
+async def test_a_prepared_batch_is_begun_by_a_few_bytes(server: Server, client: ArtClient) -> None:
+    request = make_request(0)
     await client.prepare(replace(request, base_version=7))
     assert await client.submit(request) == request.batch_hash
     assert (await client.wait(request.batch_hash, 0.05)).base_version == 0
@@ -154,8 +181,10 @@ async def test_a_prepared_batch_is_begun_by_a_few_bytes(server: Server) -> None:
     assert said < 100 < sent
 
 
-async def test_what_was_begun_is_gone_from_the_server_and_another_submit_joins(server: Server) -> None:
-    client, request = server.client(), make_request(0)
+async def test_what_was_begun_is_gone_from_the_server_and_another_submit_joins(
+    server: Server, client: ArtClient
+) -> None:
+    request = make_request(0)
     await client.prepare(request)
     await client.submit(request)
     await client.submit(request)
@@ -165,8 +194,10 @@ async def test_what_was_begun_is_gone_from_the_server_and_another_submit_joins(s
 
 
 @pytest.mark.parametrize("changed", ["trajectories", "config", "batch_hash"])
-async def test_another_batch_than_the_prepared_one_is_sent_whole(server: Server, changed: str) -> None:
-    client, request = server.client(), make_request(0)
+async def test_another_batch_than_the_prepared_one_is_sent_whole(
+    server: Server, client: ArtClient, changed: str
+) -> None:
+    request = make_request(0)
     other = make_request(0, batch_hash=request.batch_hash, rewards=(0.0, 1.0, 1.0))
     others = {
         "trajectories": replace(request, trajectories=other.trajectories),
@@ -178,8 +209,8 @@ async def test_another_batch_than_the_prepared_one_is_sent_whole(server: Server,
     assert server.submissions() == [WHOLE]
 
 
-async def test_a_server_that_was_restarted_gets_the_batch_whole(server: Server) -> None:
-    client, request = server.client(), make_request(0)
+async def test_a_server_that_was_restarted_gets_the_batch_whole(server: Server, client: ArtClient) -> None:
+    request = make_request(0)
     await client.prepare(request)
     server.restart()
     await client.submit(request)
@@ -187,10 +218,11 @@ async def test_a_server_that_was_restarted_gets_the_batch_whole(server: Server) 
     assert (await client.wait(request.batch_hash, 0.05)).version == 1
 
 
-async def test_what_another_client_prepared_under_the_same_hash_is_not_begun(server: Server) -> None:
-    client, other, request = server.client(), server.client(), make_request(0)
+async def test_what_another_client_prepared_under_the_same_hash_is_not_begun(server: Server, client: ArtClient) -> None:
+    request = make_request(0)
     await client.prepare(request)
-    await other.prepare(replace(request, trajectories=make_request(0, rewards=(0.0, 3.0)).trajectories))
+    async with server.client() as other:
+        await other.prepare(replace(request, trajectories=make_request(0, rewards=(0.0, 3.0)).trajectories))
     await client.submit(request)
     assert server.submissions() == [BEGUN, WHOLE]
     await client.wait(request.batch_hash, 0.05)
@@ -200,8 +232,8 @@ async def test_what_another_client_prepared_under_the_same_hash_is_not_begun(ser
     assert server.backend.weights(1) == alone.weights(1)
 
 
-async def test_a_refusal_says_why_and_not_that_nothing_was_prepared(server: Server) -> None:
-    client, request = server.client(), make_request(5)
+async def test_a_refusal_says_why_and_not_that_nothing_was_prepared(client: ArtClient) -> None:
+    request = make_request(5)
     await client.prepare(request)
     with pytest.raises(RejectedError, match="moved on to 0"):
         await client.submit(request)
@@ -232,8 +264,6 @@ async def test_a_server_short_of_files_or_memory_may_be_asked_again(failure: Exc
         async def versions(self) -> Versions:
             raise failure
 
-    transport = httpx.ASGITransport(Starlette(routes=control_routes(Short())))  # type: ignore[arg-type]
-    client = ArtClient("http://server", transport=transport)
-    with pytest.raises(kind, match=type(failure).__name__):
-        await client.versions()
-    await client.close()
+    async with serving(Short()) as server, server.client() as client:
+        with pytest.raises(kind, match=type(failure).__name__):
+            await client.versions()

@@ -1,7 +1,7 @@
 """The HTTP client of `rollbus art-server`: the `Backend` protocol over the routes of `wire`.
 
-Nothing here knows ART. A request that got no answer is sent again, since every route may be asked twice: a batch is
-known by its hash. Waiting is long polling, so a result is seen as soon as it is there.
+Nothing here knows ART. Every route may be asked twice, and `art_http` does where no answer came: a batch is known by
+its hash. Waiting is long polling, so a result is seen as soon as it is there.
 """
 
 import asyncio
@@ -9,10 +9,9 @@ from collections.abc import Awaitable, Callable
 from dataclasses import replace
 from typing import Any
 
-import httpx
-
 from rollbus.schemas.errors import RejectedError, UnavailableError
 from rollbus.trainer.backends import wire, wire_batch
+from rollbus.trainer.backends.art_http import ArtHttp
 from rollbus.trainer.backends.protocol import (
     TERMINAL_STATES,
     Capabilities,
@@ -22,48 +21,28 @@ from rollbus.trainer.backends.protocol import (
     Versions,
 )
 
-CONNECT_TIMEOUT_S = 5.0
-ANSWER_TIMEOUT_S = 60.0
-"""Above the longest wait that the server grants, and enough for a large batch to be sent."""
 SHORTEST_WAIT_S = 0.05
-RETRY_PAUSES_S = (0.2, 1.0, 3.0)
-"""Before a request without an answer becomes an error: a blip, not a restart of the server."""
 
 
 class ArtClient:
     """Fulfils `Backend` with a server elsewhere."""
 
     def __init__(
-        self,
-        url: str,
-        *,
-        token: str | None = None,
-        transport: httpx.AsyncBaseTransport | None = None,
-        sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
+        self, url: str, *, token: str | None = None, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     ) -> None:
-        self._url = url
-        self._sleep = sleep
+        self._http = ArtHttp(url, token=token, sleep=sleep)
         self._prepared: tuple[str, TrainRequest] | None = None
         """What the server holds by our account, and its name there."""
         self._submitted: str | None = None
         """Hash of the batch that the server took last."""
-        self._http = httpx.AsyncClient(
-            base_url=url,
-            headers={"authorization": f"Bearer {token}"} if token else {},
-            timeout=httpx.Timeout(ANSWER_TIMEOUT_S, connect=CONNECT_TIMEOUT_S),
-            transport=transport,
-        )
 
     async def is_healthy(self) -> bool:
         """Ask once, without retries; False for any answer but 200."""
-        try:
-            return (await self._http.get(wire.HEALTH, timeout=CONNECT_TIMEOUT_S)).status_code == 200
-        except httpx.HTTPError:
-            return False
+        return await self._http.answers(wire.HEALTH)
 
     async def capabilities(self) -> Capabilities:
         """Return what the server says of itself."""
-        return wire.capabilities_from_json(await self._ask("GET", wire.CAPABILITIES))
+        return wire.capabilities_from_json(await self._http.ask("GET", wire.CAPABILITIES))
 
     async def prepare(self, request: TrainRequest) -> None:
         """Send the batch, to be begun by `submit`."""
@@ -91,7 +70,7 @@ class ArtClient:
                 answer = await self._status_json(batch_hash, wait_s=wait_s, result=1)
             except RejectedError as error:
                 raise UnavailableError(
-                    f"{self._url} no longer knows batch {batch_hash}: it was restarted meanwhile; submit it again"
+                    f"{self._http.url} no longer knows batch {batch_hash}: it was restarted meanwhile; submit it again"
                 ) from error
             status = wire.status_from_json(answer)
             if status.state in TERMINAL_STATES:
@@ -103,20 +82,20 @@ class ArtClient:
         if status.state == "canceled":
             raise RejectedError(f"batch {batch_hash} was canceled: {status.message}")
         kind = UnavailableError if status.retriable else RejectedError
-        raise kind(f"batch {batch_hash} failed on {self._url}: {status.message}")
+        raise kind(f"batch {batch_hash} failed on {self._http.url}: {status.message}")
 
     async def cancel(self, batch_hash: str) -> JobStatus:
         """Cancel it while it is pending."""
-        return wire.status_from_json(await self._ask("POST", wire.CANCEL.format(batch_hash=batch_hash)))
+        return wire.status_from_json(await self._http.ask("POST", wire.CANCEL.format(batch_hash=batch_hash)))
 
     async def journal(self, batch_hash: str) -> TrainResult | None:
         """Return the durable result."""
-        answer = await self._ask("GET", wire.RESULT.format(batch_hash=batch_hash))
+        answer = await self._http.ask("GET", wire.RESULT.format(batch_hash=batch_hash))
         return None if answer["result"] is None else wire.result_from_json(answer["result"])
 
     async def versions(self) -> Versions:
         """Return every version that the server keeps."""
-        return wire.versions_from_json(await self._ask("GET", wire.VERSIONS))
+        return wire.versions_from_json(await self._http.ask("GET", wire.VERSIONS))
 
     async def current_version(self) -> int:
         """Return the head."""
@@ -124,11 +103,11 @@ class ArtClient:
 
     async def promote(self, version: int, *, rollback: bool = False) -> None:
         """Serve a version; it is loaded when this returns."""
-        await self._ask("POST", wire.SERVING, json={"version": version, "rollback": rollback})
+        await self._http.ask("POST", wire.SERVING, json_body={"version": version, "rollback": rollback})
 
     async def close(self) -> None:
         """Close the connections; the server goes on."""
-        await self._http.aclose()
+        await self._http.close()
 
     async def _begin(self, request: TrainRequest) -> Any:
         """None where something else was prepared, or the server refuses: sent whole, it says why."""
@@ -136,38 +115,15 @@ class ArtClient:
             return None
         (name, _), self._prepared = self._prepared, None
         try:
-            return await self._ask("POST", wire.PREPARED, json={"prepared": name, "base_version": request.base_version})
+            return await self._http.ask(
+                "POST", wire.PREPARED, json_body={"prepared": name, "base_version": request.base_version}
+            )
         except RejectedError:
             return None
 
     async def _send(self, method: str, path: str, request: TrainRequest) -> Any:
-        body, headers = wire_batch.request_to_bytes(request), {"content-type": wire_batch.MEDIA_TYPE}
-        return await self._ask(method, path, content=body, headers=headers)
+        body = wire_batch.request_to_bytes(request)
+        return await self._http.ask(method, path, data=body, media_type=wire_batch.MEDIA_TYPE)
 
     async def _status_json(self, batch_hash: str, **params: float) -> Any:
-        return await self._ask("GET", wire.BATCH.format(batch_hash=batch_hash), params=params)
-
-    async def _ask(self, method: str, path: str, **options: Any) -> Any:
-        """One request, sent again while nothing answers; an answer that is an error is raised at once."""
-        pauses = iter(RETRY_PAUSES_S)
-        while True:
-            try:
-                response = await self._http.request(method, path, **options)
-                break
-            except httpx.HTTPError as error:
-                pause = next(pauses, None)
-                if pause is None:
-                    raise UnavailableError(
-                        f"{method} {self._url}{path}: no answer from the art-server ({type(error).__name__}: {error}); "
-                        "see that `rollbus art-server` runs and that `backend: url` is right"
-                    ) from error
-                await self._sleep(pause)
-        try:
-            body = response.json()
-        except ValueError:
-            body = None
-        if response.status_code >= 400:
-            raise wire.error_from_json(body, response.status_code, asked=f"{method} {self._url}{path}")
-        if not isinstance(body, dict):
-            raise UnavailableError(f"{method} {self._url}{path} answered {response.status_code} with no JSON object")
-        return body
+        return await self._http.ask("GET", wire.BATCH.format(batch_hash=batch_hash), params=params)

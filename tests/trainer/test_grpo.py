@@ -89,6 +89,16 @@ def test_k3_is_never_negative_and_zero_where_policies_agree(pairs: list[tuple[fl
     assert bool((grpo.kl_k3(current, current) == 0).all())
 
 
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_k3_is_not_lost_in_rounding_where_policies_nearly_agree(dtype: torch.dtype) -> None:
+    distances = torch.logspace(-30, -1, 10_000, dtype=torch.float64).to(dtype)
+    for difference in (distances, -distances):
+        found = grpo.kl_k3(torch.zeros_like(difference), difference)
+        assert bool((found >= 0).all())
+    found = grpo.kl_k3(torch.zeros(1, dtype=dtype), torch.full((1,), 1e-3, dtype=dtype))
+    assert float(found) == pytest.approx(1e-3**2 / 2 + 1e-3**3 / 6, rel=1e-3)
+
+
 def test_k1_and_k3_estimate_the_same_divergence() -> None:
     current, reference = torch.log_softmax(torch.tensor([[0.0, 1.0, 2.0], [0.5, 0.0, 1.0]]).double(), dim=-1)
     exact = (current.exp() * (current - reference)).sum()

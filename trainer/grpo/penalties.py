@@ -24,9 +24,9 @@ def kl_k2(current_N: Tensor, reference_N: Tensor) -> Tensor:
 
 
 def kl_k3(current_N: Tensor, reference_N: Tensor) -> Tensor:
-    """e^x − x − 1 with x = f − n: never negative, 0 where the two agree."""
+    """e^x − x − 1 with x = f − n: never negative, 0 where the two agree, and right where they nearly do."""
     difference_N = (reference_N - current_N).clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND)
-    return torch.exp(difference_N) - difference_N - 1
+    return torch.expm1(difference_N) - difference_N
 
 
 def behaviour_kl(current_N: Tensor, behaviour_N: Tensor) -> Tensor:

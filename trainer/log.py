@@ -3,7 +3,7 @@
 One seam, two sides: `log_kafka` with the broker, `log_memory` for tests and trials; one contract suite for both.
 """
 
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
 
@@ -22,6 +22,10 @@ class Publication:
     topic: Topic
     key: str
     record: Any
+
+
+LastRecords = Callable[[], Awaitable[Sequence[Publication]]]
+"""Comes to the records of a transaction that are not known yet when the others are."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,8 +62,17 @@ class TrainerLog(Protocol):
         """
         ...
 
-    async def publish(self, publications: Sequence[Publication], *, next_offset: int | None = None) -> None:
-        """Write all of them and the consumer offset, or nothing.
+    async def publish(
+        self,
+        publications: Sequence[Publication],
+        *,
+        last: LastRecords | None = None,
+        next_offset: int | None = None,
+    ) -> Sequence[Publication]:
+        """Write all of them, what `last` comes to, and the consumer offset, or nothing; return what was written.
+
+        `last` is asked while the others are on their way to the broker; it should not take long, since until the end
+        nobody reads beyond them. What it raises is raised here, and nothing is written.
 
         FencedError when a newer trainer of the model has opened the log. After UnavailableError it is not known whether
         the records were written: open again and read the ledger.

@@ -41,7 +41,7 @@ from rollbus.schemas.trajectories import Location, Trajectory
 from rollbus.trainer.connection_kafka import IDLE_FETCH_WAIT_MS, kafka_errors, partition_counts, reader_options
 from rollbus.trainer.joining import Joiner
 from rollbus.trainer.ledger import LedgerRecord
-from rollbus.trainer.log import NextBatch, Publication, names
+from rollbus.trainer.log import LastRecords, NextBatch, Publication, names
 from rollbus.trainer.reading_kafka import Evaluations, Exclusions, Follower, Pauses, read_all
 
 T = TypeVar("T")
@@ -147,7 +147,13 @@ class KafkaLog:
             ends = await consumer.end_offsets([self._batches])
             return bool(await consumer.position(self._batches) >= ends[self._batches])
 
-    async def publish(self, publications: Sequence[Publication], *, next_offset: int | None = None) -> None:
+    async def publish(
+        self,
+        publications: Sequence[Publication],
+        *,
+        last: LastRecords | None = None,
+        next_offset: int | None = None,
+    ) -> Sequence[Publication]:
         """One transaction: send the records, await every acknowledgement, then the offset and its own, commit.
 
         Not both at once: of each the broker asks the coordinator whether it belongs to the transaction, and of two such
@@ -160,7 +166,7 @@ class KafkaLog:
         try:
             with kafka_errors(what):
                 await producer.begin_transaction()
-                await self._send_all(producer, publications)
+                written = await self._send_all(producer, publications, last)
                 if next_offset is not None:
                     await producer.send_offsets_to_transaction({self._batches: next_offset}, self._group)
                 await producer.commit_transaction()
@@ -168,6 +174,7 @@ class KafkaLog:
             self._producer = None
             await stop_quietly(producer.stop)
             raise
+        return written
 
     async def fetch(self, locations: Collection[Location]) -> Mapping[Location, Trajectory]:
         """Read payload by location."""
@@ -226,18 +233,35 @@ class KafkaLog:
         self._control = Follower(self._connection, views, partitions)
         self._measured = Follower(self._connection, {evaluations: self._evaluations}, partitions)
 
-    async def _send_all(self, producer: AIOKafkaProducer, publications: Sequence[Publication]) -> None:
-        waiting = []
+    async def _send_all(
+        self, producer: AIOKafkaProducer, publications: Sequence[Publication], last: LastRecords | None
+    ) -> Sequence[Publication]:
+        """Return once the broker has all of them; the first are on their way before `last` is asked."""
+        waiting: list[asyncio.Future[Any]] = []
         try:
-            for publication in publications:
-                topic = publication.topic.full_name(self._namespace)
-                for frame in split(encode(publication.record)):
-                    sent = await producer.send(topic, frame, key=publication.key.encode())
-                    waiting.append(sent)
+            await self._send(producer, publications, waiting)
+            if last is not None:
+                more = await last()
+                await self._send(producer, more, waiting)
+                publications = (*publications, *more)
         except IllegalOperation:  # something ended the transaction meanwhile; what was sent before knows what
             await asyncio.gather(*waiting)
             raise
+        except BaseException:
+            for each in waiting:
+                each.cancel()
+            raise
         await asyncio.gather(*waiting)
+        return publications
+
+    async def _send(
+        self, producer: AIOKafkaProducer, publications: Sequence[Publication], waiting: list[asyncio.Future[Any]]
+    ) -> None:
+        for publication in publications:
+            topic = publication.topic.full_name(self._namespace)
+            for frame in split(encode(publication.record)):
+                sent = await producer.send(topic, frame, key=publication.key.encode())
+                waiting.append(sent)
 
     async def _dead_letter(self, whole: Whole[int], last: Any, error: RecordError) -> None:
         logger.error("batch at offset %d of %s cannot be read: %s", whole.place, self._batches.topic, error)

@@ -27,7 +27,7 @@ from rollbus.schemas.topics import (
 from rollbus.schemas.trajectories import Location, Score, Trajectory
 from rollbus.trainer.alarm import standing_pause
 from rollbus.trainer.ledger import LedgerRecord
-from rollbus.trainer.log import NextBatch, Publication, names
+from rollbus.trainer.log import LastRecords, NextBatch, Publication, names
 
 
 @dataclass(slots=True)
@@ -97,8 +97,16 @@ class MemoryLog:
         """Compare the position with the number of records."""
         return self._position >= len(self._broker.topics[BATCHES.name])
 
-    async def publish(self, publications: Sequence[Publication], *, next_offset: int | None = None) -> None:
+    async def publish(
+        self,
+        publications: Sequence[Publication],
+        *,
+        last: LastRecords | None = None,
+        next_offset: int | None = None,
+    ) -> Sequence[Publication]:
         """Append everything, unless a newer trainer has opened the log."""
+        if last is not None:
+            publications = (*publications, *await last())
         if self._epoch is None:
             raise UnavailableError(f"the log is not open; cannot write {names(publications)}")
         if self._epoch != self._broker.epochs[self._model]:
@@ -108,6 +116,7 @@ class MemoryLog:
             self._broker.topics[topic.name].append(data)
         if next_offset is not None:
             self._broker.offsets[self._run_id] = next_offset
+        return publications
 
     async def fetch(self, locations: Collection[Location]) -> Mapping[Location, Trajectory]:
         """Return what is still there."""

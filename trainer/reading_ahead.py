@@ -16,7 +16,7 @@ from rollbus.schemas.trajectories import Location
 from rollbus.trainer.accounting import members_of
 from rollbus.trainer.inspection import Inspected, inspect
 from rollbus.trainer.ledger import LedgerRecord
-from rollbus.trainer.log import NextBatch, Publication, TrainerLog
+from rollbus.trainer.log import LastRecords, NextBatch, Publication, TrainerLog
 
 logger = logging.getLogger(__name__)
 
@@ -88,9 +88,15 @@ class ReadingAhead:
         """Ask the log, unless a batch is read ahead: that one is still to come."""
         return self._task is None and self._ready.following is None and await self._log.at_end()
 
-    async def publish(self, publications: Sequence[Publication], *, next_offset: int | None = None) -> None:
+    async def publish(
+        self,
+        publications: Sequence[Publication],
+        *,
+        last: LastRecords | None = None,
+        next_offset: int | None = None,
+    ) -> Sequence[Publication]:
         """Hand on."""
-        await self._log.publish(publications, next_offset=next_offset)
+        return await self._log.publish(publications, last=last, next_offset=next_offset)
 
     async def payload(self, locations: Collection[Location], *, keep: bool = False) -> Mapping[Location, Inspected]:
         """Return what was read ahead, or read it: a batch that is tried again is not the one ahead.

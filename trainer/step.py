@@ -12,11 +12,12 @@ import asyncio
 import logging
 import time
 from collections import Counter
+from functools import partial
 
 from rollbus.schemas.drops import Drop, DropReason
 from rollbus.schemas.errors import DataLossError
 from rollbus.schemas.groups import TrainingBatch
-from rollbus.schemas.steps import StepCompleted, StepFailed
+from rollbus.schemas.steps import StepCompleted, StepFailed, StepStarted
 from rollbus.schemas.topics import RUN_LOG, TRAINING_STEPS
 from rollbus.trainer.accounting import StepFacts, completed_step, skipped_step
 from rollbus.trainer.backends.protocol import TrainResult
@@ -35,6 +36,9 @@ from rollbus.trainer.step_opening import (
 )
 
 logger = logging.getLogger(__name__)
+
+LONGEST_LOOK_S = 2.0
+"""At the next batch, while a transaction is open; then that batch is opened by itself."""
 
 
 async def train_step(context: StepContext, opened: OpenedStep) -> OpenedStep | None:
@@ -118,31 +122,34 @@ async def _close_skipped(context: StepContext, opened: OpenedStep, result: Train
 async def _close_completed(
     context: StepContext, opened: OpenedStep, result: TrainResult, sent: Sent, seconds_outside: float
 ) -> OpenedStep | None:
-    """Serve the new version, so that it is announced only once it answers, then write everything at once."""
+    """Serve the new version, so that it is announced only once it answers, then write everything at once.
+
+    Whether the next step can be opened with this is looked at meanwhile, and need not be known to begin.
+    """
     ended_s = time.perf_counter()
-    ahead, publications = await asyncio.gather(
-        _served(context, opened, result, sent), _outcome(context, opened, result, seconds_outside)
-    )
-    pause = next(
-        context.alarm(each.record.step, each.record.metrics)
-        for each in publications
-        if isinstance(each.record, StepCompleted)
-    )
-    decision, started_ms = RunStep(opened.step + 1, 1, result.version, ask_journal=False), context.clock_ms()
-    if pause is not None:
-        publications += (Publication(RUN_LOG, context.settings.run_id, pause),)
-    elif ahead is not None:
-        publications += (started(ahead.following.batch, decision, started_ms),)
-    await context.publish(publications, next_offset=opened.following.next_offset)
-    if pause is not None or ahead is None:
+    looking = asyncio.create_task(_look(context, opened, result, sent))
+    try:
+        publications = _outcome(context, opened, result, seconds_outside)
+        await _serve(context, opened, result)
+        next_offset = opened.following.next_offset
+        if (pause := _alarm(context, publications)) is not None:
+            await context.publish((*publications, pause), next_offset=next_offset)
+            return None
+        decision = RunStep(opened.step + 1, 1, result.version, ask_journal=False)
+        last = partial(_opening, context, looking, decision)
+        *_, newest = await context.publish(publications, last=last, next_offset=next_offset)
+        ahead = looking.result() if isinstance(newest.record, StepStarted) else None
+    finally:
+        looking.cancel()
+        await asyncio.gather(looking, return_exceptions=True)
+    if ahead is None:
         return None
-    return await opened_ahead(context, ahead, decision, started_ms=started_ms, began_s=ended_s)
+    return await opened_ahead(context, ahead, decision, started_ms=newest.record.started_at_ms, began_s=ended_s)
 
 
-async def _outcome(
+def _outcome(
     context: StepContext, opened: OpenedStep, result: TrainResult, seconds_outside: float
 ) -> tuple[Publication, ...]:
-    """Make the records of the step, while the backend loads its version."""
     return completed_step(
         _facts(context, opened),
         opened.door,
@@ -153,23 +160,38 @@ async def _outcome(
     )
 
 
-async def _served(context: StepContext, opened: OpenedStep, result: TrainResult, sent: Sent) -> Ahead | None:
-    """Let the backend serve the version, unless the update did, and see whether the next step can be opened with this.
+async def _serve(context: StepContext, opened: OpenedStep, result: TrainResult) -> None:
+    """Let the backend serve the version, unless the update did, or an operator will."""
+    if context.settings.serve_at_once and not opened.serves:
+        async with backend_failures(opened.door):
+            await context.backend.promote(result.version)
+
+
+def _alarm(context: StepContext, publications: tuple[Publication, ...]) -> Publication | None:
+    """The pause that the step leads to, if it does."""
+    (completed,) = (each.record for each in publications if isinstance(each.record, StepCompleted))
+    pause = context.alarm(completed.step, completed.metrics)
+    return None if pause is None else Publication(RUN_LOG, context.settings.run_id, pause)
+
+
+async def _look(context: StepContext, opened: OpenedStep, result: TrainResult, sent: Sent) -> Ahead | None:
+    """See whether the next step can be opened with the end of this one.
 
     Not after a crash: what was trained before it may not be what stands in the log since.
     """
-    fresh = opened.result is None and result.version not in context.ledger.lineage.parents
+    if opened.result is not None or result.version in context.ledger.lineage.parents:
+        return None
     lags = {result.version: 0, **{version: lag + 1 for version, lag in opened.lags.items()}}
-    looking = asyncio.create_task(look_ahead(context, lags, sent)) if fresh else None
-    ahead = None
-    try:
-        async with backend_failures(opened.door):
-            if context.settings.serve_at_once and not opened.serves:
-                await context.backend.promote(result.version)
-    finally:
-        if looking is not None:
-            ahead = await looking
-    return ahead
+    return await look_ahead(context, lags, sent)
+
+
+async def _opening(
+    context: StepContext, looking: asyncio.Task[Ahead | None], decision: RunStep
+) -> tuple[Publication, ...]:
+    """The record that opens the next step, where it was seen in time that it can be opened."""
+    await asyncio.wait([looking], timeout=LONGEST_LOOK_S)
+    ahead = looking.result() if looking.done() else None
+    return () if ahead is None else (started(ahead.following.batch, decision, context.clock_ms()),)
 
 
 def _facts(context: StepContext, opened: OpenedStep) -> StepFacts:

@@ -1,6 +1,6 @@
 """What the steps of a run share: its settings, the log, the backend, the ledger; and how a step can fail."""
 
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 
@@ -11,7 +11,7 @@ from rollbus.trainer.alarm import AlarmLimits, Metrics
 from rollbus.trainer.backends.protocol import Backend, Capabilities, TrainConfig, TrainResult
 from rollbus.trainer.door import DoorResult
 from rollbus.trainer.ledger import Ledger
-from rollbus.trainer.log import Publication
+from rollbus.trainer.log import LastRecords, Publication
 from rollbus.trainer.promotion import PromotionRule
 from rollbus.trainer.reading_ahead import ReadingAhead
 
@@ -65,12 +65,19 @@ class StepContext:
         """Whether an update serves its own version: where that is wanted at once, and the backend can be asked to."""
         return self.settings.serve_at_once and self.capabilities is not None and self.capabilities.serves_on_request
 
-    async def publish(self, publications: tuple[Publication, ...], *, next_offset: int | None = None) -> None:
-        """Write to the log, then take the same records into the ledger."""
-        await self.log.publish(publications, next_offset=next_offset)
-        for publication in publications:
+    async def publish(
+        self,
+        publications: Sequence[Publication],
+        *,
+        last: LastRecords | None = None,
+        next_offset: int | None = None,
+    ) -> Sequence[Publication]:
+        """Write to the log, then take the same records into the ledger; return them."""
+        written = await self.log.publish(publications, last=last, next_offset=next_offset)
+        for publication in written:
             if publication.topic in (POLICY_VERSIONS, TRAINING_STEPS):
                 self.ledger.apply(publication.record)
+        return written
 
 
 class StepFailureError(Exception):

@@ -38,10 +38,11 @@ class Watched(KafkaLog):
         self.closed: list[tuple[float, float]] = []
         """Wall and CPU time."""
 
-    async def publish(self, publications: Any, **named: Any) -> None:
-        await super().publish(publications, **named)
-        if any(isinstance(each.record, StepCompleted) for each in publications):
+    async def publish(self, publications: Any, **named: Any) -> Any:
+        written = await super().publish(publications, **named)
+        if any(isinstance(each.record, StepCompleted) for each in written):
             self.closed.append((time.perf_counter(), time.process_time()))
+        return written
 
 
 async def measure(bootstrap_servers: str, url: str, steps: int, *, profile: bool) -> list[tuple[float, float]]:

@@ -122,6 +122,39 @@ class TrainerLogContract:
         assert list(await world.records(RUN_LOG)) == [version.record]
         await successor.close()
 
+    async def test_what_is_known_last_is_written_with_the_rest(self, world: LogWorld) -> None:
+        version = Publication(POLICY_VERSIONS, "agent", make_version(0))
+
+        async def last() -> list[Publication]:
+            return [version]
+
+        log = world.log()
+        await log.open()
+        assert list(await log.publish((started(),), last=last)) == [started(), version]
+        assert list(await log.publish((started(),))) == [started()]
+        assert list(await log.read_ledger()) == [version.record, started().record, started().record]
+        await log.close()
+
+    async def test_where_the_last_records_fail_nothing_is_written(self, world: LogWorld) -> None:
+        await world.append(BATCHES, "main", make_batch(0, []))
+
+        async def last() -> list[Publication]:
+            await asyncio.sleep(0.05)  # the first are at the broker by now
+            raise ValueError("what comes last")
+
+        log = world.log()
+        await log.open()
+        following = await log.next_batch(WAIT_S)
+        assert following is not None
+        with pytest.raises(ValueError, match="what comes last"):
+            await log.publish((started(),), last=last, next_offset=following.next_offset)
+        await log.open()
+        assert list(await log.read_ledger()) == []
+        assert await log.next_batch(WAIT_S) is not None
+        await log.publish((started(),))
+        assert list(await log.read_ledger()) == [started().record]
+        await log.close()
+
     async def test_a_newer_trainer_of_the_model_fences_the_older_whole(self, world: LogWorld) -> None:
         await world.append(BATCHES, "main", make_batch(0, []))
         older, newer = world.log(), world.log()

@@ -56,7 +56,7 @@ async def test_a_trainer_killed_where_it_closes_one_step_and_opens_the_next_trai
 ) -> None:
     world.backend = MemoryBackendSettings(type="memory", folder=tmp_path, step_s=0.5)
     await world.add_batches(5)
-    for side in ("before", "inside", "after"):
+    for side in ("between", "inside", "after"):
         status, errors = await ended(await world.start(f"{side} StepCompleted+StepStarted"))
         assert status == -signal.SIGKILL, errors
     await world.start()

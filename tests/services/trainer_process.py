@@ -2,8 +2,8 @@
 
 DIE_AT names the record whose publication the process does not survive, or several that are published together
 (`StepCompleted+StepStarted`). It kills itself as `kill -9` would: before the transaction (`before StepCompleted`), in
-it with everything sent and nothing committed (`inside …`), or after it. `while the backend works` is just after a
-batch was submitted.
+it with the last records not yet sent (`between …`) or with everything sent and nothing committed (`inside …`), or
+after it. `while the backend works` is just after a batch was submitted.
 """
 
 import logging
@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from aiokafka import AIOKafkaProducer
 
-from rollbus.trainer.log import NextBatch, Publication
+from rollbus.trainer.log import LastRecords, NextBatch, Publication
 from rollbus.trainer.log_kafka import KafkaLog
 from rollbus.trainer.process_kafka import run_trainer
 from rollbus.trainer.settings import TrainerSettings
@@ -32,14 +32,25 @@ class DyingLog(KafkaLog):
             os.kill(os.getpid(), signal.SIGKILL)
         return await super().next_batch(timeout_s, settle_broken=settle_broken)
 
-    async def publish(self, publications: Sequence[Publication], *, next_offset: int | None = None) -> None:
+    async def publish(
+        self, publications: Sequence[Publication], *, last: LastRecords | None = None, next_offset: int | None = None
+    ) -> Sequence[Publication]:
         self._die("before", publications)
-        await super().publish(publications, next_offset=next_offset)
-        self._die("after", publications)
+        written = await super().publish(publications, last=last, next_offset=next_offset)
+        self._die("after", written)
+        return written
 
-    async def _send_all(self, producer: AIOKafkaProducer, publications: Sequence[Publication]) -> None:
-        await super()._send_all(producer, publications)
-        self._die("inside", publications)
+    async def _send_all(
+        self, producer: AIOKafkaProducer, publications: Sequence[Publication], last: LastRecords | None
+    ) -> Sequence[Publication]:
+        async def between() -> Sequence[Publication]:
+            more = () if last is None else await last()
+            self._die("between", (*publications, *more))
+            return more
+
+        written = await super()._send_all(producer, publications, between)
+        self._die("inside", written)
+        return written
 
     def _die(self, side: str, publications: Sequence[Publication]) -> None:
         at, _, records = self.die_at.partition(" ")

@@ -8,9 +8,11 @@ from typing import Any
 
 import pytest
 
+from rollbus.schemas.control import RunCommand
 from rollbus.schemas.errors import ConfigurationError, FencedError, RunStoppedError, UnavailableError
 from rollbus.schemas.steps import StepCompleted, StepFailed, StepStarted
 from rollbus.schemas.topics import BATCHES, RUN_LOG, TRAINING_STEPS
+from rollbus.trainer import step
 from rollbus.trainer.alarm import AlarmLimits
 from rollbus.trainer.backends.memory import MemoryBackend
 from rollbus.trainer.backends.protocol import TrainResult
@@ -35,11 +37,12 @@ class Transactions(MemoryLog):
         super().__init__(world.broker, run_id="main", model="agent")
         self.seen: list[str] = []
 
-    async def publish(self, publications: Sequence[Publication], *, next_offset: int | None = None) -> None:
-        await super().publish(publications, next_offset=next_offset)
-        names = [type(each.record).__name__ for each in publications if each.topic is TRAINING_STEPS]
+    async def publish(self, publications: Sequence[Publication], **options: Any) -> Sequence[Publication]:
+        written = await super().publish(publications, **options)
+        names = [type(each.record).__name__ for each in written if each.topic is TRAINING_STEPS]
         if names:
             self.seen.append(" ".join(names))
+        return written
 
 
 def slow_world(folder: Path | None = None, **options: Any) -> World:
@@ -68,9 +71,9 @@ async def test_its_offset_is_that_of_the_batch_that_was_closed() -> None:
     offsets: list[int | None] = []
 
     class Offsets(MemoryLog):
-        async def publish(self, publications: Any, *, next_offset: int | None = None) -> None:
-            await super().publish(publications, next_offset=next_offset)
-            offsets.append(next_offset)
+        async def publish(self, publications: Any, **options: Any) -> Any:
+            offsets.append(options.get("next_offset"))
+            return await super().publish(publications, **options)
 
     await world.trainer(log=Offsets(world.broker, run_id="main", model="agent")).run(until_idle=True)
     assert [each for each in offsets if each is not None] == [1, 2]
@@ -96,9 +99,10 @@ async def test_an_alarm_is_raised_in_the_transaction_of_the_step_that_raises_it(
     groups: list[set[str]] = []
 
     class Groups(MemoryLog):
-        async def publish(self, publications: Any, *, next_offset: int | None = None) -> None:
-            await super().publish(publications, next_offset=next_offset)
-            groups.append({type(each.record).__name__ for each in publications})
+        async def publish(self, publications: Any, **options: Any) -> Any:
+            written = await super().publish(publications, **options)
+            groups.append({type(each.record).__name__ for each in written})
+            return written
 
     log = Groups(world.broker, run_id="main", model="agent")
     with pytest.raises(RunStoppedError, match="no_signal_share"):
@@ -122,6 +126,23 @@ async def test_a_pause_written_while_the_backend_works_leaves_the_next_batch_alo
     assert await transactions(world) == ["StepStarted", *TOGETHER, "StepCompleted"]
     world.broker.append(RUN_LOG, make_command("resume", key="r"))
     assert await transactions(world) == APART
+
+
+async def test_a_look_that_takes_long_holds_no_transaction_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step, "LONGEST_LOOK_S", 0.01)
+    world = slow_world()
+    batches = world.add_batches(3)
+
+    class Slow(Transactions):
+        async def paused(self) -> RunCommand | None:
+            if len(self.seen) == 2:  # while the second step is being closed
+                await asyncio.sleep(2 * UPDATE_S)
+            return await super().paused()
+
+    log = Slow(world)
+    await world.trainer(log=log).run(until_idle=True)
+    assert log.seen == ["StepStarted", *TOGETHER, *APART[::-1], "StepCompleted"]
+    check_exactly_once(world, batches)
 
 
 async def test_a_trainer_that_is_asked_to_stop_opens_no_further_step() -> None:

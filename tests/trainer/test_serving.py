@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -45,11 +46,11 @@ class Looking(MemoryLog):
         self.served: list[tuple[int, int]] = []
         """Version announced, version that served."""
 
-    async def publish(self, publications: Sequence[Publication], *, next_offset: int | None = None) -> None:
+    async def publish(self, publications: Sequence[Publication], **options: Any) -> Sequence[Publication]:
         serving = (await self.backend.versions()).serving
         told = (each.record for each in publications if each.topic is POLICY_VERSIONS)
         self.served += [(each.version, serving) for each in told if isinstance(each, PolicyVersion) and each.step]
-        await super().publish(publications, next_offset=next_offset)
+        return await super().publish(publications, **options)
 
 
 @pytest.mark.parametrize("heeds", [True, False], ids=["the update serves it", "the trainer asks"])

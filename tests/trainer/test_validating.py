@@ -211,9 +211,10 @@ async def test_evaluations_are_written_between_steps_and_never_inside_one() -> N
     publish: Callable[..., Any] = MemoryLog.publish
 
     class Watched(MemoryLog):
-        async def publish(self, publications: Any, *, next_offset: int | None = None) -> None:
-            order.extend(type(each.record).__name__ for each in publications)
-            await publish(self, publications, next_offset=next_offset)
+        async def publish(self, publications: Any, **options: Any) -> Any:
+            written = await publish(self, publications, **options)
+            order.extend(type(each.record).__name__ for each in written)
+            return written
 
     log = Watched(world.broker, run_id="main", model="agent")
     await trainer(world, validation(), log=log).run(until_idle=True)

@@ -2,9 +2,9 @@
 
     python -m benchmarks.trainer.overhead BOOTSTRAP [steps] [--profile]
 
-Counted is the time from one closed step to the next, less the second, and the CPU time that the trainer's process
-spends on a step, all that it does while the backend works included. A batch is 16 groups of 8 trajectories of 400
-tokens, the demo's shape; all batches are there at the start.
+Counted is the time from one closed step to the next, less what the server says that its update took, and the CPU time
+that the trainer's process spends on a step, all that it does while the backend works included. A batch is 16 groups of
+8 trajectories of 400 tokens, the demo's shape; all batches are there at the start.
 """
 
 import argparse
@@ -16,9 +16,10 @@ import sys
 import time
 from dataclasses import replace
 from statistics import median
-from typing import Any
+from typing import Any, NamedTuple
 
 from benchmarks.trainer.load import MODEL, RUN, create_topics, write_batches
+from benchmarks.trainer.server import UPDATE_S
 from rollbus.schemas.kafka_connection import KafkaConnection
 from rollbus.schemas.steps import StepCompleted
 from rollbus.trainer.backends.art_client import ArtClient
@@ -30,23 +31,31 @@ STEP_S = 1.0
 GROUPS, GROUP_SIZE, TOKENS = 16, 8, 400
 
 
+class Closed(NamedTuple):
+    """When a step was closed, or what has passed since the one before, by wall and CPU, and its update; in seconds."""
+
+    wall: float
+    cpu: float
+    update: float
+
+
 class Watched(KafkaLog):
     """Notes when each step was closed."""
 
     def __init__(self, *arguments: Any, **named: Any) -> None:
         super().__init__(*arguments, **named)
-        self.closed: list[tuple[float, float]] = []
-        """Wall and CPU time."""
+        self.closed: list[Closed] = []
 
     async def publish(self, publications: Any, **named: Any) -> Any:
         written = await super().publish(publications, **named)
-        if any(isinstance(each.record, StepCompleted) for each in written):
-            self.closed.append((time.perf_counter(), time.process_time()))
+        now = time.perf_counter(), time.process_time()
+        completed = (each.record for each in written if isinstance(each.record, StepCompleted))
+        self.closed += [Closed(*now, record.metrics[UPDATE_S]) for record in completed]
         return written
 
 
-async def measure(bootstrap_servers: str, url: str, steps: int, *, profile: bool) -> list[tuple[float, float]]:
-    """Return the seconds beside the update and of CPU, by step.
+async def measure(bootstrap_servers: str, url: str, steps: int, *, profile: bool) -> list[Closed]:
+    """Return by step the seconds beside the update, of CPU, and of the update.
 
     The first step, which opens connections, is left out, and the last, which no other follows.
     """
@@ -70,7 +79,10 @@ async def measure(bootstrap_servers: str, url: str, steps: int, *, profile: bool
         profiler.disable()
         profiler.dump_stats("overhead.prof")
     pairs = list(zip(log.closed[1:-1], log.closed[2:], strict=True))[:-1]
-    return [(later[0] - earlier[0] - STEP_S, later[1] - earlier[1]) for earlier, later in pairs]
+    return [
+        Closed(later.wall - earlier.wall - later.update, later.cpu - earlier.cpu, later.update)
+        for earlier, later in pairs
+    ]
 
 
 def main() -> None:
@@ -88,9 +100,9 @@ def main() -> None:
     finally:
         server.kill()
         server.wait()
-    wall, cpu = zip(*found, strict=True)
+    wall, cpu, update = zip(*found, strict=True)
     shown = {"seconds": median(wall), "lowest": min(wall), "highest": max(wall), "cpu_seconds": median(cpu)}
-    print(json.dumps(shown | {"steps": len(found)}))
+    print(json.dumps(shown | {"update_seconds": median(update), "steps": len(found)}))
 
 
 if __name__ == "__main__":

@@ -54,7 +54,7 @@ def losses(trl_python: str) -> list[Verdict]:
 def overhead(address: str) -> list[Verdict]:
     found = call(sys.executable, "overhead", address)
     shown = (
-        f"{1000 * found['seconds']:.1f} ms beside an update of {STEP_S:g} s "
+        f"{1000 * found['seconds']:.1f} ms beside an update of {found['update_seconds']:.4f} s "
         f"({1000 * found['lowest']:.1f} to {1000 * found['highest']:.1f}), {1000 * found['cpu_seconds']:.1f} CPU ms"
     )
     return [at_most("time outside the backend", found["seconds"] / STEP_S, OVERHEAD_SHARE, shown)]

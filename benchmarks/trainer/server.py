@@ -18,7 +18,7 @@ from rollbus.trainer.backends.memory import MemoryBackend
 from rollbus.trainer.backends.protocol import TrainRequest, TrainResult
 from rollbus.trainer.service.http_server import listen, quiet_server
 
-UPDATE_S = "update_s"
+UPDATE_S = "update_seconds"
 
 
 class TimedBackend(MemoryBackend):

@@ -182,6 +182,15 @@ def test_metrics_of_a_case_worked_by_hand() -> None:
     assert (report["clip_fraction"], report["tokens_trained"]) == (0.0, 2.0)
 
 
+def test_a_small_mismatch_is_reported_as_it_is() -> None:
+    batch = one_token(1.0, 1.0)
+    current = batch.current_N.detach().float()
+    near = replace(batch, current_N=current.requires_grad_(), behaviour_N=(current - 1e-4).detach())
+    difference = float((near.current_N.double() - near.behaviour_N.double()).detach())
+    report = grpo.metrics(grpo.combine([grpo.policy_loss(near, CISPO, global_tokens=1.0)]))
+    assert report["mismatch_kl"] == pytest.approx(difference**2 / 2, rel=1e-2)
+
+
 def test_entropy_bonus_and_k3_penalty_enter_the_loss() -> None:
     batch = replace(
         one_token(1.0, 0.0),

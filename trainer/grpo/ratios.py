@@ -22,6 +22,11 @@ def ratio(current_N: Tensor, behaviour_N: Tensor) -> Tensor:
     return _exp(current_N - behaviour_N)
 
 
+def ratio_less_one(current_N: Tensor, behaviour_N: Tensor) -> Tensor:
+    """r − 1, with all its digits where the two nearly agree and r itself is 1 but for rounding."""
+    return torch.expm1((current_N - behaviour_N).clamp(-LOG_RATIO_BOUND, LOG_RATIO_BOUND))
+
+
 def sequence_ratio(current_N: Tensor, behaviour_N: Tensor, sequence_N: Tensor, mask_N: Tensor) -> Tensor:
     """s of the token's sequence, at each of its tokens; the gradient goes through the mean."""
     sums_N, tokens_N = sequence_sums(current_N - behaviour_N, sequence_N, mask_N)

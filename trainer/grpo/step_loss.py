@@ -186,7 +186,7 @@ def _sums(
         ratio_max=torch.where(mask_N, ratio_N, 0.0).max().double() if mask_N.numel() else none,
         clipped=total(clipped_N),
         masked_stale=total(stale_N),
-        mismatch_kl=total(ratio_N - 1 - log_ratio_N),
+        mismatch_kl=total(ratios.ratio_less_one(batch.current_N, batch.behaviour_N) - log_ratio_N),
         log_ratio_max=log_ratio_N.abs().max().double() if mask_N.numel() else none,
         log_ratio_absolute=total(log_ratio_N.abs()),
         entropy=total(entropy_N),

@@ -13,10 +13,11 @@ import contextlib
 import hmac
 import json
 import logging
+import os
 import signal
 import socket
 import uuid
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Awaitable, Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -64,7 +65,7 @@ class ArtServerSettings:
 
 
 def serve(settings: ArtServerSettings) -> None:
-    """Run until SIGTERM or SIGINT. A running update ends first.
+    """Run until SIGTERM or SIGINT. A running update ends first; one while it starts ends it at once.
 
     ConfigurationError if a port is taken or the base model cannot be used. Importing ART takes about 20 s, so the
     control port is claimed before; it answers once everything else does.
@@ -76,7 +77,26 @@ def serve(settings: ArtServerSettings) -> None:
     if settings.token is None and settings.host not in LOOPBACK:
         logger.warning("everyone who reaches %s can ask and train the model; set `art_server: token:`", settings.host)
     art_environment.protect()
-    asyncio.run(_serve(settings, listener))
+    with _ended_by_sigint():
+        asyncio.run(_serve(settings, listener))
+
+
+@contextlib.contextmanager
+def _ended_by_sigint() -> Iterator[None]:
+    """As by SIGTERM, until somebody listens for both: the import of ART in its thread hears no KeyboardInterrupt.
+
+    A handler, not SIG_DFL from the start: a library of ART's sets one of its own, which calls only what was one before.
+    """
+
+    def end(number: int, frame: object) -> None:
+        signal.signal(number, signal.SIG_DFL)
+        os.kill(os.getpid(), number)
+
+    before = signal.signal(signal.SIGINT, end)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 def check_base_model(directory: Path) -> None:

@@ -10,7 +10,7 @@ Files in reading order:
     rewards/          reward functions by name
     stages, flow      which stages there are, and all of them over a log in memory
     ticker            the clock that is written into the log
-    processing        a batch of records to what its transaction writes: pure
+    processing, large_rows                                        records to what their transaction writes: pure
     runner            a partition's batches, each whole in one transaction
     transaction       the Kafka transactions that a stage's partitions share in a process
     claims, claims_kafka                                          whose a partition is: whom a new owner must fence

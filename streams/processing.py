@@ -21,6 +21,7 @@ from rollbus.schemas.soundness import check_sound
 from rollbus.schemas.topics import DEAD_LETTERS
 from rollbus.schemas.trajectories import Location
 from rollbus.streams.batch import Partition, RawRecord
+from rollbus.streams.large_rows import LargeRows
 from rollbus.streams.stage import EffectsStage, Incoming, Outgoing, PureAsEffects
 
 logger = logging.getLogger(__name__)
@@ -76,6 +77,7 @@ class StagePartition:
         self._app_version = app_version
         self._restored = 0
         self._asking = False
+        self._large = LargeRows()
         self.state = stage.new_state()
 
     @property
@@ -85,8 +87,13 @@ class StagePartition:
 
     def restore(self, key: bytes, value: bytes | None) -> None:
         """Apply one row of the stage's changelog."""
-        self.state.restore(key, value)
         self._restored += 1
+        if (row := self._large.restored(key, value)) is not None:
+            self.state.restore(*row)
+
+    def unfinished(self) -> list[bytes]:
+        """Return the keys of rows of which parts are missing, once the whole changelog was restored."""
+        return self._large.unfinished()
 
     async def process(self, records: Sequence[RawRecord], *, hold_quiet: bool = False) -> Processed:
         """Decode, ask, step and encode; raises whatever the stage raises except RecordError.
@@ -102,7 +109,7 @@ class StagePartition:
         result.forgotten = self.state.forgotten
         result.quiet = result.quiet and not result.outputs
         if not (hold_quiet and result.quiet):
-            result.changelog = self.state.drain()
+            result.changelog = [part for row in self.state.drain() for part in self._large.split(*row)]
         return result
 
     async def _take_in(self, records: Sequence[RawRecord], result: Processed, refused: list[Refused]) -> None:

@@ -219,6 +219,12 @@ class Runner:
         described, rows = await changelog_kafka.restore(
             self._settings, self._changelog, self.partition.partition, self._work.restore
         )
+        if unfinished := self._work.unfinished():
+            raise DataLossError(
+                f"{self._changelog}[{self.partition.partition}] has not all parts of row {unfinished[0]!r} and "
+                f"{len(unfinished) - 1} others; restore changelog and offsets from one moment, or delete both to start "
+                "again from the input's beginning"
+            )
         if own is not None and described != own:
             raise UnavailableError(f"{self._changelog} is readable up to position {described} only, not yet to {own}")
         if found is None and described is not None:

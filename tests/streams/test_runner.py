@@ -10,11 +10,12 @@ import pytest
 from aiokafka.errors import CommitFailedError, ProducerFenced
 
 from rollbus.schemas.codec import decode, encode
-from rollbus.schemas.errors import RunStoppedError, UnavailableError
+from rollbus.schemas.errors import DataLossError, RunStoppedError, UnavailableError
 from rollbus.streams import changelog_kafka, runner, transaction
 from rollbus.streams.batch import Batch, Partition
 from rollbus.streams.changelog_kafka import position_row
 from rollbus.streams.claims import Committed, parse
+from rollbus.streams.large_rows import MOST_BYTES, LargeRows
 from rollbus.streams.processing import Processed, StagePartition
 from rollbus.streams.runner import BATCHES_AHEAD, Runner
 from rollbus.streams.settings import StreamSettings
@@ -402,6 +403,16 @@ async def test_records_that_retention_took_are_never_stepped_over(broker: Broker
         await until(lambda: bool(fatal))
     assert "records 3 … 8 were deleted by retention" in str(fatal[0])
     assert ("resume", 0) not in broker.told
+
+
+async def test_a_row_of_which_parts_are_gone_is_no_state_to_go_on_from(broker: Broker) -> None:
+    first, *_ = LargeRows().split(b"count\x1fk", bytes(2 * MOST_BYTES))
+    broker.committed, broker.changelog = 3, dict([first])
+    fatal: list[BaseException] = []
+    async with running(broker, fatal):
+        await until(lambda: bool(fatal))
+    assert isinstance(fatal[0], DataLossError)
+    assert "t.counter.changelog[0] has not all parts of row b'count\\x1fk'" in str(fatal[0])
 
 
 async def test_a_broker_that_has_forgotten_the_offset_does_not_hide_what_retention_took(

@@ -8,7 +8,6 @@ import zlib
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
-from rollbus.schemas.codec import decode
 from rollbus.schemas.config import AssemblyConfig
 from rollbus.schemas.events import (
     EpisodeEnded,
@@ -21,7 +20,7 @@ from rollbus.schemas.events import (
     WriterClosed,
 )
 from rollbus.streams.deadlines import Deadlines
-from rollbus.streams.rows import json_codec
+from rollbus.streams.rows import json_codec, kept_record
 from rollbus.streams.stage_state import Applied, StageState
 from rollbus.streams.state import RowCodec, Table
 
@@ -260,7 +259,7 @@ def split_key(key: str) -> tuple[str, str, int]:
 def event_of(row: EventRow) -> Any:
     """Return the row's event, decoded at most once."""
     if row.record is None:
-        row.record = decode(row.data)
+        row.record = kept_record(row.data)
     return row.record
 
 

@@ -3,14 +3,13 @@
 import struct
 from dataclasses import asdict, dataclass, replace
 
-from rollbus.schemas.codec import decode
 from rollbus.schemas.config import RunConfig
 from rollbus.schemas.groups import Group
 from rollbus.streams.curriculum_modes import Memory
 from rollbus.streams.deadlines import Deadlines
 from rollbus.streams.lineage import Lineage
 from rollbus.streams.recent import Recent
-from rollbus.streams.rows import FLOAT, INT, json_codec
+from rollbus.streams.rows import FLOAT, INT, json_codec, kept_record
 from rollbus.streams.stage_state import Applied, StageState
 from rollbus.streams.state import RowCodec, Table
 
@@ -59,7 +58,7 @@ class GroupRow:
     def group(self) -> Group:
         """Return the group, decoded at most once."""
         if self.record is None:
-            self.record = decode(self.data)
+            self.record = kept_record(self.data)
         return self.record
 
 

@@ -9,13 +9,12 @@ from dataclasses import dataclass, field
 from functools import lru_cache
 from typing import Any
 
-from rollbus.schemas.codec import decode
 from rollbus.schemas.config import RunConfig
 from rollbus.schemas.ids import content_hash
 from rollbus.schemas.trajectories import Score
 from rollbus.streams.deadlines import Deadlines
 from rollbus.streams.recent import Recent
-from rollbus.streams.rows import INT, json_codec
+from rollbus.streams.rows import INT, json_codec, kept_record
 from rollbus.streams.stage_state import Applied, StageState
 from rollbus.streams.state import RowCodec, Table
 
@@ -45,7 +44,7 @@ class ScoreRow:
     def score(self) -> Score:
         """Return the score, decoded at most once."""
         if self.record is None:
-            self.record = decode(self.data)
+            self.record = kept_record(self.data)
         return self.record
 
 

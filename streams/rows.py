@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 from rollbus.schemas.codec import decode, encode
+from rollbus.schemas.errors import RecordError
 from rollbus.streams.state import RowCodec
 
 V = TypeVar("V")
@@ -36,6 +37,19 @@ def json_codec(to_plain: Callable[[V], Any], from_plain: Callable[[Any], V], *, 
     return RowCodec(version, encode, dict.fromkeys(range(1, version + 1), decode))
 
 
+def kept_record(data: bytes) -> Any:
+    """Return the record that a row keeps; raises ValueError where a newer release wrote it.
+
+    No RecordError: that would make a dead letter of whatever record has only asked for the row.
+    """
+    try:
+        return decode(data)
+    except RecordError as error:
+        raise ValueError(
+            f"the state keeps a record that this release cannot read ({error}); run the newer release that wrote it"
+        ) from error
+
+
 @dataclass(slots=True)
 class Kept(Generic[V]):
     """A record that a stage keeps: its bytes as they came, when they came, and their place among the kept."""
@@ -52,7 +66,7 @@ class Kept(Generic[V]):
     def get(self) -> V:
         """Return the record, decoded at most once."""
         if self.record is None:
-            self.record = decode(self.data)
+            self.record = kept_record(self.data)
         return self.record
 
 

@@ -1,20 +1,25 @@
-"""State of a release that let larger rewards through: those trajectories are dropped, and no sum overflows."""
+"""State of a release that let larger rewards through, whose trajectories are dropped, and of a newer one."""
 
+import asyncio
 from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from rollbus.schemas.codec import encode
-from rollbus.schemas.config import BatchingConfig, CurriculumConfig, GroupingConfig, RunConfig
+from rollbus.schemas.config import AssemblyConfig, BatchingConfig, CurriculumConfig, GroupingConfig, RunConfig
 from rollbus.schemas.drops import Drop
 from rollbus.schemas.groups import CurriculumState, Group, TrainingBatch
+from rollbus.streams.assembly import AssemblyStage
+from rollbus.streams.batch import Partition
 from rollbus.streams.curriculum import CurriculumStage
 from rollbus.streams.curriculum_state import GroupRow
 from rollbus.streams.grouping import GroupingStage
 from rollbus.streams.grouping_state import Baseline, ScoreRow
-from tests.builders import make_command, make_group, make_member, make_score
+from rollbus.streams.processing import StagePartition
+from tests.builders import make_command, make_group, make_member, make_reward, make_score, make_tick
 from tests.stepping import Stepper, reasons
+from tests.streams.test_transaction_parts import Raw
 
 HUGE = 1e200
 
@@ -95,3 +100,39 @@ def test_a_window_drops_the_group_that_cannot_be_computed_with(mode: Any) -> Non
     assert (state.reward_mean, state.admitted_group_ids) == (0.5, ("fine",))
     (batch,) = [record for record in found if isinstance(record, TrainingBatch)]
     assert [group.group_id for group in batch.groups] == ["fine"]
+
+
+UNKNOWN = b"\xc3\x01" + bytes(8)
+"""Where a frame of a schema begins that this release does not have."""
+WINDOW = RunConfig(
+    curriculum=CurriculumConfig(mode="harness", initial_percentile=1.0, window_span_ms=1_000),
+    batching=BatchingConfig(groups_per_step=1),
+)
+
+
+def kept_by_a_newer_release(stage: Any, record: Any) -> StagePartition:
+    """Return a stage whose row keeps a record that only a newer release can read."""
+    stepper = Stepper(stage)
+    stepper.tick()
+    stepper.feed(record)
+    work = StagePartition(stepper.stage, Partition("t", 0), app_version="1")
+    frame = encode(record)[: len(UNKNOWN)]
+    for key, value in stepper.changelog.items():
+        work.restore(key, value.replace(frame, UNKNOWN))
+    return work
+
+
+@pytest.mark.parametrize(
+    ("stage", "record"),
+    [
+        (AssemblyStage(AssemblyConfig()), make_reward("e", 1.0)),
+        (GroupingStage(RunConfig()), make_score("t")),
+        (CurriculumStage(WINDOW), make_group("g", (0.0, 1.0))),
+    ],
+    ids=lambda each: getattr(each, "name", type(each).__name__),
+)
+def test_a_row_that_only_a_newer_release_can_read_makes_no_dead_letter_of_a_tick(stage: Any, record: Any) -> None:
+    """What the tick would have closed was never told of again."""
+    tick = Raw(9, encode(make_tick(9, stream_time_ms=make_tick(0).stream_time_ms + 10**9)))
+    with pytest.raises(ValueError, match=r"unknown schema fingerprint.*run the newer release that wrote it"):
+        asyncio.run(kept_by_a_newer_release(stage, record).process([tick]))

@@ -52,10 +52,13 @@ def start_of(described: int | None, found: Committed | None) -> int | None:
     `described` is the position that the changelog's last transaction names. That transaction committed the same offset.
     Only a claim's may lag behind, if it was on its way for so long that a transaction has overtaken it; and where the
     broker has forgotten the offsets, as it does a week after a group's last member, the changelog knows. A first claim
-    names what retention has left by then, which may be less than what is still to be read.
+    names what retention has left by then, which may be less than what is still to be read; where no transaction has
+    followed, all from there on is: what retention takes meanwhile is lost, and not older than the group.
     """
-    if found is None or found.by == "first claim":
+    if found is None:
         return described
+    if found.by == "first claim":
+        return found.offset if described is None else described
     if found.by == "transaction":
         fits = described == found.offset
     else:

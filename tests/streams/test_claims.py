@@ -28,7 +28,7 @@ def test_the_first_claim_stays_the_first_until_something_is_committed() -> None:
     first = claim(None, "a", first=3)
     assert first == Committed(3, "a", "first claim")
     assert claim(first, "b", first=3) == Committed(3, "b", "first claim")
-    assert start_of(None, claim(first, "b", first=3)) is None
+    assert start_of(None, claim(first, "b", first=9)) == 3
 
 
 @pytest.mark.parametrize(
@@ -40,7 +40,7 @@ def test_the_first_claim_stays_the_first_until_something_is_committed() -> None:
         (5, Committed(5, "x", "claim"), 5),
         (7, Committed(5, "x", "claim"), 7),  # the claim came late
         (7, Committed(0, "x", "first claim"), 7),
-        (None, Committed(0, "x", "first claim"), None),
+        (None, Committed(3, "x", "first claim"), 3),  # retention may have taken more since
         (2, Committed(3, "x", "first claim"), 2),  # the broker has forgotten the offset, and retention took the rest
     ],
 )

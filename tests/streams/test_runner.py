@@ -405,6 +405,22 @@ async def test_records_that_retention_took_are_never_stepped_over(broker: Broker
     assert ("resume", 0) not in broker.told
 
 
+async def test_what_retention_took_since_the_first_claim_is_not_stepped_over_either(
+    broker: Broker, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A stage that fails from its first batch on may stand there for longer than records are kept."""
+    broker.committed, broker.owner, broker.first = 3, Committed(3, ME, "first claim").note, 9
+
+    async def restore(*_: Any) -> tuple[None, int]:
+        return None, 0
+
+    monkeypatch.setattr(changelog_kafka, "restore", restore)
+    fatal: list[BaseException] = []
+    async with running(broker, fatal):
+        await until(lambda: bool(fatal))
+    assert "records 3 … 8 were deleted by retention" in str(fatal[0])
+
+
 async def test_a_row_of_which_parts_are_gone_is_no_state_to_go_on_from(broker: Broker) -> None:
     first, *_ = LargeRows().split(b"count\x1fk", bytes(2 * MOST_BYTES))
     broker.committed, broker.changelog = 3, dict([first])

@@ -10,7 +10,7 @@ from contextlib import aclosing
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from rollbus.schemas.errors import DataLossError
+from rollbus.schemas.errors import DataLossError, UndecodableError
 from rollbus.schemas.starting_kafka import start_whole
 from rollbus.streams.claims import Committed, start_of
 from rollbus.streams.processing import OWN_ROWS
@@ -56,16 +56,37 @@ async def read_partition(
 async def restore(
     settings: StreamSettings, topic: str, partition: int, apply: Callable[[bytes, bytes | None], None]
 ) -> tuple[int | None, int]:
-    """Apply every row; return the input position that the changelog describes (None if empty) and the rows read."""
+    """Apply every row; return the input position that the changelog describes (None if empty) and the rows read.
+
+    Raises UndecodableError for a row that cannot be read.
+    """
     position, rows = None, 0
     async with aclosing(read_partition(settings, topic, partition)) as found:
         async for key, value in found:
-            if key == POSITION_KEY and value is not None:
-                position = int(_POSITION.unpack(value)[1])
-            else:
-                apply(key, value)
-                rows += 1
+            try:
+                if key == POSITION_KEY and value is not None:
+                    position = _position(value)
+                else:
+                    apply(key, value)
+                    rows += 1
+            except UndecodableError as error:
+                raise UndecodableError(f"{topic}[{partition}]: {error}") from error
+            except Exception as error:  # each codec has its own
+                raise UndecodableError(
+                    f"{topic}[{partition}]: row {key!r} of {len(value or b'')} bytes is damaged ({error!r}); restore "
+                    "changelog and offsets from one moment, or delete both to start again from the input's beginning"
+                ) from error
     return position, rows
+
+
+def _position(value: bytes) -> int:
+    version, position = _POSITION.unpack(value)
+    if version != _VERSION:
+        raise UndecodableError(
+            f"the row of the position has version {version}, this code reads {_VERSION}; run the newer release that "
+            "wrote it"
+        )
+    return int(position)
 
 
 def start_position(

@@ -114,5 +114,8 @@ class PartitionState:
         name, _, row_key = key.partition(_SEPARATOR)
         table = self._tables.get(name.decode())
         if table is None:
-            raise UndecodableError(f"changelog row of unknown table {name!r}; known: {sorted(self._tables)}")
+            raise UndecodableError(
+                f"changelog row of unknown table {name!r}; known: {sorted(self._tables)}; run the newer release that "
+                "wrote it"
+            )
         table.restore(row_key.decode(), value)

@@ -28,9 +28,9 @@ def position_row(position: int) -> tuple[bytes, bytes]:
 
 
 async def read_partition(
-    settings: StreamSettings, topic: str, partition: int
-) -> AsyncGenerator[tuple[bytes, bytes | None], None]:
-    """Yield each committed row (key, value) of a changelog partition from its beginning to its present end."""
+    settings: StreamSettings, topic: str, partition: int, *, newest: int | None = None
+) -> AsyncGenerator[tuple[bytes | None, bytes | None], None]:
+    """Yield each committed row (key, value) of a partition to its present end, from its beginning or of the newest."""
     place = TopicPartition(topic, partition)
     consumer = AIOKafkaConsumer(
         **settings.kafka.client_options(),
@@ -45,10 +45,11 @@ async def read_partition(
         consumer.assign([place])
         await consumer.seek_to_beginning(place)
         end = (await consumer.end_offsets([place]))[place]
+        if newest is not None and await consumer.position(place) < end - newest:
+            consumer.seek(place, end - newest)
         while await consumer.position(place) < end:
             for record in (await consumer.getmany(place, timeout_ms=_POLL_MS)).get(place, ()):
-                if record.key is not None:
-                    yield record.key, record.value
+                yield record.key, record.value
     finally:
         await consumer.stop()
 
@@ -63,6 +64,8 @@ async def restore(
     position, rows = None, 0
     async with aclosing(read_partition(settings, topic, partition)) as found:
         async for key, value in found:
+            if key is None:
+                continue
             try:
                 if key == POSITION_KEY and value is not None:
                     position = _position(value)

@@ -14,10 +14,12 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.errors import InvalidProducerEpoch, KafkaError, ProducerFenced
 
 from rollbus.schemas.cancelling import is_being_cancelled
-from rollbus.schemas.codec import decode, encode
+from rollbus.schemas.chunks import is_chunk
+from rollbus.schemas.codec import decode, encode, record_name
 from rollbus.schemas.control import ConfigApplied, Tick
+from rollbus.schemas.errors import RecordError
 from rollbus.schemas.starting_kafka import start_whole
-from rollbus.schemas.topics import Topic
+from rollbus.schemas.topics import RUN_LOG, Topic
 from rollbus.streams import names
 from rollbus.streams.changelog_kafka import read_partition
 from rollbus.streams.output_kafka import Row, new_producer, stop_producer, write
@@ -31,6 +33,8 @@ _TICK = b"tick"
 _CONFIG = b"config\x1f"
 RETRY_S = 1.0
 CLOSE_S = 2.0
+LOOKED_AT = 2_000
+"""Newest offsets of the run log among which the last tick is looked for: where nobody ticks, no group comes either."""
 
 
 def wall_clock_ms() -> int:
@@ -50,6 +54,7 @@ class Ticker:
     ) -> None:
         self._settings, self._configs, self._clock = settings, configs, clock
         self._changelog = names.changelog_topic(settings.namespace, names.TICKER)
+        self._kept = RUN_LOG.full_name(settings.namespace)
         self._inputs = inputs_in_use(configs)
         self._wanted = asyncio.Event()
         self._writing = asyncio.Lock()
@@ -109,9 +114,23 @@ class Ticker:
             async for key, value in rows:
                 if key == _TICK:
                     self.last = decode(value)
-                elif key.startswith(_CONFIG) and value is not None:
+                elif key is not None and key.startswith(_CONFIG) and value is not None:
                     self._applied[key.removeprefix(_CONFIG).decode()] = value.decode()
+        if self.last is None:
+            self.last = await self._last_written()
         logger.info("ticking from tick=%s", self.last and self.last.number)
+
+    async def _last_written(self) -> Tick | None:
+        """Return the newest tick of the run log, which is kept for ever: stages take none of an earlier number."""
+        last: Tick | None = None
+        async with aclosing(read_partition(self._settings, self._kept, 0, newest=LOOKED_AT)) as rows:
+            async for _, value in rows:
+                with suppress(RecordError):  # poison
+                    if value and not is_chunk(value) and record_name(value) == Tick.__name__:
+                        last = decode(value)
+        if last is not None:
+            logger.warning("%s has lost the last tick, going on from that in %s", self._changelog, self._kept)
+        return last
 
     async def _tick_while_wanted(self, producer: AIOKafkaProducer) -> None:
         interval_s = self._settings.tick_interval_ms / 1000

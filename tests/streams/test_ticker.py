@@ -10,6 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rollbus.schemas.codec import encode
 from rollbus.schemas.config import AssemblyConfig
 from rollbus.schemas.control import ConfigApplied, Tick
 from rollbus.schemas.errors import ConfigurationError
@@ -18,6 +19,7 @@ from rollbus.streams.settings import StreamSettings
 from rollbus.streams.ticker import config_changes, next_tick
 from rollbus.streams.ticker_kafka import Ticker
 from rollbus.streams.worker import Worker
+from tests.builders import make_group, make_tick
 
 
 def run(clocks: list[int], interval_ms: int = 1_000) -> list[Tick]:
@@ -105,7 +107,7 @@ async def test_an_error_that_nobody_thought_of_stops_no_clock(
         def __getattr__(self, name: str) -> Any:
             return AsyncMock()
 
-    async def no_rows(*place: Any) -> AsyncIterator[tuple[bytes, bytes]]:
+    async def no_rows(*place: Any, **_: Any) -> AsyncIterator[tuple[bytes, bytes]]:
         none: tuple[tuple[bytes, bytes], ...] = ()
         for row in none:
             yield row
@@ -120,6 +122,25 @@ async def test_an_error_that_nobody_thought_of_stops_no_clock(
         while ticker.last is None:  # noqa: ASYNC110 - looks at what the ticker does
             await asyncio.sleep(0)
     await ticker.stop()
+
+
+async def test_a_ticker_without_its_changelog_goes_on_from_the_run_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A number that the stages know already moves no clock: nothing would close for as long as they have run."""
+    logs = {
+        "t.ticker.changelog": [],
+        "t.run-log": [encode(make_tick(40)), encode(make_tick(41)), encode(make_group("g")), b"\xc3\x01poison", None],
+    }
+
+    async def read_partition(
+        settings: StreamSettings, topic: str, *_: Any, **options: Any
+    ) -> AsyncIterator[tuple[None, bytes | None]]:
+        for value in logs[topic]:
+            yield None, value
+
+    monkeypatch.setattr(ticker_kafka, "read_partition", read_partition)
+    ticker = Ticker(StreamSettings(namespace="t."))
+    await ticker._restore()
+    assert ticker.last == make_tick(41)
 
 
 async def test_a_clock_that_stands_is_seen_by_the_watchdog_of_who_should_turn_it() -> None:

@@ -56,9 +56,10 @@ class BlockingSink(MemorySink):
 
     def __init__(self) -> None:
         super().__init__()
-        self.go = threading.Event()
+        self.go, self.blocks = threading.Event(), threading.Event()
 
     async def send(self, records: Sequence[Outbound]) -> frozenset[int]:
+        self.blocks.set()
         self.go.wait(20)
         return await super().send(records)
 

@@ -85,6 +85,7 @@ def test_many_answers_at_once_are_read_at_once_and_stay_exact() -> None:
     recorder = init(sink=sink, max_queue_bytes=100_000)
     client = recorder.wrap(Server().client())
     with recorder.episode(task="t"):
+        assert sink.blocks.wait(20)  # by the start of the episode: of what comes now nothing is taken out
         for _ in range(12):
             client.chat.completions.create(model="agent", messages=[{"role": "user", "content": "Say hello"}])
         assert recorder.outbox.delivery.crowded

@@ -6,7 +6,7 @@ a smaller row has no use for are deleted with it. A transaction writes all of th
 """
 
 import struct
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 
 from rollbus.schemas import chunks
 from rollbus.schemas.chunks import Chunk
@@ -27,6 +27,17 @@ class LargeRows:
         """Numbers of the parts after the first, by row."""
         self._waiting: dict[bytes, dict[int, Chunk]] = {}
         """Parts of rows that are being restored."""
+
+    def split_all(self, rows: Iterable[tuple[bytes, bytes | None]]) -> list[tuple[bytes, bytes | None]]:
+        """Return what is written for rows: nearly all of them as they are, at no cost."""
+        written: list[tuple[bytes, bytes | None]] = []
+        for row in rows:
+            key, value = row
+            if key not in self._standing and (value is None or len(value) <= MOST_BYTES):
+                written.append(row)
+            else:
+                written.extend(self.split(key, value))
+        return written
 
     def split(self, key: bytes, value: bytes | None) -> Iterator[tuple[bytes, bytes | None]]:
         """Yield what is written for a row: the row itself where it fits, else its parts; and the end of old parts."""

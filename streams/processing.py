@@ -109,7 +109,7 @@ class StagePartition:
         result.forgotten = self.state.forgotten
         result.quiet = result.quiet and not result.outputs
         if not (hold_quiet and result.quiet):
-            result.changelog = [part for row in self.state.drain() for part in self._large.split(*row)]
+            result.changelog = self._large.split_all(self.state.drain())
         return result
 
     async def _take_in(self, records: Sequence[RawRecord], result: Processed, refused: list[Refused]) -> None:

@@ -56,7 +56,7 @@ def test_rows_come_back_from_any_compacted_changelog(changes: list[tuple[bytes, 
                 rows.pop(key, None)
             else:
                 rows[key] = b"\x01" + random.Random(number).randbytes(size)
-            log += large.split(key, rows.get(key))
+            log += large.split_all([(key, rows.get(key))])
             if data.draw(st.booleans(), label="restart"):
                 log = compacted(log, data.draw(st.integers(0, len(log)), label="compacted up to"))
                 found, large = restored(log)

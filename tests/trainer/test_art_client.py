@@ -1,5 +1,6 @@
 """The art-server's client: what it makes of answers, errors and silence."""
 
+import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from typing import Any
@@ -10,6 +11,7 @@ from aiohttp.test_utils import RawTestServer
 
 from rollbus.local.ports import free_port
 from rollbus.schemas.errors import RejectedError, UnavailableError
+from rollbus.trainer.backends import art_http
 from rollbus.trainer.backends.art_client import ArtClient
 from rollbus.trainer.backends.art_http import RETRY_PAUSES_S
 from rollbus.trainer.backends.memory import MemoryBackend
@@ -100,6 +102,35 @@ async def test_a_batch_whose_connection_was_lost_is_sent_again_whole() -> None:
         await client.submit(TrainRequest("b", "main", "agent", 0, ()))
     first, second = server.bodies
     assert first == second != b""
+
+
+async def test_a_server_that_stops_taking_a_body_is_given_up_as_soon_as_one_that_does_not_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(art_http, "ANSWER_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(art_http, "SLOWEST_BYTES_PER_S", 1 << 30)
+    held: list[asyncio.StreamWriter] = []
+    pauses: list[float] = []
+
+    async def stall(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        writer.transport.pause_reading()  # type: ignore[attr-defined]
+        held.append(writer)
+
+    async def sleep(seconds: float) -> None:
+        pauses.append(seconds)
+
+    server = await asyncio.start_server(stall, "127.0.0.1", 0)
+    http = art_http.ArtHttp("http://{}:{}".format(*server.sockets[0].getsockname()), sleep=sleep)
+    try:
+        async with asyncio.timeout(10):
+            with pytest.raises(UnavailableError, match="no answer from the art-server"):
+                await http.ask("POST", "/batches", data=bytes(16 << 20))
+    finally:
+        await http.close()
+        for each in held:
+            each.transport.abort()
+        server.close()
+    assert pauses == list(RETRY_PAUSES_S)
 
 
 async def test_a_refusal_is_not_asked_again() -> None:

@@ -16,9 +16,9 @@ from rollbus.trainer.backends import wire
 
 CONNECT_TIMEOUT_S = 5.0
 ANSWER_TIMEOUT_S = 60.0
-"""Without a byte of an answer; above the longest wait that the server grants."""
-REQUEST_TIMEOUT_S = 600.0
-"""Enough for a large batch to be sent."""
+"""From the question to its answer, beside the time to send a body; above the longest wait that the server grants."""
+SLOWEST_BYTES_PER_S = 1 << 20
+"""A body that is taken more slowly has stalled."""
 IDLE_CONNECTION_S = 4.0
 """Below the five seconds after which the server closes one: what is sent into that is lost."""
 RETRY_PAUSES_S = (0.2, 1.0, 3.0)
@@ -58,6 +58,8 @@ class ArtHttp:
         """Return the answer; an error that the server names is raised at once, UnavailableError after the retries."""
         asked = f"{method} {self.url}{path}"
         headers = {"content-type": media_type} if media_type else None
+        longest_s = ANSWER_TIMEOUT_S + len(data or b"") / SLOWEST_BYTES_PER_S
+        timeout = aiohttp.ClientTimeout(total=longest_s, sock_connect=CONNECT_TIMEOUT_S)
         pauses = iter(RETRY_PAUSES_S)
         while True:
             body = None if data is None else io.BytesIO(data)
@@ -70,6 +72,7 @@ class ArtHttp:
                     headers=headers,
                     params=params,
                     allow_redirects=False,
+                    timeout=timeout,
                 ) as response:
                     return _object(await response.read(), response.status, asked)
             except (aiohttp.ClientError, TimeoutError) as error:
@@ -90,11 +93,7 @@ class ArtHttp:
     def _opened(self) -> aiohttp.ClientSession:
         if self._session is None:
             self._session = aiohttp.ClientSession(
-                headers=self._headers,
-                connector=aiohttp.TCPConnector(keepalive_timeout=IDLE_CONNECTION_S),
-                timeout=aiohttp.ClientTimeout(
-                    total=REQUEST_TIMEOUT_S, sock_connect=CONNECT_TIMEOUT_S, sock_read=ANSWER_TIMEOUT_S
-                ),
+                headers=self._headers, connector=aiohttp.TCPConnector(keepalive_timeout=IDLE_CONNECTION_S)
             )
         return self._session
 

@@ -10,7 +10,7 @@ from aiohttp import web
 from aiohttp.test_utils import RawTestServer
 
 from rollbus.local.ports import free_port
-from rollbus.schemas.errors import RejectedError, UnavailableError
+from rollbus.schemas.errors import ConfigurationError, RejectedError, UnavailableError
 from rollbus.trainer.backends import art_http
 from rollbus.trainer.backends.art_client import ArtClient
 from rollbus.trainer.backends.art_http import RETRY_PAUSES_S
@@ -71,6 +71,13 @@ async def test_the_token_is_sent_as_a_bearer_token() -> None:
     async with server.client(token="secret") as client:
         assert await client.journal("b") is None
     assert server.asked[0].headers["authorization"] == "Bearer secret"
+
+
+@pytest.mark.parametrize("token", ["secret\n", "sec\x00ret", "se crét", " secret"])
+def test_a_token_that_no_header_takes_is_a_mistake_in_the_settings(token: str) -> None:
+    with pytest.raises(ConfigurationError, match="token") as raised:
+        ArtClient("http://127.0.0.1:1", token=token)
+    assert token not in str(raised.value)
 
 
 async def test_silence_is_asked_again_and_then_the_service_is_unavailable() -> None:

@@ -11,7 +11,7 @@ from typing import Any
 
 import aiohttp
 
-from rollbus.schemas.errors import UnavailableError
+from rollbus.schemas.errors import ConfigurationError, UnavailableError
 from rollbus.trainer.backends import wire
 
 CONNECT_TIMEOUT_S = 5.0
@@ -31,6 +31,11 @@ class ArtHttp:
     def __init__(
         self, url: str, *, token: str | None = None, sleep: Callable[[float], Awaitable[None]] = asyncio.sleep
     ) -> None:
+        if token and not (token.isascii() and token.isprintable() and token == token.strip()):
+            raise ConfigurationError(
+                f"the token for {url} has a character that does not arrive in a header (a line break, a space at an "
+                "end, a letter beyond ASCII); set `backend: token:` without it"
+            )
         self.url = url.rstrip("/")
         self._headers = {"authorization": f"Bearer {token}"} if token else {}
         self._sleep = sleep

@@ -49,7 +49,8 @@ logger = logging.getLogger(__name__)
 
 STAGE = "trainer"
 TRANSACTION_TIMEOUT_MS = 10_000
-"""An open transaction holds back every reader of committed records; ours take well under a second."""
+"""An open transaction holds back every reader of committed records; ours take well under a second, and at most
+`step.LONGEST_LOOK_S` more."""
 _TOPICS: tuple[Topic, ...] = (
     *(BATCHES, TRAINING_STEPS, POLICY_VERSIONS, RUN_LOG, DROPS, DEAD_LETTERS, SCORES, TRAJECTORIES, EVALUATIONS),
     EXCLUSIONS,

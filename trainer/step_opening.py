@@ -1,8 +1,9 @@
 """A batch and its place in the ledger → an opened step: its StepStarted in the log, its members through the door.
 
 A step is opened by itself, or in the transaction that closes the one before (`step`): then with what `look_ahead` saw
-while the backend loaded the version that the step starts from. What it will submit is sent to the backend before
-(`sending_ahead`): that opens nothing, and where the step is opened with other members it was sent for nothing.
+while the backend loaded the version that the step starts from and the records of the end were on their way. What it
+will submit is sent to the backend before (`sending_ahead`): that opens nothing, and where the step is opened with other
+members it was sent for nothing.
 """
 
 import asyncio

@@ -98,7 +98,7 @@ class ARTTrainer(Trainer):
             raise troubles.no_trajectories(epoch, self.run_config.target_functions, reasons)
         chosen = await self._choose(collection, epoch)
         self._metrics[epoch] = self._epoch_metrics(collection, chosen.collection)
-        self._stop_where_flat(collection)
+        self._stop_where_flat(collection, chosen.collection)
         if isinstance(self.trainer_adapter, ARTTrainerAdapter):
             return await self.trainer_adapter.submit(collection)  # the run's curriculum has chosen from it already
         if not chosen.collection.count():
@@ -207,11 +207,11 @@ class ARTTrainer(Trainer):
         }
         return {**metrics, "curriculum_state": self.get_curriculum_state()} if enabled else metrics
 
-    def _stop_where_flat(self, collection: TrajectoryCollection) -> None:
-        if getattr(self.trajectory_builder, "num_generations", 2) < 2:
-            return
+    def _stop_where_flat(self, collection: TrajectoryCollection, chosen: TrajectoryCollection) -> None:
         rewards = [[total(one) for one in group] for group in collection.trajectories if group]
-        self._flat = 0 if any(max(group) > min(group) for group in rewards) else self._flat + 1
+        single = getattr(self.trajectory_builder, "num_generations", 2) < 2
+        differ = single or any(max(group) > min(group) for group in rewards)
+        self._flat = 0 if chosen.count() and differ else self._flat + 1
         if self._flat >= FLAT_EPOCHS:
             everything = [reward for group in rewards for reward in group]
             raise troubles.rewards_flat(self._flat, sum(everything) / len(everything))

@@ -135,9 +135,10 @@ class ARTTrainerAdapter(TrainerAdapter):
         view, epoch = self._log().view, _epoch(ref)
         shared: dict[str, Any] = {"run_id": ref.run_id, "backend": ref.backend, "metadata": self.metrics_of(ref)}
         batches = view.batches_of(epoch)
-        failure = next((found for one in batches if (found := view.last_failure(one.batch_hash))), None)
+        failures = [view.last_failure(one.batch_hash) for one in batches if not view.is_closed(one.batch_hash)]
+        failure = next((one for one in failures if one is not None and one.final), None)
         skipped = [view.skipped[one.batch_hash].reason for one in batches if one.batch_hash in view.skipped]
-        if failure is not None and failure.final:
+        if failure is not None:
             message = troubles.training_failed(failure.message)
             return TrainingJobStatus(status=TrainingStatusEnum.FAILED, message=message, **shared)
         admitted = view.windows[epoch].admitted_group_ids

@@ -46,9 +46,10 @@ class RunLog:
         return bool(records)
 
     async def read_to_the_end(self) -> None:
-        """Read everything that is there: after a restart."""
+        """Read everything that is there: after a restart, whose trainer tries again what failed for good before."""
         async with self._reading:
             self.view.take(await self.bus.catch_up())
+            self.view.failures.clear()
 
     async def wait_for(self, condition: Callable[[RunView], bool], what: str) -> None:
         """Read on until a condition holds; raises UnavailableError where the log stands still meanwhile."""

@@ -104,9 +104,13 @@ class RunView:
         """Whether a group was in a step, or was dropped instead."""
         batch_hash = self.batch_of.get(group_id)
         if batch_hash is not None:
-            return batch_hash in self.completed or batch_hash in self.skipped
+            return self.is_closed(batch_hash)
         group = self.groups.get(group_id)
         return group is not None and all(member.trajectory_id in self.dropped for member in group.members)
+
+    def is_closed(self, batch_hash: str) -> bool:
+        """Whether a batch was trained or skipped, however often it failed before."""
+        return batch_hash in self.completed or batch_hash in self.skipped
 
     def last_failure(self, batch_hash: str) -> StepFailed | None:
         """Return the newest failed attempt at a batch."""

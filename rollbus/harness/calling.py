@@ -38,9 +38,9 @@ def find(path: str, *, what: str) -> Any:
         found: Any = import_module(module_name)
         for part in name.split("."):
             found = getattr(found, part)
-    except (ImportError, AttributeError) as error:
+    except Exception as error:  # a module of the user's may raise anything
         raise ConfigurationError(
-            f"{what}: {path!r} cannot be imported ({error}); it must lie beside the configuration file, in PYTHONPATH "
-            "or be installed"
+            f"{what}: {path!r} cannot be imported ({type(error).__name__}: {error}); it must lie beside the "
+            "configuration file, in PYTHONPATH or be installed"
         ) from error
     return found

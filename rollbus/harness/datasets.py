@@ -34,7 +34,7 @@ def load_dataset(config: DatasetConfig, path: Path | None = None) -> tuple[Examp
         raise ConfigurationError(f"dataset {file}: {kind or 'no ending'} is none of {', '.join(READERS)}; set `_type`")
     try:
         entries = list(READERS[kind](file))
-    except (OSError, ValueError) as error:
+    except (OSError, ValueError, csv.Error) as error:
         raise ConfigurationError(f"dataset {file} cannot be read as {kind}: {error}") from error
     if not entries:
         raise ConfigurationError(f"dataset {file} has no examples")
@@ -64,10 +64,10 @@ def _missing(entries: Sequence[Any], config: DatasetConfig) -> str | None:
     for name, key in needed:
         for index, row in enumerate(rows):
             if key not in row:
-                return f"example {index} has no {key!r}, the configured {name}; it has {', '.join(row)}"
+                return f"example {index} has no {key!r}, the configured {name}; it has {', '.join(map(str, row))}"
     answer = structure.answer_key
     if rows and "answer_key" in structure.model_fields_set and not any(answer in row for row in rows):
-        return f"no example has {answer!r}, the configured answer_key; they have {', '.join(rows[0])}"
+        return f"no example has {answer!r}, the configured answer_key; they have {', '.join(map(str, rows[0]))}"
     return None
 
 
@@ -92,12 +92,24 @@ def _json(path: Path) -> Iterable[Any]:
 
 
 def _json_lines(path: Path) -> Iterable[Any]:
-    return [json.loads(line) for line in path.read_text(encoding=ENCODING).splitlines() if line.strip()]
+    lines = path.read_text(encoding=ENCODING).split("\n")  # a string may hold the other ends of lines
+    return [_json_line(line, number) for number, line in enumerate(lines, start=1) if line.strip()]
+
+
+def _json_line(line: str, number: int) -> Any:
+    try:
+        return json.loads(line)
+    except ValueError as error:
+        raise ValueError(f"line {number}: {error}") from error
 
 
 def _csv(path: Path) -> Iterable[Any]:
     with path.open(newline="", encoding=ENCODING) as file:
-        return list(csv.DictReader(file))
+        rows = list(csv.DictReader(file))
+    for index, row in enumerate(rows):
+        if None in row or None in row.values():
+            raise ValueError(f"example {index} has more or fewer cells than the first line has names")
+    return rows
 
 
 def _parquet(path: Path) -> Iterable[Any]:

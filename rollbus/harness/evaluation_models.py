@@ -42,14 +42,17 @@ def number_of(value: Any) -> float | None:
     """Return a score as a number; None of what is no finite one."""
     try:
         found = float(value)
-    except (TypeError, ValueError):
+    except (TypeError, ValueError, OverflowError):
         return None
     return found if isfinite(found) else None
 
 
 def worth_of(item: EvalOutputItem) -> float | None:
     """Return an example's score and the rewards of its steps, as one number; None where there is none."""
-    parts = [number_of(value) for value in (item.score, *(getattr(item, "shaped_rewards", None) or ()))]
+    shaped = getattr(item, "shaped_rewards", None) or ()
+    if not isinstance(shaped, list | tuple):
+        return None
+    parts = [number_of(value) for value in (item.score, *shaped)]
     return None if None in parts else sum(part for part in parts if part is not None)
 
 

@@ -83,7 +83,7 @@ def as_evaluator(made: Any, config: EvaluatorConfig) -> EvaluatorInfo:
 
 def output_of(items: list[EvalOutputItem]) -> EvalOutput:
     """Return the output with its average; None where nothing has a score."""
-    scores = [float(item.score) for item in items if isinstance(item.score, int | float)]
+    scores = [score for item in items if (score := number_of(item.score)) is not None]
     return EvalOutput(average_score=fmean(scores) if scores else None, eval_output_items=items)
 
 

@@ -237,15 +237,25 @@ def _run_id(config: Configuration, folder: Path, *, resume: bool) -> str:
     if resume:
         if not path.exists():
             raise ConfigurationError(f"nothing to resume: {path} is not there; start without --resume")
-        return str(json.loads(path.read_text(encoding="utf-8"))["run_id"])
+        return _named(path)
     run_id = config.rollbus.run_id or f"art-run-{uuid4().hex[:8]}"
-    if path.exists() and json.loads(path.read_text(encoding="utf-8"))["run_id"] == run_id:
+    if path.exists() and _named(path) == run_id:
         raise ConfigurationError(
             f"run {run_id!r} has begun already; go on with --resume, or name another under `rollbus: run_id`"
         )
     folder.mkdir(parents=True, exist_ok=True)
-    path.write_text(json.dumps({"run_id": run_id}), encoding="utf-8")
+    temporary = path.with_name(f".{path.name}.new")
+    temporary.write_text(json.dumps({"run_id": run_id}), encoding="utf-8")
+    os.replace(temporary, path)
     return run_id
+
+
+def _named(path: Path) -> str:
+    """Return the run that the file names."""
+    try:
+        return str(json.loads(path.read_text(encoding="utf-8"))["run_id"])
+    except (ValueError, KeyError, TypeError) as error:
+        raise ConfigurationError(f'{path} does not name a run ({error}); write {{"run_id": …}} or delete it') from error
 
 
 def _require_runnable(options: FinetuneOptions) -> int:

@@ -62,11 +62,17 @@ def total(trajectory: Trajectory) -> float:
 def _examples(collection: TrajectoryCollection) -> Iterator[str]:
     """Yield each group's name: the first id that its trajectories carry, told apart where groups share one."""
     seen: Counter[str] = Counter()
+    taken: set[str] = set()
     for index, group in enumerate(collection.trajectories):
         ids = (str(one.metadata["id"]) for one in group if one.metadata and "id" in one.metadata)
         name = next(ids, str(index))
         seen[name] += 1
-        yield name if seen[name] == 1 else f"{name}#{seen[name]}"
+        told = name if seen[name] == 1 else f"{name}#{seen[name]}"
+        while told in taken:
+            seen[name] += 1
+            told = f"{name}#{seen[name]}"
+        taken.add(told)
+        yield told
 
 
 def _record(

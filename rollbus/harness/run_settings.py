@@ -81,8 +81,10 @@ def trained_model(config: Configuration) -> TrainedModel | None:
 
 def on_art_server(config: Configuration) -> bool:
     """Say whether the run trains on an ART server, and not in memory."""
-    backend = config.rollbus.settings.get("trainer", {}).get("backend", {})
-    return isinstance(adapter_of(config), ARTTrainerAdapterConfig) and backend.get("type", "art-server") == "art-server"
+    found: Any = config.rollbus.settings
+    for key in ("trainer", "backend", "type"):
+        found = found.get(key) if isinstance(found, Mapping) else None
+    return isinstance(adapter_of(config), ARTTrainerAdapterConfig) and found in (None, "art-server")
 
 
 def processed_logprobs(config: Configuration) -> bool:

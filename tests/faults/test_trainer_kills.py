@@ -24,7 +24,8 @@ SIDES = ("before", "inside", "after")
 POINTS = (
     *(f"{side} StepStarted" for side in SIDES),
     WHILE_THE_BACKEND_WORKS,
-    *(f"{side} {records}" for records in ("StepCompleted", "StepCompleted+StepStarted") for side in SIDES),
+    *(f"{side} StepCompleted" for side in SIDES),
+    *(f"{side} StepCompleted+StepStarted" for side in ("between", "inside", "after")),
 )
 """Each side of each of a trainer's transactions, the last of which closes one step and opens the next."""
 MEANT_KILLS = 4

@@ -18,6 +18,8 @@ from rollbus.streams.settings import StreamSettings
 
 POSITION_KEY = OWN_ROWS + b"position"
 _POSITION = struct.Struct(">Bq")
+REMEDY = "restore changelog and offsets from one moment, or delete both to start again from the input's beginning"
+"""Of a changelog that cannot be gone on from."""
 _VERSION = 1
 _POLL_MS = 500
 
@@ -76,8 +78,7 @@ async def restore(
                 raise UndecodableError(f"{topic}[{partition}]: {error}") from error
             except Exception as error:  # each codec has its own
                 raise UndecodableError(
-                    f"{topic}[{partition}]: row {key!r} of {len(value or b'')} bytes is damaged ({error!r}); restore "
-                    "changelog and offsets from one moment, or delete both to start again from the input's beginning"
+                    f"{topic}[{partition}]: row {key!r} of {len(value or b'')} bytes is damaged ({error!r}); {REMEDY}"
                 ) from error
     return position, rows
 

@@ -60,13 +60,14 @@ class LargeRows:
         elif value is None or not chunks.is_chunk(value):
             self._waiting.pop(key, None)
             return key, value
-        parts, standing = self._waiting.setdefault(key, {}), self._standing.setdefault(key, set())
         if value is None:
-            parts.pop(index, None)
-            standing.discard(index)
-        else:
-            parts[index] = chunks.parse(value)
-            standing.update({index} - {0})
+            self._waiting.get(key, {}).pop(index, None)
+            self._standing.get(key, set()).discard(index)
+            return None
+        parts = self._waiting.setdefault(key, {})
+        parts[index] = chunks.parse(value)
+        if index:
+            self._standing.setdefault(key, set()).add(index)
         return self._joined(key, parts)
 
     def unfinished(self) -> list[bytes]:

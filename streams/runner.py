@@ -222,8 +222,7 @@ class Runner:
         if unfinished := self._work.unfinished():
             raise DataLossError(
                 f"{self._changelog}[{self.partition.partition}] has not all parts of row {unfinished[0]!r} and "
-                f"{len(unfinished) - 1} others; restore changelog and offsets from one moment, or delete both to start "
-                "again from the input's beginning"
+                f"{len(unfinished) - 1} others; {changelog_kafka.REMEDY}"
             )
         if own is not None and described != own:
             raise UnavailableError(f"{self._changelog} is readable up to position {described} only, not yet to {own}")

@@ -32,6 +32,7 @@ from rollbus.harness.evaluation_run import examples_of
 from rollbus.harness.finetune_config import FinetuneRunConfig
 from rollbus.harness.interfaces import Trainer, TrainerAdapter, TrajectoryBuilder
 from rollbus.harness.nemo_customizer_trainer import NeMoCustomizerTrainer
+from rollbus.harness.outputs import replace_text
 from rollbus.harness.processes import Processes
 from rollbus.harness.publishing import publications
 from rollbus.harness.recording import Recording
@@ -244,9 +245,7 @@ def _run_id(config: Configuration, folder: Path, *, resume: bool) -> str:
             f"run {run_id!r} has begun already; go on with --resume, or name another under `rollbus: run_id`"
         )
     folder.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.new")
-    temporary.write_text(json.dumps({"run_id": run_id}), encoding="utf-8")
-    os.replace(temporary, path)
+    replace_text(path, json.dumps({"run_id": run_id}))
     return run_id
 
 

@@ -34,7 +34,7 @@ class Outputs:
         row = {"epoch": epoch, "timestamp": self._now(), "run_id": run_id, **metrics}
         rows = [*(old for old in self.training_rows() if old["epoch"] != epoch), row]
         rows.sort(key=lambda one: int(one["epoch"]))
-        _replace(self.folder / "training_metrics.jsonl", "".join(json.dumps(one) + "\n" for one in rows))
+        replace_text(self.folder / "training_metrics.jsonl", "".join(json.dumps(one) + "\n" for one in rows))
         kept = ("epoch", "timestamp", "avg_reward", "min_reward", "max_reward", "num_trajectories")
         _write_json(self.folder / "reward_history.json", [{name: one.get(name) for name in kept} for one in rows])
 
@@ -111,10 +111,11 @@ def _read_json(path: Path) -> Any:
 
 
 def _write_json(path: Path, value: Any) -> None:
-    _replace(path, json.dumps(value, indent=2) + "\n")
+    replace_text(path, json.dumps(value, indent=2) + "\n")
 
 
-def _replace(path: Path, text: str) -> None:
+def replace_text(path: Path, text: str) -> None:
+    """Write a file whole: a crash leaves the old one or the new one."""
     temporary = path.with_name(f".{path.name}.new")
     temporary.write_text(text, encoding="utf-8")
     os.replace(temporary, path)

@@ -4,12 +4,20 @@ SHELL := /bin/bash
 PYTHON_BIN := .venv/bin
 FOLDERS := rollbus schemas producers streams consumers trainer
 export PYTHONUNBUFFERED := 1
+# Compiled modules are kept: the tests start hundreds of Python processes, and one without them takes three times as long.
+export PYTHONDONTWRITEBYTECODE :=
 # One thread per process: the tests and the demo run several processes side by side.
 export OMP_NUM_THREADS ?= 1
 OPENAI_VERSIONS := 1.92.0 3.52.0
+# Tests of services mostly wait, so they get more processes than there are processors.
+PARALLEL := --no-loadscope-reorder -n
+SERVICE_WORKERS ?= 4
+FAST_WORKERS ?= 2
+# Every process imports every test module, so the frameworks, of which each takes seconds to import, get one of their own.
+FRAMEWORKS := tests/producers/integrations
 
 .DEFAULT_GOAL := help
-.PHONY: help setup kafka demo finetune-demo test test-java test-openai test-ui test-clients test-fast test-312 test-311 faults bench-analytics bench-sink bench-capture bench-capture-throughput bench-replay bench-streams bench-streams-latency bench-streams-scale bench-trainer bench-staleness check format lint types clean
+.PHONY: help setup kafka demo finetune-demo test test-java test-openai test-ui test-clients test-fast test-frameworks test-311 faults bench-analytics bench-sink bench-capture bench-capture-throughput bench-replay bench-streams bench-streams-latency bench-streams-scale bench-trainer bench-staleness check format lint types clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | column -t -s @
@@ -25,10 +33,13 @@ demo: setup ## Watch an agent get better from its own traffic (about 8 minutes)
 finetune-demo: setup ## Finetune tic-tac-toe from a NeMo configuration, killed and resumed on the way (about 7 minutes)
 	@$(PYTHON_BIN)/python -m benchmarks.finetuning.prove
 
-test: test-312 test-311 test-openai test-java ## Run every test, on real Kafka, ClickHouse's engine and ART
-
-test-312: setup
-	@$(PYTHON_BIN)/pytest
+test: setup ## Run every test, on real Kafka, ClickHouse's engine and ART
+	@mkdir -p .make/results
+	@$(MAKE) --no-print-directory test-frameworks test-311 test-openai test-java > .make/results/others 2>&1 & others=$$!; trap 'kill $$others' INT TERM; \
+	$(PYTHON_BIN)/pytest $(PARALLEL) $(SERVICE_WORKERS) --ignore $(FRAMEWORKS) | tee .make/results/main; failed=$${PIPESTATUS[0]}; \
+	wait $$others || { failed=1; cat .make/results/others; }; \
+	echo; echo "Frameworks, Python 3.11, openai's versions, Java; then all else on Python 3.12:"; \
+	grep -hE '^=.* (passed|failed|error)|^openai|Tests run:.*Skipped: [0-9]+$$' .make/results/{others,main}; exit $$failed
 
 test-311: setup ## Run the tests of the core, the producers and the streams on Python 3.11
 	@UV_PROJECT_ENVIRONMENT=.venv-311 VIRTUAL_ENV= $(PYTHON_BIN)/uv sync -q --frozen --python 3.11 --extra streams --extra proxy --no-editable --reinstall-package rollbus
@@ -39,7 +50,7 @@ test-openai: setup ## Run the recorder's tests with the oldest and the newest op
 	  environment=.venv-openai-$$version; echo "openai $$version"; \
 	  [ -x $$environment/bin/python ] || VIRTUAL_ENV= $(PYTHON_BIN)/uv venv -q --python 3.11 $$environment; \
 	  VIRTUAL_ENV= $(PYTHON_BIN)/uv pip install -q --python $$environment/bin/python pytest pytest-asyncio pytest-timeout hypothesis opentelemetry-api ".[proxy]" "openai==$$version" && \
-	  $$environment/bin/python -m pytest -m "not services" tests/producers --ignore=tests/producers/integrations || exit 1; \
+	  $$environment/bin/python -m pytest -m "not services" $(addprefix tests/producers/,capture episode turns proxy) || exit 1; \
 	done
 
 test-java: setup ## Read and write the wire format with Apache Avro for Java (Maven)
@@ -50,16 +61,20 @@ test-ui: setup ## Look at `rollbus ui` with a real Chromium, light and dark (abo
 	@mkdir -p .make/ui && cp tests/ui/package.json tests/ui/package-lock.json .make/ui/ && npm ci --prefix .make/ui --no-audit --no-fund --silent
 	@$(PYTHON_BIN)/python -m tests.ui.run .make/ui
 
-test-clients: setup ## Use the local ClickHouse endpoint with curl and ClickHouse's Python, JavaScript and Go clients (about a minute)
+test-clients: setup ## Use the local ClickHouse endpoint with curl and ClickHouse's Python, JavaScript, Go and JDBC clients (about a minute)
 	@mkdir -p .make/clients && cp tests/clients/package.json tests/clients/package-lock.json .make/clients/ && npm ci --prefix .make/clients --no-audit --no-fund --silent
 	@$(PYTHON_BIN)/pytest -q tests/services/test_local_clickhouse.py tests/services/test_clickhouse_curl.py tests/services/test_clickhouse_users.py
 	@$(PYTHON_BIN)/python -m tests.clients.run .make/clients
 
 test-fast: setup ## Run the tests that need no service
-	@$(PYTHON_BIN)/pytest -m "not services and not faults"
+	@$(PYTHON_BIN)/pytest $(PARALLEL) $(FAST_WORKERS) -m "not services and not faults" \
+	  --ignore tests/services --ignore tests/faults --ignore $(FRAMEWORKS)
 
-faults: setup ## Break workers, brokers, disks and clocks, and check every record (about 10 minutes)
-	@$(PYTHON_BIN)/pytest -m faults tests/faults
+test-frameworks: setup
+	@$(PYTHON_BIN)/pytest $(FRAMEWORKS)
+
+faults: setup ## Break workers, brokers, disks and clocks at points that a new seed draws, and check every record (about 10 minutes)
+	@$(PYTHON_BIN)/pytest -m faults tests/faults tests/streams/simulation
 
 bench-streams: setup ## Measure assembly beside Quix Streams, plain Faust and a bare aiokafka loop (about 5 minutes)
 	@[ -x .venv-bench/bin/python ] || VIRTUAL_ENV= $(PYTHON_BIN)/uv venv -q --python $(PYTHON_BIN)/python .venv-bench
@@ -97,7 +112,8 @@ bench-analytics: setup ## Measure the sink beside bare inserts, and every questi
 bench-sink: setup ## Measure the sink alone beside bare inserts of the same blocks (about 3 minutes)
 	@PYTHONPATH=. $(PYTHON_BIN)/python -m benchmarks.analytics.run 0
 
-check: setup lint types test-fast ## Format, lint, types and the fast tests
+check: setup ## Format, lint, types and the fast tests, beside each other
+	@$(MAKE) --no-print-directory -j3 --output-sync=target lint types test-frameworks test-fast
 
 format: setup ## Format the code
 	@$(PYTHON_BIN)/ruff format . && $(PYTHON_BIN)/ruff check --fix .

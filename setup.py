@@ -1,6 +1,6 @@
 """Map the folders at the top of the checkout to the packages `rollbus.*`; everything else is in pyproject.toml.
 
-The native codec is built where there is a C compiler; without one the package works too, its codec in Python.
+The native codec is built where there is a C compiler; without one the package works too, its codec is fastavro.
 """
 
 from setuptools import Extension, find_packages, setup

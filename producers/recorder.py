@@ -1,7 +1,7 @@
 """The recorder: what `rollbus.init` returns, and the wiring of the producer.
 
     call of the wrapped client ─capture▶ Exchange ─episode▶ its turns' places ─outbox▶ Item ─delivery▶ queue
-    delivery thread (courier): Item ─late_turns, turn_record▶ event ─codec, chunks▶ frames ─▶ EventSink
+    delivery thread (courier): Item ─late_turns, turn_record▶ event ─codec▶ frame ─▶ EventSink
 
 Nothing here raises into the host, blocks it, or keeps more than the queue's bounds; what is lost is counted in
 `counters`.
@@ -13,23 +13,19 @@ import uuid
 from collections.abc import Callable, Mapping
 from typing import Any, TypeVar, overload
 
-from rollbus.producers import context, process_hooks
-from rollbus.producers.counters import Counters
-from rollbus.producers.episode import Episode
-from rollbus.producers.feedback import Feedback
-from rollbus.producers.guard import Guard
-from rollbus.producers.metrics import prometheus_text
-from rollbus.producers.open_episodes import OpenEpisodes
-from rollbus.producers.outbox import Outbox
-from rollbus.producers.redaction import Field, Redactor
-from rollbus.producers.scope import EpisodeScope
-from rollbus.producers.settings import RecorderSettings
-from rollbus.producers.sink import EventSink
+from rollbus.producers.delivery import process_hooks
+from rollbus.producers.delivery.counters import Counters
+from rollbus.producers.delivery.metrics import prometheus_text
+from rollbus.producers.delivery.sink import EventSink
+from rollbus.producers.episode import context, feedback, functions
+from rollbus.producers.episode.episode import Episode
+from rollbus.producers.episode.open_episodes import OpenEpisodes
+from rollbus.producers.episode.outbox import Outbox
+from rollbus.producers.episode.scope import EpisodeScope
+from rollbus.producers.episode.settings import RecorderSettings
 
 Client = TypeVar("Client")
 Function = TypeVar("Function", bound=Callable[..., Any])
-SECRET, MIN_SECRET_CHARACTERS = "[api key]", 8
-"""What stands for a client's key; shorter ones are placeholders."""
 SYNC_FLUSH_S = 5.0
 """How long a `sync` episode may hold its caller back while the broker is away."""
 
@@ -49,19 +45,12 @@ class Recorder:
         """Record under these settings into the sink that `make_sink` makes; the sink is not asked before the first
         event.
         """
-        self.settings, self.privacy = settings, settings.privacy
-        self._new_id = new_id
+        self.settings = settings
         self.counts = counters or Counters()
-        self.guard = Guard(self.counts)
-        self.writer_id = new_id()
-        """New per process start and fork."""
-        self._secrets: set[str] = set()
-        self.bind = context.bind
-        self.function = context.function
-        self.outbox = Outbox(settings, make_sink, self.counts, clock_ms, lambda: self.writer_id)
-        self._delivery = self.outbox.delivery
-        self.episodes = OpenEpisodes(self, new_id)
-        self.rewards = Feedback(self, new_id)
+        self.outbox = Outbox(settings, make_sink, self.counts, clock_ms, new_id)
+        self.guard, self._delivery = self.outbox.guard, self.outbox.delivery
+        self.episodes = OpenEpisodes(self.outbox)
+        self.bind, self.function = context.bind, functions.function
         process_hooks.register(self)
 
     # Episodes
@@ -146,12 +135,14 @@ class Recorder:
 
     def current_episode(self) -> Episode | None:
         """Return the innermost episode of the running code, of this recorder."""
-        episode = context.current_episode()
-        while episode is not None and (episode.recorder is not self or episode.nothing):
-            episode = episode.parent
-        return episode
+        return self.episodes.current()
 
-    # Facts beside the model's calls
+    @property
+    def writer_id(self) -> str:
+        """The writer that this process is, new per start and fork."""
+        return self.outbox.writer_id
+
+    # Clients, feedback, tools
 
     def wrap(
         self,
@@ -169,10 +160,12 @@ class Recorder:
         """
         if not self.settings.enabled:
             return client
-        from rollbus.producers.openai_client import wrap_client
+        from rollbus.producers.capture.call import Capture
+        from rollbus.producers.capture.openai_client import wrap_client
 
         options = (episode, function, logprobs or self.settings.logprobs, hide_injected)
-        return self.guard.call("wrap", wrap_client, client, self, *options, default=client)
+        capture = Capture(self.outbox, self.episodes, *options)
+        return self.guard.call("wrap", wrap_client, client, capture, default=client)
 
     def feedback(
         self,
@@ -203,9 +196,8 @@ class Recorder:
             "supersedes": supersedes,
             "retracted": retracted,
         }
-        return self.guard.call(
-            "feedback", self.rewards.report, target, episode, alias, fields, key, comment, default=None
-        )
+        args = (self.outbox, self.episodes, target, episode, alias, fields, key, comment)
+        return self.guard.call("feedback", feedback.report_reward, *args, default=None)
 
     def alias(self, episode: Episode | str, alias: str) -> None:
         """Let feedback find an episode by another name, such as an order number."""
@@ -219,30 +211,11 @@ class Recorder:
             return None
         return self.guard.call("tool", episode.tool, name, default=None, **fields)
 
-    def keep_secret(self, secret: object) -> None:
-        """Take this text out of every error that is recorded: a key that servers may repeat."""
-        if isinstance(secret, str) and len(secret) >= MIN_SECRET_CHARACTERS:
-            self._secrets.add(secret)
-
-    def redacted(self, text: str | None, field: Field) -> str | None:
-        """Return a text that stands for itself as it may be recorded; a redaction that fails is counted."""
-        redactor = Redactor(self.privacy)
-        text = redactor.text(text, field)
-        if redactor.error is not None:
-            self.guard.failed("redact", redactor.error)
-        return text
-
-    def without_secrets(self, text: str | None) -> str | None:
-        """Return an error's text as it may be recorded."""
-        for secret in tuple(self._secrets) if text else ():
-            text = (text or "").replace(secret, SECRET)
-        return text
-
     # Running
 
     @property
     def counters(self) -> Mapping[str, int]:
-        """Return what was recorded, delivered and lost, as it stands."""
+        """Return what was recorded, delivered and lost so far."""
         return self.outbox.counters
 
     def metrics(self) -> str:
@@ -276,7 +249,5 @@ class Recorder:
 
     def after_fork(self) -> None:
         """Become a writer of its own in a child process."""
-        self.writer_id = self._new_id()
-        self.counts.after_fork()
-        self._delivery.after_fork()
+        self.outbox.after_fork()
         self.episodes.after_fork()

@@ -7,15 +7,15 @@ from pathlib import Path
 
 from pydantic import ValidationError
 
-from rollbus.producers import process_hooks
-from rollbus.producers.counters import Counters
+from rollbus.producers.delivery import process_hooks
+from rollbus.producers.delivery.counters import Counters
+from rollbus.producers.delivery.sink import EventSink
+from rollbus.producers.episode.settings import CaptureMode, RecorderSettings
 from rollbus.producers.recorder import Recorder
-from rollbus.producers.redaction import Field
-from rollbus.producers.settings import CaptureMode, RecorderSettings
-from rollbus.producers.sink import EventSink
+from rollbus.producers.turns.redaction import Field
 from rollbus.schemas.errors import ConfigurationError
-from rollbus.schemas.events import LogprobMode
-from rollbus.schemas.kafka_connection import KafkaConnection
+from rollbus.schemas.kafka.connection import KafkaConnection
+from rollbus.schemas.records.events import LogprobMode
 from rollbus.schemas.topics import DEFAULT_NAMESPACE
 
 
@@ -43,9 +43,12 @@ def init(
     """Return a recorder that sends to a Kafka cluster, or to `sink`; raises ConfigurationError.
 
     `security` is the whole connection with its credentials; `bootstrap_servers` alone means plain text. A broker
-    that does not answer is no error: events wait in memory, within the queue's bounds, or on disk in `spool_folder`,
-    which outlives the process.
+    that does not answer is not an error: events wait in memory, within the queue's bounds, or on disk in
+    `spool_folder`, which outlives the process.
     """
+    connection = security or KafkaConnection()
+    if bootstrap_servers is not None and sink is None and enabled:
+        connection = _at(connection, bootstrap_servers)
     settings = RecorderSettings(
         namespace=namespace,
         producer=producer,
@@ -61,24 +64,22 @@ def init(
         max_queue_bytes=max_queue_bytes,
         report_interval_s=report_interval_s,
         spool_bytes=spool_bytes,
+        max_record_bytes=connection.max_record_bytes,
     )
-    connection = security or KafkaConnection()
-    if bootstrap_servers is not None and sink is None and enabled:
-        connection = _at(connection, bootstrap_servers)
     counters = Counters()
 
     def make_direct() -> EventSink:
         if sink is not None:
             return sink
         with process_hooks.importing:
-            from rollbus.producers.kafka_sink import KafkaSink
+            from rollbus.producers.delivery.kafka_sink import KafkaSink
 
         return KafkaSink(connection, client_id=f"rollbus-{producer or 'producer'}")
 
     def make_spooled() -> EventSink:
         with process_hooks.importing:
-            from rollbus.producers.spool import Spool
-            from rollbus.producers.spool_sink import SpoolSink
+            from rollbus.producers.delivery.spool import Spool
+            from rollbus.producers.delivery.spool_sink import SpoolSink
 
         folder, owner = Path(spool_folder or ""), f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
         return SpoolSink(make_direct, lambda: Spool(folder, owner=owner, quota_bytes=settings.spool_bytes), counters)
@@ -87,7 +88,7 @@ def init(
 
 
 def _at(connection: KafkaConnection, bootstrap_servers: str) -> KafkaConnection:
-    """Return the connection with another address; raises ConfigurationError for what is none."""
+    """Return the connection with another address; raises ConfigurationError for what is not an address."""
     try:
         return KafkaConnection.model_validate({**dict(connection), "bootstrap_servers": bootstrap_servers})
     except ValidationError as error:

@@ -1,4 +1,4 @@
-"""Every setting of every process, as one file holds them; each part receives its own, with what is shared filled in.
+"""Every setting of every process, as one file holds them; each part receives its own with the shared ones filled in.
 
 namespace, kafka                 shared by all
 worker, assembly, scoring, judge, runs  the stream stages
@@ -9,29 +9,26 @@ stack                            the local stack
 
 from collections import Counter
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
-from rollbus.consumers.clickhouse.settings import ClickHouseSettings, SinkSettings
-from rollbus.local.settings import StackSettings
-from rollbus.schemas.config import AssemblyConfig, RunConfig, ScoringConfig
+from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings, SinkSettings
+from rollbus.local.process.settings import StackSettings
 from rollbus.schemas.errors import ConfigurationError
-from rollbus.schemas.kafka_connection import KafkaConnection
+from rollbus.schemas.kafka.connection import KafkaConnection
+from rollbus.schemas.records.config import AssemblyConfig, RunConfig, ScoringConfig
 from rollbus.schemas.topics import DEFAULT_NAMESPACE, wrong_namespace
-from rollbus.streams.settings import StreamSettings
-from rollbus.trainer.settings import ArtServerBackend, BackendSettings, ModelSettings, TrainerSettings
-
-if TYPE_CHECKING:
-    from rollbus.trainer.backends.art_server import ArtServerSettings
+from rollbus.streams.kafka.settings import StreamSettings
+from rollbus.trainer.backends.model_settings import ModelOptions, Retention, ServiceSettings
+from rollbus.trainer.settings import ArtServerBackend, BackendSettings, TrainerSettings
 
 SHARED = ("kafka", "namespace", "clickhouse", "run_id", "model", "max_off_policy_steps", "from_namespace")
-"""Settings of a part that stand elsewhere in the file: at the top, or in the run."""
-
+"""Settings of a part that the file holds elsewhere: at the top, or in the run."""
 
 Port = Annotated[int, Field(gt=0, lt=65536)]
 STARTED_PORTS = ("kafka_port", "kafka_controller_port", "clickhouse_port")
-"""Where what `rollbus up` always starts listens; art-server may be left out, or be a service of its own elsewhere."""
+"""Ports of what `rollbus up` always starts; art-server may be left out, or run elsewhere."""
 
 
 class Section(BaseModel):
@@ -40,11 +37,11 @@ class Section(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
 
-class ArtServerSection(ModelSettings):
+class ArtServerSection(ModelOptions):
     """The ART server and its model service."""
 
     model: str = "agent"
-    """Name that requests and batches use; answers say `name@version`."""
+    """Name that requests and batches use; answers name `name@version`."""
     base_model: Path | None = None
     """Directory in Hugging Face layout; without it, the demo's small model."""
     directory: Path | None = None
@@ -53,16 +50,16 @@ class ArtServerSection(ModelSettings):
     """Bearer token of both ports; None asks for none."""
     host: str = "127.0.0.1"
     keep_checkpoints: int | None = Field(default=None, ge=1)
-    """Newest checkpoints kept on disk; all without it. What is served or trained on stays in any case."""
+    """Newest checkpoints kept on disk; all without it. A version that is served or trained on is always kept."""
     keep_every: int | None = Field(default=None, ge=1)
-    """Checkpoints whose version is a multiple of it stay for good."""
+    """Checkpoints whose version is a multiple of it are kept for good."""
 
 
 class JudgeSection(Section):
     """The model that `judge` and `judge_relative` ask, behind any OpenAI-compatible endpoint."""
 
     base_url: str | None = None
-    """As `https://api.openai.com/v1`; without it no judge can be asked."""
+    """Such as `https://api.openai.com/v1`; without it no judge can be asked."""
     model: str = ""
     """A reward's own option `model` wins over it."""
     api_key: SecretStr | None = None
@@ -81,8 +78,8 @@ class StackSection(Section):
     model_port: Port = 8000
 
     @model_validator(mode="after")
-    def _each_port_is_one_services(self) -> "StackSection":
-        """Refuse a port given twice: Kafka would end with a page of Java's."""
+    def _require_different_ports(self) -> "StackSection":
+        """Refuse a port that is given twice: Kafka would end with a long Java trace."""
         ports = Counter(getattr(self, name) for name in STARTED_PORTS)
         if twice := sorted(port for port, count in ports.items() if count > 1):
             raise ValueError(f"port {twice[0]} is given to several services; {', '.join(STARTED_PORTS)} must differ")
@@ -94,7 +91,7 @@ class StackSection(Section):
 
 
 class Settings(Section):
-    """One file's worth."""
+    """The content of one settings file."""
 
     namespace: str = DEFAULT_NAMESPACE
     """Prefix of every topic, consumer group and transactional id."""
@@ -112,13 +109,13 @@ class Settings(Section):
 
     @field_validator("namespace")
     @classmethod
-    def _begins_names_of_topics(cls, namespace: str) -> str:
+    def _check_namespace(cls, namespace: str) -> str:
         if wrong := wrong_namespace(namespace):
             raise ValueError(wrong)
         return namespace
 
     @model_validator(mode="after")
-    def _shared_settings_stand_once(self) -> "Settings":
+    def _require_shared_settings_once(self) -> "Settings":
         for name in ("worker", "trainer", "sink"):
             misplaced = sorted(set(SHARED) & getattr(self, name).model_fields_set)
             if misplaced:
@@ -126,24 +123,24 @@ class Settings(Section):
         return self
 
     @model_validator(mode="after")
-    def _runs_have_names_of_their_own(self) -> "Settings":
+    def _require_different_run_ids(self) -> "Settings":
         names = [run.run_id for run in self.runs]
         if len(names) != len(set(names)):
-            raise ValueError(f"runs: every run needs a run_id of its own, got {', '.join(names)}")
+            raise ValueError(f"runs: every run needs its own run_id, got {', '.join(names)}")
         return self
 
     def stream_settings(self) -> StreamSettings:
-        """Return what the worker takes."""
+        """Return the settings of the worker."""
         return self.worker.model_copy(update={"kafka": self.kafka, "namespace": self.namespace})
 
     def sink_settings(self) -> SinkSettings:
-        """Return what the sink takes."""
+        """Return the settings of the sink."""
         return self.sink.model_copy(
             update={"kafka": self.kafka, "namespace": self.namespace, "clickhouse": self.clickhouse}
         )
 
     def trainer_settings(self, run_id: str | None = None) -> TrainerSettings:
-        """Return what the trainer of a run takes; raises ConfigurationError for an unknown run."""
+        """Return the settings of a run's trainer; raises ConfigurationError for an unknown run."""
         run = self.run(run_id)
         return self.trainer.model_copy(
             update={
@@ -157,7 +154,7 @@ class Settings(Section):
         )
 
     def _backend(self) -> BackendSettings:
-        """Return the trainer's backend; an ART server without address or token is this file's own."""
+        """Return the trainer's backend; an ART server without address or token gets those of this file."""
         backend = self.trainer.backend
         if not isinstance(backend, ArtServerBackend):
             return backend
@@ -165,31 +162,27 @@ class Settings(Section):
         return backend.model_copy(update={key: own[key] for key in own if key not in backend.model_fields_set})
 
     def run(self, run_id: str | None = None) -> RunConfig:
-        """Return a run by its id, the only one without; raises ConfigurationError where that is not clear."""
+        """Return a run by its id, or the only one; raises ConfigurationError if there are several or none."""
         names = ", ".join(run.run_id for run in self.runs) or "none"
         if run_id is None and len(self.runs) == 1:
             return self.runs[0]
         if run_id is None:
             raise ConfigurationError(f"there are several runs ({names}); say which with --run")
-        found = next((run for run in self.runs if run.run_id == run_id), None)
-        if found is None:
-            raise ConfigurationError(f"no run {run_id!r} in the settings; there are: {names}")
-        return found
+        for run in self.runs:
+            if run.run_id == run_id:
+                return run
+        raise ConfigurationError(f"no run {run_id!r} in the settings; there are: {names}")
 
-    def art_server_settings(self, base_model: Path) -> "ArtServerSettings":
-        """Return what the ART server takes."""
-        from rollbus.trainer.backends.art_server import ArtServerSettings
-
+    def art_server_settings(self, base_model: Path) -> ServiceSettings:
+        """Return the settings of the ART server; its control port is in the section `stack`."""
         section = self.art_server
-        return ArtServerSettings(
+        return ServiceSettings(
             model=section.model,
             base_model=base_model,
             directory=section.directory or self.stack.data_dir / "art",
             host=section.host,
-            control_port=self.stack.art_port,
-            model_port=self.stack.model_port,
-            token=section.token.get_secret_value() if section.token else None,
-            keep_checkpoints=section.keep_checkpoints,
-            keep_every=section.keep_every,
-            options=section.options(),
+            port=self.stack.model_port,
+            api_key=section.token.get_secret_value() if section.token else None,
+            retention=Retention(section.keep_checkpoints, section.keep_every),
+            options=section,
         )

@@ -1,8 +1,8 @@
-"""One YAML file and the environment to one frozen settings object; every mistake reported together, with its place.
+"""One YAML file and the environment → one frozen settings object; every mistake is reported, with its place.
 
 `${VAR}` and `${VAR:-default}` in a value take it from the environment. `ROLLBUS_KAFKA__BOOTSTRAP_SERVERS=…` sets
-`kafka: bootstrap_servers:` over the file: two underscores go one level down. Where a text is asked for, what the
-environment says is that text, letter by letter: a password may look like YAML.
+`kafka: bootstrap_servers:` over the file: two underscores go one level down. If a setting is a text, the value from the
+environment is that text, letter by letter: a password may look like YAML.
 """
 
 import re
@@ -29,7 +29,7 @@ M = TypeVar("M", bound=BaseModel)
 Place = tuple[str | int, ...]
 """Keys and indices from the top of the file to a value."""
 IsText = Callable[[Place], bool]
-"""Whether only a text can stand at a place."""
+"""Whether the setting at a place is a text."""
 
 
 def load_settings(model: type[M], path: Path | None, environment: Mapping[str, str]) -> M:
@@ -41,20 +41,21 @@ def load_settings(model: type[M], path: Path | None, environment: Mapping[str, s
         except ValidationError as error:
             mistakes = [_describe(detail, lines, model) for detail in error.errors()]
     where = str(path) if path else "the environment"
-    raise ConfigurationError("\n".join([f"{len(mistakes)} mistake(s) in the settings from {where}:", *mistakes]))
+    count = "1 mistake" if len(mistakes) == 1 else f"{len(mistakes)} mistakes"
+    raise ConfigurationError("\n".join([f"{count} in the settings from {where}:", *mistakes]))
 
 
 def read_settings(
     model: type[BaseModel], path: Path | None, environment: Mapping[str, str]
 ) -> tuple[dict[str, Any], dict[Place, str], list[str]]:
-    """Return what `read_document` does, with what the environment sets over it."""
+    """Return what `read_document` returns, with the environment's values over it."""
     is_text = partial(_is_text, model)
     values, lines, mistakes = read_document(path, environment, is_text)
     mistakes += [*_one_underscore(model, environment), *_no_section(model, environment)]
     for place, text in _overrides(model, environment):
         lines[place] = f"environment {_variable(place)}"
         try:
-            _set(values, place, _said(text, place, is_text))
+            _set_value(values, place, _parse_text(text, place, is_text))
         except _NoSectionError as error:
             mistakes.append(f"  {lines[place]}: {error}")
     return values, lines, mistakes
@@ -70,7 +71,7 @@ def read_document(
         return _document(path, environment, is_text)
     except RecursionError:
         raise ConfigurationError(
-            f"settings file {path} is nested without end; does something in it hold itself by an *anchor?"
+            f"settings file {path} is nested without end; does a part of it contain itself by an *anchor?"
         ) from None
 
 
@@ -94,7 +95,7 @@ def _document(
 
 @dataclass(frozen=True, slots=True)
 class _Reading:
-    """One file's way from YAML to values."""
+    """Turns one file's YAML into values."""
 
     lines: dict[Place, str]
     mistakes: list[str]
@@ -115,11 +116,11 @@ class _Reading:
             return values
         if isinstance(node, yaml.SequenceNode):
             return [self.value(item, (*place, i)) for i, item in enumerate(node.value)]
-        filled = self._filled(node.value, place)
-        return _said(filled, place, self.is_text) if filled != node.value else self._plain(node, place)
+        filled = self._fill_variables(node.value, place)
+        return _parse_text(filled, place, self.is_text) if filled != node.value else self._parse_node(node, place)
 
-    def _plain(self, node: yaml.Node, place: Place) -> Any:
-        """Return a value that the file itself says; `off` and 7 are texts where a text is asked for."""
+    def _parse_node(self, node: yaml.Node, place: Place) -> Any:
+        """Return a value of the file itself; `off` and 7 are texts if the setting is a text."""
         is_bare = getattr(node, "style", None) is None
         if is_bare and node.tag.startswith(_YAML_TAG) and node.tag != _NULL_TAG and self.is_text(place):
             return node.value
@@ -129,7 +130,7 @@ class _Reading:
             self.mistakes.append(f"  {self.lines[place]}: {dotted(place)}: {getattr(error, 'problem', error)}")
             return None
 
-    def _filled(self, text: str, place: Place) -> str:
+    def _fill_variables(self, text: str, place: Place) -> str:
         def replace(match: re.Match[str]) -> str:
             name, default = match.groups()
             if name in self.environment:
@@ -143,8 +144,8 @@ class _Reading:
         return _VARIABLE.sub(replace, text)
 
 
-def _said(text: str, place: Place, is_text: IsText) -> Any:
-    """Return what the environment says for a place: a text as it is, all else as YAML has it, what is no YAML too."""
+def _parse_text(text: str, place: Place, is_text: IsText) -> Any:
+    """Return a value of the environment: parsed as YAML, unless the setting is a text or the value is not YAML."""
     if not text.strip() or (text not in _NULLS and is_text(place)):
         return text
     try:
@@ -175,11 +176,11 @@ def _one_underscore(model: type[BaseModel], environment: Mapping[str, str]) -> I
 
 
 def _no_section(model: type[BaseModel], environment: Mapping[str, str]) -> Iterator[str]:
-    """Yield a mistake for each variable with two underscores whose first word is no section."""
+    """Yield a mistake for each variable with two underscores whose first word is not a section."""
     for name in sorted(environment):
         first, below, _ = name.removeprefix(ENVIRONMENT_PREFIX).lower().partition(_LEVEL)
         if name.startswith(ENVIRONMENT_PREFIX) and below and first not in model.model_fields:
-            yield f"  environment {name}: {first} is no section; {nearest(first, list(model.model_fields))}"
+            yield f"  environment {name}: {first} is not a section; {nearest(first, list(model.model_fields))}"
 
 
 def _variable(place: Place) -> str:
@@ -187,12 +188,12 @@ def _variable(place: Place) -> str:
 
 
 class _NoSectionError(Exception):
-    """What stands at a place has no names below it."""
+    """The value at a place has no names below it."""
 
 
-def _set(values: dict[str, Any], place: Place, value: Any) -> None:
+def _set_value(values: dict[str, Any], place: Place, value: Any) -> None:
     for depth, key in enumerate(place[:-1], start=1):
-        if values.get(str(key)) is None:  # not given, or a section that is left empty
+        if values.get(str(key)) is None:  # not given, or an empty section
             values[str(key)] = {}
         values = values[str(key)]
         if not isinstance(values, dict):
@@ -202,25 +203,20 @@ def _set(values: dict[str, Any], place: Place, value: Any) -> None:
 
 
 def _describe(detail: Any, lines: Mapping[Place, str], model: type[BaseModel]) -> str:
-    place: Place = tuple(part for part in detail["loc"])
-    known = next((lines[place[:n]] for n in range(len(place), 0, -1) if place[:n] in lines), "not given")
-    return f"  {known}: {described(detail, model)}"
+    place: Place = tuple(detail["loc"])
+    line = next((lines[place[:n]] for n in range(len(place), 0, -1) if place[:n] in lines), "not given")
+    return f"  {line}: {describe_mistake(detail, model)}"
 
 
-def described(detail: Any, model: type[BaseModel]) -> str:
-    """Return one of pydantic's errors in words: the place, what is wrong there, and the nearest name."""
-    place: Place = tuple(part for part in detail["loc"])
-    message = detail["msg"].removeprefix("Value error, ")
+def describe_mistake(detail: Any, model: type[BaseModel]) -> str:
+    """Return one of pydantic's errors in words: the place, the mistake, and the nearest name."""
+    place: Place = tuple(detail["loc"])
+    message = str(detail["msg"]).removeprefix("Value error, ")
     if detail["type"] == "extra_forbidden":
-        message = "is not a setting" + _nearest(place, model)
+        message = f"is not a setting; {nearest(str(place[-1]), _fields_at(place[:-1], model))}"
     elif "input" in detail and isinstance(detail["input"], str | int | float | bool) and not _secret(place):
         message = f"{message} (got {detail['input']!r})"
-    return f"{dotted(place)}: {message}"
-
-
-def _nearest(place: Place, model: type[BaseModel]) -> str:
-    fields = _fields_at(place[:-1], model)
-    return f"; {nearest(str(place[-1]), fields)}"
+    return f"{dotted(place)}: {message}" if place else message
 
 
 def _fields_at(place: Place, model: type[BaseModel]) -> list[str]:

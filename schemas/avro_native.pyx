@@ -1,9 +1,8 @@
 # cython: language_level=3, boundscheck=False, wraparound=False
-"""What `avro_compiled` does, in C: a record's fields become nodes, and the nodes are walked for each record.
+"""A record's Avro body in C: its fields become nodes, and the nodes are walked for each record.
 
-The same bytes and the same records come out, and the same input is refused; a test holds the two against each other.
-Fields are read from and put into the slots of a record directly, whose own rules are asked once it is filled. Only
-where this module could not be built does `codec` take the other.
+Fields are read from and put into the slots of a record directly, whose own rules are asked once it is filled.
+`codec` uses `avro_fastavro` only where this module was not built; the tests compare the two.
 """
 
 from cpython.long cimport PyLong_AsLongLong
@@ -18,7 +17,7 @@ import sys
 import typing
 from functools import cache
 
-from rollbus.schemas.avro_compiled import kind_of
+from rollbus.schemas.avro_types import kind_of
 
 cdef extern from *:
     """

@@ -1,6 +1,6 @@
-"""Derive a record's Avro schema, and how it is made of what the Avro library reads, from its dataclass.
+"""Derive a record's Avro schema from its dataclass, and the functions to and from fastavro's dictionaries.
 
-The dataclass is the source; the `.avsc` files are the contract with other languages, and a test holds the two together.
+The dataclass is the source; the `.avsc` files are the contract with other languages, and a test compares the two.
 `python -m rollbus.schemas.avro_types` writes the files of new or changed records.
 """
 
@@ -9,6 +9,7 @@ import dataclasses
 import inspect
 import itertools
 import json
+import operator
 import textwrap
 import types
 import typing
@@ -17,17 +18,17 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
-from rollbus.schemas.registry import RECORDS
+from rollbus.schemas.records.registry import RECORDS
 
 AVRO_NAMESPACE = "rollbus"
 AVRO_FOLDER = Path(__file__).parent / "avro"
-_PRIMITIVES: dict[type, str] = {str: "string", int: "long", float: "double", bool: "boolean", bytes: "bytes"}
+_PRIMITIVES = {"str": "string", "int": "long", "float": "double", "bool": "boolean", "bytes": "bytes"}
 
 Convert = Callable[[Any], Any]
 
 
 def avro_schema(record: type) -> dict[str, Any]:
-    """Return the Avro schema of a record; nested records are defined where they first appear."""
+    """Return the Avro schema of a record; nested records are defined at their first appearance."""
     return typing.cast(dict[str, Any], _record_schema(record, set()))
 
 
@@ -50,19 +51,31 @@ def _record_schema(record: type, defined: set[str]) -> Any:
 
 
 def _type_schema(hint: Any, defined: set[str]) -> Any:
+    kind, inner = kind_of(hint)
+    if kind == "optional":
+        return ["null", _type_schema(inner, defined)]
+    if kind == "tuple":
+        return {"type": "array", "items": _type_schema(inner, defined)}
+    if kind == "map":
+        return {"type": "map", "values": _type_schema(inner, defined)}
+    return _record_schema(inner, defined) if kind == "record" else _PRIMITIVES[kind]
+
+
+def kind_of(hint: Any) -> tuple[str, Any]:
+    """Return the kind of a field's type, and its inner type for `optional`, `tuple`, `map` and `record`."""
     origin, arguments = get_origin(hint), get_args(hint)
     if origin in (Union, types.UnionType):
         (inner,) = (argument for argument in arguments if argument is not type(None))
-        return ["null", _type_schema(inner, defined)]
+        return "optional", inner
     if origin is Literal:
-        return "string"
+        return "str", None
     if origin is tuple:
-        return {"type": "array", "items": _type_schema(arguments[0], defined)}
-    if origin is Mapping or (isinstance(origin, type) and issubclass(origin, Mapping)):
-        return {"type": "map", "values": _type_schema(arguments[1], defined)}
+        return "tuple", arguments[0]
+    if isinstance(origin, type) and issubclass(origin, Mapping):
+        return "map", arguments[1]
     if dataclasses.is_dataclass(hint):
-        return _record_schema(typing.cast(type, hint), defined)
-    return _PRIMITIVES[hint]
+        return "record", hint
+    return typing.cast(type, hint).__name__, None
 
 
 def _default(field: dataclasses.Field[Any]) -> Any:
@@ -90,7 +103,7 @@ def _field_docs(record: type) -> dict[str, str]:
 
 @cache
 def from_plain(record: type) -> Convert:
-    """Return the function that makes a record of what fastavro read; it raises what the record itself raises."""
+    """Return the function that makes a record from fastavro's dictionary; it raises the record's own errors."""
     hints = typing.get_type_hints(record)
     fields = dataclasses.fields(record)
     special = tuple((field.name, make) for field in fields if (make := _converter(hints[field.name])))
@@ -104,24 +117,53 @@ def from_plain(record: type) -> Convert:
 
 
 def _converter(hint: Any) -> Convert | None:
-    """Return what must be done to a field's value; None where it passes as it is."""
-    origin, arguments = get_origin(hint), get_args(hint)
-    if origin in (Union, types.UnionType):
-        (inner,) = (argument for argument in arguments if argument is not type(None))
+    """Return the function that converts a field's value after reading; None if it stays as it is."""
+    kind, inner = kind_of(hint)
+    if kind == "optional":
+        return _optional(_converter(inner))
+    if kind == "tuple":
         make = _converter(inner)
-        return None if make is None else _optional(make)
-    if origin is tuple:
-        make = _converter(arguments[0])
         return tuple if make is None else lambda value: tuple(map(make, value))
-    return from_plain(typing.cast(type, hint)) if dataclasses.is_dataclass(hint) else None
+    return from_plain(inner) if kind == "record" else None
 
 
-def _optional(make: Convert) -> Convert:
-    return lambda value: None if value is None else make(value)
+@cache
+def to_plain(record: type) -> Convert:
+    """Return the function that makes fastavro's dictionary from a record; it raises TypeError for another type."""
+    hints = typing.get_type_hints(record)
+    fields = tuple((field.name, _plain_converter(hints[field.name])) for field in dataclasses.fields(record))
+
+    def convert(value: Any) -> dict[str, Any]:
+        if not isinstance(value, record):
+            raise TypeError(f"expected a {record.__name__}, not {type(value).__name__}")
+        return {name: getattr(value, name) if make is None else make(getattr(value, name)) for name, make in fields}
+
+    return convert
+
+
+def _plain_converter(hint: Any) -> Convert | None:
+    """Return the function that converts a field's value before writing; None if it stays as it is."""
+    kind, inner = kind_of(hint)
+    if kind == "optional":
+        return _optional(_plain_converter(inner))
+    if kind == "tuple":
+        make = _plain_converter(inner)
+        return list if make is None else lambda value: list(map(make, value))
+    if kind == "map":
+        return lambda value: dict(sorted(value.items()))
+    if kind == "int":
+        return operator.index  # fastavro cuts a fraction off
+    if kind == "bytes":
+        return lambda value: value if isinstance(value, bytes) else memoryview(value).tobytes()
+    return to_plain(inner) if kind == "record" else None
+
+
+def _optional(make: Convert | None) -> Convert | None:
+    return make and (lambda value: None if value is None else make(value))
 
 
 def avsc_path(record: type, version: int) -> Path:
-    """Return where version `version` of a record's schema is kept."""
+    """Return the path of a version of a record's schema."""
     return AVRO_FOLDER / f"{record.__name__}.{version}.avsc"
 
 

@@ -1,4 +1,4 @@
-"""Tell a cancellation of this task from one of something that it waited for; and end together what fails together."""
+"""Distinguish the cancellation of this task from that of an awaited task; and cancel the others if one call fails."""
 
 import asyncio
 from collections.abc import Coroutine, Iterable
@@ -8,13 +8,13 @@ T = TypeVar("T")
 
 
 def is_being_cancelled() -> bool:
-    """Say whether it is this task that was cancelled: then it must end, and otherwise something has failed."""
+    """Say whether this task itself was cancelled: then it must end. If not, something that it awaited has failed."""
     task = asyncio.current_task()
     return task is not None and bool(task.cancelling())
 
 
 async def all_or_none(calls: Iterable[Coroutine[Any, Any, T]]) -> list[T]:
-    """Return what all of them return; where one raises the others are ended first, and go on for nobody."""
+    """Return the results of all calls; if one raises, cancel the others first and wait for their end."""
     tasks = [asyncio.create_task(call) for call in calls]
     try:
         return await asyncio.gather(*tasks)

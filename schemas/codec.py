@@ -1,6 +1,6 @@
 """Records to bytes and back: Avro single-object encoding, 0xC3 0x01 and the schema's fingerprint before the body.
 
-Every version of every schema ships with the package, so old bytes are read by new code: resolved to the newest version.
+Every version of every schema ships with the package, so new code reads old bytes as the newest version.
 Checks come in order: length, marker, known fingerprint, Avro body, then the record's own rules.
 """
 
@@ -8,21 +8,19 @@ import json
 import struct
 from dataclasses import dataclass
 from functools import cache
-from io import BytesIO
 from typing import Any
 
-from fastavro import parse_schema, schemaless_reader
 from fastavro.schema import fingerprint, to_parsing_canonical_form
 
-from rollbus.schemas.avro_compiled import Read, Write
-from rollbus.schemas.avro_types import AVRO_FOLDER, from_plain, newest_version
+from rollbus.schemas.avro_fastavro import Read, Write, resolving_reader
+from rollbus.schemas.avro_types import AVRO_FOLDER, newest_version
 from rollbus.schemas.errors import InvalidRecordError, RecordError, UndecodableError
-from rollbus.schemas.registry import RECORDS
+from rollbus.schemas.records.registry import RECORDS
 
 try:
     from rollbus.schemas import avro_native as avro
-except ImportError:  # there was no C compiler: slower, and otherwise the same
-    from rollbus.schemas import avro_compiled as avro  # type: ignore[no-redef]
+except ImportError:  # without a C compiler: slower, with the same results
+    from rollbus.schemas import avro_fastavro as avro  # type: ignore[no-redef]
 
 MARKER = b"\xc3\x01"
 HEADER_BYTES = 10
@@ -41,7 +39,7 @@ class _Reader:
 
 
 def encode(record: Any) -> bytes:
-    """Return the record's bytes; raises InvalidRecordError where a field has the wrong type."""
+    """Return the record's bytes; raises InvalidRecordError for a field with the wrong type."""
     record_type: type = type(record)
     writer = _writer(record_type)
     try:
@@ -68,15 +66,20 @@ def decode(data: bytes | None) -> Any:
         raise UndecodableError(f"{reader.name}: the body does not fit its schema: {error!r}") from error
 
 
+def encode_part(record: Any) -> bytes:
+    """Return the bytes of a record as a part of another: without a header, and of any record type."""
+    return avro.writer(type(record))(record, b"")
+
+
 def record_name(data: bytes) -> str | None:
-    """Return the record type that the bytes claim to be; None where the header is not ours."""
+    """Return the record type that the bytes claim to be; None if the header is not ours."""
     reader = _readers().get(data[:HEADER_BYTES])
     return reader.name if reader else None
 
 
 @cache
 def headers(record: type) -> frozenset[bytes]:
-    """Return what the bytes of a record type begin with, in every version: it is told by a slice."""
+    """Return the first bytes of a record type in each of its versions, to recognise it by a slice."""
     return frozenset(header for header, reader in _readers().items() if reader.name == record.__name__)
 
 
@@ -85,7 +88,7 @@ def _unknown(data: bytes) -> str:
         return f"{len(data)} bytes are too short for a record"
     if data[:2] != MARKER:
         return f"the record starts with 0x{data[:2].hex()} instead of 0x{MARKER.hex()}"
-    return f"unknown schema fingerprint {data[2:HEADER_BYTES].hex()}; is the writer newer than we?"
+    return f"unknown schema fingerprint {data[2:HEADER_BYTES].hex()}; is the writer newer than this rollbus?"
 
 
 @cache
@@ -99,28 +102,15 @@ def _writer(record: type) -> _Writer:
 
 @cache
 def _readers() -> dict[bytes, _Reader]:
-    """Return what reads each version of each record, by the header that it is written with."""
+    """Return the reader of each version of each record, by the header that it is written with."""
     readers = {}
     for record in RECORDS:
         newest = newest_version(record)
         for version in range(1, newest + 1):
             schema = _load(record.__name__, version)
-            read = avro.reader(record) if version == newest else _resolving(record, schema, newest)
+            read = avro.reader(record) if version == newest else resolving_reader(record, schema)
             readers[MARKER + _fingerprint(schema)] = _Reader(record.__name__, read)
     return readers
-
-
-def _resolving(record: type, schema: dict[str, Any], newest: int) -> Read:
-    """Return what reads an older version of a record as the newest."""
-    written_as, read_as = parse_schema(schema), parse_schema(_load(record.__name__, newest))
-    convert = from_plain(record)
-
-    def read(data: bytes, start: int) -> tuple[Any, int]:
-        body = BytesIO(data)
-        body.seek(start)
-        return convert(schemaless_reader(body, written_as, read_as)), body.tell()
-
-    return read
 
 
 def _load(name: str, version: int) -> dict[str, Any]:

@@ -3,17 +3,17 @@
     RollbusError
     ├── ConfigurationError      the operator must change a setting; the process refuses to start
     ├── RecordError             these bytes or this record are wrong: dead letter, go on
-    │   ├── UndecodableError    not a frame or schema that we know, or a body that does not fit its schema
+    │   ├── UndecodableError    not a frame or schema that we know, or a body that does not fit it
     │   ├── InvalidRecordError  decoded, but the record contradicts itself
-    │   └── RecordTooLargeError larger than a topic takes, even in chunks
+    │   └── RecordTooLargeError larger than a topic takes
     ├── DataLossError           records that were promised are gone; stop and show which
-    ├── FencedError             another process took over; this one must stand back
-    ├── RunStoppedError         a training run ended itself; the message says what to look at
+    ├── FencedError             another process took over; this one must stop
+    ├── RunStoppedError         a training run ended itself; the message names what to look at
     └── ServiceError            an outside service failed
         ├── UnavailableError    no answer, a time-out, a refusal that passes: retriable
-        └── RejectedError       it answered, and said no: trying again gives the same answer
+        └── RejectedError       it refused: trying again gives the same answer
 
-`retriable` is an attribute of the class, so that retry against dead letter is decided in one place.
+`retriable` is an attribute of the class, so that one place decides between retry and dead letter.
 """
 
 from collections.abc import Iterable
@@ -55,7 +55,7 @@ class FencedError(RollbusError):
 
 
 class RunStoppedError(RollbusError):
-    """A training run does not go on by itself; an operator must look first."""
+    """A training run has stopped until an operator acts."""
 
 
 class ServiceError(RollbusError):
@@ -63,7 +63,7 @@ class ServiceError(RollbusError):
 
 
 class UnavailableError(ServiceError):
-    """The service did not answer, or said that it cannot at present."""
+    """The service did not answer, or cannot answer at present."""
 
     retriable = True
 
@@ -73,7 +73,7 @@ class RejectedError(ServiceError):
 
 
 def nearest(name: str, known: Iterable[str]) -> str:
-    """Return the end of a message about a name that nobody has: the one that was meant, or those there are."""
+    """Return the end of a message about an unknown name: the nearest known name, or all known names."""
     names = sorted(known)
     near = get_close_matches(name, names, n=1)
     return f"did you mean {near[0]!r}?" if near else f"there are {', '.join(names) or 'none'}"

@@ -20,7 +20,7 @@ _HASH_DIGITS = 32
 
 
 def stable_id(kind: str, *parts: object) -> str:
-    """uuid5 of a kind and its parts, as text; made without the object, which takes longer than the hash."""
+    """uuid5 of a kind and its parts, as text; without a UUID object, which takes longer than the hash."""
     name = _SEPARATOR.join((kind, *map(str, parts))).encode()
     digits = hashlib.sha1(NAMESPACE.bytes + name, usedforsecurity=False).hexdigest()
     variant = "89ab"[int(digits[16], 16) & 3]
@@ -71,7 +71,7 @@ def _flat_json(message: Mapping[str, Any]) -> str:
 
 
 def group_hint(*, group_id: str | None, task: str, example_id: str | None, opening_hash: str) -> str:
-    """What brings possible members of a group to one partition: explicit group, else example, else opening."""
+    """Kafka key that brings possible members of a group together: explicit group, else example, else opening."""
     if group_id is not None:
         return f"group:{group_id}"
     if example_id is not None:

@@ -1,4 +1,4 @@
-"""Public names of a package that are imported when they are first used, so that importing the package costs nothing.
+"""Public names of a package that are imported at their first use, so that importing the package costs nothing.
 
 __getattr__ = lazy_names(__name__, {"Sink": "sink"})
 """
@@ -9,11 +9,11 @@ from typing import Any
 
 
 def lazy_names(package: str, homes: Mapping[str, str]) -> Callable[[str], Any]:
-    """Return the package's `__getattr__`; `homes` says which of its modules each name comes from.
+    """Return the package's `__getattr__`; `homes` maps each name to its module.
 
-    A name that is also a module's would be hidden by it as soon as the module is imported: ValueError.
+    Raises ValueError for a name that is also a module's or folder's: importing that would hide the name.
     """
-    if hidden := sorted(set(homes) & set(homes.values())):
+    if hidden := sorted(set(homes) & {home.partition(".")[0] for home in homes.values()}):
         raise ValueError(f"{package}: {', '.join(hidden)} is the name of a module, too")
 
     def get(name: str) -> Any:

@@ -1,7 +1,7 @@
-"""Ways to make a frozen record that cost a third of its constructor, by functions that are compiled once.
+"""Compiled functions that make a frozen record in a third of the time of its constructor.
 
-The constructor of a frozen dataclass sets each field by a call. Here an object of the same layout whose fields can be
-set is filled, checked by the record's own rules, and only then becomes the record.
+The constructor of a frozen dataclass sets each field by a call. These functions fill an object of the same layout whose
+fields can be set, check it by the record's own rules, and then turn it into the record.
 """
 
 import dataclasses
@@ -16,7 +16,7 @@ T = TypeVar("T")
 def unfrozen(record: type) -> type:
     """Return a class of the record's layout whose fields can be set; `finishing` makes its objects records.
 
-    Python stores a field without a call only where neither way to change an object is a frozen base's own.
+    Python stores a field without a call only if the class inherits no `__setattr__` and `__delattr__` of a frozen base.
     """
     own = {"__slots__": record.__slots__}  # type: ignore[attr-defined]
     plain = {"__setattr__": object.__setattr__, "__delattr__": object.__delattr__}
@@ -38,12 +38,12 @@ def maker(record: type[T]) -> Callable[..., T]:
 def copier(source: type, target: type[T], *given: str) -> Callable[..., T]:
     """Return a function of a source and of the `given` fields, by name, that makes a target.
 
-    Its other fields are the source's of the same name; a field that nobody gives is refused here, not at work.
+    Its other fields are the source's of the same name. Raises TypeError for a field that neither provides.
     """
     wanted = [field.name for field in dataclasses.fields(cast(Any, target))]
     known = {field.name for field in dataclasses.fields(source)}
     if strange := [*(set(wanted) - known - set(given)), *(set(given) - set(wanted))]:
-        raise TypeError(f"{target.__name__} of {source.__name__}: nobody gives, or nobody has, {sorted(strange)}")
+        raise TypeError(f"{target.__name__} of {source.__name__}: missing or unknown fields {sorted(strange)}")
     text = f"make(source, *, {', '.join(given)})" if given else "make(source)"
     return _compiled(target, text, {name: name if name in given else f"source.{name}" for name in wanted})
 

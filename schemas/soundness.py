@@ -1,28 +1,28 @@
-"""What every record must keep to before a stage may build on it: ids that can be parts of keys, numbers that fit a row.
+"""The rules that every record must keep before a stage may build on it: ids fit into keys, numbers fit into rows.
 
-The schema admits any text and any 64-bit number. Stages join ids to keys of their rows with a separator, add spans of
-time to times and pack numbers into fixed places; what would break that is refused at the door. One function per type,
-compiled once, since every record of the stream goes through it.
+The schema admits any text and any 64-bit number. But stages join ids to keys with a separator, add spans of time to
+times and pack numbers into fixed places. A value that would break this is refused here. Every record of the stream is
+checked, so each type has one function, which is compiled once.
 """
 
 import dataclasses
-import types
 from collections.abc import Callable
 from functools import cache
-from typing import Any, Union, get_args, get_origin, get_type_hints
+from typing import Any, get_type_hints
 
+from rollbus.schemas.avro_types import kind_of
 from rollbus.schemas.errors import InvalidRecordError
 
 SEPARATOR = "\x1f"
 """ASCII's unit separator, which no id may hold."""
 MOST = 2**53
-"""Of times, offsets, versions: sums of a few such still fit 64 bits, and a double holds each exactly."""
+"""For times, offsets and versions: the sum of a few still fits 64 bits, and a double holds each exactly."""
 MOST_COUNTED = 2**31 - 1
 COUNTED = ("sequence", "count", "revision", "score_revision", "group_size", "choice", "prefix_count")
-"""What stages count, and pack as 32 bits."""
+"""Fields that stages count, and pack as 32 bits."""
 ANY = ("seed",)
 _IDS = ("_id", "_ids", "_key", "_hint", "_hash", "alias", "task", "model", "name", "agent")
-"""How the names of fields end whose text becomes part of a key."""
+"""Endings of the names of fields whose text becomes part of a key."""
 
 
 def check_sound(record: Any) -> None:
@@ -35,7 +35,7 @@ def check_sound(record: Any) -> None:
 
 @cache
 def _checker(record: type) -> Callable[[Any], None] | None:
-    """Return the check of a type; None where any value will do."""
+    """Return the check of a type; None if any value will do."""
     if not dataclasses.is_dataclass(record):
         return None
     lines: list[str] = []
@@ -50,37 +50,25 @@ def _checker(record: type) -> Callable[[Any], None] | None:
 
 
 def _lines(name: str, hint: Any, scope: dict[str, Any]) -> list[str]:
-    options = [each for each in get_args(hint) if each is not types.NoneType] if _is_union(hint) else [hint]
-    guard = f"r.{name} is not None and " if _is_union(hint) and types.NoneType in get_args(hint) else ""
-    (kind, *others) = options
-    if others:
-        return []
-    if kind is int:
+    kind, inner = kind_of(hint)
+    guard = ""
+    if kind == "optional":
+        guard = f"r.{name} is not None and "
+        kind, inner = kind_of(inner)
+    if kind == "int":
         most = MOST_COUNTED if name in COUNTED else MOST
         return [] if name in ANY else [f"if {guard}not -{most} <= r.{name} <= {most}: _refuse(r, {name!r})"]
-    if kind is str:
+    if kind == "str":
         return [f"if {guard}{SEPARATOR!r} in r.{name}: _refuse(r, {name!r})"] if name.endswith(_IDS) else []
-    if get_origin(kind) is tuple:
-        return _each(name, get_args(kind)[0], guard, scope)
-    nested = _checker(kind) if isinstance(kind, type) else None
-    if nested is None:
-        return []
-    scope[f"_{name}"] = nested
-    return [f"if r.{name} is not None: _{name}(r.{name})"]
-
-
-def _each(name: str, kind: Any, guard: str, scope: dict[str, Any]) -> list[str]:
-    if kind is str and name.endswith(_IDS):
+    if kind == "tuple" and kind_of(inner)[0] == "str" and name.endswith(_IDS):
         return [f"if {guard}any({SEPARATOR!r} in each for each in r.{name}): _refuse(r, {name!r})"]
-    nested = _checker(kind) if isinstance(kind, type) else None
+    nested = _checker(inner) if kind in ("record", "tuple") else None
     if nested is None:
         return []
     scope[f"_{name}"] = nested
-    return [f"for each in r.{name} or (): _{name}(each)"]
-
-
-def _is_union(hint: Any) -> bool:
-    return get_origin(hint) in (Union, types.UnionType)
+    if kind == "tuple":
+        return [f"for each in r.{name} or (): _{name}(each)"]
+    return [f"if r.{name} is not None: _{name}(r.{name})"]
 
 
 def _refuse(record: Any, name: str) -> None:

@@ -1,4 +1,4 @@
-"""The topics: one row each, read by everything that creates, checks, writes, reads or draws them.
+"""The topics: one row each, for all code that creates, checks, writes, reads or draws them.
 
 A topic's real name is the namespace prefix plus the name here: `rollbus.` + `episode-events`.
 """
@@ -7,45 +7,19 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from rollbus.schemas.control import ConfigApplied, RunCommand, Tick
-from rollbus.schemas.drops import DeadLetter, Drop, ProducerReport
-from rollbus.schemas.events import (
-    AliasDeclared,
-    EpisodeEnded,
-    EpisodeStarted,
-    Excluded,
-    RewardReported,
-    ToolCalled,
-    TurnRecorded,
-    WriterClosed,
-)
-from rollbus.schemas.groups import ClosedGroup, CurriculumState, Group, ResampleRequested, StepOutcome, TrainingBatch
-from rollbus.schemas.replays import ReplayManifest
-from rollbus.schemas.steps import (
-    Evaluation,
-    PolicyVersion,
-    StepCompleted,
-    StepFailed,
-    StepSkipped,
-    StepStarted,
-)
-from rollbus.schemas.trajectories import RewardRevised, Score, Trajectory
+from rollbus.schemas.records import control, drops, events, groups, replays, steps, trajectories
 
 DEFAULT_NAMESPACE = "rollbus."
-MAX_RECORD_BYTES = 900_000
-"""A larger record is split into chunks; leaves room for keys, headers and batch framing below 1 MiB."""
-MAX_MESSAGE_BYTES = 1_572_864
-"""Topic limit and largest request: room above MAX_RECORD_BYTES for a compressed batch's overhead."""
 
 _KAFKA_NAME = re.compile(r"[a-zA-Z0-9._-]{0,120}")
-"""Kafka's own letters; its names have at most 249, and behind a namespace stand those of topics, stages and runs."""
+"""Kafka's own characters. Its names have at most 249, and the names of topics, stages and runs follow a namespace."""
 
 Retention = Literal["time", "forever", "compact"]
 Partitions = Literal["events", "one"]
 
 
 def wrong_namespace(namespace: str) -> str | None:
-    """Say what keeps a text from beginning the names of topics; None where nothing does."""
+    """Return why a text cannot be a namespace; None if it can."""
     if _KAFKA_NAME.fullmatch(namespace):
         return None
     return "Kafka's names are of letters, digits, `.`, `_` and `-`, here at most 120"
@@ -61,7 +35,7 @@ class Topic:
     records: tuple[type, ...]
     written_by: tuple[str, ...]
     read_by: tuple[str, ...]
-    """The one stage that decides on it, and who follows it."""
+    """The one stage that decides on it, and other readers."""
     partitions: Partitions
     """`events`: as many as configured, the same for all such topics; `one`: a single partition keeps a run's order."""
     retention: Retention
@@ -75,15 +49,15 @@ EPISODE_EVENTS = Topic(
     "episode-events",
     "root episode id",
     (
-        EpisodeStarted,
-        TurnRecorded,
-        ToolCalled,
-        RewardReported,
-        EpisodeEnded,
-        WriterClosed,
-        Excluded,
-        Tick,
-        ConfigApplied,
+        events.EpisodeStarted,
+        events.TurnRecorded,
+        events.ToolCalled,
+        events.RewardReported,
+        events.EpisodeEnded,
+        events.WriterClosed,
+        events.Excluded,
+        control.Tick,
+        control.ConfigApplied,
     ),
     ("producers", "alias", "ticker"),
     ("assembly",),
@@ -93,7 +67,7 @@ EPISODE_EVENTS = Topic(
 ALIASES = Topic(
     "aliases",
     "alias",
-    (AliasDeclared, RewardReported, Tick, ConfigApplied),
+    (events.AliasDeclared, events.RewardReported, control.Tick, control.ConfigApplied),
     ("producers", "ticker"),
     ("alias",),
     "events",
@@ -102,7 +76,7 @@ ALIASES = Topic(
 TRAJECTORIES = Topic(
     "trajectories",
     "group hint",
-    (Trajectory, RewardRevised, Tick, ConfigApplied),
+    (trajectories.Trajectory, trajectories.RewardRevised, control.Tick, control.ConfigApplied),
     ("assembly", "ticker"),
     ("scoring", "group-scoring", "resample", "trainer"),
     "events",
@@ -111,7 +85,7 @@ TRAJECTORIES = Topic(
 SCORES = Topic(
     "scores",
     "group hint",
-    (Score, Tick, ConfigApplied),
+    (trajectories.Score, control.Tick, control.ConfigApplied),
     ("scoring", "ticker"),
     ("grouping", "trainer"),
     "events",
@@ -120,44 +94,48 @@ SCORES = Topic(
 CLOSED_GROUPS = Topic(
     "closed-groups",
     "group id",
-    (ClosedGroup, Tick, ConfigApplied),
+    (groups.ClosedGroup, control.Tick, control.ConfigApplied),
     ("grouping", "ticker"),
     ("group-scoring",),
     "events",
     "time",
 )
 RESAMPLE_REQUESTS = Topic(
-    "resample-requests", "episode id", (ResampleRequested,), ("resample",), ("resample agent",), "one", "time"
+    "resample-requests", "episode id", (groups.ResampleRequested,), ("resample",), ("resample agent",), "one", "time"
 )
 RUN_LOG = Topic(
     "run-log",
     "run id",
-    (Group, StepOutcome, PolicyVersion, RunCommand, Tick, ConfigApplied),
+    (groups.Group, groups.StepOutcome, steps.PolicyVersion, control.RunCommand, control.Tick, control.ConfigApplied),
     ("grouping", "group-scoring", "trainer", "operator", "ticker"),
     ("curriculum", "trainer"),
     "one",
     "forever",
 )
-CURRICULUM = Topic("curriculum", "run id", (CurriculumState,), ("curriculum",), (), "one", "forever")
-BATCHES = Topic("batches", "run id", (TrainingBatch,), ("curriculum",), ("trainer",), "one", "forever")
+CURRICULUM = Topic("curriculum", "run id", (groups.CurriculumState,), ("curriculum",), (), "one", "forever")
+BATCHES = Topic("batches", "run id", (groups.TrainingBatch,), ("curriculum",), ("trainer",), "one", "forever")
 TRAINING_STEPS = Topic(
     "training-steps",
     "run id",
-    (StepStarted, StepCompleted, StepSkipped, StepFailed),
+    (steps.StepStarted, steps.StepCompleted, steps.StepSkipped, steps.StepFailed),
     ("trainer",),
     ("trainer",),
     "one",
     "forever",
 )
 POLICY_VERSIONS = Topic(
-    "policy-versions", "model", (PolicyVersion,), ("trainer", "operator"), ("trainer",), "one", "forever"
+    "policy-versions", "model", (steps.PolicyVersion,), ("trainer", "operator"), ("trainer",), "one", "forever"
 )
-EVALUATIONS = Topic("evaluations", "run id", (Evaluation,), ("trainer", "operator"), ("trainer",), "one", "forever")
-REPLAYS = Topic("replays", "replay name", (ReplayManifest,), ("replay",), ("trainer",), "one", "forever")
-EXCLUSIONS = Topic("exclusions", "episode id", (Excluded,), ("operator",), ("replay", "trainer"), "one", "forever")
-PRODUCER_REPORTS = Topic("producer-reports", "producer", (ProducerReport,), ("producers",), (), "one", "time")
-DROPS = Topic("drops", "unit id", (Drop,), ("any stage",), (), "events", "forever")
-DEAD_LETTERS = Topic("dead-letters", "origin key", (DeadLetter,), ("any consumer",), (), "one", "time")
+EVALUATIONS = Topic(
+    "evaluations", "run id", (steps.Evaluation,), ("trainer", "operator"), ("trainer",), "one", "forever"
+)
+REPLAYS = Topic("replays", "replay name", (replays.ReplayManifest,), ("replay",), ("trainer",), "one", "forever")
+EXCLUSIONS = Topic(
+    "exclusions", "episode id", (events.Excluded,), ("operator",), ("replay", "trainer"), "one", "forever"
+)
+PRODUCER_REPORTS = Topic("producer-reports", "producer", (drops.ProducerReport,), ("producers",), (), "one", "time")
+DROPS = Topic("drops", "unit id", (drops.Drop,), ("any stage",), (), "events", "forever")
+DEAD_LETTERS = Topic("dead-letters", "origin key", (drops.DeadLetter,), ("any consumer",), (), "one", "time")
 
 TOPICS: tuple[Topic, ...] = (
     EPISODE_EVENTS,
@@ -192,10 +170,10 @@ STAGE_INPUTS: dict[str, Topic] = {
 CONFIGURED: dict[str, tuple[Topic, ...]] = {
     stage: (topic,) for stage, topic in STAGE_INPUTS.items() if stage not in ("alias", "assembly")
 } | {"assembly": (EPISODE_EVENTS, ALIASES, TRAJECTORIES)}
-"""The inputs that a stage's configuration is written into. Assembly's late horizon is also how long alias and scoring
-remember, and they decide on their own input alone."""
+"""The topics that a stage's configuration is written into. Alias and scoring need assembly's late horizon, and
+read only their own inputs."""
 ONLY_WHERE_CONFIGURED = frozenset({"group-scoring", "resample"})
-"""Stages that nothing flows through, not even time, unless a run's configuration asks for them."""
+"""Stages that get no records and no ticks unless a run's configuration asks for them."""
 
 
 _BY_NAME = {topic.name: topic for topic in TOPICS}

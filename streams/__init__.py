@@ -1,24 +1,14 @@
-"""From the event log to training batches: what enters are episode events, what leaves are batches and drops.
+"""From the event log to training batches. Episode events come in; batches and drops go out.
 
-Files in reading order:
+Rooms in reading order:
 
-    stage, state      what a stage is, and the rows it remembers
-    stage_state, clock, deadlines, rows, chunking, recent         what every stage has
-    alias, assembly, scoring, grouping, group_scoring,            the stages' decisions: pure
-      curriculum, batching, resample
-    histories, grouping_maths, lineage, curriculum_<mode>         their arithmetic
-    rewards/          reward functions by name
-    stages, flow      which stages there are, and all of them over a log in memory
-    ticker            the clock that is written into the log
-    processing, large_rows                                        records to what their transaction writes: pure
-    runner            a partition's batches, each whole in one transaction
-    transaction       the Kafka transactions that a stage's partitions share in a process
-    claims, claims_kafka                                          whose a partition is: whom a new owner must fence
-    changelog_kafka, output_kafka                                 its state restored, its records written
-    transport, app    Faust hosts the stages
-    worker            a process: stages, ticker, watchdog, metrics
-    topics, topics_kafka, acls, names, repair_kafka, run_status,  what an operator needs
-      operator_kafka, sending_kafka
-    replay/                                                       the same log, decided again; shadows; comparisons
-    forget, forget_kafka                                          who is not to be used any more
+    state           what a stage is, and the rows that it remembers; pure
+    stages          the decisions: alias, assembly, scoring, grouping, curriculum, resample; pure
+    rewards         reward functions by name
+    pipeline        which stages there are; `in_memory` runs all of them over a log in memory
+    exactly_once    a batch of records becomes one Kafka transaction
+    kafka           names and topics
+    worker          a process: Faust, the ticker, the watchdog, metrics
+    replay          the same log, decided again
+    operate         what an operator does: ACLs, repair, forgetting, a run's status
 """

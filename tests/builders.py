@@ -3,8 +3,9 @@
 from collections.abc import Sequence
 from typing import Any
 
-from rollbus.schemas.control import ConfigApplied, RunCommand, Tick
-from rollbus.schemas.events import (
+from rollbus.schemas.ids import content_hash, event_id, reward_event_id, trajectory_id
+from rollbus.schemas.records.control import ConfigApplied, RunCommand, Tick
+from rollbus.schemas.records.events import (
     AliasDeclared,
     EpisodeEnded,
     EpisodeStarted,
@@ -15,11 +16,10 @@ from rollbus.schemas.events import (
     TurnRecorded,
     WriterClosed,
 )
-from rollbus.schemas.groups import Group, GroupMember, StepOutcome
-from rollbus.schemas.ids import content_hash, event_id, reward_event_id, trajectory_id
-from rollbus.schemas.steps import PolicyVersion
-from rollbus.schemas.tokens import encode_logprobs, encode_token_ids
-from rollbus.schemas.trajectories import History, Location, Reward, Score, Span, Trajectory, Turn
+from rollbus.schemas.records.groups import Group, GroupMember, StepOutcome
+from rollbus.schemas.records.steps import PolicyVersion
+from rollbus.schemas.records.tokens import encode_logprobs, encode_token_ids
+from rollbus.schemas.records.trajectories import History, Location, Reward, Score, Span, Trajectory, Turn
 
 SECOND_MS = 1_000
 MINUTE_MS = 60_000

@@ -4,9 +4,19 @@ And Ctrl-C is heard, also by what tests start: a shell's job in the background i
 """
 
 import os
+import re
 import signal
+from functools import cache
+from pathlib import Path
+from typing import Any
 
+import pytest
 from hypothesis import HealthCheck, settings
+
+from tests.faults.seed import REPEAT
+from tests.installs import install, uv, wheel
+
+__all__ = ["install", "uv", "wheel"]
 
 settings.register_profile(
     "rollbus",
@@ -19,3 +29,37 @@ settings.load_profile("rollbus")
 
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
     signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+DEAR = re.compile(r"\b(own_art_server|art_server|art_launcher|install|wheel): ")
+"""Fixtures that cost a server or a build, as parameters of a test or of a fixture."""
+SHARED_WITH = {"art_launcher": "art_server", "install": "wheel"}
+
+
+def pytest_report_header(config: pytest.Config) -> str | None:
+    """Print the seed of a run of the fault tests."""
+    return None if "not faults" in config.option.markexpr else REPEAT
+
+
+@cache
+def _scope(path: Path) -> str:
+    """Return what the tests of a file share: something expensive with other files, or the file alone."""
+    found = DEAR.search(path.read_text())
+    return SHARED_WITH.get(found[1], found[1]) if found else str(path)
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with the slow ones."""
+    items.sort(key=lambda item: (_scope(item.path) == str(item.path), item.get_closest_marker("services") is None))
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Give what shares something to one worker process, in the order of the tests."""
+    from xdist.scheduler import LoadScopeScheduling
+
+    class BySharing(LoadScopeScheduling):  # type: ignore[misc]
+        def _split_scope(self, nodeid: str) -> str:
+            return _scope(config.rootpath / nodeid.partition("::")[0])
+
+    return BySharing(config, log)

@@ -4,11 +4,10 @@ import asyncio
 from collections.abc import Iterable
 from typing import Any, TypeVar
 
-from rollbus.schemas.chunks import Chunk
 from rollbus.schemas.codec import encode
+from rollbus.schemas.records.trajectories import Location
 from rollbus.schemas.topics import Topic
-from rollbus.schemas.trajectories import Location
-from rollbus.streams.stage import EffectsStage, Incoming, Outgoing, PureAsEffects
+from rollbus.streams.state.stage import EffectsStage, Incoming, Outgoing, PureAsEffects
 from tests.builders import make_tick
 
 K = TypeVar("K")
@@ -55,7 +54,7 @@ class Stepper:
             self.state.restore(key, self.changelog[key])
 
     def _incoming(self, record: Any, key: str, partition: int) -> Incoming:
-        data = record.part if isinstance(record, Chunk) else encode(record)
+        data = encode(record)
         self.offset += 1
         return Incoming(record, key, Location(topic="t", partition=partition, offset=self.offset - 1), data)
 

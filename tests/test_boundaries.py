@@ -5,9 +5,13 @@ import subprocess
 import sys
 from collections.abc import Iterator
 from fnmatch import fnmatch
+from functools import cache
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
+
+from tests.purity import PURE, file_of, offences, room_of
 
 ROOT = Path(__file__).parents[1]
 PARTS = ("schemas", "producers", "streams", "consumers", "trainer")
@@ -23,28 +27,31 @@ ALLOWED = {
 """What each part may import of rollbus; the package root may import all."""
 
 LIBRARY_HOMES = {
-    "faust": ("streams/transport.py", "streams/app.py", "streams/faust_*.py"),
-    "mode": ("streams/transport.py", "streams/app.py", "streams/faust_*.py"),
+    "faust": ("streams/worker/transport.py", "streams/worker/app.py"),
+    "mode": ("streams/worker/transport.py", "streams/worker/app.py"),
     "aiokafka": (
-        "*kafka*.py",
-        "streams/transport.py",
-        "streams/transaction.py",
-        "streams/runner.py",
-        "rollbus/local/kafka.py",
+        "*kafka*",
+        "streams/worker/*",
+        "streams/exactly_once/*",
+        "streams/operate/*",
+        "streams/replay/plan/range_on_broker.py",
+        "trainer/operate/*",
+        "trainer/process.py",
+        "rollbus/resample/requests.py",
     ),
     "clickhouse_connect": ("consumers/clickhouse/*", "rollbus/local/*"),
     "chdb": ("rollbus/local/*",),
-    "torch": ("trainer/service/*", "trainer/grpo/*", "trainer/backends/art_*.py", "rollbus/demo/warm_start*.py"),
+    "torch": ("trainer/service/*", "trainer/grpo/*", "trainer/backends/art/*", "rollbus/demo/warm_start*.py"),
     "torchtune": ("trainer/service/*",),
-    "transformers": ("trainer/service/*", "trainer/backends/art_*.py"),
-    "art": ("trainer/service/art_*.py", "trainer/backends/art_*.py"),
+    "transformers": ("trainer/service/*", "trainer/backends/art/*"),
+    "art": ("trainer/service/update/art_*.py", "trainer/service/update/torch_service.py", "trainer/backends/art/*"),
 }
 """The only modules that may import a heavy library, by path."""
 
 
 def imports(path: Path) -> Iterator[str]:
     """Every module that a file imports, at the top or inside a function."""
-    for node in ast.walk(ast.parse((ROOT / path).read_text())):
+    for node in ast.walk(_tree(str(path))):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
@@ -52,22 +59,27 @@ def imports(path: Path) -> Iterator[str]:
             yield node.module or ""
 
 
-@pytest.mark.parametrize("path", MODULES, ids=str)
-def test_a_part_imports_only_schemas_and_itself(path: Path) -> None:
-    allowed = ALLOWED.get(path.parts[0])
-    for module in imports(path):
-        first, _, rest = module.partition(".")
-        assert first not in PARTS, f"{path} imports {module}; write rollbus.{module}"
-        if allowed is not None and first == "rollbus":
-            part = rest.partition(".")[0]
-            assert part in allowed, f"{path} imports {module}; {path.parts[0]} may import {sorted(allowed)}"
+def test_a_part_imports_only_schemas_and_itself() -> None:
+    wrong = []
+    for path in MODULES:
+        allowed = ALLOWED.get(path.parts[0])
+        for module in imports(path):
+            first, _, rest = module.partition(".")
+            if first in PARTS:
+                wrong.append(f"{path} imports {module}; write rollbus.{module}")
+            elif allowed is not None and first == "rollbus" and rest.partition(".")[0] not in allowed:
+                wrong.append(f"{path} imports {module}; {path.parts[0]} may import {sorted(allowed)}")
+    assert wrong == []
 
 
-@pytest.mark.parametrize("path", MODULES, ids=str)
-def test_heavy_libraries_stay_in_the_modules_named_for_them(path: Path) -> None:
-    for module in imports(path):
-        homes = LIBRARY_HOMES.get(module.partition(".")[0])
-        assert homes is None or any(fnmatch(str(path), home) for home in homes), f"{path} imports {module}"
+def test_heavy_libraries_stay_in_the_modules_named_for_them() -> None:
+    wrong = []
+    for path in MODULES:
+        for module in imports(path):
+            homes = LIBRARY_HOMES.get(module.partition(".")[0])
+            if homes is not None and not any(fnmatch(str(path), home) for home in homes):
+                wrong.append(f"{path} imports {module}")
+    assert wrong == []
 
 
 @pytest.mark.parametrize("package", ["rollbus", "rollbus.schemas", "rollbus.producers"])
@@ -75,3 +87,96 @@ def test_importing_what_an_agent_needs_loads_nothing_heavy(package: str) -> None
     program = f"import sys, {package}; print(*sys.modules)"
     loaded = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=True).stdout.split()
     assert not {"faust", "torch", "art", "chdb", "clickhouse_connect", "openai", "yaml", "click"} & set(loaded)
+
+
+PATHS = frozenset(map(str, MODULES))
+PURE_FILES = sorted(path for path in PATHS if room_of(path) is not None)
+
+
+def test_a_pure_room_reaches_no_clock_no_chance_no_kafka_no_file_and_no_network() -> None:
+    found = {path: offences((ROOT / path).read_text(), path, PATHS) for path in PURE_FILES}
+    assert {path: names for path, names in found.items() if names} == {}
+
+
+def test_every_pure_room_has_its_files() -> None:
+    assert {room_of(path) for path in PURE_FILES} == set(PURE)
+    for name, room in PURE.items():
+        for pattern in (*room.files, *room.but_not):
+            assert any(fnmatch(path, pattern) for path in PATHS), f"{name}: nothing is called {pattern}"
+
+
+A_STAGE = "streams/stages/grouping/stage.py"
+OFFENCES = {
+    "a grouping stage that reads the clock": "import time\ndef close(rows):\n    return time.time()",
+    "the clock under another name": "from time import time as now\ndef close(rows):\n    return now()",
+    "a module under another name": "import time as clock\nclosed_ms = clock.monotonic()",
+    "the wall clock of datetime": "from datetime import UTC, datetime as dt\nnow = dt.now(UTC)",
+    "a function kept under a name": "import datetime\nnow = datetime.datetime.now\ndef close():\n    return now()",
+    "the clock of the event loop": "import asyncio\nnow_s = asyncio.get_running_loop().time()",
+    "a number drawn at random": "import random\nshare = random.random()",
+    "an id that differs each time": "from uuid import uuid4\ngroup_id = str(uuid4())",
+    "a Kafka client": "def send():\n    from aiokafka import AIOKafkaProducer",
+    "a file": "text = open('rows.json').read()",
+    "a file by its path": "def read(path):\n    return path.read_text()",
+    "the environment": "import os\nspeed = os.environ['SPEED']",
+    "a connection": "import socket",
+    "a request": "import aiohttp",
+}
+
+
+@pytest.mark.parametrize("snippet", OFFENCES.values(), ids=OFFENCES)
+def test_a_pure_file_that_reaches_outside_is_refused(snippet: str) -> None:
+    assert offences(snippet, A_STAGE, PATHS)
+
+
+KAFKA_MODULES = sorted(
+    "rollbus." + path.removesuffix(".py").replace("/", ".")
+    for path in PATHS
+    if path.startswith("streams/") and "kafka" in path and not path.endswith("__init__.py")
+)
+
+
+@pytest.mark.parametrize("module", KAFKA_MODULES)
+def test_a_pure_stage_that_imports_a_kafka_module_is_refused(module: str) -> None:
+    package, _, name = module.rpartition(".")
+    for snippet in (f"import {module}", f"from {package} import {name}", f"from {module} import anything"):
+        assert offences(snippet, A_STAGE, PATHS), snippet
+
+
+@pytest.mark.parametrize(
+    "snippet",
+    [
+        "import random\ndef sample(rows, chance: random.Random):\n    return chance.sample(rows, 2)",
+        "from datetime import UTC, datetime\nat = datetime.fromtimestamp(1, UTC)",
+        "def close(rows, *, now_ms):\n    return now_ms",
+    ],
+)
+def test_time_and_chance_as_arguments_are_pure(snippet: str) -> None:
+    assert not offences(snippet, A_STAGE, PATHS)
+
+
+@pytest.mark.parametrize("part", PARTS)
+def test_no_module_imports_itself_by_way_of_others_also_for_types_alone(part: str) -> None:
+    files = [path for path in PATHS if path.startswith(f"{part}/")]
+    imported = {path: {file_of(module, PATHS) for module in _imported(_tree(path))} for path in files}
+    graph = {path: {file for file in found if file in imported and file != path} for path, found in imported.items()}
+    try:
+        TopologicalSorter(graph).prepare()
+    except CycleError as circle:
+        pytest.fail(f"a circle of imports: {' → '.join(circle.args[1])}")
+
+
+@cache
+def _tree(path: str) -> ast.Module:
+    return ast.parse((ROOT / path).read_text())
+
+
+def _imported(tree: ast.Module) -> Iterator[str]:
+    """Yield what a file imports; `from package import module` imports the module, and the package only names it."""
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom):
+            for alias in node.names:
+                inner = f"{node.module}.{alias.name}"
+                yield inner if file_of(inner, PATHS) is not None else node.module or ""

@@ -74,7 +74,7 @@ def test_a_mistake_in_the_environment_names_the_variable() -> None:
 
 
 def test_a_variable_of_a_section_that_is_not_there_is_a_mistake() -> None:
-    told = "environment ROLLBUS_KAFAK__TIMEOUT_MS: kafak is no section; did you mean 'kafka'?"
+    told = "environment ROLLBUS_KAFAK__TIMEOUT_MS: kafak is not a section; did you mean 'kafka'?"
     with pytest.raises(ConfigurationError, match=re.escape(told)):
         load_settings(Example, None, {"ROLLBUS_KAFAK__TIMEOUT_MS": "5", "ROLLBUS_HOME": "/elsewhere"})
 

@@ -15,7 +15,7 @@ from benchmarks.analytics.shape import (
     TABLES,
     WITH,
 )
-from rollbus.consumers.clickhouse.client_clickhouse import ClickHouse
+from rollbus.consumers.clickhouse.store.client import ClickHouse
 
 BLOCK = 102_400
 """Trajectories in one insert: whole windows, and the server's memory stays small."""

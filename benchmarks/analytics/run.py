@@ -20,14 +20,14 @@ from benchmarks.analytics.generate import fill
 from benchmarks.analytics.shape import NAMESPACE, REPLAY
 from benchmarks.analytics.sink import compare_sink
 from rollbus.consumers.clickhouse import ClickHouseSettings, list_queries, migrate
-from rollbus.consumers.clickhouse.client_clickhouse import ClickHouse
-from rollbus.consumers.clickhouse.saved import LIMITS, bind
-from rollbus.local.clickhouse import clickhouse_service
-from rollbus.local.kafka import kafka_service
-from rollbus.local.ports import free_port
-from rollbus.local.service import ServiceProcess
-from rollbus.local.settings import HOST
-from rollbus.local.tether import tethered
+from rollbus.consumers.clickhouse.questions.saved import LIMITS, bind
+from rollbus.consumers.clickhouse.store.client import ClickHouse
+from rollbus.local.clickhouse.service import clickhouse_service
+from rollbus.local.kafka.service import kafka_service
+from rollbus.local.process.ports import find_free_port
+from rollbus.local.process.service import ServiceProcess
+from rollbus.local.process.settings import HOST
+from rollbus.local.process.tether import tethered
 
 SLOWEST_MS, SLOWEST_LINEAGE_MS = 1_000, 100
 ROUNDS = 3
@@ -38,8 +38,8 @@ IDLE_S, MERGES_END_S = 3.0, 90.0
 def main(trajectories: int, rounds: int) -> None:
     """Start a broker and a ClickHouse of their own, measure, and stop them."""
     with tempfile.TemporaryDirectory() as name:
-        folder, port = Path(name), free_port()
-        kafka = kafka_service(folder=folder / "kafka", client_port=free_port(), controller_port=free_port())
+        folder, port = Path(name), find_free_port()
+        kafka = kafka_service(folder=folder / "kafka", client_port=find_free_port(), controller_port=find_free_port())
         clickhouse = clickhouse_service(folder=folder / "clickhouse", port=port)
         processes = [
             ServiceProcess(kafka, log_path=folder / "kafka.log", prefix=tethered()),

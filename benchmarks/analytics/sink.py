@@ -18,14 +18,14 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from rollbus.consumers.clickhouse import ClickHouseSettings, SinkSettings, migrate
-from rollbus.consumers.clickhouse.client_clickhouse import ClickHouse, Insert
-from rollbus.consumers.clickhouse.fills import Filled
-from rollbus.consumers.clickhouse.kafka_log import KafkaLog
-from rollbus.consumers.clickhouse.origin import Row
-from rollbus.consumers.clickhouse.ranges import PartitionBuffer
-from rollbus.local.settings import HOST
+from rollbus.consumers.clickhouse.sink.kafka_log import KafkaLog
+from rollbus.consumers.clickhouse.sink.ranges import PartitionBuffer
+from rollbus.consumers.clickhouse.store.client import ClickHouse, Insert
+from rollbus.consumers.clickhouse.store.fills import Filled
+from rollbus.consumers.clickhouse.store.origin import Row
+from rollbus.local.process.settings import HOST
 from rollbus.schemas.codec import encode
-from rollbus.schemas.kafka_connection import KafkaConnection
+from rollbus.schemas.kafka.connection import KafkaConnection
 from rollbus.schemas.topics import TOPICS
 from tests.builders import make_episode
 
@@ -39,7 +39,7 @@ TIMEOUT_S = 300
 SINK = """
 import sys, time
 from rollbus.consumers.clickhouse import SinkSettings, run_sink
-from rollbus.consumers.clickhouse.kafka_source import KafkaSource
+from rollbus.consumers.clickhouse.sink.kafka_source import KafkaSource
 
 poll, commit = KafkaSource.poll, KafkaSource.commit
 committed = {}

@@ -12,7 +12,7 @@ from pydoc_data.topics import topics
 
 import zstandard
 
-from rollbus.schemas.tokens import encode_logprobs, encode_token_ids
+from rollbus.schemas.records.tokens import encode_logprobs, encode_token_ids
 
 TOKENS = 20_000
 VOCABULARY = 150_000

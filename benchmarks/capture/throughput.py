@@ -13,8 +13,8 @@ from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from benchmarks.capture.answer import MODEL, body, prompt
 from benchmarks.streams.broker import broker
 from rollbus.producers import Recorder, init
-from rollbus.producers.surface_chat import CHAT
-from rollbus.producers.turn_record import Exchange
+from rollbus.producers.capture.chat import CHAT
+from rollbus.producers.turns.turn_record import Exchange
 from rollbus.schemas.topics import EPISODE_EVENTS, PRODUCER_REPORTS
 
 TOKENS = 50

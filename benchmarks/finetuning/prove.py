@@ -78,11 +78,11 @@ def start(folder: Path, epochs: int, *options: str) -> "subprocess.Popen[bytes]"
 
 def ports(folder: Path) -> dict[str, Any]:
     """Return free ports for the ART server, the same ones after the kill."""
-    from rollbus.local.ports import free_port
+    from rollbus.local.process.ports import find_free_port
 
     path = folder / "ports.json"
     if not path.exists():
-        path.write_text(json.dumps([free_port(), free_port()]))
+        path.write_text(json.dumps([find_free_port(), find_free_port()]))
     control, model = json.loads(path.read_text())
     return {
         "trainer_adapters.art.backend.port": control,

@@ -16,12 +16,12 @@ from benchmarks.streams.events import warm_up
 from benchmarks.streams.load import settings
 from benchmarks.streams.ours import TimedStage
 from rollbus.schemas.codec import record_name
-from rollbus.schemas.groups import TrainingBatch
+from rollbus.schemas.records.groups import TrainingBatch
 from rollbus.schemas.topics import BATCHES
-from rollbus.streams.process import prepare_process
-from rollbus.streams.replay.recorded_kafka import read_whole
-from rollbus.streams.settings import StreamSettings
-from rollbus.streams.worker import Worker, serve
+from rollbus.streams.kafka.settings import StreamSettings
+from rollbus.streams.replay.kafka.source import read_whole
+from rollbus.streams.worker.process import prepare_process
+from rollbus.streams.worker.worker import Worker, serve
 
 LOOK_S = 0.02
 REST_S = 3.0

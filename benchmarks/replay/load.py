@@ -14,8 +14,8 @@ from benchmarks.streams.events import episode
 from benchmarks.streams.load import settings
 from benchmarks.streams.ours import TimedStage
 from rollbus.schemas.codec import encode
-from rollbus.schemas.control import Tick
-from rollbus.streams.topics_kafka import ensure_topics
+from rollbus.schemas.records.control import Tick
+from rollbus.streams.kafka.topics_on_broker import ensure_topics
 
 AT_ONCE = 128
 """Episodes whose events are interleaved, as of so many agents at work; each takes a second: 1,024 events between two

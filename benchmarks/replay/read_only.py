@@ -15,10 +15,10 @@ from benchmarks.streams.events import episode, warm_up
 from benchmarks.streams.load import settings
 from rollbus.schemas.codec import decode
 from rollbus.schemas.topics import EPISODE_EVENTS
-from rollbus.streams.process import prepare_process
-from rollbus.streams.replay.range import Bound
-from rollbus.streams.replay.range_kafka import reader, resolve
-from rollbus.streams.replay.source_kafka import KafkaSource, assign
+from rollbus.streams.replay.kafka.source import open_ranges
+from rollbus.streams.replay.plan.range import Bound
+from rollbus.streams.replay.plan.range_on_broker import resolve
+from rollbus.streams.worker.process import prepare_process
 
 
 async def run(bootstrap_servers: str, namespace: str, with_what: str) -> None:
@@ -31,11 +31,9 @@ async def run(bootstrap_servers: str, namespace: str, with_what: str) -> None:
     made = settings(bootstrap_servers, namespace)
     there = await resolve(made, EPISODE_EVENTS, Bound(), Bound())
     records = 0
-    async with reader(made) as consumer:
-        places = assign(consumer, namespace, there.ranges)
+    async with open_ranges(made, there.ranges) as sources:
         began, cpu = time.monotonic(), time.process_time()
-        for span, place in places.items():
-            source = KafkaSource(consumer, place, span)
+        for source in sources:
             while batch := await source.read():
                 for raw in batch:
                     read(raw.value)

@@ -15,12 +15,12 @@ from benchmarks.replay.work import ASSEMBLY, RUN, SCORING
 from benchmarks.streams.events import warm_up
 from benchmarks.streams.load import settings
 from rollbus.schemas.topics import BATCHES
-from rollbus.streams.process import prepare_process
-from rollbus.streams.replay.passage_kafka import Watch
-from rollbus.streams.replay.plan import ReplayPlan, chain_of
-from rollbus.streams.replay.range import Bound
-from rollbus.streams.replay.run_kafka import Replay
+from rollbus.streams.replay.kafka.range_run import ProgressCallbacks
+from rollbus.streams.replay.kafka.run import Replay
+from rollbus.streams.replay.plan.plan import ReplayPlan, chain_of
+from rollbus.streams.replay.plan.range import Bound
 from rollbus.streams.rewards.registry import BUILT_IN
+from rollbus.streams.worker.process import prepare_process
 
 
 async def run(bootstrap_servers: str, namespace: str, what: str, dry: str, processes: str) -> None:
@@ -48,7 +48,7 @@ async def run(bootstrap_servers: str, namespace: str, what: str, dry: str, proce
         scores="computed",
     )
     made = settings(bootstrap_servers, namespace)
-    replay = Replay(made, plan, registry=BUILT_IN, watch=Watch(progress=count), processes=int(processes))
+    replay = Replay(made, plan, registry=BUILT_IN, watch=ProgressCallbacks(progress=count), processes=int(processes))
     manifest = await replay.run(dry_run=dry == "dry")
     assert began is not None
     emitted = {each.stage: each.records_out for each in manifest.digests}

@@ -22,7 +22,7 @@ from typing import Any
 
 from benchmarks.streams.broker import broker
 from benchmarks.streams.events import EVENTS
-from rollbus.streams.replay.processes import cores
+from rollbus.streams.replay.plan.processes import cores
 
 ROOT = Path(__file__).parents[2]
 READ, LIBRARY = "read and decode", "read, fastavro"

@@ -3,9 +3,9 @@
 from typing import Any
 
 from benchmarks.streams.ours import TimedStage
-from rollbus.schemas.config import AssemblyConfig, BatchingConfig, RunConfig, ScoringConfig
-from rollbus.streams.replay.plan import CHAIN
-from rollbus.streams.stages import namespace_stages, run_stages
+from rollbus.schemas.records.config import AssemblyConfig, BatchingConfig, RunConfig, ScoringConfig
+from rollbus.streams.pipeline import namespace_stages, run_stages
+from rollbus.streams.replay.plan.plan import CHAIN
 
 Made = dict[str, int]
 """Records that each stage emitted, and the batches among them."""

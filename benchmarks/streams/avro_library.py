@@ -19,12 +19,19 @@ from fastavro.schema import fingerprint, to_parsing_canonical_form
 from benchmarks.streams.events import EVENTS, NOWHERE, episode
 from rollbus.schemas.avro_types import AVRO_FOLDER
 from rollbus.schemas.codec import HEADER_BYTES, MARKER
-from rollbus.schemas.config import AssemblyConfig
-from rollbus.schemas.events import EpisodeEnded, EpisodeStarted, Message, RewardReported, TurnRecorded, WriterClosed
 from rollbus.schemas.making import maker
-from rollbus.schemas.trajectories import History, Reward, Span, ToolResult, Trajectory, Turn
-from rollbus.streams.assembly import AssemblyStage
-from rollbus.streams.stage import Incoming
+from rollbus.schemas.records.config import AssemblyConfig
+from rollbus.schemas.records.events import (
+    EpisodeEnded,
+    EpisodeStarted,
+    Message,
+    RewardReported,
+    TurnRecorded,
+    WriterClosed,
+)
+from rollbus.schemas.records.trajectories import History, Reward, Span, ToolResult, Trajectory, Turn
+from rollbus.streams.stages.assembly.stage import AssemblyStage
+from rollbus.streams.state.stage import Incoming
 
 Plain = dict[str, Any]
 MEASURED = 300

@@ -9,10 +9,10 @@ from aiokafka import AIOKafkaConsumer, AIOKafkaProducer
 
 from benchmarks.streams.events import warm_up
 from rollbus.schemas.codec import decode, encode
-from rollbus.schemas.config import AssemblyConfig
-from rollbus.schemas.trajectories import Location
-from rollbus.streams.assembly import AssemblyStage
-from rollbus.streams.stage import Incoming
+from rollbus.schemas.records.config import AssemblyConfig
+from rollbus.schemas.records.trajectories import Location
+from rollbus.streams.stages.assembly.stage import AssemblyStage
+from rollbus.streams.state.stage import Incoming
 
 
 async def run(bootstrap_servers: str, namespace: str, records: int) -> None:

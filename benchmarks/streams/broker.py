@@ -7,10 +7,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import NamedTuple
 
-from rollbus.local.kafka import kafka_service
-from rollbus.local.ports import free_port
-from rollbus.local.service import ServiceProcess
-from rollbus.local.tether import tethered
+from rollbus.local.kafka.service import kafka_service
+from rollbus.local.process.ports import find_free_port
+from rollbus.local.process.service import ServiceProcess
+from rollbus.local.process.tether import tethered
 
 
 class Broker(NamedTuple):
@@ -31,7 +31,7 @@ def broker() -> Iterator[Broker]:
     """Start a broker, and stop it and remove its data in the end."""
     with tempfile.TemporaryDirectory() as name:
         folder = Path(name)
-        service = kafka_service(folder=folder, client_port=free_port(), controller_port=free_port())
+        service = kafka_service(folder=folder, client_port=find_free_port(), controller_port=find_free_port())
         process = ServiceProcess(service, log_path=folder / "kafka.log", prefix=tethered())
         try:
             process.start()

@@ -4,13 +4,20 @@ import random
 from typing import Any
 
 from rollbus.schemas.codec import decode, encode
-from rollbus.schemas.config import AssemblyConfig
-from rollbus.schemas.events import EpisodeEnded, EpisodeStarted, Message, RewardReported, TurnRecorded, WriterClosed
 from rollbus.schemas.ids import event_id
-from rollbus.schemas.tokens import encode_logprobs, encode_token_ids
-from rollbus.schemas.trajectories import Location
-from rollbus.streams.assembly import AssemblyStage
-from rollbus.streams.stage import Incoming
+from rollbus.schemas.records.config import AssemblyConfig
+from rollbus.schemas.records.events import (
+    EpisodeEnded,
+    EpisodeStarted,
+    Message,
+    RewardReported,
+    TurnRecorded,
+    WriterClosed,
+)
+from rollbus.schemas.records.tokens import encode_logprobs, encode_token_ids
+from rollbus.schemas.records.trajectories import Location
+from rollbus.streams.stages.assembly.stage import AssemblyStage
+from rollbus.streams.state.stage import Incoming
 
 TURNS = 4
 EVENTS = TURNS + 4

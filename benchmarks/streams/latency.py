@@ -30,15 +30,15 @@ from benchmarks.streams.load import settings
 from benchmarks.streams.pipeline import three_stages
 from benchmarks.streams.worker_process import a_worker
 from benchmarks.trainer.verdicts import Verdict
-from rollbus.producers.kafka_sink import LINGER_MS, MAX_BATCH_BYTES
+from rollbus.producers.delivery.kafka_sink import LINGER_MS, MAX_BATCH_BYTES
 from rollbus.schemas.codec import decode
-from rollbus.schemas.groups import Group
 from rollbus.schemas.ids import trajectory_id
+from rollbus.schemas.kafka.writing import Row, partition_of, write
+from rollbus.schemas.records.groups import Group
+from rollbus.schemas.records.trajectories import Score, Trajectory
 from rollbus.schemas.topics import EPISODE_EVENTS, RUN_LOG, SCORES, TRAJECTORIES
-from rollbus.schemas.trajectories import Score, Trajectory
-from rollbus.streams.output_kafka import Row, partition_of, write
-from rollbus.streams.settings import StreamSettings
-from rollbus.streams.topics_kafka import ensure_topics
+from rollbus.streams.kafka.settings import StreamSettings
+from rollbus.streams.kafka.topics_on_broker import ensure_topics
 
 RATE = 300
 PARTITIONS_AT_RATE = 4

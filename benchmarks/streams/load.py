@@ -7,11 +7,11 @@ import sys
 from aiokafka import AIOKafkaProducer
 
 from benchmarks.streams.events import EVENTS, episode
-from rollbus.schemas.config import AssemblyConfig
-from rollbus.schemas.kafka_connection import KafkaConnection
-from rollbus.streams.assembly import AssemblyStage
-from rollbus.streams.settings import StreamSettings
-from rollbus.streams.topics_kafka import ensure_topics
+from rollbus.schemas.kafka.connection import KafkaConnection
+from rollbus.schemas.records.config import AssemblyConfig
+from rollbus.streams.kafka.settings import StreamSettings
+from rollbus.streams.kafka.topics_on_broker import ensure_topics
+from rollbus.streams.stages.assembly.stage import AssemblyStage
 
 AT_ONCE = 64
 """Episodes whose events are interleaved, as of so many agents at work."""

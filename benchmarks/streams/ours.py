@@ -9,12 +9,12 @@ from collections.abc import Iterable
 
 from benchmarks.streams.events import warm_up
 from benchmarks.streams.load import settings
-from rollbus.schemas.config import AssemblyConfig
-from rollbus.streams.assembly import AssemblyStage
-from rollbus.streams.assembly_state import AssemblyState
-from rollbus.streams.process import prepare_process
-from rollbus.streams.stage import Incoming, Outgoing
-from rollbus.streams.worker import serve
+from rollbus.schemas.records.config import AssemblyConfig
+from rollbus.streams.stages.assembly.stage import AssemblyStage
+from rollbus.streams.stages.assembly.state import AssemblyState
+from rollbus.streams.state.stage import Incoming, Outgoing
+from rollbus.streams.worker.process import prepare_process
+from rollbus.streams.worker.worker import serve
 
 
 class TimedStage(AssemblyStage):

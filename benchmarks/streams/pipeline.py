@@ -12,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 from benchmarks.streams.load import settings
-from rollbus.schemas.config import AssemblyConfig, RunConfig, ScoringConfig
-from rollbus.streams.app import StageApp
-from rollbus.streams.process import prepare_process
-from rollbus.streams.stages import namespace_stages, run_stages
-from rollbus.streams.worker import Worker, serve
+from rollbus.schemas.records.config import AssemblyConfig, RunConfig, ScoringConfig
+from rollbus.streams.pipeline import namespace_stages, run_stages
+from rollbus.streams.worker.app import StageApp
+from rollbus.streams.worker.process import prepare_process
+from rollbus.streams.worker.worker import Worker, serve
 
 STAGES = ("assembly", "scoring", "grouping.main")
 

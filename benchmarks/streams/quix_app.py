@@ -16,9 +16,9 @@ from quixstreams import Application
 from benchmarks.streams.avro_library import Codec, assembled
 from benchmarks.streams.events import NOWHERE, episode
 from rollbus.schemas.codec import decode, encode, record_name
-from rollbus.schemas.config import AssemblyConfig
-from rollbus.streams.assembly import AssemblyStage
-from rollbus.streams.stage import Incoming
+from rollbus.schemas.records.config import AssemblyConfig
+from rollbus.streams.stages.assembly.stage import AssemblyStage
+from rollbus.streams.state.stage import Incoming
 
 STAGE = AssemblyStage(AssemblyConfig())
 LAST = {"EpisodeEnded", "WriterClosed"}

@@ -25,14 +25,14 @@ from benchmarks.streams.load import AT_ONCE, load
 from benchmarks.streams.pipeline import resident_bytes
 from benchmarks.streams.worker_process import a_worker
 from rollbus.schemas.codec import decode, encode
-from rollbus.schemas.config import AssemblyConfig, RunConfig, ScoringConfig
-from rollbus.schemas.control import Tick
+from rollbus.schemas.records.config import AssemblyConfig, RunConfig, ScoringConfig
+from rollbus.schemas.records.control import Tick
 from rollbus.schemas.topics import TRAJECTORIES
-from rollbus.streams.assembly import AssemblyStage
-from rollbus.streams.grouping import GroupingStage
-from rollbus.streams.scoring import ScoringStage
-from rollbus.streams.scoring_answers import Answer
-from rollbus.streams.stage import Incoming, Outgoing
+from rollbus.streams.stages.assembly.stage import AssemblyStage
+from rollbus.streams.stages.grouping.stage import GroupingStage
+from rollbus.streams.stages.scoring.answers import Answer
+from rollbus.streams.stages.scoring.stage import ScoringStage
+from rollbus.streams.state.stage import Incoming, Outgoing
 
 PARTITIONS = 4
 NO_TICKS = {"tick_interval_ms": 3_600_000}

@@ -8,13 +8,13 @@ from dataclasses import replace
 from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
-from rollbus.schemas.chunks import split
 from rollbus.schemas.codec import encode
-from rollbus.schemas.groups import Group, GroupMember, TrainingBatch
 from rollbus.schemas.ids import content_hash
-from rollbus.schemas.kafka_connection import KafkaConnection
-from rollbus.schemas.topics import BATCHES, MAX_MESSAGE_BYTES, TOPICS, TRAJECTORIES
-from rollbus.schemas.trajectories import History, Location, Span, Trajectory
+from rollbus.schemas.kafka.connection import KafkaConnection
+from rollbus.schemas.limits import MAX_MESSAGE_BYTES
+from rollbus.schemas.records.groups import Group, GroupMember, TrainingBatch
+from rollbus.schemas.records.trajectories import History, Location, Span, Trajectory
+from rollbus.schemas.topics import BATCHES, TOPICS, TRAJECTORIES
 from tests.builders import START_MS, make_group, make_member, make_trajectory
 
 PARTITIONS = 4
@@ -48,7 +48,10 @@ async def write_batches(
     """Write so many batches, each of its own trajectories; half of a trajectory's tokens are sampled."""
     chance = random.Random(7)
     producer = AIOKafkaProducer(
-        **connection.client_options(), max_request_size=MAX_MESSAGE_BYTES, compression_type="zstd", linger_ms=20
+        **connection.client_options(),
+        max_request_size=connection.max_message_bytes,
+        compression_type="zstd",
+        linger_ms=20,
     )
     await producer.start()
     try:
@@ -67,8 +70,7 @@ async def write_batches(
                 newest_policy_version=number,
                 cut_at_ms=START_MS,
             )
-            for frame in split(encode(batch)):
-                await producer.send_and_wait(BATCHES.full_name(namespace), frame, key=RUN.encode())
+            await producer.send_and_wait(BATCHES.full_name(namespace), encode(batch), key=RUN.encode())
             written.append(batch)
     finally:
         await producer.stop()
@@ -84,11 +86,10 @@ async def _group(
     sent = []
     for member in range(size):
         trajectory = make_payload(f"{name}-{member}", chance, version=newest, tokens=tokens)
-        frames = split(encode(trajectory))
-        sent.append([await producer.send(topic, frame, key=name.encode()) for frame in frames])
-    for member, futures in enumerate(sent):
-        last = [await each for each in futures][-1]
-        location = Location(topic=topic, partition=last.partition, offset=last.offset)
+        sent.append(await producer.send(topic, encode(trajectory), key=name.encode()))
+    for member, future in enumerate(sent):
+        written = await future
+        location = Location(topic=topic, partition=written.partition, offset=written.offset)
         reward = float(member % 2)
         members.append(
             make_member(

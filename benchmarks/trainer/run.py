@@ -2,7 +2,7 @@
 
     make bench-trainer          python -m benchmarks.trainer.run PYTHON_OF_TRL [--rounds 2] [--only step,sampler]
 
-Variants are processes of their own and take turns. The losses of TRL are computed anew first, and compared with those
+Variants are processes of their own and take turns. The losses of TRL are computed again first, and compared with those
 that the tests hold ours to. On a quiet machine of two cores it takes about five minutes.
 """
 
@@ -22,15 +22,15 @@ from typing import Any
 from benchmarks.python_path import python_path
 from benchmarks.trainer.overhead import STEP_S
 from benchmarks.trainer.verdicts import Verdict, at_least, at_most, reported
-from rollbus.local.kafka import kafka_service
-from rollbus.local.ports import free_port
-from rollbus.local.service import ServiceProcess
-from rollbus.local.tether import tethered
+from rollbus.local.kafka.service import kafka_service
+from rollbus.local.process.ports import find_free_port
+from rollbus.local.process.service import ServiceProcess
+from rollbus.local.process.tether import tethered
 
 ROOT = Path(__file__).parents[2]
 SIZES = ("demo", "small")
 VARIANTS = ("ours", "plain", "trl")
-LOSSES = "tests/trainer/trl_losses.json"
+LOSSES = "tests/trainer/grpo/trl_losses.json"
 OVERHEAD_SHARE = 0.02
 """Of a step, outside of the backend."""
 PARTS = ("losses", "overhead", "fetch", "step", "sampler")
@@ -107,7 +107,7 @@ def sampler(folders: dict[str, Path]) -> list[Verdict]:
 def broker(folder: Path) -> Iterator[str]:
     """A Kafka of its own."""
     folder.mkdir()
-    service = kafka_service(folder=folder, client_port=free_port(), controller_port=free_port())
+    service = kafka_service(folder=folder, client_port=find_free_port(), controller_port=find_free_port())
     process = ServiceProcess(service, log_path=folder / "kafka.log", prefix=tethered())
     try:
         process.start()

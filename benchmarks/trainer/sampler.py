@@ -21,10 +21,10 @@ REQUESTS, TOKENS, ROUNDS = 16, 64, 5
 
 
 def ours(folder: Path, prompts: list[list[int]]) -> float:
-    from rollbus.trainer.service.checkpoint import load_model
-    from rollbus.trainer.service.sampler import Sampler
-    from rollbus.trainer.service.sampling import SamplingParameters
-    from rollbus.trainer.service.tokenizer import load_tokenizer
+    from rollbus.trainer.service.checkpoints.checkpoint import load_model
+    from rollbus.trainer.service.serve.sampler import Sampler
+    from rollbus.trainer.service.serve.sampling import SamplingParameters
+    from rollbus.trainer.service.serve.tokenizer import load_tokenizer
 
     model, config = load_model(folder / "model")
     sampler = Sampler(config, load_tokenizer(folder / "model"), max_rows=REQUESTS, keep_versions=1)

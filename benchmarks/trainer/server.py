@@ -13,10 +13,10 @@ from typing import Any
 
 from starlette.applications import Starlette
 
-from rollbus.trainer.backends.art_server import control_routes
+from rollbus.trainer.backends.art.server import control_routes
 from rollbus.trainer.backends.memory import MemoryBackend
 from rollbus.trainer.backends.protocol import TrainRequest, TrainResult
-from rollbus.trainer.service.http_server import listen, quiet_server
+from rollbus.trainer.service.serve.http_server import listen, quiet_server
 
 UPDATE_S = "update_seconds"
 
@@ -29,9 +29,9 @@ class TimedBackend(MemoryBackend):
         self._took_s: dict[str, float] = {}
 
     async def _run(self, job: Any, request: TrainRequest) -> None:
-        began_s = time.perf_counter()
+        began_at_s = time.perf_counter()
         await super()._run(job, request)
-        self._took_s[request.batch_hash] = time.perf_counter() - began_s
+        self._took_s[request.batch_hash] = time.perf_counter() - began_at_s
 
     async def journal(self, batch_hash: str) -> TrainResult | None:
         result = await super().journal(batch_hash)

@@ -9,7 +9,7 @@ import argparse
 import json
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import asdict
 from itertools import product
 from pathlib import Path
@@ -18,8 +18,9 @@ from statistics import median
 from rich.console import Console
 from rich.progress import track
 
-from benchmarks.trainer.staleness_task import LAGS, LEARNING_RATES, SEEDS, STEPS, VARIANTS, Run, Variant, run
-from rollbus.trainer.alarm import AlarmLimits, find_alarm
+from benchmarks.trainer.staleness_figure import draw
+from benchmarks.trainer.staleness_task import LAGS, LEARNING_RATES, SEEDS, STEPS, VARIANTS, Run, Variant, run, select
+from rollbus.trainer.ledger.alarm import AlarmLimits, find_alarm
 
 FOLDER = Path(".rollbus/bench-staleness")
 WINDOW = 5
@@ -64,12 +65,6 @@ def run_missing(folder: Path, budget_s: float) -> list[Case]:
 
 def read(folder: Path) -> list[Run]:
     return [Run(**json.loads(path_of(folder, case).read_text(encoding="utf-8"))) for case in cases()]
-
-
-def select(runs: Iterable[Run], rate: float, lag: int, variant: Variant) -> list[Run]:
-    """Runs of a cell; those of lag 0 stand in every variant's."""
-    wanted = variant if lag else "cispo"
-    return [each for each in runs if (each.learning_rate, each.lag, each.variant) == (rate, lag, wanted)]
 
 
 def results_table(runs: list[Run], rate: float) -> str:
@@ -138,8 +133,6 @@ def main() -> None:
     for rate in LEARNING_RATES:
         print(f"\nMean reward after {STEPS} steps, learning rate {rate:g}:\n\n{results_table(runs, rate)}")
     print(f"\nFurthest medians over {WINDOW} steps, the three with a correction:\n\n{alarm_table(runs)}")
-    from benchmarks.trainer.staleness_figure import draw
-
     draw(runs, options.figure)
     print(f"\ndrawn: {options.figure}")
 

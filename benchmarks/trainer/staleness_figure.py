@@ -10,8 +10,7 @@ matplotlib.use("Agg")
 import matplotlib.pyplot as plt
 from matplotlib.axes import Axes
 
-from benchmarks.trainer.staleness import select
-from benchmarks.trainer.staleness_task import LAGS, LEARNING_RATES, VARIANTS, Run, Variant
+from benchmarks.trainer.staleness_task import LAGS, LEARNING_RATES, VARIANTS, Run, Variant, select
 
 COLOURS: dict[Variant, str] = {"none": "#b3402a", "cispo": "#1f5fa8", "mask": "#2a8a57", "ppo": "#8a6d1f"}
 SMOOTHED = 8

@@ -8,6 +8,7 @@ Every step samples one batch with the weights of now and trains on the batch sam
 """
 
 from collections import deque
+from collections.abc import Iterable
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Literal
@@ -15,10 +16,10 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from rollbus.trainer import grpo
+from rollbus.streams.stages.grouping.advantages import advantages
 from rollbus.trainer.backends.protocol import TrainConfig
-from rollbus.trainer.service.model import ModelConfig, head, initialize, trunk
-from rollbus.trainer.service.update import Learner
+from rollbus.trainer.service.model.model import ModelConfig, head, initialize, trunk
+from rollbus.trainer.service.update.update import Learner
 
 Variant = Literal["none", "cispo", "mask", "ppo"]
 VARIANTS: dict[Variant, str] = {
@@ -135,8 +136,8 @@ def packed(learner: Learner, batch: Batch, variant: Variant) -> dict[str, Tensor
     `none` says that the log-probs are those of now: whatever the lag, the update takes the data for its own.
     """
     rows, length = batch.tokens_B_T.shape
-    groups_B = torch.arange(rows) // GROUP_SIZE
-    advantages_B = grpo.group_advantages(batch.rewards_B, groups_B, "leave_one_out").advantages_K
+    groups = batch.rewards_B.view(-1, GROUP_SIZE).tolist()
+    advantages_B = torch.tensor([value for group in groups for value in advantages(group, "leave_one_out")])
     answer_B_T = torch.arange(length).expand(rows, length) > 0
     logprobs_B_T = torch.full((rows, length), torch.nan)
     logprobs_B_T[:, 1:] = current(learner, batch) if variant == "none" else batch.logprobs_B_T
@@ -159,3 +160,9 @@ def current(learner: Learner, batch: Batch) -> Tensor:
     hidden_B_T_D = trunk(learner.model, batch.tokens_B_T[:, :-1])
     logprobs_B_T_V = torch.log_softmax(head(learner.model, hidden_B_T_D), dim=-1)
     return logprobs_B_T_V.gather(2, batch.tokens_B_T[:, 1:, None])[..., 0]
+
+
+def select(runs: Iterable[Run], rate: float, lag: int, variant: Variant) -> list[Run]:
+    """Runs of a cell; a run of lag 0 counts for every variant."""
+    wanted = variant if lag else "cispo"
+    return [each for each in runs if (each.learning_rate, each.lag, each.variant) == (rate, lag, wanted)]

@@ -31,9 +31,9 @@ SIZES = {"demo": (2, 128, 256, 384), "small": (4, 256, 768, 4096)}
 
 
 def make(folder: Path) -> None:
-    from rollbus.trainer.service.checkpoint import save_model
-    from rollbus.trainer.service.model import ModelConfig, build_model, initialize
-    from rollbus.trainer.service.tokenizer import build_tokenizer
+    from rollbus.trainer.service.checkpoints.checkpoint import save_model
+    from rollbus.trainer.service.model.model import ModelConfig, build_model, initialize
+    from rollbus.trainer.service.serve.tokenizer import build_tokenizer
 
     layers, width, feed_forward, vocabulary = SIZES[folder.name]
     config = ModelConfig(
@@ -77,8 +77,8 @@ def timed(step: Callable[[], Any]) -> dict[str, float]:
 def ours(folder: Path) -> Callable[[], Any]:
     """`Learner.step` on rows packed as ART packs them: several to a row of 1,024 positions."""
     from rollbus.trainer.backends.protocol import TrainConfig
-    from rollbus.trainer.service.model import read_config
-    from rollbus.trainer.service.update import Learner
+    from rollbus.trainer.service.model.model import read_config
+    from rollbus.trainer.service.update.update import Learner
 
     learner = Learner(read_config(folder / "model"))
     learner.start_from(0, folder / "model")

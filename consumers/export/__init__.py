@@ -1,5 +1,5 @@
-"""Trajectories, SFT sets and preference pairs as files that other trainers read.
+"""Trajectories, SFT sets and preference pairs as files for other trainers.
 
-In reading order: `reading` (what was asked for, without what was excluded), `conversations` (turns to whole prompts),
-`preferences` (scored answers to pairs), `formats` (rows as trainers read them), `writing` (files), `run` (the wiring).
+In reading order: `run` (the wiring), `reading` (the selected trajectories), `conversations` (turns to whole prompts),
+`preferences` (scored answers to pairs), `formats` (rows as trainers read them), `writing` (files).
 """

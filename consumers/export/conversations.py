@@ -1,7 +1,7 @@
-"""The turns of an episode → the messages that each of them was asked with.
+"""The turns of an episode → the whole prompt of each.
 
-A turn carries only the messages that no earlier turn of its writer carried, how many came before them, and their hash;
-whole prompts come back by following that. What cannot be followed (a turn that was lost) is named, not guessed.
+A turn carries only the messages that no earlier turn of its writer carried, the number of messages before them, and the
+hash of those. That is enough to restore every prompt, unless a turn was lost: then the turns behind it are named.
 """
 
 import json
@@ -12,7 +12,7 @@ from typing import Any
 from rollbus.schemas.ids import messages_hash
 
 Message = dict[str, Any]
-"""The fields of `schemas.events.Message` that are set, as ClickHouse keeps them."""
+"""The fields of a `Message` that are set, as ClickHouse keeps them."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -26,7 +26,7 @@ class StoredTurn:
     added_messages: tuple[Message, ...]
     completion: Message
     tools: str = ""
-    """JSON of the tool schemas that it was offered, be they sent with an earlier turn."""
+    """JSON of the tool schemas that it was offered, even if an earlier turn carried them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,24 +44,24 @@ class Exchange:
         return (*self.prompt, self.completion)
 
 
-def exchanges(turns: Iterable[StoredTurn]) -> tuple[list[Exchange], list[str]]:
-    """Return the turns of one episode with their prompts, and the event ids of those whose prompt is not whole."""
-    found: list[Exchange] = []
-    broken: list[str] = []
+def restore_prompts(turns: Iterable[StoredTurn]) -> tuple[list[Exchange], list[str]]:
+    """Return the turns of one episode with their prompts, and the event ids of turns whose prompt is incomplete."""
+    exchanges: list[Exchange] = []
+    incomplete: list[str] = []
     histories: dict[str, list[tuple[Message, ...]]] = {}
     for turn in turns:
         known = histories.setdefault(turn.writer_id, [])
-        prefix = _prefix(turn, known)
+        prefix = _find_prefix(turn, known)
         if prefix is None:
-            broken.append(turn.event_id)
+            incomplete.append(turn.event_id)
             continue
-        made = Exchange(turn.event_id, (*prefix, *turn.added_messages), turn.completion, turn.tools)
-        known.append(made.messages)
-        found.append(made)
-    return found, broken
+        exchange = Exchange(turn.event_id, (*prefix, *turn.added_messages), turn.completion, turn.tools)
+        known.append(exchange.messages)
+        exchanges.append(exchange)
+    return exchanges, incomplete
 
 
-def _prefix(turn: StoredTurn, known: Sequence[tuple[Message, ...]]) -> tuple[Message, ...] | None:
+def _find_prefix(turn: StoredTurn, known: Sequence[tuple[Message, ...]]) -> tuple[Message, ...] | None:
     if turn.prefix_count == 0:
         return ()
     for history in reversed(known):
@@ -71,29 +71,29 @@ def _prefix(turn: StoredTurn, known: Sequence[tuple[Message, ...]]) -> tuple[Mes
     return None
 
 
-def longest(found: Sequence[Exchange]) -> list[Exchange]:
-    """Return the exchanges that no later one continues: each is a whole conversation."""
+def whole_conversations(exchanges: Sequence[Exchange]) -> list[Exchange]:
+    """Return the exchanges that no later one continues."""
     return [
         exchange
-        for index, exchange in enumerate(found)
-        if not any(later.prompt[: len(exchange.messages)] == exchange.messages for later in found[index + 1 :])
+        for index, exchange in enumerate(exchanges)
+        if not any(later.prompt[: len(exchange.messages)] == exchange.messages for later in exchanges[index + 1 :])
     ]
 
 
 def chat_message(message: Mapping[str, Any]) -> Message | None:
-    """Return a message in OpenAI's form; None where it holds more than text (pictures, sound)."""
+    """Return a message in OpenAI's form; None for one with more than text (pictures, sound)."""
     content = message.get("content")
     if message.get("parts"):
         parts = json.loads(message["parts"])
         if any(part.get("type") not in {"text", "input_text", "output_text"} for part in parts):
             return None
         content = "".join(part.get("text", "") for part in parts)
-    made: Message = {"role": message["role"], "content": content}
+    chat: Message = {"role": message["role"], "content": content}
     if message.get("tool_calls"):
-        made["tool_calls"] = json.loads(message["tool_calls"])
+        chat["tool_calls"] = json.loads(message["tool_calls"])
     for name in ("tool_call_id", "name"):
         if message.get(name) is not None:
-            made[name] = message[name]
+            chat[name] = message[name]
     if message.get("reasoning"):
-        made["reasoning_content"] = message["reasoning"]
-    return made
+        chat["reasoning_content"] = message["reasoning"]
+    return chat

@@ -19,12 +19,12 @@ DpoLayout = Literal["preference", "nemo-dpo"]
 
 
 def conversation_row(messages: Sequence[ChatMessage], *, tools: str = "", **facts: Any) -> Row:
-    """Return a whole conversation; every message of the assistant is trained on."""
+    """Return a whole conversation; trainers learn every message of the assistant."""
     return {"messages": [dict(message) for message in messages], **_tools(tools), **facts}
 
 
 def completion_row(candidate: Candidate) -> Row:
-    """Return one answer and its prompt; only the answer is trained on."""
+    """Return one answer and its prompt; trainers learn only the answer."""
     return {
         "prompt": [dict(message) for message in candidate.prompt],
         "completion": [dict(candidate.completion)],
@@ -34,7 +34,7 @@ def completion_row(candidate: Candidate) -> Row:
 
 
 def preference_row(pair: PreferencePair) -> Row:
-    """Return a pair in TRL's form, with its scores and where its sides come from."""
+    """Return a pair in TRL's form, with the scores and event ids of both answers."""
     return {
         "prompt": [dict(message) for message in pair.prompt],
         "chosen": [dict(pair.chosen.completion)],
@@ -48,8 +48,8 @@ def preference_row(pair: PreferencePair) -> Row:
 
 
 def nemo_dpo_row(pair: PreferencePair) -> Row | None:
-    """Return a pair in NeMo Customizer's form; None where a tool call is in it, as the form knows text only."""
-    if any(_is_call(message) for message in (*pair.prompt, pair.chosen.completion, pair.rejected.completion)):
+    """Return a pair in NeMo Customizer's form; None if it has a tool call, as the form knows only text."""
+    if any(_has_tool_call(message) for message in (*pair.prompt, pair.chosen.completion, pair.rejected.completion)):
         return None
     return {
         "prompt": [{"role": message["role"], "content": message.get("content") or ""} for message in pair.prompt],
@@ -58,7 +58,7 @@ def nemo_dpo_row(pair: PreferencePair) -> Row | None:
     }
 
 
-def _is_call(message: ChatMessage) -> bool:
+def _has_tool_call(message: ChatMessage) -> bool:
     return bool(message.get("tool_calls")) or message["role"] == "tool"
 
 

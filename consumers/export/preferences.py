@@ -1,10 +1,10 @@
-"""Answers to one prompt with their scores → preference pairs: what was better, and what was worse.
+"""Answers to one prompt with their scores → preference pairs: a better answer and a worse one.
 
-Pure, and of use wherever candidates are scored: the attempts of a group here, the moves of a search elsewhere.
-A pair needs a real difference: equal scores, and equal answers, say nothing about a preference.
+Pure, and useful for any scored candidates: the attempts of a group here, the moves of a search in the harness.
+A pair needs a difference: equal scores or equal answers show no preference.
 """
 
-from collections.abc import Hashable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import combinations
 from typing import Any
@@ -12,7 +12,7 @@ from typing import Any
 from rollbus.schemas.ids import canonical_json
 
 ChatMessage = Mapping[str, Any]
-"""OpenAI's form: role, content, and tool calls where there are any."""
+"""OpenAI's form: role, content, and tool calls if any."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +26,7 @@ class Candidate:
     tools: str = ""
     """JSON of the tool schemas that were offered; answers to other tools are not compared."""
     facts: Mapping[str, Any] = field(default_factory=dict)
-    """What a data set says about it besides: trajectory, turn, policy version."""
+    """What else a data set holds of it: trajectory, task, reward, policy version."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +38,7 @@ class PreferencePair:
 
     @property
     def prompt(self) -> tuple[ChatMessage, ...]:
-        """Return what both answer."""
+        """Return the prompt of both."""
         return self.chosen.prompt
 
     @property
@@ -47,16 +47,11 @@ class PreferencePair:
         return self.chosen.score - self.rejected.score
 
 
-def same_prompt(candidate: Candidate) -> Hashable:
-    """Return what two candidates share that answer the same prompt with the same tools."""
-    return canonical_json([list(candidate.prompt), candidate.tools])
-
-
 def group_candidates(candidates: Iterable[Candidate]) -> list[tuple[Candidate, ...]]:
-    """Return the candidates by prompt, in the order in which the prompts first came."""
-    groups: dict[Hashable, list[Candidate]] = {}
+    """Return the candidates by prompt and tools, in the order in which these first came."""
+    groups: dict[str, list[Candidate]] = {}
     for candidate in candidates:
-        groups.setdefault(same_prompt(candidate), []).append(candidate)
+        groups.setdefault(canonical_json([list(candidate.prompt), candidate.tools]), []).append(candidate)
     return [tuple(group) for group in groups.values()]
 
 
@@ -69,15 +64,15 @@ def preference_pairs(
 ) -> list[PreferencePair]:
     """Return pairs from the answers to one prompt, the clearest first.
 
-    One pair of the best and the worst, or with `exhaustive` every pair that differs by `min_margin` (and more than 0).
+    That is one pair of the best and the worst, or with `exhaustive` every pair that differs by `min_margin` or more.
     """
     ranked = sorted(candidates, key=lambda candidate: (-candidate.score, candidate.id))
-    made = [
+    pairs = [
         PreferencePair(better, worse)
         for better, worse in combinations(ranked, 2)
         if better.score > worse.score
         and better.score - worse.score >= min_margin
         and dict(better.completion) != dict(worse.completion)
     ]
-    made.sort(key=lambda pair: (-pair.margin, pair.chosen.id, pair.rejected.id))
-    return made[: 1 if not exhaustive else max_pairs]
+    pairs.sort(key=lambda pair: (-pair.margin, pair.chosen.id, pair.rejected.id))
+    return pairs[: 1 if not exhaustive else max_pairs]

@@ -1,7 +1,7 @@
-"""ClickHouse → the trajectories that were asked for, with their conversations and tokens, a few hundred at a time.
+"""ClickHouse → the selected trajectories with their conversations and tokens, a few hundred at a time.
 
-What was excluded is left out before anything else: an episode, or one whose root episode was. The exclusions are read
-first, and the place up to which the sink had written them goes into the manifest.
+Excluded episodes, and those with an excluded root episode, are left out before any filter. The exclusions are read
+first, and the offset up to which the sink had written them goes into the manifest.
 """
 
 import json
@@ -9,7 +9,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rollbus.consumers.clickhouse.client_clickhouse import ClickHouse
+from rollbus.consumers.clickhouse.store.client import ClickHouse
 from rollbus.consumers.export.conversations import StoredTurn
 
 BLOCK = 200
@@ -24,7 +24,7 @@ _EXCLUDED = """
     UNION DISTINCT
     SELECT unit_id FROM drops WHERE namespace = {namespace:String} AND reason = 'excluded' AND unit = 'episode'"""
 
-_CHOICE = f"""
+_SELECTION = f"""
 SELECT
     found.trajectory_id AS trajectory_id, found.episode_id AS episode_id, found.root_episode_id AS root_episode_id,
     found.task AS task, found.example_id AS example_id, found.group_hint AS group_hint, found.agent AS agent,
@@ -42,13 +42,7 @@ LEFT JOIN
     FROM trajectory_fates(namespace = {{namespace:String}}, run = {{run:String}})
 ) AS fates ON fates.trajectory_key = found.trajectory_key
 WHERE found.episode_id NOT IN ({_EXCLUDED}) AND found.root_episode_id NOT IN ({_EXCLUDED})"""
-
-COLUMNS = (
-    "trajectory_id, episode_id, root_episode_id, task, example_id, group_hint, agent, producer, labels, started_at, "
-    "ended_at, stop_reason, turns, tokens, sampled_tokens, min_policy_version, policy_version, trainable, reward, "
-    "components, model, fate, step, reason"
-)
-"""What a filter can name."""
+"""A filter can name these columns."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,16 +61,16 @@ class Selected:
     """One trajectory with its payload."""
 
     facts: Mapping[str, Any]
-    """The columns of the choice."""
+    """The columns of `_SELECTION`."""
     turns: tuple[StoredTurn, ...] = ()
     tools: str = ""
-    """JSON of the tool schemas that its turns were offered, the last ones where they differ."""
+    """JSON of the tool schemas that its turns were offered; the last ones, if they differ."""
     histories: tuple[TokenHistory, ...] = field(default=())
 
 
 @dataclass(frozen=True, slots=True)
 class Exclusions:
-    """What was left out, and how much of the log that rests on."""
+    """How many episodes are excluded, and how much of the log the sink had read for that."""
 
     episodes: int
     read_to: Mapping[str, int]
@@ -84,7 +78,7 @@ class Exclusions:
 
 
 def read_exclusions(client: ClickHouse, namespace: str) -> Exclusions:
-    """Return how many episodes are excluded, and the position up to which that is known."""
+    """Return how many episodes are excluded, and up to which offsets that is known."""
     values = {"namespace": namespace}
     _, rows = client.query(f"SELECT count() FROM ({_EXCLUDED})", values)
     _, places = client.query(
@@ -95,29 +89,31 @@ def read_exclusions(client: ClickHouse, namespace: str) -> Exclusions:
     return Exclusions(int(rows[0][0]), {f"{topic}:{number}": int(offset) for topic, number, offset in places})
 
 
-def choose(client: ClickHouse, namespace: str, run: str, where: str, limit: int | None) -> list[dict[str, Any]]:
-    """Return the facts of the trajectories that a filter lets through; attempts at one problem stand together."""
-    sql = f"SELECT * FROM ({_CHOICE}) WHERE ({where or 'true'}) ORDER BY group_hint, started_at, trajectory_id"
+def select_trajectories(
+    client: ClickHouse, namespace: str, run: str, where: str, limit: int | None
+) -> list[dict[str, Any]]:
+    """Return the facts of the trajectories that pass a filter; attempts at one problem are next to each other."""
+    sql = f"SELECT * FROM ({_SELECTION}) WHERE ({where or 'true'}) ORDER BY group_hint, started_at, trajectory_id"
     names, rows = client.query(
         sql + (f" LIMIT {limit}" if limit is not None else ""), {"namespace": namespace, "run": run}
     )
     return [dict(zip(names, row, strict=True)) for row in rows]
 
 
-def with_payload(
-    client: ClickHouse, namespace: str, chosen: list[dict[str, Any]], *, tokens: bool = False
+def read_payloads(
+    client: ClickHouse, namespace: str, selection: list[dict[str, Any]], *, tokens: bool = False
 ) -> Iterator[Selected]:
-    """Yield the chosen trajectories with their turns, and with their tokens if asked for."""
-    for start in range(0, len(chosen), BLOCK):
-        block = chosen[start : start + BLOCK]
-        turns = _turns(client, namespace, [facts["episode_id"] for facts in block])
-        histories = _histories(client, namespace, [facts["trajectory_id"] for facts in block]) if tokens else {}
+    """Yield the selected trajectories with their turns, and with their tokens if asked for."""
+    for start in range(0, len(selection), BLOCK):
+        block = selection[start : start + BLOCK]
+        turns = _read_turns(client, namespace, [facts["episode_id"] for facts in block])
+        histories = _read_histories(client, namespace, [facts["trajectory_id"] for facts in block]) if tokens else {}
         for facts in block:
             stored, tools = turns.get(facts["episode_id"], ([], ""))
             yield Selected(facts, tuple(stored), tools, tuple(histories.get(facts["trajectory_id"], ())))
 
 
-def _turns(client: ClickHouse, namespace: str, episodes: list[str]) -> dict[str, tuple[list[StoredTurn], str]]:
+def _read_turns(client: ClickHouse, namespace: str, episodes: list[str]) -> dict[str, tuple[list[StoredTurn], str]]:
     """Return the turns by episode, in the order of assembly: each writer's in its sequence, merged by event time."""
     _, rows = client.query(
         "SELECT episode_id, event_id, writer_id, prefix_count, prefix_hash, added_messages, completion, tools_hash, "
@@ -127,9 +123,9 @@ def _turns(client: ClickHouse, namespace: str, episodes: list[str]) -> dict[str,
         {"namespace": namespace, "episodes": episodes},
     )
     sent = {(row[0], row[-2]): row[-1] for row in rows if row[-1]}
-    found: dict[str, tuple[list[StoredTurn], str]] = {}
+    turns: dict[str, tuple[list[StoredTurn], str]] = {}
     for episode, event_id, writer, count, prefix_hash, added, completion, tools_hash, _ in rows:
-        stored, known = found.get(episode, ([], ""))
+        stored, known = turns.get(episode, ([], ""))
         tools = sent.get((episode, tools_hash), "")
         stored.append(
             StoredTurn(
@@ -142,17 +138,17 @@ def _turns(client: ClickHouse, namespace: str, episodes: list[str]) -> dict[str,
                 tools=tools,
             )
         )
-        found[episode] = (stored, tools or known)
-    return found
+        turns[episode] = (stored, tools or known)
+    return turns
 
 
-def _histories(client: ClickHouse, namespace: str, trajectories: list[str]) -> dict[str, list[TokenHistory]]:
+def _read_histories(client: ClickHouse, namespace: str, trajectories: list[str]) -> dict[str, list[TokenHistory]]:
     _, rows = client.query(
         "SELECT trajectory_id, token_ids, logprobs, span_starts, span_ends, span_policy_versions FROM histories FINAL "
         "WHERE namespace = {namespace:String} AND trajectory_id IN {ids:Array(String)} ORDER BY trajectory_id, history",
         {"namespace": namespace, "ids": trajectories},
     )
-    found: dict[str, list[TokenHistory]] = {}
+    histories: dict[str, list[TokenHistory]] = {}
     for trajectory, *columns in rows:
-        found.setdefault(trajectory, []).append(TokenHistory(*(list(column) for column in columns)))
-    return found
+        histories.setdefault(trajectory, []).append(TokenHistory(*map(list, columns)))
+    return histories

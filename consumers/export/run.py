@@ -1,21 +1,21 @@
-"""One export: a filter → files in a folder, and a manifest that says what is in them and what was left out.
+"""One export: a filter → files in a folder, and a manifest of what is in them and what was left out.
 
     reading ─trajectories─▶ conversations ─▶ formats (or preferences ─▶ formats) ─rows─▶ writing
 
-The manifest is written last: a folder without one is not whole.
+The manifest is written last: a folder without one is incomplete.
 """
 
+import itertools
 import json
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
-from itertools import groupby
 from pathlib import Path
 from typing import Any, Literal
 
-from rollbus.consumers.clickhouse.client_clickhouse import ClickHouse
-from rollbus.consumers.export.conversations import Exchange, chat_message, exchanges, longest
+from rollbus.consumers.clickhouse.store.client import ClickHouse
+from rollbus.consumers.export.conversations import Exchange, chat_message, restore_prompts, whole_conversations
 from rollbus.consumers.export.formats import (
     DpoLayout,
     SftLayout,
@@ -25,7 +25,7 @@ from rollbus.consumers.export.formats import (
     preference_row,
 )
 from rollbus.consumers.export.preferences import Candidate, group_candidates, preference_pairs
-from rollbus.consumers.export.reading import Selected, choose, read_exclusions, with_payload
+from rollbus.consumers.export.reading import Selected, read_exclusions, read_payloads, select_trajectories
 from rollbus.consumers.export.writing import FileFormat, WrittenFile, write_rows
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.ids import hash_bytes
@@ -38,21 +38,21 @@ MANIFEST = "manifest.json"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ExportRequest:
-    """What is asked for."""
+    """What to export, and how."""
 
     kind: Kind
     namespace: str
     run: str = "main"
     where: str = ""
-    """A condition in SQL over `reading.COLUMNS`."""
+    """A condition in SQL over the columns that `reading` selects."""
     limit: int | None = None
     file_format: FileFormat = "jsonl"
     sft_layout: SftLayout = "messages"
     dpo_layout: DpoLayout = "preference"
     tokens: bool = False
-    """Trajectories: token ids and log-probs too."""
+    """Of trajectories, export token ids and log-probs, too."""
     validation: float = 0.0
-    """Share of the problems held back in a file of their own."""
+    """Share of the problems that goes into a file of its own."""
     min_margin: float = 0.0
     exhaustive: bool = False
     max_pairs: int | None = None
@@ -63,21 +63,26 @@ def export(
 ) -> dict[str, Any]:
     """Write the export and return its manifest; raises ConfigurationError, ServiceError."""
     if (folder / MANIFEST).exists():
-        raise ConfigurationError(f"{folder} holds an export already; name another folder, or remove it")
+        raise ConfigurationError(f"{folder} already holds an export; name another folder, or remove it")
     if request.kind == "dpo" and request.dpo_layout == "nemo-dpo" and request.file_format == "parquet":
-        raise ConfigurationError("NeMo Customizer reads JSONL; leave out --format parquet")
+        raise ConfigurationError("NeMo Customizer reads only JSONL; leave out --format parquet")
     exclusions = read_exclusions(client, request.namespace)
-    chosen = choose(client, request.namespace, request.run, request.where, request.limit)
+    selection = select_trajectories(client, request.namespace, request.run, request.where, request.limit)
     left_out: Counter[str] = Counter()
     files: list[WrittenFile] = []
-    counted = _Counted(len(chosen), progress)
-    for name, part in _parts(request, chosen):
-        selected = counted.each(with_payload(client, request.namespace, part, tokens=request.tokens))
-        rows = _rows(request, selected, left_out)
-        files.append(write_rows(folder, name, rows, request.file_format))
+    done = itertools.count(1)
+
+    def report_each(selected: Iterable[Selected]) -> Iterator[Selected]:
+        for one in selected:
+            yield one
+            progress(next(done), len(selection))
+
+    for name, part in _split_validation(request, selection):
+        selected = report_each(read_payloads(client, request.namespace, part, tokens=request.tokens))
+        files.append(write_rows(folder, name, _rows(request, selected, left_out), request.file_format))
     manifest = {
         "request": asdict(request),
-        "trajectories": len(chosen),
+        "trajectories": len(selection),
         "files": [asdict(file) for file in files],
         "left_out": dict(left_out),
         "exclusions": asdict(exclusions),
@@ -87,32 +92,21 @@ def export(
     return manifest
 
 
-class _Counted:
-    def __init__(self, total: int, progress: Progress) -> None:
-        self._done, self._total, self._progress = 0, total, progress
-
-    def each(self, selected: Iterable[Selected]) -> Iterator[Selected]:
-        for one in selected:
-            yield one
-            self._done += 1
-            self._progress(self._done, self._total)
-
-
-def _parts(request: ExportRequest, chosen: list[Row]) -> list[tuple[str, list[Row]]]:
-    """Return the files' names and what goes in; all attempts at one problem are in the same."""
+def _split_validation(request: ExportRequest, selection: list[Row]) -> list[tuple[str, list[Row]]]:
+    """Return the rows of each file by its name; all attempts at one problem are in one file."""
     nemo = request.kind == "dpo" and request.dpo_layout == "nemo-dpo"
     train, held_back = ("training/training_file", "validation/validation_file") if nemo else ("train", "validation")
     if not request.validation:
-        return [(train, chosen)]
-    held = {hint for hint in {row["group_hint"] for row in chosen} if _share(hint) < request.validation}
+        return [(train, selection)]
+    held = {hint for hint in {row["group_hint"] for row in selection} if _share(hint) < request.validation}
     return [
-        (train, [row for row in chosen if row["group_hint"] not in held]),
-        (held_back, [row for row in chosen if row["group_hint"] in held]),
+        (train, [row for row in selection if row["group_hint"] not in held]),
+        (held_back, [row for row in selection if row["group_hint"] in held]),
     ]
 
 
 def _share(text: str) -> float:
-    """Return a number from 0 to 1 that belongs to a text for ever, so that no problem changes sides."""
+    """Return a number from 0 to 1 that depends only on the text, so that no problem changes sides."""
     return int(hash_bytes(text.encode())[:8], 16) / 16**8
 
 
@@ -125,12 +119,9 @@ def _rows(request: ExportRequest, selected: Iterable[Selected], left_out: "Count
 
 
 def _trajectory_row(request: ExportRequest, one: Selected, left_out: "Counter[str]") -> Row:
-    found = [_chat(exchange) for exchange in longest(_found(one, left_out))]
-    whole = [conversation for conversation in found if conversation is not None]
-    if len(whole) < len(found):
-        left_out["not text"] += len(found) - len(whole)
+    conversations = [messages for _, messages in _conversations(one, left_out)]
     row = {**one.facts, "labels": dict(one.facts["labels"]), "components": dict(one.facts["components"])}
-    row |= {"conversations": whole, "tools": one.tools}
+    row |= {"conversations": conversations, "tools": one.tools}
     return row | ({"histories": [asdict(history) for history in one.histories]} if request.tokens else {})
 
 
@@ -138,16 +129,12 @@ def _sft_rows(request: ExportRequest, one: Selected, left_out: "Counter[str]") -
     if request.sft_layout == "prompt-completion":
         yield from map(completion_row, _candidates(one, left_out, scored=False))
         return
-    for exchange in longest(_found(one, left_out)):
-        messages = _chat(exchange)
-        if messages is None:
-            left_out["not text"] += 1
-        else:
-            yield conversation_row(messages, tools=exchange.tools, **_facts(one))
+    for exchange, messages in _conversations(one, left_out):
+        yield conversation_row(messages, tools=exchange.tools, **_facts(one))
 
 
 def _dpo_rows(request: ExportRequest, selected: Iterable[Selected], left_out: "Counter[str]") -> Iterator[Row]:
-    for _, attempts in groupby(selected, key=lambda one: one.facts["group_hint"]):
+    for _, attempts in itertools.groupby(selected, key=lambda one: one.facts["group_hint"]):
         candidates = [candidate for one in attempts for candidate in _candidates(one, left_out, scored=True)]
         for answers in group_candidates(candidates):
             pairs = preference_pairs(
@@ -170,11 +157,7 @@ def _candidates(one: Selected, left_out: "Counter[str]", *, scored: bool) -> Ite
     if scored and one.facts["reward"] is None:
         left_out["not scored"] += 1
         return
-    for exchange in _found(one, left_out):
-        messages = _chat(exchange)
-        if messages is None:
-            left_out["not text"] += 1
-            continue
+    for exchange, messages in _as_text(_exchanges(one, left_out), left_out):
         yield Candidate(
             id=exchange.event_id,
             prompt=tuple(messages[:-1]),
@@ -189,13 +172,22 @@ def _facts(one: Selected) -> Row:
     return {name: one.facts[name] for name in ("trajectory_id", "task", "reward", "policy_version")}
 
 
-def _found(one: Selected, left_out: "Counter[str]") -> list[Exchange]:
-    found, broken = exchanges(one.turns)
-    if broken:
-        left_out["turns whose prompt is not whole"] += len(broken)
-    return found
+def _conversations(one: Selected, left_out: "Counter[str]") -> Iterator[tuple[Exchange, list[Row]]]:
+    return _as_text(whole_conversations(_exchanges(one, left_out)), left_out)
 
 
-def _chat(exchange: Exchange) -> list[Row] | None:
-    messages = [chat_message(message) for message in exchange.messages]
-    return None if any(message is None for message in messages) else [message for message in messages if message]
+def _exchanges(one: Selected, left_out: "Counter[str]") -> list[Exchange]:
+    exchanges, incomplete = restore_prompts(one.turns)
+    if incomplete:
+        left_out["turns whose prompt is not whole"] += len(incomplete)
+    return exchanges
+
+
+def _as_text(exchanges: Iterable[Exchange], left_out: "Counter[str]") -> Iterator[tuple[Exchange, list[Row]]]:
+    """Yield the exchanges that hold only text, with their messages in OpenAI's form."""
+    for exchange in exchanges:
+        messages = [chat for message in exchange.messages if (chat := chat_message(message)) is not None]
+        if len(messages) == len(exchange.messages):
+            yield exchange, messages
+        else:
+            left_out["not text"] += 1

@@ -1,7 +1,7 @@
 """Rows → JSONL or Parquet files, with their number of rows and the hash of their bytes.
 
-What reads them takes the columns, and what their values are made of, from the beginning of a file. So in JSONL the rows
-that are the first to have a field stand before all others, and Parquet has the columns that a later row may need.
+Loaders take the columns and their types from the beginning of a file. So JSONL begins with the rows that are the first
+to have some field, and Parquet has the columns that a later row may need.
 """
 
 import hashlib
@@ -39,7 +39,7 @@ _MESSAGES = pa.list_(
     )
 )
 _MESSAGE_COLUMNS = frozenset({"messages", "prompt", "completion", "chosen", "rejected"})
-"""Rows that have one of these have `tools` too, where tools were offered."""
+"""Rows with one of these may have `tools`, too."""
 _TEXT, _LONG, _REAL = pa.string(), pa.int64(), pa.float64()
 _TIME = pa.timestamp("ms", tz="UTC")
 _TYPES: dict[str, pa.DataType] = {
@@ -65,7 +65,7 @@ _TYPES: dict[str, pa.DataType] = {
 }
 """By column; every other column is text."""
 _MAPS = {"labels", "components"}
-"""In Parquet lists of names and values: the library that trainers load it with knows no maps."""
+"""In Parquet these are lists of names and values: the library that trainers load it with has no maps."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -83,20 +83,21 @@ def write_rows(folder: Path, name: str, rows: Iterable[dict[str, Any]], file_for
     """Write one file; a Parquet file without rows has no columns."""
     path = folder / f"{name}.{file_format}"
     path.parent.mkdir(parents=True, exist_ok=True)
-    count = _parquet(path, rows) if file_format == "parquet" else _jsonl(path, rows)
+    write = _write_parquet if file_format == "parquet" else _write_jsonl
+    count = write(path, rows)
     with path.open("rb") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
     return WrittenFile(str(path.relative_to(folder)), count, path.stat().st_size, digest)
 
 
-def _jsonl(path: Path, rows: Iterable[dict[str, Any]]) -> int:
+def _write_jsonl(path: Path, rows: Iterable[dict[str, Any]]) -> int:
     count = 0
     known: set[tuple[str, ...]] = set()
     rest = path.with_name(path.name + ".rest")
     try:
         with path.open("wb") as first, rest.open("w+b") as others:
             for row in rows:
-                line = json.dumps(row, ensure_ascii=False, default=_time).encode() + b"\n"
+                line = json.dumps(row, ensure_ascii=False, default=_iso_time).encode() + b"\n"
                 fields = set(_fields(row))
                 (others if fields <= known else first).write(line)
                 known |= fields
@@ -109,7 +110,7 @@ def _jsonl(path: Path, rows: Iterable[dict[str, Any]]) -> int:
 
 
 def _fields(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """Yield the fields that hold something, at any depth."""
+    """Yield the fields that have a value, at any depth."""
     if isinstance(value, dict):
         for name, each in value.items():
             yield from _fields(each, (*path, name))
@@ -123,7 +124,7 @@ def _fields(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]
         yield path
 
 
-def _parquet(path: Path, rows: Iterable[dict[str, Any]]) -> int:
+def _write_parquet(path: Path, rows: Iterable[dict[str, Any]]) -> int:
     count = 0
     waiting: list[dict[str, Any]] = []
     writer: pq.ParquetWriter | None = None
@@ -147,18 +148,18 @@ def _write_group(path: Path, writer: pq.ParquetWriter | None, rows: list[dict[st
         writer = pq.ParquetWriter(
             path, pa.schema({name: _TYPES.get(name, _TEXT) for name in names}), compression="zstd"
         )
-    writer.write_table(pa.Table.from_pylist([_pairs(row) for row in rows], schema=writer.schema))
+    writer.write_table(pa.Table.from_pylist([_maps_as_lists(row) for row in rows], schema=writer.schema))
     return writer
 
 
-def _pairs(row: dict[str, Any]) -> dict[str, Any]:
+def _maps_as_lists(row: dict[str, Any]) -> dict[str, Any]:
     return {
         name: [{"name": key, "value": item} for key, item in value.items()] if name in _MAPS else value
         for name, value in row.items()
     }
 
 
-def _time(value: Any) -> str:
+def _iso_time(value: Any) -> str:
     if isinstance(value, datetime):
         return value.isoformat()
     raise TypeError(f"{type(value).__name__} has no JSON form")

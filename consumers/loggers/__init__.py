@@ -1,6 +1,5 @@
-"""Runs into the trackers that people already watch: completed steps and evaluations come in, their points go out.
+"""Completed steps and evaluations in, their numbers out to the trackers that people already watch.
 
-A logger is a consumer in a process of its own, so one that fails never stops training. `protocol` says what one does;
-`wandb_logger`, `mlflow_logger`, `langfuse_logger` and `openpipe_logger` do it, `memory` does it for tests, and
-`follow_kafka` feeds them.
+A logger is a consumer in a process of its own, so a failing logger never stops training. Read `protocol` first, then
+`follow_kafka`, which feeds a logger, and one logger per tracker; `memory` is the logger for tests.
 """

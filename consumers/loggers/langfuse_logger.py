@@ -1,7 +1,7 @@
 """Steps and evaluations → Langfuse scores of a session per run id; a score that comes again replaces itself.
 
-A record's scores go out in one request, which is answered before the next record is taken: what Langfuse's own queue
-cannot send it gives up without a word, and nobody would try again.
+A record's scores go out in one request, and the next record waits for the answer. Langfuse's own queue would drop
+what it cannot send without an error, and it would be lost.
 """
 
 import logging
@@ -14,19 +14,19 @@ from langfuse.api import IngestionEvent_ScoreCreate, ScoreBody, ScoreDataType
 from rollbus.consumers.loggers.protocol import evaluation_points, step_points
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.ids import stable_id
-from rollbus.schemas.steps import Evaluation, StepCompleted
+from rollbus.schemas.records.steps import Evaluation, StepCompleted
 
 logger = logging.getLogger(__name__)
 
 _PASSING = frozenset({401, 403, 408, 429})
-"""What may be otherwise the next time, as every answer from 500 on; another refusal of one score is final."""
+"""Answers that may be different the next time, like every answer from 500 on; any other refusal is final."""
 
 
 class LangfuseLogger:
     """One project; keys and address come from LANGFUSE_… variables unless given."""
 
     def __init__(self, *, namespace: str, **options: Any) -> None:
-        """Ask Langfuse whether it takes the keys; raises ConfigurationError where it does not."""
+        """Ask Langfuse whether it accepts the keys; raises ConfigurationError if not."""
         self._namespace = namespace
         self._client = Langfuse(**options)
         try:
@@ -35,7 +35,7 @@ class LangfuseLogger:
             raise ConfigurationError(f"Langfuse does not answer: {error}; check LANGFUSE_BASE_URL") from error
         if not accepted:
             raise ConfigurationError(
-                "Langfuse does not take the keys; check LANGFUSE_PUBLIC_KEY and LANGFUSE_SECRET_KEY"
+                "Langfuse does not accept the keys; check LANGFUSE_PUBLIC_KEY and LANGFUSE_SECRET_KEY"
             )
 
     def log_step(self, record: StepCompleted) -> None:
@@ -49,7 +49,7 @@ class LangfuseLogger:
         self._log(run, version, record.evaluated_at_ms, evaluation_points(record), policy_version=version)
 
     def close(self) -> None:
-        """End the client; nothing waits to be sent."""
+        """Close the client; everything is sent already."""
         self._client.shutdown()
 
     def _log(self, run_id: str, position: int, at_ms: int, points: dict[str, float], **metadata: int) -> None:
@@ -75,4 +75,4 @@ class LangfuseLogger:
         for error in answer.errors:
             if error.status in _PASSING or error.status >= 500:
                 raise OSError(f"Langfuse did not take a score: {error.status} {error.message}")
-            logger.warning("passed over a score that Langfuse refuses status=%d error=%s", error.status, error.message)
+            logger.warning("skipped a score that Langfuse refuses status=%d error=%s", error.status, error.message)

@@ -1,7 +1,7 @@
-"""The logger that keeps what it was given, for tests and for looking."""
+"""The logger that keeps its points in memory, for tests."""
 
 from rollbus.consumers.loggers.protocol import evaluation_points, step_points
-from rollbus.schemas.steps import Evaluation, StepCompleted
+from rollbus.schemas.records.steps import Evaluation, StepCompleted
 
 
 class MemoryLogger:

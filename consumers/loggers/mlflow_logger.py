@@ -9,21 +9,21 @@ from mlflow.exceptions import MlflowException
 
 from rollbus.consumers.loggers.protocol import evaluation_points, step_points
 from rollbus.schemas.errors import ConfigurationError
-from rollbus.schemas.steps import Evaluation, StepCompleted
+from rollbus.schemas.records.steps import Evaluation, StepCompleted
 
 TAG = "rollbus.run"
 _REFUSED = re.compile(r"[^\w\-. :/]")
-"""Characters that MLflow takes in no name: a point that it never takes would keep all later ones waiting."""
+"""Characters that MLflow refuses in names: one such point would block all later ones."""
 _PATIENCE = {"MLFLOW_HTTP_REQUEST_MAX_RETRIES": "1", "MLFLOW_HTTP_REQUEST_TIMEOUT": "30"}
-"""Unless the environment says otherwise: whoever feeds a logger tries again, and a wrong address stops the start at
-once; of itself the client tries eight times, for four minutes."""
+"""Defaults if the environment sets none: a wrong address then stops the start at once, and `follow_kafka` tries again
+later. By default the client tries eight times, for four minutes."""
 
 
 class MlflowLogger:
     """One experiment."""
 
     def __init__(self, tracking_uri: str, *, namespace: str, experiment: str = "rollbus") -> None:
-        """Find or make the experiment; raises ConfigurationError where that fails."""
+        """Find or create the experiment; raises ConfigurationError if that fails."""
         self._namespace = namespace
         self._runs: dict[str, str] = {}
         self._known: dict[tuple[str, str], set[int]] = {}
@@ -31,8 +31,8 @@ class MlflowLogger:
             os.environ.setdefault(name, value)
         try:
             self._client = MlflowClient(tracking_uri)
-            found = self._client.get_experiment_by_name(experiment)
-            self._experiment = found.experiment_id if found else self._client.create_experiment(experiment)
+            known = self._client.get_experiment_by_name(experiment)
+            self._experiment = known.experiment_id if known else self._client.create_experiment(experiment)
         except (MlflowException, ImportError, OSError) as error:
             raise ConfigurationError(
                 f"MLflow at {tracking_uri}: {error}; name a server with --tracking-uri "
@@ -49,26 +49,26 @@ class MlflowLogger:
         self._log(run, record.policy_version, record.evaluated_at_ms, evaluation_points(record))
 
     def close(self) -> None:
-        """Nothing is on its way; runs stay open, as training may go on."""
+        """Do nothing: everything is sent, and runs stay open, as training may go on."""
 
     def _log(self, run_id: str, position: int, at_ms: int, points: dict[str, float]) -> None:
-        run = self._run(run_id)
+        run = self._open_run(run_id)
         points = {_REFUSED.sub("_", name): value for name, value in points.items()}
-        new = {name: value for name, value in points.items() if position not in self._positions(run, name)}
+        new = {name: value for name, value in points.items() if position not in self._logged_positions(run, name)}
         if new:
             self._client.log_batch(run, [Metric(name, value, at_ms, position) for name, value in new.items()])
             for name in new:
                 self._known[run, name].add(position)
 
-    def _positions(self, run: str, name: str) -> set[int]:
+    def _logged_positions(self, run: str, name: str) -> set[int]:
         if (run, name) not in self._known:
             self._known[run, name] = {metric.step for metric in self._client.get_metric_history(run, name)}
         return self._known[run, name]
 
-    def _run(self, run_id: str) -> str:
+    def _open_run(self, run_id: str) -> str:
         if run_id not in self._runs:
             name = f"{self._namespace}{run_id}"
-            found = self._client.search_runs([self._experiment], f"tags.`{TAG}` = '{name}'")
-            run = found[0] if found else self._client.create_run(self._experiment, tags={TAG: name}, run_name=name)
+            runs = self._client.search_runs([self._experiment], f"tags.`{TAG}` = '{name}'")
+            run = runs[0] if runs else self._client.create_run(self._experiment, tags={TAG: name}, run_name=name)
             self._runs[run_id] = run.info.run_id
         return self._runs[run_id]

@@ -1,26 +1,26 @@
-"""What every logger does, and which numbers it is given.
+"""The protocol of a logger, and the numbers that it logs.
 
-A record may come again after a restart: a logger takes it without harm.
+A record may come again after a restart; a logger must take it without harm.
 """
 
 import math
 from collections.abc import Mapping
 from typing import Protocol
 
-from rollbus.schemas.steps import Evaluation, StepCompleted
+from rollbus.schemas.records.steps import Evaluation, StepCompleted
 
 
 class RunLogger(Protocol):
-    """One tracker. Its constructor raises ConfigurationError where it could never work."""
+    """One tracker. Its constructor raises ConfigurationError if it could never work."""
 
     def log_step(self, record: StepCompleted) -> None:
-        """Take a completed step."""
+        """Log a completed step."""
 
     def log_evaluation(self, record: Evaluation) -> None:
-        """Take a measurement of a version."""
+        """Log a measurement of a version."""
 
     def close(self) -> None:
-        """Send what is still on its way."""
+        """Send what is not sent yet, and end."""
 
 
 def step_points(record: StepCompleted) -> dict[str, float]:

@@ -1,8 +1,8 @@
 """Steps and evaluations → Weights & Biases, online or offline: one W&B run per run id.
 
-W&B adds whatever it is given, so what a run has is read from its summary, which W&B gives back when the run goes on:
-the newest step, and a note of the newest evaluations, as these come for any version. Offline nothing is given back:
-each start writes a file of its own, and what had been logged and not yet committed to Kafka is in both.
+W&B adds every point that it gets, even twice. So the logger reads from the run's summary what the run already has: the
+newest step, and marks of the newest evaluations, as these come for any version. Offline there is no summary: each start
+writes a file of its own, and points that were logged but not yet committed to Kafka are in both.
 """
 
 from collections.abc import Callable
@@ -14,13 +14,13 @@ import wandb
 from rollbus.consumers.loggers.protocol import evaluation_points, step_points
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.ids import stable_id
-from rollbus.schemas.steps import Evaluation, StepCompleted
+from rollbus.schemas.records.steps import Evaluation, StepCompleted
 
 STEP, VERSION = "step", "policy_version"
 LOGGED = "rollbus_evaluations"
-"""In a run's summary: marks of the evaluations that it has."""
+"""Key in a run's summary: marks of the evaluations that it has."""
 REMEMBERED = 500
-"""Far more than come between two commits of one who follows; a summary is to stay small."""
+"""Far more than come between two commits; a summary has to stay small."""
 
 
 class WandbLogger:
@@ -36,13 +36,13 @@ class WandbLogger:
         folder: Path = Path(),
         open_run: Callable[..., Any] = wandb.init,
     ) -> None:
-        """Log in, unless offline; raises ConfigurationError without a key that W&B takes."""
+        """Log in, unless offline; raises ConfigurationError without a valid key."""
         if mode == "online":
             try:
                 wandb.login(verify=True)
             except Exception as error:
                 raise ConfigurationError(
-                    f"W&B does not let us in: {error}; set WANDB_API_KEY, or --mode offline"
+                    f"W&B refuses the login: {error}; set WANDB_API_KEY, or give --mode offline"
                 ) from error
         self._project, self._entity, self._mode = project, entity, mode
         self._namespace, self._folder = namespace, folder
@@ -55,7 +55,7 @@ class WandbLogger:
 
     def log_step(self, record: StepCompleted) -> None:
         """Log a step under its number."""
-        run = self._run(record.run_id)
+        run = self._open(record.run_id)
         if record.step > self._last.get(record.run_id, int(run.summary.get(STEP, -1))):
             run.log({**step_points(record), STEP: record.step})
             self._last[record.run_id] = record.step
@@ -63,7 +63,7 @@ class WandbLogger:
     def log_evaluation(self, record: Evaluation) -> None:
         """Log a measurement under its version."""
         run_id = record.run_id or record.model
-        run = self._run(run_id)
+        run = self._open(run_id)
         known = self._evaluations.setdefault(run_id, str(run.summary.get(LOGGED, "")).split())
         mark = stable_id("evaluation", record.evaluation_id)[:8]
         if mark not in known:
@@ -77,7 +77,7 @@ class WandbLogger:
             run.finish()
         self._runs.clear()
 
-    def _run(self, run_id: str) -> Any:
+    def _open(self, run_id: str) -> Any:
         if run_id not in self._runs:
             run = self._open_run(
                 project=self._project,

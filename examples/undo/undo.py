@@ -18,6 +18,7 @@ from pathlib import Path
 from agent import measure
 
 FOLDER = Path(__file__).parent
+ROLLBUS = str(Path(sys.executable).with_name("rollbus"))
 STEPS = 3
 PATIENCE_S = 300.0
 """Three steps take half a minute on an idle machine."""
@@ -57,7 +58,7 @@ def held_out() -> float:
 def rollbus(*arguments: str) -> str:
     """Run a command of rollbus as a user would, and print it with its output."""
     print(f"$ rollbus {' '.join(arguments)}", flush=True)
-    output = call(sys.executable, "-m", "rollbus", *arguments)
+    output = call(ROLLBUS, *arguments)
     print(output, flush=True)
     return output
 
@@ -77,7 +78,7 @@ def running(*arguments: str) -> Iterator[None]:
     path = LOGS / f"{arguments[0]}.log"
     print(f"$ rollbus {' '.join(arguments)} &   # {path}", flush=True)
     with path.open("w") as log:
-        process = subprocess.Popen([sys.executable, "-m", "rollbus", *arguments], env=ENVIRONMENT, stderr=log)
+        process = subprocess.Popen([ROLLBUS, *arguments], env=ENVIRONMENT, stderr=log)
     try:
         yield
     finally:
@@ -92,7 +93,7 @@ def running(*arguments: str) -> Iterator[None]:
 def wait_for_steps(count: int) -> None:
     """Wait until the trainer has closed so many steps."""
     deadline = time.monotonic() + PATIENCE_S
-    while call(sys.executable, "-m", "rollbus", "trainer", "steps").count("completed") < count:
+    while call(ROLLBUS, "trainer", "steps").count("completed") < count:
         if time.monotonic() > deadline:
             raise SystemExit(
                 f"the trainer closed no {count} steps within {PATIENCE_S:.0f} s: see what {LOGS}/*.log say"

@@ -21,16 +21,16 @@ from google.adk.tools.base_tool import BaseTool
 from google.adk.tools.tool_context import ToolContext
 from google.genai import types
 
-from rollbus.producers.answer import Answer, Choice, canonical
 from rollbus.producers.integrations.structure import Structure
 from rollbus.producers.recorder import Recorder
-from rollbus.producers.turn_record import NOT_CAPTURED, Exchange
+from rollbus.producers.turns.answer import Answer, Choice, canonical
+from rollbus.producers.turns.turn_record import NOT_CAPTURED, Exchange
 
 _ROLES = {"model": "assistant", None: "user"}
 
 
 class RollbusPlugin(BasePlugin):
-    """Tells the recorder what agents, models and tools of a runner do."""
+    """Reports to the recorder what agents, models and tools of a runner do."""
 
     def __init__(self, recorder: Recorder, *, task: str | None = None, child_agents: Collection[str] = ()) -> None:
         """Record into the current episode; with `task`, a run without one is an episode of its own.

@@ -17,10 +17,10 @@ from langchain_core.callbacks import BaseCallbackHandler
 from langchain_core.messages import AIMessage, BaseMessage, HumanMessage, convert_to_openai_messages
 from langchain_core.outputs import ChatGeneration, LLMResult
 
-from rollbus.producers.answer import Answer, Choice
 from rollbus.producers.integrations.structure import Structure
 from rollbus.producers.recorder import Recorder
-from rollbus.producers.turn_record import NOT_CAPTURED, Exchange
+from rollbus.producers.turns.answer import Answer, Choice
+from rollbus.producers.turns.turn_record import NOT_CAPTURED, Exchange
 
 Model = TypeVar("Model")
 NODE = "langgraph_node"
@@ -45,7 +45,7 @@ def record_model(model: Model, recorder: Recorder, **options: Any) -> Model:
 
 
 class RollbusHandler(BaseCallbackHandler):
-    """Tells the recorder what LangChain and LangGraph do; one handler serves any number of runs at once."""
+    """Reports to the recorder what LangChain and LangGraph do; one handler serves any number of runs at once."""
 
     run_inline = True
     raise_error = False

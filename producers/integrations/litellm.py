@@ -4,7 +4,7 @@
     with rb.episode(task="stock"):
         litellm.completion(model="openai/agent", messages=messages, client=rb.wrap(OpenAI(base_url=...)))
 
-With a wrapped `client` beneath, that client asks for tokens and records them, and the logger stands aside. Without one
+With a wrapped `client` beneath, that client asks for tokens and records them, and the logger does nothing. Without one
 the logger records what LiteLLM's answer holds: ask for `logprobs=True` and `extra_body={"return_token_ids": True}` to
 have tokens in it (a stream's are lost in LiteLLM). LiteLLM may call back twice, late, or from another thread: a call is
 known by its `litellm_call_id`, its episode is the one that was current when it began, and it has a writer of its own
@@ -18,11 +18,12 @@ from typing import Any
 
 from litellm.integrations.custom_logger import CustomLogger
 
-from rollbus.producers import context
-from rollbus.producers.answer import Answer, answer_of, ids_of
-from rollbus.producers.episode import Episode
+from rollbus.producers.episode import context
+from rollbus.producers.episode.episode import Episode
+from rollbus.producers.episode.functions import current_function
 from rollbus.producers.recorder import Recorder
-from rollbus.producers.turn_record import Exchange
+from rollbus.producers.turns.answer import Answer, answer_of, ids_of
+from rollbus.producers.turns.turn_record import Exchange
 
 MAX_OPEN = 10_000
 """Calls kept whose end has not come; beyond it the oldest is forgotten."""
@@ -75,20 +76,20 @@ class RollbusLogger(CustomLogger):
         if episode is None:
             self._recorder.counts.add("calls_outside_episode")
             return
-        late = episode.late_writer()
+        late = self._recorder.episodes.join(episode.id, episode.started_at_ms)
         seen = context.watch_call(on_captured=lambda: episode.let_go(late))
-        self._open[str(kwargs["litellm_call_id"])] = _Call(late, context.current_function(), seen)
+        self._open[str(kwargs["litellm_call_id"])] = _Call(late, current_function(), seen)
         while len(self._open) > MAX_OPEN:
             self._open.popitem(last=False)
 
-    def _take(self, kwargs: Mapping[str, Any]) -> _Call | None:
+    def _close_call(self, kwargs: Mapping[str, Any]) -> _Call | None:
         call = self._open.pop(str(kwargs.get("litellm_call_id")), None)
         if call is not None:
             call.seen.on_captured = None  # what its context captures from now on is another call
         return call
 
     def _fail(self, kwargs: Mapping[str, Any]) -> None:
-        call = self._take(kwargs)
+        call = self._close_call(kwargs)
         if call is not None and not call.seen.captured:
             call.late.close_writer(even_if_silent=True)
 
@@ -96,7 +97,7 @@ class RollbusLogger(CustomLogger):
         whole = kwargs.get("complete_streaming_response") or kwargs.get("async_complete_streaming_response")
         if kwargs.get("stream") and whole is None:
             return  # called for a single chunk
-        call = self._take(kwargs)
+        call = self._close_call(kwargs)
         if call is None or call.seen.captured:
             return
         asked = dict(kwargs.get("optional_params") or {})
@@ -119,5 +120,5 @@ def _answer(response: Any) -> Answer:
     ids = [(getattr(each, "provider_specific_fields", None) or {}).get("token_ids") for each in response.choices]
     choices = zip(answer.choices, ids, strict=True)
     return replace(
-        answer, choices=tuple(replace(each, token_ids=each.token_ids or ids_of(found)) for each, found in choices)
+        answer, choices=tuple(replace(each, token_ids=each.token_ids or ids_of(own)) for each, own in choices)
     )

@@ -6,7 +6,7 @@
     async with rb.episode(task="stock"):
         await agent.run("How many bolts?")
 
-Spans tell which agent works and which tool runs; the chat events stand around the model's call in its own context.
+Spans say which agent works and which tool runs; the chat events enclose the model's call in its own context.
 """
 
 import inspect
@@ -23,10 +23,10 @@ from llama_index.llms.openai.utils import to_openai_message_dicts
 from llama_index_instrumentation import get_dispatcher
 from pydantic import PrivateAttr
 
-from rollbus.producers.answer import Answer, Choice
 from rollbus.producers.integrations.structure import Structure
 from rollbus.producers.recorder import Recorder
-from rollbus.producers.turn_record import NOT_CAPTURED, Exchange
+from rollbus.producers.turns.answer import Answer, Choice
+from rollbus.producers.turns.turn_record import NOT_CAPTURED, Exchange
 
 Model = TypeVar("Model")
 AGENT_OF_STEP = ("current_agent_name", "agent_name")

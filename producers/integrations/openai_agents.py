@@ -16,10 +16,10 @@ from agents.handoffs import Handoff
 from agents.tool_context import ToolContext
 from openai import AsyncOpenAI
 
-from rollbus.producers.answer import Answer, Choice
 from rollbus.producers.integrations.structure import Structure
 from rollbus.producers.recorder import Recorder
-from rollbus.producers.turn_record import NOT_CAPTURED, Exchange
+from rollbus.producers.turns.answer import Answer, Choice
+from rollbus.producers.turns.turn_record import NOT_CAPTURED, Exchange
 
 Context = TypeVar("Context")
 
@@ -74,7 +74,7 @@ def _target(handoff: Handoff[Any, Any]) -> Agent[Any] | None:
 
 
 class RollbusHooks(RunHooks[Context]):
-    """Tells the recorder which tools run, and of calls whose model is not recorded."""
+    """Reports to the recorder which tools run, and the calls whose model is not recorded."""
 
     def __init__(self, recorder: Recorder) -> None:
         """Record into the current episode."""

@@ -6,17 +6,19 @@ client saw becomes a turn without tokens (`not_captured`), which gives way to a 
 Nothing raises: every public method is guarded.
 """
 
+import functools
 import time
 from collections import OrderedDict
-from collections.abc import Collection, Hashable
+from collections.abc import Callable, Collection, Hashable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, TypeVar, cast
 
-from rollbus.producers import context
-from rollbus.producers.episode import Episode
+from rollbus.producers.episode import context
+from rollbus.producers.episode.episode import Episode
+from rollbus.producers.episode.functions import current_function
+from rollbus.producers.episode.scope import stop_reason_of
 from rollbus.producers.recorder import Recorder
-from rollbus.producers.scope import stop_of
-from rollbus.producers.turn_record import Exchange
+from rollbus.producers.turns.turn_record import Exchange
 
 MAX_OPEN = 10_000
 """Starts kept whose end has not come; beyond it the oldest is forgotten."""
@@ -36,53 +38,37 @@ class _Open:
     fields: dict[str, Any] = field(default_factory=dict)
 
 
+Method = TypeVar("Method", bound=Callable[..., None])
+
+
+def guarded(method: Method) -> Method:
+    """Return the method of a `Structure`, with what it raises counted in place of passed on."""
+
+    @functools.wraps(method)
+    def call(self: "Structure", *args: Any, **kwargs: Any) -> None:
+        self._recorder.guard.call("hook", method, self, *args, default=None, **kwargs)
+
+    return cast(Method, call)
+
+
 class Structure:
     """What one hook knows of the runs that are open."""
 
     def __init__(self, recorder: Recorder, *, task: str | None = None, child_agents: Collection[str] = ()) -> None:
-        """Record into the current episode; where there is none and `task` is given, each outermost run is one.
+        """Record into the current episode; outside of one, with `task` given, each outermost run is an episode.
 
         Runs named in `child_agents` become child episodes, with trajectories of their own.
         """
         self._recorder, self._task, self._child_agents = recorder, task, frozenset(child_agents)
         self._open: OrderedDict[Hashable, _Open] = OrderedDict()
 
-    def run_started(self, key: Hashable, parent: Hashable | None, name: str, *, is_agent: bool = True) -> None:
-        """A chain, graph, node or agent begins; one that is no agent never becomes a child episode."""
-        self._guarded(self._run_started, key, parent, name, is_agent)
-
     def is_open(self, key: Hashable) -> bool:
         """Say whether something has started under this key and not ended."""
         return key in self._open
 
-    def run_ended(self, key: Hashable, error: BaseException | None = None) -> None:
-        """It is over; an episode of its own ends with it."""
-        self._guarded(self._run_ended, key, error)
-
-    def model_started(self, key: Hashable, parent: Hashable | None, function: str = "") -> None:
-        """A model is about to be called in this very context; `function` is the part of the agent that asks."""
-        self._guarded(self._model_started, key, parent, function)
-
-    def model_ended(self, key: Hashable, exchange: Exchange | None) -> None:
-        """It has answered; `exchange` is the framework's own view, used where no wrapped client saw the call."""
-        self._guarded(self._model_ended, key, exchange)
-
-    def tool_started(self, key: Hashable, parent: Hashable | None, **fields: Any) -> None:
-        """A tool begins; the fields are those of `Episode.tool`."""
-        self._guarded(self._tool_started, key, parent, fields)
-
-    def tool_ended(self, key: Hashable, **fields: Any) -> None:
-        """It has a result or an error."""
-        self._guarded(self._tool_ended, key, fields)
-
-    def tool_failed(self, key: Hashable, error: BaseException | None) -> None:
-        """It has raised; the text is that of an episode that ends so."""
-        self._guarded(lambda: self._tool_ended(key, {"error": stop_of(error)[1] or "failed"}))
-
-    def _guarded(self, method: Any, *args: Any) -> None:
-        self._recorder.guard.call("hook", method, *args, default=None)
-
-    def _run_started(self, key: Hashable, parent: Hashable | None, name: str, is_agent: bool) -> None:
+    @guarded
+    def run_started(self, key: Hashable, parent: Hashable | None, name: str, *, is_agent: bool = True) -> None:
+        """A chain, graph, node or agent begins; one that is not an agent never becomes a child episode."""
         episode = self._episode_of(parent)
         owned = is_agent and name in self._child_agents if episode is not None else self._task is not None
         if owned:
@@ -90,40 +76,44 @@ class Structure:
             episode = self._recorder.start(task=task, agent=name or None, parent=episode)
         self._remember(key, _Open(episode, name or self._name_of(parent), owned))
 
-    def _run_ended(self, key: Hashable, error: BaseException | None) -> None:
+    @guarded
+    def run_ended(self, key: Hashable, error: BaseException | None = None) -> None:
+        """It is over; an episode of its own ends with it."""
         run = self._open.pop(key, None)
-        if run is None or run.episode is None or not run.owned:
-            return
-        run.episode.end(*stop_of(error))
+        if run is not None and run.episode is not None and run.owned:
+            run.episode.end(*stop_reason_of(error))
 
-    def _model_started(self, key: Hashable, parent: Hashable | None, function: str) -> None:
-        opened = _Open(self._episode_of(parent), function or self._name_of(parent))
-        self._enter(opened)
-        self._remember(key, opened)
+    @guarded
+    def model_started(self, key: Hashable, parent: Hashable | None, function: str = "") -> None:
+        """A model is about to be called in this very context; `function` is the part of the agent that asks."""
+        self._enter(key, _Open(self._episode_of(parent), function or self._name_of(parent)))
 
-    def _model_ended(self, key: Hashable, exchange: Exchange | None) -> None:
-        opened = self._open.pop(key, None)
-        if opened is None:
-            return
-        self._leave(opened)
-        if opened.episode is None or opened.call.captured or exchange is None:
+    @guarded
+    def model_ended(self, key: Hashable, exchange: Exchange | None) -> None:
+        """It has answered; `exchange` is the framework's own view, used where no wrapped client saw the call."""
+        opened = self._leave(key)
+        if opened is None or opened.episode is None or opened.call.captured or exchange is None:
             return
         self._recorder.counts.add("calls_not_captured")
         opened.episode.record(exchange, opened.name)
 
-    def _tool_started(self, key: Hashable, parent: Hashable | None, fields: dict[str, Any]) -> None:
-        opened = _Open(self._episode_of(parent), self._name_of(parent), fields=fields)
-        self._enter(opened)
-        self._remember(key, opened)
+    @guarded
+    def tool_started(self, key: Hashable, parent: Hashable | None, **fields: Any) -> None:
+        """A tool begins; the fields are those of `Episode.tool`."""
+        self._enter(key, _Open(self._episode_of(parent), self._name_of(parent), fields=fields))
 
-    def _tool_ended(self, key: Hashable, fields: dict[str, Any]) -> None:
-        opened = self._open.pop(key, None)
-        if opened is None:
-            return
-        self._leave(opened)
-        if opened.episode is not None:
+    @guarded
+    def tool_ended(self, key: Hashable, **fields: Any) -> None:
+        """It has a result or an error."""
+        opened = self._leave(key)
+        if opened is not None and opened.episode is not None:
             latency_ms = int((time.perf_counter() - opened.started) * 1000)
             opened.episode.tool(**{**opened.fields, **fields, "latency_ms": latency_ms})
+
+    @guarded
+    def tool_failed(self, key: Hashable, error: BaseException | None) -> None:
+        """It has raised; the text is that of an episode that ends so."""
+        self.tool_ended(key, error=stop_reason_of(error)[1] or "failed")
 
     def _episode_of(self, parent: Hashable | None) -> Episode | None:
         known = self._open.get(parent) if parent is not None else None
@@ -131,15 +121,18 @@ class Structure:
 
     def _name_of(self, parent: Hashable | None) -> str:
         known = self._open.get(parent) if parent is not None else None
-        return known.name if known is not None else context.current_function()
+        return known.name if known is not None else current_function()
 
-    def _enter(self, opened: _Open) -> None:
+    def _enter(self, key: Hashable, opened: _Open) -> None:
         if opened.episode is not None:
             opened.tokens = context.enter_call(opened.episode, opened.name, opened.call)
+        self._remember(key, opened)
 
-    def _leave(self, opened: _Open) -> None:
-        if opened.tokens is not None:
+    def _leave(self, key: Hashable) -> _Open | None:
+        opened = self._open.pop(key, None)
+        if opened is not None and opened.tokens is not None:
             context.leave_call(opened.tokens)
+        return opened
 
     def _remember(self, key: Hashable, opened: _Open) -> None:
         self._open[key] = opened

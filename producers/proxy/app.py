@@ -26,18 +26,18 @@ from starlette.responses import JSONResponse, Response, StreamingResponse
 from starlette.routing import Route
 from starlette.types import Receive, Scope, Send
 
-from rollbus.producers.attributes import parse
-from rollbus.producers.capture import Call, Capture, Refusing
-from rollbus.producers.episode import NOT_SAMPLED, Episode
-from rollbus.producers.metrics import CONTENT_TYPE
+from rollbus.producers.capture.attributes import parse
+from rollbus.producers.capture.call import Call, Capture, Refusing
+from rollbus.producers.capture.chat import CHAT
+from rollbus.producers.capture.completions import COMPLETIONS
+from rollbus.producers.capture.responses import RESPONSES
+from rollbus.producers.capture.surface import Surface
+from rollbus.producers.delivery.metrics import CONTENT_TYPE
+from rollbus.producers.episode.episode import NOT_SAMPLED, Episode
 from rollbus.producers.proxy import relay
 from rollbus.producers.proxy.episodes import FUNCTION_HEADER, HEADER, Episodes, UnknownEpisodeError
 from rollbus.producers.recorder import Recorder
-from rollbus.producers.surface import Surface
-from rollbus.producers.surface_chat import CHAT
-from rollbus.producers.surface_completions import COMPLETIONS
-from rollbus.producers.surface_responses import RESPONSES
-from rollbus.schemas.events import StopReason
+from rollbus.schemas.records.events import StopReason
 
 logger = logging.getLogger(__name__)
 RECORDED: Mapping[str, Surface] = {"chat/completions": CHAT, "completions": COMPLETIONS, "responses": RESPONSES}
@@ -56,7 +56,7 @@ EPISODE_FIELDS: Mapping[str, type | UnionType] = {
     "agent": str,
 }
 REWARD_FIELDS: Mapping[str, type | UnionType] = {"name": str, "key": str | int, "comment": str}
-"""What may be sent to open an episode, and beside a reward's value."""
+"""What may be sent to open an episode, and in addition to a reward's value."""
 _KINDS: Mapping[type | UnionType, str] = {
     str: "text",
     int: "a whole number",
@@ -172,7 +172,8 @@ class Proxy:
         if not isinstance(arguments, dict):
             return None
         function = unquote(request.headers.get(FUNCTION_HEADER, "")) or None
-        capture = Capture(self.recorder, episode, function, self.mode, True, self.upstream, self.refusing)
+        recorder, options = self.recorder, (episode, function, self.mode, True, self.upstream, self.refusing)
+        capture = Capture(recorder.outbox, recorder.episodes, *options)
         return capture.begin(arguments, surface)
 
     async def _record(self, request: Request, call: Call, scope: ExitStack) -> Response:

@@ -2,14 +2,14 @@
 
 In this order: the header that `Recorder.headers` made in another process; the episode in the path, opened here by the
 control routes; with a task configured, an episode of the request's own, unless a header says that its episode is not
-sampled. Otherwise it is not recorded.
+sampled. Any other request is not recorded.
 """
 
 from collections import OrderedDict
 from collections.abc import Mapping
 from contextlib import AbstractContextManager, nullcontext
 
-from rollbus.producers.episode import Episode, is_unsampled
+from rollbus.producers.episode.episode import Episode, is_unsampled
 from rollbus.producers.recorder import Recorder
 
 HEADER = "rollbus-episode"

@@ -7,8 +7,8 @@ from typing import Any
 
 import httpx
 
-from rollbus.producers.attributes import dump, parse
-from rollbus.producers.capture import Call, Watch
+from rollbus.producers.capture.attributes import dump, parse
+from rollbus.producers.capture.call import Call, Watch
 
 Send = Callable[[bytes], "Any"]
 """Sends a body upstream and returns (awaitable) the response, whose own body is not read yet."""
@@ -29,24 +29,21 @@ async def send(call: Call, upstream: Send) -> httpx.Response:
     """Return the server's answer, asked for once more without our additions where it refuses them."""
     response: httpx.Response = await upstream(_body(call.kwargs))
     if response.is_success:
-        call.answered()
+        call.on_answer()
         return response
     refusal = RefusalError(response.status_code, (await response.aread()).decode(errors="replace"))
-    if call.retry(refusal):
-        return await send(call, upstream)
-    call.failed()
-    return response
+    return await send(call, upstream) if call.retry(refusal) else response
 
 
 def whole(call: Call, body: bytes) -> bytes:
-    """Record an unstreamed answer and return what the program gets; a body that is no JSON is returned as it is."""
+    """Record an unstreamed answer and return what the program gets; a body that is not JSON is returned as it is."""
     try:
         answer = parse(body)
     except ValueError:
-        call.failed()
+        call.on_error()
         return body
-    call.finished(answer)
-    return dump(answer) if call.hides else body
+    call.record_answer(answer)
+    return dump(answer) if call.is_hiding else body
 
 
 async def streamed(call: Call, watch: Watch, response: httpx.Response) -> AsyncIterator[bytes]:
@@ -72,9 +69,9 @@ def _shown(call: Call, watch: Watch, event: bytes) -> bytes | None:
     except ValueError:
         return event + EVENT_END
     watch.add(chunk)
-    if not call.shown(chunk):
+    if not call.hide_in_chunk(chunk):
         return None
-    if not call.hides:
+    if not call.is_hiding:
         return event + EVENT_END
     others = [line for line in lines if not line.startswith(DATA)]  # its name, its id
     return b"\n".join([*others, DATA + b" " + dump(chunk)]) + EVENT_END
@@ -92,6 +89,6 @@ async def _events(response: httpx.Response) -> AsyncGenerator[bytes, None]:
 
 
 def _body(arguments: Mapping[str, Any]) -> bytes:
-    """Return the request's JSON: what goes to the client's `extra_body` stands beside the rest."""
+    """Return the request's JSON: the client's `extra_body` is merged into the rest."""
     extra = arguments.get("extra_body") or {}
     return dump({**{name: value for name, value in arguments.items() if name != "extra_body"}, **extra})

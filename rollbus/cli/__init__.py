@@ -1,4 +1,4 @@
-"""The command line: `rollbus NOUN VERB`. Each noun is one module here, loaded only when it is used."""
+"""The command line: `rollbus NOUN VERB`. Each noun is one module in `commands`, loaded only when it is used."""
 
 import sys
 

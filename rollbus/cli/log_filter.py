@@ -1,45 +1,45 @@
-"""A log line that a library repeats → the line once in a while, with how many like it were left out.
+"""A log line that a library repeats → one line per period, with the number of lines that were left out.
 
-While a broker is away its clients say so, each of them several times a second: that would fill a disk.
+While a broker is away, each of its clients logs that several times a second, which would fill a disk.
 """
 
 import logging
 from dataclasses import dataclass
 
 PERIOD_S = 30.0
-"""Long enough to read what else is logged, short enough to see that the trouble stays."""
+"""Long enough to read the other lines, short enough to see that the problem is still there."""
 
 MOST_KINDS = 500
-"""Kinds of lines that are remembered; some libraries put what is new into the text itself."""
+"""Kinds of lines that are remembered; some libraries put variable parts into the text itself."""
 
 
 @dataclass(slots=True)
-class _Said:
+class _Logged:
     at_s: float
     left_out: int = 0
 
 
 class RepeatFilter(logging.Filter):
-    """Lets through each kind of line once per period: of libraries only, ours name what they are about."""
+    """Passes each kind of line of a library once per period. Lines of rollbus always pass: they name their object."""
 
     def __init__(self, period_s: float = PERIOD_S) -> None:
         super().__init__()
         self._period_s = period_s
-        self._said: dict[tuple[str, str], _Said] = {}
+        self._last_by_kind: dict[tuple[str, str], _Logged] = {}
 
     def filter(self, record: logging.LogRecord) -> bool:
-        """Decide on one line by its own time; the first after a pause says what was left out."""
+        """Decide on one line by its own time; the first after a pause says how many were left out."""
         if record.name.partition(".")[0] == "rollbus":
             return True
         kind = (record.name, str(record.msg))
-        said = self._said.get(kind)
-        if said is not None and record.created - said.at_s < self._period_s:
-            said.left_out += 1
+        last = self._last_by_kind.get(kind)
+        if last is not None and record.created - last.at_s < self._period_s:
+            last.left_out += 1
             return False
-        self._said.pop(kind, None)
-        self._said[kind] = _Said(record.created)
-        if len(self._said) > MOST_KINDS:
-            del self._said[next(iter(self._said))]  # the one that was said longest ago
-        if said is not None and said.left_out:
-            record.msg = f"{record.msg} ({said.left_out} more like it)"
+        self._last_by_kind.pop(kind, None)
+        self._last_by_kind[kind] = _Logged(record.created)
+        if len(self._last_by_kind) > MOST_KINDS:
+            del self._last_by_kind[next(iter(self._last_by_kind))]  # the oldest
+        if last is not None and last.left_out:
+            record.msg = f"{record.msg} ({last.left_out} more like it)"
         return True

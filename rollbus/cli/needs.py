@@ -1,4 +1,4 @@
-"""What a command that reads the log needs of the broker, looked at first: its topic."""
+"""Check first that the broker has the topics that a command reads."""
 
 import asyncio
 from typing import TYPE_CHECKING
@@ -9,21 +9,21 @@ if TYPE_CHECKING:
     from rollbus.settings import Settings
 
 
-def needs_topic(settings: "Settings", *names: str) -> None:
-    """Raise ConfigurationError where the namespace lacks one of these topics.
+def require_topics(settings: "Settings", *names: str) -> None:
+    """Raise ConfigurationError if the namespace lacks one of these topics.
 
-    Kafka's client would look for it a thousand times a second, for most of a minute, and say so each time.
+    Kafka's client would look for it a thousand times a second, for most of a minute, and log each attempt.
     """
-    from rollbus.streams.topics_kafka import topics_on_broker
+    from rollbus.streams.kafka.topics_on_broker import topics_on_broker
 
     stream = settings.stream_settings()
-    there = asyncio.run(topics_on_broker(stream))
+    existing = asyncio.run(topics_on_broker(stream))
     for name in names:
-        if stream.namespace + name not in there:
-            raise no_topic(settings, name)
+        if stream.namespace + name not in existing:
+            raise missing_topic(settings, name)
 
 
-def no_topic(settings: "Settings", name: str) -> ConfigurationError:
+def missing_topic(settings: "Settings", name: str) -> ConfigurationError:
     """Return the error for a namespace that has no such topic."""
     stream = settings.stream_settings()
     return ConfigurationError(

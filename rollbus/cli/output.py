@@ -1,8 +1,9 @@
-"""How commands print tables: compact, and wide enough where the output is a file or a pipe."""
+"""How commands print tables: compact, and wide enough if the output is a file or a pipe."""
 
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from typing import Any
 
 import click
@@ -13,11 +14,11 @@ from rich import box
 from rich.pretty import Pretty
 
 PLAIN_WIDTH = 160
-"""Columns where nobody's terminal sets them: nothing is cut for whoever reads the file."""
+"""Columns of an output without a terminal; nothing is cut for the reader of a file."""
 
 
 class Console(rich.console.Console):
-    """Rich's console, at its own width on a terminal; what it is given is text, be there brackets or colons in it."""
+    """Rich's console, at its own width on a terminal; it prints brackets and colons as they are."""
 
     def __init__(self, **options: Any) -> None:
         """Take what rich's console takes."""
@@ -34,8 +35,13 @@ class Table(rich.table.Table):
         super().__init__(*columns, **{"box": box.SIMPLE_HEAD, "pad_edge": False, **options})
 
 
+def format_time(ms: int) -> str:
+    """Return a time in UTC, to the second."""
+    return datetime.fromtimestamp(ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+
+
 def show_rows(table: Table, nothing: str) -> None:
-    """Print a table, or, where it has no rows, what is not there yet and what makes it."""
+    """Print a table, or, if it has no rows, what is missing and which command makes it."""
     if table.row_count:
         Console().print(table)
     else:
@@ -43,13 +49,13 @@ def show_rows(table: Table, nothing: str) -> None:
 
 
 def show_record(record: Any) -> None:
-    """Print a record field by field: every metric, and of long lists their beginning."""
+    """Print a record field by field: every metric, and the beginning of long lists."""
     Console().print(Pretty(record, max_length=max(12, len(getattr(record, "metrics", ())))))
 
 
 @contextmanager
-def counting(what: str) -> Iterator[Callable[[int, int], None]]:
-    """Show a progress bar on stderr, and hand out what moves it: how much is done, and of how much."""
+def show_progress(what: str) -> Iterator[Callable[[int, int], None]]:
+    """Show a progress bar on stderr; yields the function that moves it, given how much is done and of how much."""
     with rich.progress.Progress(
         *rich.progress.Progress.get_default_columns(), console=Console(stderr=True), transient=True
     ) as bar:

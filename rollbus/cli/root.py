@@ -5,7 +5,7 @@ import logging
 import os
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
+from functools import partial, reduce, wraps
 from pathlib import Path
 from typing import Any
 
@@ -35,26 +35,26 @@ COMMANDS: dict[str, Entry] = {
     "demo": Entry("demo", "demo", "Watch an agent get better at tic-tac-toe from its own traffic.", "local"),
     "finetune": Entry("finetune", "finetune", "Run a NeMo Agent Toolkit finetuning configuration on the bus.", "local"),
     "topics": Entry("topics", "topics", "Create, check, list and draw the Kafka topics.", "streams"),
-    "worker": Entry("worker", "worker", "Stream stages: from episode events to training batches.", "streams"),
-    "run": Entry("run", "run", "Several runs on one log, and an operator's word to each.", "streams"),
-    "replay": Entry("replay", "replay", "The same log again: other rewards, groups or curriculum.", "streams"),
-    "resample": Entry("resample", "resample", "Your agent again, on openings that came only once.", "streams"),
-    "forget": Entry("forget", "forget", "Train on a person's episodes no more, and delete their rows.", "streams"),
-    "trainer": Entry("trainer", "trainer", "From training batches to GRPO updates.", "trainer"),
-    "policy": Entry("policy", "policy", "Which weights there are, which are served, and the way back.", "trainer"),
-    "art-server": Entry("art_server", "art_server", "OpenPipe ART with its model endpoint.", "local"),
-    "proxy": Entry("proxy", "proxy", "Record programs that cannot be changed, by a proxy.", "proxy"),
+    "worker": Entry("worker", "worker", "Run the stages that turn episode events into batches.", "streams"),
+    "run": Entry("run", "run", "Check, list, pause, resume and stop the runs of one log.", "streams"),
+    "replay": Entry("replay", "replay", "Decide again with other rewards, groups or curriculum.", "streams"),
+    "resample": Entry("resample", "resample", "Run your agent again on openings that came only once.", "streams"),
+    "forget": Entry("forget", "forget", "Exclude a person's episodes and delete their rows.", "streams"),
+    "trainer": Entry("trainer", "trainer", "Turn batches into GRPO updates, and look at the steps.", "trainer"),
+    "policy": Entry("policy", "policy", "List, serve, measure and roll back versions of the weights.", "trainer"),
+    "art-server": Entry("art_server", "art_server", "Run OpenPipe ART with its model endpoint.", "local"),
+    "proxy": Entry("proxy", "proxy", "Record programs that cannot be changed, with a proxy.", "proxy"),
     "dead-letters": Entry(
-        "dead_letters", "dead_letters", "What could not be processed, and how to try it again.", "streams"
+        "dead_letters", "dead_letters", "Show what could not be processed, and try it again.", "streams"
     ),
-    "sink": Entry("sink", "sink", "Every topic into ClickHouse.", "clickhouse"),
-    "sql": Entry("sql", "sql", "Ask ClickHouse: saved questions or your own.", "clickhouse"),
-    "ui": Entry("ui", "ui", "What was trained and why, in a browser.", "ui"),
-    "export": Entry("export", "export", "Trajectories, SFT sets and preference pairs for other trainers.", "export"),
+    "sink": Entry("sink", "sink", "Write every topic into ClickHouse, and rebuild tables.", "clickhouse"),
+    "sql": Entry("sql", "sql", "Ask ClickHouse saved questions or your own.", "clickhouse"),
+    "ui": Entry("ui", "ui", "Show what was trained and why, in a browser.", "ui"),
+    "export": Entry("export", "export", "Write data sets for other trainers: SFT, preference pairs.", "export"),
     "log-to": Entry(
         "log_to",
         "log_to",
-        "Steps and evaluations into W&B, MLflow, Langfuse or OpenPipe.",
+        "Log steps to W&B, MLflow, Langfuse or OpenPipe.",
         "wandb,mlflow,langfuse,openpipe",
     ),
 }
@@ -72,7 +72,7 @@ class Nouns(Verbs):
         entry = COMMANDS.get(cmd_name)
         if entry is None:
             return None
-        module = importlib.import_module(f"rollbus.cli.{entry.module}")
+        module = importlib.import_module(f"rollbus.cli.commands.{entry.module}")
         command: click.Command = getattr(module, entry.attribute)
         return command
 
@@ -82,7 +82,7 @@ class Nouns(Verbs):
             formatter.write_dl([(name, entry.help) for name, entry in COMMANDS.items()])
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run the command; an error of ours or of a file, or a missing extra, ends it with a message and status 1."""
+        """Run the command; an error of rollbus, of a file or of a missing extra ends it with a message and status 1."""
         try:
             return super().invoke(ctx)
         except RollbusError as error:
@@ -90,7 +90,7 @@ class Nouns(Verbs):
                 raise
             raise click.ClickException(str(error)) from error
         except OSError as error:
-            if ctx.params.get("debug") or isinstance(error, ConnectionError):  # of a closed pipe click takes care
+            if ctx.params.get("debug") or isinstance(error, ConnectionError):  # click handles a closed pipe
                 raise
             where = f"{error.filename}: " if error.filename else ""
             raise click.ClickException(f"{where}{error.strerror or error}") from error
@@ -110,7 +110,7 @@ class Nouns(Verbs):
     "--config",
     type=click.Path(path_type=Path, dir_okay=False),
     envvar="ROLLBUS_CONFIG",
-    help="Settings file (YAML); ROLLBUS_… variables win over it.",
+    help="Read the settings from this YAML file; ROLLBUS_… variables win over it.",
 )
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 @click.version_option(__version__, prog_name="rollbus")
@@ -122,7 +122,11 @@ def rollbus(ctx: click.Context, config: Path | None, debug: bool) -> None:
     every number lands in ClickHouse.
     """
     ctx.obj = SettingsFile(config)
-    for name in ("urllib3", "clickhouse_connect", "aiokafka"):  # they log what they raise, and we say it in words
+    for name in (
+        "urllib3",
+        "clickhouse_connect",
+        "aiokafka",
+    ):  # they log what they raise; the command reports it in words
         library = logging.getLogger(name)
         ctx.call_on_close(partial(library.setLevel, library.level))
         library.setLevel(logging.CRITICAL)
@@ -130,7 +134,7 @@ def rollbus(ctx: click.Context, config: Path | None, debug: bool) -> None:
 
 @dataclass(slots=True)
 class SettingsFile:
-    """Where the settings come from; read when a command first needs them."""
+    """The path of the settings; they are read when a command first needs them."""
 
     path: Path | None
     _settings: Any = None
@@ -146,7 +150,7 @@ class SettingsFile:
 
 
 def log_to_stderr() -> None:
-    """Log for people, from INFO on; of the libraries only what is wrong, and that not over and over."""
+    """Log for people, from INFO on; of the libraries only warnings and errors, and no line over and over."""
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
     for name in ("httpx", "httpcore", "aiokafka"):
         logging.getLogger(name).setLevel(logging.WARNING)
@@ -158,11 +162,17 @@ def with_settings(command: Callable[..., Any]) -> Callable[..., Any]:
     """Decorate a command to receive the parsed settings as its first argument."""
 
     @click.pass_obj
+    @wraps(command)
     def run(source: SettingsFile, /, **options: Any) -> Any:
         return command(source.load(), **options)
 
-    run.__doc__ = command.__doc__
-    run.__name__ = command.__name__
-    if hasattr(command, "__click_params__"):
-        run.__click_params__ = command.__click_params__  # type: ignore[attr-defined]
     return run
+
+
+def with_options(*options: Callable[..., Any]) -> Callable[..., Any]:
+    """Return a decorator that adds these options to a command, in this order in its help."""
+
+    def decorate(command: Callable[..., Any]) -> Callable[..., Any]:
+        return reduce(lambda decorated, option: option(decorated), reversed(options), command)
+
+    return decorate

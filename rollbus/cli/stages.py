@@ -3,19 +3,19 @@
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
-from rollbus.schemas.control import ConfigApplied
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.ids import canonical_json
+from rollbus.schemas.records.control import ConfigApplied
 
 if TYPE_CHECKING:
-    from rollbus.schemas.config import Config, RewardConfig
+    from rollbus.schemas.records.config import Config, RewardConfig
     from rollbus.settings import Settings
 
 
 def all_stages(settings: "Settings") -> list[Any]:
     """Return every stage: the namespace's, then each run's."""
+    from rollbus.streams.pipeline import namespace_stages, run_stages
     from rollbus.streams.rewards.registry import installed
-    from rollbus.streams.stages import namespace_stages, run_stages
 
     registry, ask = installed(), judge_endpoint(settings)
     stages = list(namespace_stages(settings.assembly, settings.scoring, registry=registry, ask=ask))
@@ -25,7 +25,7 @@ def all_stages(settings: "Settings") -> list[Any]:
 
 
 def judge_endpoint(settings: "Settings") -> Any:
-    """Return the model that judges ask, None where none is configured."""
+    """Return the model that judges ask, or None if none is configured."""
     from rollbus.streams.rewards.endpoint import Endpoint
 
     judge = settings.judge
@@ -35,19 +35,19 @@ def judge_endpoint(settings: "Settings") -> Any:
     return Endpoint(judge.base_url, judge.model, api_key=key, timeout_s=judge.timeout_s)
 
 
-def refuse_unaskable(settings: "Settings", rewards: "Iterable[RewardConfig]") -> None:
-    """Raise ConfigurationError for a reward that asks a model where there is none to ask: all its scores would fail."""
+def require_judge_model(settings: "Settings", rewards: "Iterable[RewardConfig]") -> None:
+    """Raise ConfigurationError for a reward that asks a model if none is configured: all its scores would fail."""
     from rollbus.streams.rewards.registry import ASKS_A_MODEL
 
     asking = [reward.name for reward in rewards if reward.type in ASKS_A_MODEL]
     if asking and settings.judge.base_url is None:
         raise ConfigurationError(
-            f"reward {', '.join(asking)} asks a model, and the settings name none; set `judge: base_url:` and `model:`"
+            f"reward {', '.join(asking)} asks a model, but the settings name none; set `judge: base_url:` and `model:`"
         )
 
 
 def rewards_of(settings: "Settings", stages: Sequence[Any]) -> "list[RewardConfig]":
-    """Return the rewards that these stages ask about to begin with."""
+    """Return the rewards that these stages compute at their start."""
     names = {stage.name for stage in stages}
     judged = (run for run in settings.runs if f"group-scoring.{run.run_id}" in names)
     return [
@@ -56,8 +56,8 @@ def rewards_of(settings: "Settings", stages: Sequence[Any]) -> "list[RewardConfi
     ]
 
 
-def chosen_stages(settings: "Settings", names: Sequence[str]) -> list[Any]:
-    """Return the stages of these names (`assembly`, `grouping.main`), all without a name; raises ConfigurationError."""
+def select_stages(settings: "Settings", names: Sequence[str]) -> list[Any]:
+    """Return the stages with these names (`assembly`, `grouping.main`), or all; raises ConfigurationError."""
     stages = all_stages(settings)
     unknown = sorted(set(names) - {stage.name for stage in stages})
     if unknown:
@@ -66,7 +66,7 @@ def chosen_stages(settings: "Settings", names: Sequence[str]) -> list[Any]:
     return [stage for stage in stages if not names or stage.name in names]
 
 
-def configurations(settings: "Settings") -> list[ConfigApplied]:
+def stage_configurations(settings: "Settings") -> list[ConfigApplied]:
     """Return the configuration of every stage as the record that puts it into effect."""
     applied = [_applied("assembly", None, settings.assembly), _applied("scoring", None, settings.scoring)]
     for run in settings.runs:

@@ -8,11 +8,11 @@ import yaml
 from rollbus.schemas.errors import ConfigurationError
 
 NOT_READ = (yaml.YAMLError, ValueError, RecursionError)
-"""What a text raises that is not YAML: also one with a date that there is not, or nested too deep."""
+"""Raised by a text that is not YAML, that holds an impossible date, or that is nested too deep."""
 
 
 def read_yaml(path: Path) -> Any:
-    """Return what stands in a file; raises ConfigurationError where it cannot be read, or is no YAML."""
+    """Return the content of a file; raises ConfigurationError if it cannot be read or is not YAML."""
     try:
         return yaml.safe_load(path.read_text())
     except (OSError, *NOT_READ) as error:

@@ -1,7 +1,7 @@
-"""Warm-start settings → the folder of a base model, from the cache or made now in a process of its own.
+"""Warm-start settings → the folder of a base model, from the cache or trained now in its own process.
 
-The folder's name is a hash of the settings and of the code that makes the model, so either change makes a new one; it
-is written all or nothing. The process of its own keeps torch out of whoever asks.
+The folder's name is a hash of the settings and of the code that makes the model, so a change of either makes a new
+one. It is written whole or not at all. Its own process keeps torch out of the caller.
 """
 
 import hashlib
@@ -20,7 +20,7 @@ Progress = Callable[[int, int], None]
 
 @dataclass(frozen=True, slots=True)
 class WarmStartSettings:
-    """What decides the weights."""
+    """The settings that decide the weights."""
 
     seed: int = 0
     steps: int = 400
@@ -39,7 +39,7 @@ class WarmStartSettings:
 
 
 def ensure(settings: WarmStartSettings, cache_dir: Path, progress: Progress | None = None) -> Path:
-    """The folder of the base model; trained first (about 20 s on one core) unless it is there."""
+    """Return the folder of the base model; trains it first (about 20 s on one core) if it does not exist."""
     target = folder(settings, cache_dir)
     if target.is_dir():
         return target
@@ -64,7 +64,7 @@ def ensure(settings: WarmStartSettings, cache_dir: Path, progress: Progress | No
 
 
 def folder(settings: WarmStartSettings, cache_dir: Path) -> Path:
-    """Where the model of these settings, made by this code, lies or will lie."""
+    """Return the folder for the model of these settings and this code."""
     digest = hashlib.sha256(json.dumps(asdict(settings), sort_keys=True).encode())
     for source in _sources():
         digest.update(source.read_bytes())
@@ -77,5 +77,5 @@ def _sources() -> list[Path]:
 
     demo = Path(__file__).parent
     service = Path(trainer.__path__[0]) / "service"
-    names = ("game.py", "opponents.py", "prompt.py", "warm_start.py")
-    return [*(demo / name for name in names), service / "model.py", service / "tokenizer.py"]
+    names = ("game/game.py", "game/opponents.py", "game/prompt.py", "warm_start.py")
+    return [*(demo / name for name in names), service / "model" / "model.py", service / "serve" / "tokenizer.py"]

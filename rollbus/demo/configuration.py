@@ -1,11 +1,11 @@
-"""The demo's choices → one settings file, as any other run of rollbus has it; what learns here is decided here."""
+"""The demo's choices → one settings file, as for any other run of rollbus; it decides what learns, and how."""
 
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from rollbus.local.settings import HOST, StackSettings
+from rollbus.local.process.settings import HOST, StackSettings
 from rollbus.settings import Settings
 
 NAMESPACE = "demo."
@@ -17,7 +17,7 @@ GROUPS_PER_STEP = 16
 LEARNING_RATE = 4e-4
 """At 1e-3 the policy is certain after 3,000 episodes and illegal moves come back; at 3e-4 it only takes longer."""
 ENTROPY_BONUS = 0.02
-"""A bonus of 0.2 spreads probability over tokens that are no cells."""
+"""A bonus of 0.2 spreads probability over tokens that are not cells."""
 
 
 def settings_document(stack: StackSettings, base_model: Path) -> dict[str, Any]:
@@ -71,7 +71,7 @@ def settings_document(stack: StackSettings, base_model: Path) -> dict[str, Any]:
 
 
 def write_settings(path: Path, stack: StackSettings, base_model: Path) -> Settings:
-    """Write the file and return what every process will read from it."""
+    """Write the file and return the settings that every process will read from it."""
     document = settings_document(stack, base_model)
     settings = Settings.model_validate(document)
     path.write_text("# Written by `rollbus demo`.\n" + yaml.safe_dump(document, sort_keys=False), encoding="utf-8")

@@ -1,9 +1,9 @@
-"""The director of `rollbus demo`: every part in its order, each in a process of its own, and nothing left at the end.
+"""The course of `rollbus demo`: each part starts in its turn, in its own process, and stops at the end.
 
     base model → Kafka, ClickHouse, art-server → topics → worker, sink, trainer
                → evaluation before → agents play while the rest learns → drain → evaluation after → plot, answers
 
-With `keep` the three services of the local stack stay up, for `rollbus … down` to end; everything else always ends.
+With `keep` the three services of the local stack stay up until `rollbus … down`; everything else always stops.
 """
 
 import asyncio
@@ -16,36 +16,39 @@ from pathlib import Path
 
 from openai import AsyncOpenAI
 from rich.console import Console
-from rich.progress import Progress
 
-from rollbus.demo import base_model, processes, report
-from rollbus.demo.agents import AgentSettings
+from rollbus.cli.output import show_progress
+from rollbus.consumers.clickhouse.store.client import ClickHouse
+from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
+from rollbus.demo import base_model, processes
 from rollbus.demo.base_model import WarmStartSettings
 from rollbus.demo.configuration import GROUP_SIZE, MODEL, NAMESPACE, RUN, write_settings
-from rollbus.demo.evaluation import GAMES, Comparison, Evaluation, as_record, evaluate, schedule
-from rollbus.demo.lag_kafka import LagReader
-from rollbus.demo.plot import draw
-from rollbus.demo.sql import Ask, over_http
-from rollbus.demo.status import DemoStatus, read_groups, read_status
-from rollbus.demo.view import LiveView
+from rollbus.demo.game.agents import AgentSettings
+from rollbus.demo.show import report
+from rollbus.demo.show.evaluation import GAMES, Comparison, Evaluation, as_record, evaluate, schedule
+from rollbus.demo.show.plot import draw
+from rollbus.demo.show.status import DemoStatus, Query, read_groups, read_status
+from rollbus.demo.show.view import LiveView
 from rollbus.local import stack as local_stack
-from rollbus.local import state
-from rollbus.local.ports import free_port
-from rollbus.local.service import log_tail
-from rollbus.local.settings import StackSettings
-from rollbus.local.supervisor import Supervisor
+from rollbus.local.process import state
+from rollbus.local.process.ports import find_free_port
+from rollbus.local.process.service import log_tail
+from rollbus.local.process.settings import StackSettings
+from rollbus.local.process.supervisor import Supervisor
 from rollbus.schemas.errors import ConfigurationError, ServiceError, UnavailableError
+from rollbus.schemas.kafka.connection import KafkaConnection
+from rollbus.schemas.kafka.lag import LagReader, open_lag
 from rollbus.settings import Settings
-from rollbus.trainer.publishing_kafka import publish_evaluation
+from rollbus.trainer.operate.publishing import publish_evaluation
 
 POLL_S = 2.0
-"""Each look costs ClickHouse three questions, on the cores that train."""
+"""Each look asks ClickHouse three questions, on the cores that train."""
 DRAIN_S = 60.0
-"""How long to wait at most for what is in flight once the agents have ended."""
+"""Longest wait for what is in flight after the agents have ended."""
 SETTLED_S = 6.0
-"""Nothing moved for so long: longer than the sink's linger and a few ticks."""
+"""Everything is done if nothing changes for so long: more than the sink's linger and a few ticks."""
 MARKER = "rollbus-demo"
-"""A file that says: this folder belongs to the demo and may be replaced."""
+"""A file that marks the folder as the demo's own, which may be replaced."""
 LAG_GROUPS = {
     "assembly": f"{NAMESPACE}assembly",
     "scoring": f"{NAMESPACE}scoring",
@@ -65,7 +68,7 @@ class DemoOptions:
     """Of each evaluation."""
     episodes_per_s: float = 14.0
     time_limit_s: float = 345.0
-    """For the agents' play; whatever they have not played by then is left out."""
+    """For the agents' play; games that they have not begun by then are left out."""
     keep: bool = False
     data_dir: Path = Path(".rollbus/demo")
 
@@ -76,7 +79,7 @@ class DemoOptions:
 
 @dataclass(slots=True)
 class Demo:
-    """One run."""
+    """One run of the demo."""
 
     options: DemoOptions
     console: Console
@@ -84,17 +87,17 @@ class Demo:
     """Wall time by phase."""
 
     def run(self) -> Comparison:
-        """Everything; raises UnavailableError, with the end of its log, when a part has died."""
-        with self.alone():
+        """Run all phases; raises UnavailableError, with the end of its log, if a part has died."""
+        with self.hold_folder():
             return self._run()
 
     @contextmanager
-    def alone(self) -> Iterator[None]:
+    def hold_folder(self) -> Iterator[None]:
         """Hold the folder against a second demo."""
         folder = self.options.folder
         folder.parent.mkdir(parents=True, exist_ok=True)
         busy = f"another demo plays in {folder}; wait until it ends, or choose another --seed or --data-dir"
-        with state.held(folder.with_name(f"{folder.name}.lock"), lambda holder: busy):
+        with state.hold_file(folder.with_name(f"{folder.name}.lock"), lambda holder: busy):
             yield
 
     def _run(self) -> Comparison:
@@ -107,47 +110,43 @@ class Demo:
             with self._timed("start"), self.console.status("starting Kafka, ClickHouse and art-server"):
                 self._start_stack(supervisor, stack, settings_file)
                 asyncio.run(_create_topics(settings))
-                ask = over_http(stack.clickhouse_url, settings.clickhouse.database)
-                for service in processes.stage_rows(settings_file, has_tables=lambda: can_read(ask)):
+                query = ClickHouse(settings.clickhouse).query
+                for service in processes.stage_rows(settings_file, has_tables=lambda: can_read(query)):
                     supervisor.start(service)
             with self._timed("evaluation before"):
                 before = self._evaluate(stack, version=0, label="before")
             with self._timed("learning"):
                 supervisor.wait()
-                last = asyncio.run(self._learn(supervisor, stack, ask))
+                last = asyncio.run(self._learn(supervisor, stack, query))
             with self._timed("evaluation after"):
                 after = self._evaluate(stack, version=last.version, label="after")
             for evaluation in (before, after):
-                self._write_down(settings, evaluation)
+                self._record_evaluation(settings, evaluation)
             supervisor.check()
             comparison = Comparison(before, after)
-            self._report(ask, comparison, last)
+            self._report(settings.clickhouse, query, comparison, last)
         return comparison
 
     def _base_model(self) -> Path:
-        with Progress(console=self.console, transient=True) as progress:
-            task = progress.add_task("teaching the base model which cells are free", total=None)
-            return base_model.ensure(
-                WarmStartSettings(seed=self.options.seed),
-                self.options.data_dir / "models",
-                lambda done, total: progress.update(task, completed=done, total=total),
-            )
+        settings = WarmStartSettings(seed=self.options.seed)
+        with show_progress("teaching the base model which cells are free") as progress:
+            return base_model.ensure(settings, self.options.data_dir / "models", progress)
 
     def _fresh_stack(self) -> StackSettings:
-        """An empty folder, and ports that nobody uses."""
+        """Make an empty folder, and choose free ports."""
         folder = self.options.folder
         if folder.exists():
             if not (folder / MARKER).exists():
                 raise ConfigurationError(f"{folder} was not made by the demo; choose another folder with --data-dir")
             if state.read_all(folder / "run"):
                 raise ConfigurationError(
-                    f"the stack of an earlier demo still runs in {folder}; end it first: "
+                    f"the stack of an earlier demo still runs in {folder}; stop it first: "
                     f"rollbus --config {folder / 'settings.yaml'} down"
                 )
             shutil.rmtree(folder)
         folder.mkdir(parents=True)
         (folder / MARKER).touch()
-        kafka, controller, clickhouse, art, model = _free_ports(5)
+        kafka, controller, clickhouse, art, model = _find_free_ports(5)
         return StackSettings(folder, kafka, controller, clickhouse, art, model)
 
     def _start_stack(self, supervisor: Supervisor, stack: StackSettings, settings_file: Path) -> None:
@@ -163,25 +162,22 @@ class Demo:
 
     def _evaluate(self, stack: StackSettings, *, version: int, label: str) -> Evaluation:
         async def play() -> Evaluation:
-            with Progress(console=self.console, transient=True) as progress:
-                task = progress.add_task(f"evaluation {label}: {MODEL}@{version}", total=self.options.games)
+            games = schedule(self.options.seed, self.options.games)
+            with show_progress(f"evaluation {label}: {MODEL}@{version}") as progress:
                 async with AsyncOpenAI(base_url=stack.model_url, api_key="none", max_retries=4) as client:
-                    games = schedule(self.options.seed, self.options.games)
-                    return await evaluate(
-                        client, MODEL, version, games, progress=lambda done, _: progress.update(task, completed=done)
-                    )
+                    return await evaluate(client, MODEL, version, games, progress=progress)
 
         evaluation = asyncio.run(play())
         self.console.print(f"[green]✓[/green] {label:<11} wins {evaluation.wins.percent()}", highlight=False)
         return evaluation
 
-    def _write_down(self, settings: Settings, evaluation: Evaluation) -> None:
+    def _record_evaluation(self, settings: Settings, evaluation: Evaluation) -> None:
         seed, games = self.options.seed, schedule(self.options.seed, self.options.games)
         record = as_record(evaluation, run=RUN, seed=seed, games=games, now_ms=time.time_ns() // 1_000_000)
         asyncio.run(publish_evaluation(settings.kafka, NAMESPACE, record))
 
-    async def _learn(self, supervisor: Supervisor, stack: StackSettings, ask: Ask) -> DemoStatus:
-        """Let the agents play and the rest learn; return the status once nothing moves any more."""
+    async def _learn(self, supervisor: Supervisor, stack: StackSettings, query: Query) -> DemoStatus:
+        """Let the agents play and the rest learn; return the status once nothing changes any more."""
         options = self.options
         supervisor.start(
             processes.agents_row(
@@ -197,15 +193,11 @@ class Demo:
                 )
             )
         )
-        lag = LagReader(stack.bootstrap_servers, LAG_GROUPS)
-        await lag.open()
-        try:
+        async with open_lag(KafkaConnection(bootstrap_servers=stack.bootstrap_servers)) as lag:
             with LiveView(self.console, episodes=options.episodes, time_limit_s=options.time_limit_s) as view:
-                look = _Look(ask, lag, view, supervisor)
+                look = _Look(query, lag, view, supervisor)
                 await self._wait_for_agents(look, supervisor, stack)
                 return await _drain(look)
-        finally:
-            await lag.close()
 
     async def _wait_for_agents(self, look: "_Look", supervisor: Supervisor, stack: StackSettings) -> None:
         deadline = time.monotonic() + self.options.time_limit_s
@@ -217,15 +209,15 @@ class Demo:
         await asyncio.to_thread(supervisor.stop, "agents")
         log = stack.log_dir / "agents.log"
         if "agents are done" not in log.read_text(encoding="utf-8", errors="replace"):
-            raise UnavailableError(f"the agents broke off; {log_tail(log)}")
+            raise UnavailableError(f"the agents ended before they were done; {log_tail(log)}")
 
-    def _report(self, ask: Ask, comparison: Comparison, last: DemoStatus) -> None:
+    def _report(self, clickhouse: ClickHouseSettings, query: Query, comparison: Comparison, last: DemoStatus) -> None:
         folder = self.options.folder
-        draw(folder / "learning.png", read_groups(ask, namespace=NAMESPACE), comparison, seed=self.options.seed)
+        draw(folder / "learning.png", read_groups(query, namespace=NAMESPACE), comparison, seed=self.options.seed)
         report.write_result(
             folder / "result.json", comparison, seed=self.options.seed, seconds=self.seconds, steps=last.steps
         )
-        report.print_answers(self.console, ask, namespace=NAMESPACE, run=RUN)
+        report.print_answers(self.console, clickhouse, namespace=NAMESPACE, run=RUN)
         report.print_comparison(self.console, comparison)
         report.print_next_steps(self.console, folder, kept=self.options.keep)
         took = ", ".join(f"{phase} {seconds:.0f} s" for phase, seconds in self.seconds.items())
@@ -240,25 +232,33 @@ class Demo:
 
 @dataclass(slots=True)
 class _Look:
-    """One look at everything: are all parts alive, what do the counts say, show it."""
+    """Checks that all parts run, reads the counts and shows them."""
 
-    ask: Ask
+    query: Query
     lag: LagReader
     view: LiveView
     supervisor: Supervisor
 
     async def __call__(self, phase: str, *, may_end: str | None = None) -> DemoStatus:
-        """`may_end` names a part that is meant to end by itself."""
+        """Look once; `may_end` names a part that ends by itself."""
         try:
             self.supervisor.check()
         except UnavailableError:
             if may_end is None or not self.supervisor.has_ended(may_end):
                 raise
-        behind = await self.lag.read()
-        status = await asyncio.to_thread(read_status, self.ask, namespace=NAMESPACE, run=RUN, lag=behind)
+        behind = await self._read_lags()
+        status = await asyncio.to_thread(read_status, self.query, namespace=NAMESPACE, run=RUN, lag=behind)
         self.view.show(status, phase=phase)
         await asyncio.sleep(POLL_S)
         return status
+
+    async def _read_lags(self) -> dict[str, int]:
+        """Return the lag of each consumer that has begun, by its name for people."""
+        try:
+            groups = await self.lag.read(dict.fromkeys(LAG_GROUPS.values()))
+        except UnavailableError:  # only a number on a screen; `supervisor.check` notices a dead Kafka
+            return {}
+        return {name: groups[group].lag for name, group in LAG_GROUPS.items() if groups[group].partitions}
 
 
 async def _drain(look: _Look) -> DemoStatus:
@@ -275,30 +275,29 @@ async def _drain(look: _Look) -> DemoStatus:
             return status
         if now - began > DRAIN_S:
             raise UnavailableError(
-                f"{DRAIN_S:.0f} s after the last game {status.episodes - status.trajectories} episodes have not become "
-                f"trajectories and {status.batches - status.steps} batches have not become steps; see the logs"
+                f"{DRAIN_S:.0f} s after the last game {status.episodes - status.trajectories} episodes are not yet "
+                f"trajectories and {status.batches - status.steps} batches are not yet steps; see the logs"
             )
 
 
 async def _create_topics(settings: Settings) -> None:
     from rollbus.cli.stages import all_stages
-    from rollbus.streams.topics_kafka import ensure_topics
+    from rollbus.streams.kafka.topics_on_broker import ensure_topics
 
     await ensure_topics(settings.stream_settings(), all_stages(settings))
 
 
-def can_read(ask: Ask) -> bool:
-    """Whether the tables are there."""
+def can_read(query: Query) -> bool:
+    """Whether the tables exist."""
     try:
-        read_status(ask, namespace=NAMESPACE, run=RUN)
+        read_status(query, namespace=NAMESPACE, run=RUN)
     except ServiceError:
         return False
     return True
 
 
-def _free_ports(count: int) -> tuple[int, ...]:
-    """So many different ports."""
-    found: set[int] = set()
-    while len(found) < count:
-        found.add(free_port())
-    return tuple(found)
+def _find_free_ports(count: int) -> tuple[int, ...]:
+    ports: set[int] = set()
+    while len(ports) < count:
+        ports.add(find_free_port())
+    return tuple(ports)

@@ -19,19 +19,12 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from rollbus.demo.base_model import Progress, WarmStartSettings
-from rollbus.demo.game import Board, Position, begin, free_cells, play, training_openings
-from rollbus.demo.opponents import OpponentName, seeded
-from rollbus.demo.prompt import SYSTEM, messages
-from rollbus.trainer.service.checkpoint import save_model
-from rollbus.trainer.service.model import (
-    INITIAL_DEVIATION,
-    ModelConfig,
-    build_model,
-    head,
-    initialize,
-    trunk,
-)
-from rollbus.trainer.service.tokenizer import build_tokenizer, render_chat
+from rollbus.demo.game.game import Board, Position, begin, free_cells, play, training_openings
+from rollbus.demo.game.opponents import seeded
+from rollbus.demo.game.prompt import SYSTEM, messages
+from rollbus.trainer.service.checkpoints.checkpoint import save_model
+from rollbus.trainer.service.model.model import INITIAL_DEVIATION, ModelConfig, build_model, head, initialize, trunk
+from rollbus.trainer.service.serve.tokenizer import build_tokenizer, render_chat
 
 ADAM_BETAS = (0.9, 0.99)
 GRADIENT_CLIP = 1.0
@@ -97,7 +90,7 @@ def imitation_loss(model: nn.Module, codec: Codec, boards: list[Board], named: l
 
 def random_game(chance: random.Random) -> Iterator[Board]:
     """The boards of one game of random legal moves at which the model is to move."""
-    reply = seeded(OpponentName.RANDOM, chance.getrandbits(32))
+    reply = seeded(chance.getrandbits(32))
     position: Position = begin(chance.choice(training_openings()), reply)
     while position.result is None:
         yield position.board

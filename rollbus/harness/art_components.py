@@ -14,7 +14,7 @@ class ARTTrajectoryBuilderConfig(TrajectoryBuilderConfig, name="openpipe_art_tra
     """Runs the dataset through the workflow."""
 
     num_generations: int = Field(default=2, ge=1, description="Attempts at each example.")
-    include_tool_calls: bool = Field(default=True, description="Whether tool calls stand in the trajectories.")
+    include_tool_calls: bool = Field(default=True, description="Whether trajectories contain tool calls.")
     min_episode_length: int = Field(default=2, ge=1, description="Fewest messages of a trajectory.")
 
 
@@ -74,7 +74,7 @@ class ARTTrainerAdapterConfig(TrainerAdapterConfig, name="openpipe_art_trainer_a
 
 
 class ARTTrainerConfig(TrainerConfig, name="openpipe_art_trainer"):
-    """Runs the epochs; everything it needs stands under `finetuning`."""
+    """Runs the epochs; everything it needs is under `finetuning`."""
 
 
 @register_trajectory_builder(config_type=ARTTrajectoryBuilderConfig)

@@ -21,11 +21,11 @@ from rollbus.harness.interfaces import Trainer
 from rollbus.harness.outputs import Outputs, reward_metrics
 from rollbus.harness.publishing import total
 from rollbus.harness.run_log import RunLog
-from rollbus.schemas.steps import Evaluation
+from rollbus.schemas.records.steps import Evaluation
 from rollbus.schemas.topics import EVALUATIONS
-from rollbus.streams.curriculum_modes import Memory
-from rollbus.trainer.evaluation import evaluation_key, evaluation_of
-from rollbus.trainer.log import Publication
+from rollbus.streams.stages.curriculum.modes import Memory
+from rollbus.trainer.ledger.log import Publication
+from rollbus.trainer.validation.evaluation import build_evaluation, evaluation_key
 
 logger = logging.getLogger(__name__)
 
@@ -44,7 +44,7 @@ class ARTTrainer(Trainer):
         """Name of the trained model, for evaluation records."""
         self.resume = False
         self.plots = True
-        """Whether reward_plot.png is drawn anew after each epoch."""
+        """Whether reward_plot.png is drawn again after each epoch."""
         self.on_epoch: Callable[[int, int], None] = lambda done, total: None
         self._outputs: Outputs
         self._chosen: Chosen | None = None
@@ -56,7 +56,7 @@ class ARTTrainer(Trainer):
         """Epochs that an earlier process wrote down: builder and adapter have their lines of them."""
 
     async def initialize(self, run_config: FinetuneConfig) -> None:
-        """Initialize everything; a resumed curriculum goes on where its state says."""
+        """Initialize everything; a resumed curriculum continues from its state."""
         await super().initialize(run_config)
         self._outputs = Outputs(run_config.output_dir)
         self._written = {int(row["epoch"]) for row in self._outputs.training_rows()} if self.resume else set()
@@ -241,7 +241,7 @@ class ARTTrainer(Trainer):
 
     def _evaluation(self, rewards: list[float]) -> Evaluation:
         """Return the record of a validation, with the 95 % interval of its mean."""
-        return evaluation_of(
+        return build_evaluation(
             {"reward": rewards},
             model=self.model,
             policy_version=self.run_log.view.newest_version() if self.run_log is not None else 0,
@@ -255,7 +255,7 @@ class ARTTrainer(Trainer):
         if len(rows) > 1 and rows[-1]["avg_reward"] <= rows[0]["avg_reward"]:
             logger.warning(
                 "Rewards are not increasing: validation went from %.4f to %.4f; try more generations, the curriculum, "
-                "another learning rate, and see that the reward function tells good from bad",
+                "another learning rate, and check that the reward function separates good from bad",
                 rows[0]["avg_reward"],
                 rows[-1]["avg_reward"],
             )

@@ -23,10 +23,10 @@ from rollbus.harness.publishing import PUBLISHED, publications
 from rollbus.harness.run_log import RunLog
 from rollbus.harness.run_view import RunView
 from rollbus.schemas.errors import ConfigurationError
+from rollbus.schemas.records.trajectories import RewardRevised
 from rollbus.schemas.topics import TRAJECTORIES
-from rollbus.schemas.trajectories import RewardRevised
-from rollbus.streams.curriculum_modes import Memory
-from rollbus.trainer.log import Publication
+from rollbus.streams.stages.curriculum.modes import Memory
+from rollbus.trainer.ledger.log import Publication
 
 logger = logging.getLogger(__name__)
 
@@ -93,7 +93,7 @@ class ARTTrainerAdapter(TrainerAdapter):
         return Chosen(collection, memory, tuple(included))
 
     async def status(self, ref: TrainingJobRef) -> TrainingJobStatus:
-        """Return how the epoch's batches stand, by the log; asking about a finished job gives the same answer again."""
+        """Return the state of the epoch's batches, from the log; a finished job always gets the same answer."""
         await self._log().refresh()
         return self._status(ref)
 

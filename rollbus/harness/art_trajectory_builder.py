@@ -28,9 +28,9 @@ from rollbus.harness.run_log import RunLog
 from rollbus.harness.run_view import Attempt, group_id_of
 from rollbus.harness.transcripts import STEP_REWARD, as_trajectory
 from rollbus.producers import Episode
-from rollbus.producers.context import enter, leave
+from rollbus.producers.episode.context import enter, leave
 from rollbus.schemas.errors import ConfigurationError
-from rollbus.schemas.events import Event, TurnRecorded
+from rollbus.schemas.records.events import Event, TurnRecorded
 
 logger = logging.getLogger(__name__)
 

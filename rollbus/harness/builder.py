@@ -48,7 +48,7 @@ class Builder:
         trained: TrainedModel | None = None,
         override_workflow: Callable[..., Any] | None = None,
     ) -> None:
-        """Without `recording` nothing is recorded; `override_workflow` stands in for the configured one."""
+        """Without `recording` nothing is recorded; `override_workflow` replaces the configured one."""
         self.config, self.recording, self.trained = config, recording, trained
         self._workflow = override_workflow
         self._made: dict[tuple[str, str], Any] = {}

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, Protocol
 
 from rollbus.producers import EventSink
-from rollbus.trainer.log import Publication
+from rollbus.trainer.ledger.log import Publication
 
 
 class Bus(Protocol):

@@ -6,27 +6,24 @@ from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
-from rollbus.producers.kafka_sink import KafkaSink
-from rollbus.schemas.chunks import split
+from rollbus.producers.delivery.kafka_sink import KafkaSink
 from rollbus.schemas.codec import decode, encode, record_name
-from rollbus.schemas.control import Tick
 from rollbus.schemas.errors import RecordError, UnavailableError
-from rollbus.schemas.joining import Joiner
-from rollbus.schemas.kafka_connection import KafkaConnection
-from rollbus.schemas.starting_kafka import start_whole
-from rollbus.schemas.stopping_kafka import stop_quietly
+from rollbus.schemas.kafka.clients import kafka_errors, new_producer, start_client, stop_clients
+from rollbus.schemas.kafka.connection import KafkaConnection
+from rollbus.schemas.kafka.partitions import require_topics
+from rollbus.schemas.kafka.reading import new_reader
+from rollbus.schemas.records.control import Tick
 from rollbus.schemas.topics import (
     BATCHES,
     CURRICULUM,
     DROPS,
     EPISODE_EVENTS,
-    MAX_MESSAGE_BYTES,
     RUN_LOG,
     TRAINING_STEPS,
     TRAJECTORIES,
 )
-from rollbus.trainer.connection_kafka import kafka_errors, partition_counts, reader_options
-from rollbus.trainer.log import Publication
+from rollbus.trainer.ledger.log import Publication
 
 READ = (TRAJECTORIES, RUN_LOG, CURRICULUM, BATCHES, TRAINING_STEPS, DROPS)
 POLL_MS = 200
@@ -42,7 +39,7 @@ class KafkaBus:
         self._connection, self._namespace = connection, namespace
         self._topics = (*READ, EPISODE_EVENTS) if with_events else READ
         self._sink = KafkaSink(connection, client_id="rollbus-finetune")
-        self._joiners: dict[TopicPartition, Joiner[None]] = {}
+        self._partitions: list[TopicPartition] = []
         self._consumer: AIOKafkaConsumer | None = None
         self._producer: AIOKafkaProducer | None = None
 
@@ -56,26 +53,19 @@ class KafkaBus:
         whole lets its connections go.
         """
         names = [topic.full_name(self._namespace) for topic in self._topics]
-        counts = await partition_counts(self._connection, names)
-        self._joiners = {TopicPartition(name, number): Joiner() for name in names for number in range(counts[name])}
+        counts = await require_topics(self._connection, names)
+        self._partitions = [TopicPartition(name, number) for name in names for number in range(counts[name])]
         try:
-            with kafka_errors("opening the run's log"):
+            with kafka_errors(self._connection, "opening the run's log"):
                 await self._start()
         except BaseException:
             await self.close()
             raise
 
     async def _start(self) -> None:
-        self._producer = AIOKafkaProducer(
-            **self._connection.client_options(),
-            enable_idempotence=True,
-            max_request_size=MAX_MESSAGE_BYTES,
-            compression_type="zstd",
-        )
-        await start_whole(self._producer.start)
-        self._consumer = AIOKafkaConsumer(**reader_options(self._connection))
-        await start_whole(self._consumer.start)
-        self._consumer.assign(list(self._joiners))
+        self._producer = await start_client(new_producer(self._connection))
+        self._consumer = await start_client(new_reader(self._connection))
+        self._consumer.assign(self._partitions)
         await self._consumer.seek_to_beginning()
 
     async def publish(self, publications: Sequence[Publication]) -> None:
@@ -83,36 +73,35 @@ class KafkaBus:
         if self._producer is None:
             raise UnavailableError("the run's log is not open")
         sent: list[Awaitable[Any]] = []
-        with kafka_errors("writing to the run's log"):
+        with kafka_errors(self._connection, "writing to the run's log"):
             for one in publications:
                 topic = one.topic.full_name(self._namespace)
                 partition = 0 if one.topic.partitions == "one" else None
-                sent += [
-                    await self._producer.send(topic, frame, key=one.key.encode(), partition=partition)
-                    for frame in split(encode(one.record))
-                ]
+                sent.append(
+                    await self._producer.send(topic, encode(one.record), key=one.key.encode(), partition=partition)
+                )
             await asyncio.gather(*sent)  # a flush would wait for them, too, and keep their errors to itself
 
     async def poll(self) -> list[Any]:
         """Return what is new and can be read; what cannot is a dead letter of the stage that reads it."""
-        with kafka_errors("reading the run's log"):
+        with kafka_errors(self._connection, "reading the run's log"):
             return await self._poll(self._opened())
 
     async def catch_up(self) -> list[Any]:
         """Read up to the ends that hold now, however long the broker takes."""
         records = []
-        with kafka_errors("reading the run's log"):
+        with kafka_errors(self._connection, "reading the run's log"):
             consumer = self._opened()
-            ends = await consumer.end_offsets(list(self._joiners))
+            ends = await consumer.end_offsets(self._partitions)
             while [one for one, end in ends.items() if await consumer.position(one) < end]:
                 records += await self._poll(consumer)
         return records
 
     async def close(self) -> None:
         """Stop both clients."""
-        clients = [client for client in (self._producer, self._consumer) if client is not None]
+        producer, consumer = self._producer, self._consumer
         self._producer = self._consumer = None
-        await stop_quietly(*(client.stop for client in clients))
+        await stop_clients(producer, consumer)
 
     def _opened(self) -> AIOKafkaConsumer:
         if self._consumer is None:
@@ -121,16 +110,16 @@ class KafkaBus:
 
     async def _poll(self, consumer: AIOKafkaConsumer) -> list[Any]:
         records = []
-        for partition, found in (await consumer.getmany(timeout_ms=POLL_MS)).items():
+        for found in (await consumer.getmany(timeout_ms=POLL_MS)).values():
             for one in found:
-                record = self._read(partition, one.value)
+                record = _read(one.value)
                 if record is not None:
                     records.append(record)
         return records
 
-    def _read(self, partition: TopicPartition, value: bytes | None) -> Any:
-        try:
-            whole = self._joiners[partition].whole(value, None) if value is not None else None
-            return None if whole is None or record_name(whole) in _UNREAD else decode(whole)
-        except RecordError:
-            return None
+
+def _read(value: bytes | None) -> Any:
+    try:
+        return None if value is None or record_name(value) in _UNREAD else decode(value)
+    except RecordError:
+        return None

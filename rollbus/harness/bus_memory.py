@@ -9,11 +9,10 @@ from contextlib import suppress
 from typing import Any
 
 from rollbus.producers import MemorySink
-from rollbus.schemas.chunks import split
-from rollbus.schemas.codec import decode, encode
-from rollbus.schemas.config import AssemblyConfig, RunConfig, ScoringConfig
-from rollbus.schemas.control import Tick
+from rollbus.schemas.codec import decode
 from rollbus.schemas.errors import RunStoppedError
+from rollbus.schemas.records.config import AssemblyConfig, RunConfig, ScoringConfig
+from rollbus.schemas.records.control import Tick
 from rollbus.schemas.topics import (
     BATCHES,
     CURRICULUM,
@@ -26,14 +25,14 @@ from rollbus.schemas.topics import (
     TRAJECTORIES,
     Topic,
 )
-from rollbus.streams.flow import Flow
-from rollbus.streams.stages import namespace_stages, run_stages
+from rollbus.streams.in_memory import Flow
+from rollbus.streams.pipeline import namespace_stages, run_stages
 from rollbus.trainer.backends.memory import MemoryBackend
 from rollbus.trainer.backends.protocol import Backend
-from rollbus.trainer.log import Publication
-from rollbus.trainer.log_memory import MemoryBroker, MemoryLog
-from rollbus.trainer.loop import Trainer
-from rollbus.trainer.step_context import LoopSettings
+from rollbus.trainer.ledger.log import Publication
+from rollbus.trainer.ledger.log_memory import MemoryBroker, MemoryLog
+from rollbus.trainer.loop.context import LoopSettings
+from rollbus.trainer.loop.loop import Trainer
 
 TICK_MS = 1_000
 START_MS = 1_700_000_000_000
@@ -79,8 +78,6 @@ class MemoryBus:
     async def publish(self, publications: Sequence[Publication]) -> None:
         """Write records where stages and readers find them."""
         for one in publications:
-            frames = split(encode(one.record))
-            assert len(frames) == 1, f"{type(one.record).__name__} is too large for the bus in memory"
             if one.topic in (TRAINING_STEPS, EVALUATIONS):
                 self._broker.append(one.topic, one.record)
             else:

@@ -40,7 +40,7 @@ def find(path: str, *, what: str) -> Any:
             found = getattr(found, part)
     except Exception as error:  # a module of the user's may raise anything
         raise ConfigurationError(
-            f"{what}: {path!r} cannot be imported ({type(error).__name__}: {error}); it must lie beside the "
+            f"{what}: {path!r} cannot be imported ({type(error).__name__}: {error}); it must be next to the "
             "configuration file, in PYTHONPATH or be installed"
         ) from error
     return found

@@ -9,7 +9,7 @@ from typing import Any
 
 from rollbus.consumers.export.preferences import Candidate
 from rollbus.harness.evaluation_models import IntermediateStep
-from rollbus.producers import context
+from rollbus.producers.episode import context
 
 STEP_NAME = "dpo_candidate_move"
 

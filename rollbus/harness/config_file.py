@@ -60,7 +60,7 @@ def _override(values: dict[str, Any], key: str, text: str, lines: dict[Place, st
 
 
 def _value(text: str) -> Any:
-    """Return a value as YAML has it; what is no YAML (`Answer: yes: or no`) is text."""
+    """Return a value as YAML reads it; a value that is not YAML (`Answer: yes: or no`) is text."""
     try:
         return yaml.safe_load(text) if text.strip() else text
     except yaml.YAMLError:
@@ -140,7 +140,7 @@ def _entries(values: Mapping[str, Any]) -> Iterator[tuple[Place, Kind, Any]]:
 
 
 def _section(values: Mapping[str, Any], place: Place) -> Any:
-    """Return what stands at a place; None where nothing does."""
+    """Return the value at a place, or None."""
     found: Any = values
     for key in place:
         found = found.get(key) if isinstance(found, Mapping) else None

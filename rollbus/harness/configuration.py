@@ -65,7 +65,7 @@ class BusConfig(_Strict):
     """What the toolkit does not have: where the log and the tables are, and settings of rollbus' own parts."""
 
     imports: tuple[str, ...] = ()
-    """Modules that register components; looked for beside the configuration file first."""
+    """Modules that register components; searched next to the configuration file first."""
     run_id: str | None = Field(default=None, pattern=r"^[a-z0-9][a-z0-9-]*$")
     """Name of the run; drawn without it."""
     data_dir: Path = Path(".rollbus/finetune")
@@ -98,4 +98,4 @@ TABLES: dict[tuple[str, ...], Kind] = {
     ("trainer_adapters",): "trainer_adapter",
     ("trainers",): "trainer",
 }
-"""Where entries with a `_type` stand, and what they are; `workflow` is one alone."""
+"""Sections with entries that have a `_type`, and their kind; `workflow` is a single entry."""

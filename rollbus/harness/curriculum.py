@@ -5,12 +5,12 @@ from dataclasses import dataclass
 from rollbus.harness.episodes import Trajectory, TrajectoryCollection
 from rollbus.harness.finetune_config import CurriculumLearningConfig
 from rollbus.harness.publishing import total
-from rollbus.schemas.config import CurriculumConfig
-from rollbus.schemas.groups import Group, GroupMember
-from rollbus.schemas.trajectories import Location
-from rollbus.streams.curriculum_harness import harness
-from rollbus.streams.curriculum_modes import Memory, Window
-from rollbus.streams.grouping_maths import statistics
+from rollbus.schemas.records.config import CurriculumConfig
+from rollbus.schemas.records.groups import Group, GroupMember
+from rollbus.schemas.records.trajectories import Location
+from rollbus.streams.stages.curriculum.harness import harness
+from rollbus.streams.stages.curriculum.modes import Memory, Window
+from rollbus.streams.stages.grouping.advantages import statistics
 
 
 @dataclass(frozen=True, slots=True)

@@ -49,14 +49,14 @@ def load_dataset(config: DatasetConfig, path: Path | None = None) -> tuple[Examp
 
 
 def repeated(examples: Sequence[Example], reps: int) -> Sequence[Example]:
-    """Return the examples so many times, with ids that tell the repetitions apart."""
+    """Return the examples `reps` times, with a different id for each repetition."""
     if reps == 1:
         return examples
     return [replace(example, id=f"{example.id}_rep{number}") for number in range(reps) for example in examples]
 
 
 def _missing(entries: Sequence[Any], config: DatasetConfig) -> str | None:
-    """Say which key is not there that was configured, and is no default; some examples may have no answer."""
+    """Report a configured key that is missing and is not a default; some examples may have no answer."""
     structure, rows = config.structure, [entry for entry in entries if isinstance(entry, dict)]
     needed = [("id_key", config.id_key)] if "id_key" in config.model_fields_set else []
     if "question_key" in structure.model_fields_set and not structure.disable:

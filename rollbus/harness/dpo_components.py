@@ -26,7 +26,9 @@ class NeMoCustomizerTrainerConfig(TrainerConfig, name="nemo_customizer_trainer")
     """Collects once or several times, then submits one job."""
 
     num_runs: int = Field(default=1, ge=1, description="Passes over the dataset before the job.")
-    continue_on_collection_error: bool = Field(default=False, description="Whether other passes go on after one fails.")
+    continue_on_collection_error: bool = Field(
+        default=False, description="Whether other passes continue after one fails."
+    )
     deduplicate_pairs: bool = Field(default=True, description="Drop pairs that say the same again.")
     max_pairs: int | None = Field(default=None, ge=1, description="Most pairs of the job, chosen by chance.")
     wait_for_completion: bool = Field(default=True, description="Whether the run ends with the job.")

@@ -1,6 +1,6 @@
 """A workflow behind an HTTP address: post an input, read the output from the answer.
 
-The request carries the episode's headers, so a service that records with rollbus goes on with the same episode
+The request carries the episode's headers, so a service that records with rollbus continues the same episode
 (`recorder.attach(request.headers)`); it flushes before it answers, since the episode ends with the answer.
 """
 

@@ -80,7 +80,7 @@ class TrainingJobRef(BaseModel):
 
 
 class TrainingStatusEnum(StrEnum):
-    """How a training job stands."""
+    """The state of a training job."""
 
     PENDING = "pending"
     RUNNING = "running"
@@ -93,7 +93,7 @@ TERMINAL = frozenset({TrainingStatusEnum.COMPLETED, TrainingStatusEnum.FAILED, T
 
 
 class TrainingJobStatus(BaseModel):
-    """How a training job stands, in words."""
+    """The state of a training job, in words."""
 
     run_id: str = Field(description="The run the job belongs to.")
     backend: str = Field(description="The backend that trains it.")

@@ -39,7 +39,7 @@ class EvalOutputItem(BaseModel):
 
 
 def number_of(value: Any) -> float | None:
-    """Return a score as a number; None of what is no finite one."""
+    """Return a score as a number, or None if it is not finite."""
     try:
         found = float(value)
     except (TypeError, ValueError, OverflowError):
@@ -94,7 +94,7 @@ class EvaluationRunOutput(BaseModel):
     profiler_results: Any = None
 
     def scores(self, evaluator: str) -> dict[Any, EvalOutputItem] | None:
-        """Return one evaluator's items by example id; None where there is no such evaluator."""
+        """Return one evaluator's items by example id; None if there is no such evaluator."""
         found = next((output for name, output in self.evaluation_results if name == evaluator), None)
         return None if found is None else {item.id: item for item in found.eval_output_items}
 
@@ -112,12 +112,12 @@ class IntermediateStep(BaseModel):
     output: Any = None
     """The text of an LLM_END, the result of a TOOL_END."""
     logprobs: Any = None
-    """Of an LLM_END: OpenAI's log-probs with the token ids beside them; pass it on as `EpisodeItem.logprobs`."""
+    """Of an LLM_END: OpenAI's log-probs with the token ids added; pass it on as `EpisodeItem.logprobs`."""
     metadata: dict[str, Any] = Field(default_factory=dict)
 
     @property
     def payload(self) -> "IntermediateStep":
-        """Return the step: the toolkit's stands in an envelope."""
+        """Return the step; the toolkit's is inside an envelope."""
         return self
 
     @property

@@ -1,7 +1,7 @@
 """A dataset through the workflow once, and every evaluator on what came of it: what `run_eval` does.
 
 Runs side by side, nothing of it ends up in training: the episodes stay in memory (`local:`), where custom builders
-find them as intermediate steps. An example whose workflow fails has no output and no score; the others go on.
+find them as intermediate steps. An example whose workflow fails has no output and no score; the others continue.
 """
 
 import asyncio
@@ -33,7 +33,7 @@ logger = logging.getLogger(__name__)
 
 TASK = "workflow"
 NOT_HERE = ("skip_workflow", "skip_completed_entries", "adjust_dataset_size", "num_passes")
-"""Fields of the toolkit's runs that nothing here would heed."""
+"""Fields of the toolkit's runs that have no effect here."""
 
 
 class EvaluationRun:
@@ -62,7 +62,7 @@ class EvaluationRun:
 
     @asynccontextmanager
     async def prepared(self) -> AsyncIterator[tuple[Sequence[Example], Callable[..., Any]]]:
-        """Yield the examples and the workflow, for whoever runs them otherwise."""
+        """Yield the examples and the workflow, for a caller that runs them differently."""
         async with AsyncExitStack() as stack:
             builder = await self._configured(stack)
             yield self._examples(builder.config), await self._workflow(builder, stack)

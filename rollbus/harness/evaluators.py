@@ -20,8 +20,8 @@ from rollbus.harness.evaluation_models import EvalInput, EvalInputItem, EvalOutp
 from rollbus.harness.registry import register_evaluator
 from rollbus.harness.typed import EvaluatorConfig
 from rollbus.schemas.errors import ConfigurationError
-from rollbus.schemas.events import Message
-from rollbus.schemas.trajectories import Trajectory, Turn
+from rollbus.schemas.records.events import Message
+from rollbus.schemas.records.trajectories import Trajectory, Turn
 
 MAX_ERROR_CHARACTERS = 500
 MAX_CONCURRENCY = 4
@@ -104,20 +104,20 @@ async def _each(
 
 
 def _checked(item: EvalOutputItem) -> EvalOutputItem:
-    """Return an item that can be a reward; without a score, and with the reason, what is no number."""
+    """Return an item that can be a reward; one that is not a number loses its score and gets the reason."""
     shaped = list(getattr(item, "shaped_rewards", None) or ())
     wrong = next((value for value in shaped if number_of(value) is None), None)
     if wrong is not None:
-        error = f"shaped_rewards {shaped!r}: {wrong!r} is no finite number"
+        error = f"shaped_rewards {shaped!r}: {wrong!r} is not a finite number"
     elif item.score is not None and number_of(item.score) is None:
-        error = f"score {item.score!r} is no finite number"
+        error = f"score {item.score!r} is not a finite number"
     else:
         return item
     return EvalOutputItem(id=item.id, score=None, error=error[:MAX_ERROR_CHARACTERS])
 
 
 def _takes_one_item(function: Callable[..., Any]) -> bool:
-    """Say whether a function is annotated to take one item; otherwise it takes an EvalInput."""
+    """Whether a function is annotated to take one item; if not, it takes an EvalInput."""
     try:
         hints = get_type_hints(function)
     except (NameError, TypeError):
@@ -163,7 +163,7 @@ async def python_evaluator(config: PythonEvaluatorConfig, builder: Builder) -> A
 @register_evaluator(config_type=RewardFunctionEvaluatorConfig)
 async def reward_function(config: RewardFunctionEvaluatorConfig, builder: Builder) -> AsyncIterator[EvaluatorInfo]:
     """Yield a reward function of the stream, given the workflow's output as the last completion."""
-    from rollbus.schemas.config import RewardConfig
+    from rollbus.schemas.records.config import RewardConfig
     from rollbus.streams.rewards.contract import RewardContext
     from rollbus.streams.rewards.registry import function_of, installed
 

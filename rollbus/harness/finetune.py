@@ -90,7 +90,7 @@ def run_finetune(options: FinetuneOptions, console: Console | None = None) -> bo
         try:
             return asyncio.run(_run(options, processes, run_id, console))
         except KeyboardInterrupt:
-            logger.warning("Finetuning was canceled; `--resume` goes on where it was")
+            logger.warning("Finetuning was canceled; `--resume` continues it")
             return False
 
 
@@ -233,7 +233,7 @@ def _publishing(builder: TrajectoryBuilder, log: RunLog, model: str) -> Callable
 
 
 def _run_id(config: Configuration, folder: Path, *, resume: bool) -> str:
-    """Return the configured name, that of the run to go on with, or a new one."""
+    """Return the configured name, that of the run to resume, or a new one."""
     path = folder / STATE_FILE
     if resume:
         if not path.exists():
@@ -242,7 +242,7 @@ def _run_id(config: Configuration, folder: Path, *, resume: bool) -> str:
     run_id = config.rollbus.run_id or f"art-run-{uuid4().hex[:8]}"
     if path.exists() and _named(path) == run_id:
         raise ConfigurationError(
-            f"run {run_id!r} has begun already; go on with --resume, or name another under `rollbus: run_id`"
+            f"run {run_id!r} has begun already; continue it with --resume, or name another under `rollbus: run_id`"
         )
     folder.mkdir(parents=True, exist_ok=True)
     replace_text(path, json.dumps({"run_id": run_id}))

@@ -31,9 +31,9 @@ class CurriculumLearningConfig(_Strict):
 class FinetuneRunConfig(_Strict):
     """What the command line says about one run."""
 
-    config_file: Path | BaseModel = Field(description="The configuration, or where it stands.")
+    config_file: Path | BaseModel = Field(description="The configuration, or the path of its file.")
     dataset: str | None = Field(default=None, description="Dataset in place of `eval.general.dataset`.")
-    result_json_path: str = Field(default="$", description="Where the answer stands in an endpoint's JSON.")
+    result_json_path: str = Field(default="$", description="Place of the answer in an endpoint's JSON.")
     endpoint: str | None = Field(default=None, description="Run the workflow at this URL.")
     endpoint_timeout: int = Field(default=300, description="Seconds an endpoint may take.")
     override: tuple[tuple[str, str], ...] = Field(default=(), description="Dotted key and value pairs.")

@@ -25,7 +25,7 @@ class TrajectoryBuilder(ABC):
         self.trajectory_builder_config = trajectory_builder_config
         self.run_config: FinetuneConfig = None  # type: ignore[assignment]  # as the toolkit has it: set by initialize
         self.builder: Builder | None = None
-        """What YAML configured; set by whoever builds this."""
+        """The values of the YAML; the builder sets it."""
 
     async def initialize(self, run_config: FinetuneConfig) -> None:
         """Take in the run's configuration."""
@@ -62,7 +62,7 @@ class TrajectoryBuilder(ABC):
         raise NotImplementedError
 
     async def compute_reward(self, output_item: EvalOutputItem, meta: dict[str, Any] | None = None) -> float:
-        """Return the reward of an evaluated example; 0 where there is no score."""
+        """Return the reward of an evaluated example; 0 without a score."""
         return float(output_item.score) if output_item.score is not None else 0.0
 
     @abstractmethod
@@ -95,7 +95,7 @@ class TrainerAdapter(ABC):
 
     @abstractmethod
     async def status(self, ref: TrainingJobRef) -> TrainingJobStatus:
-        """Return how a job stands."""
+        """Return the state of a job."""
         raise NotImplementedError
 
     @abstractmethod

@@ -97,7 +97,7 @@ def _sampling(config: OpenAIModelConfig) -> dict[str, Any]:
     chosen = ("temperature", "top_p", "max_tokens", "seed")
     others = {**(config.model_extra or {})}
     for name in sorted(others.keys() - known):
-        logger.warning("llms: %r is no parameter of a chat completion; it is passed over", name)
+        logger.warning("llms: %r is not a parameter of a chat completion; it is ignored", name)
     given = {**{key: getattr(config, key) for key in chosen}, **{key: others[key] for key in others if key in known}}
     return {key: value for key, value in given.items() if value is not None}
 

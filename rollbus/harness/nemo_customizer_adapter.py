@@ -1,6 +1,6 @@
 """Preference pairs → a data set in NeMo's data store and a customization job; its status → a TrainingJobStatus.
 
-The job of a run is written down beside the metrics before it is waited for, so a resumed run finds it and submits no
+The job of a run is saved next to the metrics before it is waited for, so a resumed run finds it and submits no
 second one.
 """
 
@@ -97,7 +97,7 @@ class NeMoCustomizerTrainerAdapter(TrainerAdapter):
         return ref
 
     async def status(self, ref: TrainingJobRef) -> TrainingJobStatus:
-        """Ask the customizer; what does not answer raises, since the job may go on."""
+        """Ask the customizer; raises if it does not answer, since the job may continue."""
         metadata = ref.metadata or {}
         found = await self._services.job_status(str(metadata["job_id"]))
         word = str(found.get("status", "")).lower()
@@ -185,7 +185,7 @@ class NeMoCustomizerTrainerAdapter(TrainerAdapter):
         return plain[-1]["content"] if plain else ""
 
     def _files(self, rows: list[dict[str, Any]], run_id: str) -> dict[str, str]:
-        """Return training and validation file; a single pair stands in both."""
+        """Return training and validation file; a single pair is in both."""
         cut = max(1, int(len(rows) * TRAINING_SHARE))
         parts = {"training": rows[:cut], "validation": rows[cut:] or rows[-1:]}
         files = {

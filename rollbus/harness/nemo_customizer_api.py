@@ -61,7 +61,7 @@ class NeMoServices:
         return await self._post(f"{self._entity}/v1/customization/jobs", body)
 
     async def job_status(self, job_id: str) -> dict[str, Any]:
-        """Return how a job stands."""
+        """Return the state of a job."""
         answer = await self._send("GET", f"{self._entity}/v1/customization/jobs/{job_id}/status")
         return _check(answer)
 
@@ -70,7 +70,7 @@ class NeMoServices:
         await self._post(f"{self._entity}/v1/deployment/model-deployments", body, may_exist=True)
 
     async def deployment_state(self, namespace: str, name: str) -> tuple[str, str]:
-        """Return how a deployment stands, in a word and in a sentence."""
+        """Return the state of a deployment, in a word and in a sentence."""
         answer = await self._send("GET", f"{self._entity}/v1/deployment/model-deployments/{namespace}/{name}")
         found = _check(answer).get("status_details") or {}
         return str(found.get("status", "")).lower(), str(found.get("description", ""))

@@ -40,7 +40,7 @@ class NeMoCustomizerTrainer(Trainer):
             except Exception:
                 if not self.config.continue_on_collection_error:
                     raise
-                logger.exception("pass %d of %d failed; the others go on", number + 1, self.config.num_runs)
+                logger.exception("pass %d of %d failed; the others continue", number + 1, self.config.num_runs)
         collection = self._collection()
         _write(Path(self.run_config.output_dir) / PAIRS_FILE, collection)
         ref = await self.trainer_adapter.submit(collection)

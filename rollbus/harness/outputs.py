@@ -66,7 +66,7 @@ class Outputs:
         return found
 
     def plot(self) -> Path:
-        """Draw the curves anew."""
+        """Draw the curves again."""
         from rollbus.harness.plot import draw
 
         path = self.folder / "reward_plot.png"
@@ -74,7 +74,7 @@ class Outputs:
         return path
 
     def clear(self) -> None:
-        """Begin anew: what an earlier run of another name left would be mixed with this one's."""
+        """Begin new files: those of an earlier run with another name would mix with this one's."""
         names = ("training_metrics.jsonl", "reward_history.json", "validation_history.json", "curriculum_state.json")
         for name in (*names, "reward_plot.png"):
             (self.folder / name).unlink(missing_ok=True)

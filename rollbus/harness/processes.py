@@ -10,7 +10,7 @@ import logging
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
 from types import TracebackType
@@ -20,20 +20,19 @@ from urllib.parse import urlsplit
 import yaml
 
 from rollbus.demo.base_model import WarmStartSettings, ensure
-from rollbus.demo.lag_kafka import LagReader
 from rollbus.demo.processes import stack_rows, stage_rows
 from rollbus.harness import troubles
 from rollbus.harness.art_components import ARTTrainerAdapterConfig
 from rollbus.harness.bus_kafka import KafkaBus
 from rollbus.harness.configuration import Configuration
 from rollbus.harness.run_settings import adapter_of, laid_over, on_art_server, settings_of
-from rollbus.local.ports import free_port, is_free
-from rollbus.local.service import Service
-from rollbus.local.settings import HOST
-from rollbus.local.stack import answers_http
-from rollbus.local.supervisor import Supervisor
+from rollbus.local.process.ports import find_free_port, is_free
+from rollbus.local.process.service import Service, answers_http
+from rollbus.local.process.settings import HOST
+from rollbus.local.process.supervisor import Supervisor
 from rollbus.producers import EventSink
 from rollbus.schemas.errors import ConfigurationError, ServiceError, UnavailableError
+from rollbus.schemas.kafka.lag import open_lag
 from rollbus.settings import Settings
 from rollbus.settings_file import load_settings, read_settings
 
@@ -44,13 +43,13 @@ DEMO_MODEL = "rollbus/tictactoe"
 """As a base model: the demo's small one, made on first use."""
 DRAIN_S = 30.0
 LEAVING_S = 30.0
-"""How long the processes of a run that was killed may take to end; they are told to at its death."""
+"""How long the processes of a killed run may take to end; they are signalled at its death."""
 ART_PORTS = ("art_port", "model_port")
 SETTINGS_FILE, SECRET_MODE = "settings.yaml", 0o600
 
 
 class Processes:
-    """Everything that runs beside the harness; use it as a block, in the main thread."""
+    """Everything that runs in addition to the harness; use it as a block, in the main thread."""
 
     def __init__(self, config: Configuration, run_id: str, folder: Path, *, settings_file: Path | None = None) -> None:
         self._config, self._run_id, self._folder = config, run_id, folder
@@ -94,7 +93,7 @@ class Processes:
 
     def sink(self) -> EventSink:
         """Return where the recorder sends."""
-        from rollbus.producers.kafka_sink import KafkaSink
+        from rollbus.producers.delivery.kafka_sink import KafkaSink
 
         return KafkaSink(self.settings.kafka, client_id="rollbus-finetune")
 
@@ -110,17 +109,19 @@ class Processes:
     async def drain(self) -> None:
         """Wait until ClickHouse has everything; what takes longer is there after the next start of the sink."""
         kafka = self.settings.kafka
-        group = {"sink": f"{self.namespace}sink"}
-        lag = LagReader(kafka.bootstrap_servers, group, options=kafka.client_options())
-        await lag.open()
+        group = f"{self.namespace}sink"
         try:
-            async with asyncio.timeout(DRAIN_S):
-                while (await lag.read()).get("sink") != 0:  # noqa: ASYNC110  # ClickHouse tells nobody
+            async with asyncio.timeout(DRAIN_S), open_lag(kafka) as lag:
+                while True:
+                    with suppress(UnavailableError):
+                        sink = (await lag.read({group: None}))[group]
+                        if sink.partitions and sink.lag == 0:
+                            return
                     await asyncio.sleep(0.2)
         except TimeoutError:
-            logger.warning("ClickHouse is still behind; `rollbus -c %s sink run` goes on", self._folder / SETTINGS_FILE)
-        finally:
-            await lag.close()
+            logger.warning(
+                "ClickHouse is still behind; `rollbus -c %s sink run` continues", self._folder / SETTINGS_FILE
+            )
 
     # Settings
 
@@ -137,7 +138,7 @@ class Processes:
         return document
 
     def _write(self, document: Mapping[str, Any]) -> Path:
-        """Write the settings that every process of the run reads; passwords stand in it, so nobody else may."""
+        """Write the settings that every process of the run reads, for this user only: they hold passwords."""
         path = self._folder / SETTINGS_FILE
         path.touch(SECRET_MODE)
         path.chmod(SECRET_MODE)  # an earlier start may have made it
@@ -156,10 +157,10 @@ class Processes:
         """Return Kafka and ClickHouse in the run's folder; on the ports that an earlier start took."""
         stack = self._earlier_stack() or {
             "data_dir": str((self._folder / self._run_id).resolve()),
-            "kafka_port": free_port(),
-            "kafka_controller_port": free_port(),
-            "clickhouse_port": free_port(),
-            "art_port": self._art.backend.port if self._art is not None else free_port(),
+            "kafka_port": find_free_port(),
+            "kafka_controller_port": find_free_port(),
+            "clickhouse_port": find_free_port(),
+            "art_port": self._art.backend.port if self._art is not None else find_free_port(),
             "model_port": self._model_port(),
         }
         return {
@@ -187,7 +188,7 @@ class Processes:
             address = urlsplit(str(getattr(llm, "base_url", "") or ""))
             if getattr(llm, "model_name", None) in names and address.hostname in LOOPBACK and address.port:
                 return address.port
-        return free_port()
+        return find_free_port()
 
     # Processes
 
@@ -210,7 +211,7 @@ class Processes:
             ensure(WarmStartSettings(), self.settings.stack.data_dir / "models")
         elif not Path(backend.base_model).is_dir():
             raise troubles.no_connection(
-                backend.url, f"and none is started here, because base_model {backend.base_model!r} is no folder"
+                backend.url, f"and none is started here, because base_model {backend.base_model!r} is not a folder"
             )
 
     def _stages(self, settings_file: Path) -> Iterator[Service]:
@@ -229,13 +230,13 @@ class Processes:
 
     async def _create_topics(self) -> None:
         from rollbus.cli.stages import all_stages
-        from rollbus.streams.topics_kafka import ensure_topics
+        from rollbus.streams.kafka.topics_on_broker import ensure_topics
 
         await ensure_topics(self.settings.stream_settings(), all_stages(self.settings))
 
 
 def wait_until_free(ports: Sequence[int], timeout_s: float = LEAVING_S) -> None:
-    """Wait for the ports of an earlier start; one that stays taken is reported by whoever needs it."""
+    """Wait for the ports of an earlier start; one that stays taken is reported by the service that needs it."""
     deadline = time.monotonic() + timeout_s
     while not all(map(is_free, ports)) and time.monotonic() < deadline:
         time.sleep(0.1)

@@ -12,14 +12,14 @@ from typing import Any
 from rollbus.harness.episodes import DPOItem, EpisodeItem, EpisodeItemRole, Trajectory, TrajectoryCollection
 from rollbus.harness.run_view import Attempt, group_id_of
 from rollbus.harness.transcripts import STEP_REWARD
-from rollbus.schemas import trajectories as records
 from rollbus.schemas.errors import InvalidRecordError
-from rollbus.schemas.events import Message, TurnRecorded
 from rollbus.schemas.ids import event_id, group_hint, hash_bytes, messages_hash
-from rollbus.schemas.tokens import encode_logprobs, encode_token_ids
+from rollbus.schemas.records import trajectories as records
+from rollbus.schemas.records.events import Message, TurnRecorded
+from rollbus.schemas.records.tokens import encode_logprobs, encode_token_ids
 from rollbus.schemas.topics import TRAJECTORIES
-from rollbus.streams.histories import merge, token_problem
-from rollbus.trainer.log import Publication
+from rollbus.streams.stages.assembly.histories import merge, token_problem
+from rollbus.trainer.ledger.log import Publication
 
 PUBLISHED = "trajectory_id"
 """Metadata key that says which record a trajectory of the toolkit's form is."""
@@ -60,7 +60,7 @@ def total(trajectory: Trajectory) -> float:
 
 
 def _examples(collection: TrajectoryCollection) -> Iterator[str]:
-    """Yield each group's name: the first id that its trajectories carry, told apart where groups share one."""
+    """Yield each group's name: the first id in its trajectories, with a number if groups share it."""
     seen: Counter[str] = Counter()
     taken: set[str] = set()
     for index, group in enumerate(collection.trajectories):

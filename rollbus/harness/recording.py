@@ -1,4 +1,4 @@
-"""One recorder for a run, and what its episodes were: on the bus for training, in memory for whoever evaluates.
+"""One recorder for a run, and what its episodes were: on the bus for training, in memory for evaluation.
 
     recorder ─▶ Recording ─▶ the sink of the bus (training episodes only)
                     └──────▶ events by episode, until they are taken
@@ -15,9 +15,8 @@ from rollbus.harness.evaluation_models import IntermediateStep
 from rollbus.harness.transcripts import logprobs_with_tokens
 from rollbus.producers import EventSink, MemorySink, Outbound, Recorder, init
 from rollbus.schemas import codec
-from rollbus.schemas.events import Event, Message, ToolCalled, TurnRecorded
-from rollbus.schemas.joining import Joiner
-from rollbus.schemas.tokens import decode_logprobs, decode_token_ids
+from rollbus.schemas.records.events import Event, Message, ToolCalled, TurnRecorded
+from rollbus.schemas.records.tokens import decode_logprobs, decode_token_ids
 
 LOCAL = "local:"
 FLUSH_S = 60.0
@@ -67,7 +66,6 @@ class _Tee:
     def __init__(self, inner: EventSink) -> None:
         self._inner = inner
         self.watched: dict[str, list[Event]] = {}
-        self._parts = Joiner[None]()
 
     async def start(self) -> None:
         await self._inner.start()
@@ -81,17 +79,13 @@ class _Tee:
         for index, record in enumerate(records):
             known = self.watched.get(record.key.decode(errors="replace"))
             if known is not None and index not in refused:
-                self._keep(known, record.value)
+                event = codec.decode(record.value)
+                if isinstance(event, Event):
+                    known.append(event)
         return refused
 
     async def close(self) -> None:
         await self._inner.close()
-
-    def _keep(self, known: list[Event], value: bytes) -> None:
-        whole = self._parts.whole(value, None)
-        event: Any = codec.decode(whole) if whole is not None else None
-        if isinstance(event, Event):
-            known.append(event)
 
 
 def steps_of(events: Sequence[Event]) -> list[IntermediateStep]:

@@ -112,7 +112,7 @@ def _why_not(module: str, error: Exception) -> str:
         if error.name.split(".")[0] == TOOLKIT:
             return f"{error}; take the toolkit's names from here: `from rollbus.harness import …` (docs/from-nemo.md)"
         if module.startswith(error.name):
-            return f"{error}; it must lie beside the configuration file, in PYTHONPATH or be installed"
+            return f"{error}; it must be next to the configuration file, in PYTHONPATH or installed"
         return f"{error}; install it"
     told = f"{type(error).__name__}: {error}"
     last = traceback.extract_tb(error.__traceback__)[-1]

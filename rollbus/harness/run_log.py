@@ -1,7 +1,7 @@
 """One finetuning run on the bus: publish, end an epoch, wait for what the stages make of it.
 
-What is asked twice happens once: ids are made of run, epoch, example and generation. So a resumed run does the same
-again, finds it done, and goes on where nothing is.
+A repeated request happens once: ids are made of run, epoch, example and generation. So a resumed run repeats its
+requests, finds the first ones done, and continues after them.
 """
 
 import asyncio
@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from rollbus.harness.bus import Bus
 from rollbus.harness.recording import Recording
 from rollbus.harness.run_view import RunView, command_id_of
-from rollbus.schemas.control import RunCommand
 from rollbus.schemas.errors import UnavailableError
+from rollbus.schemas.records.control import RunCommand
 from rollbus.schemas.topics import RUN_LOG
-from rollbus.trainer.log import Publication
+from rollbus.trainer.ledger.log import Publication
 
 STALLED_S = 300.0
 """Nothing new on the log for so long, while something is waited for and no step is open: a stage is down."""
@@ -52,7 +52,7 @@ class RunLog:
             self.view.failures.clear()
 
     async def wait_for(self, condition: Callable[[RunView], bool], what: str) -> None:
-        """Read on until a condition holds; raises UnavailableError where the log stands still meanwhile."""
+        """Read on until a condition holds; raises UnavailableError if nothing new arrives in the log."""
         moved = time.monotonic()
         while not condition(self.view):
             if await self.refresh():

@@ -1,4 +1,4 @@
-"""Records of the log → where a finetuning run stands: pure, and the same after a restart that reads them again.
+"""Records of the log → the state of a finetuning run: pure, and the same after a restart that reads them again.
 
 Epoch and curriculum window are one: an epoch ends with one `end_window`, so window n is epoch n.
 """
@@ -7,20 +7,20 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from rollbus.schemas.control import RunCommand
-from rollbus.schemas.drops import Drop
-from rollbus.schemas.events import EpisodeEnded, EpisodeStarted
-from rollbus.schemas.groups import CurriculumState, Group, TrainingBatch
 from rollbus.schemas.ids import stable_id, trajectory_id
-from rollbus.schemas.steps import StepCompleted, StepFailed, StepSkipped, StepStarted
-from rollbus.schemas.trajectories import Trajectory
+from rollbus.schemas.records.control import RunCommand
+from rollbus.schemas.records.drops import Drop
+from rollbus.schemas.records.events import EpisodeEnded, EpisodeStarted
+from rollbus.schemas.records.groups import CurriculumState, Group, TrainingBatch
+from rollbus.schemas.records.steps import StepCompleted, StepFailed, StepSkipped, StepStarted
+from rollbus.schemas.records.trajectories import Trajectory
 
 GROUP_SEPARATOR = "/"
 
 
 @dataclass(frozen=True, slots=True)
 class Attempt:
-    """One generation of one example in one epoch; told apart from those before it that failed."""
+    """One generation of one example in one epoch; failed ones before it have other ids."""
 
     run_id: str
     epoch: int

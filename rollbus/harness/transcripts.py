@@ -1,11 +1,11 @@
-"""A trajectory of the log → the toolkit's form: messages in order, log-probs with the sampled ids beside them."""
+"""A trajectory of the log → the toolkit's form: messages in order, log-probs with the sampled ids."""
 
 from typing import Any
 
 from rollbus.harness.episodes import EpisodeItem, EpisodeItemRole, Trajectory
-from rollbus.schemas import trajectories as records
-from rollbus.schemas.events import Message
-from rollbus.schemas.tokens import BYTES_PER_TOKEN, decode_logprobs, decode_token_ids
+from rollbus.schemas.records import trajectories as records
+from rollbus.schemas.records.events import Message
+from rollbus.schemas.records.tokens import BYTES_PER_TOKEN, decode_logprobs, decode_token_ids
 
 ROLES = {
     "user": EpisodeItemRole.USER,
@@ -81,7 +81,7 @@ def _logprobs(turn: records.Turn, history: records.History, span: records.Span) 
 def logprobs_with_tokens(
     prompt_token_ids: list[int], token_ids: list[int], logprobs: list[float], **beside: Any
 ) -> dict[str, Any]:
-    """Return OpenAI's form of log-probs, with what training needs beside it: pass it on as it is."""
+    """Return OpenAI's form of log-probs, with the fields that training needs; pass it on unchanged."""
     content: list[dict[str, Any]] = [
         {"token": f"token_id:{token}", "logprob": value, "bytes": None, "top_logprobs": []}
         for token, value in zip(token_ids, logprobs, strict=True)

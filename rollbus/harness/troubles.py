@@ -12,7 +12,7 @@ def no_connection(url: str, detail: str = "") -> UnavailableError:
     return UnavailableError(
         f"Failed to connect to ART backend at {url}{f' ({detail})' if detail else ''}: see that the server runs "
         f"(`curl {url}/health`; start ours with `rollbus art-server run`), that `ip` and `port` under `backend` are "
-        "its own, and that no firewall stands between"
+        "its own, and that no firewall is in between"
     )
 
 
@@ -48,6 +48,6 @@ def rewards_flat(epochs: int, mean: float) -> RunStoppedError:
     """Several epochs in a row had no group whose rewards differ, so nothing was trained."""
     return RunStoppedError(
         f"Rewards are flat: {epochs} epochs in a row had no group whose rewards differ (mean {mean:.4f}), so nothing "
-        "was trained; increase `num_generations`, sample at a higher `temperature`, see that the evaluator tells "
+        "was trained; increase `num_generations`, sample at a higher `temperature`, check that the evaluator tells "
         "attempts apart, and that `min_reward_diff` is not above what it gives"
     )

@@ -4,7 +4,6 @@
 stay. All raise ConfigurationError or UnavailableError with what to do; none prints.
 """
 
-import http.client
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -12,17 +11,18 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from rollbus.local import state
-from rollbus.local.clickhouse import clickhouse_service
-from rollbus.local.kafka import kafka_service
-from rollbus.local.ports import is_free, listener_of, require_free
-from rollbus.local.processes import describe, end, is_running
-from rollbus.local.service import Service, ServiceProcess
-from rollbus.local.settings import HOST, StackSettings
+from rollbus.local.clickhouse.server import find_server, server_service
+from rollbus.local.clickhouse.service import clickhouse_service
+from rollbus.local.kafka.service import kafka_service
+from rollbus.local.process import state
+from rollbus.local.process.ports import is_free, listener_of, require_free
+from rollbus.local.process.processes import describe, end, is_running
+from rollbus.local.process.service import Service, ServiceProcess, answers_http
+from rollbus.local.process.settings import StackSettings
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
 
 FREE_BYTES_NEEDED = 1 << 30
-"""Kafka's segments and ClickHouse's parts of some demos; both stop for good when the disk fills up under them."""
+"""Room for Kafka's segments and ClickHouse's parts of some demos; both break if the disk fills up."""
 ART_START_TIMEOUT_S = 240.0
 """It imports ART and torch first, which alone takes 20 s on an idle machine."""
 
@@ -31,12 +31,12 @@ State = Literal["running", "started", "unhealthy", "stopped", "crashed", "port i
 
 @dataclass(frozen=True, slots=True)
 class ServiceStatus:
-    """What is known of one service, for people."""
+    """The state of one service, for people."""
 
     name: str
     state: State
     """'running' answers; 'started' means by this call, and answers; 'unhealthy' has a process that does not answer;
-    'crashed' was started and is gone without `down`; 'port in use' has somebody else on its port."""
+    'crashed' was started and has ended without `down`; 'port in use' has another program on its port."""
     address: str
     pid: int | None = None
     detail: str = ""
@@ -49,7 +49,11 @@ def stack_services(settings: StackSettings, *, art_command: Sequence[str] | None
         client_port=settings.kafka_port,
         controller_port=settings.kafka_controller_port,
     )
-    clickhouse = clickhouse_service(folder=settings.clickhouse_dir, port=settings.clickhouse_port)
+    port, binary = settings.clickhouse_port, find_server()
+    if binary is None:
+        clickhouse = clickhouse_service(folder=settings.clickhouse_dir, port=port)
+    else:
+        clickhouse = server_service(binary=binary, folder=settings.clickhouse_dir / "server", port=port)
     if art_command is None:
         return kafka, clickhouse
     return kafka, clickhouse, art_service(settings, art_command)
@@ -73,12 +77,12 @@ def require_startable(
     *,
     free_bytes: Callable[[Path], int] = lambda path: shutil.disk_usage(path).free,
 ) -> None:
-    """Refuse what `up` would refuse, before anybody makes ready for it: no room, or a port that is taken."""
+    """Raise ConfigurationError early if `up` could not start: the disk is full, or a port is taken."""
     _make_folders(settings)
     _require_space(settings.data_dir, free_bytes(settings.data_dir))
-    with state.locked(settings.run_dir):
+    with state.hold_run_dir(settings.run_dir):
         for service in services:
-            _require_startable(settings, service)
+            _require_free_ports(settings, service)
 
 
 def up(
@@ -88,11 +92,9 @@ def up(
     report: Callable[[ServiceStatus], None] = lambda status: None,
     free_bytes: Callable[[Path], int] = lambda path: shutil.disk_usage(path).free,
 ) -> tuple[ServiceStatus, ...]:
-    """Start what is missing, all at once, and return when all of it answers; `report` hears of each as it does."""
+    """Start what is missing, all at once, and return when all of it answers; calls `report` for each that answers."""
     require_startable(settings, services, free_bytes=free_bytes)
-    with state.locked(settings.run_dir):
-        for service in services:
-            _require_startable(settings, service)
+    with state.hold_run_dir(settings.run_dir):
         processes = [(service, *_ensure_started(settings, service)) for service in services]
         statuses = []
         for service, process, started_now in processes:
@@ -104,18 +106,18 @@ def up(
 
 
 def status(settings: StackSettings, services: Sequence[Service]) -> tuple[ServiceStatus, ...]:
-    """How each service is now; changes nothing."""
-    return tuple(_look(settings, service) for service in services)
+    """Return how each service is now; changes nothing."""
+    return tuple(_find_status(settings, service) for service in services)
 
 
 def down(
     settings: StackSettings, *, report: Callable[[ServiceStatus], None] = lambda status: None
 ) -> tuple[ServiceStatus, ...]:
-    """End what `up` started, the last one first. Empty if there was nothing."""
+    """End what `up` started, the last one first; return what was ended."""
     if not settings.run_dir.is_dir():
         return ()
     statuses = []
-    with state.locked(settings.run_dir):
+    with state.hold_run_dir(settings.run_dir):
         for started in reversed(state.read_all(settings.run_dir)):
             was_running = end(started.identity)
             state.remove(settings.run_dir, started.name)
@@ -125,24 +127,12 @@ def down(
     return tuple(statuses)
 
 
-def answers_http(port: int, path: str, *, timeout_s: float = 5.0) -> bool:
-    """Whether a GET on loopback is answered with 200."""
-    connection = http.client.HTTPConnection(HOST, port, timeout=timeout_s)
-    try:
-        connection.request("GET", path)
-        return connection.getresponse().status == 200
-    except (OSError, http.client.HTTPException):
-        return False
-    finally:
-        connection.close()
-
-
 def log_path(settings: StackSettings, name: str) -> Path:
     return settings.log_dir / f"{name}.log"
 
 
-def _require_startable(settings: StackSettings, service: Service) -> None:
-    """Refuse before anything is started if a port is taken; end what a crashed one has left behind."""
+def _require_free_ports(settings: StackSettings, service: Service) -> None:
+    """Raise ConfigurationError if a port of a stopped service is taken; end what a crashed one has left behind."""
     recorded = state.read(settings.run_dir, service.name)
     if recorded is not None and is_running(recorded.identity):
         return
@@ -154,7 +144,7 @@ def _require_startable(settings: StackSettings, service: Service) -> None:
 
 
 def _ensure_started(settings: StackSettings, service: Service) -> tuple[ServiceProcess, bool]:
-    """Its process, and whether it was started just now."""
+    """Return its process, and whether it was started just now."""
     log = log_path(settings, service.name)
     recorded = state.read(settings.run_dir, service.name)
     if recorded is not None:
@@ -167,7 +157,7 @@ def _ensure_started(settings: StackSettings, service: Service) -> tuple[ServiceP
 
 
 def _wait(settings: StackSettings, process: ServiceProcess) -> None:
-    """Wait for health; what does not get there is ended, and what else was started stays for `down`."""
+    """Wait until it is healthy; one that fails is ended, and the others stay for `down`."""
     try:
         process.wait_until_healthy()
     except UnavailableError:
@@ -176,7 +166,7 @@ def _wait(settings: StackSettings, process: ServiceProcess) -> None:
         raise
 
 
-def _look(settings: StackSettings, service: Service) -> ServiceStatus:
+def _find_status(settings: StackSettings, service: Service) -> ServiceStatus:
     recorded = state.read(settings.run_dir, service.name)
     log = log_path(settings, service.name)
     if recorded is not None and is_running(recorded.identity):

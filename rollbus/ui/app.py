@@ -1,4 +1,4 @@
-"""The page's web application: files, answers as JSON, and a stream that says when there is something new.
+"""The page's web application: files, answers as JSON, and a stream of events for new data.
 
     GET /                    the page
     GET /static/…            its files, all of them shipped with the package
@@ -6,8 +6,8 @@
     GET /api/lag             every consumer group's lag, from Kafka: {"groups": […]}, with an "error" while it is away
     GET /api/live?run=…      server-sent events: `pulse` when something was written, `down` while ClickHouse is away
 
-Nothing is written, and nobody else is served: only GET, only under a name of this machine, and a browser is told to
-load nothing from elsewhere.
+It writes nothing, and serves this machine only: GET requests, under a name of this machine. Its headers forbid the
+browser to load anything from elsewhere.
 """
 
 import asyncio
@@ -33,14 +33,14 @@ from rollbus.ui.asking import Asking
 from rollbus.ui.token_text import Texts
 
 if TYPE_CHECKING:
-    from rollbus.ui.lag_kafka import GroupLag
+    from rollbus.ui.lag import LagRow
 
-Lags = Callable[[], Awaitable[Sequence["GroupLag"]]]
+Lags = Callable[[], Awaitable[Sequence["LagRow"]]]
 STATIC = Path(__file__).parent / "static"
 LOCAL_NAMES = ["127.0.0.1", "localhost", "[::1]"]
-"""What a browser may call this machine; a page of elsewhere that resolves to it has another name."""
+"""Names of this machine in a browser; a page of elsewhere that resolves to it has another name."""
 PULSE_S = 2.0
-"""Between two looks at whether something was written; a sink lingers for one second."""
+"""Between two checks for new data; a sink lingers for one second."""
 HEADERS = {
     "content-security-policy": "default-src 'none'; script-src 'self'; style-src 'self'; img-src 'self' data:; "
     "connect-src 'self'; base-uri 'none'; form-action 'none'; frame-ancestors 'none'",
@@ -72,7 +72,7 @@ def make_app(
         except RollbusError as error:
             return JSONResponse({"error": str(error)}, status_code=503)
         if texts is not None and "token_ids" in columns:
-            columns, rows = await run_in_threadpool(with_texts, columns, rows, texts)
+            columns, rows = await run_in_threadpool(add_texts, columns, rows, texts)
         return JSONResponse({"columns": columns, "rows": rows, "namespace": namespace})
 
     async def lag(_: Request) -> JSONResponse:
@@ -83,7 +83,7 @@ def make_app(
         return JSONResponse({"groups": [asdict(group) for group in groups]})
 
     async def live(request: Request) -> StreamingResponse:
-        stream = pulses(asking, request.query_params, pulse_s)
+        stream = stream_pulses(asking, request.query_params, pulse_s)
         return StreamingResponse(stream, media_type="text/event-stream")
 
     @asynccontextmanager
@@ -104,8 +104,8 @@ def make_app(
     )
 
 
-async def pulses(asking: Asking, values: Mapping[str, str], pulse_s: float) -> AsyncIterator[str]:
-    """Yield an event at once and after every change, and a comment otherwise, so that a lost reader is noticed."""
+async def stream_pulses(asking: Asking, values: Mapping[str, str], pulse_s: float) -> AsyncIterator[str]:
+    """Yield an event at once and after every change; a comment at other times, so that a lost reader is noticed."""
     before: Any = None
     while True:
         try:
@@ -118,14 +118,14 @@ async def pulses(asking: Asking, values: Mapping[str, str], pulse_s: float) -> A
         await asyncio.sleep(pulse_s)
 
 
-def with_texts(columns: list[str], rows: list[list[Any]], texts: Texts) -> tuple[list[str], list[list[Any]]]:
-    """Return the answer with a column more: what each token id stands for."""
+def add_texts(columns: list[str], rows: list[list[Any]], texts: Texts) -> tuple[list[str], list[list[Any]]]:
+    """Return the answer with one more column: the text of each token id."""
     place = columns.index("token_ids")
     return [*columns, "token_texts"], [[*row, texts(row[place] or [])] for row in rows]
 
 
 class _Headers:
-    """What every answer says to a browser."""
+    """Adds `HEADERS` to every answer."""
 
     def __init__(self, app: ASGIApp) -> None:
         self._app = app

@@ -1,6 +1,6 @@
-"""A question's name and its values → columns and rows that JSON can carry, asked of ClickHouse read-only.
+"""A question's name and its values → columns and rows that JSON can hold, read from ClickHouse.
 
-The page asks by name and never sends SQL. Answers are smaller than those of `rollbus sql`: a browser draws them.
+The page asks by name and never sends SQL. Its answers are smaller than those of `rollbus sql`: a browser draws them.
 """
 
 import math
@@ -13,29 +13,29 @@ from pathlib import Path
 from queue import Empty, LifoQueue
 from typing import TYPE_CHECKING, Any
 
-from rollbus.consumers.clickhouse.client_clickhouse import ClickHouse
-from rollbus.consumers.clickhouse.saved import SavedQuery, bind, list_queries, parse_query
+from rollbus.consumers.clickhouse.questions.saved import SavedQuery, bind, list_queries, parse_query
+from rollbus.consumers.clickhouse.store.client import ClickHouse
 from rollbus.schemas.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-    from rollbus.consumers.clickhouse.settings import ClickHouseSettings
+    from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 
 FOLDER = Path(__file__).parent / "questions"
 READ_ONLY = {
     "max_execution_time": 20,
     "max_result_rows": 20_000,
     "result_overflow_mode": "throw",
-    "readonly": 2,  # reads, and the settings above; 1 would refuse those too
+    "readonly": 2,  # allows reads and the settings above; 1 would refuse those too
 }
 CONNECTIONS = 4
-"""Questions at a time: a page asks several at once, and ClickHouse answers each with all its threads."""
+"""Questions at a time: a page asks several at once, and ClickHouse uses all its threads for each."""
 
 
 @cache
 def questions() -> Mapping[str, SavedQuery]:
-    """Return what can be asked: the saved questions, and those of the page."""
+    """Return the questions that can be asked: the saved ones, and those of the page."""
     own = (parse_query(path.stem, path.read_text()) for path in sorted(FOLDER.glob("*.sql")))
     return {query.name: query for query in (*list_queries(), *own)}
 
@@ -54,13 +54,13 @@ class Asking:
         query = questions().get(name)
         if query is None:
             raise ConfigurationError(f"no question {name!r}")
-        given: dict[str, Any] = dict(values)
+        chosen: dict[str, Any] = dict(values)
         if any(parameter.name == "namespace" for parameter in query.parameters):
-            given.setdefault("namespace", self._namespace)
-        bound = bind(query, given)
+            chosen.setdefault("namespace", self._namespace)
+        bound = bind(query, chosen)
         with self._client() as client:
             columns, rows = client.query(query.sql, bound, READ_ONLY)
-        return columns, [[plain(value) for value in row] for row in rows]
+        return columns, [[make_plain(value) for value in row] for row in rows]
 
     def close(self) -> None:
         """Close the connections that are idle."""
@@ -83,8 +83,8 @@ class Asking:
                 self._idle.put(client)
 
 
-def plain(value: Any) -> Any:
-    """Return a value as JSON has it; a number that is none becomes null, bytes that are no text become hex."""
+def make_plain(value: Any) -> Any:
+    """Return a value that JSON can hold; a number that is not finite becomes null, bytes become hex."""
     if isinstance(value, float):
         return value if math.isfinite(value) else None
     if isinstance(value, datetime | date):
@@ -92,7 +92,7 @@ def plain(value: Any) -> Any:
     if isinstance(value, bytes):
         return value.hex()
     if isinstance(value, Mapping):
-        return {str(key): plain(each) for key, each in value.items()}
+        return {str(key): make_plain(each) for key, each in value.items()}
     if isinstance(value, list | tuple):
-        return [plain(each) for each in value]
+        return [make_plain(each) for each in value]
     return value if value is None or isinstance(value, str | int | bool) else str(value)

@@ -1,6 +1,6 @@
-"""Token ids → the text of each, if the model's tokenizer is at hand; ids are all that the log has.
+"""Token ids → the text of each, if the model's tokenizer is available; the log holds only ids.
 
-A token may hold half a character; the characters then stand at the token that completes them.
+A token may hold half a character; the character then belongs to the token that completes it.
 """
 
 from collections.abc import Callable, Sequence
@@ -12,7 +12,7 @@ Texts = Callable[[Sequence[int]], list[str]]
 
 _INCOMPLETE = "\ufffd"
 CONTEXT = 8
-"""Tokens decoded together: a character has at most four bytes, and what stands before a token may change its blanks."""
+"""Tokens decoded together: a character has at most four bytes, and the text before a token may change its blanks."""
 
 
 def load_texts(place: Path) -> Texts:
@@ -25,11 +25,11 @@ def load_texts(place: Path) -> Texts:
     try:
         tokenizer = Tokenizer.from_file(str(path))
     except Exception as error:  # the library raises Exception itself
-        raise ConfigurationError(f"{path} is no tokenizer.json: {error}") from error
-    return lambda ids: texts_of(ids, lambda some: str(tokenizer.decode(list(some), skip_special_tokens=False)))
+        raise ConfigurationError(f"{path} is not a tokenizer.json: {error}") from error
+    return lambda ids: decode_each(ids, lambda some: str(tokenizer.decode(list(some), skip_special_tokens=False)))
 
 
-def texts_of(ids: Sequence[int], decode: Callable[[Sequence[int]], str]) -> list[str]:
+def decode_each(ids: Sequence[int], decode: Callable[[Sequence[int]], str]) -> list[str]:
     """Return what each token adds to the text of those before it."""
     texts: list[str] = []
     start = 0

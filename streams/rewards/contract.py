@@ -9,7 +9,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Literal
 
-from rollbus.schemas.trajectories import Trajectory
+from rollbus.schemas.records.trajectories import Trajectory
 
 Option = str | int | float | bool | None
 Ask = Callable[[Sequence[Mapping[str, str]], Mapping[str, Option]], Awaitable[str]]
@@ -27,7 +27,7 @@ def computable(number: float) -> bool:
 
 @dataclass(frozen=True, slots=True)
 class RewardContext:
-    """What a reward function may use besides the trajectory."""
+    """What a reward function may use in addition to the trajectory."""
 
     name: str
     """Of the component."""

@@ -3,7 +3,7 @@
 The expected text is the option `answer`, or the episode's label named by `label` (`answer` by default).
 """
 
-from rollbus.schemas.trajectories import Trajectory
+from rollbus.schemas.records.trajectories import Trajectory
 from rollbus.streams.rewards.contract import RewardContext, last_text
 
 

@@ -7,7 +7,7 @@ the last report on the episode counts, or else the sum over the turns, which is 
 from collections.abc import Callable, Sequence
 from statistics import fmean
 
-from rollbus.schemas.trajectories import Trajectory
+from rollbus.schemas.records.trajectories import Trajectory
 from rollbus.streams.rewards.contract import RewardContext
 
 _COMBINE: dict[str, Callable[[Sequence[float]], float]] = {

@@ -5,7 +5,7 @@ A fenced block (```json … ```) counts as its content where `fenced` is set.
 
 import json
 
-from rollbus.schemas.trajectories import Trajectory
+from rollbus.schemas.records.trajectories import Trajectory
 from rollbus.streams.rewards.contract import RewardContext, last_text
 
 

@@ -6,7 +6,7 @@ judge: it stands between markers, and the instruction says so.
 
 import re
 
-from rollbus.schemas.trajectories import Trajectory
+from rollbus.schemas.records.trajectories import Trajectory
 from rollbus.streams.rewards.contract import RewardContext
 
 RUBRIC = "How well did the assistant do what the user asked?"

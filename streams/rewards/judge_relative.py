@@ -10,7 +10,7 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
-from rollbus.schemas.trajectories import Trajectory
+from rollbus.schemas.records.trajectories import Trajectory
 from rollbus.streams.rewards.contract import RewardContext, Values
 from rollbus.streams.rewards.judge import transcript
 

@@ -3,8 +3,8 @@
 Sampled tokens are those of all turns; without `limit` it is twice the target.
 """
 
-from rollbus.schemas.tokens import token_count
-from rollbus.schemas.trajectories import Trajectory
+from rollbus.schemas.records.tokens import token_count
+from rollbus.schemas.records.trajectories import Trajectory
 from rollbus.streams.rewards.contract import RewardContext
 
 

@@ -8,9 +8,9 @@ from collections.abc import Iterable, Mapping
 from importlib.metadata import entry_points
 from typing import Any, Literal
 
-from rollbus.schemas.config import RewardConfig, ScoringConfig
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.ids import content_hash
+from rollbus.schemas.records.config import RewardConfig, ScoringConfig
 from rollbus.streams.rewards.contract import RewardFunction
 from rollbus.streams.rewards.exact_match import exact_match
 from rollbus.streams.rewards.feedback import feedback
@@ -55,9 +55,9 @@ def reward_function(loaded: Any, version: str = "1") -> RewardFunction:
     try:
         signature = inspect.signature(made.call)
     except ValueError:
-        return made  # some that are written in C do not tell
+        return made  # some that are written in C have no signature
     except TypeError:
-        raise TypeError(f"{made.call!r:.200} is no function") from None
+        raise TypeError(f"{made.call!r:.200} is not a function") from None
     try:
         signature.bind(None, None)
     except TypeError as error:
@@ -67,7 +67,7 @@ def reward_function(loaded: Any, version: str = "1") -> RewardFunction:
 
 
 def function_of(registry: Registry, reward: RewardConfig) -> RewardFunction:
-    """Return the function of a component; raises ConfigurationError for a name that nobody registered."""
+    """Return the function of a component; raises ConfigurationError for a name that is not registered."""
     try:
         return registry[reward.type]
     except KeyError:
@@ -79,7 +79,7 @@ def function_of(registry: Registry, reward: RewardConfig) -> RewardFunction:
 
 
 def check(registry: Registry, rewards: Iterable[RewardConfig], per: Literal["trajectory", "group"]) -> None:
-    """Raise ConfigurationError for a component that nobody registered, or that is over something else."""
+    """Raise ConfigurationError for a component that is not registered, or that is over something else."""
     for reward in rewards:
         found = function_of(registry, reward).per
         if found != per:
@@ -88,7 +88,7 @@ def check(registry: Registry, rewards: Iterable[RewardConfig], per: Literal["tra
 
 
 def reward_version(registry: Registry, config: ScoringConfig) -> str:
-    """Return the hash of everything a score's value depends on besides the trajectory."""
+    """Return the hash of everything a score's value depends on, but for the trajectory."""
     return content_hash([*_parts(registry, config.rewards), config.clip_low, config.clip_high])
 
 

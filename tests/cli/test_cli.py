@@ -9,10 +9,10 @@ from click.testing import CliRunner
 
 from rollbus.cli.output import show_record
 from rollbus.cli.root import COMMANDS, rollbus
-from rollbus.cli.stages import chosen_stages, refuse_unaskable, rewards_of
-from rollbus.schemas.config import GroupingConfig, RewardConfig, RunConfig, ScoringConfig
+from rollbus.cli.stages import require_judge_model, rewards_of, select_stages
 from rollbus.schemas.errors import ConfigurationError
-from rollbus.schemas.steps import StepCompleted
+from rollbus.schemas.records.config import GroupingConfig, RewardConfig, RunConfig, ScoringConfig
+from rollbus.schemas.records.steps import StepCompleted
 from rollbus.settings import Settings
 
 
@@ -145,8 +145,8 @@ def test_a_worker_whose_judge_has_no_model_to_ask_does_not_start(tmp_path: Path)
     settings = Settings(scoring=ScoringConfig(rewards=(judge,)), runs=(run,))
     for stage, name in (("scoring", "quality"), ("group-scoring.main", "ranking")):
         with pytest.raises(ConfigurationError, match=f"reward {name} asks a model, .* `judge: base_url:`"):
-            refuse_unaskable(settings, rewards_of(settings, chosen_stages(settings, [stage])))
-    refuse_unaskable(settings, rewards_of(settings, chosen_stages(settings, ["assembly", "grouping.main"])))
+            require_judge_model(settings, rewards_of(settings, select_stages(settings, [stage])))
+    require_judge_model(settings, rewards_of(settings, select_stages(settings, ["assembly", "grouping.main"])))
     path = tmp_path / "rollbus.yaml"
     path.write_text("kafka: {bootstrap_servers: '127.0.0.1:1'}\nscoring: {rewards: [{type: judge, name: quality}]}\n")
     result = CliRunner().invoke(rollbus, ["--config", str(path), "worker", "run"])

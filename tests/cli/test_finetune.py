@@ -82,7 +82,9 @@ def test_a_run_that_has_begun_is_not_begun_again_under_its_name(tmp_path: Path) 
     config = load_configuration(path, {})
     assert _run_id(config, tmp_path / "state", resume=False) == "run-7"
     assert _run_id(config, tmp_path / "state", resume=True) == "run-7"
-    with pytest.raises(ConfigurationError, match="run 'run-7' has begun already; go on with --resume, or name another"):
+    with pytest.raises(
+        ConfigurationError, match="run 'run-7' has begun already; continue it with --resume, or name another"
+    ):
         _run_id(config, tmp_path / "state", resume=False)
 
 

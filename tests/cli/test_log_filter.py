@@ -27,11 +27,11 @@ def test_another_line_passes_at_once() -> None:
 
 def test_our_own_lines_all_pass() -> None:
     repeats = RepeatFilter(period_s=10)
-    assert all(repeats.filter(line(second, name="rollbus.streams.worker")) for second in range(5))
+    assert all(repeats.filter(line(second, name="rollbus.streams.worker.worker")) for second in range(5))
 
 
 def test_a_library_that_never_says_the_same_twice_takes_no_more_memory_for_it() -> None:
     repeats = RepeatFilter(period_s=10)
     assert all(repeats.filter(line(number / 100, f"request {number} failed")) for number in range(5 * MOST_KINDS))
-    assert len(repeats._said) <= MOST_KINDS
+    assert len(repeats._last_by_kind) <= MOST_KINDS
     assert not repeats.filter(line(5 * MOST_KINDS / 100, f"request {5 * MOST_KINDS - 1} failed"))

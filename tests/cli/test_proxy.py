@@ -1,5 +1,6 @@
 """`rollbus proxy run`: what its options set."""
 
+import socket
 from pathlib import Path
 from typing import Any, get_args
 
@@ -8,22 +9,24 @@ import pytest
 import uvicorn
 from click.testing import CliRunner
 
-from rollbus.cli.proxy import run
+from rollbus.cli.commands.proxy import run
 from rollbus.cli.root import rollbus
 from rollbus.producers import Recorder
-from rollbus.producers.redaction import Field
+from rollbus.producers.turns.redaction import Field
 
 
 @pytest.fixture
 def served(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
     """The applications that would be served."""
     apps: list[Any] = []
-    monkeypatch.setattr(uvicorn, "run", lambda app, **options: apps.append(app))
+    monkeypatch.setattr(uvicorn.Server, "run", lambda server, sockets: apps.append(server.config.app))
     return apps
 
 
 def invoke(*arguments: str, expect: int = 0) -> str:
-    result = CliRunner().invoke(rollbus, ["proxy", "run", "--upstream", "http://127.0.0.1:1/v1", *arguments])
+    result = CliRunner().invoke(
+        rollbus, ["proxy", "run", "--upstream", "http://127.0.0.1:1/v1", "--port", "0", *arguments]
+    )
     assert result.exit_code == expect, result.output
     return result.output
 
@@ -42,6 +45,13 @@ def test_what_leaves_the_proxy_and_what_outlives_it_can_be_set(served: list[Any]
     recorder.feedback(alias="order-1", reward=1.0)
     recorder.close(5)
     assert list(tmp_path.iterdir()) != []
+
+
+def test_a_port_that_is_taken_is_named_with_the_option(served: list[Any]) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = str(taken.getsockname()[1])
+        assert f"port {port} of 127.0.0.1 is taken" in invoke("--port", port, expect=1)
+    assert served == []
 
 
 def test_a_wrong_option_is_refused_before_anything_is_served(served: list[Any]) -> None:

@@ -11,16 +11,16 @@ import pytest
 from click.testing import CliRunner
 
 from rollbus.cli.output import Console
-from rollbus.cli.replay_options import registry_of
-from rollbus.cli.replay_plan import plan_of, replay_of
-from rollbus.cli.replay_shown import ProgressLine, show_comparison, show_manifest, show_replays
+from rollbus.cli.replay.options import find_registry
+from rollbus.cli.replay.plan import make_plan, make_replay
+from rollbus.cli.replay.shown import ProgressLine, show_comparison, show_manifest, show_replays
 from rollbus.cli.root import rollbus
-from rollbus.schemas.config import CurriculumConfig, GroupingConfig, RewardConfig, RunConfig
 from rollbus.schemas.errors import ConfigurationError
-from rollbus.schemas.replays import ReplayManifest, ReplayRange
+from rollbus.schemas.records.config import CurriculumConfig, GroupingConfig, RewardConfig, RunConfig
+from rollbus.schemas.records.replays import ReplayManifest, ReplayRange
 from rollbus.settings import Settings
-from rollbus.streams.replay.compare import Comparison, Difference
-from rollbus.streams.replay.plan import ReplayPlan, applied
+from rollbus.streams.replay.compare.differences import Comparison, Difference
+from rollbus.streams.replay.plan.plan import ReplayPlan, applied
 from rollbus.streams.rewards.endpoint import Endpoint
 
 
@@ -31,47 +31,45 @@ def plan_for(settings: Settings, **changes: Any) -> ReplayPlan:
         "end": "latest",
         "stages": (),
         "name": "again",
-        "rewards": "recorded",
+        "feedback": "recorded",
         **dict.fromkeys(("reward", "grouping", "curriculum")),
-        **dict.fromkeys(("score_anew", "allow_missing", "dry_run"), False),
+        **dict.fromkeys(("rescore", "allow_missing", "dry_run"), False),
     }
-    return plan_of(settings, **(options | changes))
+    return make_plan(settings, **(options | changes))
 
 
 @pytest.mark.parametrize("base_url", ["http://judge/v1", None])
 def test_a_replay_may_ask_the_judge_that_is_configured(base_url: str | None) -> None:
     settings = Settings.model_validate({"judge": {"base_url": base_url, "model": "wise"}})
-    plan = plan_for(settings, score_anew=True)
-    assert isinstance(replay_of(settings, plan, None).ask, Endpoint) is (base_url is not None)
+    plan = plan_for(settings, rescore=True)
+    assert isinstance(make_replay(settings, plan, None).ask, Endpoint) is (base_url is not None)
 
 
-@pytest.mark.parametrize(
-    "options", [{"score_anew": True, "reward": "judge"}, {"score_anew": True, "grouping": "JUDGED"}]
-)
+@pytest.mark.parametrize("options", [{"rescore": True, "reward": "judge"}, {"rescore": True, "grouping": "JUDGED"}])
 def test_a_model_that_nobody_has_named_is_not_asked_anew(options: dict[str, Any], tmp_path: Path) -> None:
     (tmp_path / "JUDGED").write_text("rewards: [{type: judge_relative, name: judge}]")
     options = {name: str(tmp_path / value) if value == "JUDGED" else value for name, value in options.items()}
     with pytest.raises(ConfigurationError, match=r"reward judge asks a model, .* `judge: base_url:`"):
-        replay_of(Settings(), plan_for(Settings(), **options), None)
+        make_replay(Settings(), plan_for(Settings(), **options), None)
 
 
 @pytest.mark.parametrize("stages", [("scoring",), ("grouping", "curriculum"), ("alias",)])
 def test_rewards_of_the_end_are_refused_where_no_episode_is_assembled(stages: tuple[str, ...]) -> None:
     settings = Settings.model_validate({})
-    with pytest.raises(ConfigurationError, match=r"--rewards end .* leave --stage out, or name assembly"):
-        plan_for(settings, rewards="end", stages=stages)
+    with pytest.raises(ConfigurationError, match=r"--feedback end .* leave --stage out, or name assembly"):
+        plan_for(settings, feedback="end", stages=stages)
     assert plan_for(settings, stages=stages).stages[0] == stages[0]
     for whole in ((), ("assembly",)):
-        assert plan_for(settings, rewards="end", stages=whole).rewards == "end"
+        assert plan_for(settings, feedback="end", stages=whole).feedback == "end"
 
 
 async def test_groups_are_not_judged_anew_where_the_replay_writes_no_trajectories_to_ask_about() -> None:
     judged = RunConfig(grouping=GroupingConfig(rewards=(RewardConfig(type="judge_relative", name="judge"),)))
     settings = Settings.model_validate({"judge": {"base_url": "http://judge/v1", "model": "wise"}, "runs": (judged,)})
     for stages in ((), ("assembly", "scoring", "grouping", "curriculum")):
-        plan = plan_for(settings, score_anew=True, dry_run=True, stages=stages)
-        with pytest.raises(ConfigurationError, match=r"over groups .* leave out --dry-run or --score-anew"):
-            await replay_of(settings, plan, None).run(dry_run=True)
+        plan = plan_for(settings, rescore=True, dry_run=True, stages=stages)
+        with pytest.raises(ConfigurationError, match=r"over groups .* leave out --dry-run or --rescore"):
+            await make_replay(settings, plan, None).run(dry_run=True)
 
 
 def test_that_there_is_no_replay_is_said_in_words(capsys: pytest.CaptureFixture[str]) -> None:
@@ -85,7 +83,7 @@ def test_a_shadow_that_stops_says_what_it_wrote_and_that_it_goes_on(capsys: pyte
                                  started_at_ms=0))  # fmt: skip
     told = capsys.readouterr().out
     assert "wrote 3 scores" in told
-    assert "shadow 'gentle' stands in replay-gentle.*; the same command goes on with it" in told
+    assert "shadow 'gentle' is in replay-gentle.*; the same command continues it" in told
 
 
 TWO_RUNS = (
@@ -121,12 +119,12 @@ def test_changes_that_a_run_of_the_log_cannot_have_are_refused_with_its_name() -
 @pytest.mark.parametrize(
     ("options", "says"),
     [
-        ({"grouping": "group_siz=4"}, r"--grouping: group_siz is not a setting; did you mean 'group_size'\?"),
+        ({"grouping": "group_siz=4"}, r"--grouping: group_siz: is not a setting; did you mean 'group_size'\?"),
         ({"grouping": "group_size=many"}, r"--grouping: group_size: .*got 'many'"),
         ({"grouping": "group_size=4,"}, r"--grouping 'group_size=4,' .* name=value"),
         ({"grouping": "group_size=4,group_size=8"}, r"--grouping .* gives group_size twice"),
-        ({"curriculum": "harnes"}, r"--curriculum 'harnes' is no file and no mode; did you mean 'harness'\?"),
-        ({"grouping": "gruping.yaml"}, r"--grouping 'gruping.yaml' is no file"),
+        ({"curriculum": "harnes"}, r"--curriculum 'harnes' is neither a file nor a mode; did you mean 'harness'\?"),
+        ({"grouping": "gruping.yaml"}, r"--grouping 'gruping.yaml' is not a file"),
         ({"reward": "feedbak"}, r"--reward 'feedbak' .* did you mean 'feedback'\?"),
         ({"stages": ("grupping",)}, r"no stage grupping; did you mean 'grouping'\?"),
     ],
@@ -167,7 +165,7 @@ def test_a_file_that_no_reader_of_yaml_gets_through_is_refused_in_words(text: st
 
 @pytest.mark.parametrize("value", ["2026-13-45", "[" * 3_000 + "]" * 3_000])
 def test_a_value_that_no_reader_of_yaml_gets_through_is_refused_in_words(value: str) -> None:
-    with pytest.raises(ConfigurationError, match=r"--grouping: .* is no value: "):
+    with pytest.raises(ConfigurationError, match=r"--grouping: .* is not a value: "):
         plan_for(Settings(), grouping=f"group_size={value}")
 
 
@@ -179,7 +177,7 @@ def test_a_function_that_cannot_be_called_with_a_trajectory_and_its_context_is_r
 ) -> None:
     (tmp_path / "mine.py").write_text(f"good = {given}\n")
     with pytest.raises(
-        ConfigurationError, match=r"mine\.py:good cannot be loaded: .*(trajectory, context|is no function)"
+        ConfigurationError, match=r"mine\.py:good cannot be loaded: .*(trajectory, context|is not a function)"
     ):
         plan_for(Settings(), reward=f"{tmp_path / 'mine.py'}:good")
 
@@ -196,7 +194,7 @@ def test_a_function_that_can_be_called_with_both_is_taken(given: str, tmp_path: 
     ("options", "says"),
     [
         ({"reward": "feedback", "stages": ("grouping",)}, "--reward changes scoring"),
-        ({"score_anew": True, "stages": ("assembly",)}, "--score-anew changes scoring"),
+        ({"rescore": True, "stages": ("assembly",)}, "--rescore changes scoring"),
         ({"grouping": "group_size=4", "stages": ("assembly", "scoring")}, "--grouping changes grouping"),
         ({"curriculum": "harness", "stages": ("grouping",)}, "--curriculum changes curriculum"),
     ],
@@ -212,7 +210,7 @@ def test_a_file_of_rewards_may_hold_what_looks_for_its_module(tmp_path: Path) ->
         "from __future__ import annotations\nfrom dataclasses import dataclass\n\n\n@dataclass\nclass Point:\n"
         "    x: float\n\n\ndef good(trajectory, context):\n    return Point(0.5).x\n"
     )
-    function = registry_of(f"{path}:good")["points.good"]
+    function = find_registry(f"{path}:good")["points.good"]
     assert pickle.loads(pickle.dumps(function)).call(None, None) == 0.5
 
 
@@ -221,8 +219,8 @@ def test_a_file_of_rewards_may_hold_what_looks_for_its_module(tmp_path: Path) ->
     [
         (["--reward", "feedback", "--as", "fixed"], "say where to begin"),
         (["--dry-run"], "say where to begin"),
-        (["--from", "earliest", "shadow", "--as", "beside"], "--from stands before shadow"),
-        (["--from", "earliest", "--as", "beside", "list"], "--from, --as stand before list"),
+        (["--from", "earliest", "shadow", "--as", "beside"], "--from before shadow would have no effect"),
+        (["--from", "earliest", "--as", "beside", "list"], "--from, --as before list would have no effect"),
     ],
 )
 def test_options_that_nobody_would_read_are_refused(arguments: list[str], says: str) -> None:

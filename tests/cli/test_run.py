@@ -6,7 +6,7 @@ import yaml
 from click.testing import CliRunner
 
 from rollbus.cli.root import rollbus
-from rollbus.schemas.config import RunConfig
+from rollbus.schemas.records.config import RunConfig
 
 
 def invoke(*arguments: str, expect: int = 0) -> str:

@@ -1,14 +1,14 @@
 """What a saved question is asked about when its parameters are left out."""
 
-from rollbus.cli.sql import defaults_of
+from rollbus.cli.commands.sql import find_defaults
 from rollbus.settings import Settings
 
 
 def test_namespace_and_the_only_run_are_those_of_the_settings() -> None:
     settings = Settings.model_validate({"namespace": "shop.", "runs": [{"run_id": "small"}]})
-    assert defaults_of(settings) == {"namespace": "shop.", "run": "small"}
+    assert find_defaults(settings) == {"namespace": "shop.", "run": "small"}
 
 
 def test_with_several_runs_the_question_keeps_its_own() -> None:
     settings = Settings.model_validate({"runs": [{"run_id": "small"}, {"run_id": "large"}]})
-    assert defaults_of(settings) == {"namespace": "rollbus."}
+    assert find_defaults(settings) == {"namespace": "rollbus."}

@@ -6,12 +6,19 @@ The step trains e1, e2 (lag 0) and e5, e6 (lag 1), and drops e9 as stale.
 
 from typing import Any
 
-from rollbus.schemas.control import ConfigApplied
-from rollbus.schemas.drops import DeadLetter, Drop, ProducerReport
-from rollbus.schemas.groups import ClosedGroup, CurriculumState, Group, ResampleRequested, StepOutcome, TrainingBatch
 from rollbus.schemas.ids import event_id, trajectory_id
-from rollbus.schemas.replays import ReplayManifest, ReplayRange, StageDigest
-from rollbus.schemas.steps import (
+from rollbus.schemas.records.control import ConfigApplied
+from rollbus.schemas.records.drops import DeadLetter, Drop, ProducerReport
+from rollbus.schemas.records.groups import (
+    ClosedGroup,
+    CurriculumState,
+    Group,
+    ResampleRequested,
+    StepOutcome,
+    TrainingBatch,
+)
+from rollbus.schemas.records.replays import ReplayManifest, ReplayRange, StageDigest
+from rollbus.schemas.records.steps import (
     DroppedMember,
     Evaluation,
     StepCompleted,
@@ -20,7 +27,7 @@ from rollbus.schemas.steps import (
     StepStarted,
     TrainedMember,
 )
-from rollbus.schemas.trajectories import Reward, RewardRevised
+from rollbus.schemas.records.trajectories import Reward, RewardRevised
 from tests.builders import (
     MINUTE_MS,
     START_MS,

@@ -17,21 +17,19 @@ from clickhouse_connect.driver.insert import InsertContext
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollbus.consumers.clickhouse.chunk_joiner import KafkaRecord
-from rollbus.consumers.clickhouse.columns import column_type, encode
-from rollbus.consumers.clickhouse.fills import Filled
-from rollbus.consumers.clickhouse.origin import Origin, Place
-from rollbus.consumers.clickhouse.ranges import PartitionBuffer
-from rollbus.consumers.clickhouse.rows import MAKERS, rows_of
-from rollbus.consumers.clickhouse.rows_events import FILLS, fills_of, message_json
-from rollbus.consumers.clickhouse.tables import TABLES_OF
+from rollbus.consumers.clickhouse.rows.events import message_json
+from rollbus.consumers.clickhouse.rows.rows import FILLS, PARTS, fills_of, rows_of
+from rollbus.consumers.clickhouse.sink.ranges import PartitionBuffer
+from rollbus.consumers.clickhouse.store.columns import column_type, encode
+from rollbus.consumers.clickhouse.store.fills import Filled
+from rollbus.consumers.clickhouse.store.origin import KafkaRecord, Origin, Place
 from rollbus.schemas.codec import encode as encode_record
-from rollbus.schemas.events import Event, Message
 from rollbus.schemas.ids import canonical_json
+from rollbus.schemas.records.events import Message
 from tests.builders import START_MS, make_turn
 from tests.consumers.story import story
 
-EVENTS = [record for _, _, record in story() if isinstance(record, Event)]
+RECORDS = [record for _, _, record in story()]
 TYPES = {"id": get_from_name("Int64"), "name": get_from_name("String"), "tokens": column_type("Array(Int32)")}
 texts = st.none() | st.text(max_size=20)
 
@@ -46,30 +44,32 @@ def test_a_message_is_kept_as_its_canonical_json(message: Message) -> None:
 
 @pytest.mark.parametrize("kind", FILLS, ids=lambda kind: kind.__name__)
 def test_columns_hold_what_the_rows_of_the_same_records_hold(kind: type) -> None:
-    found = [event for event in EVENTS if type(event) is kind]
-    for fill in fills_of(found[0]):
+    records = [record for record in RECORDS if type(record) is kind]
+    for fill in fills_of(records[0]):
         filled = Filled(fill, Place("t.", "episode-events", 3))
-        for offset, event in enumerate(found):
-            filled.add(event, offset, START_MS + offset)
+        for offset, record in enumerate(records):
+            filled.add(record, offset, START_MS + offset)
         rows, columns = list(filled), filled.columns()
-        assert len(filled) == len(rows) == len(found)
+        assert len(filled) == len(rows) == len(records)
         assert filled[0] == rows[0]
         assert filled[1:] == rows[1:]
         assert {name: [row[name] for row in rows] for name in rows[0]} == columns
 
 
 def test_a_table_is_filled_by_columns_or_row_by_row_and_never_both() -> None:
-    filled = {table for kind in FILLS for table in TABLES_OF[kind]}
-    made = {table for kind in set(MAKERS) - set(FILLS) for table in TABLES_OF[kind]}
-    assert not filled & made
+    fills = {fill for fills in FILLS.values() for fill in fills}
+    by_columns = {fill.table for fill in fills}
+    row_by_row = {table for tables, _ in PARTS.values() for table in tables}
+    assert len(fills) == len(by_columns), "a range fills a table in one way only"
+    assert not by_columns & row_by_row
 
 
 def test_a_range_gives_the_rows_of_its_records() -> None:
     reading = PartitionBuffer(namespace="t.", topic="episode-events", partition=0, start=0)
     expected: dict[str, list[Any]] = {}
-    for offset, event in enumerate(EVENTS):
-        reading.add(KafkaRecord("episode-events", 0, offset, START_MS, b"k", encode_record(event)))
-        for table, row in rows_of(event, Origin("t.", "episode-events", 0, offset, START_MS)):
+    for offset, record in enumerate(RECORDS):
+        reading.add(KafkaRecord("episode-events", 0, offset, START_MS, b"k", encode_record(record)))
+        for table, row in rows_of(record, Origin("t.", "episode-events", 0, offset, START_MS)):
             expected.setdefault(table, []).append(row)
     made = reading.cut()
     assert made is not None
@@ -156,7 +156,7 @@ def test_an_insert_in_compressed_form_is_the_same_insert() -> None:
 LOADED = """
 import sys
 from rollbus.consumers.clickhouse import run_sink
-from rollbus.consumers.clickhouse.columns import column_type, encode
+from rollbus.consumers.clickhouse.store.columns import column_type, encode
 encode("t", [{"name": "a", "at": 1}], {"name": column_type("String"), "at": column_type("DateTime64(3)")}, "lz4")
 print(sorted({"numpy", "pandas", "pyarrow", "polars"} & set(sys.modules)))
 """

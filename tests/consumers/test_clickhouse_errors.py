@@ -3,15 +3,15 @@
 import pytest
 from pydantic import ValidationError
 
-from rollbus.consumers.clickhouse.client_clickhouse import _said
-from rollbus.consumers.clickhouse.settings import ClickHouseSettings
+from rollbus.consumers.clickhouse.store.client import _short_message
+from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 
 
 def test_a_server_that_cannot_be_reached_is_said_in_words() -> None:
     layers = (
         "HTTPConnectionPool(…): Max retries exceeded (Caused by …: Failed to establish a new connection: [Errno 111])"
     )
-    assert _said(OSError(layers)).startswith("it cannot be reached; does it run (`rollbus status`)")
+    assert _short_message(OSError(layers)).startswith("it cannot be reached; does it run (`rollbus status`)")
 
 
 def test_a_mistake_in_a_statement_is_shown_without_all_that_could_have_stood_there() -> None:
@@ -19,7 +19,7 @@ def test_a_mistake_in_a_statement_is_shown_without_all_that_could_have_stood_the
         "Code: 62. DB::Exception: Syntax error: failed at position 1 (SELEC): SELEC 1. Maybe you meant: SELECT. "
         "Expected one of: Query, EXPLAIN, SHOW [FULL] TABLES [LIMIT expr], EXECUTE AS. (SYNTAX_ERROR) (version 26.9)"
     )
-    said = _said(ValueError(answer))
+    said = _short_message(ValueError(answer))
     assert "Maybe you meant: SELECT." in said
     assert "Expected one of" not in said
     assert said.endswith("(SYNTAX_ERROR) (version 26.9)")
@@ -33,7 +33,7 @@ def test_a_mistake_in_a_filter_is_shown_without_the_statement_around_it(scope: s
         "(for url http://127.0.0.1:8123)"
     )
     expected = "Code: 47. DB::Exception: Unknown identifier `nope` (UNKNOWN_IDENTIFIER) (version 26.9.2.1)"
-    assert _said(ValueError(answer)) == expected
+    assert _short_message(ValueError(answer)) == expected
 
 
 @pytest.mark.parametrize("host", ["http://localhost", "localhost:8123", "", "a b", "10.0.0.1/x"])
@@ -48,5 +48,5 @@ def test_a_host_alone_passes(host: str) -> None:
 
 
 def test_a_name_that_nobody_knows_is_said_in_words() -> None:
-    said = _said(OSError("HTTPConnectionPool(…): Max retries exceeded (Caused by NameResolutionError(…))"))
+    said = _short_message(OSError("HTTPConnectionPool(…): Max retries exceeded (Caused by NameResolutionError(…))"))
     assert said.startswith("it cannot be reached")

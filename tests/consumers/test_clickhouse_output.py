@@ -12,9 +12,9 @@ import pyarrow.parquet as pq
 import pytest
 from rich.console import Console
 
-from rollbus.consumers.clickhouse.chart import as_chart
-from rollbus.consumers.clickhouse.output import as_csv, as_json, as_table, cell
-from rollbus.consumers.clickhouse.parquet import write_parquet
+from rollbus.consumers.clickhouse.questions.chart import as_chart
+from rollbus.consumers.clickhouse.questions.output import as_csv, as_json, as_table, cell
+from rollbus.consumers.clickhouse.questions.parquet import write_parquet
 from rollbus.schemas.errors import ConfigurationError
 
 COLUMNS = ["name", "value", "at", "ids"]

@@ -5,13 +5,12 @@ from typing import Any
 
 import pytest
 
-from rollbus.consumers.clickhouse.migrator import load_migrations
-from rollbus.consumers.clickhouse.origin import MAX_TIME_MS, Origin
-from rollbus.consumers.clickhouse.rows import MAKERS, NOT_STORED, rows_of
-from rollbus.consumers.clickhouse.tables import TABLES_OF, topics_of
-from rollbus.schemas.registry import RECORDS
-from rollbus.schemas.steps import Evaluation
-from rollbus.schemas.tokens import encode_logprobs, encode_token_ids
+from rollbus.consumers.clickhouse.rows.rows import FILLS, NOT_STORED, rows_of, tables_of, topics_of
+from rollbus.consumers.clickhouse.store.migrator import load_migrations
+from rollbus.consumers.clickhouse.store.origin import MAX_TIME_MS, Origin
+from rollbus.schemas.records.registry import RECORDS
+from rollbus.schemas.records.steps import Evaluation
+from rollbus.schemas.records.tokens import encode_logprobs, encode_token_ids
 from rollbus.schemas.topics import TOPICS
 from tests.builders import make_started, make_trajectory, make_turn
 from tests.consumers.story import story
@@ -21,13 +20,13 @@ TABLES = " ".join(statement for migration in load_migrations() for statement in 
 
 
 def row(record: Any, table: str) -> dict[str, Any]:
-    (found,) = [found for name, found in rows_of(record, ORIGIN) if name == table]
-    return found
+    (only,) = [columns for name, columns in rows_of(record, ORIGIN) if name == table]
+    return only
 
 
 def test_every_record_type_has_rows_or_a_reason_why_not() -> None:
-    assert set(MAKERS) | set(NOT_STORED) == set(RECORDS)
-    assert not set(MAKERS) & set(NOT_STORED)
+    assert set(FILLS) | set(NOT_STORED) == set(RECORDS)
+    assert not set(FILLS) & set(NOT_STORED)
 
 
 def test_the_story_holds_every_record_type() -> None:
@@ -55,7 +54,7 @@ def test_rows_of_one_table_all_have_the_same_columns() -> None:
             assert columns.setdefault(table, list(found)) == list(found)
 
 
-def test_tokens_and_logprobs_stand_packed_in_a_table_of_their_own() -> None:
+def test_tokens_and_logprobs_are_packed_in_a_table_of_their_own() -> None:
     tokens = row(make_turn(prompt=(1, 2), completion=(3,), logprobs=(-0.5,)), "turn_tokens")
     assert tokens["prompt_token_ids"] == encode_token_ids([1, 2])
     assert tokens["completion_token_ids"] == encode_token_ids([3])
@@ -74,7 +73,7 @@ SAMPLING: dict[str, Any] = {
 }
 
 
-def test_how_a_turn_was_sampled_is_told_of_the_event_and_of_the_trajectory() -> None:
+def test_the_event_and_the_trajectory_both_keep_how_a_turn_was_sampled() -> None:
     of_event = row(make_turn(**SAMPLING), "turns")
     (turn,) = make_trajectory().turns
     of_trajectory = row(make_trajectory(turns=(dataclasses.replace(turn, **SAMPLING),)), "trajectory_turns")
@@ -102,11 +101,10 @@ def test_a_clock_that_is_far_off_is_held_to_what_a_column_can_hold(said: int, ke
 
 @pytest.mark.parametrize("record", [record for _, _, record in story()], ids=lambda record: type(record).__name__)
 def test_a_record_has_rows_only_in_the_tables_that_are_rebuilt_from_it(record: Any) -> None:
-    assert {table for table, _ in rows_of(record, ORIGIN)} <= set(TABLES_OF.get(type(record), ()))
+    assert {table for table, _ in rows_of(record, ORIGIN)} <= set(tables_of(type(record)))
 
 
 def test_every_table_is_rebuilt_from_the_topics_that_its_records_are_in() -> None:
     assert topics_of(["rewards"]) == ("episode-events", "aliases")
     assert topics_of(["policy_versions"]) == ("run-log", "policy-versions")
     assert set(topics_of(["dead_letters"])) == {topic.name for topic in TOPICS}
-    assert set(TABLES_OF) == set(MAKERS)

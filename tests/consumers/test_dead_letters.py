@@ -1,4 +1,4 @@
-"""What an operator is told of dead letters, and which of them are written again."""
+"""What an operator sees of dead letters, and which of them are written again."""
 
 from dataclasses import replace
 
@@ -6,11 +6,19 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollbus.consumers.dead_letters import chosen, copies, described, frames, kinds, origin, without_letter
-from rollbus.schemas.attempts import ATTEMPT_HEADER, attempt_of, origin_of
-from rollbus.schemas.chunks import join, parse
+from rollbus.consumers.dead_letters import (
+    copy_headers,
+    count_kinds,
+    describe_letter,
+    letter_origin,
+    make_copies,
+    origins_without_letter,
+    select_letters,
+)
 from rollbus.schemas.codec import encode
-from rollbus.schemas.drops import DeadLetter
+from rollbus.schemas.limits import MAX_LETTER_BYTES, MAX_LETTER_KEY_BYTES
+from rollbus.schemas.records.attempts import ATTEMPT_HEADER, attempt_of, origin_of
+from rollbus.schemas.records.drops import DeadLetter, kept_bytes
 from tests.builders import make_tick
 
 LETTER = DeadLetter(
@@ -18,8 +26,7 @@ LETTER = DeadLetter(
     partition=1,
     offset=7,
     timestamp_ms=5,
-    key=b"k",
-    value=encode(make_tick(0))[:12],
+    **kept_bytes(b"k", encode(make_tick(0))[:12]),
     stage="assembly",
     error_class="UndecodableError",
     message="cut short",
@@ -28,43 +35,49 @@ LETTER = DeadLetter(
 
 def test_letters_are_counted_by_topic_stage_and_class_the_most_frequent_first() -> None:
     rare = replace(LETTER, error_class="InvalidRecordError", attempt=2)
-    found = kinds([rare, LETTER, replace(LETTER, offset=8, timestamp_ms=9)])
+    found = count_kinds([rare, LETTER, replace(LETTER, offset=8, timestamp_ms=9)])
     assert [(kind.error_class, kind.count, kind.most_attempts) for kind in found] == [
         ("UndecodableError", 2, 1),
         ("InvalidRecordError", 1, 2),
     ]
-    assert origin(found[0].newest) == "n.episode-events:1:8"
+    assert letter_origin(found[0].newest) == "n.episode-events:1:8"
 
 
 def test_an_origin_is_found_with_and_without_namespace() -> None:
     for name in ("n.episode-events:1:7", "episode-events:1:7"):
-        assert chosen([LETTER, replace(LETTER, offset=8)], origins=[name], namespace="n.") == [LETTER]
-    assert chosen([LETTER], error_class="InvalidRecordError") == []
+        assert select_letters([LETTER, replace(LETTER, offset=8)], origins=[name], namespace="n.") == [LETTER]
+    assert select_letters([LETTER], error_class="InvalidRecordError") == []
 
 
 def test_an_origin_without_a_letter_is_told_from_those_that_have_one() -> None:
     names = ["episode-events:1:7", "n.episode-events:1:7", "episode-events:1:8", "nonsense"]
-    assert without_letter([LETTER], names, namespace="n.") == ["episode-events:1:8", "nonsense"]
+    assert origins_without_letter([LETTER], names, namespace="n.") == ["episode-events:1:8", "nonsense"]
 
 
 def test_a_record_is_written_again_once_and_never_without_a_value() -> None:
     by_sink = replace(LETTER, stage="sink", attempt=2)
-    (copy,) = copies([LETTER, by_sink, replace(LETTER, offset=9, value=None)], [])
+    (copy,) = make_copies([LETTER, by_sink, replace(LETTER, offset=9, value=None)], [], {})
     assert (copy.origin, copy.attempt, copy.letter.value) == ("n.episode-events:1:7", 3, LETTER.value)
-    assert copies([LETTER], ["n.episode-events:1:7"]) == []
+    assert make_copies([LETTER], ["n.episode-events:1:7"], {}) == []
 
 
-def test_a_large_record_is_written_again_in_chunks_of_which_only_the_last_says_that_it_is_there() -> None:
-    large = bytes(2_000_000)
-    written = frames(copies([replace(LETTER, value=large)], [])[0])
-    parts = [parse(value) for value, _ in written]
-    assert join({part.index: part.part for part in parts}, parts[0].digest) == large
-    assert [attempt_of(headers) for _, headers in written] == [2, 2, 2]
-    assert [origin_of(headers) for _, headers in written] == [None, None, "n.episode-events:1:7"]
+def test_a_copy_says_where_it_is_from_and_how_often_it_was_tried() -> None:
+    (copy,) = make_copies([LETTER], [], {})
+    assert (attempt_of(copy_headers(copy)), origin_of(copy_headers(copy))) == (2, "n.episode-events:1:7")
+
+
+@pytest.mark.parametrize(("key", "value"), [(b"k", bytes(range(256)) * 4_000), (b"k" * 20_000, b"small")])
+def test_a_letter_of_many_bytes_is_written_again_from_its_original_alone(key: bytes, value: bytes) -> None:
+    letter, place = replace(LETTER, **kept_bytes(key, value)), "n.episode-events:1:7"
+    assert not letter.is_whole
+    assert len(encode(letter)) < MAX_LETTER_BYTES + MAX_LETTER_KEY_BYTES + 1_000
+    (copy,) = make_copies([letter], [], {place: (key, value)})
+    assert (copy.letter.key, copy.letter.value) == (key, value)
+    assert make_copies([letter], [], {}) == make_copies([letter], [], {place: (key, value[:-1])}) == []
 
 
 def test_a_letter_is_shown_with_its_bytes_and_what_they_claim_to_be() -> None:
-    shown = dict(described(LETTER))
+    shown = dict(describe_letter(LETTER))
     assert shown["claims to be"] == "Tick"
     assert shown["value"].startswith("12 bytes: c301")
     assert shown["error"] == "UndecodableError: cut short"

@@ -1,4 +1,4 @@
-"""A logger that is fed from the log goes on where its group was shared out anew."""
+"""A logger that reads from the log continues after its group has been rebalanced."""
 
 import asyncio
 from dataclasses import dataclass
@@ -11,7 +11,7 @@ from aiokafka.errors import CommitFailedError, IllegalStateError
 from rollbus.consumers.loggers.follow_kafka import _feed
 from rollbus.consumers.loggers.memory import MemoryLogger
 from rollbus.schemas.codec import encode
-from rollbus.schemas.steps import StepCompleted
+from rollbus.schemas.records.steps import StepCompleted
 from tests.builders import START_MS
 
 PLACE = TopicPartition("rollbus.training-steps", 0)

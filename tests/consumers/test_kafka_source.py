@@ -7,8 +7,8 @@ import pytest
 from aiokafka import TopicPartition
 from aiokafka.errors import OffsetOutOfRangeError
 
-from rollbus.consumers.clickhouse.kafka_source import KafkaSource
-from rollbus.consumers.clickhouse.settings import SinkSettings
+from rollbus.consumers.clickhouse.sink.kafka_source import KafkaSource
+from rollbus.consumers.clickhouse.store.settings import SinkSettings
 
 TP = TopicPartition("rollbus.drops", 0)
 PLACE = ("drops", 0)

@@ -8,11 +8,11 @@ from typing import Any, cast
 
 import pytest
 
-from rollbus.consumers.clickhouse.chunk_joiner import KafkaRecord
-from rollbus.consumers.clickhouse.client_clickhouse import ClickHouse, Insert
-from rollbus.consumers.clickhouse.kafka_source import Fetched, KafkaSource, Partition
-from rollbus.consumers.clickhouse.settings import SinkSettings
-from rollbus.consumers.clickhouse.sink import Sink
+from rollbus.consumers.clickhouse.sink.kafka_source import Fetched, KafkaSource, Partition
+from rollbus.consumers.clickhouse.sink.sink import Sink
+from rollbus.consumers.clickhouse.store.client import ClickHouse, Insert
+from rollbus.consumers.clickhouse.store.origin import KafkaRecord
+from rollbus.consumers.clickhouse.store.settings import SinkSettings
 from rollbus.schemas.codec import encode
 from rollbus.schemas.errors import UnavailableError
 from tests.builders import START_MS, make_started, make_tick

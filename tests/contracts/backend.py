@@ -12,7 +12,7 @@ from dataclasses import replace
 import pytest
 
 from rollbus.schemas.errors import RejectedError
-from rollbus.schemas.tokens import encode_logprobs, encode_token_ids
+from rollbus.schemas.records.tokens import encode_logprobs, encode_token_ids
 from rollbus.trainer.backends.protocol import (
     Backend,
     TrainConfig,

@@ -5,9 +5,9 @@ from typing import Any
 
 import pytest
 
+from rollbus.schemas.records.trajectories import Location
 from rollbus.schemas.topics import Topic
-from rollbus.schemas.trajectories import Location
-from rollbus.trainer.log_memory import MemoryBroker, MemoryLog
+from rollbus.trainer.ledger.log_memory import MemoryBroker, MemoryLog
 from tests.contracts.trainer_log import TrainerLogContract, as_bytes
 
 

@@ -8,7 +8,8 @@ import pytest
 
 from rollbus.schemas.codec import encode
 from rollbus.schemas.errors import FencedError, UnavailableError
-from rollbus.schemas.steps import Evaluation, StepStarted
+from rollbus.schemas.records.steps import Evaluation, StepStarted
+from rollbus.schemas.records.trajectories import Location
 from rollbus.schemas.topics import (
     BATCHES,
     EVALUATIONS,
@@ -19,9 +20,8 @@ from rollbus.schemas.topics import (
     TRAJECTORIES,
     Topic,
 )
-from rollbus.schemas.trajectories import Location
-from rollbus.trainer.evaluation import evaluation_of
-from rollbus.trainer.log import Publication, TrainerLog
+from rollbus.trainer.ledger.log import Publication, TrainerLog
+from rollbus.trainer.validation.evaluation import build_evaluation
 from tests.builders import START_MS, make_command, make_score, make_version
 from tests.trainer.scenario import make_batch, make_payload
 
@@ -144,10 +144,10 @@ class TrainerLogContract:
 
         log = world.log()
         await log.open()
-        following = await log.next_batch(WAIT_S)
-        assert following is not None
+        received = await log.next_batch(WAIT_S)
+        assert received is not None
         with pytest.raises(ValueError, match="what comes last"):
-            await log.publish((started(),), last=last, next_offset=following.next_offset)
+            await log.publish((started(),), last=last, next_offset=received.next_offset)
         await log.open()
         assert list(await log.read_ledger()) == []
         assert await log.next_batch(WAIT_S) is not None
@@ -159,11 +159,11 @@ class TrainerLogContract:
         await world.append(BATCHES, "main", make_batch(0, []))
         older, newer = world.log(), world.log()
         await older.open()
-        following = await older.next_batch(WAIT_S)
-        assert following is not None
+        received = await older.next_batch(WAIT_S)
+        assert received is not None
         await newer.open()
         with pytest.raises(FencedError):
-            await older.publish((started(),), next_offset=following.next_offset)
+            await older.publish((started(),), next_offset=received.next_offset)
         assert list(await newer.read_ledger()) == []
         assert await newer.next_batch(WAIT_S) is not None
         await newer.publish((started(),))
@@ -225,9 +225,9 @@ class TrainerLogContract:
         await world.append(BATCHES, "main", b"\x00 not ours", make_batch(0, []))
         log = world.log()
         await log.open()
-        following = await log.next_batch(WAIT_S)
-        assert following is not None
-        assert following.batch.number == 0
+        received = await log.next_batch(WAIT_S)
+        assert received is not None
+        assert received.batch.number == 0
         await log.close()
 
     async def test_evaluations_are_those_of_the_model(self, world: LogWorld) -> None:
@@ -257,7 +257,7 @@ class TrainerLogContract:
 
 def make_evaluation(model: str) -> Evaluation:
     """Version 1 of a model, measured."""
-    return evaluation_of({"reward": [0.5, 1.5]}, model=model, policy_version=1, name="held out", now_ms=START_MS)
+    return build_evaluation({"reward": [0.5, 1.5]}, model=model, policy_version=1, name="held out", now_ms=START_MS)
 
 
 def as_bytes(record: Any) -> bytes:

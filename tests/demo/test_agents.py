@@ -8,12 +8,12 @@ import pytest
 from openai import AsyncOpenAI
 
 import rollbus.producers
-from rollbus.demo.agents import Agents, AgentSettings, attempts
-from rollbus.demo.evaluation import Comparison, as_record, evaluate, schedule
-from rollbus.demo.game import EMPTY, free_cells, held_out_openings
-from rollbus.demo.prompt import messages
+from rollbus.demo.game.agents import Agents, AgentSettings, attempts
+from rollbus.demo.game.game import EMPTY, free_cells, held_out_openings
+from rollbus.demo.game.prompt import messages
+from rollbus.demo.show.evaluation import Comparison, as_record, evaluate, schedule
 from rollbus.producers import MemorySink
-from rollbus.schemas.events import EpisodeEnded, EpisodeStarted, RewardReported, TurnRecorded
+from rollbus.schemas.records.events import EpisodeEnded, EpisodeStarted, RewardReported, TurnRecorded
 
 SETTINGS = AgentSettings(
     model_url="http://model/v1",

@@ -9,7 +9,7 @@ from rich.console import Console
 from rollbus.demo.base_model import WarmStartSettings, ensure, folder
 from rollbus.demo.configuration import GROUP_SIZE, RUN, write_settings
 from rollbus.demo.run import Demo, DemoOptions
-from rollbus.local.settings import StackSettings
+from rollbus.local.process.settings import StackSettings
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.settings import Settings
 from rollbus.settings_file import load_settings
@@ -22,7 +22,7 @@ def test_the_written_file_is_what_every_process_reads(tmp_path: Path) -> None:
     assert written.stream_settings().kafka.bootstrap_servers == "127.0.0.1:1001"
     assert written.sink_settings().clickhouse.port == 1003
     assert written.trainer_settings(RUN).train.learning_rate == 4e-4
-    assert written.art_server_settings(tmp_path / "model").model_port == 1005
+    assert written.art_server_settings(tmp_path / "model").port == 1005
     assert written.run(RUN).grouping.group_size == GROUP_SIZE
 
 

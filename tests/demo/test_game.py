@@ -2,7 +2,7 @@
 
 import pytest
 
-from rollbus.demo.game import (
+from rollbus.demo.game.game import (
     EMPTY,
     Opening,
     Position,
@@ -16,8 +16,8 @@ from rollbus.demo.game import (
     result_of,
     training_openings,
 )
-from rollbus.demo.opponents import OpponentName, random_cells, seeded, win_or_block_cells
-from rollbus.demo.reference import Combine, fixed_order, optimum, takes_wins, uniform, value_on
+from rollbus.demo.game.opponents import seeded
+from rollbus.demo.game.reference import Combine, fixed_order, optimum, uniform, value_on
 
 
 def reply_first_free(board: str) -> int:
@@ -79,33 +79,21 @@ def test_there_are_164_openings_of_which_29_are_held_out() -> None:
 
 def test_the_held_out_openings_are_about_as_hard_as_those_played_from() -> None:
     for player in (uniform, fixed_order, optimum):
-        held_out, played = (value_on(some, player, random_cells) for some in (held_out_openings(), training_openings()))
+        held_out, played = (value_on(some, player) for some in (held_out_openings(), training_openings()))
         assert held_out.win == pytest.approx(played.win, abs=0.02)
 
 
 def test_an_opponent_gives_the_same_reply_for_the_same_seed_and_board() -> None:
     boards = [o.board for o in openings()]
-    first, again, another = (seeded(OpponentName.RANDOM, seed) for seed in (1, 1, 2))
+    first, again, another = (seeded(seed) for seed in (1, 1, 2))
     assert [first(board) for board in boards] == [again(board) for board in boards]
     assert [first(board) for board in boards] != [another(board) for board in boards]
     assert all(first(board) in free_cells(board) for board in boards)
 
 
-def test_win_or_block_wins_first_then_blocks() -> None:
-    assert win_or_block_cells("OO3XX6789") == (3,)
-    assert win_or_block_cells("O23XX6789") == (6,)
-    assert win_or_block_cells(EMPTY) == free_cells(EMPTY)
-
-
 def test_random_against_random_from_the_empty_board_scores_what_is_known() -> None:
-    value = value_on([Opening("X", ())], uniform, random_cells)
+    value = value_on([Opening("X", ())], uniform)
     assert (value.win, value.draw, value.loss) == pytest.approx((0.5849, 0.1270, 0.2881), abs=5e-5)
-
-
-def test_perfect_play_never_loses_to_an_opponent_that_blocks_from_the_empty_board() -> None:
-    value = value_on([Opening("X", ())], optimum, win_or_block_cells)
-    assert value.loss == 0
-    assert value.win > 0.8
 
 
 @pytest.mark.parametrize(
@@ -113,10 +101,9 @@ def test_perfect_play_never_loses_to_an_opponent_that_blocks_from_the_empty_boar
     [
         (uniform, 44.9, 12.5, 42.6),
         (fixed_order, 62.4, 9.8, 27.8),
-        (takes_wins, 67.9, 7.3, 24.8),
         (optimum, 93.0, 5.2, 1.8),
     ],
 )
 def test_reference_players_on_the_held_out_openings(player: Combine, win: float, draw: float, loss: float) -> None:
-    value = value_on(held_out_openings(), player, random_cells)
+    value = value_on(held_out_openings(), player)
     assert (100 * value.win, 100 * value.draw, 100 * value.loss) == pytest.approx((win, draw, loss), abs=0.051)

@@ -2,8 +2,8 @@
 
 import pytest
 
-from rollbus.demo.game import Result
-from rollbus.demo.prompt import cell_named, messages, reward
+from rollbus.demo.game.game import Result
+from rollbus.demo.game.prompt import messages, parse_cell, reward
 
 
 def test_a_prompt_is_the_rules_and_the_board_of_this_turn_only() -> None:
@@ -17,7 +17,7 @@ def test_a_prompt_is_the_rules_and_the_board_of_this_turn_only() -> None:
     [("5", 5), ("1", 1), ("0", None), ("", None), (None, None), ("55", None), ("x", None), ("²", None)],
 )
 def test_only_a_single_digit_is_a_move(reply: str | None, cell: int | None) -> None:
-    assert cell_named(reply) == cell
+    assert parse_cell(reply) == cell
 
 
 def test_rewards_fall_from_win_to_illegal() -> None:

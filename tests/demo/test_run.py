@@ -15,14 +15,14 @@ def demo(data_dir: Path, seed: int = 0) -> Demo:
 
 
 def test_a_demo_leaves_the_folder_of_one_that_plays_alone(tmp_path: Path) -> None:
-    with demo(tmp_path).alone():
+    with demo(tmp_path).hold_folder():
         playing = demo(tmp_path)._fresh_stack().data_dir / "kafka"
         playing.mkdir()
-        with pytest.raises(ConfigurationError, match="another demo plays in"), demo(tmp_path).alone():
+        with pytest.raises(ConfigurationError, match="another demo plays in"), demo(tmp_path).hold_folder():
             raise AssertionError
         assert playing.exists()
-        with demo(tmp_path, seed=1).alone():
+        with demo(tmp_path, seed=1).hold_folder():
             demo(tmp_path, seed=1)._fresh_stack()
-    with demo(tmp_path).alone():
+    with demo(tmp_path).hold_folder():
         demo(tmp_path)._fresh_stack()
     assert not playing.exists()

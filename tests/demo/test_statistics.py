@@ -2,8 +2,8 @@
 
 import pytest
 
-from rollbus.demo.game import Result
-from rollbus.demo.statistics import Interval, Tally, difference, mean_interval, wilson
+from rollbus.demo.game.game import Result
+from rollbus.demo.show.statistics import Interval, Tally, difference, mean_interval, wilson
 
 
 def test_wilson_matches_the_published_example() -> None:

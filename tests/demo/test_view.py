@@ -1,16 +1,17 @@
 """What people see: counts, time left, and the picture of what was learned."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import pytest
 from rich.console import Console
 
-from rollbus.demo.evaluation import Comparison, Evaluation
-from rollbus.demo.plot import draw, points, reference_lines
-from rollbus.demo.sql import Rows
-from rollbus.demo.statistics import Tally
-from rollbus.demo.status import COUNTS, DROPS, DemoStatus, GroupWins, VersionReward, read_status
-from rollbus.demo.view import LiveView, line, render, sparkline, time_left_s
+from rollbus.demo.show.evaluation import Comparison, Evaluation
+from rollbus.demo.show.plot import draw, points, reference_lines
+from rollbus.demo.show.statistics import Tally
+from rollbus.demo.show.status import COUNTS, DROPS, DemoStatus, GroupWins, VersionReward, read_status
+from rollbus.demo.show.view import LiveView, line, render, sparkline, time_left_s
 
 STATUS = DemoStatus(
     events=700,
@@ -107,13 +108,13 @@ def test_a_comparison_is_real_when_its_interval_lies_above_zero() -> None:
 
 
 def test_the_status_is_read_with_three_questions() -> None:
-    def ask(sql: str, **parameters: object) -> Rows:
+    def query(sql: str, parameters: Mapping[str, Any]) -> tuple[list[str], list[tuple[Any, ...]]]:
         assert parameters["namespace"] == "demo."
         if sql == COUNTS:
-            return Rows(("events", "episodes", "trajectories", "version"), ((10, 2, 2, None),))
-        return Rows(("reason", "count"), (("stale", 4),)) if sql == DROPS else Rows((), ((0, 2, 0.5, None, 0.5),))
+            return ["events", "episodes", "trajectories", "version"], [(10, 2, 2, None)]
+        return (["reason", "count"], [("stale", 4)]) if sql == DROPS else ([], [(0, 2, 0.5, None, 0.5)])
 
-    status = read_status(ask, namespace="demo.", run="tictactoe")
+    status = read_status(query, namespace="demo.", run="tictactoe")
     assert (status.episodes, status.version, status.drops) == (2, 0, {"stale": 4})
     assert status.rewards == (VersionReward(0, 2, 0.5, 0.0, 0.5),)
     assert status.is_drained

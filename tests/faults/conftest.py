@@ -1,5 +1,6 @@
 """A broker that notices dead workers soon, and workers that can be told where to die."""
 
+import random
 from collections.abc import AsyncIterator, Callable, Iterator
 from contextlib import AsyncExitStack
 from pathlib import Path
@@ -7,14 +8,15 @@ from typing import Any
 
 import pytest
 
-from rollbus.local.kafka import kafka_service
-from rollbus.local.ports import free_port
-from rollbus.local.service import ServiceProcess
-from rollbus.local.tether import tethered
-from rollbus.streams.settings import StreamSettings
-from rollbus.streams.topics_kafka import ensure_topics
+from rollbus.local.kafka.service import kafka_service
+from rollbus.local.process.ports import find_free_port
+from rollbus.local.process.service import Service
+from rollbus.streams.kafka.settings import StreamSettings
+from rollbus.streams.kafka.topics_on_broker import ensure_topics
 from tests.faults.episodes import Traffic, pipeline
+from tests.faults.seed import REPEAT, SEED
 from tests.services.conftest import namespace
+from tests.services.shared import shared_service
 from tests.services.stream_fixtures import stream_settings
 from tests.services.stream_process import WorkerProcess
 
@@ -34,15 +36,22 @@ NewWorker = Callable[..., WorkerProcess]
 @pytest.fixture(scope="session")
 def kafka(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
     """Bootstrap servers of a broker that the tests share."""
-    folder = tmp_path_factory.mktemp("kafka")
-    service = kafka_service(folder=folder, client_port=free_port(), controller_port=free_port(), changes=SOON)
-    broker = ServiceProcess(service, log_path=folder / "service.log", prefix=tethered())
-    try:
-        broker.start()
-        broker.wait_until_healthy()
-        yield service.address
-    finally:
-        broker.stop()
+
+    def make(folder: Path) -> tuple[Service, str]:
+        service = kafka_service(
+            folder=folder, client_port=find_free_port(), controller_port=find_free_port(), changes=SOON
+        )
+        return service, service.address
+
+    with shared_service(tmp_path_factory, "soon-kafka", make) as address:
+        yield address
+
+
+@pytest.fixture
+def chance(request: pytest.FixtureRequest) -> random.Random:
+    """Chance of the test's own, by the run's seed and the test's name; a failure shows how to repeat it."""
+    print(REPEAT)
+    return random.Random(f"{SEED} {request.node.name}")
 
 
 @pytest.fixture

@@ -3,15 +3,17 @@
 import asyncio
 import time
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
+from itertools import count
 from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaProducer
 
 from rollbus.schemas.codec import decode, encode
-from rollbus.schemas.config import (
+from rollbus.schemas.ids import trajectory_id
+from rollbus.schemas.records.config import (
     AssemblyConfig,
     BatchingConfig,
     CurriculumConfig,
@@ -19,11 +21,10 @@ from rollbus.schemas.config import (
     RunConfig,
     ScoringConfig,
 )
-from rollbus.schemas.groups import Group
-from rollbus.schemas.ids import trajectory_id
+from rollbus.schemas.records.groups import Group
 from rollbus.schemas.topics import BATCHES, DROPS, EPISODE_EVENTS, RUN_LOG, TRAJECTORIES, Topic
-from rollbus.streams.settings import StreamSettings
-from rollbus.streams.stages import AnyStage, namespace_stages, run_stages
+from rollbus.streams.kafka.settings import StreamSettings
+from rollbus.streams.pipeline import AnyStage, namespace_stages, run_stages
 from tests.builders import make_episode
 from tests.faults.oracle import Pair, check_log
 from tests.faults.recorded import Recorded, read_everything
@@ -55,6 +56,14 @@ def group_events(group: int, *, turns: int = 2, at_ms: int = 0) -> list[Any]:
     return [_shifted(event, at_ms) for events in zip(*episodes, strict=True) for event in events]
 
 
+def numbers_until(enough: asyncio.Event, *, start: int = 0) -> Iterator[int]:
+    """Yield one number after another: traffic for as long as a test needs it, however fast the machine is."""
+    for number in count(start):
+        if enough.is_set():
+            return
+        yield number
+
+
 def _shifted(event: Any, at_ms: int) -> Any:
     started_ms = event.episode_started_at_ms + at_ms
     return replace(event, occurred_at_ms=event.occurred_at_ms + at_ms, episode_started_at_ms=started_ms)
@@ -68,7 +77,7 @@ class Traffic:
         self.events: list[Any] = []
         self.published: list[tuple[Topic, Pair]] = []
 
-    async def send(self, groups: Sequence[int], *, pause_s: float = 0.0, turns: int = 2, at_ms: int = 0) -> None:
+    async def send(self, groups: Iterable[int], *, pause_s: float = 0.0, turns: int = 2, at_ms: int = 0) -> None:
         """Send some groups, by a clock that is wrong by `at_ms`; returns once the broker has them all."""
         producer = AIOKafkaProducer(**self.settings.kafka.client_options(), enable_idempotence=True, linger_ms=5)
         await producer.start()

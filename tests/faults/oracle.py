@@ -5,6 +5,7 @@ outputs, the dead letters and the state. The log must hold exactly these, beside
 nothing is lost, nothing is there twice, and nothing came of state that a fault had torn.
 """
 
+import hashlib
 from bisect import bisect_right
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Sequence
@@ -12,19 +13,19 @@ from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import Any
 
-from rollbus.schemas import chunks
 from rollbus.schemas.codec import decode, encode
-from rollbus.schemas.control import ConfigApplied, Tick
 from rollbus.schemas.errors import RecordError
+from rollbus.schemas.kafka.writing import partition_of
+from rollbus.schemas.limits import MAX_LETTER_BYTES
+from rollbus.schemas.records.control import ConfigApplied, Tick
+from rollbus.schemas.records.trajectories import Location
 from rollbus.schemas.soundness import check_sound
 from rollbus.schemas.topics import DEAD_LETTERS, STAGE_INPUTS, TOPICS, Topic
-from rollbus.schemas.trajectories import Location
-from rollbus.streams.batch import Partition
-from rollbus.streams.flow import Log, Reader
-from rollbus.streams.output_kafka import partition_of
-from rollbus.streams.stage import Incoming
-from rollbus.streams.stages import AnyStage
-from rollbus.streams.topics import partitions_of
+from rollbus.streams.exactly_once.batch import Partition
+from rollbus.streams.in_memory import Log, Reader
+from rollbus.streams.kafka.topics import partitions_of
+from rollbus.streams.pipeline import AnyStage
+from rollbus.streams.state.stage import Incoming
 from tests.faults.recorded import Entry, Recorded
 
 Pair = tuple[bytes | None, bytes | None]
@@ -92,8 +93,7 @@ async def _live(found: Recorded, stage: AnyStage, place: Partition) -> Life:
             continue
         for incoming in log.of(topic)[0]:
             key = incoming.key.encode()
-            for frame in chunks.split(encode(incoming.record)):
-                life.outputs[_place(found, topic, key)].append((key, frame))
+            life.outputs[_place(found, topic, key)].append((key, encode(incoming.record)))
     life.rows = reader.changelog
     return life
 
@@ -102,7 +102,7 @@ def _incoming(place: Partition, entry: Entry) -> Incoming:
     """Read a record; raises RecordError as the stages' host must."""
     if entry.value is None:
         raise RecordError("no value")
-    record: Any = chunks.parse(entry.value) if chunks.is_chunk(entry.value) else decode(entry.value)
+    record: Any = decode(entry.value)
     try:
         key = (entry.key or b"").decode()
     except UnicodeDecodeError as error:
@@ -150,17 +150,29 @@ def _check_order(writer: str, place: Partition, pairs: Iterable[Pair], entries: 
 
 
 def _check_dead_letters(found: Recorded, stages: Sequence[AnyStage], lives: dict[tuple[str, int], Life]) -> None:
-    """Every refused record is one dead letter with its origin and bytes, and there is no other."""
+    """Every refused record is one dead letter with its origin, its bytes and their hash, and there is no other."""
     expected = Counter(
-        (stage.name, *place, entry.offset, entry.key, entry.value)
+        (stage.name, *place, entry.offset, entry.key, *_kept(entry.value))
         for stage in stages
         for place in found.places(stage.input)
         for entry in lives[stage.name, place.partition].refused
     )
     letters = found.dead_letters
-    there = Counter((one.stage, one.topic, one.partition, one.offset, one.key, one.value) for one in letters)
+    there = Counter(
+        (one.stage, one.topic, one.partition, one.offset, one.key, one.value, one.value_bytes, one.value_sha256)
+        for one in letters
+    )
     assert there == expected, f"dead letters: {_amiss(there, expected)}"
     assert all(one.error_class and one.message for one in letters), "a dead letter without a reason"
+
+
+def _kept(value: bytes | None) -> tuple[bytes | None, int, str]:
+    """Return what a dead letter holds of a value: all bytes, or both ends of many; their number; their hash."""
+    if value is None:
+        return None, 0, ""
+    half = MAX_LETTER_BYTES // 2
+    ends = value if len(value) <= MAX_LETTER_BYTES else value[:half] + value[-half:]
+    return ends, len(value), hashlib.sha256(value).hexdigest()
 
 
 def _amiss(found: Counter[Any], expected: Counter[Any]) -> str:

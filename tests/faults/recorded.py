@@ -10,16 +10,16 @@ from typing import Any, NamedTuple
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 
-from rollbus.consumers.dead_letters_kafka import read_dead_letters_async
-from rollbus.schemas.drops import DeadLetter
-from rollbus.schemas.offsets_kafka import committed_offsets
+from rollbus.consumers.dead_letters_kafka import read_dead_letters
+from rollbus.schemas.kafka.groups import committed_offsets
+from rollbus.schemas.records.drops import DeadLetter
 from rollbus.schemas.topics import TOPICS, Topic
-from rollbus.streams import names
-from rollbus.streams.batch import Partition
-from rollbus.streams.processing import OWN_ROWS
-from rollbus.streams.settings import StreamSettings
-from rollbus.streams.stages import AnyStage
-from rollbus.streams.topics import partitions_of
+from rollbus.streams.exactly_once.batch import Partition
+from rollbus.streams.exactly_once.processing import OWN_ROWS
+from rollbus.streams.kafka import names
+from rollbus.streams.kafka.settings import StreamSettings
+from rollbus.streams.kafka.topics import partitions_of
+from rollbus.streams.pipeline import AnyStage
 
 PATIENCE_S = 5.0
 """Beyond a transaction's deadline: the broker looks for dead ones each second."""
@@ -73,7 +73,7 @@ async def read_everything(settings: StreamSettings, stages: Sequence[AnyStage]) 
     for place, entries in (await _read(settings, changelogs)).items():
         found.rows[changelogs[place]] = _compacted(entries)
     found.committed = await _committed(settings, stages, found)
-    found.dead_letters = await read_dead_letters_async(settings.kafka, settings.namespace)
+    found.dead_letters = await read_dead_letters(settings.kafka, settings.namespace)
     return found
 
 

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from rollbus.local.kafka import kafka_service, new_cluster_id
-from rollbus.local.ports import free_port
-from rollbus.local.service import ServiceProcess
-from rollbus.local.settings import HOST
-from rollbus.local.tether import tethered
-from rollbus.streams.settings import StreamSettings
-from rollbus.streams.topics_kafka import ensure_topics
+from rollbus.local.kafka.service import kafka_service, new_cluster_id
+from rollbus.local.process.ports import find_free_port
+from rollbus.local.process.service import ServiceProcess
+from rollbus.local.process.settings import HOST
+from rollbus.local.process.tether import tethered
+from rollbus.streams.kafka.settings import StreamSettings
+from rollbus.streams.kafka.topics_on_broker import ensure_topics
 from tests.faults.conftest import SESSION_S, SOON, NewWorker
 from tests.faults.episodes import Traffic, pipeline
 from tests.services.stream_fixtures import stream_settings
@@ -39,7 +39,7 @@ THREE = {
 
 def nodes(folder: Path, count: int) -> list[ServiceProcess]:
     """Brokers that are each other's controllers; not started."""
-    ports = [(free_port(), free_port()) for _ in range(count)]
+    ports = [(find_free_port(), find_free_port()) for _ in range(count)]
     voters = ",".join(f"{number}@{HOST}:{controller}" for number, (_, controller) in enumerate(ports, 1))
     cluster_id = new_cluster_id()
     found = []
@@ -113,12 +113,16 @@ async def test_the_only_broker_is_killed_under_load_and_comes_back(
 
 @pytest.mark.parametrize("brokers", [3], indirect=True)
 async def test_one_of_three_brokers_is_killed_and_the_others_go_on(
-    brokers: list[ServiceProcess], settings: StreamSettings, traffic: Traffic, workers: NewWorker
+    brokers: list[ServiceProcess],
+    settings: StreamSettings,
+    traffic: Traffic,
+    workers: NewWorker,
+    chance: random.Random,
 ) -> None:
     worker = workers(settings)
     await worker.start()
     await worker.until_open()
-    victim = random.Random(11).choice(brokers)
+    victim = chance.choice(brokers)
     feeding = asyncio.create_task(traffic.send(range(30), pause_s=0.2))
     await asyncio.sleep(2.0)
     kill(victim)

@@ -5,11 +5,11 @@ import signal
 
 import pytest
 
-from rollbus.producers.kafka_sink import KafkaSink
-from rollbus.producers.sink import Outbound
+from rollbus.producers.delivery.kafka_sink import KafkaSink
+from rollbus.producers.delivery.sink import Outbound
 from rollbus.schemas.codec import encode
 from rollbus.schemas.topics import EPISODE_EVENTS
-from rollbus.streams.settings import StreamSettings
+from rollbus.streams.kafka.settings import StreamSettings
 from tests.builders import START_MS
 from tests.faults.conftest import NewWorker
 from tests.faults.episodes import Traffic, group_events

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from rollbus.local.kafka import kafka_service
-from rollbus.local.ports import free_port
-from rollbus.local.service import ServiceProcess
-from rollbus.local.tether import tethered
-from rollbus.streams.settings import StreamSettings
-from rollbus.streams.topics_kafka import ensure_topics
+from rollbus.local.kafka.service import kafka_service
+from rollbus.local.process.ports import find_free_port
+from rollbus.local.process.service import ServiceProcess
+from rollbus.local.process.tether import tethered
+from rollbus.streams.kafka.settings import StreamSettings
+from rollbus.streams.kafka.topics_on_broker import ensure_topics
 from tests.faults.conftest import SESSION_S, SOON, NewWorker
 from tests.faults.episodes import Traffic, pipeline
 from tests.faults.test_brokers import start
@@ -63,7 +63,7 @@ class SmallDisk:
 def disk_and_broker(tmp_path: Path) -> Iterator[tuple[SmallDisk, ServiceProcess]]:
     """A broker whose data are on a small disk."""
     folder = tmp_path / "kafka"
-    service = kafka_service(folder=folder, client_port=free_port(), controller_port=free_port(), changes=SOON)
+    service = kafka_service(folder=folder, client_port=find_free_port(), controller_port=find_free_port(), changes=SOON)
     service.command()  # formats the folder; the disk begins with a copy
     template = folder.with_name("template")
     (folder / "data").rename(template)

@@ -6,21 +6,24 @@ import signal
 
 import pytest
 
-from rollbus.streams.settings import StreamSettings
+from rollbus.streams.kafka.settings import StreamSettings
 from tests.faults.conftest import NewWorker
-from tests.faults.episodes import Traffic
+from tests.faults.episodes import Traffic, numbers_until, pipeline
+from tests.faults.recorded import read_everything
+from tests.services.stream_process import until
 
-pytestmark = [pytest.mark.services, pytest.mark.faults]
+pytestmark = [pytest.mark.services, pytest.mark.faults, pytest.mark.timeout(900)]  # six processes start in turn
 
 IN_A_TRANSACTION = ("before_send", "half_sent", "before_commit", "during_commit", "after_commit")
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.parametrize("schedule", range(2))
 async def test_a_kill_at_any_point_of_a_transaction_costs_nothing(
-    seed: int, settings: StreamSettings, traffic: Traffic, workers: NewWorker
+    settings: StreamSettings, traffic: Traffic, workers: NewWorker, chance: random.Random, schedule: int
 ) -> None:
-    chance = random.Random(seed)
-    feeding = asyncio.create_task(traffic.send(range(60), pause_s=0.4))
+    """Each point is met: ticks alone make transactions, and there is traffic until the last kill."""
+    enough = asyncio.Event()
+    feeding = asyncio.create_task(traffic.send(numbers_until(enough), pause_s=0.4))
     for point in chance.sample(IN_A_TRANSACTION, len(IN_A_TRANSACTION)):
         worker = workers(settings, die=point, nth=chance.randint(5, 40))
         await worker.start()
@@ -28,6 +31,7 @@ async def test_a_kill_at_any_point_of_a_transaction_costs_nothing(
     last = workers(settings)
     await last.start()
     await last.until_open()
+    enough.set()
     await feeding
     await traffic.until_trained()
     last.send(signal.SIGTERM)
@@ -36,25 +40,31 @@ async def test_a_kill_at_any_point_of_a_transaction_costs_nothing(
 
 
 async def test_a_kill_during_a_restore_or_a_rebalance_costs_nothing(
-    settings: StreamSettings, traffic: Traffic, workers: NewWorker
+    settings: StreamSettings, traffic: Traffic, workers: NewWorker, chance: random.Random
 ) -> None:
-    chance = random.Random(3)
+    """A worker alone restores all rows. Each stage is given partitions, and gives them up when another worker comes."""
     first = workers(settings)
     await first.start()
     await traffic.send(range(10))
     await traffic.until_trained()
     await first.kill()
-    feeding = asyncio.create_task(traffic.send(range(10, 40), pause_s=0.5))
-    for point, most in (("restore", 60), ("assigned", 5)):
+    rows = sum(map(len, (await read_everything(settings, pipeline())).rows.values()))
+    stages = len(pipeline())
+    enough = asyncio.Event()
+    feeding = asyncio.create_task(traffic.send(numbers_until(enough, start=10), pause_s=0.5))
+    for point, most in (("restore", rows), ("assigned", stages)):
         worker = workers(settings, die=point, nth=chance.randint(1, most))
         await worker.start()
         assert await worker.ended() == -signal.SIGKILL, worker.log()
-    leaving, coming = workers(settings, die="revoked", nth=chance.randint(1, 3)), workers(settings)
+    leaving, coming = workers(settings, die="revoked", nth=chance.randint(1, stages)), workers(settings)
     await leaving.start()
-    await leaving.until_open()
+    await until(
+        lambda: all(f" open id={stage.name}[" in leaving.log() for stage in pipeline()), "not every stage opens"
+    )
     await coming.start()
     await coming.until_open()
     assert await leaving.ended() == -signal.SIGKILL, leaving.log()
+    enough.set()
     await feeding
     await traffic.until_trained()
     coming.send(signal.SIGTERM)

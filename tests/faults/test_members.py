@@ -6,7 +6,7 @@ import signal
 
 import pytest
 
-from rollbus.streams.settings import StreamSettings
+from rollbus.streams.kafka.settings import StreamSettings
 from tests.faults.conftest import SESSION_S, NewWorker
 from tests.faults.episodes import Traffic
 
@@ -33,9 +33,8 @@ async def test_one_worker_becomes_three_and_one_again(
 
 
 async def test_workers_that_freeze_past_their_session_and_go_on_are_fenced(
-    settings: StreamSettings, traffic: Traffic, workers: NewWorker
+    settings: StreamSettings, traffic: Traffic, workers: NewWorker, chance: random.Random
 ) -> None:
-    chance = random.Random(5)
     both = [workers(settings), workers(settings)]
     for worker in both:
         await worker.start()

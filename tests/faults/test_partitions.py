@@ -10,8 +10,8 @@ from click.testing import CliRunner
 
 from rollbus.cli.root import rollbus
 from rollbus.schemas.topics import EPISODE_EVENTS, TRAJECTORIES
-from rollbus.streams.settings import StreamSettings
-from rollbus.streams.topics_kafka import describe_topics
+from rollbus.streams.kafka.settings import StreamSettings
+from rollbus.streams.kafka.topics_on_broker import describe_topics
 from tests.faults.conftest import NewWorker
 from tests.faults.episodes import Traffic
 from tests.services.stream_fixtures import send
@@ -69,11 +69,11 @@ async def test_retention_that_overtakes_a_stopped_worker_is_told_and_accepted_by
         return result.output
 
     asked = await cli("worker", "accept-loss", "assembly")
-    assert "would go on without records" in asked
+    assert "would continue without records" in asked
     assert "Nothing was changed" in asked
     said = await cli("worker", "accept-loss", "--yes", "assembly", "alias")
     for partition, offset in first.items():
-        assert f"assembly: episode-events[{partition}] goes on without records" in said
+        assert f"assembly: episode-events[{partition}] continues without records" in said
         assert f"… {offset - 1}" in said
     assert "alias: nothing is lost" in said
     assert "DataLossError" in await cli("dead-letters", "list")

@@ -14,22 +14,23 @@ import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 
-from rollbus.resample_kafka import group_id
+from rollbus.resample.requests import group_id
 from rollbus.schemas.codec import encode
-from rollbus.schemas.config import AssemblyConfig, GroupingConfig, ResampleConfig, RunConfig, ScoringConfig
-from rollbus.schemas.groups import ResampleRequested
-from rollbus.schemas.offsets_kafka import committed_offsets
+from rollbus.schemas.kafka.groups import committed_offsets
+from rollbus.schemas.records.config import AssemblyConfig, GroupingConfig, ResampleConfig, RunConfig, ScoringConfig
+from rollbus.schemas.records.groups import ResampleRequested
 from rollbus.schemas.topics import EPISODE_EVENTS, RESAMPLE_REQUESTS
-from rollbus.streams.resample import HOUR_MS
-from rollbus.streams.settings import StreamSettings
-from rollbus.streams.stages import AnyStage, namespace_stages, run_stages
-from rollbus.streams.topics_kafka import ensure_topics
+from rollbus.streams.kafka.settings import StreamSettings
+from rollbus.streams.kafka.topics_on_broker import ensure_topics
+from rollbus.streams.pipeline import AnyStage, namespace_stages, run_stages
+from rollbus.streams.stages.resample import HOUR_MS
 from tests.builders import make_episode
 from tests.faults.conftest import SESSION_S, NewWorker
 from tests.faults.oracle import Pair, check_log
 from tests.faults.recorded import read_everything
 from tests.services import resample_maker
 from tests.services.stream_fixtures import read_topic, send, stream_settings
+from tests.services.stream_process import WAIT_S
 
 pytestmark = [pytest.mark.services, pytest.mark.faults]
 
@@ -40,6 +41,8 @@ RUN = RunConfig(
     grouping=GroupingConfig(strategy="by_prompt", group_size=SIZE),
     resample=ResampleConfig(attempts_per_hour=ATTEMPTS, tokens_per_hour=TOKENS),
 )
+MOST_REQUESTS = ATTEMPTS // len(resample_maker.POINTS)
+"""That one maker takes before it is killed: each finds as many."""
 DEADLY = ("half_sent", "before_commit", "during_commit", "after_commit")
 
 
@@ -105,7 +108,7 @@ async def until_all_taken(settings: StreamSettings) -> None:
     await consumer.start()
     try:
         end = (await consumer.end_offsets([place]))[place]
-        async with asyncio.timeout(40):
+        async with asyncio.timeout(WAIT_S):
             while True:
                 found = await committed_offsets(admin, group_id(settings.namespace, RUN.run_id))
                 if place in found and found[place].offset >= end - 1:
@@ -116,11 +119,17 @@ async def until_all_taken(settings: StreamSettings) -> None:
         await admin.close()
 
 
-@pytest.mark.parametrize("seed", [1, 2])
+@pytest.mark.timeout(900)  # ten processes start one after another
+@pytest.mark.parametrize("schedule", range(2))
 async def test_no_attempt_is_asked_for_or_made_twice_and_the_budget_survives(
-    seed: int, settings: StreamSettings, workers: NewWorker, makers: NewMaker, tmp_path: Path
+    settings: StreamSettings,
+    workers: NewWorker,
+    makers: NewMaker,
+    tmp_path: Path,
+    chance: random.Random,
+    schedule: int,
 ) -> None:
-    chance = random.Random(seed)
+    """Each point is met: a worker's ticks alone make transactions, and there are requests for all of the makers."""
     enough = asyncio.Event()
     publishing = asyncio.create_task(publish(settings, enough))
     stages = f"{__name__}:pipeline"
@@ -131,14 +140,14 @@ async def test_no_attempt_is_asked_for_or_made_twice_and_the_budget_survives(
     last = workers(settings, stages=stages)
     await last.start()
     await last.until_open()
-    enough.set()
-    published = await publishing
-    async with asyncio.timeout(40):
+    async with asyncio.timeout(WAIT_S):
         while len(asked := await requests_of(settings)) < ATTEMPTS:  # noqa: ASYNC110 - looks at a topic
             await asyncio.sleep(0.3)
+    enough.set()
+    published = await publishing
     for point in chance.sample(resample_maker.POINTS, len(resample_maker.POINTS)):
-        killed = await makers(die=point, nth=chance.randint(1, 2))
-        assert await asyncio.wait_for(killed.wait(), 40) == -signal.SIGKILL
+        killed = await makers(die=point, nth=chance.randint(1, MOST_REQUESTS))
+        assert await asyncio.wait_for(killed.wait(), WAIT_S) == -signal.SIGKILL
     survivor = await makers()
     await until_all_taken(settings)
     survivor.send_signal(signal.SIGTERM)

@@ -3,8 +3,9 @@
 import asyncio
 import random
 import signal
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager, suppress
+from asyncio.subprocess import Process
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
 from pathlib import Path
 from uuid import uuid4
 
@@ -12,12 +13,12 @@ import pytest
 
 from rollbus.trainer.settings import ArtServerBackend
 from tests.services.art_fixtures import ArtServer, Launcher, art_base_model, art_launcher
-from tests.services.trainer_kafka import TrainerWorld, ended
+from tests.services.trainer_kafka import PATIENCE_S, TrainerWorld, ended
 from tests.services.trainer_process import WHILE_THE_BACKEND_WORKS
 
 __all__ = ["art_base_model", "art_launcher"]
 
-pytestmark = pytest.mark.faults
+pytestmark = [pytest.mark.faults, pytest.mark.timeout(900)]  # a dozen processes start one after another
 
 BATCHES = 8
 SIDES = ("before", "inside", "after")
@@ -28,10 +29,11 @@ POINTS = (
     *(f"{side} StepCompleted+StepStarted" for side in ("between", "inside", "after")),
 )
 """Each side of each of a trainer's transactions, the last of which closes one step and opens the next."""
-MEANT_KILLS = 4
-"""A run of so many batches that meets fewer was not killed around its updates."""
-QUIET_S = 5.0
-"""Longer than a trainer takes to start; then it has given up, and is started again."""
+KILLS = 6
+"""In each schedule. Each waits for a batch of its own, whose update begins and ends: two lines of the journal."""
+VICTIMS = (("trainer",), ("server",), ("trainer", "server"))
+UPDATE_S = 0.2
+"""About as long as an update: the longest time from a line of the journal to the kill."""
 
 
 @pytest.fixture
@@ -41,13 +43,15 @@ def killed(art_launcher: Launcher, art_base_model: Path, tmp_path: Path) -> ArtS
 
 
 @asynccontextmanager
-async def world_of(kafka: str, namespace: str, server: ArtServer) -> AsyncIterator[TrainerWorld]:
+async def world_of(
+    kafka: str, namespace: str, server: ArtServer, *, batches: int = BATCHES
+) -> AsyncIterator[TrainerWorld]:
     world = TrainerWorld(kafka, namespace, ArtServerBackend(url=server.url))
     world.max_off_policy_steps = BATCHES  # all batches stand in the log from the start
     server.start()
     await world.open()
     try:
-        await world.add_batches(BATCHES)
+        await world.add_batches(batches)
         yield world
         await world.wait_for_steps(BATCHES)
         await world.check()
@@ -86,40 +90,55 @@ async def test_a_trainer_killed_at_each_point_of_a_step_changes_no_weight(
     assert digests(killed) == undisturbed
 
 
-@pytest.mark.timeout(900)  # the server is started anew a dozen times
-@pytest.mark.parametrize("seed", range(4))
+@pytest.mark.parametrize("schedule", range(4))
 async def test_kills_of_either_or_both_around_updates_change_no_weight(
-    kafka: str, namespace: str, killed: ArtServer, undisturbed: Sequence[str], seed: int
+    kafka: str, namespace: str, killed: ArtServer, undisturbed: Sequence[str], chance: random.Random, schedule: int
 ) -> None:
-    chance = random.Random(seed)
-    kills = steps = in_vain = 0
-    async with world_of(kafka, namespace, killed) as world:
+    kills = 0
+    async with world_of(kafka, namespace, killed, batches=BATCHES - KILLS) as world:
+
+        async def an_update_begins_or_ends() -> bool:
+            if journal_lines(killed) < lines:
+                return False
+            await asyncio.sleep(delay_s)
+            return True
+
+        async def all_is_trained() -> bool:
+            return await world.visible_steps() == BATCHES
+
         trainer = await world.start()
-        while (seen := await world.visible_steps()) < BATCHES:
-            steps, in_vain = seen, in_vain + 1 if seen == steps else 0
-            await something_is_written(killed)
-            # about as long as an update; longer once none comes to its end any more, for a machine that is slower
-            await asyncio.sleep(chance.uniform(0, 0.2) * max(1, in_vain - 5))
-            victims = chance.choice((("trainer",), ("server",), ("trainer", "server")))
-            if "server" in victims:
-                await asyncio.to_thread(killed.stop, signal.SIGKILL)
-            if "trainer" in victims and trainer.returncode is None:
+        for _ in range(KILLS):
+            lines = journal_lines(killed) + chance.choice((1, 2))
+            delay_s, victims = chance.uniform(0, UPDATE_S), chance.choice(VICTIMS)
+            await world.add_batches(1)
+            trainer = await kept_running(world, trainer, an_update_begins_or_ends)
+            if "trainer" in victims:
                 trainer.kill()
-                await trainer.wait()
+                assert await trainer.wait() == -signal.SIGKILL
             if "server" in victims:
+                assert killed.is_running()
+                await asyncio.to_thread(killed.stop, signal.SIGKILL)
                 await asyncio.to_thread(killed.start)
-            if trainer.returncode is not None:  # killed, or its attempts were used up while the server was away
-                trainer = await world.start()
             kills += 1
+        await kept_running(world, trainer, all_is_trained)
     assert digests(killed) == undisturbed
-    assert kills >= MEANT_KILLS
+    assert kills == KILLS
 
 
-async def something_is_written(server: ArtServer) -> None:
-    """Wait until the server's journal grows: an update begins or ends."""
+def journal_lines(server: ArtServer) -> int:
+    """Return how often an update has begun or ended."""
     journal = server.checkpoints.parent / "journal.jsonl"
-    before = journal.stat().st_size
-    with suppress(TimeoutError):
-        async with asyncio.timeout(QUIET_S):
-            while journal.stat().st_size == before:  # noqa: ASYNC110 - another process writes it
-                await asyncio.sleep(0.002)
+    return journal.read_bytes().count(b"\n") if journal.exists() else 0
+
+
+async def kept_running(world: TrainerWorld, trainer: Process, until: Callable[[], Awaitable[bool]]) -> Process:
+    """Start the trainer again whenever it has ended, until the condition holds; return the one that runs then.
+
+    It ends by a kill, and when its attempts are used up while the server is away.
+    """
+    async with asyncio.timeout(PATIENCE_S):
+        while not await until() or trainer.returncode is not None:
+            if trainer.returncode is not None:
+                trainer = await world.start()
+            await asyncio.sleep(0.002)
+    return trainer

@@ -37,7 +37,7 @@ class Death:
 
 def in_write(death: Death, *, half: bool) -> None:
     """Die before a transaction's records are sent, or with half of them sent."""
-    transaction: Any = import_module("rollbus.streams.transaction")
+    transaction: Any = import_module("rollbus.streams.exactly_once.transaction")
     write = transaction.write
 
     async def dying(producer: Any, rows: Any) -> None:
@@ -52,7 +52,7 @@ def in_write(death: Death, *, half: bool) -> None:
 
 def in_commit(death: Death, *, after_s: float | None) -> None:
     """Die when all is sent but not committed, or so long after the commit was begun."""
-    transaction: Any = import_module("rollbus.streams.transaction")
+    transaction: Any = import_module("rollbus.streams.exactly_once.transaction")
     new_producer = transaction.new_producer
 
     def dying(*arguments: Any) -> Any:
@@ -78,9 +78,9 @@ def in_commit(death: Death, *, after_s: float | None) -> None:
 
 def in_restore(death: Death) -> None:
     """Die with part of the changelog read."""
-    from rollbus.streams import changelog_kafka
+    from rollbus.streams.exactly_once import changelog
 
-    restore = changelog_kafka.restore
+    restore = changelog.restore
 
     async def dying(settings: Any, topic: str, partition: int, apply: Callable[..., None]) -> Any:
         def apply_or_die(key: bytes, value: bytes | None) -> None:
@@ -90,12 +90,12 @@ def in_restore(death: Death) -> None:
 
         return await restore(settings, topic, partition, apply_or_die)
 
-    changelog_kafka.restore = dying
+    changelog.restore = dying
 
 
 def in_rebalance(death: Death, signal_name: str) -> None:
     """Die when partitions are taken away, or given."""
-    from rollbus.streams.app import StageApp
+    from rollbus.streams.worker.app import StageApp
 
     original = getattr(StageApp, signal_name)
 
@@ -135,7 +135,7 @@ if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[2]))
     changes = json.loads(sys.argv[3]) if len(sys.argv) > 3 else {}
     shift_clock(changes.pop("clock_shift_s", 0.0))
-    from rollbus.streams.worker import run_worker
+    from rollbus.streams.worker.worker import run_worker
     from tests.services.stream_fixtures import stream_settings
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")

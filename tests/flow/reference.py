@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
-from rollbus.schemas.events import EpisodeEnded, EpisodeStarted, RewardReported, TurnRecorded, WriterClosed
 from rollbus.schemas.ids import trajectory_id
+from rollbus.schemas.records.events import EpisodeEnded, EpisodeStarted, RewardReported, TurnRecorded, WriterClosed
 
 
 @dataclass

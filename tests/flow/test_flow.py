@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollbus.schemas.config import (
+from rollbus.schemas.records.config import (
     AssemblyConfig,
     BatchingConfig,
     CurriculumConfig,
@@ -17,12 +17,12 @@ from rollbus.schemas.config import (
     RunConfig,
     ScoringConfig,
 )
-from rollbus.schemas.drops import Drop
-from rollbus.schemas.groups import Group, TrainingBatch
+from rollbus.schemas.records.drops import Drop
+from rollbus.schemas.records.groups import Group, TrainingBatch
+from rollbus.schemas.records.trajectories import Trajectory
 from rollbus.schemas.topics import ALIASES, BATCHES, CURRICULUM, DROPS, EPISODE_EVENTS, RUN_LOG, SCORES, TRAJECTORIES
-from rollbus.schemas.trajectories import Trajectory
-from rollbus.streams.flow import Flow
-from rollbus.streams.stages import namespace_stages, run_stages
+from rollbus.streams.in_memory import Flow
+from rollbus.streams.pipeline import namespace_stages, run_stages
 from tests.builders import START_MS, make_alias, make_alias_reward, make_episode, make_outcome, make_reward, make_tick
 from tests.flow.reference import expect
 

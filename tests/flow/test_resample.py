@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from rollbus import resample
 from rollbus.producers import MemorySink, init
-from rollbus.resample import Attempt, Resampler
-from rollbus.schemas.config import (
+from rollbus.resample import attempts as resample
+from rollbus.resample.attempts import Attempt, Resampler
+from rollbus.schemas.records.config import (
     AssemblyConfig,
     BatchingConfig,
     GroupingConfig,
@@ -19,12 +19,12 @@ from rollbus.schemas.config import (
     RunConfig,
     ScoringConfig,
 )
-from rollbus.schemas.events import EpisodeStarted, Event
-from rollbus.schemas.groups import Group, ResampleRequested
+from rollbus.schemas.records.events import EpisodeStarted, Event
+from rollbus.schemas.records.groups import Group, ResampleRequested
+from rollbus.schemas.records.trajectories import Score, Trajectory
 from rollbus.schemas.topics import EPISODE_EVENTS, RESAMPLE_REQUESTS, RUN_LOG, SCORES, TRAJECTORIES
-from rollbus.schemas.trajectories import Score, Trajectory
-from rollbus.streams.flow import Flow
-from rollbus.streams.stages import namespace_stages, run_stages
+from rollbus.streams.in_memory import Flow
+from rollbus.streams.pipeline import namespace_stages, run_stages
 from tests.builders import make_episode, make_tick, make_turn
 
 RUN = RunConfig(
@@ -55,7 +55,7 @@ async def make(agent: Any, *requests: ResampleRequested, now_ms: int = 0, **opti
     recorder = init(sink=sink)
     resampler = Resampler(agent, recorder, clock_ms=lambda: now_ms, **options)
     for each in requests:
-        await resampler.room()
+        await resampler.wait_for_room()
         resampler.begin(each)
     await resampler.finish()
     await asyncio.to_thread(recorder.close)
@@ -136,7 +136,7 @@ async def test_agents_that_hang_in_threads_hold_up_no_attempt_beside_or_after_th
 async def test_an_agent_that_ignores_its_cancellation_keeps_no_room_and_its_episode_ends(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setattr(resample, "HEED_S", 0.01)
+    monkeypatch.setattr(resample, "CANCEL_S", 0.01)
     over = asyncio.Event()
 
     async def agent(attempt: Attempt) -> None:
@@ -149,7 +149,7 @@ async def test_an_agent_that_ignores_its_cancellation_keeps_no_room_and_its_epis
     resampler = Resampler(agent, recorder, clock_ms=lambda: 0, concurrency=1, timeout_s=0.01)
     async with asyncio.timeout(30):
         for each in map(request, (1, 2, 3)):
-            await resampler.room()
+            await resampler.wait_for_room()
             resampler.begin(each)
         await resampler.finish()
     assert len(resampler.left) == 2
@@ -164,7 +164,7 @@ async def test_an_agent_that_ignores_its_cancellation_keeps_no_room_and_its_epis
 
 async def test_so_many_agents_that_go_on_begin_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(resample, "MAX_HUNG", 1)
-    monkeypatch.setattr(resample, "HEED_S", 0.01)
+    monkeypatch.setattr(resample, "CANCEL_S", 0.01)
     over, begun = asyncio.Event(), list[str]()
 
     async def agent(attempt: Attempt) -> None:
@@ -204,7 +204,7 @@ async def test_too_late_counts_from_when_the_request_was_written_since_the_strea
 ) -> None:
     recorder = init(sink=MemorySink())
     resampler = Resampler(lambda attempt: None, recorder, clock_ms=lambda: now_ms)
-    await resampler.room()
+    await resampler.wait_for_room()
     resampler.begin(request(), written_ms=5_000)
     await resampler.finish()
     await asyncio.to_thread(recorder.close)

@@ -12,11 +12,11 @@ import pytest
 from openai.types import CompletionUsage
 
 from rollbus.producers import MemorySink, init
-from rollbus.resample import Attempt, Resampler
-from rollbus.resample_allowance import Allowance, limited
+from rollbus.resample.allowance import Allowance, limited
+from rollbus.resample.attempts import Attempt, Resampler
 from rollbus.schemas.errors import RejectedError
-from rollbus.schemas.events import EpisodeEnded
-from rollbus.schemas.groups import ResampleRequested
+from rollbus.schemas.records.events import EpisodeEnded
+from rollbus.schemas.records.groups import ResampleRequested
 
 ASKED: dict[str, Any] = {"model": "agent", "messages": [{"role": "user", "content": "go"}]}
 
@@ -141,7 +141,7 @@ async def test_an_attempt_is_limited_by_its_request_and_ends_as_an_error_where_i
                 client.chat.completions.create(**ASKED)
 
     resampler = Resampler(agent, recorder, clock_ms=lambda: 0)
-    await resampler.room()
+    await resampler.wait_for_room()
     resampler.begin(
         ResampleRequested(
             episode_id="r1", run_id="main", trajectory_id="t", attempt=1, task="play", max_tokens=20,

@@ -1,4 +1,4 @@
-"""Requests are committed as they are taken, and one with a long opening is put together from its chunks."""
+"""Requests are committed as they are taken."""
 
 import asyncio
 from dataclasses import dataclass, field
@@ -7,11 +7,10 @@ from typing import Any
 
 from aiokafka.errors import CommitFailedError
 
-from rollbus.resample_kafka import Requests
-from rollbus.schemas import chunks
+from rollbus.resample.requests import Requests
 from rollbus.schemas.codec import encode
-from rollbus.schemas.events import Message
-from rollbus.schemas.groups import ResampleRequested
+from rollbus.schemas.records.events import Message
+from rollbus.schemas.records.groups import ResampleRequested
 
 WRITTEN_MS = 5_000
 
@@ -57,18 +56,11 @@ async def taken(consumer: Fetched) -> list[ResampleRequested]:
     return found
 
 
-async def test_a_request_in_chunks_is_one_request_and_all_its_offsets_are_committed() -> None:
+async def test_only_requests_of_the_run_are_made_and_all_offsets_are_committed() -> None:
     large, other = request(1, text="image" * 400_000), request(2, run_id="other")
-    parts = chunks.split(encode(large))
-    assert len(parts) == 3
-    consumer = Fetched([*parts, encode(other), b"poison", encode(request(3))])
+    consumer = Fetched([encode(large), encode(other), b"poison", encode(request(3))])
     assert await taken(consumer) == [large, request(3)]
-    assert consumer.committed == [1, 2, 3, 4, 5, 6]
-
-
-async def test_a_request_whose_first_chunks_somebody_else_took_is_not_made() -> None:
-    parts = chunks.split(encode(request(1, text="image" * 400_000)))
-    assert await taken(Fetched([*parts[1:], encode(request(2))])) == [request(2)]
+    assert consumer.committed == [1, 2, 3, 4]
 
 
 async def test_a_request_that_another_agent_is_given_meanwhile_is_left_to_it() -> None:

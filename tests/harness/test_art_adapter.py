@@ -92,9 +92,9 @@ async def test_no_answer_at_the_configured_address_says_what_to_look_at(free_add
 
 @pytest.fixture
 def free_address() -> tuple[str, int]:
-    from rollbus.local.ports import free_port
+    from rollbus.local.process.ports import find_free_port
 
-    return "127.0.0.1", free_port()
+    return "127.0.0.1", find_free_port()
 
 
 def settings(tmp_path: Path, change: Any = None) -> Settings:

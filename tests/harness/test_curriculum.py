@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from rollbus.harness import CurriculumLearningConfig, EpisodeItem, EpisodeItemRole, Trajectory, TrajectoryCollection
 from rollbus.harness.curriculum import choose
-from rollbus.streams.curriculum_modes import Memory
+from rollbus.streams.stages.curriculum.modes import Memory
 
 
 def collection(*groups: tuple[float, ...]) -> TrajectoryCollection:

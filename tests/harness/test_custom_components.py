@@ -10,7 +10,7 @@ import pytest
 
 from rollbus.harness import EpisodeItem, EpisodeItemRole, TrainingStatusEnum, Trajectory, TrajectoryCollection
 from rollbus.harness.publishing import publications
-from rollbus.schemas.trajectories import Trajectory as Record
+from rollbus.schemas.records.trajectories import Trajectory as Record
 from tests.harness import guide_components
 from tests.harness.world import RUN, Endpoint, document, memory_bus, opened, read, run_epochs
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from rollbus.harness.processes import SETTINGS_FILE, Processes, wait_until_free
-from rollbus.local.ports import free_port
+from rollbus.local.process.ports import find_free_port
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
 from rollbus.settings import Settings
 from tests.harness.world import document, read
@@ -25,7 +25,7 @@ def processes(tmp_path: Path, **backend: Any) -> Processes:
 @pytest.mark.parametrize(
     ("backend", "message"),
     [
-        ({"base_model": "Qwen/Qwen2.5-3B-Instruct"}, "none is started here, because base_model .* is no folder"),
+        ({"base_model": "Qwen/Qwen2.5-3B-Instruct"}, "none is started here, because base_model .* is not a folder"),
         ({"ip": "192.0.2.1"}, "Failed to connect to ART backend at http://192.0.2.1"),
     ],
 )
@@ -98,7 +98,7 @@ def test_the_model_endpoint_keeps_the_port_that_the_configuration_names(tmp_path
 
 
 def test_a_resumed_run_waits_for_the_ports_of_the_one_that_was_killed() -> None:
-    port = free_port()
+    port = find_free_port()
     listener = socket.create_server(("127.0.0.1", port))
     threading.Timer(0.3, listener.close).start()
     began = time.monotonic()

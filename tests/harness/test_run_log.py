@@ -11,12 +11,12 @@ from rollbus.harness.bus import Bus
 from rollbus.harness.bus_kafka import KafkaBus
 from rollbus.harness.recording import Recording
 from rollbus.harness.run_log import RunLog
-from rollbus.schemas.control import RunCommand
 from rollbus.schemas.errors import UnavailableError
-from rollbus.schemas.kafka_connection import KafkaConnection
-from rollbus.schemas.steps import StepCompleted, StepFailed, StepStarted
+from rollbus.schemas.kafka.connection import KafkaConnection
+from rollbus.schemas.records.control import RunCommand
+from rollbus.schemas.records.steps import StepCompleted, StepFailed, StepStarted
 from rollbus.schemas.topics import RUN_LOG
-from rollbus.trainer.log import Publication
+from rollbus.trainer.ledger.log import Publication
 from tests.builders import START_MS
 
 STEP: dict[str, Any] = {"run_id": "r", "model": "m", "step": 1, "batch_hash": "b", "batch_number": 0, "base_version": 0}

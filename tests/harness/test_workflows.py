@@ -162,7 +162,7 @@ async def test_what_an_entry_under_llms_says_of_sampling_reaches_the_request(
         name: value for name, value in sampling.items() if name != "max_tokens"
     }
     assert [server.asked[0][name] for name in limit] == [9]
-    assert "llms: 'verify_ssl' is no parameter of a chat completion" in caplog.text
+    assert "llms: 'verify_ssl' is not a parameter of a chat completion" in caplog.text
 
 
 async def test_a_sync_function_gets_its_options(tmp_path: Path) -> None:
@@ -373,7 +373,7 @@ async def test_a_score_that_is_no_number_is_none_and_says_so(score: Any) -> None
     found = await as_evaluator(odd, EvaluatorConfig()).evaluate_item(EvalInputItem(id=1, input_obj="?"))
     assert found.score is None
     assert found.error is not None
-    assert "is no finite number" in found.error
+    assert "is not a finite number" in found.error
 
 
 async def test_rewards_of_steps_that_are_no_numbers_leave_no_score() -> None:
@@ -383,11 +383,11 @@ async def test_rewards_of_steps_that_are_no_numbers_leave_no_score() -> None:
         return EvalOutputItem.model_validate({"id": item.id, "score": 1.0, "shaped_rewards": [0.5, "much"]})
 
     found = await as_evaluator(odd, EvaluatorConfig()).evaluate_item(EvalInputItem(id=1, input_obj="?"))
-    assert (found.score, found.error) == (None, "shaped_rewards [0.5, 'much']: 'much' is no finite number")
+    assert (found.score, found.error) == (None, "shaped_rewards [0.5, 'much']: 'much' is not a finite number")
 
 
 async def test_a_function_that_cannot_be_found_says_where_it_must_lie(tmp_path: Path) -> None:
-    with pytest.raises(ConfigurationError, match="must lie beside the configuration file"):
+    with pytest.raises(ConfigurationError, match="must be next to the configuration file"):
         await evaluate(tmp_path, {"_type": "python", "function": "nowhere:run"}, "http://127.0.0.1:9")
 
 

@@ -6,8 +6,8 @@ from collections.abc import AsyncGenerator
 import pytest
 from starlette.types import Message
 
-from rollbus.local.clickhouse_endpoint import SLICE_BYTES, LongResponse
-from rollbus.local.clickhouse_errors import ClickHouseError
+from rollbus.local.clickhouse.endpoint import SLICE_BYTES, LongResponse
+from rollbus.local.clickhouse.errors import ClickHouseError
 
 LIMIT_S = 0.02
 

@@ -4,33 +4,42 @@ from dataclasses import dataclass, field
 
 import pytest
 
-from rollbus.local.clickhouse_errors import ClickHouseError
-from rollbus.local.clickhouse_sessions import MOST_OF_READER, Sessions
+from rollbus.local.clickhouse.errors import ClickHouseError
+from rollbus.local.clickhouse.sessions import IDLE_S, Sessions
+
+
+@dataclass
+class Handle:
+    number: int
+    closed: list[int]
+
+    def close(self) -> None:
+        self.closed.append(self.number)
 
 
 @dataclass
 class Handles:
-    """Stands for the engine: handles are numbers."""
+    """In place of the engine: handles have numbers."""
 
-    opened: list[str] = field(default_factory=list)
+    opened: int = 0
     closed: list[int] = field(default_factory=list)
     now: float = 0.0
 
-    def open(self, user: str) -> int:
-        self.opened.append(user)
-        return len(self.opened) - 1
+    def open(self) -> Handle:
+        self.opened += 1
+        return Handle(self.opened - 1, self.closed)
 
     def sessions(self) -> Sessions:
-        return Sessions(self.open, self.closed.append, clock=lambda: self.now)
+        return Sessions(self.open, clock=lambda: self.now)
 
 
-def test_a_session_keeps_its_handle_apart_from_other_users() -> None:
+def test_a_session_keeps_its_handle() -> None:
     handles = Handles()
     sessions = handles.sessions()
     found = []
-    for user in ("default", "default", "readonly"):
-        with sessions.checkout(user, "s", timeout_s=60) as session:
-            found.append(session.handle)
+    for name in ("one", "one", "two"):
+        with sessions.checkout(name) as session:
+            found.append(session.handle.number)
     assert found == [0, 0, 1]
     sessions.close()
     assert handles.closed == [0, 1]
@@ -38,44 +47,23 @@ def test_a_session_keeps_its_handle_apart_from_other_users() -> None:
 
 def test_a_second_request_at_the_same_time_is_refused() -> None:
     sessions = Handles().sessions()
-    with sessions.checkout("default", "s", timeout_s=60):
-        with pytest.raises(ClickHouseError) as caught, sessions.checkout("default", "s", timeout_s=60):
+    with sessions.checkout("s"):
+        with pytest.raises(ClickHouseError) as caught, sessions.checkout("s"):
             pass
         assert caught.value.code == 373
-    with sessions.checkout("default", "s", timeout_s=60):
+    with sessions.checkout("s"):
         pass
 
 
 def test_an_idle_session_ends_and_a_busy_one_does_not() -> None:
     handles = Handles()
     sessions = handles.sessions()
-    with sessions.checkout("default", "busy", timeout_s=10):
-        with sessions.checkout("default", "idle", timeout_s=10):
+    with sessions.checkout("busy"):
+        with sessions.checkout("idle"):
             pass
-        handles.now = 11.0
-        with sessions.checkout("default", "other", timeout_s=10):
+        handles.now = IDLE_S + 1
+        with sessions.checkout("other"):
             pass
         assert handles.closed == [1]
-    with sessions.checkout("default", "busy", timeout_s=10) as session:
-        assert session.handle == 0
-
-
-def test_a_session_that_must_exist_and_does_not_is_refused() -> None:
-    with (
-        pytest.raises(ClickHouseError) as caught,
-        Handles().sessions().checkout("default", "s", timeout_s=60, must_exist=True),
-    ):
-        pass
-    assert caught.value.code == 372
-
-
-def test_the_reader_cannot_fill_the_memory_with_sessions() -> None:
-    handles = Handles()
-    sessions = handles.sessions()
-    for number in range(MOST_OF_READER + 3):
-        handles.now += 1
-        for user in ("default", "readonly"):
-            with sessions.checkout(user, f"s{number}", timeout_s=3600):
-                pass
-    assert [handles.opened[closed] for closed in handles.closed] == ["readonly"] * 3
-    assert handles.closed == [1, 3, 5], "the idlest first"
+    with sessions.checkout("busy") as session:
+        assert session.handle.number == 0

@@ -4,8 +4,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollbus.local.clickhouse_errors import ClickHouseError
-from rollbus.local.clickhouse_sql import answer_format, has_second_statement, refuse_unservable, split_insert, tokens
+from rollbus.local.clickhouse.errors import ClickHouseError
+from rollbus.local.clickhouse.sql import find_format, has_second_statement, refuse_unservable, split_insert, tokens
 
 
 @pytest.mark.parametrize(
@@ -61,7 +61,7 @@ def test_no_data_can_change_the_statement(data: bytes) -> None:
     ],
 )
 def test_the_format_of_an_answer_is_the_one_the_statement_names(sql: bytes, name: str | None) -> None:
-    found = answer_format(sql)
+    found = find_format(sql)
     assert found == name or (name is None and found == "FROM")
 
 

@@ -9,9 +9,9 @@ import pytest
 import yaml
 
 from rollbus.cli.root import rollbus
-from rollbus.local.clickhouse_request import READONLY_LIMITS
-from rollbus.local.kafka_config import BROKER_SETTINGS, server_properties
-from rollbus.local.settings import HOST, StackSettings
+from rollbus.local.clickhouse.request import READONLY_LIMITS
+from rollbus.local.kafka.config import BROKER_SETTINGS, server_properties
+from rollbus.local.process.settings import HOST, StackSettings
 from rollbus.settings import Settings
 from rollbus.settings_file import load_settings
 

@@ -5,10 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from rollbus.local import kafka_jars
-from rollbus.local.kafka import is_formatted
-from rollbus.local.kafka_config import server_properties
-from rollbus.local.kafka_jars import CHECKSUMS, find_jars, find_java, read_checksums, verify_jars
+from rollbus.local.kafka import jars as kafka_jars
+from rollbus.local.kafka.config import server_properties
+from rollbus.local.kafka.jars import CHECKSUMS, find_jars, find_java, read_checksums, verify_jars
+from rollbus.local.kafka.service import is_formatted
 from rollbus.schemas.errors import ConfigurationError
 
 

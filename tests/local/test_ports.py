@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 import pytest
 
-from rollbus.local.ports import free_port, is_free, listener_of, require_free
-from rollbus.local.settings import HOST
+from rollbus.local.process.ports import find_free_port, is_free, listener_of, require_free
+from rollbus.local.process.settings import HOST
 from rollbus.schemas.errors import ConfigurationError
 
 
@@ -23,7 +23,7 @@ def test_a_taken_port_is_refused_with_its_owner_and_remedy(taken: int) -> None:
     message = str(caught.value)
     assert f"port {taken} for kafka is already in use" in message
     assert f"process {os.getpid()} (" in message
-    assert "`kafka_port`" in message
+    assert "`stack: kafka_port:`" in message
 
 
 def test_the_listener_is_found(taken: int) -> None:
@@ -32,6 +32,6 @@ def test_the_listener_is_found(taken: int) -> None:
 
 
 def test_a_free_port_passes_and_belongs_to_nobody() -> None:
-    port = free_port()
+    port = find_free_port()
     require_free(port, service="kafka", setting="kafka_port")
     assert listener_of(port) is None

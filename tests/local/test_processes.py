@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from rollbus.local.processes import (
+from rollbus.local.process.processes import (
     ProcessIdentity,
     anything_left,
     describe,

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import pytest
 
-from rollbus.local import state
-from rollbus.local.ports import free_port
-from rollbus.local.processes import end, identify, is_running, session_members, spawn
-from rollbus.local.service import Service
-from rollbus.local.settings import HOST, StackSettings
-from rollbus.local.stack import answers_http, down, log_path, require_startable, stack_services, status, up
+from rollbus.local.process import state
+from rollbus.local.process.ports import find_free_port
+from rollbus.local.process.processes import end, identify, is_running, session_members, spawn
+from rollbus.local.process.service import Service, answers_http
+from rollbus.local.process.settings import HOST, StackSettings
+from rollbus.local.stack import down, log_path, require_startable, stack_services, status, up
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
 
 
@@ -39,7 +39,7 @@ def settings(tmp_path: Path) -> Iterator[StackSettings]:
 
 
 def test_what_up_started_is_kept_by_a_second_up_and_ended_by_down(settings: StackSettings) -> None:
-    services = (web_service("a", free_port()), web_service("b", free_port()))
+    services = (web_service("a", find_free_port()), web_service("b", find_free_port()))
     assert [s.state for s in status(settings, services)] == ["stopped", "stopped"]
     heard: list[str] = []
     first = up(settings, services, report=lambda s: heard.append(s.name))
@@ -54,7 +54,7 @@ def test_what_up_started_is_kept_by_a_second_up_and_ended_by_down(settings: Stac
 
 
 def test_only_the_missing_service_is_started(settings: StackSettings) -> None:
-    services = (web_service("a", free_port()), web_service("b", free_port()))
+    services = (web_service("a", find_free_port()), web_service("b", find_free_port()))
     first = up(settings, services[:1])
     both = up(settings, services)
     assert [s.state for s in both] == ["running", "started"]
@@ -62,7 +62,7 @@ def test_only_the_missing_service_is_started(settings: StackSettings) -> None:
 
 
 def test_a_crashed_service_is_seen_and_started_again(settings: StackSettings) -> None:
-    services = (web_service("a", free_port()),)
+    services = (web_service("a", find_free_port()),)
     (first,) = up(settings, services)
     assert first.pid is not None
     identity = identify(first.pid)
@@ -76,7 +76,7 @@ def test_a_crashed_service_is_seen_and_started_again(settings: StackSettings) ->
 
 
 def test_a_stale_record_whose_number_another_program_has_harms_nobody(settings: StackSettings, tmp_path: Path) -> None:
-    services = (web_service("a", free_port()),)
+    services = (web_service("a", find_free_port()),)
     stranger = spawn([sys.executable, "-c", "import time; time.sleep(60)"], log_path=tmp_path / "stranger.log")
     try:
         settings.run_dir.mkdir(parents=True)
@@ -95,13 +95,13 @@ def test_a_stale_record_whose_number_another_program_has_harms_nobody(settings: 
 
 def test_a_port_in_use_is_refused_before_anything_is_started(settings: StackSettings) -> None:
     with http.server.ThreadingHTTPServer((HOST, 0), http.server.BaseHTTPRequestHandler) as server:
-        services = (web_service("a", free_port()), web_service("b", server.server_port, setting="b_port"))
+        services = (web_service("a", find_free_port()), web_service("b", server.server_port, setting="b_port"))
         with pytest.raises(ConfigurationError, match="for b is already in use"):
             require_startable(settings, services)
         with pytest.raises(ConfigurationError) as caught:
             up(settings, services)
         assert f"port {server.server_port} for b is already in use by process {os.getpid()}" in str(caught.value)
-        assert "`b_port`" in str(caught.value)
+        assert "`stack: b_port:`" in str(caught.value)
         assert [s.state for s in status(settings, services)] == ["stopped", "port in use"]
         assert down(settings) == ()
 
@@ -149,7 +149,7 @@ def test_an_up_that_was_cut_off_leaves_what_it_started_to_down(settings: StackSe
     def cut_off() -> bool:
         raise CutOffError
 
-    service = replace(web_service("a", free_port()), is_healthy=cut_off)
+    service = replace(web_service("a", find_free_port()), is_healthy=cut_off)
     with pytest.raises(CutOffError):
         up(settings, (service,))
     pid = _pid_of(settings, "a")
@@ -160,7 +160,7 @@ def test_an_up_that_was_cut_off_leaves_what_it_started_to_down(settings: StackSe
 
 def test_a_full_disk_is_refused_up_front(settings: StackSettings) -> None:
     with pytest.raises(ConfigurationError, match=r"only 0\.50 GiB free.*needs 1 GiB"):
-        up(settings, (web_service("a", free_port()),), free_bytes=lambda path: 1 << 29)
+        up(settings, (web_service("a", find_free_port()),), free_bytes=lambda path: 1 << 29)
     assert not log_path(settings, "a").exists()
 
 
@@ -182,7 +182,7 @@ def test_two_at_once_are_refused(settings: StackSettings) -> None:
             down(settings)
         refused.append(str(caught.value))
 
-    with state.locked(settings.run_dir):
+    with state.hold_run_dir(settings.run_dir):
         thread = threading.Thread(target=second)
         thread.start()
         thread.join()

@@ -10,16 +10,16 @@ from pathlib import Path
 
 import pytest
 
-from rollbus.local.processes import ProcessIdentity, identify, is_running
-from rollbus.local.service import Service
-from rollbus.local.supervisor import Supervisor
+from rollbus.local.process.processes import ProcessIdentity, identify, is_running
+from rollbus.local.process.service import Service
+from rollbus.local.process.supervisor import Supervisor
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
 
 PROGRAM = """
 import sys, time
 from pathlib import Path
-from rollbus.local.service import Service
-from rollbus.local.supervisor import Supervisor
+from rollbus.local.process.service import Service
+from rollbus.local.process.supervisor import Supervisor
 
 def sleeper(name):
     return Service(name=name, command=lambda: [sys.executable, "-c", "import time; time.sleep(60)"], is_healthy=bool)

@@ -14,7 +14,7 @@ from rollbus.schemas import codec
 
 @contextmanager
 def using(way: str) -> Iterator[None]:
-    """Let the codec use `avro_native` or `avro_compiled`, and afterwards what it used before."""
+    """Let the codec use `avro_native` or `avro_fastavro`, and afterwards what it used before."""
     if way == "native" and not buildable():
         pytest.skip("no C compiler or no Python.h here: the native codec is not built")
     before = vars(codec)["avro"]

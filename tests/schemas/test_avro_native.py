@@ -1,23 +1,24 @@
-"""The codec in C refuses what the one in Python refuses, and leaves nothing behind."""
+"""The codec in C reads and refuses what fastavro reads and refuses, and leaves nothing behind."""
 
 import contextlib
 import gc
 import importlib
+import re
 import sys
 from typing import Any
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from rollbus.schemas import avro_compiled
-from rollbus.schemas.avro_compiled import Read
+from rollbus.schemas import avro_fastavro
+from rollbus.schemas.avro_fastavro import Read
 from rollbus.schemas.codec import HEADER_BYTES, decode, encode
 from rollbus.schemas.errors import InvalidRecordError, UndecodableError
-from rollbus.schemas.events import EpisodeStarted, Message, TurnRecorded
-from rollbus.schemas.registry import RECORDS
+from rollbus.schemas.records.events import EpisodeStarted, Message, TurnRecorded
+from rollbus.schemas.records.registry import RECORDS
 from tests.schemas.codecs import using
-from tests.schemas.test_codec import records_of
+from tests.schemas.test_codec import EXAMPLES_PER_TYPE, records_of
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -26,27 +27,32 @@ def _native() -> Any:
         yield
 
 
+MALFORMED = re.compile(r"more than 64 bits|branch (1|3|12[89]|1[3-9]\d|2\d\d) of")
+LAX = "malformed"
+"""Fastavro may read these: a number of more than 64 bits, the union branches −1 and −2, and a branch in two bytes."""
+
+
 def outcome(read: Read, data: bytes) -> Any:
-    """The record and its end, or the kind of refusal."""
+    """The record and its end, or that it is refused: for its body or for its own rules, whichever is met first."""
     try:
         return read(data, 0)
-    except InvalidRecordError:
-        return InvalidRecordError
-    except Exception:
-        return "undecodable"
+    except Exception as error:
+        return LAX if MALFORMED.search(str(error)) else "refused"
 
 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.__name__)
 def test_of_broken_bytes_both_make_the_same(record: type) -> None:
     avro_native: Any = importlib.import_module("rollbus.schemas.avro_native")
-    in_c, in_python = avro_native.reader(record), avro_compiled.reader(record)
+    in_c, by_fastavro = avro_native.reader(record), avro_fastavro.reader(record)
 
+    @settings(max_examples=EXAMPLES_PER_TYPE)
     @given(records_of(record), st.data())
     def check(value: Any, chosen: st.DataObject) -> None:
         whole = encode(value)[HEADER_BYTES:]
         at = chosen.draw(st.integers(0, len(whole)))
         broken = whole[:at] + chosen.draw(st.binary(max_size=3)) + whole[at + chosen.draw(st.integers(0, 3)) :]
-        assert repr(outcome(in_c, broken)) == repr(outcome(in_python, broken))  # NaN is NaN
+        found = outcome(in_c, broken)
+        assert found == LAX or repr(found) == repr(outcome(by_fastavro, broken))  # NaN is NaN
 
     check()
 
@@ -70,7 +76,7 @@ def test_of_broken_bytes_both_make_the_same(record: type) -> None:
 def test_a_value_of_the_wrong_type_is_refused_by_both(field: str, value: Any) -> None:
     fields: dict[str, Any] = {"event_id": "e", "episode_id": "p", "root_episode_id": "p", "writer_id": "w"}
     fields |= {"sequence": 0, "occurred_at_ms": 0, "episode_started_at_ms": 0, "task": "t", field: value}
-    for way in ("native", "compiled"):
+    for way in ("native", "fastavro"):
         with using(way), pytest.raises(InvalidRecordError, match="EpisodeStarted cannot be written"):
             encode(EpisodeStarted(**fields))
 

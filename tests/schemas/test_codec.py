@@ -10,20 +10,22 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 import pytest
 from fastavro import parse_schema, schemaless_writer
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from rollbus.schemas.avro_types import avro_schema
 from rollbus.schemas.codec import HEADER_BYTES, MARKER, decode, encode, record_name
-from rollbus.schemas.control import Tick
 from rollbus.schemas.errors import InvalidRecordError, RecordError, UndecodableError
-from rollbus.schemas.events import EpisodeStarted, Message, RewardReported, TurnRecorded
-from rollbus.schemas.registry import RECORDS
-from rollbus.schemas.tokens import encode_logprobs, encode_token_ids
-from rollbus.schemas.trajectories import History, Location, Score, Span, Trajectory
+from rollbus.schemas.records.control import Tick
+from rollbus.schemas.records.events import EpisodeStarted, Message, RewardReported, TurnRecorded
+from rollbus.schemas.records.registry import RECORDS
+from rollbus.schemas.records.tokens import encode_logprobs, encode_token_ids
+from rollbus.schemas.records.trajectories import History, Location, Score, Span, Trajectory
 from tests.schemas.codecs import using
 
 TICK = Tick(number=7, stream_time_ms=7000, wall_clock_ms=1_700_000_000_000, interval_ms=1000)
+EXAMPLES_PER_TYPE = 30
+"""The types share their kinds of fields, so all together see each kind a thousand times."""
 TEXT = st.text(max_size=8)
 LONG = st.integers(-(2**63), 2**63 - 1)
 DOUBLE = st.floats(allow_nan=False)
@@ -44,9 +46,9 @@ HISTORY = History(
 )
 
 
-@pytest.fixture(scope="module", autouse=True, params=["native", "compiled"])
+@pytest.fixture(scope="module", autouse=True, params=["native", "fastavro"])
 def _each_way_to_write_and_read(request: pytest.FixtureRequest) -> Iterator[None]:
-    """Everything here holds of the codec in C, and of the one in Python."""
+    """Everything here holds of the codec in C, and of fastavro."""
     with using(request.param):
         yield
 
@@ -88,25 +90,17 @@ def records_of(record: type) -> st.SearchStrategy[Any]:
 
 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.__name__)
-def test_every_record_survives_the_wire(record: type) -> None:
-    @given(records_of(record))
-    def check(value: Any) -> None:
-        data = encode(value)
-        assert decode(data) == value
-        assert record_name(data) == record.__name__
-
-    check()
-
-
-@pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.__name__)
-def test_the_bytes_are_those_of_the_avro_library(record: type) -> None:
+def test_every_record_survives_the_wire_in_the_bytes_of_the_avro_library(record: type) -> None:
     schema = parse_schema(avro_schema(record))
 
+    @settings(max_examples=EXAMPLES_PER_TYPE)
     @given(records_of(record))
     def check(value: Any) -> None:
-        out = BytesIO()
+        data, out = encode(value), BytesIO()
+        assert decode(data) == value
+        assert record_name(data) == record.__name__
         schemaless_writer(out, schema, sorted_maps(dataclasses.asdict(value)))
-        assert encode(value)[HEADER_BYTES:] == out.getvalue()
+        assert data[HEADER_BYTES:] == out.getvalue()
 
     check()
 
@@ -130,7 +124,7 @@ def test_text_of_any_length_survives_the_wire_and_is_missed_where_it_is_cut(leng
 
 @pytest.mark.parametrize("length", [b"\x01", b"\x7f", b"\x81\x01", b"\xff\x7f", b"\xff\xff\x01"])
 def test_a_negative_length_of_any_width_is_refused(length: bytes) -> None:
-    with pytest.raises(UndecodableError, match="negative length"):
+    with pytest.raises(UndecodableError, match=r"negative length|Expected -\d+ bytes"):
         decode(encode(REWARD)[:HEADER_BYTES] + length + bytes(100))
 
 

@@ -7,8 +7,8 @@ import pytest
 
 from rollbus.schemas.avro_types import newest_version
 from rollbus.schemas.codec import decode, encode
-from rollbus.schemas.registry import RECORDS
-from tests.schemas.golden import CHUNKS, FOLDER, chunk_frames, path_of, plain, sample
+from rollbus.schemas.records.registry import RECORDS
+from tests.schemas.golden import FOLDER, path_of, plain, sample
 
 BY_NAME = {record.__name__: record for record in RECORDS}
 RELEASED = sorted(FOLDER.glob("*.hex"))
@@ -37,8 +37,3 @@ def test_no_released_version_is_without_its_bytes(record: type) -> None:
 def test_the_plain_form_for_other_languages_says_what_the_bytes_say(path: Path) -> None:
     name, version = path.stem.split(".")
     assert json.loads(path.with_suffix(".json").read_text()) == plain(BY_NAME[name], int(version)), REMEDY
-
-
-def test_a_split_record_is_framed_as_it_was_released() -> None:
-    written = [bytes.fromhex(path.read_text()) for path in sorted(CHUNKS.glob("*.hex"))]
-    assert written == chunk_frames()

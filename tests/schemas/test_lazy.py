@@ -17,3 +17,8 @@ def test_an_unknown_name_is_an_attribute_error() -> None:
 def test_a_name_that_its_module_would_hide_is_refused() -> None:
     with pytest.raises(ValueError, match="codec is the name of a module"):
         lazy_names("rollbus.schemas", {"codec": "codec"})
+
+
+def test_a_name_that_a_folder_would_hide_is_refused() -> None:
+    with pytest.raises(ValueError, match="ask is the name of a module"):
+        lazy_names("rollbus.consumers.clickhouse", {"ask": "ask.saved"})

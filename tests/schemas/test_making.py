@@ -5,8 +5,8 @@ from typing import Any
 
 import pytest
 
-from rollbus.schemas.events import WriterClosed
 from rollbus.schemas.making import copier, unfrozen
+from rollbus.schemas.records.events import WriterClosed
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from rollbus.schemas.errors import InvalidRecordError
+from rollbus.schemas.records.trajectories import Location
 from rollbus.schemas.soundness import check_sound
-from rollbus.schemas.trajectories import Location
 from tests.builders import make_closed, make_episode, make_group, make_score, make_started, make_tick, make_turn
 
 

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollbus.schemas.errors import InvalidRecordError
-from rollbus.schemas.tokens import (
+from rollbus.schemas.records.tokens import (
     decode_logprobs,
     decode_token_ids,
     encode_logprobs,

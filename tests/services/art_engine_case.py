@@ -110,7 +110,7 @@ def train(base_model: str, directory: str, findings: str) -> None:
 
 def translations() -> dict[str, Any]:
     """Each of `CHOICES` in ART's terms."""
-    from rollbus.trainer.backends.art_engine import internal_config, lora_config, update_arguments
+    from rollbus.trainer.backends.art.engine import internal_config, lora_config, update_arguments
 
     return {
         name: {
@@ -124,9 +124,10 @@ def translations() -> dict[str, Any]:
 
 
 async def _train(base_model: Path, directory: Path) -> dict[str, Any]:
-    from rollbus.trainer.backends.art_local import ArtLocal, ArtLocalSettings
+    from rollbus.trainer.backends.art.local import ArtLocal
+    from rollbus.trainer.backends.model_settings import ServiceSettings
 
-    settings = ArtLocalSettings("agent", base_model, directory, model_port=8123, api_key="secret", options=OPTIONS)
+    settings = ServiceSettings("agent", base_model, directory, port=8123, api_key="secret", options=OPTIONS)
     backend = ArtLocal(settings)
     await backend.start()
     found: dict[str, Any] = {"capabilities": str(await backend.capabilities()), "refusals": []}
@@ -135,7 +136,7 @@ async def _train(base_model: Path, directory: Path) -> dict[str, Any]:
         result = await backend.wait(await backend.submit(batch))
     found["result"] = [result.version, len(result.trained_ids), result.metrics["loss/train"]]
     for refused in ({"loss": "dppo"}, {"entropy_bonus": 0.1}, {"weight_decay": 0.1}):
-        batch = replace(made_up_batch(str(refused), 2), config=replace(CONFIG, **refused))
+        batch = replace(made_up_batch(str(refused), 2), config=CONFIG.model_copy(update=refused))
         found["refusals"].append(await _error(backend.wait(await backend.submit(batch))))
     found["refusals"].append(await _error(backend.promote(0)))
     Recorder.fail_next = True
@@ -157,10 +158,11 @@ async def _train(base_model: Path, directory: Path) -> dict[str, Any]:
 
 async def _rows_when_packed(base_model: Path, directory: Path) -> int:
     """Rows that an update of 16 short trajectories has where several may share one."""
-    from rollbus.trainer.backends.art_local import ArtLocal, ArtLocalSettings
+    from rollbus.trainer.backends.art.local import ArtLocal
+    from rollbus.trainer.backends.model_settings import ServiceSettings
 
     options = ModelOptions(art=ArtEngine(packing=True))
-    backend = ArtLocal(ArtLocalSettings("agent", base_model, directory, options=options))
+    backend = ArtLocal(ServiceSettings("agent", base_model, directory, options=options))
     await backend.start()
     await backend.wait(await backend.submit(made_up_batch("packed", 0)))
     await backend.close()

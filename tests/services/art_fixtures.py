@@ -13,7 +13,7 @@ import subprocess
 import sys
 import time
 from array import array
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -21,11 +21,11 @@ from typing import Any
 import httpx
 import pytest
 
-from rollbus.local.ports import free_port
-from rollbus.local.settings import HOST
-from rollbus.local.tether import tethered
-from rollbus.schemas.tokens import encode_token_ids
-from rollbus.trainer.backends.art_client import ArtClient
+from rollbus.local.process.ports import find_free_port
+from rollbus.local.process.settings import HOST
+from rollbus.local.process.tether import tethered
+from rollbus.schemas.records.tokens import encode_token_ids
+from rollbus.trainer.backends.art.client import ArtClient
 from rollbus.trainer.backends.protocol import TrainConfig, TrainRequest, TrainTrajectory, TurnTokens
 
 MODEL = "agent"
@@ -42,10 +42,10 @@ class ArtServer:
     launcher: "Launcher"
     base_model: Path
     directory: Path
-    control_port: int = field(default_factory=free_port)
-    model_port: int = field(default_factory=free_port)
-    options: tuple[str, ...] = ()
-    """More arguments of the command."""
+    control_port: int = field(default_factory=find_free_port)
+    model_port: int = field(default_factory=find_free_port)
+    options: Mapping[str, Any] = field(default_factory=dict)
+    """More of the section `art_server`."""
     process_id: int = 0
 
     @property
@@ -61,9 +61,9 @@ class ArtServer:
         return self.directory / "rollbus" / "models" / MODEL / "checkpoints"
 
     def start(self, *, die_at: str = "") -> None:
-        arguments = ["--model", MODEL, "--base-model", self.base_model, "--directory", self.directory]
-        arguments += ["--control-port", self.control_port, "--model-port", self.model_port, *self.options]
-        self.process_id = self.launcher.launch([str(argument) for argument in arguments], die_at)
+        own = {"model": MODEL, "base_model": str(self.base_model), "directory": str(self.directory), **self.options}
+        stack = {"art_port": self.control_port, "model_port": self.model_port}
+        self.process_id = self.launcher.launch({"art_server": own, "stack": stack}, die_at)
         deadline = time.monotonic() + START_TIMEOUT_S
         while not self._answers():
             assert self.is_running(), f"the art-server died at its start; see {self.launcher.log}"
@@ -118,8 +118,8 @@ class Launcher:
             )
         self._ready = False
 
-    def launch(self, arguments: list[str], die_at: str) -> int:
-        return self._order({"arguments": arguments, "die_at": die_at})
+    def launch(self, settings: Mapping[str, Any], die_at: str) -> int:
+        return self._order({"settings": settings, "die_at": die_at})
 
     def call(self, function: str, *arguments: str) -> None:
         """Run `module:function` where ART is imported, and wait for its end; it leaves its findings in files."""
@@ -140,7 +140,7 @@ class Launcher:
         for pipe in (self._process.stdin, self._process.stdout):
             if pipe is not None:
                 pipe.close()
-        self._process.wait(timeout=30)
+        self._process.wait(timeout=START_TIMEOUT_S)
 
     def _line(self) -> str:
         assert self._process.stdout is not None
@@ -165,9 +165,9 @@ def art_launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]
 @pytest.fixture(scope="session")
 def art_base_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The demo's shape, a little smaller, with random weights."""
-    from rollbus.trainer.service.checkpoint import create_model
-    from rollbus.trainer.service.model import ModelConfig
-    from rollbus.trainer.service.tokenizer import build_tokenizer
+    from rollbus.trainer.service.checkpoints.checkpoint import create_model
+    from rollbus.trainer.service.model.model import ModelConfig
+    from rollbus.trainer.service.serve.tokenizer import build_tokenizer
 
     config = ModelConfig(layers=2, width=64, heads=4, kv_heads=2, feed_forward=128, max_tokens=128)
     tokenizer = build_tokenizer(["system user assistant choose a letter"], vocabulary=TOKENS)

@@ -11,11 +11,10 @@ import httpx
 import pytest
 
 from rollbus.schemas.errors import RejectedError, UnavailableError
-from rollbus.trainer.backends.art_local import ArtLocal, ArtLocalSettings
-from rollbus.trainer.backends.art_server import build_control_app
-from rollbus.trainer.backends.model_settings import ModelOptions
+from rollbus.trainer.backends.art.local import ArtLocal
+from rollbus.trainer.backends.art.server import build_control_app
+from rollbus.trainer.backends.model_settings import ModelOptions, Retention, ServiceSettings
 from rollbus.trainer.backends.protocol import TrainResult
-from rollbus.trainer.service.retention import Retention
 from tests.contracts.backend import BackendContract, make_request, submit_and_wait
 
 BASE_MODEL = "ROLLBUS_TEST_BASE_MODEL"
@@ -24,7 +23,7 @@ BASE_MODEL = "ROLLBUS_TEST_BASE_MODEL"
 class TestArtLocal(BackendContract):
     @pytest.fixture
     async def backend(self, tmp_path: Path) -> AsyncIterator[ArtLocal]:
-        settings = ArtLocalSettings(
+        settings = ServiceSettings(
             "agent", Path(os.environ[BASE_MODEL]), tmp_path, options=ModelOptions(max_rows=4, keep_versions=2)
         )
         one = ArtLocal(settings)
@@ -98,7 +97,7 @@ class TestArtLocal(BackendContract):
 
     async def test_retention_removes_what_old_clients_have_trained(self, tmp_path: Path) -> None:
         base_model = Path(os.environ[BASE_MODEL])
-        backend = ArtLocal(ArtLocalSettings("agent", base_model, tmp_path / "kept", retention=Retention(keep_newest=1)))
+        backend = ArtLocal(ServiceSettings("agent", base_model, tmp_path / "kept", retention=Retention(keep_newest=1)))
         await backend.start()
         app = build_control_app(backend)
         async with httpx.AsyncClient(transport=httpx.ASGITransport(app), base_url="http://art", timeout=60) as http:

@@ -19,7 +19,7 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "cispo with KL": ({"kl_penalty_coef": 0.3}, {}),
     "cispo truncated": (
         {"truncated_importance_sampling": 1.5, "precalculate_logprobs": True},
-        {"correction": "token_truncate", "correction_cap": 1.5},
+        {"importance_correction": "token_truncate", "importance_cap": 1.5},
     ),
     "ppo truncated": (
         {"ppo": True, "truncated_importance_sampling": 1.5, "precalculate_logprobs": True},
@@ -28,8 +28,8 @@ CASES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
             "epsilon": 0.2,
             "epsilon_high": 0.2,
             "dual_clip": None,
-            "correction": "token_truncate",
-            "correction_cap": 1.5,
+            "importance_correction": "token_truncate",
+            "importance_cap": 1.5,
         },
     ),
 }
@@ -42,6 +42,7 @@ def compare(findings: str) -> None:
     from art.loss import AlignedLossInputs, loss_fn
 
     from rollbus.trainer import grpo
+    from rollbus.trainer.backends.protocol import TrainConfig
 
     generator = torch.Generator().manual_seed(5)
     rows, length = 3, 12
@@ -84,7 +85,7 @@ def compare(findings: str) -> None:
             mask_N=flat,
             proximal_N=proximal.view(-1),
         )
-        our_loss = grpo.policy_loss(batch, grpo.LossSettings(**ours), global_tokens=float(mask.sum())).loss
+        our_loss = grpo.policy_loss(batch, TrainConfig(**ours), global_tokens=float(mask.sum())).loss
         (our_gradient,) = torch.autograd.grad(our_loss, leaf)
         found[name] = {
             "theirs": float(art_loss),

@@ -5,7 +5,7 @@ import random
 from pathlib import Path
 from typing import Any
 
-from rollbus.schemas.tokens import decode_token_ids, encode_logprobs, encode_token_ids
+from rollbus.schemas.records.tokens import decode_token_ids, encode_logprobs, encode_token_ids
 from rollbus.trainer.backends.protocol import TrainRequest, TrainTrajectory, TurnTokens
 
 SIZES = (1, 2, 3, 8)
@@ -52,8 +52,9 @@ def pack(base_model: str, directory: str, aggregation: str, findings: str) -> No
     """Per sampled token as ART packed it: id, advantage, weight, log-prob."""
     import art
 
-    from rollbus.trainer.backends.art_packing import RollbusBackend, art_groups
-    from rollbus.trainer.service.art_service import ServiceSettings, TorchService
+    from rollbus.trainer.backends.art.packing import RollbusBackend, art_groups
+    from rollbus.trainer.backends.model_settings import ServiceSettings
+    from rollbus.trainer.service.update.torch_service import TorchService
 
     service = TorchService(ServiceSettings("agent", Path(base_model), Path(directory)))
     backend = RollbusBackend(directory, service)

@@ -2,13 +2,15 @@
 
 Run as `python -m tests.services.art_process`.
 
-Reads one JSON line per server to start, {"arguments": […], "die_at": "…"}, and answers with its process id. The
-servers are the real thing (`art_server.main`); `die_at` names a point of an update that the process does not survive.
+Reads one JSON line per server to start, {"settings": {…}, "die_at": "…"}, and answers with its process id. The servers
+are the real thing, started from settings as `rollbus art-server run` does it; `die_at` names a point of an update that
+the process does not survive.
 {"call": "module:function", "arguments": […]} calls a function instead.
 """
 
 import importlib
 import json
+import logging
 import os
 import signal
 import sys
@@ -16,14 +18,18 @@ import traceback
 from collections.abc import Callable
 from typing import Any
 
-from rollbus.trainer.backends import art_environment
+from rollbus.trainer.backends.art import environment as art_environment
 
 art_environment.protect()
 
-from rollbus.trainer.backends import art_local, art_old_routes, art_server  # noqa: E402, F401
-from rollbus.trainer.service import art_service, checkpoint  # noqa: E402
-from rollbus.trainer.service.journal import Journal  # noqa: E402
-from rollbus.trainer.service.update import Learner  # noqa: E402
+from rollbus.settings import Settings  # noqa: E402
+from rollbus.trainer.backends.art import local as art_local  # noqa: E402, F401
+from rollbus.trainer.backends.art import old_routes as art_old_routes  # noqa: E402, F401
+from rollbus.trainer.backends.art import server as art_server  # noqa: E402
+from rollbus.trainer.service.checkpoints import checkpoint  # noqa: E402
+from rollbus.trainer.service.checkpoints.journal import Journal  # noqa: E402
+from rollbus.trainer.service.update import torch_service  # noqa: E402
+from rollbus.trainer.service.update.update import Learner  # noqa: E402
 
 
 def main() -> None:
@@ -48,7 +54,11 @@ def _serve(order: dict[str, Any]) -> None:
             getattr(importlib.import_module(module), function)(*order["arguments"])
         else:
             _die_at(order["die_at"])
-            art_server.main(order["arguments"])
+            logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+            settings = Settings.model_validate(order["settings"])
+            assert settings.art_server.base_model is not None
+            chosen = settings.art_server_settings(settings.art_server.base_model)
+            art_server.serve(chosen, settings.stack.art_port)
         code = 0
     except BaseException:
         traceback.print_exc()
@@ -59,7 +69,7 @@ def _serve(order: dict[str, Any]) -> None:
 def _die_at(point: str) -> None:
     """Make the process kill itself, as `kill -9` would, when an update gets there."""
     if point == "started":
-        art_service.TorchService._step = _killed_before(art_service.TorchService._step)  # type: ignore[method-assign]
+        torch_service.TorchService._step = _killed_before(torch_service.TorchService._step)  # type: ignore[method-assign]
     elif point == "updated":
         Learner._apply = _killed_after(Learner._apply)  # type: ignore[method-assign]
     elif point == "checkpoint":

@@ -3,12 +3,11 @@
 import asyncio
 import json
 import random
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 from rollbus.schemas.errors import RejectedError
-from rollbus.schemas.tokens import encode_logprobs, encode_token_ids
+from rollbus.schemas.records.tokens import encode_logprobs, encode_token_ids
 from rollbus.trainer.backends.protocol import TrainConfig, TrainRequest, TrainTrajectory, TurnTokens
 
 STEPS = 5
@@ -39,10 +38,10 @@ def train(base_model: str, directory: str, findings: str) -> None:
 
 
 async def _train(base_model: Path, directory: Path) -> dict[str, Any]:
-    from rollbus.trainer.backends.art_local import ArtLocal, ArtLocalSettings
-    from rollbus.trainer.service.retention import Retention
+    from rollbus.trainer.backends.art.local import ArtLocal
+    from rollbus.trainer.backends.model_settings import Retention, ServiceSettings
 
-    settings = ArtLocalSettings("agent", base_model, directory, retention=Retention(keep_newest=1, keep_every=2))
+    settings = ServiceSettings("agent", base_model, directory, retention=Retention(keep_newest=1, keep_every=2))
     backend = ArtLocal(settings)
     await backend.start()
     for number in range(STEPS):
@@ -54,7 +53,7 @@ async def _train(base_model: Path, directory: Path) -> dict[str, Any]:
     except RejectedError as error:
         refusal = str(error)
     await backend.close()
-    again = ArtLocal(replace(settings, model_port=0))
+    again = ArtLocal(settings)
     await again.start()
     known = await again.versions()
     first = await again.journal("hash-0")

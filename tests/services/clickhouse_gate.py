@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Literal
+from urllib.parse import parse_qs, urlsplit
 
 Trouble = Literal["full", "late", "cut"]
 """No room on the disk; written, and answered after the client has given up; written, and never answered."""
@@ -23,8 +24,8 @@ class Gate(ThreadingHTTPServer):
         super().__init__((host, 0), Passing)
         self.behind = (host, port)
         self.trouble: Trouble | None = None
-        self.met = 0
-        """Inserts that met trouble."""
+        self.met: set[str] = set()
+        """The ids of the inserts that met trouble; the client may send one twice by itself."""
         self.opened = threading.Event()
         """Ends the wait of late answers."""
 
@@ -39,7 +40,8 @@ class Passing(BaseHTTPRequestHandler):
     def do_POST(self) -> None:
         body = self.rfile.read(int(self.headers["Content-Length"]))
         trouble = self.server.trouble if "insert_deduplication_token=" in self.path else None
-        self.server.met += trouble is not None
+        if trouble is not None:
+            self.server.met.update(parse_qs(urlsplit(self.path).query)["query_id"])
         if trouble == "full":
             self._answer(500, {"X-ClickHouse-Exception-Code": "243"}, FULL.encode())
         else:

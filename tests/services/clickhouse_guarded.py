@@ -10,11 +10,11 @@ import clickhouse_connect
 import pytest
 from clickhouse_connect.driver.client import Client
 
-from rollbus.local.clickhouse import clickhouse_service
-from rollbus.local.ports import free_port
-from rollbus.local.service import ServiceProcess
-from rollbus.local.settings import HOST
-from rollbus.local.tether import tethered
+from rollbus.local.clickhouse.service import clickhouse_service
+from rollbus.local.process.ports import find_free_port
+from rollbus.local.process.service import ServiceProcess
+from rollbus.local.process.settings import HOST
+from rollbus.local.process.tether import tethered
 
 
 @dataclass(frozen=True, slots=True)
@@ -40,7 +40,7 @@ class Guarded:
 
 @pytest.fixture(scope="module")
 def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
-    with started(Guarded(free_port(), tmp_path_factory.mktemp("guarded"))) as endpoint:
+    with started(Guarded(find_free_port(), tmp_path_factory.mktemp("guarded"))) as endpoint:
         with endpoint.client() as owner:
             owner.command("CREATE TABLE numbers (id UInt32, name String) ENGINE = MergeTree ORDER BY id")
             owner.command("INSERT INTO numbers SELECT number, toString(number) FROM numbers(1000)")

@@ -3,7 +3,6 @@
 import asyncio
 import os
 import random
-import sys
 from collections import Counter
 from collections.abc import AsyncIterator, Sequence
 from contextlib import asynccontextmanager
@@ -14,21 +13,21 @@ import yaml
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 
-from rollbus.local.tether import tethered
+from rollbus.local.process.tether import tethered
 from rollbus.schemas.codec import decode, encode
-from rollbus.schemas.control import ConfigApplied, Tick
-from rollbus.schemas.offsets_kafka import committed_offsets
+from rollbus.schemas.kafka.groups import committed_offsets
+from rollbus.schemas.records.control import ConfigApplied, Tick
 from rollbus.schemas.topics import EPISODE_EVENTS, topic_of
 from rollbus.settings import Settings
 from rollbus.settings_file import load_settings
-from rollbus.streams import names
-from rollbus.streams.settings import StreamSettings
-from rollbus.streams.stages import AnyStage
-from rollbus.streams.topics import partitions_of
+from rollbus.streams.kafka import names
+from rollbus.streams.kafka.settings import StreamSettings
+from rollbus.streams.kafka.topics import partitions_of
+from rollbus.streams.pipeline import AnyStage
 from tests.builders import make_episode, make_excluded, make_reward
+from tests.console import ROLLBUS
 from tests.services.stream_fixtures import send
 
-ROOT = Path(__file__).parents[2]
 CLOSING_S = 5.0
 """Longer than any episode or group of CONFIG stays open after its last event."""
 FOR_NOBODY = ConfigApplied(stage="nobody", config_hash="", content="{}")
@@ -100,8 +99,8 @@ class CommandWorker:
     async def start(self) -> None:
         with self.log.open("ab") as log:
             self.process = await asyncio.create_subprocess_exec(
-                *tethered(), sys.executable, "-m", "rollbus", "--config", str(self._settings), "worker", "run",
-                stdout=log, stderr=log, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"},
+                *tethered(), ROLLBUS, "--config", str(self._settings), "worker", "run",
+                stdout=log, stderr=log, cwd=self.log.parent, env={**os.environ, "OMP_NUM_THREADS": "1"},
             )  # fmt: skip
 
     async def kill(self) -> None:

@@ -34,24 +34,30 @@ class Death:
 
 def mortal(death: Death) -> None:
     """Let the consumer's commit and what comes after it be points."""
-    from aiokafka import AIOKafkaConsumer
+    from rollbus.resample import requests
 
-    from rollbus import resample_kafka
+    new_consumer = vars(requests)["new_consumer"]
 
-    class Consumer(AIOKafkaConsumer):  # type: ignore[misc]
-        async def commit(self, offsets: Any = None) -> None:
+    def dying(*arguments: Any, **options: Any) -> Any:
+        consumer = new_consumer(*arguments, **options)
+        commit = consumer.commit
+
+        async def commit_or_die(offsets: Any) -> None:
             death.at("taken")
-            await super().commit(offsets)
+            await commit(offsets)
             death.at("marked")
 
-    vars(resample_kafka)["AIOKafkaConsumer"] = Consumer
+        consumer.commit = commit_or_die
+        return consumer
+
+    vars(requests)["new_consumer"] = dying
 
 
 async def main(servers: str, namespace: str, path: str, changes: dict[str, Any]) -> None:
     """Make attempts until killed or told to stop."""
     from rollbus.producers import MemorySink, init
-    from rollbus.resample import Attempt, Resampler
-    from rollbus.resample_kafka import resample
+    from rollbus.resample.attempts import Attempt, Resampler
+    from rollbus.resample.requests import resample
     from tests.services.stream_fixtures import stream_settings
 
     death = Death(changes.pop("die", None), changes.pop("nth", 1))

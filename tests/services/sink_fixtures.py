@@ -12,11 +12,11 @@ from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 from rollbus.consumers.clickhouse import ClickHouseSettings, SinkSettings, ask, run_sink_async
-from rollbus.consumers.clickhouse.kafka_status import sink_status_async
-from rollbus.consumers.clickhouse.sink import SinkCounters
+from rollbus.consumers.clickhouse.sink.sink import SinkCounters
+from rollbus.consumers.clickhouse.sink.status import read_sink_status
 from rollbus.schemas.codec import encode
-from rollbus.schemas.drops import Drop
-from rollbus.schemas.kafka_connection import KafkaConnection
+from rollbus.schemas.kafka.connection import KafkaConnection
+from rollbus.schemas.records.drops import Drop
 from rollbus.schemas.topics import TOPICS
 from tests.builders import START_MS
 from tests.consumers.story import Record
@@ -112,7 +112,7 @@ async def wait_until_written(settings: SinkSettings, *sinks: "asyncio.Task[Any]"
 
 
 async def is_written(settings: SinkSettings) -> bool:
-    lags = await sink_status_async(settings)
+    lags = await read_sink_status(settings)
     return len({lag.topic for lag in lags}) == len(TOPICS) and not sum(lag.lag for lag in lags)
 
 

@@ -3,8 +3,8 @@
 from typing import Any
 
 from rollbus.consumers.clickhouse import SinkSettings, ask
-from rollbus.consumers.clickhouse.kafka_log import KafkaLog
-from rollbus.consumers.clickhouse.ranges import PartitionBuffer
+from rollbus.consumers.clickhouse.sink.kafka_log import KafkaLog
+from rollbus.consumers.clickhouse.sink.ranges import PartitionBuffer
 from rollbus.schemas.topics import TOPICS
 
 

@@ -8,14 +8,13 @@ from typing import Any
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from rollbus.schemas.codec import decode, encode
-from rollbus.schemas.drops import Drop
-from rollbus.schemas.events import ToolCalled
-from rollbus.schemas.joining import Joiner
-from rollbus.schemas.kafka_connection import KafkaConnection
+from rollbus.schemas.kafka.connection import KafkaConnection
+from rollbus.schemas.records.drops import Drop
+from rollbus.schemas.records.events import ToolCalled
 from rollbus.schemas.topics import DROPS, EPISODE_EVENTS
-from rollbus.streams.settings import StreamSettings
-from rollbus.streams.stage import Incoming, Outgoing
-from rollbus.streams.state import PartitionState, RowCodec, Table
+from rollbus.streams.kafka.settings import StreamSettings
+from rollbus.streams.state.stage import Incoming, Outgoing
+from rollbus.streams.state.table import PartitionState, RowCodec, Table
 
 COUNT: RowCodec[int] = RowCodec(1, struct.Struct(">q").pack, {1: lambda data: int(struct.unpack(">q", data)[0])})
 
@@ -81,7 +80,12 @@ def tool_event(key: str, number: int) -> ToolCalled:
 
 async def send(settings: StreamSettings, topic: str, items: Sequence[tuple[bytes | None, bytes | None]]) -> None:
     """Send (key, value) pairs to a topic of the namespace and wait for all."""
-    producer = AIOKafkaProducer(**settings.kafka.client_options(), enable_idempotence=True, linger_ms=5)
+    producer = AIOKafkaProducer(
+        **settings.kafka.client_options(),
+        enable_idempotence=True,
+        linger_ms=5,
+        max_request_size=settings.kafka.max_message_bytes,
+    )
     await producer.start()
     try:
         for future in [await producer.send(settings.namespace + topic, value, key=key) for key, value in items]:
@@ -112,11 +116,9 @@ async def read_topic(settings: StreamSettings, topic: str, partitions: int | Non
         consumer.assign(places)
         ends = await consumer.end_offsets(places)
         found: dict[TopicPartition, list[Any]] = {place: [] for place in places}
-        joiner = Joiner[None]()
         while any([await consumer.position(place) < ends[place] for place in places]):
             for place, records in (await consumer.getmany(timeout_ms=200)).items():
-                wholes = (joiner.whole(record.value, None) for record in records)
-                found[place].extend(decode(whole) for whole in wholes if whole is not None)
+                found[place].extend(decode(record.value) for record in records)
         return [record for place in places for record in found[place]]
     finally:
         await consumer.stop()

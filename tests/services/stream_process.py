@@ -10,9 +10,9 @@ from contextlib import asynccontextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from rollbus.schemas.control import ConfigApplied
-from rollbus.streams.settings import StreamSettings
-from rollbus.streams.worker import Worker, serve
+from rollbus.schemas.records.control import ConfigApplied
+from rollbus.streams.kafka.settings import StreamSettings
+from rollbus.streams.worker.worker import Worker, serve
 from tests.services.stream_fixtures import read_drops
 
 SCRIPT = Path(__file__).with_name("stream_worker.py")

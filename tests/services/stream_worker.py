@@ -7,7 +7,7 @@ from pathlib import Path
 
 if __name__ == "__main__":
     sys.path.insert(0, str(Path(__file__).parents[2]))
-    from rollbus.streams.worker import run_worker
+    from rollbus.streams.worker.worker import run_worker
     from tests.services.stream_fixtures import CountStage, stream_settings
 
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(name)s %(levelname)s %(message)s")

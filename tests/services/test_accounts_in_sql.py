@@ -5,8 +5,8 @@ from typing import Any
 import pytest
 
 from rollbus.consumers.clickhouse import ClickHouseSettings
-from rollbus.consumers.clickhouse.client_clickhouse import ClickHouse
-from rollbus.schemas.config import (
+from rollbus.consumers.clickhouse.store.client import ClickHouse
+from rollbus.schemas.records.config import (
     AssemblyConfig,
     BatchingConfig,
     GroupingConfig,
@@ -15,9 +15,9 @@ from rollbus.schemas.config import (
     ScoringConfig,
 )
 from rollbus.schemas.topics import ALIASES, DROPS, EPISODE_EVENTS, TOPICS
-from rollbus.streams.flow import Flow
-from rollbus.streams.stage import PureAsEffects
-from rollbus.streams.stages import namespace_stages, run_stages
+from rollbus.streams.in_memory import Flow
+from rollbus.streams.pipeline import namespace_stages, run_stages
+from rollbus.streams.state.stage import PureAsEffects
 from tests.builders import START_MS, make_alias, make_episode, make_reward, make_tick
 from tests.consumers.story import Record
 from tests.services.test_clickhouse_queries import NAMESPACE, answer, new_database, write

@@ -6,7 +6,7 @@ from benchmarks.analytics.expected import expected, summary
 from benchmarks.analytics.generate import fill
 from benchmarks.analytics.run import asked
 from rollbus.consumers.clickhouse import ClickHouseSettings
-from rollbus.consumers.clickhouse.client_clickhouse import ClickHouse
+from rollbus.consumers.clickhouse.store.client import ClickHouse
 from tests.services.test_clickhouse_queries import answer, new_database
 
 pytestmark = pytest.mark.services

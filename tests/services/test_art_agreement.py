@@ -8,7 +8,7 @@ from typing import Any
 import openai
 import pytest
 
-from rollbus.schemas.tokens import encode_logprobs, encode_token_ids
+from rollbus.schemas.records.tokens import encode_logprobs, encode_token_ids
 from rollbus.trainer.backends.protocol import TrainConfig, TrainRequest, TrainTrajectory, TurnTokens
 from tests.services.art_fixtures import MODEL, TOKENS, ArtServer, Launcher
 
@@ -17,15 +17,15 @@ pytestmark = pytest.mark.services
 TOLERANCE = 1e-4
 TOOLS: list[Any] = [{"type": "function", "function": {"name": "look", "parameters": {}}}]
 CALL = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"at": 3}'}}
-KINDS = {"all parameters": (), "adapters": ("--lora-rank", "4")}
+KINDS: dict[str, dict[str, Any]] = {"all parameters": {}, "adapters": {"lora": {"rank": 4}}}
 
 
 @pytest.fixture(scope="module")
 def base_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Room for several turns."""
-    from rollbus.trainer.service.checkpoint import create_model
-    from rollbus.trainer.service.model import ModelConfig
-    from rollbus.trainer.service.tokenizer import build_tokenizer
+    from rollbus.trainer.service.checkpoints.checkpoint import create_model
+    from rollbus.trainer.service.model.model import ModelConfig
+    from rollbus.trainer.service.serve.tokenizer import build_tokenizer
 
     config = ModelConfig(layers=2, width=64, heads=4, kv_heads=2, feed_forward=128, max_tokens=320)
     tokenizer = build_tokenizer(["system user assistant tool choose a letter"], vocabulary=TOKENS)
@@ -36,7 +36,7 @@ def base_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def server(
     request: pytest.FixtureRequest, art_launcher: Launcher, base_model: Path, tmp_path: Path
 ) -> Iterator[ArtServer]:
-    options = ("--logprobs-mode", "processed", *KINDS[request.param])
+    options = {"logprobs_mode": "processed", **KINDS[request.param]}
     one = ArtServer(art_launcher, base_model, tmp_path / "data", options=options)
     one.start()
     yield one

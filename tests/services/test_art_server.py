@@ -13,10 +13,10 @@ import openai
 import pytest
 
 from rollbus.schemas.errors import RejectedError
-from rollbus.schemas.tokens import encode_logprobs, encode_token_ids
-from rollbus.trainer.backends.art_client import ArtClient
+from rollbus.schemas.records.tokens import encode_logprobs, encode_token_ids
+from rollbus.trainer.backends.art.client import ArtClient
 from rollbus.trainer.backends.protocol import TrainConfig, TrainRequest, TrainTrajectory, TurnTokens
-from tests.services import released_art
+from tests.services import art_0_5_7
 from tests.services.art_fixtures import MODEL, ArtServer, made_up_batch
 
 pytestmark = pytest.mark.services
@@ -225,8 +225,8 @@ async def test_clients_of_a_released_art_server_can_train(art_server: ArtServer,
 async def test_a_program_written_for_art_0_5_7_trains_with_that_releases_own_client(
     art_server: ArtServer, client: ArtClient
 ) -> None:
-    found = await asyncio.to_thread(released_art.run, "0.5.7", "client.py", art_server.url)
-    assert "released-art/0.5.7" in found["release"]
+    found = await asyncio.to_thread(art_0_5_7.run_client, art_server.url)
+    assert ".make/art-0.5.7/" in found["release"]
     assert found["inference"] == [art_server.model_url, "default"]
     (line,) = found["lines"]
     assert line["rendered_prompts"] == 8
@@ -391,12 +391,10 @@ def test_a_checkpoint_is_a_hugging_face_directory(art_server: ArtServer) -> None
 
 
 async def test_both_ports_ask_for_the_bearer_token_and_only_health_does_not(
-    own_art_server: ArtServer, tmp_path: Path
+    own_art_server: ArtServer,
 ) -> None:
-    token = tmp_path / "token"
-    token.write_text("secret\n")
     server = own_art_server
-    server.options = ("--token-file", str(token))
+    server.options = {"token": "secret"}
     server.start()
     routes = [
         ("GET", f"{server.url}/rollbus/v1/capabilities", None),

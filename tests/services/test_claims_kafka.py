@@ -8,13 +8,13 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.errors import CommitFailedError, ProducerFenced
 
-from rollbus.streams.batch import Partition
-from rollbus.streams.claims import Committed
-from rollbus.streams.claims_kafka import claim_offset, committed_offset, require_generation
-from rollbus.streams.output_kafka import Row
-from rollbus.streams.settings import StreamSettings
-from rollbus.streams.topics_kafka import ensure_topics
-from rollbus.streams.transaction import Session, Sessions
+from rollbus.schemas.kafka.writing import Row
+from rollbus.streams.exactly_once.batch import Partition
+from rollbus.streams.exactly_once.claims import Committed
+from rollbus.streams.exactly_once.claims_on_broker import claim_offset, committed_offset, require_generation
+from rollbus.streams.exactly_once.transaction import Session, Sessions
+from rollbus.streams.kafka.settings import StreamSettings
+from rollbus.streams.kafka.topics_on_broker import ensure_topics
 from tests.services.stream_fixtures import CountStage, stream_settings
 
 pytestmark = pytest.mark.services

@@ -82,9 +82,9 @@ def test_an_error_has_its_status_code_and_text(guarded: Guarded) -> None:
 
 @pytest.mark.parametrize(
     ("query", "code"),
-    [("client_protocol_version=x", "27"), ("query_id=%00", "36"), ("query_id=a%0AX-Injected:+1", "36"),
+    [("decompress=1", "115"), ("query_id=%00", "36"), ("query_id=a%0AX-Injected:+1", "36"),
      ("default_format=Nope", "73"), ("max_threads=", "32"), ("readonly=x", "27"), ("allow_ddl=x", "467"),
-     ("session_timeout=x", "374"), ("nosuch=1", "115"), ("a%20b=1", "62"), ("%FF=1", "62"), ("profile=x", "180")],
+     ("session_timeout=9", "115"), ("nosuch=1", "115"), ("a%20b=1", "62"), ("%FF=1", "62"), ("profile=x", "180")],
 )  # fmt: skip
 def test_a_malformed_parameter_is_the_clients_mistake(guarded: Guarded, query: str, code: str) -> None:
     answer = curl(guarded, query=query, body=b"SELECT 1")
@@ -132,7 +132,6 @@ def test_a_session_keeps_a_temporary_table_until_it_is_another(guarded: Guarded)
     assert curl(guarded, query="session_id=one", body=b"CREATE TEMPORARY TABLE mine AS SELECT 7 AS n").status == 200
     assert curl(guarded, query="session_id=one", body=b"SELECT n FROM mine").body == b"7\n"
     assert curl(guarded, query="session_id=two", body=b"SELECT n FROM mine").status == 404
-    assert curl(guarded, query="session_id=three&session_check=1", body=b"SELECT 1").status != 200
 
 
 def test_a_setting_in_the_address_holds_for_that_request_alone(guarded: Guarded) -> None:

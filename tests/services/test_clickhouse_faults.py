@@ -8,8 +8,8 @@ import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
 from rollbus.consumers.clickhouse import SinkSettings, migrate
-from rollbus.consumers.clickhouse.client_clickhouse import ClickHouse
-from rollbus.consumers.clickhouse.kafka_status import sink_status_async
+from rollbus.consumers.clickhouse.sink.status import read_sink_status
+from rollbus.consumers.clickhouse.store.client import ClickHouse
 from rollbus.schemas.topics import TOPICS
 from tests.consumers.story import story
 from tests.services.sink_fixtures import (
@@ -31,7 +31,7 @@ settings = sink_settings
 KILLED_BEFORE_ITS_COMMIT = """
 import os, signal, sys
 from rollbus.consumers.clickhouse import SinkSettings, run_sink
-from rollbus.consumers.clickhouse.kafka_source import KafkaSource
+from rollbus.consumers.clickhouse.sink.kafka_source import KafkaSource
 
 async def commit(self, offsets):
     os.kill(os.getpid(), signal.SIGKILL)
@@ -58,7 +58,7 @@ async def logged(settings: SinkSettings) -> SinkSettings:
 async def test_a_sink_killed_twice_before_its_commit_leaves_what_the_log_says(logged: SinkSettings) -> None:
     await killed_between_insert_and_commit(logged)
     assert stored(logged), "it had written"
-    assert not any(lag.committed for lag in await sink_status_async(logged))
+    assert not any(lag.committed for lag in await read_sink_status(logged))
     await send(logged, late_drops(0, 20))
     await killed_between_insert_and_commit(logged.model_copy(update={"max_rows": 7, "linger_ms": 0}))
     await run_until_written(logged.model_copy(update={"max_rows": 11}))

@@ -8,16 +8,16 @@ from typing import Any
 import pytest
 
 from rollbus.consumers.clickhouse import ClickHouseSettings, list_queries, migrate, run_query
-from rollbus.consumers.clickhouse.client_clickhouse import ClickHouse
-from rollbus.consumers.clickhouse.migrator import applied, load_migrations
-from rollbus.consumers.clickhouse.origin import Origin, Row
-from rollbus.consumers.clickhouse.rows import rows_of
-from rollbus.consumers.clickhouse.saved import SavedQuery, ask
-from rollbus.local.ports import free_port
-from rollbus.schemas.drops import Drop
+from rollbus.consumers.clickhouse.questions.saved import SavedQuery, ask
+from rollbus.consumers.clickhouse.rows.rows import rows_of
+from rollbus.consumers.clickhouse.store.client import ClickHouse
+from rollbus.consumers.clickhouse.store.migrator import load_migrations, read_applied
+from rollbus.consumers.clickhouse.store.origin import Origin, Row
+from rollbus.local.process.ports import find_free_port
 from rollbus.schemas.errors import ConfigurationError, RejectedError, UnavailableError
 from rollbus.schemas.ids import event_id, trajectory_id
-from rollbus.schemas.steps import StepCompleted
+from rollbus.schemas.records.drops import Drop
+from rollbus.schemas.records.steps import StepCompleted
 from rollbus.ui.asking import Asking
 from tests.builders import (
     MINUTE_MS,
@@ -263,7 +263,7 @@ def test_tokens_are_counted_by_minute(filled: ClickHouseSettings) -> None:
 
 
 def test_errors_say_whether_trying_again_can_help(empty: ClickHouseSettings) -> None:
-    nobody = ClickHouse(ClickHouseSettings(port=free_port()))
+    nobody = ClickHouse(ClickHouseSettings(port=find_free_port()))
     with pytest.raises(UnavailableError, match=r"ClickHouse at 127\.0\.0\.1"):
         nobody.query("SELECT 1")
     client = ClickHouse(empty)
@@ -281,7 +281,7 @@ def test_migrations_run_once_and_a_newer_database_is_refused(clickhouse: tuple[s
     settings = new_database(clickhouse)
     assert migrate(settings) == []
     client = ClickHouse(settings)
-    assert list(applied(client)) == [migration.id for migration in load_migrations()]
+    assert list(read_applied(client)) == [migration.id for migration in load_migrations()]
     for migration in load_migrations():
         for statement in migration.statements:
             client.command(statement)

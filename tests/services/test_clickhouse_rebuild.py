@@ -1,4 +1,4 @@
-"""Tables made anew from the log: equal where nothing was lost, mended where something was, no reader disturbed."""
+"""Tables rebuilt from the log: equal if nothing was lost, repaired if something was, without disturbing readers."""
 
 import asyncio
 from collections.abc import AsyncIterator, Sequence
@@ -8,17 +8,18 @@ from typing import Any
 
 import pytest
 
-from rollbus.consumers.clickhouse import ask, forget
-from rollbus.consumers.clickhouse.chunk_joiner import KafkaRecord
-from rollbus.consumers.clickhouse.client_clickhouse import ClickHouse
-from rollbus.consumers.clickhouse.kafka_log import KafkaLog
-from rollbus.consumers.clickhouse.log_files import FileLog, Partition, Span, export_log
-from rollbus.consumers.clickhouse.rebuild import all_tables, rebuild
-from rollbus.consumers.clickhouse.settings import SinkSettings
-from rollbus.schemas.drops import Drop
+from rollbus.consumers.clickhouse import ask
+from rollbus.consumers.clickhouse.maintain import forget
+from rollbus.consumers.clickhouse.maintain.rebuild import all_tables, rebuild
+from rollbus.consumers.clickhouse.sink.kafka_log import KafkaLog
+from rollbus.consumers.clickhouse.sink.log_files import FileLog, Partition, Span, export_log
+from rollbus.consumers.clickhouse.store.client import ClickHouse
+from rollbus.consumers.clickhouse.store.origin import KafkaRecord
+from rollbus.consumers.clickhouse.store.settings import SinkSettings
 from rollbus.schemas.errors import ConfigurationError, DataLossError
+from rollbus.schemas.records.drops import Drop
 from rollbus.schemas.topics import TOPICS
-from rollbus.streams.forget import Episode, exclusions
+from rollbus.streams.operate.forget import Episode, exclusions
 from tests.builders import START_MS, make_alias_reward
 from tests.consumers.story import story
 from tests.services.sink_fixtures import counts, create_topics, encoded, run_until_written, send, sink_settings
@@ -142,7 +143,7 @@ async def test_a_log_that_holds_less_than_the_table_changes_nothing(written: Sin
 
 
 async def test_a_name_that_is_no_table_is_refused(settings: SinkSettings) -> None:
-    with pytest.raises(ConfigurationError, match="no table step is made from the log; there are batch_groups"):
+    with pytest.raises(ConfigurationError, match="step: no such table is built from the log; there are batch_groups"):
         await rebuilt(settings, "step")
 
 
@@ -194,7 +195,7 @@ async def test_feedback_by_the_alias_of_who_was_forgotten_does_not_come_back(wri
     assert ask(written.clickhouse, by_alias).rows == [(0,)]
 
 
-async def test_who_is_forgotten_while_tables_are_made_anew_is_not_in_them(written: SinkSettings) -> None:
+async def test_an_episode_forgotten_during_a_rebuild_is_not_in_the_new_tables(written: SinkSettings) -> None:
     class Interrupted(KeptLog):
         async def in_between(self) -> None:
             await put_on_the_list(written, "e2")

@@ -9,12 +9,12 @@ from pathlib import Path
 import pytest
 
 from rollbus.consumers.clickhouse import ClickHouseSettings, SinkSettings, migrate, run_sink_async
-from rollbus.consumers.clickhouse.kafka_status import sink_status_async
-from rollbus.local.clickhouse import clickhouse_service
-from rollbus.local.ports import free_port
-from rollbus.local.service import ServiceProcess
-from rollbus.local.settings import HOST
-from rollbus.schemas.kafka_connection import KafkaConnection
+from rollbus.consumers.clickhouse.sink.status import read_sink_status
+from rollbus.local.clickhouse.service import clickhouse_service
+from rollbus.local.process.ports import find_free_port
+from rollbus.local.process.service import ServiceProcess
+from rollbus.local.process.settings import HOST
+from rollbus.schemas.kafka.connection import KafkaConnection
 from tests.consumers.story import story
 from tests.services.clickhouse_gate import Gate, Trouble, gate
 from tests.services.sink_fixtures import create_topics, encoded, late_drops, send, sink_settings, wait_until_written
@@ -45,9 +45,9 @@ async def test_inserts_that_fail_or_seem_to_are_made_again_until_all_is_there_on
     stop = asyncio.Event()
     running = asyncio.create_task(run_sink_async(through, stop=stop))
     async with asyncio.timeout(60):
-        while standing.met < 4:  # noqa: ASYNC110 - the gate is in other threads
+        while len(standing.met) < 4:  # noqa: ASYNC110 - the gate is in other threads
             await asyncio.sleep(0.05)
-    lags = await sink_status_async(settings)
+    lags = await read_sink_status(settings)
     assert sum(lag.lag for lag in lags) >= len(story()), "the lag can be read, and nothing was committed"
     assert bool(stored(settings)) == (trouble != "full"), "what was not answered was written all the same"
     standing.trouble = None
@@ -64,7 +64,7 @@ async def test_inserts_that_fail_or_seem_to_are_made_again_until_all_is_there_on
 async def test_clickhouse_killed_while_the_sink_writes_has_everything_once_it_is_back(
     kafka: str, namespace: str, tmp_path: Path
 ) -> None:
-    port = free_port()
+    port = find_free_port()
     service = ServiceProcess(clickhouse_service(folder=tmp_path / "data", port=port), log_path=tmp_path / "log")
     clickhouse = ClickHouseSettings(host=HOST, port=port)
     settings = SinkSettings(

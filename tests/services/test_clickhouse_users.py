@@ -14,9 +14,9 @@ import pytest
 from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import DatabaseError
 
-from rollbus.local.clickhouse_request import READONLY_AT_ONCE
-from rollbus.local.ports import free_port
-from rollbus.local.settings import HOST
+from rollbus.local.clickhouse.request import READONLY_AT_ONCE
+from rollbus.local.process.ports import find_free_port
+from rollbus.local.process.settings import HOST
 from tests.services.clickhouse_guarded import Guarded, guarded, started
 
 __all__ = ["guarded"]
@@ -182,7 +182,7 @@ def test_only_so_many_statements_of_the_reader_run_at_once(guarded: Guarded) -> 
 
 
 def test_readers_who_stand_still_do_not_keep_their_places(tmp_path: Path) -> None:
-    with started(Guarded(free_port(), tmp_path, send_s=1.0)) as endpoint:
+    with started(Guarded(find_free_port(), tmp_path, send_s=1.0)) as endpoint:
         login = urlencode({"user": "readonly", "password": endpoint.reader_password})
         long = f"{login}&{urlencode({'query': LONG_ANSWER})}"
         standing = [socket.create_connection((HOST, endpoint.port)) for _ in range(READONLY_AT_ONCE)]

@@ -1,6 +1,7 @@
 """Dead letters on a real broker: listed, shown, written again once, and recognised when they fail again."""
 
 import asyncio
+import hashlib
 import random
 from pathlib import Path
 
@@ -8,15 +9,15 @@ import pytest
 from click.testing import CliRunner
 
 from rollbus.cli.root import rollbus
-from rollbus.consumers.dead_letters import origin
-from rollbus.consumers.dead_letters_kafka import read_dead_letters_async
-from rollbus.schemas.chunks import split
-from rollbus.schemas.config import AssemblyConfig
-from rollbus.schemas.drops import DeadLetter
+from rollbus.consumers.dead_letters import letter_origin
+from rollbus.consumers.dead_letters_kafka import read_dead_letters
+from rollbus.schemas.limits import MAX_LETTER_BYTES
+from rollbus.schemas.records.config import AssemblyConfig
+from rollbus.schemas.records.drops import DeadLetter
 from rollbus.schemas.topics import EPISODE_EVENTS
-from rollbus.streams.assembly import AssemblyStage
-from rollbus.streams.settings import StreamSettings
-from rollbus.streams.topics_kafka import ensure_topics
+from rollbus.streams.kafka.settings import StreamSettings
+from rollbus.streams.kafka.topics_on_broker import ensure_topics
+from rollbus.streams.stages.assembly.stage import AssemblyStage
 from tests.services.stream_fixtures import CountStage, send, stream_settings
 from tests.services.stream_process import running
 
@@ -41,7 +42,7 @@ class Operator:
     async def letters(self, count: int) -> list[DeadLetter]:
         """Return all letters, once there are so many."""
         async with asyncio.timeout(30):
-            while len(found := await read_dead_letters_async(self.settings.kafka, self.settings.namespace)) < count:  # noqa: ASYNC110 - looks at a topic
+            while len(found := await read_dead_letters(self.settings.kafka, self.settings.namespace)) < count:  # noqa: ASYNC110 - looks at a topic
                 await asyncio.sleep(0.2)
         return found
 
@@ -72,7 +73,7 @@ async def test_a_dead_letter_is_written_again_once_and_counts_its_attempts(
         assert "3 left out" in again
 
 
-async def test_a_record_in_chunks_that_nobody_knows_is_one_letter_and_is_written_again_whole(
+async def test_a_large_record_leaves_a_small_letter_and_is_written_again_whole(
     kafka: str, namespace: str, tmp_path: Path
 ) -> None:
     settings = stream_settings(kafka, namespace)
@@ -81,9 +82,13 @@ async def test_a_record_in_chunks_that_nobody_knows_is_one_letter_and_is_written
     operator = Operator(settings, tmp_path)
     large = b"\xc3\x01" + b"eight by" + random.Random(1).randbytes(2_000_000)
     async with running(settings, stages):
-        await send(settings, EPISODE_EVENTS.name, [(b"k0", frame) for frame in split(large)])
+        await send(settings, EPISODE_EVENTS.name, [(b"k0", large)])
         (letter,) = await operator.letters(1)
-        assert letter.value == large
+        assert (letter.is_whole, letter.value_bytes) == (False, len(large))
+        assert letter.value == large[: MAX_LETTER_BYTES // 2] + large[-MAX_LETTER_BYTES // 2 :]
         assert (await operator.cli("reinject", "--all")).count(" as attempt 2") == 1
-        assert [(each.attempt, each.value) for each in await operator.letters(2)] == [(1, large), (2, large)]
-        assert "1 left out" in await operator.cli("reinject", origin(letter))
+        again = await operator.letters(2)
+        assert [(each.attempt, each.value_sha256) for each in again] == [
+            (attempt, hashlib.sha256(large).hexdigest()) for attempt in (1, 2)
+        ]
+        assert "1 left out" in await operator.cli("reinject", letter_origin(letter))

@@ -4,17 +4,16 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from pathlib import Path
 
 import pytest
 
 from rollbus.demo.base_model import WarmStartSettings, folder
+from tests.console import ROLLBUS
 
 pytestmark = pytest.mark.services
 
-ROOT = Path(__file__).parents[2]
 SEED = 3
 PARTS = ("kafka", "clickhouse", "art-server", "worker", "sink", "trainer")
 START_S, END_S = 120.0, 60.0
@@ -41,8 +40,8 @@ def test_ctrl_c_while_everything_runs_leaves_nothing_running(tmp_path: Path, art
     output = tmp_path / "output"
     with output.open("wb") as out:
         demo = subprocess.Popen(
-            [sys.executable, "-m", "rollbus", "demo", "--seed", str(SEED), "--data-dir", str(data_dir)],
-            stdout=out, stderr=out, cwd=ROOT, start_new_session=True,
+            [ROLLBUS, "demo", "--seed", str(SEED), "--data-dir", str(data_dir)],
+            stdout=out, stderr=out, cwd=tmp_path, start_new_session=True,
         )  # fmt: skip
     try:
         logs = data_dir / f"seed-{SEED}" / "logs"

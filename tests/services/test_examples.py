@@ -1,9 +1,7 @@
 """The examples of the framework hooks, run as they stand, put trainable turns on a real broker."""
 
 import asyncio
-import os
 import subprocess
-import sys
 import threading
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -17,10 +15,11 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.routing import Route
 
-from rollbus.local.ports import free_port
+from rollbus.local.process.ports import find_free_port
 from rollbus.schemas import codec
-from rollbus.schemas.events import EpisodeEnded, Event, RewardReported, ToolCalled, TurnRecorded
+from rollbus.schemas.records.events import EpisodeEnded, Event, RewardReported, ToolCalled, TurnRecorded
 from rollbus.schemas.topics import ALIASES, EPISODE_EVENTS, PRODUCER_REPORTS
+from tests.installs import own_environment
 from tests.producers.integrations.agent_server import AgentServer, assert_sampled
 
 pytestmark = pytest.mark.services
@@ -38,7 +37,7 @@ def server() -> Iterator[tuple[AgentServer, str]]:
         return Response(answer.content, answer.status_code, media_type=answer.headers["content-type"])
 
     app = Starlette(routes=[Route("/v1/chat/completions", completions, methods=["POST"])])
-    port = free_port()
+    port = find_free_port()
     http = uvicorn.Server(uvicorn.Config(app, host="127.0.0.1", port=port, log_level="warning"))
     thread = threading.Thread(target=http.run)
     thread.start()
@@ -77,16 +76,16 @@ async def events_of(kafka: str, namespace: str) -> list[Event]:
 
 @pytest.mark.parametrize("framework", FRAMEWORKS)
 async def test_an_example_records_trainable_turns_tools_and_a_reward(
-    framework: str, kafka: str, topics: str, server: tuple[AgentServer, str], tmp_path: Path
+    framework: str, install: Path, kafka: str, topics: str, server: tuple[AgentServer, str], tmp_path: Path
 ) -> None:
     scripted, base_url = server
-    environment = os.environ | {
+    environment = own_environment() | {
         "OPENAI_BASE_URL": base_url,
         "KAFKA_BOOTSTRAP_SERVERS": kafka,
         "ROLLBUS_NAMESPACE": topics,
         "LITELLM_LOCAL_MODEL_COST_MAP": "True",
     }
-    command = [sys.executable, str(EXAMPLES / framework / "agent.py")]
+    command = [str(install / "python"), str(EXAMPLES / framework / "agent.py")]
     done = await asyncio.to_thread(
         subprocess.run, command, capture_output=True, text=True, cwd=tmp_path, env=environment, timeout=120
     )

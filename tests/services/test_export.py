@@ -8,17 +8,16 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from datasets import load_dataset
 
 from rollbus.consumers.clickhouse import ClickHouseSettings, migrate
-from rollbus.consumers.clickhouse.client_clickhouse import ClickHouse
-from rollbus.consumers.clickhouse.origin import Origin, Row
-from rollbus.consumers.clickhouse.rows import rows_of
+from rollbus.consumers.clickhouse.rows.rows import rows_of
+from rollbus.consumers.clickhouse.store.client import ClickHouse
+from rollbus.consumers.clickhouse.store.origin import Origin, Row
 from rollbus.consumers.export.run import ExportRequest, export
 from rollbus.schemas.errors import ConfigurationError, RejectedError
-from rollbus.schemas.events import Message
 from rollbus.schemas.ids import messages_hash, trajectory_id
-from rollbus.schemas.messages import message_fields
+from rollbus.schemas.records.events import Message
+from rollbus.schemas.records.messages import message_fields
 from tests.builders import START_MS, make_excluded, make_score, make_started, make_trajectory, make_turn
 
 pytestmark = pytest.mark.services
@@ -65,6 +64,12 @@ def asked(**fields: Any) -> ExportRequest:
     return ExportRequest(**({"namespace": "rollbus."} | fields))
 
 
+def load(kind: str, path: Path) -> Any:
+    from datasets import load_dataset  # three seconds, which only the process that runs these tests spends
+
+    return load_dataset(kind, data_files=str(path), cache_dir=str(path.with_name("cache")), split="train")
+
+
 def lines_of(path: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in path.read_text().splitlines()]
 
@@ -74,8 +79,7 @@ def test_preference_pairs_load_as_a_data_set(client: ClickHouse, tmp_path: Path,
     manifest = export(client, asked(kind="dpo", file_format=file_format), tmp_path / "out")
     (file,) = manifest["files"]
     kind = "json" if file_format == "jsonl" else "parquet"
-    path, cache = str(tmp_path / "out" / file["path"]), str(tmp_path / "cache")
-    rows = load_dataset(kind, data_files=path, cache_dir=cache, split="train")
+    rows = load(kind, tmp_path / "out" / file["path"])
     assert [row["chosen"][0]["content"] for row in rows] == ["answer of e1", None]
     assert [row["rejected"][0]["content"] for row in rows] == ["answer of e2", "answer of e4"]
     assert rows[1]["chosen"][0]["tool_calls"][0]["function"]["name"] == "f"
@@ -103,8 +107,7 @@ def test_nemo_customizer_gets_its_two_files(client: ClickHouse, tmp_path: Path) 
 def test_a_filter_chooses_what_an_sft_set_is_made_of(client: ClickHouse, tmp_path: Path) -> None:
     request = asked(kind="sft", where="reward >= 0.5 AND labels['user'] = 'ada' AND fate = 'pending'")
     export(client, request, tmp_path / "sft")
-    path, cache = str(tmp_path / "sft" / "train.jsonl"), str(tmp_path / "cache")
-    rows = load_dataset("json", data_files=path, cache_dir=cache, split="train")
+    rows = load("json", tmp_path / "sft" / "train.jsonl")
     assert sorted(row["trajectory_id"] for row in rows) == sorted(
         trajectory_id(name) for name in ("e1", "e3", "e4", "e5")
     )
@@ -126,8 +129,7 @@ def test_trajectories_come_with_their_tokens_and_a_manifest_of_what_was_left_out
     )
     assert (manifest["trajectories"], manifest["exclusions"]["episodes"], seen[-1]) == (5, 1, (5, 5))
     (file,) = manifest["files"]
-    path, cache = str(tmp_path / "out" / file["path"]), str(tmp_path / "cache")
-    rows = load_dataset("parquet", data_files=path, cache_dir=cache, split="train")
+    rows = load("parquet", tmp_path / "out" / file["path"])
     assert "gone" not in rows["episode_id"]
     assert rows[0]["histories"][0]["token_ids"] == [1, 2, 3, 4, 5]
     assert rows[0]["histories"][0]["logprobs"] == [-0.5, -0.5]
@@ -136,9 +138,9 @@ def test_trajectories_come_with_their_tokens_and_a_manifest_of_what_was_left_out
 
 def test_what_cannot_be_done_says_so(client: ClickHouse, tmp_path: Path) -> None:
     export(client, asked(kind="sft"), tmp_path)
-    with pytest.raises(ConfigurationError, match="holds an export already"):
+    with pytest.raises(ConfigurationError, match="already holds an export"):
         export(client, asked(kind="sft"), tmp_path)
-    with pytest.raises(ConfigurationError, match="NeMo Customizer reads JSONL"):
+    with pytest.raises(ConfigurationError, match="NeMo Customizer reads only JSONL"):
         export(client, asked(kind="dpo", dpo_layout="nemo-dpo", file_format="parquet"), tmp_path / "b")
     with pytest.raises(RejectedError, match="rewards"):
         export(client, asked(kind="sft", where="rewards > 1"), tmp_path / "c")

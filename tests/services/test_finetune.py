@@ -2,9 +2,9 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
-import sys
 import time
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,12 +14,13 @@ import pytest
 import yaml
 
 from rollbus.consumers.clickhouse import ClickHouseSettings, ask
-from rollbus.local.tether import tethered
+from rollbus.local.process.tether import tethered
+from tests.console import ROLLBUS
 from tests.services.art_fixtures import MODEL, ArtServer
 
 pytestmark = pytest.mark.services
 
-ROOT = Path(__file__).parents[2]
+WORKFLOW = Path(__file__).with_name("finetune_workflow.py")
 EXAMPLES, GENERATIONS, EPOCHS, HELD_OUT = 8, 8, 6, 64
 RUN = "even"
 DEADLINE_S = 90.0
@@ -38,11 +39,11 @@ class Run:
         validation = ["--validation_dataset", "held_out.jsonl", "--validation_interval", str(EPOCHS)]
         with (self.folder / "finetune.log").open("ab") as log:
             return subprocess.Popen(
-                [*tethered(), sys.executable, "-m", "rollbus", *arguments, *validation],
+                [*tethered(), ROLLBUS, *arguments, *validation],
                 cwd=self.folder,
                 stdout=log,
                 stderr=log,
-                env={**environment, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)},
+                env={**environment, "OMP_NUM_THREADS": "1"},
             )
 
     def log(self) -> str:
@@ -72,6 +73,7 @@ def run(kafka: str, clickhouse: tuple[str, int], own_art_server: ArtServer, tmp_
         "clickhouse": {"host": host, "port": port, "database": "finetune"},
         "sink": {"linger_ms": 100},
     }
+    shutil.copy(WORKFLOW, tmp_path)
     (tmp_path / "rollbus.yaml").write_text(yaml.safe_dump(services))
     (tmp_path / "finetune.yml").write_text(yaml.safe_dump(configuration(own_art_server)))
     for name, count in (("train", EXAMPLES), ("held_out", HELD_OUT)):
@@ -81,7 +83,7 @@ def run(kafka: str, clickhouse: tuple[str, int], own_art_server: ArtServer, tmp_
 
 
 def configuration(art: ArtServer) -> dict[str, Any]:
-    workflow = "tests.services.finetune_workflow"
+    workflow = WORKFLOW.stem
     return {
         "llms": {"policy": {"_type": "openai", "model_name": "base", "base_url": art.model_url}},
         "workflow": {"_type": "python", "function": f"{workflow}:babble", "llm": "policy"},

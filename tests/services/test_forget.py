@@ -11,17 +11,17 @@ from click.testing import CliRunner
 from rollbus.cli.root import rollbus
 from rollbus.cli.stages import all_stages
 from rollbus.consumers.clickhouse import ask, migrate
-from rollbus.consumers.clickhouse.client_clickhouse import ClickHouse
-from rollbus.consumers.clickhouse.forget import TABLES, delete_rows, find_attempts
-from rollbus.consumers.clickhouse.origin import Origin
-from rollbus.consumers.clickhouse.rows import rows_of
-from rollbus.consumers.clickhouse.settings import ClickHouseSettings
+from rollbus.consumers.clickhouse.maintain.forget import TABLES, delete_rows, find_attempts
+from rollbus.consumers.clickhouse.rows.rows import rows_of
+from rollbus.consumers.clickhouse.store.client import ClickHouse
+from rollbus.consumers.clickhouse.store.origin import Origin
+from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 from rollbus.schemas.codec import encode
 from rollbus.schemas.ids import trajectory_id
-from rollbus.schemas.steps import StepCompleted, TrainedMember
+from rollbus.schemas.records.steps import StepCompleted, TrainedMember
 from rollbus.schemas.topics import EPISODE_EVENTS, TRAINING_STEPS
-from rollbus.streams.topics_kafka import ensure_topics
-from rollbus.trainer.log_kafka import KafkaLog
+from rollbus.streams.kafka.topics_on_broker import ensure_topics
+from rollbus.trainer.ledger.log_kafka import KafkaLog
 from tests.builders import START_MS, make_alias, make_alias_reward, make_episode, make_score, make_tick, make_trajectory
 from tests.services.replay_live import records, settings_of, write_settings
 from tests.services.stream_fixtures import send
@@ -89,7 +89,7 @@ def test_a_person_is_forgotten_everywhere(
     assert rows_about("ann") == before > 8
     told = run("forget", "--label", "user=ann")
     assert "1 are on the list of exclusions" in told
-    assert "weights are not unlearned" in told
+    assert "the weights still know them" in told
     assert "0 are on the list of exclusions from now on; 1 were already" in run("forget", "--label", "user=ann")
     assert (rows_about("ann"), rows_about("bob")) == (0, before)
     assert exported("after") == {"bob", "again"}

@@ -13,10 +13,10 @@ from typing import Any
 import pytest
 
 from rollbus.producers import MemorySink, init
-from rollbus.resample import Attempt, Resampler
-from rollbus.resample_kafka import resample
+from rollbus.resample.attempts import Attempt, Resampler
+from rollbus.resample.requests import resample
 from rollbus.schemas.codec import encode
-from rollbus.schemas.config import (
+from rollbus.schemas.records.config import (
     AssemblyConfig,
     GroupingConfig,
     ResampleConfig,
@@ -24,15 +24,15 @@ from rollbus.schemas.config import (
     RunConfig,
     ScoringConfig,
 )
-from rollbus.schemas.control import Tick
-from rollbus.schemas.groups import Group, ResampleRequested
+from rollbus.schemas.records.control import Tick
+from rollbus.schemas.records.groups import Group, ResampleRequested
+from rollbus.schemas.records.trajectories import Trajectory
 from rollbus.schemas.topics import EPISODE_EVENTS, RESAMPLE_REQUESTS, RUN_LOG, TRAJECTORIES
-from rollbus.schemas.trajectories import Trajectory
+from rollbus.streams.kafka.settings import StreamSettings
+from rollbus.streams.kafka.topics_on_broker import ensure_topics
+from rollbus.streams.pipeline import namespace_stages, run_stages
 from rollbus.streams.rewards.contract import RewardContext, RewardFunction
 from rollbus.streams.rewards.registry import BUILT_IN
-from rollbus.streams.settings import StreamSettings
-from rollbus.streams.stages import namespace_stages, run_stages
-from rollbus.streams.topics_kafka import ensure_topics
 from tests.builders import make_episode
 from tests.services import resample_maker
 from tests.services.stream_fixtures import read_topic, send, stream_settings

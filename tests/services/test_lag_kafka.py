@@ -1,14 +1,24 @@
 """How far consumer groups are behind, asked of a real broker."""
 
+import asyncio
+
 import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
+from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 
 from rollbus.consumers.clickhouse import SinkSettings
-from rollbus.local.ports import free_port
+from rollbus.consumers.clickhouse.sink.kafka_source import KafkaSource
+from rollbus.consumers.clickhouse.sink.status import read_sink_status
+from rollbus.local.process.ports import find_free_port
 from rollbus.schemas.errors import UnavailableError
-from rollbus.schemas.kafka_connection import KafkaConnection
-from rollbus.ui.lag_kafka import GroupLag, LagOfGroups
+from rollbus.schemas.kafka.connection import KafkaConnection
+from rollbus.schemas.kafka.lag import open_lag
+from rollbus.streams.kafka.topics_on_broker import ensure_topics
+from rollbus.ui.lag import LagOfGroups, LagRow
 from tests.services.sink_fixtures import create_topics, send, sink_settings
+from tests.services.stream_fixtures import CountStage, send_events, stream_settings
+from tests.services.stream_process import running
 
 pytestmark = pytest.mark.services
 
@@ -35,12 +45,80 @@ async def test_every_group_of_a_namespace_is_told_and_nobody_elses(settings: Sin
     await commit(settings, "sink", "batches", 1)
     await commit(settings.model_copy(update={"namespace": f"other-{settings.namespace}"}), "sink", "batches", 1)
     assert await LagOfGroups(settings.kafka, settings.namespace).ask() == [
-        GroupLag("trainer.agent", "batches", members=0, partitions=1, lag=3),
-        GroupLag("sink", "batches", members=0, partitions=1, lag=2),
+        LagRow("trainer.agent", "batches", members=0, partitions=1, lag=3),
+        LagRow("sink", "batches", members=0, partitions=1, lag=2),
     ]  # two records, and the marker of the transaction that wrote them
 
 
 async def test_a_broker_that_does_not_answer_is_named() -> None:
-    port = free_port()
+    port = find_free_port()
     with pytest.raises(UnavailableError, match=f"127.0.0.1:{port}"):
         await LagOfGroups(KafkaConnection(bootstrap_servers=f"127.0.0.1:{port}"), "rollbus.").ask()
+
+
+async def test_members_and_lag_are_right_beside_groups_of_every_kind(kafka: str, namespace: str) -> None:
+    """A client that misreads the description of one group misreads every group after it."""
+    settings = stream_settings(kafka, namespace)
+    sink = SinkSettings(kafka=settings.kafka, namespace=namespace)
+    await ensure_topics(settings, [CountStage()])
+    await send_events(settings, ["a", "b", "c", "d"], range(25))
+    await commit(sink, "trainer.agent", "episode-events", 10)
+    await delete_before(kafka, {TopicPartition(f"{namespace}episode-events", 0): 20})
+    stranger = AIOKafkaConsumer(
+        f"{namespace}drops",
+        bootstrap_servers=kafka,
+        group_id=f"{namespace}stranger",
+        partition_assignment_strategy=[StickyPartitionAssignor],
+    )
+    source = KafkaSource(sink)
+    try:
+        await stranger.start()
+        await source.start()
+        async with running(settings, [CountStage()]), asyncio.timeout(60):
+            while not (await source.poll(0.5)).records:
+                pass
+            await source.commit({("episode-events", 1): 5})
+            async with open_lag(settings.kafka) as lag:
+                groups = await lag.read_namespace(namespace)
+            rows = {(row.group, row.topic): row for row in await LagOfGroups(settings.kafka, namespace).ask()}
+            of_events = [each for each in await read_sink_status(sink) if each.topic == "episode-events"]
+    finally:
+        await source.stop()
+        await stranger.stop()
+    states = {name.removeprefix(namespace): (group.state, group.members) for name, group in groups.items()}
+    assert states == {
+        "counter": ("Stable", 1),
+        "sink": ("Stable", 1),
+        "stranger": ("Stable", 1),
+        "trainer.agent": ("Empty", 0),
+    }
+    assert [(each.committed, each.lag) for each in of_events] == [
+        (None, of_events[0].end - 20),  # what retention has deleted cannot be read
+        (5, of_events[1].end - 5),
+    ]
+    assert rows["sink", "episode-events"].members == 1
+    assert rows["stranger", "drops"].members == 1  # it has committed nothing, and is known by what it is assigned
+    assert rows["trainer.agent", "episode-events"].members == 0
+
+
+async def test_one_situation_has_one_lag_wherever_it_is_asked_for(kafka: str, namespace: str) -> None:
+    settings = stream_settings(kafka, namespace, event_partitions=1)
+    sink = SinkSettings(kafka=settings.kafka, namespace=namespace)
+    await ensure_topics(settings, [CountStage()])
+    await send_events(settings, ["a"], range(100))
+    await commit(sink, "sink", "episode-events", 10)
+    await delete_before(kafka, {TopicPartition(f"{namespace}episode-events", 0): 60})
+    of_page = {row.topic: row.lag for row in await LagOfGroups(settings.kafka, namespace).ask()}
+    of_sink = {each.topic: each.lag for each in await read_sink_status(sink)}
+    async with open_lag(settings.kafka) as lag:
+        of_demo = (await lag.read({f"{namespace}sink": None}))[f"{namespace}sink"].lag
+    assert (of_page["episode-events"], of_sink["episode-events"], of_demo) == (40, 40, 40)
+
+
+async def delete_before(kafka: str, offsets: dict[TopicPartition, int]) -> None:
+    admin = AIOKafkaAdminClient(bootstrap_servers=kafka)
+    await admin.start()
+    try:
+        await admin.delete_records({place: RecordsToDelete(offset) for place, offset in offsets.items()})
+    finally:
+        await admin.close()

@@ -1,13 +1,14 @@
-"""On a real broker: groups above the record cap are judged, admitted and batched, as smaller ones are."""
+"""On a real broker: groups larger than a fetch are judged, admitted and batched, as smaller ones are."""
 
 import asyncio
 from collections.abc import Sequence
 
 import pytest
 
-from rollbus.consumers.dead_letters_kafka import read_dead_letters_async
+from rollbus.consumers.dead_letters_kafka import read_dead_letters
 from rollbus.schemas.codec import encode
-from rollbus.schemas.config import (
+from rollbus.schemas.limits import FETCH_BYTES
+from rollbus.schemas.records.config import (
     AssemblyConfig,
     BatchingConfig,
     GroupingConfig,
@@ -15,21 +16,21 @@ from rollbus.schemas.config import (
     RunConfig,
     ScoringConfig,
 )
-from rollbus.schemas.groups import ClosedGroup, Group
-from rollbus.schemas.topics import BATCHES, CLOSED_GROUPS, EPISODE_EVENTS, MAX_RECORD_BYTES, RUN_LOG
-from rollbus.schemas.trajectories import Trajectory
+from rollbus.schemas.records.groups import ClosedGroup, Group
+from rollbus.schemas.records.trajectories import Trajectory
+from rollbus.schemas.topics import BATCHES, CLOSED_GROUPS, EPISODE_EVENTS, RUN_LOG
+from rollbus.streams.kafka.topics_on_broker import ensure_topics
+from rollbus.streams.pipeline import namespace_stages, run_stages
 from rollbus.streams.rewards.contract import RewardContext, RewardFunction
 from rollbus.streams.rewards.registry import BUILT_IN
-from rollbus.streams.stages import namespace_stages, run_stages
-from rollbus.streams.topics_kafka import ensure_topics
 from tests.builders import make_episode
 from tests.services.stream_fixtures import read_topic, send, stream_settings
 from tests.services.stream_process import running
 
 pytestmark = pytest.mark.services
 
-LONG = "component " * 25_000
-"""The name of a component stands in every member: four of them are above the cap."""
+LONG = "component " * 100_000
+"""The name of a component is in every member: with four of them a group is larger than what a consumer asks for."""
 NAMES = ("e1", "e2", "e3", "e4")
 
 
@@ -52,7 +53,7 @@ RUN = RunConfig(
 )
 
 
-async def test_groups_above_the_record_cap_are_judged_admitted_and_batched(kafka: str, namespace: str) -> None:
+async def test_groups_larger_than_a_fetch_are_judged_admitted_and_batched(kafka: str, namespace: str) -> None:
     settings = stream_settings(kafka, namespace)
     scoring = ScoringConfig(rewards=(RewardConfig(type="counts", name=LONG),))
     stages = namespace_stages(AssemblyConfig(), scoring, registry=REGISTRY)
@@ -66,8 +67,8 @@ async def test_groups_above_the_record_cap_are_judged_admitted_and_batched(kafka
                 await asyncio.sleep(0.2)
     closed = [one for one in await read_topic(settings, CLOSED_GROUPS.name) if isinstance(one, ClosedGroup)]
     judged = [one for one in await read_topic(settings, RUN_LOG.name, 1) if isinstance(one, Group)]
-    assert all(len(encode(record)) > MAX_RECORD_BYTES for record in (*closed, *judged, *batches))
+    assert all(len(encode(record)) > FETCH_BYTES for record in (*closed, *judged, *batches))
     assert [batch.groups for batch in batches] == [tuple(judged)]
     assert [each.group.group_id for each in closed] == [judged[0].group_id]
     assert sorted(member.reward for member in judged[0].members) == [0.0, 2.0, 4.0, 6.0]
-    assert await read_dead_letters_async(settings.kafka, namespace) == []
+    assert await read_dead_letters(settings.kafka, namespace) == []

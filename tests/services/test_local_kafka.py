@@ -7,10 +7,10 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
-from rollbus.local.kafka import kafka_service
-from rollbus.local.ports import free_port
-from rollbus.local.service import ServiceProcess
-from rollbus.local.tether import tethered
+from rollbus.local.kafka.service import kafka_service
+from rollbus.local.process.ports import find_free_port
+from rollbus.local.process.service import ServiceProcess
+from rollbus.local.process.tether import tethered
 
 pytestmark = pytest.mark.services
 
@@ -64,7 +64,7 @@ async def test_a_record_of_the_largest_size_passes_in_a_transaction(kafka: str, 
 
 async def test_records_survive_a_restart_on_other_ports(tmp_path: Path) -> None:
     def broker_on_free_ports() -> ServiceProcess:
-        service = kafka_service(folder=tmp_path, client_port=free_port(), controller_port=free_port())
+        service = kafka_service(folder=tmp_path, client_port=find_free_port(), controller_port=find_free_port())
         return ServiceProcess(service, log_path=tmp_path / "kafka.log", prefix=tethered())
 
     broker = broker_on_free_ports()

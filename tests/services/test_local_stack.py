@@ -6,12 +6,12 @@ from pathlib import Path
 import clickhouse_connect
 import pytest
 
-from rollbus.local import state
-from rollbus.local.clickhouse import clickhouse_service
-from rollbus.local.ports import free_port
-from rollbus.local.processes import end, is_running
-from rollbus.local.service import ServiceProcess
-from rollbus.local.settings import HOST, StackSettings
+from rollbus.local.clickhouse.service import clickhouse_service
+from rollbus.local.process import state
+from rollbus.local.process.ports import find_free_port
+from rollbus.local.process.processes import end, is_running
+from rollbus.local.process.service import ServiceProcess
+from rollbus.local.process.settings import HOST, StackSettings
 from rollbus.local.stack import down, stack_services, status, up
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
 
@@ -22,9 +22,9 @@ pytestmark = pytest.mark.services
 def settings(tmp_path: Path) -> StackSettings:
     return StackSettings(
         data_dir=tmp_path / "data",
-        kafka_port=free_port(),
-        kafka_controller_port=free_port(),
-        clickhouse_port=free_port(),
+        kafka_port=find_free_port(),
+        kafka_controller_port=find_free_port(),
+        clickhouse_port=find_free_port(),
     )
 
 
@@ -58,8 +58,8 @@ def test_the_stack_comes_up_keeps_its_data_over_a_crash_and_goes_down(settings: 
 
 def test_a_clickhouse_folder_in_use_or_spoilt_is_named(tmp_path: Path) -> None:
     folder = tmp_path / "data"
-    first = ServiceProcess(clickhouse_service(folder=folder, port=free_port()), log_path=tmp_path / "first.log")
-    second = ServiceProcess(clickhouse_service(folder=folder, port=free_port()), log_path=tmp_path / "second.log")
+    first = ServiceProcess(clickhouse_service(folder=folder, port=find_free_port()), log_path=tmp_path / "first.log")
+    second = ServiceProcess(clickhouse_service(folder=folder, port=find_free_port()), log_path=tmp_path / "second.log")
     try:
         first.start()
         first.wait_until_healthy()

@@ -16,18 +16,18 @@ from aiokafka import AIOKafkaConsumer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
 import rollbus.producers
-from rollbus.local.kafka import kafka_service
-from rollbus.local.ports import free_port
-from rollbus.local.service import ServiceProcess
-from rollbus.producers.answer import Answer, Choice
-from rollbus.producers.kafka_sink import KafkaSink
-from rollbus.producers.turn_record import Exchange
+from rollbus.local.kafka.service import kafka_service
+from rollbus.local.process.ports import find_free_port
+from rollbus.local.process.service import ServiceProcess
+from rollbus.producers.delivery.kafka_sink import KafkaSink
+from rollbus.producers.turns.answer import Answer, Choice
+from rollbus.producers.turns.turn_record import Exchange
 from rollbus.schemas import codec
-from rollbus.schemas.chunks import is_chunk, join, parse
-from rollbus.schemas.events import ToolCalled, TurnRecorded, WriterClosed
-from rollbus.schemas.kafka_connection import KafkaConnection
-from rollbus.schemas.topics import ALIASES, EPISODE_EVENTS, MAX_MESSAGE_BYTES, PRODUCER_REPORTS
-from tests.producers.sink_contract import SinkContract
+from rollbus.schemas.kafka.connection import KafkaConnection
+from rollbus.schemas.limits import MAX_MESSAGE_BYTES
+from rollbus.schemas.records.events import ToolCalled, TurnRecorded, WriterClosed
+from rollbus.schemas.topics import ALIASES, EPISODE_EVENTS, PRODUCER_REPORTS
+from tests.producers.delivery.sink_contract import SinkContract
 
 pytestmark = pytest.mark.services
 PARTITIONS = 4
@@ -56,21 +56,13 @@ async def read(kafka: str, topic: str, *, at_least: int) -> list[Any]:
     consumer = AIOKafkaConsumer(topic, bootstrap_servers=kafka, auto_offset_reset="earliest")
     await consumer.start()
     records: list[Any] = []
-    parts: dict[tuple[int, bytes], dict[int, bytes]] = {}
     try:
         for _ in range(100):
             batches = await consumer.getmany(timeout_ms=200)
             for messages in batches.values():
                 for message in messages:
                     assert message.value is not None
-                    value = message.value
-                    if is_chunk(value):
-                        chunk = parse(value)
-                        parts.setdefault((message.partition, chunk.digest), {})[chunk.index] = chunk.part
-                        if len(parts[message.partition, chunk.digest]) < chunk.count:
-                            continue
-                        value = join(parts[message.partition, chunk.digest], chunk.digest)
-                    record = codec.decode(value)
+                    record = codec.decode(message.value)
                     if topic.endswith(EPISODE_EVENTS.name):
                         assert message.key == record.root_episode_id.encode()
                     records.append(record)
@@ -106,9 +98,9 @@ async def test_events_arrive_in_order_under_the_root_key(kafka: str, topics: str
     assert report.producer == "test"
 
 
-async def test_an_oversized_event_arrives_in_chunks(kafka: str, topics: str) -> None:
+async def test_a_large_event_arrives(kafka: str, topics: str) -> None:
     recorder = rollbus.producers.init(bootstrap_servers=kafka, namespace=topics)
-    result = os.urandom(1_500_000).hex()
+    result = os.urandom(10_000_000).hex()
     with recorder.episode(task="t") as episode:
         episode.tool("dump", result=result)
     assert recorder.close(20)
@@ -120,7 +112,7 @@ async def test_an_oversized_event_arrives_in_chunks(kafka: str, topics: str) -> 
 @pytest.fixture
 def own_broker(tmp_path: Path) -> Iterator[ServiceProcess]:
     """A broker that the test starts and stops itself."""
-    service = kafka_service(folder=tmp_path / "kafka", client_port=free_port(), controller_port=free_port())
+    service = kafka_service(folder=tmp_path / "kafka", client_port=find_free_port(), controller_port=find_free_port())
     broker = ServiceProcess(service, log_path=tmp_path / "kafka.log")
     try:
         yield broker
@@ -217,7 +209,8 @@ async def test_a_script_ends_although_the_broker_is_gone(namespace: str) -> None
     run(
         """
         import logging, sys, time
-        from rollbus.producers import init, process_hooks
+        from rollbus.producers import init
+        from rollbus.producers.delivery import process_hooks
         logging.disable()
         process_hooks.EXIT_DEADLINE_S = 0.5
         recorder = init(bootstrap_servers="127.0.0.1:9", namespace=sys.argv[1])
@@ -307,4 +300,4 @@ class TestKafkaSink(SinkContract):
 
     def limit(self, sink: KafkaSink) -> int:
         """Return the size of a value that the sink refuses."""
-        return 2_000_000
+        return MAX_MESSAGE_BYTES + 1

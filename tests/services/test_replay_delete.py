@@ -11,11 +11,13 @@ from click.testing import CliRunner
 
 from rollbus.cli.root import rollbus
 from rollbus.cli.stages import all_stages
-from rollbus.schemas.replays import ReplayManifest
-from rollbus.streams.replay.manifest_kafka import read_manifests, write_manifest
-from rollbus.streams.replay.plan import namespace_of
-from rollbus.streams.settings import StreamSettings
-from rollbus.streams.topics_kafka import ensure_topics, topics_on_broker
+from rollbus.schemas.errors import UnavailableError
+from rollbus.schemas.records.replays import ReplayManifest
+from rollbus.streams.kafka.settings import StreamSettings
+from rollbus.streams.kafka.topics_on_broker import ensure_topics, topics_on_broker
+from rollbus.streams.replay.kafka import manifest as manifest_module
+from rollbus.streams.replay.kafka.manifest import forget_topics, read_manifests, write_manifest
+from rollbus.streams.replay.plan.plan import namespace_of
 from tests.services.replay_live import settings_of, write_settings
 
 pytestmark = pytest.mark.services
@@ -105,3 +107,29 @@ async def test_a_replay_of_another_log_is_not_taken_for_what_a_deletion_left(
     assert f"another log, that of {theirs.namespace}; delete it there" in told
     assert await topics_of(own) == set(made)
     assert manifest.name in await read_manifests(theirs)
+
+
+@pytest.mark.parametrize("vanishes", [True, False])
+async def test_another_namespace_that_is_deleted_meanwhile_stops_no_deletion(
+    stream: StreamSettings, delete: Say, monkeypatch: pytest.MonkeyPatch, vanishes: bool
+) -> None:
+    manifest, own = replay_of(stream)
+    theirs = stream.model_copy(update={"namespace": f"b{stream.namespace}"})
+    await ensure_topics(theirs)
+    made = await ensure_topics(own)
+    read = manifest_module.read_manifests
+
+    async def fail_for_theirs(settings: StreamSettings) -> dict[str, ReplayManifest]:
+        if settings.namespace != theirs.namespace:
+            return await read(settings)
+        if vanishes:
+            await forget_topics(theirs)
+        raise UnavailableError("the topic does not answer")
+
+    monkeypatch.setattr(manifest_module, "read_manifests", fail_for_theirs)
+    if vanishes:
+        told = await asyncio.to_thread(delete, manifest.name)
+        assert told == f"deleted replay '{manifest.name}': {len(made)} topics\n"
+    else:
+        assert "the topic does not answer" in await asyncio.to_thread(delete, manifest.name, expect=1)
+        await forget_topics(theirs)

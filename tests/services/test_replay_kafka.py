@@ -1,7 +1,6 @@
 """Replays through the command line on a real broker: killed and given again, missing ranges, bounds, deletion."""
 
 import asyncio
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar
@@ -14,11 +13,12 @@ from click.testing import CliRunner
 from rollbus.cli.root import rollbus
 from rollbus.cli.stages import all_stages
 from rollbus.schemas.codec import decode, encode
-from rollbus.schemas.config import RewardConfig, ScoringConfig
-from rollbus.schemas.control import Tick
-from rollbus.schemas.drops import Drop
 from rollbus.schemas.errors import ConfigurationError, DataLossError
-from rollbus.schemas.groups import CurriculumState, StepOutcome, TrainingBatch
+from rollbus.schemas.records.config import RewardConfig, ScoringConfig
+from rollbus.schemas.records.control import Tick
+from rollbus.schemas.records.drops import Drop
+from rollbus.schemas.records.groups import CurriculumState, StepOutcome, TrainingBatch
+from rollbus.schemas.records.trajectories import RewardRevised, Trajectory
 from rollbus.schemas.topics import (
     BATCHES,
     CURRICULUM,
@@ -30,26 +30,24 @@ from rollbus.schemas.topics import (
     TRAJECTORIES,
     Topic,
 )
-from rollbus.schemas.trajectories import RewardRevised, Trajectory
 from rollbus.settings import Settings
-from rollbus.streams.replay.compare_kafka import LIVE, compare_replays, read_side
-from rollbus.streams.replay.manifest_kafka import find_manifest, read_manifests, write_manifest
-from rollbus.streams.replay.namespace_kafka import delete_replay
-from rollbus.streams.replay.plan import ReplayPlan, chain_of
-from rollbus.streams.replay.range import Bound, parse_bound
-from rollbus.streams.replay.range_kafka import reader, resolve, starts_of
-from rollbus.streams.replay.recorded_kafka import read_whole
-from rollbus.streams.replay.run_kafka import Replay
-from rollbus.streams.replay.side import Span
-from rollbus.streams.replay.source_kafka import KafkaSource, assign
-from rollbus.streams.replay.writer_kafka import KafkaOutput
+from rollbus.streams.kafka.settings import StreamSettings
+from rollbus.streams.kafka.topics_on_broker import ensure_topics, partitions_on_broker
+from rollbus.streams.replay.compare.live import LIVE, compare_replays, read_side
+from rollbus.streams.replay.compare.side import Span
+from rollbus.streams.replay.kafka.manifest import delete_replay, find_manifest, read_manifests, write_manifest
+from rollbus.streams.replay.kafka.run import Replay
+from rollbus.streams.replay.kafka.source import open_ranges, read_whole
+from rollbus.streams.replay.kafka.writer import KafkaOutput
+from rollbus.streams.replay.plan.plan import ReplayPlan, chain_of
+from rollbus.streams.replay.plan.range import Bound, parse_bound
+from rollbus.streams.replay.plan.range_on_broker import resolve, starts_of
 from rollbus.streams.rewards.contract import RewardFunction
 from rollbus.streams.rewards.registry import BUILT_IN
-from rollbus.streams.scoring import ScoringStage
-from rollbus.streams.settings import StreamSettings
-from rollbus.streams.topics_kafka import ensure_topics, partitions_on_broker
+from rollbus.streams.stages.scoring.stage import ScoringStage
 from tests.builders import make_config, make_episode, make_outcome, make_score, make_tick, make_trajectory
-from tests.services.replay_live import ROOT, frames, records, settings_of, traffic, write_settings
+from tests.console import ROLLBUS
+from tests.services.replay_live import frames, records, settings_of, traffic, write_settings
 from tests.services.stream_fixtures import send
 from tests.streams.replay.memory import ENVIRONMENTS, environment
 
@@ -126,7 +124,7 @@ class DyingOutput(KafkaOutput):
 
 async def killed(replay: Replay, monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr("rollbus.streams.replay.run_kafka.KafkaOutput", DyingOutput)
+        patched.setattr("rollbus.streams.replay.kafka.run.KafkaOutput", DyingOutput)
         with pytest.raises(KeyboardInterrupt):
             await replay.run()
 
@@ -210,7 +208,7 @@ async def test_while_one_is_being_written_no_other_of_its_name_begins_and_nobody
     stream, name = settings.stream_settings(), name_of(settings, "twice")
     HeldOutput.reached, HeldOutput.go_on = asyncio.Event(), asyncio.Event()
     with monkeypatch.context() as patched:
-        patched.setattr("rollbus.streams.replay.run_kafka.KafkaOutput", HeldOutput)
+        patched.setattr("rollbus.streams.replay.kafka.run.KafkaOutput", HeldOutput)
         first = asyncio.create_task(replay_of(settings, name).run())
         reached = asyncio.create_task(HeldOutput.reached.wait())
         await asyncio.wait((first, reached), return_when=asyncio.FIRST_COMPLETED)
@@ -282,11 +280,11 @@ async def test_records_that_go_while_they_are_read_are_named(settings: Settings)
     await delete_before(stream, 40)
 
     async def read() -> None:
-        async with reader(stream) as consumer:
-            for span, place in assign(consumer, stream.namespace, found.ranges).items():
-                await KafkaSource(consumer, place, span).read()
+        async with open_ranges(stream, found.ranges) as sources:
+            for source in sources:
+                await source.read()
 
-    with pytest.raises(DataLossError, match=r"deleted records before they were read: episode-events\[0\] from 0;"):
+    with pytest.raises(DataLossError, match=r"deleted records before they were read: \S*episode-events\[0\] from 0;"):
         await read()
 
 
@@ -330,9 +328,9 @@ async def test_a_range_without_records_is_refused(settings: Settings) -> None:
 async def test_with_the_rewards_of_the_end_late_feedback_is_there_from_the_beginning(
     settings: Settings,
 ) -> None:
-    names = [name_of(settings, rewards) for rewards in ("recorded", "end")]
-    for name, rewards in zip(names, ("recorded", "end"), strict=True):
-        await replay_of(settings, name, rewards=rewards, stages=("assembly",)).run()
+    names = [name_of(settings, feedback) for feedback in ("recorded", "end")]
+    for name, feedback in zip(names, ("recorded", "end"), strict=True):
+        await replay_of(settings, name, feedback=feedback, stages=("assembly",)).run()
     found = [await records(replay_of(settings, name).replay_settings, "trajectories") for name in names]
     revised, whole = (sum(isinstance(each, RewardRevised) and not each.excluded for each in side) for side in found)
     assert revised > 0 == whole
@@ -354,7 +352,7 @@ async def test_with_the_rewards_of_the_end_a_recorded_score_knows_late_feedback_
     for each in made:
         given = make_score(each.trajectory_id, None, episode_id=each.episode_id, config_hash=version)
         await send(stream, SCORES.name, [(each.group_hint.encode(), encode(given))])
-    options: dict[str, Any] = {"rewards": "end", "scores": "recorded", "new_scoring": None}
+    options: dict[str, Any] = {"feedback": "end", "scores": "recorded", "new_scoring": None}
     options["stages"] = ("assembly", "scoring")
     scored = replay_of(settings, name_of(settings, "scored"), **options)
     manifest = await scored.run()
@@ -506,7 +504,7 @@ async def test_a_configuration_of_before_the_range_holds_for_what_stands_before_
     await send(stream, EPISODE_EVENTS.name, items)
     await send(stream, SCORES.name, [(score.group_hint.encode(), encode(score))])
     await send_everywhere(stream, encode(make_tick(2)))
-    for scores in ("recorded", "anew"):
+    for scores in ("recorded", "rescored"):
         name = name_of(settings, "held", scores)
         replay = replay_of(settings, name, start=Bound(offset=2), scores=scores, new_scoring=None)
         await replay.run()
@@ -530,9 +528,9 @@ async def test_two_replays_of_the_command_line_are_equal_whatever_the_environmen
     told = []
     for processes, other in enumerate(ENVIRONMENTS, 1):
         process = await asyncio.create_subprocess_exec(
-            sys.executable, "-m", "rollbus", "--config", str(tmp_path / "rollbus.yaml"),
+            ROLLBUS, "--config", str(tmp_path / "rollbus.yaml"),
             "replay", "--from", "earliest", "--reward", "feedback", "--dry-run", "--processes", str(processes),
-            env=environment(other), cwd=ROOT, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
+            env=environment(other), cwd=tmp_path, stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.PIPE,
         )  # fmt: skip
         output, errors = await process.communicate()
         assert process.returncode == 0, errors.decode()

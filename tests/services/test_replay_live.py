@@ -11,15 +11,15 @@ import pytest
 
 from rollbus.cli.stages import all_stages
 from rollbus.schemas.codec import decode, encode
-from rollbus.schemas.groups import CurriculumState, Group, TrainingBatch
-from rollbus.schemas.trajectories import RewardRevised, Score, Trajectory
-from rollbus.streams.output_kafka import partition_of
-from rollbus.streams.replay.digest import without_location
-from rollbus.streams.replay.plan import ReplayPlan, chain_of
-from rollbus.streams.replay.range import Bound
-from rollbus.streams.replay.run_kafka import Replay
+from rollbus.schemas.kafka.writing import partition_of
+from rollbus.schemas.records.groups import CurriculumState, Group, TrainingBatch
+from rollbus.schemas.records.trajectories import RewardRevised, Score, Trajectory
+from rollbus.streams.kafka.topics_on_broker import ensure_topics
+from rollbus.streams.replay.decide.digest import without_location
+from rollbus.streams.replay.kafka.run import Replay
+from rollbus.streams.replay.plan.plan import ReplayPlan, chain_of
+from rollbus.streams.replay.plan.range import Bound
 from rollbus.streams.rewards.registry import BUILT_IN
-from rollbus.streams.topics_kafka import ensure_topics
 from tests.services.replay_live import (
     frames,
     publish,

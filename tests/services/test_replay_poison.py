@@ -12,21 +12,20 @@ from click.testing import CliRunner
 
 from rollbus.cli.root import rollbus
 from rollbus.cli.stages import all_stages
-from rollbus.consumers.dead_letters_kafka import read_dead_letters_async
-from rollbus.schemas.chunks import split
+from rollbus.consumers.dead_letters_kafka import read_dead_letters
 from rollbus.schemas.codec import decode, encode
-from rollbus.schemas.drops import DeadLetter
+from rollbus.schemas.records.drops import DeadLetter
 from rollbus.schemas.topics import EPISODE_EVENTS
-from rollbus.streams.replay.run_kafka import Replay
+from rollbus.streams.kafka.settings import StreamSettings
+from rollbus.streams.kafka.topics_on_broker import ensure_topics
+from rollbus.streams.replay.kafka.run import Replay
 from rollbus.streams.rewards.registry import BUILT_IN
-from rollbus.streams.settings import StreamSettings
-from rollbus.streams.topics_kafka import ensure_topics
 from tests.builders import make_episode, make_group
 from tests.services.replay_live import frames, publish, settings_of, traffic, until_settled, workers, write_settings
 from tests.services.stream_fixtures import send
 from tests.services.test_poison_kafka import by_hand
 from tests.services.test_replay_live import MADE_BY, drops, plan
-from tests.streams.poison import mutated
+from tests.streams.exactly_once.poison import mutated
 
 pytestmark = pytest.mark.services
 
@@ -34,23 +33,21 @@ SETTLED = ["trajectories", "scores", "run-log", "batches", "drops"]
 
 
 def poison() -> list[tuple[bytes | None, bytes | None]]:
-    """Of each kind: unreadable, of a person's key, refused by the stage with and without a key, and one in chunks."""
+    """Of each kind: unreadable, of a person's key, and refused by the stage with and without a key."""
     misplaced = encode(make_group("g"))
-    whole = encode(make_group("g", tuple(range(900))))
     chance, bad = random.Random(5), [encode(event) for event in make_episode("bad", turns=2)]
     fuzz = [(b"bad", mutated(bad, chance)) for _ in range(300)]
     return [
         *by_hand(),
         (b"k", misplaced),
         (None, misplaced),
-        *((b"k", part) for part in split(whole, limit=9_000)),
         *fuzz,
     ]
 
 
 async def letters(settings: StreamSettings) -> Counter[DeadLetter]:
     """All dead letters of a namespace."""
-    found = await read_dead_letters_async(settings.kafka, settings.namespace)
+    found = await read_dead_letters(settings.kafka, settings.namespace)
     return Counter(replace(letter, app_version="") for letter in found)
 
 

@@ -10,11 +10,11 @@ from typing import Any
 
 import pytest
 
-from rollbus.cli.replay_options import scoring_of
+from rollbus.cli.replay.options import parse_scoring
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
 from rollbus.settings import Settings
-from rollbus.streams.replay.lanes_kafka import LaneProcess
-from rollbus.streams.replay.range import Bound
+from rollbus.streams.replay.kafka.lanes import LaneProcess
+from rollbus.streams.replay.plan.range import Bound
 from rollbus.streams.rewards.registry import BUILT_IN
 from tests.services.replay_live import frames
 from tests.services.test_replay_kafka import name_of, replay_of, settings
@@ -37,7 +37,7 @@ async def written(settings: Settings, name: str) -> dict[str, Any]:
 async def test_several_processes_write_what_one_writes(settings: Settings, tmp_path: Path) -> None:
     file = tmp_path / "rewards.py"
     file.write_text(REWARD)
-    scoring, registry = scoring_of(f"{file}:much", BUILT_IN)
+    scoring, registry = parse_scoring(f"{file}:much", BUILT_IN)
     told = {}
     for processes in (1, 3):
         name = name_of(settings, str(processes))  # as long as the other, since locations are in the bytes
@@ -51,7 +51,7 @@ async def test_several_processes_write_what_one_writes(settings: Settings, tmp_p
 
 async def test_several_processes_decide_what_one_decides(settings: Settings) -> None:
     late: dict[str, Any] = {"scores": "recorded", "new_scoring": None, "start": Bound(tick=2)}
-    of_the_end: dict[str, Any] = {"rewards": "end", "stages": ("assembly",)}
+    of_the_end: dict[str, Any] = {"feedback": "end", "stages": ("assembly",)}
     for changes in (late, of_the_end):
         told = []
         for processes in (1, 2):
@@ -86,7 +86,7 @@ async def test_a_process_that_dies_ends_the_replay_with_its_partitions(
 async def test_what_a_process_meets_is_told_as_it_is(settings: Settings, tmp_path: Path) -> None:
     file = tmp_path / "rewards.py"
     file.write_text(REWARD)
-    scoring, registry = scoring_of(f"{file}:much", BUILT_IN)
+    scoring, registry = parse_scoring(f"{file}:much", BUILT_IN)
     file.write_text(REWARD + "\n# another one\n")
     replay = replay_of(settings, name_of(settings, "changed"), new_scoring=scoring)
     with pytest.raises(ConfigurationError, match="was changed while the replay began"):
@@ -97,7 +97,7 @@ async def test_no_process_outlives_a_replay_that_is_killed(settings: Settings, t
     program = (
         "import asyncio, os, signal, sys; from pathlib import Path; from dataclasses import replace;"
         "from tests.services.replay_live import settings_of; from tests.services.test_replay_kafka import replay_of;"
-        "from rollbus.streams.replay.lanes_kafka import LaneProcess\n"
+        "from rollbus.streams.replay.kafka.lanes import LaneProcess\n"
         "async def never(self):\n print(self._process.pid, flush=True)\n await asyncio.Event().wait()\n"
         "LaneProcess.read = never\n"
         f"made = settings_of(Path({str(tmp_path / 'rollbus.yaml')!r}))\n"

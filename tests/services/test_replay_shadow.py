@@ -9,25 +9,25 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaProducer
 
-from rollbus.cli.replay_load import load_replay
+from rollbus.cli.replay.load import load_replay
 from rollbus.cli.stages import all_stages
 from rollbus.consumers.clickhouse import ask, migrate, run_query
-from rollbus.consumers.clickhouse.namespaces import delete_namespace
+from rollbus.consumers.clickhouse.maintain.namespaces import delete_namespace
 from rollbus.schemas.codec import encode
-from rollbus.schemas.config import CurriculumConfig, GroupingConfig, RewardConfig, ScoringConfig
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.ids import trajectory_id
+from rollbus.schemas.records.config import CurriculumConfig, GroupingConfig, RewardConfig, ScoringConfig
 from rollbus.schemas.topics import SCORES, STAGE_INPUTS, TOPICS, TRAJECTORIES
 from rollbus.settings import Settings
-from rollbus.streams.replay.manifest_kafka import find_manifest, read_manifests
-from rollbus.streams.replay.plan import ReplayPlan, chain_of
-from rollbus.streams.replay.promote_kafka import promote
-from rollbus.streams.replay.range import Bound
-from rollbus.streams.replay.run_kafka import Replay
+from rollbus.streams.kafka.settings import StreamSettings
+from rollbus.streams.kafka.topics_on_broker import delete_topics, ensure_topics
+from rollbus.streams.replay.kafka.manifest import find_manifest, read_manifests
+from rollbus.streams.replay.kafka.promote import promote
+from rollbus.streams.replay.kafka.run import Replay
+from rollbus.streams.replay.plan.plan import ReplayPlan, chain_of
+from rollbus.streams.replay.plan.range import Bound
 from rollbus.streams.rewards.contract import RewardFunction
 from rollbus.streams.rewards.registry import BUILT_IN
-from rollbus.streams.settings import StreamSettings
-from rollbus.streams.topics_kafka import delete_topics, ensure_topics
 from tests.builders import make_episode, make_score, make_tick, make_trajectory
 from tests.services.replay_live import publish, records, settings_of, write_settings
 from tests.services.stream_fixtures import send
@@ -249,5 +249,5 @@ async def test_rows_of_a_replay_that_is_gone_do_not_stay_among_those_of_its_name
         assert stored(settings) == {episode}
     assert delete_namespace(settings.clickhouse, stream.namespace) > 0
     assert stored(settings) == set()
-    with pytest.raises(ConfigurationError, match="no namespace of a replay"):
+    with pytest.raises(ConfigurationError, match="not the namespace of a replay"):
         delete_namespace(settings.clickhouse, "rollbus.")

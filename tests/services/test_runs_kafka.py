@@ -9,13 +9,13 @@ from click.testing import CliRunner
 
 from rollbus.cli.root import rollbus
 from rollbus.schemas.codec import encode
-from rollbus.schemas.config import AssemblyConfig, BatchingConfig, GroupingConfig, RunConfig, ScoringConfig
-from rollbus.schemas.groups import Group, TrainingBatch
+from rollbus.schemas.records.config import AssemblyConfig, BatchingConfig, GroupingConfig, RunConfig, ScoringConfig
+from rollbus.schemas.records.groups import Group, TrainingBatch
 from rollbus.schemas.topics import BATCHES, EPISODE_EVENTS, RUN_LOG
-from rollbus.streams.operator_kafka import list_runs_async
-from rollbus.streams.run_status import RunStatus
-from rollbus.streams.stages import namespace_stages, run_stages
-from rollbus.streams.topics_kafka import ensure_topics
+from rollbus.streams.kafka.topics_on_broker import ensure_topics
+from rollbus.streams.operate.operator import list_runs
+from rollbus.streams.operate.run_status import RunStatus
+from rollbus.streams.pipeline import namespace_stages, run_stages
 from tests.builders import make_episode
 from tests.services.stream_fixtures import read_topic, send, stream_settings
 from tests.services.stream_process import running
@@ -50,7 +50,7 @@ async def test_two_runs_group_one_log_differently_and_pause_apart(kafka: str, na
 
     async def until(condition: Callable[[Mapping[str, RunStatus]], bool]) -> None:
         async with asyncio.timeout(30):
-            while not condition(await list_runs_async(settings)):  # noqa: ASYNC110 - looks at a topic
+            while not condition(await list_runs(settings)):  # noqa: ASYNC110 - looks at a topic
                 await asyncio.sleep(0.2)
 
     async with running(settings, stages):

@@ -14,21 +14,21 @@ from aiokafka.conn import AIOKafkaConnection
 from aiokafka.protocol.metadata import MetadataRequest
 
 from rollbus.consumers import dead_letters_kafka
-from rollbus.consumers.clickhouse.kafka_log import KafkaLog
-from rollbus.consumers.clickhouse.kafka_source import KafkaSource
-from rollbus.consumers.clickhouse.kafka_status import sink_status_async
-from rollbus.consumers.clickhouse.settings import SinkSettings
+from rollbus.consumers.clickhouse.sink.kafka_log import KafkaLog
+from rollbus.consumers.clickhouse.sink.kafka_source import KafkaSource
+from rollbus.consumers.clickhouse.sink.status import read_sink_status
+from rollbus.consumers.clickhouse.store.settings import SinkSettings
 from rollbus.consumers.loggers.follow_kafka import follow
-from rollbus.demo.lag_kafka import LagReader
 from rollbus.harness import bus_kafka
-from rollbus.producers.kafka_sink import KafkaSink
-from rollbus.resample_kafka import resample
-from rollbus.schemas.kafka_connection import KafkaConnection
-from rollbus.schemas.payload_kafka import KafkaPayload
-from rollbus.schemas.starting_kafka import start_whole
-from rollbus.schemas.trajectories import Location
-from rollbus.streams.settings import StreamSettings
-from rollbus.ui.lag_kafka import read_lags
+from rollbus.producers.delivery.kafka_sink import KafkaSink
+from rollbus.resample.requests import resample
+from rollbus.schemas.kafka.clients import start_uncancelled
+from rollbus.schemas.kafka.connection import KafkaConnection
+from rollbus.schemas.kafka.payload import KafkaPayload
+from rollbus.schemas.kafka.writing import send_each
+from rollbus.schemas.records.trajectories import Location
+from rollbus.streams.kafka.settings import StreamSettings
+from rollbus.ui.lag import LagOfGroups
 
 pytestmark = pytest.mark.services
 
@@ -58,7 +58,7 @@ class Opening(NamedTuple):
 async def _producer(kafka: KafkaConnection, namespace: str) -> None:
     producer = AIOKafkaProducer(**kafka.client_options())
     try:
-        await start_whole(producer.start)
+        await start_uncancelled(producer.start)
     finally:
         await producer.stop()
 
@@ -68,15 +68,16 @@ async def _source(kafka: KafkaConnection, namespace: str) -> None:
 
 
 async def _status(kafka: KafkaConnection, namespace: str) -> None:
-    await sink_status_async(SinkSettings(kafka=kafka, namespace=namespace))
+    await read_sink_status(SinkSettings(kafka=kafka, namespace=namespace))
 
 
 async def _log(kafka: KafkaConnection, namespace: str) -> None:
-    await KafkaLog(kafka, namespace).__aenter__()
+    async with KafkaLog(kafka, namespace) as log:
+        await log.spans(["drops"])
 
 
 async def _written_again(kafka: KafkaConnection, namespace: str) -> None:
-    await dead_letters_kafka._write(kafka, [])
+    await send_each(kafka, [])
 
 
 async def _logger(kafka: KafkaConnection, namespace: str) -> None:
@@ -84,11 +85,7 @@ async def _logger(kafka: KafkaConnection, namespace: str) -> None:
 
 
 async def _lags(kafka: KafkaConnection, namespace: str) -> None:
-    await read_lags(kafka, namespace)
-
-
-async def _demo_lags(kafka: KafkaConnection, namespace: str) -> None:
-    await LagReader(kafka.bootstrap_servers, {}).open()
+    await LagOfGroups(kafka, namespace).ask()
 
 
 async def _bus(kafka: KafkaConnection, namespace: str) -> None:
@@ -115,13 +112,11 @@ OPENINGS = (
     Opening("the sink's status", 2, _status),
     Opening("the log of a rebuild", 1, _log),
     Opening("the log of a rebuild", 2, _log),
-    Opening("dead letters", 1, dead_letters_kafka.read_dead_letters_async),
+    Opening("dead letters", 1, dead_letters_kafka.read_dead_letters),
     Opening("dead letters written again", 1, _written_again),
     Opening("a run's logger", 1, _logger),
     Opening("lags", 1, _lags),
     Opening("lags", 2, _lags),
-    Opening("the demo's lags", 1, _demo_lags),
-    Opening("the demo's lags", 2, _demo_lags),
     Opening("a run's bus", 2, _bus),
     Opening("a run's bus", 3, _bus),
     Opening("a trajectory by its place", 1, _payload),

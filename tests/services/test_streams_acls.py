@@ -22,32 +22,32 @@ from click.testing import CliRunner
 from pydantic import SecretStr
 
 from rollbus.cli.root import rollbus
-from rollbus.local.kafka import kafka_service
-from rollbus.local.ports import free_port
-from rollbus.local.service import ServiceProcess
-from rollbus.local.tether import tethered
+from rollbus.local.kafka.service import kafka_service
+from rollbus.local.process.ports import find_free_port
+from rollbus.local.process.service import ServiceProcess
+from rollbus.local.process.tether import tethered
 from rollbus.producers import init
-from rollbus.producers.kafka_sink import KafkaSink
-from rollbus.producers.sink import Outbound
-from rollbus.resample import Resampler
-from rollbus.resample_kafka import resample
+from rollbus.producers.delivery.kafka_sink import KafkaSink
+from rollbus.producers.delivery.sink import Outbound
+from rollbus.resample.attempts import Resampler
+from rollbus.resample.requests import resample
 from rollbus.schemas.codec import encode
-from rollbus.schemas.control import ConfigApplied
-from rollbus.schemas.groups import ResampleRequested
 from rollbus.schemas.ids import canonical_json, trajectory_id
-from rollbus.schemas.kafka_connection import KafkaConnection
-from rollbus.schemas.steps import StepCompleted
+from rollbus.schemas.kafka.connection import KafkaConnection
+from rollbus.schemas.kafka.writing import Row, send_each
+from rollbus.schemas.records.control import ConfigApplied
+from rollbus.schemas.records.groups import ResampleRequested
+from rollbus.schemas.records.steps import StepCompleted
 from rollbus.schemas.topics import EPISODE_EVENTS, RESAMPLE_REQUESTS, TOPICS, TRAINING_STEPS, TRAJECTORIES
-from rollbus.streams.acls import ROLES
-from rollbus.streams.forget import Search
-from rollbus.streams.forget_kafka import search_log, steps_that_used, write_exclusions
-from rollbus.streams.replay.manifest_kafka import read_manifests
-from rollbus.streams.sending_kafka import send_record
-from rollbus.streams.settings import StreamSettings
-from rollbus.streams.topics_kafka import ensure_topics
+from rollbus.streams.kafka.settings import StreamSettings
+from rollbus.streams.kafka.topics_on_broker import ensure_topics
+from rollbus.streams.operate.acls import ROLES
+from rollbus.streams.operate.forget import Search
+from rollbus.streams.operate.forget_on_log import search_log, steps_that_used, write_exclusions
+from rollbus.streams.replay.kafka.manifest import read_manifests
 from rollbus.trainer.backends.memory import MemoryBackend
-from rollbus.trainer.log_kafka import KafkaLog
-from rollbus.trainer.loop import Trainer
+from rollbus.trainer.ledger.log_kafka import KafkaLog
+from rollbus.trainer.loop.loop import Trainer
 from tests.builders import START_MS, make_excluded
 from tests.faults.episodes import RUN, Traffic, group_events, pipeline
 from tests.services.stream_fixtures import read_topic, stream_settings
@@ -85,7 +85,7 @@ def server(tmp_path: Path) -> Iterator[str]:
     """Address of a broker that asks who one is, and lets nobody but its administrator do anything."""
     log = tmp_path / "kafka.log"
     service = kafka_service(
-        folder=tmp_path / "kafka", client_port=free_port(), controller_port=free_port(), changes=BROKER
+        folder=tmp_path / "kafka", client_port=find_free_port(), controller_port=find_free_port(), changes=BROKER
     )
     service = dataclasses.replace(service, is_healthy=lambda: "Kafka Server started" in log.read_text())
     broker = ServiceProcess(service, log_path=log, prefix=tethered())
@@ -244,7 +244,8 @@ async def make_an_attempt(server: str, namespace: str) -> None:
         episode_id="again", run_id="main", trajectory_id="t", attempt=1, task="play", requested_at_ms=0,
         useful_until_ms=1,
     )  # fmt: skip
-    await send_record(settings_of(server, namespace, "admin"), RESAMPLE_REQUESTS, "again", request)
+    row = Row(RESAMPLE_REQUESTS.full_name(namespace), 0, b"again", encode(request))
+    await send_each(connection(server, "admin"), [row])
     recorder = init(security=connection(server, "resampler"), namespace=namespace, producer="resample")
     made = asyncio.Event()
     loop = asyncio.get_running_loop()

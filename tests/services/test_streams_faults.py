@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from rollbus.local.kafka import kafka_service
-from rollbus.local.ports import free_port
-from rollbus.local.service import ServiceProcess
-from rollbus.streams.settings import StreamSettings
-from rollbus.streams.topics_kafka import ensure_topics
+from rollbus.local.kafka.service import kafka_service
+from rollbus.local.process.ports import find_free_port
+from rollbus.local.process.service import ServiceProcess
+from rollbus.streams.kafka.settings import StreamSettings
+from rollbus.streams.kafka.topics_on_broker import ensure_topics
 from tests.services.stream_fixtures import CountStage, counting, read_drops, send_events, stream_settings
 from tests.services.stream_process import WorkerProcess, check_exactly_once, running, until, until_counted
 
@@ -79,7 +79,7 @@ async def test_killed_workers_lose_and_double_nothing(
 
 
 async def test_a_broker_that_dies_and_returns_costs_nothing(tmp_path: Path, namespace: str) -> None:
-    service = kafka_service(folder=tmp_path, client_port=free_port(), controller_port=free_port())
+    service = kafka_service(folder=tmp_path, client_port=find_free_port(), controller_port=find_free_port())
     broker = ServiceProcess(service, log_path=tmp_path / "kafka.log")
     settings = stream_settings(service.address, namespace)
     try:

@@ -4,11 +4,11 @@ import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
 
 from rollbus.schemas.topics import EPISODE_EVENTS
-from rollbus.streams.batch import Partition
-from rollbus.streams.processing import StagePartition
-from rollbus.streams.settings import StreamSettings
-from rollbus.streams.stage import PureAsEffects
-from rollbus.streams.topics_kafka import ensure_topics
+from rollbus.streams.exactly_once.batch import Partition
+from rollbus.streams.exactly_once.processing import StagePartition
+from rollbus.streams.kafka.settings import StreamSettings
+from rollbus.streams.kafka.topics_on_broker import ensure_topics
+from rollbus.streams.state.stage import PureAsEffects
 from tests.services.stream_fixtures import CountStage, read_drops, send_events, stream_settings
 from tests.services.stream_process import check_exactly_once
 

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import pytest
 
 from rollbus.schemas.topics import BATCHES, RUN_LOG, SCORES, TRAJECTORIES
-from rollbus.streams.topics_kafka import ensure_topics
+from rollbus.streams.kafka.topics_on_broker import ensure_topics
 from tests.faults.episodes import Traffic, check_fates, pipeline
 from tests.faults.oracle import check_log
 from tests.faults.recorded import Entry, Recorded

@@ -16,16 +16,16 @@ from cryptography.x509.oid import NameOID
 from pydantic import SecretStr
 
 import rollbus.producers
-from rollbus.local.kafka import kafka_service
-from rollbus.local.ports import free_port
-from rollbus.local.service import ServiceProcess
-from rollbus.local.tether import tethered
+from rollbus.local.kafka.service import kafka_service
+from rollbus.local.process.ports import find_free_port
+from rollbus.local.process.service import ServiceProcess
+from rollbus.local.process.tether import tethered
 from rollbus.schemas.errors import UnavailableError
-from rollbus.schemas.events import EpisodeEnded, EpisodeStarted, RewardReported, WriterClosed
-from rollbus.schemas.kafka_connection import KafkaConnection
+from rollbus.schemas.kafka.connection import KafkaConnection
+from rollbus.schemas.records.events import EpisodeEnded, EpisodeStarted, RewardReported, WriterClosed
 from rollbus.schemas.topics import EPISODE_EVENTS
-from rollbus.streams.settings import StreamSettings
-from rollbus.streams.topics_kafka import ensure_topics, require_topics
+from rollbus.streams.kafka.settings import StreamSettings
+from rollbus.streams.kafka.topics_on_broker import ensure_topics, require_topics
 from tests.services.stream_fixtures import CountStage, read_topic, send_events, stream_settings
 from tests.services.stream_process import check_exactly_once, running, until_counted
 
@@ -76,7 +76,7 @@ def connection(tmp_path: Path) -> Iterator[KafkaConnection]:
     changes = broker_settings(certificate, keystore)
     log = tmp_path / "kafka.log"
     service = kafka_service(
-        folder=tmp_path / "kafka", client_port=free_port(), controller_port=free_port(), changes=changes
+        folder=tmp_path / "kafka", client_port=find_free_port(), controller_port=find_free_port(), changes=changes
     )
     service = dataclasses.replace(service, is_healthy=lambda: "Kafka Server started" in log.read_text())
     broker = ServiceProcess(service, log_path=log, prefix=tethered())

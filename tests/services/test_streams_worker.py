@@ -2,29 +2,32 @@
 
 import asyncio
 from collections.abc import Iterable
+from hashlib import sha256
 
 import pytest
-from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka import TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 from aiokafka.protocol.admin import DeleteGroupsRequest
 
-from rollbus.local.ports import free_port
+from rollbus.local.process.ports import find_free_port
 from rollbus.schemas.codec import encode
-from rollbus.schemas.config import AssemblyConfig
-from rollbus.schemas.control import ConfigApplied, Tick
 from rollbus.schemas.errors import ConfigurationError, DataLossError, RunStoppedError, UnavailableError
 from rollbus.schemas.ids import canonical_json
+from rollbus.schemas.kafka.clients import new_consumer
+from rollbus.schemas.kafka.writing import partition_of
+from rollbus.schemas.limits import MAX_LETTER_BYTES
+from rollbus.schemas.records.config import AssemblyConfig
+from rollbus.schemas.records.control import ConfigApplied, Tick
 from rollbus.schemas.topics import CONFIGURED, DEAD_LETTERS, EPISODE_EVENTS, TOPICS
-from rollbus.streams import transport
-from rollbus.streams.batch import Batch
-from rollbus.streams.names import group_id
-from rollbus.streams.output_kafka import partition_of
-from rollbus.streams.repair_kafka import accept_loss
-from rollbus.streams.runner import Runner
-from rollbus.streams.settings import StreamSettings
-from rollbus.streams.stage import Incoming, Outgoing
-from rollbus.streams.ticker import inputs_in_use
-from rollbus.streams.topics_kafka import check_topics, describe_topics, ensure_topics
+from rollbus.streams.exactly_once.batch import Batch
+from rollbus.streams.exactly_once.runner import Runner
+from rollbus.streams.kafka.names import group_id
+from rollbus.streams.kafka.settings import StreamSettings
+from rollbus.streams.kafka.topics_on_broker import check_topics, describe_topics, ensure_topics
+from rollbus.streams.operate.repair import accept_loss
+from rollbus.streams.state.stage import Incoming, Outgoing
+from rollbus.streams.state.ticker import inputs_in_use
+from rollbus.streams.worker import transport
 from tests.builders import make_tick
 from tests.services.stream_fixtures import (
     CountStage,
@@ -99,12 +102,15 @@ async def test_counts_go_on_where_they_were_after_a_restart(settings: StreamSett
 
 async def test_poison_becomes_dead_letters_with_origin_and_the_rest_goes_on(settings: StreamSettings) -> None:
     whole = encode(tool_event("k0", 0))
+    half = MAX_LETTER_BYTES // 2
+    large = b"\x00" + b"head" * half + b"tail" * half
     poison: list[tuple[bytes | None, bytes | None]] = [
         (b"k0", whole[:20]),
         (b"k0", b"\x00\x00\x00\x00\x07confluent"),
         (b"k0", None),
         (b"\xff\xff", whole),
-        (b"k0", bytes(700_000)),
+        (b"k0", bytes(MAX_LETTER_BYTES)),
+        (b"k0", large),
     ]
     async with running(settings, [CountStage()]):
         await send(settings, EPISODE_EVENTS.name, [*poison, (b"k0", whole)])
@@ -112,9 +118,13 @@ async def test_poison_becomes_dead_letters_with_origin_and_the_rest_goes_on(sett
         async with asyncio.timeout(60):
             while len(letters := await read_topic(settings, DEAD_LETTERS.name, partitions=1)) < len(poison):  # noqa: ASYNC110
                 await asyncio.sleep(0.2)
-    assert sorted((letter.key, letter.value) for letter in letters if letter.value is not None) == sorted(
-        (key, value) for key, value in poison if value is not None
-    )
+    kept = {value: value for _, value in poison} | {large: large[:half] + large[-half:]}
+    assert sorted(
+        (letter.key, letter.value, letter.value_bytes, letter.value_sha256)
+        for letter in letters
+        if letter.value is not None
+    ) == sorted((key, kept[value], len(value), sha256(value).hexdigest()) for key, value in poison if value is not None)
+    assert [letter.value_bytes for letter in letters if not letter.is_whole] == [len(large)]
     assert {letter.topic for letter in letters} == {EPISODE_EVENTS.full_name(settings.namespace)}
     assert len({(letter.partition, letter.offset) for letter in letters}) == len(poison)
     assert [drop.detail for drop in drops] == ["k0:1"]
@@ -152,7 +162,9 @@ async def test_a_worker_that_had_no_partition_for_a_long_time_takes_over(
 ) -> None:
     """Left to itself, aiokafka leaves a group of which it has fetched nothing for five minutes; here sooner."""
     monkeypatch.setattr(
-        transport, "AIOKafkaConsumer", lambda **options: AIOKafkaConsumer(**{"max_poll_interval_ms": 1_000} | options)
+        transport,
+        "new_consumer",
+        lambda kafka, **options: new_consumer(kafka, **{"max_poll_interval_ms": 1_000} | options),
     )
     settings = stream_settings(kafka, namespace).model_copy(update={"event_partitions": 1})
     await ensure_topics(settings, [CountStage()])
@@ -218,7 +230,7 @@ async def test_what_is_lost_can_be_accepted_also_where_the_broker_has_forgotten_
 async def test_a_loss_is_not_looked_for_without_a_broker_or_without_topics(settings: StreamSettings) -> None:
     with pytest.raises(ConfigurationError, match=r"other\.changelog does not exist; run `rollbus topics create`"):
         await accept_loss(settings, CountStage("other"), dry_run=True)
-    nobody = settings.kafka.model_copy(update={"bootstrap_servers": f"127.0.0.1:{free_port()}"})
+    nobody = settings.kafka.model_copy(update={"bootstrap_servers": f"127.0.0.1:{find_free_port()}"})
     with pytest.raises(UnavailableError, match="cannot be reached"):
         await accept_loss(settings.model_copy(update={"kafka": nobody}), CountStage(), dry_run=True)
 
@@ -253,13 +265,13 @@ async def test_what_one_fetch_brought_is_handed_over_in_parts(
     settings: StreamSettings, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(transport, "RECORDS_AT_ONCE", 7)
-    offered, offer = list[int](), Runner.offer
+    offered, enqueue = list[int](), Runner.enqueue
 
     def counted(runner: Runner, batch: Batch) -> None:
         offered.append(len(batch.records))
-        offer(runner, batch)
+        enqueue(runner, batch)
 
-    monkeypatch.setattr(Runner, "offer", counted)
+    monkeypatch.setattr(Runner, "enqueue", counted)
     await send_events(settings, KEYS, range(6))
     async with running(settings, [CountStage()]):
         drops = await until_counted(settings, 60)

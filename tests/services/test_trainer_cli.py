@@ -8,13 +8,13 @@ import pytest
 from click.testing import CliRunner
 
 from rollbus.cli.root import rollbus
-from rollbus.schemas.kafka_connection import KafkaConnection
-from rollbus.schemas.steps import StepStarted
+from rollbus.schemas.kafka.connection import KafkaConnection
+from rollbus.schemas.records.steps import StepStarted
 from rollbus.schemas.topics import TRAINING_STEPS
-from rollbus.trainer.log import Publication
-from rollbus.trainer.loop import Trainer
-from rollbus.trainer.process_kafka import backend_of, log_of
-from rollbus.trainer.publishing_kafka import publish_all
+from rollbus.trainer.ledger.log import Publication
+from rollbus.trainer.loop.loop import Trainer
+from rollbus.trainer.operate.publishing import publish_all
+from rollbus.trainer.process import make_log, open_backend
 from rollbus.trainer.settings import MemoryBackendSettings
 from tests.services.trainer_kafka import TrainerWorld
 
@@ -25,8 +25,8 @@ Say = Callable[..., Awaitable[str]]
 
 async def train(world: TrainerWorld, batches: int) -> None:
     await world.add_batches(batches)
-    log = log_of(world.settings())
-    async with backend_of(world.settings()) as backend:
+    log = make_log(world.settings())
+    async with open_backend(world.settings()) as backend:
         await Trainer(log, backend, world.settings().loop_settings()).run(until_idle=True)
     await log.close()
 
@@ -90,10 +90,10 @@ async def test_status_tells_of_the_step_that_is_open(say: Say, kafka: str, names
 
 async def test_a_pause_holds_with_its_newest_reason_until_it_is_taken_back(say: Say) -> None:
     for reason in ("looking", "still"):
-        assert "`rollbus trainer resume` goes on" in await say(f"trainer pause --reason {reason}")
+        assert "`rollbus trainer resume` continues it" in await say(f"trainer pause --reason {reason}")
         assert f"paused {reason}" in " ".join((await say("trainer status")).split())
     for _ in range(2):
-        assert await say("trainer resume") == "the run goes on\n"
+        assert await say("trainer resume") == "the run continues\n"
         assert "paused –" in " ".join((await say("trainer status")).split())
     assert "Missing option '--reason'" in await say("trainer pause", expect=2)
 

@@ -8,11 +8,9 @@ from pathlib import Path
 import pytest
 
 from rollbus.schemas.errors import ConfigurationError
-from rollbus.schemas.steps import PolicyVersion
+from rollbus.schemas.records.steps import PolicyVersion
 from rollbus.schemas.topics import EVALUATIONS
-from rollbus.trainer.evaluation import evaluation_of
-from rollbus.trainer.evaluation_agents import EvaluationContext, EvaluationTask
-from rollbus.trainer.policy_kafka import (
+from rollbus.trainer.operate.policy_on_log import (
     compare_policies,
     evaluate_policy,
     list_policy_versions,
@@ -20,9 +18,11 @@ from rollbus.trainer.policy_kafka import (
     roll_back_policy,
     show_policy_version,
 )
-from rollbus.trainer.publishing_kafka import publish_evaluation
-from rollbus.trainer.report_kafka import list_steps, show_step, trainer_status
+from rollbus.trainer.operate.publishing import publish_evaluation
+from rollbus.trainer.operate.report import list_steps, show_step, trainer_status
 from rollbus.trainer.settings import MemoryBackendSettings, ValidationSettings
+from rollbus.trainer.validation.agents import EvaluationContext, EvaluationTask
+from rollbus.trainer.validation.evaluation import build_evaluation
 from tests.builders import START_MS
 from tests.services.trainer_kafka import PATIENCE_S, TrainerWorld, ended
 
@@ -134,7 +134,7 @@ async def test_a_rollback_fences_the_trainer_and_the_next_one_goes_on_from_there
 
 
 async def test_an_evaluation_is_on_its_topic(world: TrainerWorld) -> None:
-    measured = evaluation_of({"win": [1.0, 0.0]}, model="agent", policy_version=0, name="held-out", now_ms=START_MS)
+    measured = build_evaluation({"win": [1.0, 0.0]}, model="agent", policy_version=0, name="held-out", now_ms=START_MS)
     await publish_evaluation(world.connection, world.namespace, measured)
     assert list(await world.records(EVALUATIONS)) == [measured]
 

@@ -8,13 +8,12 @@ from typing import Any
 import pytest
 from aiokafka import AIOKafkaProducer
 
-from rollbus.schemas.chunks import CHUNK_MARKER, split
-from rollbus.schemas.drops import DeadLetter
 from rollbus.schemas.errors import ConfigurationError, DataLossError, FencedError
-from rollbus.schemas.groups import TrainingBatch
+from rollbus.schemas.records.drops import DeadLetter
+from rollbus.schemas.records.groups import TrainingBatch
 from rollbus.schemas.topics import BATCHES, DEAD_LETTERS, EXCLUSIONS, TRAJECTORIES
-from rollbus.trainer.log import NextBatch
-from rollbus.trainer.log_kafka import KafkaLog
+from rollbus.trainer.ledger.log import ReceivedBatch
+from rollbus.trainer.ledger.log_kafka import KafkaLog
 from tests.builders import make_excluded
 from tests.contracts.trainer_log import WAIT_S, TrainerLogContract, started
 from tests.services.trainer_kafka import KafkaWorld
@@ -40,8 +39,8 @@ class TestKafkaLog(TrainerLogContract):
         await world.append(BATCHES, "main", make_batch(0, []))
         older, newer, send, sent = world.log(), world.log(), AIOKafkaProducer.send, list[object]()
         await older.open()
-        following = await older.next_batch(WAIT_S)
-        assert following is not None
+        received = await older.next_batch(WAIT_S)
+        assert received is not None
         await newer.open()
 
         async def send_late(producer: AIOKafkaProducer, *record: Any, **options: Any) -> Any:
@@ -52,7 +51,7 @@ class TestKafkaLog(TrainerLogContract):
 
         monkeypatch.setattr(AIOKafkaProducer, "send", send_late)
         with pytest.raises(FencedError):
-            await older.publish((started(), started()), next_offset=following.next_offset if with_offset else None)
+            await older.publish((started(), started()), next_offset=received.next_offset if with_offset else None)
         await older.close()
         await newer.close()
 
@@ -62,8 +61,8 @@ class TestKafkaLog(TrainerLogContract):
         await world.append(BATCHES, "main", make_batch(0, []))
         log, send, offsets = world.log(), AIOKafkaProducer.send, AIOKafkaProducer.send_offsets_to_transaction
         await log.open()
-        following = await log.next_batch(WAIT_S)
-        assert following is not None
+        received = await log.next_batch(WAIT_S)
+        assert received is not None
         sent: list[asyncio.Future[Any]] = []
         there: list[list[bool]] = []
 
@@ -77,21 +76,18 @@ class TestKafkaLog(TrainerLogContract):
 
         monkeypatch.setattr(AIOKafkaProducer, "send", noted)
         monkeypatch.setattr(AIOKafkaProducer, "send_offsets_to_transaction", after)
-        await log.publish((started(), started()), next_offset=following.next_offset)
+        await log.publish((started(), started()), next_offset=received.next_offset)
         assert there == [[True, True]]
         await log.close()
 
-    async def test_a_trajectory_in_chunks_is_joined(self, world: KafkaWorld) -> None:
-        large = make_payload("large", labels={"text": "x" * 2_000_000})
+    async def test_a_large_trajectory_is_fetched(self, world: KafkaWorld) -> None:
+        large = make_payload("large", labels={"text": "x" * 20_000_000})
         small = [make_payload(f"t{number}") for number in range(3)]
         locations = await world.append(TRAJECTORIES, "hint", small[0], large, *small[1:])
-        first = locations[1].offset - 2
         log = world.log()
         await log.open()
         found = await log.fetch(locations)
         assert [found[location] for location in locations] == [small[0], large, *small[1:]]
-        by_first_chunk = type(locations[1])(topic=locations[1].topic, partition=locations[1].partition, offset=first)
-        assert (await log.fetch([by_first_chunk]))[by_first_chunk] == large
         await log.close()
 
     async def test_bytes_that_are_no_batch_become_a_dead_letter(self, world: KafkaWorld) -> None:
@@ -104,23 +100,21 @@ class TestKafkaLog(TrainerLogContract):
         assert (letter.offset, letter.value, letter.stage) == (0, b"\x00 not ours", "trainer")
         await log.close()
 
-    async def test_a_batch_in_chunks_that_nobody_knows_is_one_letter_that_holds_all_of_it(
-        self, world: KafkaWorld
-    ) -> None:
+    async def test_a_large_batch_that_nobody_knows_is_one_small_letter(self, world: KafkaWorld) -> None:
         large = b"\xc3\x01" + b"eight by" + random.Random(1).randbytes(1_500_000)
-        await world.append(BATCHES, "main", *split(large), make_batch(0, []))
+        await world.append(BATCHES, "main", large, make_batch(0, []))
         log = world.log()
         await log.open()
         for _ in range(2):  # a look ahead leaves all of it where it stands
-            assert await log.next_batch(WAIT_S, settle_broken=False) is None
+            assert await log.next_batch(WAIT_S, skip_unreadable=False) is None
         assert await log.next_batch(WAIT_S) is not None
         (letter,) = await world.records(DEAD_LETTERS)
         assert isinstance(letter, DeadLetter)
-        assert (letter.offset, letter.value) == (0, large)
+        assert (letter.offset, letter.value_bytes, letter.is_whole) == (0, len(large), False)
         await log.close()
 
-    async def test_what_comes_after_a_broken_chunk_is_read_all_the_same(self, world: KafkaWorld) -> None:
-        await world.append(EXCLUSIONS, "e1", CHUNK_MARKER + b"broken", make_excluded("e1"))
+    async def test_what_comes_after_a_broken_record_is_read_all_the_same(self, world: KafkaWorld) -> None:
+        await world.append(EXCLUSIONS, "e1", b"\xc3\x01broken", make_excluded("e1"))
         log = world.log()
         await log.open()
         async with asyncio.timeout(WAIT_S):
@@ -134,7 +128,7 @@ class TestKafkaLog(TrainerLogContract):
         log = world.log()
         await log.open()
         for _ in range(2):
-            assert await log.next_batch(WAIT_S, settle_broken=False) is None
+            assert await log.next_batch(WAIT_S, skip_unreadable=False) is None
         assert not await world.records(DEAD_LETTERS)
         assert await log.next_batch(WAIT_S) is not None
         assert len(await world.records(DEAD_LETTERS)) == 1
@@ -158,7 +152,7 @@ class TestKafkaLog(TrainerLogContract):
                 looks.append(look)
             (outcome,) = await asyncio.gather(look, return_exceptions=True)
             if not isinstance(outcome, asyncio.CancelledError):
-                assert isinstance(outcome, NextBatch)
+                assert isinstance(outcome, ReceivedBatch)
                 found.append(outcome.batch)
         assert found == batches
         await log.close()

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from rollbus.schemas.kafka_connection import KafkaConnection
-from rollbus.schemas.steps import PolicyVersion, StepCompleted
+from rollbus.schemas.kafka.connection import KafkaConnection
+from rollbus.schemas.records.steps import PolicyVersion, StepCompleted
 from rollbus.schemas.topics import POLICY_VERSIONS, TRAINING_STEPS
-from rollbus.streams.replay.manifest_kafka import find_manifest
-from rollbus.streams.settings import StreamSettings
+from rollbus.streams.kafka.settings import StreamSettings
+from rollbus.streams.replay.kafka.manifest import find_manifest
 from tests.services.art_fixtures import ArtServer
 from tests.services.replay_live import records
 
@@ -21,8 +21,9 @@ pytestmark = pytest.mark.services
 EXAMPLE = Path(__file__).parents[2] / "examples" / "undo" / "undo.py"
 
 
-async def test_a_bad_reward_is_undone_and_the_ledger_tells_it_all(
-    kafka: str, namespace: str, own_art_server: ArtServer
+@pytest.mark.timeout(900)  # a stack with a model service of its own, and six training steps: 8 minutes on busy cores
+async def test_a_bad_reward_is_undone_and_the_ledger_names_every_step(
+    kafka: str, namespace: str, own_art_server: ArtServer, tmp_path: Path
 ) -> None:
     own_art_server.start()
     name = namespace.strip(".")
@@ -31,7 +32,7 @@ async def test_a_bad_reward_is_undone_and_the_ledger_tells_it_all(
                     "ROLLBUS_EXAMPLE_NAMESPACE": namespace, "ROLLBUS_EXAMPLE_REPLAY": name,
                     "OMP_NUM_THREADS": "1"}  # fmt: skip
     process = await asyncio.create_subprocess_exec(
-        sys.executable, str(EXAMPLE), env=environment, cwd=EXAMPLE.parents[2],
+        sys.executable, str(EXAMPLE), env=environment, cwd=tmp_path,
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
     )  # fmt: skip
     assert process.stdout is not None

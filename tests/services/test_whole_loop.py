@@ -3,7 +3,6 @@
 import asyncio
 import os
 import signal
-import sys
 import time
 import zlib
 from collections.abc import AsyncIterator, Callable
@@ -19,13 +18,13 @@ from openai import AsyncOpenAI
 
 import rollbus
 from rollbus.consumers.clickhouse import ClickHouseSettings, ask, run_query
-from rollbus.local.tether import tethered
+from rollbus.local.process.tether import tethered
 from rollbus.schemas.topics import EPISODE_EVENTS
+from tests.console import ROLLBUS
 from tests.services.art_fixtures import MODEL, ArtServer
 
 pytestmark = pytest.mark.services
 
-ROOT = Path(__file__).parents[2]
 RUN = "letters"
 GROUP_SIZE = 4
 GROUPS_PER_STEP = 4
@@ -51,8 +50,8 @@ class Processes:
         environment = {name: value for name, value in os.environ.items() if not name.startswith("ROLLBUS_")}
         with (self.logs / f"{noun}.log").open("ab") as log:
             self.running[noun] = await asyncio.create_subprocess_exec(
-                *tethered(), sys.executable, "-m", "rollbus", "--config", str(self.settings), noun, "run",
-                stdout=log, stderr=log, cwd=ROOT, env={**environment, "OMP_NUM_THREADS": "1"},
+                *tethered(), ROLLBUS, "--config", str(self.settings), noun, "run",
+                stdout=log, stderr=log, cwd=self.logs, env={**environment, "OMP_NUM_THREADS": "1"},
             )  # fmt: skip
 
     async def stop(self, noun: str) -> None:
@@ -60,7 +59,7 @@ class Processes:
         process = self.running.pop(noun)
         process.send_signal(signal.SIGTERM)
         status = await asyncio.wait_for(process.wait(), 30)
-        assert status == 0, f"{noun} ended with {status}:\n{self.log_of(noun)}"
+        assert status == 0, f"{noun} ended with {status}:\n{self.make_log(noun)}"
 
     async def restart(self, noun: str) -> None:
         await self.stop(noun)
@@ -69,17 +68,17 @@ class Processes:
     async def wait_until_ready(self, noun: str) -> None:
         """A process that gets SIGTERM while it still imports ends by it, as any program does."""
         deadline = time.monotonic() + DEADLINE_S
-        while READY[noun] not in self.log_of(noun):
+        while READY[noun] not in self.make_log(noun):
             self.require_alive()
-            assert time.monotonic() < deadline, f"{noun} did not get ready:\n{self.log_of(noun)}"
+            assert time.monotonic() < deadline, f"{noun} did not get ready:\n{self.make_log(noun)}"
             await asyncio.sleep(0.1)
 
-    def log_of(self, noun: str) -> str:
+    def make_log(self, noun: str) -> str:
         return (self.logs / f"{noun}.log").read_text()[-4000:]
 
     def require_alive(self) -> None:
         for noun, process in self.running.items():
-            assert process.returncode is None, f"{noun} ended:\n{self.log_of(noun)}"
+            assert process.returncode is None, f"{noun} ended:\n{self.make_log(noun)}"
 
 
 @asynccontextmanager
@@ -148,8 +147,8 @@ async def loop(
             }
         )
     )
-    command = [sys.executable, "-m", "rollbus", "--config", str(settings), "topics", "create"]
-    create = await asyncio.create_subprocess_exec(*command, cwd=ROOT)
+    command = [ROLLBUS, "--config", str(settings), "topics", "create"]
+    create = await asyncio.create_subprocess_exec(*command, cwd=settings.parent)
     assert await create.wait() == 0
     return Loop(settings, namespace, kafka, ClickHouseSettings(host=host, port=port, database=database))
 
@@ -188,7 +187,7 @@ async def wait_until(condition: Callable[[], bool], what: str, processes: Proces
     deadline = time.monotonic() + DEADLINE_S
     while not await asyncio.to_thread(condition):
         processes.require_alive()
-        logs = "\n".join(processes.log_of(noun) for noun in ROUNDS)
+        logs = "\n".join(processes.make_log(noun) for noun in ROUNDS)
         assert time.monotonic() < deadline, f"{what} did not happen within {DEADLINE_S:.0f} s:\n{logs}"
         await asyncio.sleep(0.3)
 

@@ -10,14 +10,14 @@ from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.records_to_delete import RecordsToDelete
 
-from rollbus.schemas.chunks import split
 from rollbus.schemas.codec import decode
-from rollbus.schemas.groups import StepOutcome, TrainingBatch
-from rollbus.schemas.kafka_connection import KafkaConnection
-from rollbus.schemas.steps import StepCompleted, StepFailed
+from rollbus.schemas.kafka.connection import KafkaConnection
+from rollbus.schemas.limits import MAX_MESSAGE_BYTES
+from rollbus.schemas.records.groups import StepOutcome, TrainingBatch
+from rollbus.schemas.records.steps import StepCompleted, StepFailed
+from rollbus.schemas.records.trajectories import Location
 from rollbus.schemas.topics import (
     BATCHES,
-    MAX_MESSAGE_BYTES,
     POLICY_VERSIONS,
     RUN_LOG,
     TOPICS,
@@ -25,10 +25,9 @@ from rollbus.schemas.topics import (
     TRAJECTORIES,
     Topic,
 )
-from rollbus.schemas.trajectories import Location
-from rollbus.trainer.log_kafka import KafkaLog
-from rollbus.trainer.process_kafka import backend_of
-from rollbus.trainer.reading_kafka import read_all
+from rollbus.trainer.ledger.log_kafka import KafkaLog
+from rollbus.trainer.ledger.reading_kafka import read_all
+from rollbus.trainer.process import open_backend
 from rollbus.trainer.settings import BackendSettings, TrainerSettings, ValidationSettings
 from tests.builders import make_group, make_member
 from tests.contracts.trainer_log import as_bytes
@@ -77,14 +76,9 @@ class KafkaWorld:
     async def append(self, topic: Topic, key: str, *records: Any) -> Sequence[Location]:
         name = topic.full_name(self.namespace)
         async with self._producer.transaction():
-            sent = []
-            for record in records:
-                waiting = [
-                    await self._producer.send(name, frame, key=key.encode()) for frame in split(as_bytes(record))
-                ]
-                sent.append([await each for each in waiting])
-        lasts = [frames[-1] for frames in sent]
-        return [Location(topic=name, partition=last.partition, offset=last.offset) for last in lasts]
+            waiting = [await self._producer.send(name, as_bytes(record), key=key.encode()) for record in records]
+            sent = [await each for each in waiting]
+        return [Location(topic=name, partition=each.partition, offset=each.offset) for each in sent]
 
     async def expire(self, location: Location) -> None:
         partition = TopicPartition(location.topic, location.partition)
@@ -179,7 +173,7 @@ class TrainerWorld(KafkaWorld):
         assert outcomes == list(range(len(self.batches)))
         made = {each.version: each for each in await self.records(POLICY_VERSIONS) if each.batch_hash in self.hashes}
         assert [made[step.policy_version].parent for step in steps] == [step.base_version for step in steps]
-        async with backend_of(self.settings()) as backend:
+        async with open_backend(self.settings()) as backend:
             versions = await backend.versions()
         assert versions.head == versions.serving == steps[-1].policy_version
         assert {each.version for each in versions.known if each.batch_hash in self.hashes} == set(made)

@@ -14,9 +14,9 @@ from collections.abc import Sequence
 
 from aiokafka import AIOKafkaProducer
 
-from rollbus.trainer.log import LastRecords, NextBatch, Publication
-from rollbus.trainer.log_kafka import KafkaLog
-from rollbus.trainer.process_kafka import run_trainer
+from rollbus.trainer.ledger.log import LastRecords, Publication, ReceivedBatch
+from rollbus.trainer.ledger.log_kafka import KafkaLog
+from rollbus.trainer.process import run_trainer
 from rollbus.trainer.settings import TrainerSettings
 
 WHILE_THE_BACKEND_WORKS = "while the backend works"
@@ -27,10 +27,10 @@ class DyingLog(KafkaLog):
 
     die_at = ""
 
-    async def next_batch(self, timeout_s: float, *, settle_broken: bool = True) -> NextBatch | None:
-        if self.die_at == WHILE_THE_BACKEND_WORKS and not settle_broken:  # the look ahead
+    async def next_batch(self, timeout_s: float, *, skip_unreadable: bool = True) -> ReceivedBatch | None:
+        if self.die_at == WHILE_THE_BACKEND_WORKS and not skip_unreadable:  # the look ahead
             os.kill(os.getpid(), signal.SIGKILL)
-        return await super().next_batch(timeout_s, settle_broken=settle_broken)
+        return await super().next_batch(timeout_s, skip_unreadable=skip_unreadable)
 
     async def publish(
         self, publications: Sequence[Publication], *, last: LastRecords | None = None, next_offset: int | None = None

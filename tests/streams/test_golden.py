@@ -7,8 +7,8 @@ from typing import Any
 import pytest
 
 from rollbus.schemas.errors import UndecodableError
-from rollbus.schemas.trajectories import Location
-from rollbus.streams.stage import Incoming
+from rollbus.schemas.records.trajectories import Location
+from rollbus.streams.state.stage import Incoming
 from tests.builders import make_tick
 from tests.streams.golden import FOLDER, SEPARATOR, STAGES, rows
 

@@ -5,16 +5,16 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from rollbus.schemas.groups import Group, TrainingBatch
 from rollbus.schemas.ids import content_hash
-from rollbus.schemas.steps import StepCompleted, StepSkipped
-from rollbus.schemas.tokens import encode_logprobs, encode_token_ids
+from rollbus.schemas.records.groups import Group, TrainingBatch
+from rollbus.schemas.records.steps import StepCompleted, StepSkipped
+from rollbus.schemas.records.tokens import encode_logprobs, encode_token_ids
+from rollbus.schemas.records.trajectories import History, Location, Span, Trajectory
 from rollbus.schemas.topics import BATCHES, DROPS, TRAINING_STEPS, TRAJECTORIES
-from rollbus.schemas.trajectories import History, Location, Span, Trajectory
 from rollbus.trainer.backends.memory import MemoryBackend
-from rollbus.trainer.log_memory import MemoryBroker, MemoryLog
-from rollbus.trainer.loop import Trainer
-from rollbus.trainer.step_context import LoopSettings
+from rollbus.trainer.ledger.log_memory import MemoryBroker, MemoryLog
+from rollbus.trainer.loop.context import LoopSettings
+from rollbus.trainer.loop.loop import Trainer
 from tests.builders import START_MS, make_group, make_member, make_trajectory
 
 SETTINGS = LoopSettings(run_id="main", model="agent", batch_wait_s=0.0, poll_interval_s=0.0, retry_pauses_s=(0.0,) * 3)

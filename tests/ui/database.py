@@ -3,9 +3,9 @@
 from collections.abc import Iterator
 
 from benchmarks.analytics import generate, shape
-from rollbus.consumers.clickhouse.client_clickhouse import ClickHouse
-from rollbus.consumers.clickhouse.migrator import migrate
-from rollbus.consumers.clickhouse.settings import ClickHouseSettings
+from rollbus.consumers.clickhouse.store.client import ClickHouse
+from rollbus.consumers.clickhouse.store.migrator import migrate
+from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 
 TRAJECTORIES = 12_800
 STEPS = 99

@@ -8,14 +8,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any
 
-from rollbus.consumers.clickhouse.chunk_joiner import KafkaRecord
-from rollbus.consumers.clickhouse.client_clickhouse import ClickHouse
-from rollbus.consumers.clickhouse.migrator import migrate
-from rollbus.consumers.clickhouse.ranges import PartitionBuffer
-from rollbus.consumers.clickhouse.settings import ClickHouseSettings
+from rollbus.consumers.clickhouse.sink.ranges import PartitionBuffer
+from rollbus.consumers.clickhouse.store.client import ClickHouse
+from rollbus.consumers.clickhouse.store.migrator import migrate
+from rollbus.consumers.clickhouse.store.origin import KafkaRecord
+from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 from rollbus.schemas.codec import encode
-from rollbus.schemas.events import Message
 from rollbus.schemas.ids import trajectory_id
+from rollbus.schemas.records.events import Message
 from tests.builders import (
     START_MS,
     make_ended,

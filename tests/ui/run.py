@@ -13,11 +13,12 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
-from rollbus.consumers.clickhouse.settings import ClickHouseSettings
-from rollbus.local.clickhouse import clickhouse_service
-from rollbus.local.ports import free_port
-from rollbus.local.service import ServiceProcess
-from rollbus.local.tether import tethered
+from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
+from rollbus.local.clickhouse.service import clickhouse_service
+from rollbus.local.process.ports import find_free_port
+from rollbus.local.process.service import ServiceProcess
+from rollbus.local.process.tether import tethered
+from tests.console import ROLLBUS
 from tests.ui import database, hostile
 
 PAGE_TESTS = sorted(Path(__file__).parent.glob("*.test.mjs"))
@@ -27,7 +28,7 @@ LIMIT_S = 600
 def main(modules: Path, screenshots: Path | None) -> int:
     """Return the exit status of the browser's tests."""
     with tempfile.TemporaryDirectory() as name:
-        folder, port = Path(name), free_port()
+        folder, port = Path(name), find_free_port()
         clickhouse = ServiceProcess(
             clickhouse_service(folder=folder / "data", port=port), log_path=folder / "log", prefix=tethered()
         )
@@ -47,8 +48,8 @@ def main(modules: Path, screenshots: Path | None) -> int:
 def page(port: int, database: str, folder: Path) -> Iterator[str]:
     """Start the page as a user does; yields its address."""
     own = {"ROLLBUS_CLICKHOUSE__PORT": str(port), "ROLLBUS_CLICKHOUSE__DATABASE": database}
-    command = [sys.executable, "-m", "rollbus", "ui", "--port", "0", "--tokenizer", str(write_tokenizer(folder))]
-    process = subprocess.Popen(command, env=os.environ | own, stdout=subprocess.PIPE, text=True)
+    command = [ROLLBUS, "ui", "--port", "0", "--tokenizer", str(write_tokenizer(folder))]
+    process = subprocess.Popen(command, env=os.environ | own, stdout=subprocess.PIPE, text=True, cwd=folder)
     try:
         assert process.stdout is not None
         found = re.match(r"(http://127\.0\.0\.1:\d+/)", process.stdout.readline())

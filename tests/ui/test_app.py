@@ -6,16 +6,15 @@ from datetime import UTC, datetime
 from typing import Any
 
 import pytest
-from aiokafka import TopicPartition
-from aiokafka.structs import OffsetAndMetadata
 from starlette.testclient import TestClient
 
-from rollbus.consumers.clickhouse.settings import ClickHouseSettings
+from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
-from rollbus.ui.app import STATIC, make_app, pulses
-from rollbus.ui.asking import Asking, plain, questions
-from rollbus.ui.lag_kafka import GroupLag, summed
-from rollbus.ui.token_text import load_texts, texts_of
+from rollbus.schemas.kafka.lag import GroupLag, PartitionLag
+from rollbus.ui.app import STATIC, make_app, stream_pulses
+from rollbus.ui.asking import Asking, make_plain, questions
+from rollbus.ui.lag import LagRow, make_lag_rows
+from rollbus.ui.token_text import decode_each, load_texts
 
 
 class Told(Asking):
@@ -92,7 +91,7 @@ def test_tokens_get_their_text_only_where_a_tokenizer_is_at_hand() -> None:
 
 async def test_a_pulse_comes_at_once_and_after_every_change() -> None:
     down = UnavailableError("away")
-    stream = pulses(Told((["n"], [[1]]), (["n"], [[1]]), (["n"], [[2]]), down, down, (["n"], [[2]])), {}, 0)
+    stream = stream_pulses(Told((["n"], [[1]]), (["n"], [[1]]), (["n"], [[2]]), down, down, (["n"], [[2]])), {}, 0)
     seen = [await anext(stream) for _ in range(6)]
     assert [part.split("\n")[0] for part in seen] == [
         "event: pulse",
@@ -105,7 +104,7 @@ async def test_a_pulse_comes_at_once_and_after_every_change() -> None:
 
 
 def test_an_answer_is_json_whatever_the_columns_hold() -> None:
-    rows = plain([(float("nan"), datetime(2026, 1, 1, tzinfo=UTC)), {"a": float("inf")}, b"\xff", None, True])
+    rows = make_plain([(float("nan"), datetime(2026, 1, 1, tzinfo=UTC)), {"a": float("inf")}, b"\xff", None, True])
     assert json.loads(json.dumps(rows)) == [[None, "2026-01-01T00:00:00+00:00"], {"a": None}, "ff", None, True]
 
 
@@ -115,28 +114,28 @@ def test_a_character_stands_at_the_token_that_completes_it() -> None:
     def decode(ids: Any) -> str:
         return b"".join(pieces[each] for each in ids).decode(errors="replace")
 
-    assert texts_of([1, 2, 3, 4], decode) == ["a", "", "é", " b"]
+    assert decode_each([1, 2, 3, 4], decode) == ["a", "", "é", " b"]
 
 
 def test_a_file_that_is_no_tokenizer_is_named(tmp_path: Any) -> None:
     (tmp_path / "tokenizer.json").write_text("{}")
-    with pytest.raises(ConfigurationError, match=r"tokenizer\.json is no tokenizer"):
+    with pytest.raises(ConfigurationError, match=r"tokenizer\.json is not a tokenizer"):
         load_texts(tmp_path)
 
 
 def test_no_question_of_the_page_hides_a_saved_one() -> None:
-    from rollbus.consumers.clickhouse.saved import list_queries
+    from rollbus.consumers.clickhouse.questions.saved import list_queries
     from rollbus.ui.asking import FOLDER
 
     assert len(questions()) == len(list_queries()) + len(list(FOLDER.glob("*.sql")))
 
 
-async def no_kafka() -> list[GroupLag]:
+async def no_kafka() -> list[LagRow]:
     raise UnavailableError("Kafka at 127.0.0.1:1: nobody listens")
 
 
-async def two_groups() -> list[GroupLag]:
-    return [GroupLag("assembly", "episode-events", 1, 4, 12), GroupLag("trainer.agent", "batches", 0, 1, 0)]
+async def two_groups() -> list[LagRow]:
+    return [LagRow("assembly", "episode-events", 1, 4, 12), LagRow("trainer.agent", "batches", 0, 1, 0)]
 
 
 def test_every_consumer_group_is_told_with_its_lag_and_its_readers() -> None:
@@ -153,10 +152,16 @@ def test_a_kafka_that_is_away_is_said_instead_of_a_lag_of_zero() -> None:
 
 
 def test_a_lag_is_summed_over_partitions_and_counts_what_retention_has_left() -> None:
-    places = [TopicPartition("r.scores", number) for number in range(3)]
-    committed = {
-        "r.grouping.main": {places[0]: OffsetAndMetadata(7, ""), places[1]: OffsetAndMetadata(2, "")},
-        "r.sink": {places[0]: OffsetAndMetadata(10, ""), places[2]: OffsetAndMetadata(-1, "")},
-    }
-    found = summed("r.", {"r.sink": 2}, committed, dict.fromkeys(places, 5), dict.fromkeys(places, 10))
-    assert found == [GroupLag("grouping.main", "scores", 0, 2, 3 + 5), GroupLag("sink", "scores", 2, 1, 0)]
+    def scores(*committed: int | None) -> tuple[PartitionLag, ...]:
+        return tuple(PartitionLag("r.scores", number, at, begin=5, end=10) for number, at in enumerate(committed))
+
+    groups = {"r.grouping.main": GroupLag("Empty", 0, scores(7, 2, None)), "r.sink": GroupLag("Stable", 2, scores(10))}
+    assert make_lag_rows("r.", groups) == [
+        LagRow("grouping.main", "scores", members=0, partitions=3, lag=3 + 5 + 5),
+        LagRow("sink", "scores", members=2, partitions=1, lag=0),
+    ]
+
+
+def test_a_topic_without_records_and_without_a_commit_is_not_shown() -> None:
+    empty = PartitionLag("r.drops", 0, None, begin=5, end=5)
+    assert make_lag_rows("r.", {"r.sink": GroupLag("Stable", 1, (empty,))}) == []

@@ -1,7 +1,7 @@
-"""The last look at a batch before it trains: which trajectories can be trained, and why the others cannot.
+"""The last check of a batch before it trains: which trajectories can be trained, and why the others cannot.
 
-Pure. The trainer's own door has refused most of this already; here it is refused for whoever else submits, because ART
-would train on it in silence, fail the whole call, or write weights full of NaN.
+Pure. The trainer's own door has refused most of this already; other clients submit too. ART would train on it in
+silence, fail the whole call, or write weights full of NaN.
 """
 
 from __future__ import annotations
@@ -10,15 +10,15 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from rollbus.schemas.drops import DropReason
-from rollbus.schemas.tokens import decode_logprobs, decode_token_ids
+from rollbus.schemas.records.drops import DropReason
+from rollbus.schemas.records.tokens import decode_logprobs, decode_token_ids
 from rollbus.trainer.backends.model_settings import LEAST_TEMPERATURE
 from rollbus.trainer.backends.protocol import TrainRequest, TrainTrajectory, TurnTokens
 
 ROUNDING = 1e-9
-"""Rewards of a group that differ by no more than this share of their size are equal: what differs is rounding."""
+"""Rewards of a group that differ by no more than this share of their size are equal: they differ by rounding."""
 NOISE = 1e-6
-"""Advantages no larger than this are what is left of rounding after division by a tiny deviation."""
+"""Advantages no larger than this come from rounding, divided by a tiny deviation."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,41 +34,39 @@ class Admitted:
     trajectories: tuple[TrainTrajectory, ...]
     dropped: dict[str, str]
     """Trajectory id → reason code."""
-    trained_ids: tuple[str, ...] = ()
-    """Of a batch that is known by its ids only."""
 
 
 def admit(request: TrainRequest, limits: Limits, *, temperatures: bool = True) -> Admitted:
-    """Split the batch; `temperatures` is False where the update knows none.
+    """Split the batch; `temperatures` is False if the update does not know any.
 
-    Groups are judged after their members: one whose rewards are all equal has nothing to say.
+    Groups are judged after their members: one whose rewards are all equal has no signal.
     """
     dropped: dict[str, str] = {}
     kept: list[TrainTrajectory] = []
     given = request.config.advantages == "given"
     for trajectory in request.trajectories:
-        if (reason := refusal(trajectory, limits, tempered=given and temperatures)) is not None:
+        if (reason := find_refusal(trajectory, limits, tempered=given and temperatures)) is not None:
             dropped[trajectory.trajectory_id] = reason
         else:
             kept.append(trajectory)
-    silent = {group for group, members in _by_group(kept).items() if _no_signal(members, given=given)}
+    silent = {group for group, members in _group_trajectories(kept).items() if _lacks_signal(members, given=given)}
     for trajectory in kept:
         if trajectory.group_id in silent:
             dropped[trajectory.trajectory_id] = DropReason.NO_SIGNAL
     return Admitted(tuple(one for one in kept if one.group_id not in silent), dropped)
 
 
-def refusal(trajectory: TrainTrajectory, limits: Limits, *, tempered: bool = True) -> str | None:
-    """The reason code for which this trajectory cannot be trained, if there is one.
+def find_refusal(trajectory: TrainTrajectory, limits: Limits, *, tempered: bool = True) -> str | None:
+    """Return the reason code why this trajectory cannot be trained, if there is one.
 
-    `tempered` is False where the update cannot divide logits by a temperature: ART's own packing does not carry it.
+    `tempered` is False if the update cannot divide logits by a temperature: ART's own packing does not carry it.
     """
     if not trajectory.turns:
         return DropReason.NO_TURNS
     if not (math.isfinite(trajectory.reward) and math.isfinite(trajectory.advantage)):
         return DropReason.REJECTED_BY_BACKEND
     for turn in trajectory.turns:
-        if (reason := _turn_refusal(turn, limits)) is not None:
+        if (reason := _find_turn_refusal(turn, limits)) is not None:
             return reason
         if turn.temperature != 1 and not (tempered and _temperature_fits(turn)):
             return DropReason.TEMPERATURE
@@ -79,7 +77,7 @@ def _temperature_fits(turn: TurnTokens) -> bool:
     return turn.logprob_mode == "processed" and LEAST_TEMPERATURE <= turn.temperature < math.inf
 
 
-def _turn_refusal(turn: TurnTokens, limits: Limits) -> str | None:
+def _find_turn_refusal(turn: TurnTokens, limits: Limits) -> str | None:
     if any(len(data) % 4 for data in (turn.prompt_token_ids, turn.completion_token_ids, turn.logprobs)):
         return DropReason.UNTRAINABLE
     prompt, completion = decode_token_ids(turn.prompt_token_ids), decode_token_ids(turn.completion_token_ids)
@@ -101,17 +99,17 @@ def _ids_fit(token_ids: Sequence[int], vocabulary: int) -> bool:
     return min(token_ids) >= 0 and max(token_ids) < vocabulary
 
 
-def _by_group(trajectories: Iterable[TrainTrajectory]) -> dict[str, list[TrainTrajectory]]:
+def _group_trajectories(trajectories: Iterable[TrainTrajectory]) -> dict[str, list[TrainTrajectory]]:
     groups: dict[str, list[TrainTrajectory]] = {}
     for trajectory in trajectories:
         groups.setdefault(trajectory.group_id, []).append(trajectory)
     return groups
 
 
-def _no_signal(group: list[TrainTrajectory], *, given: bool) -> bool:
-    """True if no member has an advantage, or if what separates them is rounding.
+def _lacks_signal(group: list[TrainTrajectory], *, given: bool) -> bool:
+    """Whether no member has an advantage, or only rounding separates them.
 
-    Members with one reward may well share a given advantage: theirs is measured against members that were dropped.
+    Members with equal rewards may share a given advantage: it was computed with members that were dropped since.
     """
     advantages = [member.advantage for member in group]
     if given and max(map(abs, advantages)) <= NOISE:

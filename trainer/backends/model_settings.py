@@ -1,33 +1,36 @@
-"""What the model service is to be made with, without any library that would run it."""
+"""Settings of the model service, without any library that runs it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal
 
+from pydantic import Field
+
+from rollbus.trainer.backends.protocol import FrozenSettings
+
 Precision = Literal["float32", "bfloat16"]
-"""Of the layers. Embeddings, norms, logits and what the optimizer moves are float32 in any case."""
+"""Of the layers. Embeddings, norms, logits and the optimizer's copies are always float32."""
 
 LogprobsMode = Literal["raw", "processed"]
 
 LEAST_TEMPERATURE = 0.01
-"""Below it the most probable token is taken: logits divided by less are beyond what floats tell apart. (vLLM samples at
-0.01 instead.) So nothing of what was asked for there can be trained."""
+"""Below it the most probable token is taken: floats cannot separate logits divided by less. (vLLM samples at 0.01
+instead.) Such turns cannot be trained."""
 
 
-@dataclass(frozen=True, slots=True)
-class LoraConfig:
-    """Train low-rank adapters beside frozen weights, in PEFT's terms."""
+class LoraConfig(FrozenSettings):
+    """Train low-rank adapters on frozen weights, in PEFT's terms."""
 
-    rank: int = 8
-    alpha: float = 16.0
+    rank: int = Field(default=8, ge=1)
+    alpha: float = Field(default=16.0, gt=0)
     """The adapter's product is multiplied by alpha / rank."""
     attention_only: bool = False
-    """True leaves the feed-forward matrices without adapters."""
+    """True gives the feed-forward matrices no adapters."""
 
 
-@dataclass(frozen=True, slots=True)
-class ArtEngine:
+class ArtEngine(FrozenSettings):
     """ART's own model service: Unsloth trains adapters, a vLLM that ART starts serves them. It needs a GPU.
 
     None leaves ART's default.
@@ -35,38 +38,67 @@ class ArtEngine:
 
     quantisation: Literal["4bit", "8bit", "none"] = "4bit"
     """Of the frozen weights while training."""
-    gpu_memory_utilization: float | None = None
+    gpu_memory_utilization: float | None = Field(default=None, gt=0, le=1)
     """vLLM's share of a GPU."""
-    tensor_parallel_size: int | None = None
+    tensor_parallel_size: int | None = Field(default=None, ge=1)
     """GPUs that one vLLM is split over."""
-    gradient_accumulation: int = 1
-    """Rows per optimizer step. Fewer than a batch has, and its later rows are trained by weights that have moved."""
+    gradient_accumulation: int = Field(default=1, ge=1)
+    """Rows per optimizer step. With fewer than a batch has, its later rows are trained by weights that have moved."""
     packing: bool = False
     """Several sequences in one row, kept apart by their mask."""
     trainer_gpus: tuple[int, ...] = ()
     inference_gpus: tuple[int, ...] = ()
     """Both empty: one GPU for both in turn, vLLM asleep while training."""
     vllm_url: str | None = None
-    """A vLLM of one's own in the place of the one that ART starts."""
+    """Your own vLLM instead of the one that ART starts."""
 
 
-@dataclass(frozen=True, slots=True)
-class ModelOptions:
+class ModelOptions(FrozenSettings):
     """How one model is served and trained."""
 
-    max_tokens: int | None = None
-    """Longest sequence; None takes the base model's own."""
-    max_rows: int = 64
+    max_tokens: int | None = Field(default=None, gt=0)
+    """Longest sequence; the base model's own without it."""
+    max_rows: int = Field(default=64, ge=1)
     """Completions generated at once."""
-    keep_versions: int = 6
+    keep_versions: int = Field(default=6, ge=1)
     """Newest versions held in memory; older ones are read again when asked for."""
     logprobs_mode: LogprobsMode = "raw"
-    """What the endpoint reports: log-probs of the model itself, or of the distribution at the request's temperature."""
-    sampler_threads: int = 1
-    trainer_threads: int = 1
+    """What the endpoint reports: log-probs of the model itself, or of the distribution at the request's temperature.
+    At a temperature other than 1 only `processed` ones can be trained."""
+    sampler_threads: int = Field(default=1, ge=1)
+    trainer_threads: int = Field(default=1, ge=1)
     device: str = "cpu"
     precision: Precision = "float32"
     lora: LoraConfig | None = None
     """None trains all parameters."""
     art: ArtEngine | None = None
     """None takes our model service; otherwise ART's own."""
+
+
+@dataclass(frozen=True, slots=True)
+class Retention:
+    """Which checkpoints stay."""
+
+    keep_newest: int | None = None
+    """None keeps every checkpoint."""
+    keep_every: int | None = None
+    """Versions whose number is a multiple of it stay for good."""
+
+
+@dataclass(frozen=True, slots=True)
+class ServiceSettings:
+    """One model: its base, the folder of its versions, and its address."""
+
+    model: str
+    """Name that requests and batches use."""
+    base_model: Path
+    """Directory of the base model in Hugging Face layout."""
+    directory: Path
+    """Checkpoints, packed tensors and journal."""
+    host: str = "127.0.0.1"
+    port: int = 0
+    """Of the OpenAI-compatible endpoint; 0 takes a free one."""
+    api_key: str | None = None
+    """Bearer token of every port; None asks for none."""
+    retention: Retention = field(default_factory=Retention)
+    options: ModelOptions = field(default_factory=ModelOptions)

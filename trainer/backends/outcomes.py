@@ -38,7 +38,7 @@ def skipped(request: TrainRequest, admitted: Admitted) -> TrainResult:
 
 
 def job_error(status: JobStatus) -> RollbusError:
-    """The error that a failed or canceled job ended with."""
+    """Return the error that a failed or canceled job ended with."""
     if status.state == "canceled":
         return RejectedError(f"batch {status.batch_hash} was canceled: {status.message}")
     kind = UnavailableError if status.retriable else RejectedError

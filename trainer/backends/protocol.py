@@ -1,4 +1,4 @@
-"""What the trainer asks of a backend: scored token rows in, new weights and an account of them out.
+"""What the trainer asks of a backend: scored token rows in, new weights and their results out.
 
 One batch is one optimizer step, named by its `batch_hash`. Submitting the same hash again never trains
 twice: it joins the running job or returns the recorded result, so a trainer that crashed just submits again.
@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
 
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
 JobState = Literal["pending", "running", "completed", "failed", "canceled"]
 """As the values of the NeMo harness' `TrainingStatusEnum`."""
 
@@ -22,7 +24,7 @@ TERMINAL_STATES: frozenset[JobState] = frozenset({"completed", "failed", "cancel
 
 @dataclass(frozen=True, slots=True)
 class TurnTokens:
-    """One generation: the exact tokens the model was shown and those it sampled, packed as by `schemas.tokens`."""
+    """One generation: the exact tokens of the prompt and those sampled, packed as by `schemas.tokens`."""
 
     prompt_token_ids: bytes
     """Little-endian int32: the whole prompt of this turn, earlier turns included where it contained them."""
@@ -40,16 +42,6 @@ class TurnTokens:
 
 
 @dataclass(frozen=True, slots=True)
-class Said:
-    """One message of a chat."""
-
-    message: str
-    """JSON, as OpenAI's chat API has it."""
-    turn: int | None = None
-    """Index into the trajectory's turns where the policy sampled it; None for everyone else's messages."""
-
-
-@dataclass(frozen=True, slots=True)
 class TrainTrajectory:
     trajectory_id: str
     group_id: str
@@ -58,27 +50,32 @@ class TrainTrajectory:
     reward: float
     """For metrics, and for `advantages="art"`."""
     turns: tuple[TurnTokens, ...]
-    conversation: tuple[Said, ...] = ()
-    """For backends that ask for it (`wants_conversations`); empty where it cannot be told again."""
 
 
-@dataclass(frozen=True, slots=True)
-class TrainConfig:
-    learning_rate: float = 1e-5
+class FrozenSettings(BaseModel):
+    """Base of every section: frozen, strict about names, and of finite numbers."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", allow_inf_nan=False)
+
+
+class TrainConfig(FrozenSettings):
+    """What one GRPO update does, in the settings and in the body of a request."""
+
+    learning_rate: float = Field(default=1e-5, gt=0)
     loss: Literal["cispo", "ppo", "dppo"] = "cispo"
     advantages: Literal["given", "art"] = "given"
-    """`given` trains on `TrainTrajectory.advantage`; `art` lets ART compute, scale and normalise its own."""
-    ratio_min: float = 0.0
+    """`given` trains on `TrainTrajectory.advantage`; `art` lets ART compute and scale its own."""
+    ratio_min: float = Field(default=0.0, ge=0)
     """cispo: lower bound of the detached importance ratio."""
-    ratio_max: float = 5.0
+    ratio_max: float = Field(default=5.0, gt=0)
     """cispo: upper bound of the detached importance ratio."""
-    epsilon: float = 0.2
+    epsilon: float = Field(default=0.2, gt=0, le=1)
     """ppo: ratios below 1 − epsilon add no gradient for negative advantages."""
-    epsilon_high: float = 0.28
+    epsilon_high: float = Field(default=0.28, gt=0)
     """ppo: ratios above 1 + epsilon_high add no gradient for positive advantages."""
-    dual_clip: float | None = 3.0
+    dual_clip: float | None = Field(default=3.0, gt=1)
     """ppo: bound on the loss of a negative advantage, in units of it; None for no bound."""
-    probability_delta: float = 0.2
+    probability_delta: float = Field(default=0.2, gt=0, le=1)
     """dppo: a token whose probability has moved further than this, the way its advantage pushes, adds no gradient."""
     ratio_level: Literal["token", "sequence"] = "token"
     """`sequence` takes the exponential of the sequence's mean log-ratio for each of its tokens (GSPO)."""
@@ -86,26 +83,38 @@ class TrainConfig:
         "none"
     )
     """Weight tokens or sequences by current over behaviour probability instead of leaving it to the loss's ratio."""
-    importance_cap: float = 2.0
+    importance_cap: float = Field(default=2.0, gt=0)
     """Of that weight: what exceeds it is truncated to it, or masked."""
-    kl_coefficient: float = 0.0
+    kl_coefficient: float = Field(default=0.0, ge=0)
     kl_estimator: Literal["k1", "k3"] = "k1"
     """`k1` is subtracted from the advantages, centred; `k3` is added to the loss."""
-    kl_reference_version: int = 0
-    behaviour_kl_coefficient: float = 0.0
+    kl_reference_version: int = Field(default=0, ge=0)
+    behaviour_kl_coefficient: float = Field(default=0.0, ge=0)
     """Of the squared log-ratio to the behaviour policy, in the loss."""
     aggregation: Literal["token_mean", "trajectory_mean", "prompt_mean", "constant"] = "token_mean"
-    """What counts alike: tokens, trajectories, groups; `constant` divides by sequences · aggregation_tokens."""
-    aggregation_tokens: int | None = None
+    """What counts equally: tokens, trajectories, groups; `constant` divides by sequences · aggregation_tokens."""
+    aggregation_tokens: int | None = Field(default=None, gt=0)
     """constant: tokens that every sequence counts as."""
     off_policy_mask_threshold: float | None = None
     """Drop sequences of negative advantage whose mean (behaviour − current) log-prob exceeds this."""
     entropy_bonus: float = 0.0
-    max_grad_norm: float = 1.0
-    adam_beta1: float = 0.9
-    adam_beta2: float = 0.99
-    weight_decay: float = 0.0
+    max_grad_norm: float = Field(default=1.0, gt=0)
+    adam_beta1: float = Field(default=0.9, ge=0, lt=1)
+    adam_beta2: float = Field(default=0.99, ge=0, lt=1)
+    weight_decay: float = Field(default=0.0, ge=0)
     seed: int = 0
+
+    @model_validator(mode="after")
+    def _agrees_with_itself(self) -> TrainConfig:
+        if self.aggregation == "constant" and self.aggregation_tokens is None:
+            raise ValueError("aggregation `constant` needs aggregation_tokens, the tokens that a sequence counts as")
+        if self.advantages == "art" and self.aggregation not in ("token_mean", "trajectory_mean"):
+            raise ValueError(
+                f"with advantages `art` ART weighs every trajectory alike; `given` goes with {self.aggregation}"
+            )
+        if self.ratio_min > self.ratio_max:
+            raise ValueError(f"ratio_min {self.ratio_min:g} lies above ratio_max {self.ratio_max:g}")
+        return self
 
 
 @dataclass(frozen=True, slots=True)
@@ -118,8 +127,8 @@ class TrainRequest:
     trajectories: tuple[TrainTrajectory, ...]
     config: TrainConfig = field(default_factory=TrainConfig)
     serve: bool = False
-    """Serve the version that comes of it, as `promote` would, before the job ends. Where that fails the job has failed,
-    although the version is there: `journal` has the result."""
+    """Serve the new version, as `promote` would, before the job ends. If that fails the job has failed, although the
+    version exists: `journal` has the result."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +175,7 @@ class Versions:
     head: int
     """What the next batch must name as its base."""
     serving: int
-    """What requests for the bare model name are answered with."""
+    """The version that answers requests for the bare model name."""
     known: tuple[Version, ...]
 
 
@@ -183,13 +192,11 @@ class Capabilities:
     """OpenAI-compatible endpoint, ending in /v1; None if it serves nothing."""
     cancel_running: bool = False
     rolls_back: bool = True
-    """False where only the newest version can be served and trained on."""
-    wants_conversations: bool = False
-    """It renders chats itself, and needs their messages beside the tokens."""
+    """False if only the newest version can be served and trained on."""
     prepares: bool = False
     """A batch may be sent ahead by `prepare`, so that `submit` has little left to bring."""
     serves_on_request: bool = False
-    """It heeds `TrainRequest.serve`."""
+    """It honours `TrainRequest.serve`."""
 
 
 @runtime_checkable
@@ -203,14 +210,17 @@ class Backend(Protocol):
     async def capabilities(self) -> Capabilities: ...
 
     async def prepare(self, request: TrainRequest) -> None:
-        """Take the batch that is submitted next, whatever its base will be; nothing is trained, queued or recorded.
+        """Take the batch that is submitted next, of any base; nothing is trained, queued or recorded.
 
-        It may be forgotten at any time: `submit` works as without it.
+        The backend may forget it at any time: `submit` works without it.
         """
         ...
 
     async def submit(self, request: TrainRequest) -> str:
-        """Queue the batch and return its job id, its hash. A hash already known is not trained again."""
+        """Queue the batch and return its job id, its hash. A hash already known is not trained again.
+
+        art-server: client → server → local → session → service/update/torch_service → update.Learner.step
+        """
         ...
 
     async def status(self, batch_hash: str) -> JobStatus:
@@ -226,7 +236,7 @@ class Backend(Protocol):
         ...
 
     async def journal(self, batch_hash: str) -> TrainResult | None:
-        """The durable result of this batch, whoever submitted it and whenever; None if it never finished."""
+        """The durable result of this batch, from any earlier submission; None if it never finished."""
         ...
 
     async def versions(self) -> Versions: ...

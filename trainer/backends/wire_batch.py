@@ -1,21 +1,19 @@
 """A training request as bytes: one line of JSON, then the bytes of every turn, in the order of the line's lengths.
 
 Token ids and log-probs are most of a batch and are bytes already; as text they would be copied and checked several
-times on the way, while the backend waits. In the line stands, in place of each, how many bytes it has.
+times while the backend waits. The line holds the length of each instead.
 """
 
 from __future__ import annotations
 
 import json
 from collections.abc import Mapping
-from dataclasses import asdict, fields
 from typing import Any, Literal
 
 from pydantic import ValidationError
 
 from rollbus.schemas.errors import RejectedError
 from rollbus.trainer.backends.protocol import TrainConfig, TrainRequest, TrainTrajectory, TurnTokens
-from rollbus.trainer.settings import TrainSettings
 
 MEDIA_TYPE = "application/vnd.rollbus.batch"
 
@@ -27,7 +25,7 @@ def request_to_bytes(request: TrainRequest) -> bytes:
         "run_id": request.run_id,
         "model": request.model,
         "base_version": request.base_version,
-        "config": asdict(request.config),
+        "config": request.config.model_dump(),
         "serve": request.serve,
         "trajectories": [_trajectory_to_json(trajectory) for trajectory in request.trajectories],
     }
@@ -59,13 +57,13 @@ def request_from_bytes(body: bytes) -> TrainRequest:
 
 
 def config_from_json(body: Mapping[str, Any]) -> TrainConfig:
-    """RejectedError names what no configuration has, and the first value that is none: one trains as asked or not."""
-    known = {item.name for item in fields(TrainConfig)}
+    """Read a configuration; RejectedError names unknown fields, or the first value that is wrong."""
+    known = TrainConfig.model_fields.keys()
     unknown = sorted(set(body) - known)
     if unknown:
         raise RejectedError(f"training config has unknown fields {unknown}; known are {sorted(known)}")
     try:
-        return TrainSettings.model_validate(dict(body)).train_config()
+        return TrainConfig.model_validate(dict(body))
     except ValidationError as error:
         first = error.errors(include_url=False)[0]
         name = ".".join(map(str, first["loc"]))
@@ -119,7 +117,7 @@ def _turn_from_json(body: Mapping[str, Any], pieces: _Pieces) -> TurnTokens:
 
 
 class _Pieces:
-    """Cuts the bytes of turns off, one after the other."""
+    """Cuts off the bytes of turns, one after the other."""
 
     def __init__(self, data: bytes) -> None:
         self._data, self._at = data, 0

@@ -1,6 +1,5 @@
 """GRPO's formulas: pure functions on tensors, results with named fields, sources in the docstrings.
 
-advantages      rewards of groups → how much better each member did
 ratios          how much likelier a token or sequence is under the current policy
 token_losses    cispo, ppo with dual clip, dppo: per token
 corrections     truncated or masked importance weights; the mask of stale negatives
@@ -9,7 +8,7 @@ aggregation     from tokens to the loss of a step
 step_loss       all of them in order, and the sums behind a step's metrics
 
 Everything is flat: axis N runs over tokens, whatever rows they came from; `sequence_N` says which. All losses are
-minimised. The update trains the advantages it is given (grouping computed them, they stand in the Group record).
+minimised. The update trains the advantages it is given (grouping computed them; they are in the Group record).
 
     n  current log-prob, carries the gradient       b  behaviour log-prob, as the sampler recorded it
     r  importance ratio exp(n − b)                  f  log-prob under the frozen reference policy
@@ -21,18 +20,15 @@ log-probs, so the ratio also corrects staleness; the token mean is over the whol
 unless asked for.
 """
 
-from rollbus.trainer.grpo.advantages import GroupAdvantages, group_advantages
-from rollbus.trainer.grpo.aggregation import divisor, token_weight, token_weights
+from rollbus.trainer.grpo.aggregation import divisor, token_weight
 from rollbus.trainer.grpo.corrections import ImportanceWeights, importance_weights, stale_negatives
-from rollbus.trainer.grpo.penalties import behaviour_kl, kl_k1, kl_k2, kl_k3, penalised_advantages
+from rollbus.trainer.grpo.penalties import behaviour_kl, kl_k1, kl_k3, penalised_advantages
 from rollbus.trainer.grpo.ratios import ratio, sequence_product, sequence_ratio, sequence_sums
-from rollbus.trainer.grpo.step_loss import LossSettings, LossSums, TokenBatch, combine, metrics, policy_loss
+from rollbus.trainer.grpo.step_loss import LossSums, TokenBatch, combine, metrics, policy_loss
 from rollbus.trainer.grpo.token_losses import TokenLoss, cispo, dppo, ppo
 
 __all__ = [
-    "GroupAdvantages",
     "ImportanceWeights",
-    "LossSettings",
     "LossSums",
     "TokenBatch",
     "TokenLoss",
@@ -41,10 +37,8 @@ __all__ = [
     "combine",
     "divisor",
     "dppo",
-    "group_advantages",
     "importance_weights",
     "kl_k1",
-    "kl_k2",
     "kl_k3",
     "metrics",
     "penalised_advantages",
@@ -56,5 +50,4 @@ __all__ = [
     "sequence_sums",
     "stale_negatives",
     "token_weight",
-    "token_weights",
 ]

@@ -14,9 +14,6 @@ from __future__ import annotations
 
 from typing import Literal
 
-import torch
-from torch import Tensor
-
 Aggregation = Literal["token_mean", "trajectory_mean", "prompt_mean", "constant"]
 
 
@@ -27,19 +24,8 @@ def token_weight(aggregation: Aggregation, *, trajectory_tokens: int, group_toke
     return 1.0 / max(group_tokens, 1) if aggregation == "prompt_mean" else 1.0
 
 
-def token_weights(aggregation: Aggregation, trajectory_N: Tensor, group_N: Tensor, *, dtype: torch.dtype) -> Tensor:
-    """The same for all tokens of a step at once, of mean 1."""
-    if aggregation == "trajectory_mean":
-        weights_N = 1.0 / torch.bincount(trajectory_N)[trajectory_N].to(dtype)
-    elif aggregation == "prompt_mean":
-        weights_N = 1.0 / torch.bincount(group_N)[group_N].to(dtype)
-    else:
-        weights_N = torch.ones(len(trajectory_N), dtype=dtype)
-    return weights_N / weights_N.mean() if len(weights_N) else weights_N
-
-
 def divisor(aggregation: Aggregation, *, tokens: int, sequences: int, constant_tokens: int | None) -> float:
-    """D of the step; a ValueError where `constant` lacks its constant."""
+    """Return D of the step; ValueError if `constant` lacks its constant."""
     if aggregation != "constant":
         return float(tokens)
     if constant_tokens is None:

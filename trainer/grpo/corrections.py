@@ -40,7 +40,7 @@ def importance_weights(
     correction: Correction,
     cap: float,
 ) -> ImportanceWeights:
-    """v per token; ones for `none`. A sequence's weight stands at each of its tokens."""
+    """v per token; ones for `none`. Each token of a sequence gets its weight."""
     if correction == "none":
         return ImportanceWeights(torch.ones_like(behaviour_N), torch.zeros_like(mask_N))
     proximal_N = proximal_N.detach()

@@ -1,7 +1,7 @@
 """Estimates of how far the policy is from another, and the penalties made of them.
 
-With x = f − n for a reference f: k1 = −x, k2 = x² / 2, k3 = e^x − x − 1 (Schulman, "Approximating KL divergence",
-2020). All estimate KL(n‖f) on tokens that n sampled. As a reward, centred k1 has the gradient of the KL; k3 in the
+With x = f − n for a reference f: k1 = −x, k3 = e^x − x − 1 (Schulman, "Approximating KL divergence", 2020). Both
+estimate KL(n‖f) on tokens that n sampled. As a reward, centred k1 has the gradient of the KL; k3 in the
 loss is GRPO's, of low variance but biased in its gradient.
 """
 
@@ -16,11 +16,6 @@ from rollbus.trainer.grpo.ratios import LOG_RATIO_BOUND
 def kl_k1(current_N: Tensor, reference_N: Tensor) -> Tensor:
     """n − f: unbiased for KL(n‖f), of either sign."""
     return current_N - reference_N
-
-
-def kl_k2(current_N: Tensor, reference_N: Tensor) -> Tensor:
-    """(n − f)² / 2: biased, never negative; its gradient as a loss is that of the KL."""
-    return (current_N - reference_N) ** 2 / 2
 
 
 def kl_k3(current_N: Tensor, reference_N: Tensor) -> Tensor:

@@ -7,35 +7,13 @@ importance weight → mask of stale negatives → penalties → weights, sum, di
 from __future__ import annotations
 
 from dataclasses import dataclass, fields, replace
-from typing import Literal
 
 import torch
 from torch import Tensor
 
+from rollbus.trainer.backends.protocol import TrainConfig
 from rollbus.trainer.grpo import corrections, penalties, ratios
 from rollbus.trainer.grpo.token_losses import TokenLoss, cispo, dppo, ppo
-
-Loss = Literal["cispo", "ppo", "dppo"]
-RatioLevel = Literal["token", "sequence"]
-
-
-@dataclass(frozen=True, slots=True)
-class LossSettings:
-    loss: Loss = "cispo"
-    ratio_level: RatioLevel = "token"
-    ratio_min: float = 0.0
-    ratio_max: float = 5.0
-    epsilon: float = 0.2
-    epsilon_high: float = 0.28
-    dual_clip: float | None = 3.0
-    probability_delta: float = 0.2
-    correction: corrections.Correction = "none"
-    correction_cap: float = 2.0
-    kl_coefficient: float = 0.0
-    """Of the k3 term in the loss; a k1 penalty is already in the advantages."""
-    behaviour_kl_coefficient: float = 0.0
-    entropy_bonus: float = 0.0
-    off_policy_mask_threshold: float | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,7 +25,7 @@ class TokenBatch:
     advantages_N: Tensor
     weights_N: Tensor
     sequence_N: Tensor
-    """All tokens of a sequence stand in one batch."""
+    """All tokens of a sequence are in one batch."""
     mask_N: Tensor
     reference_N: Tensor | None = None
     entropy_N: Tensor | None = None
@@ -76,7 +54,7 @@ class LossSums:
     reference_kl: Tensor
 
 
-def policy_loss(batch: TokenBatch, settings: LossSettings, *, global_tokens: float) -> LossSums:
+def policy_loss(batch: TokenBatch, settings: TrainConfig, *, global_tokens: float) -> LossSums:
     """sum(l · w) / global_tokens, and the sums behind the step's metrics.
 
     `global_tokens` is the divisor of the whole optimizer step (see `aggregation`): a mean of means is another number.
@@ -99,7 +77,7 @@ def policy_loss(batch: TokenBatch, settings: LossSettings, *, global_tokens: flo
     reference_kl_N = torch.zeros_like(current_N)
     if batch.reference_N is not None:
         reference_kl_N = penalties.kl_k3(current_N, batch.reference_N)
-        if settings.kl_coefficient:
+        if settings.kl_coefficient and settings.kl_estimator == "k3":  # k1 is in the advantages
             loss_N = loss_N + settings.kl_coefficient * reference_kl_N
     if settings.behaviour_kl_coefficient:
         loss_N = loss_N + settings.behaviour_kl_coefficient * penalties.behaviour_kl(current_N, behaviour_N)
@@ -110,10 +88,10 @@ def policy_loss(batch: TokenBatch, settings: LossSettings, *, global_tokens: flo
     return _sums(batch, loss, token.clipped_N, stale_N, entropy_N, reference_kl_N)
 
 
-def corrected_loss(batch: TokenBatch, settings: LossSettings) -> TokenLoss:
+def corrected_loss(batch: TokenBatch, settings: TrainConfig) -> TokenLoss:
     """The chosen loss per token, times the importance weight where a correction is asked for."""
     current_N = batch.current_N
-    if settings.correction == "none":
+    if settings.importance_correction == "none":
         return _token_loss(batch, batch.behaviour_N, settings)
     proximal_N = current_N.detach() if batch.proximal_N is None else batch.proximal_N
     token = _token_loss(batch, proximal_N, settings)
@@ -122,13 +100,13 @@ def corrected_loss(batch: TokenBatch, settings: LossSettings) -> TokenLoss:
         batch.behaviour_N,
         batch.sequence_N,
         batch.mask_N,
-        correction=settings.correction,
-        cap=settings.correction_cap,
+        correction=settings.importance_correction,
+        cap=settings.importance_cap,
     )
     return TokenLoss(token.loss_N * importance.weights_N, token.clipped_N | importance.held_N)
 
 
-def _token_loss(batch: TokenBatch, anchor_N: Tensor, settings: LossSettings) -> TokenLoss:
+def _token_loss(batch: TokenBatch, anchor_N: Tensor, settings: TrainConfig) -> TokenLoss:
     """The loss with its ratio against `anchor_N`; dppo measures its move from the behaviour in either case."""
     current_N, advantages_N = batch.current_N, batch.advantages_N
     if settings.ratio_level == "token":
@@ -149,7 +127,7 @@ def _token_loss(batch: TokenBatch, anchor_N: Tensor, settings: LossSettings) -> 
 
 
 def _without_junk(batch: TokenBatch) -> TokenBatch:
-    """Zero where masked, so that what stands there (NaN for instance) reaches neither value nor gradient."""
+    """Zero where masked, so that junk there (NaN for instance) reaches neither value nor gradient."""
 
     def cleaned(values_N: Tensor) -> Tensor:
         return torch.where(batch.mask_N, values_N, 0.0)
@@ -204,7 +182,7 @@ def combine(shares: list[LossSums]) -> LossSums:
 
 
 def metrics(sums: LossSums) -> dict[str, float]:
-    """What a step reports of its loss; the gradient norm is added by whoever took it.
+    """What a step reports of its loss; the caller adds the gradient norm.
 
     The effective sample size is (sum r)² / (N · sum r²): 1 on-policy, falling as few tokens come to dominate.
     """

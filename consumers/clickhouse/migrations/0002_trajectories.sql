@@ -36,12 +36,17 @@ CREATE TABLE IF NOT EXISTS trajectories
     trainable Bool,
     untrainable_reason LowCardinality(Nullable(String)),
     config_hash String,
-    ${origin}
+    ${origin},
+    trajectory_key UInt64 MATERIALIZED cityHash64(trajectory_id),
+    episode_key UInt64 MATERIALIZED cityHash64(episode_id),
+    INDEX by_episode episode_id TYPE bloom_filter(0.001) GRANULARITY 8,
+    INDEX by_root root_episode_id TYPE bloom_filter(0.001) GRANULARITY 8,
+    INDEX by_id trajectory_id TYPE bloom_filter(0.0001) GRANULARITY 1
 )
 ENGINE = ReplacingMergeTree(first_wins)
 PARTITION BY toYYYYMM(started_at)
 ORDER BY (namespace, trajectory_id)
-SETTINGS index_granularity = 1024, non_replicated_deduplication_window = 2000;
+SETTINGS index_granularity = 1024, non_replicated_deduplication_window = 2000, min_bytes_for_full_part_storage = 16777216, min_compress_block_size = 8192;
 
 -- turn counts from 0; the conversation itself is in turns, under event_id. started_at is the trajectory's.
 CREATE TABLE IF NOT EXISTS trajectory_turns
@@ -55,6 +60,12 @@ CREATE TABLE IF NOT EXISTS trajectory_turns
     model LowCardinality(String),
     policy_version Nullable(Int64),
     temperature Nullable(Float64),
+    top_p Nullable(Float64),
+    top_k Nullable(Int64),
+    min_p Nullable(Float64),
+    frequency_penalty Nullable(Float64),
+    presence_penalty Nullable(Float64),
+    repetition_penalty Nullable(Float64),
     finish_reason LowCardinality(Nullable(String)),
     logprob_mode LowCardinality(String),
     prompt_tokens Nullable(Int64),
@@ -64,12 +75,13 @@ CREATE TABLE IF NOT EXISTS trajectory_turns
     untrainable_reason LowCardinality(Nullable(String)),
     started_at DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
     occurred_at DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
-    ${origin}
+    ${origin},
+    INDEX by_id trajectory_id TYPE bloom_filter(0.0001) GRANULARITY 1
 )
 ENGINE = ReplacingMergeTree(first_wins)
 PARTITION BY toYYYYMM(started_at)
 ORDER BY (namespace, trajectory_id, turn)
-SETTINGS index_granularity = 1024, non_replicated_deduplication_window = 2000;
+SETTINGS index_granularity = 1024, non_replicated_deduplication_window = 2000, min_bytes_for_full_part_storage = 16777216, min_compress_block_size = 8192;
 
 -- The reports that stood: revision 0 at assembly, later ones after RewardRevised.
 CREATE TABLE IF NOT EXISTS trajectory_rewards
@@ -89,7 +101,7 @@ CREATE TABLE IF NOT EXISTS trajectory_rewards
 ENGINE = ReplacingMergeTree(first_wins)
 PARTITION BY toYYYYMM(revised_at)
 ORDER BY (namespace, trajectory_id, revision, event_id)
-SETTINGS non_replicated_deduplication_window = 2000;
+SETTINGS non_replicated_deduplication_window = 2000, min_bytes_for_full_part_storage = 16777216;
 
 -- Token sequences to train on; span i is tokens span_starts[i] … span_ends[i] - 1 (from 0), log-probs are those of the spans.
 CREATE TABLE IF NOT EXISTS histories
@@ -110,7 +122,7 @@ CREATE TABLE IF NOT EXISTS histories
 ENGINE = ReplacingMergeTree(first_wins)
 PARTITION BY toYYYYMM(started_at)
 ORDER BY (namespace, trajectory_id, history)
-SETTINGS non_replicated_deduplication_window = 2000;
+SETTINGS non_replicated_deduplication_window = 2000, min_bytes_for_full_part_storage = 16777216;
 
 CREATE TABLE IF NOT EXISTS reward_revisions
 (
@@ -127,7 +139,7 @@ CREATE TABLE IF NOT EXISTS reward_revisions
 ENGINE = ReplacingMergeTree(first_wins)
 PARTITION BY toYYYYMM(revised_at)
 ORDER BY (namespace, trajectory_id, revision)
-SETTINGS non_replicated_deduplication_window = 2000;
+SETTINGS non_replicated_deduplication_window = 2000, min_bytes_for_full_part_storage = 16777216;
 
 -- Without partitions: a score carries no time of its own that stays the same when it is written again.
 CREATE TABLE IF NOT EXISTS scores
@@ -166,8 +178,9 @@ CREATE TABLE IF NOT EXISTS scores
     error Nullable(String) CODEC(ZSTD(3)),
     excluded Bool,
     config_hash String,
-    ${origin}
+    ${origin},
+    trajectory_key UInt64 MATERIALIZED cityHash64(trajectory_id)
 )
 ENGINE = ReplacingMergeTree(first_wins)
 ORDER BY (namespace, trajectory_id, revision)
-SETTINGS non_replicated_deduplication_window = 2000;
+SETTINGS non_replicated_deduplication_window = 2000, min_bytes_for_full_part_storage = 16777216;

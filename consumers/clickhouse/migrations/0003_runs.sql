@@ -25,7 +25,7 @@ CREATE TABLE IF NOT EXISTS groups
 )
 ENGINE = ReplacingMergeTree(first_wins)
 ORDER BY (namespace, run_id, group_id)
-SETTINGS non_replicated_deduplication_window = 2000;
+SETTINGS non_replicated_deduplication_window = 2000, min_bytes_for_full_part_storage = 16777216;
 
 CREATE TABLE IF NOT EXISTS group_members
 (
@@ -47,11 +47,13 @@ CREATE TABLE IF NOT EXISTS group_members
     score_revision Int64,
     resampled Bool,
     closed_at DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
-    ${origin}
+    ${origin},
+    trajectory_key UInt64 MATERIALIZED cityHash64(trajectory_id),
+    INDEX by_trajectory trajectory_id TYPE bloom_filter(0.001) GRANULARITY 1
 )
 ENGINE = ReplacingMergeTree(first_wins)
 ORDER BY (namespace, run_id, group_id, trajectory_id)
-SETTINGS non_replicated_deduplication_window = 2000;
+SETTINGS non_replicated_deduplication_window = 2000, min_bytes_for_full_part_storage = 16777216, min_compress_block_size = 8192;
 
 CREATE TABLE IF NOT EXISTS curriculum_states
 (
@@ -73,7 +75,7 @@ CREATE TABLE IF NOT EXISTS curriculum_states
 )
 ENGINE = ReplacingMergeTree(first_wins)
 ORDER BY (namespace, run_id, window)
-SETTINGS non_replicated_deduplication_window = 2000;
+SETTINGS non_replicated_deduplication_window = 2000, min_bytes_for_full_part_storage = 16777216;
 
 CREATE TABLE IF NOT EXISTS batches
 (
@@ -92,7 +94,7 @@ CREATE TABLE IF NOT EXISTS batches
 )
 ENGINE = ReplacingMergeTree(first_wins)
 ORDER BY (namespace, run_id, batch_hash)
-SETTINGS non_replicated_deduplication_window = 2000;
+SETTINGS non_replicated_deduplication_window = 2000, min_bytes_for_full_part_storage = 16777216;
 
 CREATE TABLE IF NOT EXISTS batch_groups
 (
@@ -102,11 +104,12 @@ CREATE TABLE IF NOT EXISTS batch_groups
     number Int64,
     position Int64,
     group_id String,
-    ${origin}
+    ${origin},
+    INDEX by_group group_id TYPE bloom_filter(0.001) GRANULARITY 1
 )
 ENGINE = ReplacingMergeTree(first_wins)
 ORDER BY (namespace, run_id, batch_hash, position)
-SETTINGS non_replicated_deduplication_window = 2000;
+SETTINGS non_replicated_deduplication_window = 2000, min_bytes_for_full_part_storage = 16777216, min_compress_block_size = 8192;
 
 -- One row per ledger record: state is started, completed, skipped or failed. attempt is 0 where the record has none.
 CREATE TABLE IF NOT EXISTS steps
@@ -134,7 +137,7 @@ CREATE TABLE IF NOT EXISTS steps
 )
 ENGINE = ReplacingMergeTree(first_wins)
 ORDER BY (namespace, run_id, step, state, attempt)
-SETTINGS non_replicated_deduplication_window = 2000;
+SETTINGS non_replicated_deduplication_window = 2000, min_bytes_for_full_part_storage = 16777216;
 
 -- Every trajectory of a completed or skipped step: trained with its lag, or dropped with its reason.
 CREATE TABLE IF NOT EXISTS step_members
@@ -152,11 +155,14 @@ CREATE TABLE IF NOT EXISTS step_members
     sampled_tokens Nullable(Int64),
     policy_version Nullable(Int64),
     ended_at DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
-    ${origin}
+    ${origin},
+    trajectory_key UInt64 MATERIALIZED cityHash64(trajectory_id),
+    INDEX by_trajectory trajectory_id TYPE bloom_filter(0.001) GRANULARITY 1,
+    INDEX by_group group_id TYPE bloom_filter(0.001) GRANULARITY 1
 )
 ENGINE = ReplacingMergeTree(first_wins)
 ORDER BY (namespace, run_id, step, group_id, trajectory_id)
-SETTINGS non_replicated_deduplication_window = 2000;
+SETTINGS non_replicated_deduplication_window = 2000, min_bytes_for_full_part_storage = 16777216, min_compress_block_size = 8192;
 
 CREATE TABLE IF NOT EXISTS step_outcomes
 (
@@ -172,7 +178,7 @@ CREATE TABLE IF NOT EXISTS step_outcomes
 )
 ENGINE = ReplacingMergeTree(first_wins)
 ORDER BY (namespace, run_id, step, state)
-SETTINGS non_replicated_deduplication_window = 2000;
+SETTINGS non_replicated_deduplication_window = 2000, min_bytes_for_full_part_storage = 16777216;
 
 -- One row per change of state; the newest changed_at is the state of a version.
 CREATE TABLE IF NOT EXISTS policy_versions
@@ -192,7 +198,7 @@ CREATE TABLE IF NOT EXISTS policy_versions
 )
 ENGINE = ReplacingMergeTree(first_wins)
 ORDER BY (namespace, model, version, changed_at, state)
-SETTINGS non_replicated_deduplication_window = 2000;
+SETTINGS non_replicated_deduplication_window = 2000, min_bytes_for_full_part_storage = 16777216;
 
 CREATE TABLE IF NOT EXISTS evaluations
 (
@@ -205,12 +211,13 @@ CREATE TABLE IF NOT EXISTS evaluations
     episodes Int64,
     metrics Map(LowCardinality(String), Float64),
     seed Nullable(Int64),
+    set_hash Nullable(String),
     evaluated_at DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
     ${origin}
 )
 ENGINE = ReplacingMergeTree(first_wins)
 ORDER BY (namespace, evaluation_id)
-SETTINGS non_replicated_deduplication_window = 2000;
+SETTINGS non_replicated_deduplication_window = 2000, min_bytes_for_full_part_storage = 16777216;
 
 CREATE TABLE IF NOT EXISTS run_commands
 (
@@ -223,4 +230,4 @@ CREATE TABLE IF NOT EXISTS run_commands
 )
 ENGINE = ReplacingMergeTree(first_wins)
 ORDER BY (namespace, run_id, command_id)
-SETTINGS non_replicated_deduplication_window = 2000;
+SETTINGS non_replicated_deduplication_window = 2000, min_bytes_for_full_part_storage = 16777216;

@@ -16,7 +16,7 @@ CREATE TABLE IF NOT EXISTS drops
 )
 ENGINE = ReplacingMergeTree(first_wins)
 ORDER BY (namespace, run_id, unit, unit_id, reason, stage)
-SETTINGS non_replicated_deduplication_window = 2000;
+SETTINGS non_replicated_deduplication_window = 2000, min_bytes_for_full_part_storage = 16777216;
 
 -- One row per trajectory whose fate a drop decides.
 CREATE TABLE IF NOT EXISTS drop_trajectories
@@ -29,11 +29,13 @@ CREATE TABLE IF NOT EXISTS drop_trajectories
     unit LowCardinality(String),
     unit_id String,
     dropped_at DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
-    ${origin}
+    ${origin},
+    trajectory_key UInt64 MATERIALIZED cityHash64(trajectory_id),
+    INDEX by_unit unit_id TYPE bloom_filter(0.001) GRANULARITY 1
 )
 ENGINE = ReplacingMergeTree(first_wins)
 ORDER BY (namespace, run_id, trajectory_id, reason, stage, unit_id)
-SETTINGS non_replicated_deduplication_window = 2000;
+SETTINGS non_replicated_deduplication_window = 2000, min_bytes_for_full_part_storage = 16777216;
 
 -- Bytes as they came, with their origin. stage sink: what the sink itself could not read.
 CREATE TABLE IF NOT EXISTS dead_letters
@@ -45,7 +47,9 @@ CREATE TABLE IF NOT EXISTS dead_letters
     offset Int64,
     timestamp DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
     key Nullable(String) CODEC(ZSTD(3)),
-    value Nullable(String) CODEC(ZSTD(3)),
+    value Nullable(String) CODEC(ZSTD(3)) COMMENT 'whole where it has value_bytes, else its two ends',
+    value_bytes Int64,
+    value_sha256 String COMMENT 'of the whole value',
     error_class LowCardinality(String),
     message String CODEC(ZSTD(3)),
     attempt Int64,
@@ -55,7 +59,7 @@ CREATE TABLE IF NOT EXISTS dead_letters
 ENGINE = ReplacingMergeTree(first_wins)
 PARTITION BY toYYYYMM(timestamp)
 ORDER BY (namespace, stage, topic, partition, offset)
-SETTINGS non_replicated_deduplication_window = 2000;
+SETTINGS non_replicated_deduplication_window = 2000, min_bytes_for_full_part_storage = 16777216;
 
 CREATE TABLE IF NOT EXISTS producer_reports
 (
@@ -69,7 +73,7 @@ CREATE TABLE IF NOT EXISTS producer_reports
 ENGINE = ReplacingMergeTree(first_wins)
 PARTITION BY toYYYYMM(reported_at)
 ORDER BY (namespace, producer, writer_id, reported_at)
-SETTINGS non_replicated_deduplication_window = 2000;
+SETTINGS non_replicated_deduplication_window = 2000, min_bytes_for_full_part_storage = 16777216;
 
 -- One row per partition and time at which it took effect.
 CREATE TABLE IF NOT EXISTS config_applied
@@ -83,7 +87,7 @@ CREATE TABLE IF NOT EXISTS config_applied
 )
 ENGINE = ReplacingMergeTree(first_wins)
 ORDER BY (namespace, stage, run_id, config_hash, kafka_topic, kafka_partition, kafka_offset)
-SETTINGS non_replicated_deduplication_window = 2000;
+SETTINGS non_replicated_deduplication_window = 2000, min_bytes_for_full_part_storage = 16777216;
 
 CREATE TABLE IF NOT EXISTS sink_ranges
 (
@@ -94,7 +98,7 @@ CREATE TABLE IF NOT EXISTS sink_ranges
     last_offset Int64 COMMENT 'of its last record',
     next_offset Int64 COMMENT 'what is committed once all its rows are in',
     end_offset Int64 COMMENT 'end of the partition when the range was cut',
-    records Int64 COMMENT 'everything read, chunks and ticks too',
+    records Int64 COMMENT 'everything read, ticks too',
     stored Int64 COMMENT 'records that have rows',
     rows Int64,
     dead_letters Int64,
@@ -104,4 +108,5 @@ CREATE TABLE IF NOT EXISTS sink_ranges
 )
 ENGINE = ReplacingMergeTree(ingested_at)
 ORDER BY (namespace, kafka_topic, kafka_partition, from_offset)
+SETTINGS min_bytes_for_full_part_storage = 16777216
 COMMENT 'What the sink read, range by range; written before the rows of the range, so that a restart rebuilds the same one';

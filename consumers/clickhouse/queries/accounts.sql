@@ -1,7 +1,7 @@
 -- name: accounts
--- What was emitted = what was used + dropped + pending, for every unit. Trajectories and groups are of the run, and used
--- means trained; events and episodes are of the namespace, and used means part of a trajectory. What was both used and
--- dropped is counted as used, and shows in both_ways, which should be 0.
+-- For every unit: emitted = used + dropped + pending. Trajectories and groups are of the run, and used means trained;
+-- events and episodes are of the namespace, and used means part of a trajectory. A unit that was both used and dropped
+-- counts as used, and in both_ways, which should be 0.
 -- param namespace String = 'rollbus.' : prefix of the log's topics
 -- param run String = 'main' : run id
 WITH

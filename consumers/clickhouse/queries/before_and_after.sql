@@ -1,5 +1,5 @@
 -- name: before_and_after
--- Rewards before a policy version and from it on, by task, with a rank test: p is small where they hardly differ by chance.
+-- Rewards before a policy version and from it on, by task, with a rank test: a small p means that chance is unlikely.
 -- A task that was played on one side only has no p.
 -- param namespace String = 'rollbus.' : prefix of the log's topics
 -- param model String = '' : only this model; empty means all

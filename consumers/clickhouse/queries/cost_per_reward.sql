@@ -1,5 +1,5 @@
 -- name: cost_per_reward
--- What reward cost: tokens sampled by each policy version, their price so far, and the price of each point gained.
+-- The cost of reward: tokens sampled by each policy version, their price so far, and the price of each point gained.
 -- Trajectories without a reward cost as much as the others.
 -- param namespace String = 'rollbus.' : prefix of the log's topics
 -- param model String = '' : only this model; empty means all

@@ -1,5 +1,5 @@
 -- name: curriculum_against_reward
--- Each curriculum window beside the newest step before it closed: percentile, groups admitted, mean reward, version.
+-- Each curriculum window with the newest step before it closed: percentile, groups admitted, mean reward, version.
 -- param namespace String = 'rollbus.' : prefix of the log's topics
 -- param run String = 'main' : run id
 SELECT

@@ -1,5 +1,5 @@
 -- name: dead_letters_by_class
--- Records that could not be processed, by stage, topic and error, with the newest one's place and message.
+-- Records that could not be processed, by stage, topic and error, with the place and message of the newest.
 -- param namespace String = 'rollbus.' : prefix of the log's topics
 SELECT
     stage,

@@ -1,6 +1,6 @@
 -- name: did_step_help
--- Did one step help: rewards of what the version before it and the version it made sampled, on the tasks that both played.
--- The last row is over all of these tasks, each weighing as often as it was played after the step.
+-- Did one step help: rewards of the version before it and of the version that it made, on the tasks that both played.
+-- The last row is over all of these tasks, weighted by how often each was played after the step.
 -- param namespace String = 'rollbus.' : prefix of the log's topics
 -- param run String = 'main' : run id
 -- param step Int64 = 0 : number of the step; 0 means the newest completed one

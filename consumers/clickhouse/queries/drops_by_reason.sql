@@ -1,5 +1,5 @@
 -- name: drops_by_reason
--- What went no further, counted by stage, unit and reason, with the newest detail.
+-- Dropped units, counted by stage, unit and reason, with the newest detail.
 -- param namespace String = 'rollbus.' : prefix of the log's topics
 -- param run String = '' : only this run and the stages before it; empty means all runs
 SELECT

@@ -1,6 +1,6 @@
 -- name: evaluation_history
--- Every measurement of a model on held-out tasks, one row per metric, with its 95 % interval where it has one.
--- Values compare where set_hash is the same: then the same tasks were played.
+-- Every measurement of a model on held-out tasks, one row per metric, with its 95 % interval if it has one.
+-- Compare values only with the same set_hash: then the same tasks were played.
 -- param namespace String = 'rollbus.' : prefix of the log's topics
 -- param model String = '' : only this model; empty means all
 -- param name String = '' : only this evaluation; empty means all

@@ -1,5 +1,5 @@
 -- name: fate_of_every_trajectory
--- What became of all trajectories of a run: trained, dropped (by stage and reason) or pending; the last row is the sum.
+-- The fate of all trajectories of a run: trained, dropped (by stage and reason) or pending; the last row is the sum.
 -- param namespace String = 'rollbus.' : prefix of the log's topics
 -- param run String = 'main' : run id
 SELECT

@@ -4,7 +4,7 @@
 -- param run String = 'main' : run id
 -- param fate String = '' : only trained, dropped or pending; empty means all
 -- param reason String = '' : only dropped with this reason; empty means all
--- param limit UInt32 = 1000 : most rows; where there are more, some of them
+-- param limit UInt32 = 1000 : most rows; of more rows some are left out
 WITH chosen AS
 (
     SELECT trajectory_key, fate, step, stage, reason

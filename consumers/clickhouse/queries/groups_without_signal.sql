@@ -1,5 +1,5 @@
 -- name: groups_without_signal
--- Share of groups whose rewards were all equal, by task and policy version, told apart by what they were equal to.
+-- Share of groups whose rewards were all equal, by task and policy version, with the reward that they all had.
 -- param namespace String = 'rollbus.' : prefix of the log's topics
 -- param run String = 'main' : run id
 -- param low Float64 = 0.0 : reward that counts as all failed

@@ -1,6 +1,6 @@
 -- name: is_anything_lost
--- Per topic: what the sink read against what is in the tables. A hole is a range that does not begin where one before it
--- ended: there should be none. Absorbed is what was stored and has no row: repeats of known ids that a merge took away.
+-- Per topic: what the sink read, compared with the tables. A hole is a range that does not begin at the end of another:
+-- there should be none. Absorbed records were stored and have no row: a merge removed repeats of known ids.
 -- param namespace String = 'rollbus.' : prefix of the log's topics
 -- chart records
 WITH

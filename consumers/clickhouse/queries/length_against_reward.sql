@@ -1,5 +1,5 @@
 -- name: length_against_reward
--- Does longer pay: mean length by task, the correlation of sampled tokens with reward, and the share cut off by a limit.
+-- Do longer answers pay: mean length by task, the correlation of sampled tokens with reward, and the share cut off by a limit.
 -- param namespace String = 'rollbus.' : prefix of the log's topics
 -- param model String = '' : only this model; empty means all
 -- chart correlation

@@ -1,5 +1,5 @@
 -- name: lineage_of_episode
--- From an episode (or a sub-agent's root) to every group, batch and step that it went into, and what they did with it.
+-- From an episode (or a sub-agent's root) to every group, batch and step that it went into, with the result of each.
 -- param namespace String = 'rollbus.' : prefix of the log's topics
 -- param episode String = '' : episode id
 WITH

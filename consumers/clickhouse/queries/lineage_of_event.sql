@@ -1,7 +1,7 @@
 -- name: lineage_of_event
 -- The way back from one event, by its id or its place in the log: episode, trajectory, groups, batches, steps, versions.
 -- param namespace String = 'rollbus.' : prefix of the log's topics
--- param id String = '' : event id; or leave it empty and name the place
+-- param id String = '' : event id; leave it empty to name the place
 -- param topic String = 'episode-events' : topic without the prefix
 -- param partition Int32 = 0 : partition
 -- param offset Int64 = -1 : offset

@@ -1,5 +1,5 @@
 -- name: reward_components
--- Which reward component drives the rise: each one's mean over the first and the last versions, and its part of the change.
+-- Which reward component drives the change: its mean over the first and the last versions, and its part of the change.
 -- param namespace String = 'rollbus.' : prefix of the log's topics
 -- param model String = '' : only this model; empty means all
 -- param versions UInt32 = 5 : how many versions at either end

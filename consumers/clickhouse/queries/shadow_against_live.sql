@@ -1,5 +1,5 @@
 -- name: shadow_against_live
--- Live and a shadow that follows it with another reward or curriculum, number by number: what each made of the same episodes, those of the shadow.
+-- Live compared with a shadow that follows it with another reward or curriculum, on the episodes of the shadow.
 -- param namespace String = 'rollbus.' : prefix of the log's topics
 -- param other String = '' : the shadow's namespace, such as 'replay-gentle.'; empty means the newest one
 -- param run String = 'main' : run id

@@ -1,5 +1,5 @@
 -- name: step_metrics
--- Each completed step with what its optimizer reported; mismatch_kl is how far trainer and sampler differ.
+-- Each completed step with its optimizer's report; mismatch_kl measures how far trainer and sampler differ.
 -- param namespace String = 'rollbus.' : prefix of the log's topics
 -- param run String = 'main' : run id
 SELECT

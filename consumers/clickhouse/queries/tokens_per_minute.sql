@@ -1,6 +1,6 @@
 -- name: tokens_per_minute
 -- Turns and tokens sampled in each minute of event time, by model; minutes without any are filled in.
--- A turn without token ids counts by what the model said of its length.
+-- A turn without token ids counts by the usage that the server reported.
 -- param namespace String = 'rollbus.' : prefix of the log's topics
 -- param model String = '' : only this model, as answers name it; empty means all
 -- param minutes UInt32 = 1440 : how many minutes back from the newest turn

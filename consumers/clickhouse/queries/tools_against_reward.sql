@@ -1,5 +1,5 @@
 -- name: tools_against_reward
--- Each tool's calls, errors and latency, with the mean reward of episodes where it failed and where it did not.
+-- Each tool's calls, errors and latency, with the mean reward of episodes with and without its failure.
 -- param namespace String = 'rollbus.' : prefix of the log's topics
 -- chart error_rate
 WITH

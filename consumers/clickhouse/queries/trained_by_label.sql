@@ -3,7 +3,7 @@
 -- param namespace String = 'rollbus.' : prefix of the log's topics
 -- param run String = 'main' : run id
 -- param label String = 'user' : name of the label
--- param value String = '' : its value
+-- param value String = '' : value of the label
 -- chart trajectories
 WITH theirs AS
 (

@@ -1,5 +1,5 @@
 -- name: why_group_not_trained
--- Everything that was decided about one group, in order: how it closed, its window, its batch, its step, and any drop.
+-- Every decision about one group, in order: how it closed, its window, its batch, its step, and any drop.
 -- param namespace String = 'rollbus.' : prefix of the log's topics
 -- param run String = 'main' : run id
 -- param group String = '' : group id

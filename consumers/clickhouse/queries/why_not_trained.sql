@@ -1,6 +1,6 @@
 -- name: why_not_trained
--- Everything that was decided about one trajectory, episode or group: its scores, groups, drops and steps, in order.
--- What befell an episode or group as a whole, without a trajectory, has no trajectory_id.
+-- Every decision about one trajectory, episode or group: its scores, groups, drops and steps, in order.
+-- A decision about an episode or group as a whole has no trajectory_id.
 -- param namespace String = 'rollbus.' : prefix of the log's topics
 -- param run String = 'main' : run id
 -- param id String = '' : trajectory, episode or group id

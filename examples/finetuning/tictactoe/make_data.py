@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from rollbus.demo.game import Opening, held_out_openings, training_openings
+from rollbus.demo.game.game import Opening, held_out_openings, training_openings
 
 HERE = Path(__file__).parent
 OPPONENTS = 28

@@ -5,10 +5,10 @@ An example is an opening and an opponent; the model plays X from there, one requ
 
 from typing import Any
 
-from rollbus.demo.game import Board, Opening, Result
-from rollbus.demo.opponents import OpponentName, seeded
-from rollbus.demo.playing import play_game, whole_reply
-from rollbus.demo.prompt import MAX_REPLY_TOKENS, messages, reward
+from rollbus.demo.game.game import Board, Opening, Result
+from rollbus.demo.game.opponents import seeded
+from rollbus.demo.game.playing import play_game, read_whole_reply
+from rollbus.demo.game.prompt import MAX_REPLY_TOKENS, messages, reward
 from rollbus.harness import EvalInputItem, EvalOutputItem
 
 
@@ -17,10 +17,10 @@ async def play(example: dict[str, Any], llm: Any) -> str:
 
     async def ask(board: Board, turn: int) -> str | None:
         answer = await llm.chat(messages(board), max_completion_tokens=MAX_REPLY_TOKENS)
-        return whole_reply(answer.choices[0])
+        return read_whole_reply(answer.choices[0])
 
     opening = Opening(example["first"], tuple(example["moves"]))
-    result = await play_game(opening, seeded(OpponentName.RANDOM, example["opponent"]), ask)
+    result = await play_game(opening, seeded(example["opponent"]), ask)
     return result.value
 
 

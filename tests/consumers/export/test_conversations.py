@@ -5,10 +5,10 @@ from typing import Any
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollbus.consumers.export.conversations import StoredTurn, chat_message, exchanges, longest
-from rollbus.producers.prompt_log import PromptLog
-from rollbus.schemas.events import Message
-from rollbus.schemas.messages import message_fields
+from rollbus.consumers.export.conversations import StoredTurn, chat_message, restore_prompts, whole_conversations
+from rollbus.producers.turns.prompt_log import PromptLog
+from rollbus.schemas.records.events import Message
+from rollbus.schemas.records.messages import message_fields
 
 
 def user(text: str) -> Message:
@@ -48,7 +48,7 @@ def test_every_prompt_comes_back_as_it_was_sent(steps: list[tuple[int, list[str]
         before = [*asked[back % len(asked)][0], asked[back % len(asked)][1]] if asked and back else []
         prompt = [*before, *(user(text) for text in added)]
         asked.append((prompt, Message(role="assistant", content=answer)))
-    found, broken = exchanges(recorded(asked))
+    found, broken = restore_prompts(recorded(asked))
     assert broken == []
     assert [each.prompt for each in found] == [plain(prompt) for prompt, _ in asked]
 
@@ -57,15 +57,15 @@ def test_a_prompt_whose_beginning_was_lost_is_named() -> None:
     first, second = user("1"), user("2")
     answer = Message(role="assistant", content="a")
     turns = recorded([([first], answer), ([first, answer, second], answer)])
-    found, broken = exchanges(turns[1:])
+    found, broken = restore_prompts(turns[1:])
     assert (found, broken) == ([], ["w1"])
 
 
 def test_the_longest_conversation_stands_for_those_it_continues() -> None:
     first, answer = user("1"), Message(role="assistant", content="a")
     other = user("elsewhere")
-    found, _ = exchanges(recorded([([first], answer), ([first, answer, user("2")], answer), ([other], answer)]))
-    assert [each.event_id for each in longest(found)] == ["w1", "w2"]
+    found, _ = restore_prompts(recorded([([first], answer), ([first, answer, user("2")], answer), ([other], answer)]))
+    assert [each.event_id for each in whole_conversations(found)] == ["w1", "w2"]
 
 
 def test_messages_take_the_form_that_trainers_read() -> None:

@@ -9,8 +9,8 @@ import httpx
 import openai
 
 from rollbus.producers import MemorySink, Recorder
-from rollbus.schemas.events import Event, TurnRecorded
-from rollbus.schemas.tokens import decode_logprobs, decode_token_ids
+from rollbus.schemas.records.events import Event, TurnRecorded
+from rollbus.schemas.records.tokens import decode_logprobs, decode_token_ids
 from tests.producers.openai_server import Body, chunk, logprobs_of, sse
 
 TOKENS = {"tool": ([31, 32, 33], [-0.5, -0.25, -0.125]), "final": ([41, 42], [-1.0, -0.75])}

@@ -13,7 +13,7 @@ from google.genai import types
 
 from rollbus.producers import MemorySink, Recorder
 from rollbus.producers.integrations.adk import RollbusPlugin
-from rollbus.schemas.events import EpisodeEnded, EpisodeStarted, ToolCalled, TurnRecorded
+from rollbus.schemas.records.events import EpisodeEnded, EpisodeStarted, ToolCalled, TurnRecorded
 from tests.producers.integrations.agent_server import AgentServer, assert_sampled, recorded
 
 pytestmark = pytest.mark.filterwarnings(  # LiteLLM reads deprecated attributes of its own stream chunks
@@ -34,7 +34,7 @@ def server() -> AgentServer:
     return AgentServer(tool="stock", arguments={"item": "bolts"})
 
 
-def agent_of(client: Any, **options: Any) -> LlmAgent:
+def load_agent(client: Any, **options: Any) -> LlmAgent:
     """An agent with one tool, on LiteLLM over this client."""
     model = LiteLlm(model="openai/agent", client=client, api_key="k", api_base="http://server/v1")
     return LlmAgent(**{"name": "keeper", "model": model, "tools": [stock], "instruction": "Count.", **options})
@@ -59,7 +59,7 @@ async def test_an_agents_turns_are_trainable_with_the_servers_ids(
     recorder: Recorder, sink: MemorySink, server: AgentServer, mode: StreamingMode
 ) -> None:
     async with recorder.episode(task="stock"):
-        said = await ask(agent_of(recorder.wrap(server.async_client())), RollbusPlugin(recorder), mode=mode)
+        said = await ask(load_agent(recorder.wrap(server.async_client())), RollbusPlugin(recorder), mode=mode)
     assert said[-1] == server.final
     events = recorded(recorder, sink)
     turns = [event for event in events if isinstance(event, TurnRecorded)]
@@ -73,7 +73,7 @@ async def test_an_agents_turns_are_trainable_with_the_servers_ids(
 async def test_a_run_is_an_episode_where_a_task_is_named(
     recorder: Recorder, sink: MemorySink, server: AgentServer
 ) -> None:
-    await ask(agent_of(recorder.wrap(server.async_client())), RollbusPlugin(recorder, task="stock"))
+    await ask(load_agent(recorder.wrap(server.async_client())), RollbusPlugin(recorder, task="stock"))
     events = recorded(recorder, sink)
     assert [event.task for event in events if isinstance(event, EpisodeStarted)] == ["stock"]
     assert [event.stop_reason for event in events if isinstance(event, EpisodeEnded)] == ["completed"]
@@ -83,7 +83,7 @@ async def test_a_run_is_an_episode_where_a_task_is_named(
 async def test_a_named_agent_is_a_child_episode(recorder: Recorder, sink: MemorySink, server: AgentServer) -> None:
     plugin = RollbusPlugin(recorder, child_agents=["keeper"])
     async with recorder.episode(task="stock") as episode:
-        await ask(agent_of(recorder.wrap(server.async_client())), plugin)
+        await ask(load_agent(recorder.wrap(server.async_client())), plugin)
     events = recorded(recorder, sink)
     (child,) = (event for event in events if isinstance(event, EpisodeStarted) and event.parent_episode_id)
     assert (child.parent_episode_id, child.agent) == (episode.id, "keeper")
@@ -92,7 +92,7 @@ async def test_a_named_agent_is_a_child_episode(recorder: Recorder, sink: Memory
 
 async def test_a_failing_tool_is_recorded(recorder: Recorder, sink: MemorySink) -> None:
     server = AgentServer(tool="stock", arguments={"item": "fault"})
-    agent = agent_of(recorder.wrap(server.async_client()))
+    agent = load_agent(recorder.wrap(server.async_client()))
     with pytest.raises(ValueError, match="no such shelf"):
         await ask(agent, RollbusPlugin(recorder, task="stock"))
     events = recorded(recorder, sink)
@@ -104,7 +104,7 @@ async def test_a_client_that_is_not_wrapped_gives_turns_that_say_so(
     recorder: Recorder, sink: MemorySink, server: AgentServer
 ) -> None:
     async with recorder.episode(task="stock"):
-        await ask(agent_of(server.async_client()), RollbusPlugin(recorder))
+        await ask(load_agent(server.async_client()), RollbusPlugin(recorder))
     turns = [event for event in recorded(recorder, sink) if isinstance(event, TurnRecorded)]
     assert [turn.untrainable_reason for turn in turns] == ["not_captured", "not_captured"]
     assert turns[1].completion.content == server.final

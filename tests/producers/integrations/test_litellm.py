@@ -15,9 +15,10 @@ import litellm
 import pytest
 from litellm.exceptions import BadRequestError
 
-from rollbus.producers import MemorySink, Recorder, context
+from rollbus.producers import MemorySink, Recorder
+from rollbus.producers.episode import context
 from rollbus.producers.integrations.litellm import RollbusLogger
-from rollbus.schemas.events import EpisodeEnded, TurnRecorded, WriterClosed
+from rollbus.schemas.records.events import EpisodeEnded, TurnRecorded, WriterClosed
 from tests.producers.integrations.agent_server import AgentServer, assert_sampled, recorded
 from tests.producers.openai_server import Server
 

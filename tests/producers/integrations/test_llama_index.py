@@ -13,9 +13,10 @@ from llama_index.core.tools import FunctionTool
 from llama_index.llms.openai import OpenAI
 from openai import BadRequestError
 
-from rollbus.producers import MemorySink, Recorder, context
+from rollbus.producers import MemorySink, Recorder
+from rollbus.producers.episode import context
 from rollbus.producers.integrations.llama_index import install, record_llm
-from rollbus.schemas.events import EpisodeStarted, ToolCalled, TurnRecorded
+from rollbus.schemas.records.events import EpisodeStarted, ToolCalled, TurnRecorded
 from tests.producers.integrations.agent_server import AgentServer, assert_sampled, recorded
 
 pytestmark = pytest.mark.filterwarnings(  # LlamaIndex looks at every attribute of its own agents, deprecated ones too
@@ -49,7 +50,7 @@ def llm_of(server: AgentServer) -> OpenAI:
     return OpenAI(model="gpt-4o-mini", api_key="k", api_base="http://server/v1", max_retries=0, **http)
 
 
-def agent_of(llm: OpenAI, *, name: str = "keeper", streaming: bool = True) -> FunctionAgent:
+def load_agent(llm: OpenAI, *, name: str = "keeper", streaming: bool = True) -> FunctionAgent:
     """An agent with one tool."""
     tool = FunctionTool.from_defaults(stock)
     return FunctionAgent(name=name, description="counts", tools=[tool], llm=llm, streaming=streaming)
@@ -59,7 +60,7 @@ def agent_of(llm: OpenAI, *, name: str = "keeper", streaming: bool = True) -> Fu
 async def test_an_agents_turns_are_trainable_with_the_servers_ids(
     recorder: Recorder, sink: MemorySink, server: AgentServer, streaming: bool
 ) -> None:
-    agent = agent_of(record_llm(llm_of(server), recorder), streaming=streaming)
+    agent = load_agent(record_llm(llm_of(server), recorder), streaming=streaming)
     async with recorder.episode(task="stock"):
         answer = await agent.run("How many bolts?")
     assert str(answer) == server.final
@@ -72,7 +73,7 @@ async def test_an_agents_turns_are_trainable_with_the_servers_ids(
 
 
 async def test_a_named_sub_agent_is_a_child_episode(recorder: Recorder, sink: MemorySink, server: AgentServer) -> None:
-    agent = agent_of(record_llm(llm_of(server), recorder), name="helper")
+    agent = load_agent(record_llm(llm_of(server), recorder), name="helper")
     async with recorder.episode(task="stock") as episode:
         await agent.run("How many bolts?")
     events = recorded(recorder, sink)
@@ -84,7 +85,7 @@ async def test_a_named_sub_agent_is_a_child_episode(recorder: Recorder, sink: Me
 async def test_a_failing_tool_is_recorded(recorder: Recorder, sink: MemorySink) -> None:
     server = AgentServer(tool="stock", arguments={"item": "fault"})
     async with recorder.episode(task="stock"):
-        await agent_of(record_llm(llm_of(server), recorder)).run("How many?")
+        await load_agent(record_llm(llm_of(server), recorder)).run("How many?")
     (call,) = (event for event in recorded(recorder, sink) if isinstance(event, ToolCalled))
     assert "no such shelf" in (call.error or "")
 

@@ -14,9 +14,9 @@ from starlette.requests import ClientDisconnect
 
 from rollbus.producers import MemorySink, Outbound, Recorder, init
 from rollbus.producers.proxy.app import Proxy
-from rollbus.schemas.events import EpisodeEnded, EpisodeStarted, RewardReported, TurnRecorded
-from rollbus.schemas.tokens import decode_logprobs, decode_token_ids
-from tests.producers import test_other_surfaces
+from rollbus.schemas.records.events import EpisodeEnded, EpisodeStarted, RewardReported, TurnRecorded
+from rollbus.schemas.records.tokens import decode_logprobs, decode_token_ids
+from tests.producers.capture import test_other_surfaces
 from tests.producers.integrations.agent_server import recorded
 from tests.producers.openai_server import Body, Server, completion, sse, streamed
 

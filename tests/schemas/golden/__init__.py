@@ -14,15 +14,11 @@ from types import UnionType
 from typing import Any, Literal, Union, get_args, get_origin
 
 from rollbus.schemas.avro_types import avsc_path, newest_version
-from rollbus.schemas.chunks import split
 from rollbus.schemas.codec import encode
-from rollbus.schemas.events import TurnRecorded
-from rollbus.schemas.registry import RECORDS
-from rollbus.schemas.tokens import encode_logprobs, encode_token_ids
+from rollbus.schemas.records.registry import RECORDS
+from rollbus.schemas.records.tokens import encode_logprobs, encode_token_ids
 
 FOLDER = Path(__file__).parent
-CHUNKS = FOLDER / "chunks"
-CHUNK_LIMIT = 400
 Fields = dict[str, set[str]]
 """Field names by record name, as one version of a schema has them."""
 BY_NAME: dict[str, Any] = {
@@ -63,11 +59,6 @@ def plain(record: type, version: int) -> dict[str, Any]:
     return value
 
 
-def chunk_frames() -> list[bytes]:
-    """Return a turn split into chunks that are far smaller than real ones."""
-    return split(bytes.fromhex(path_of(TurnRecorded, 1).read_text()), limit=CHUNK_LIMIT)
-
-
 def write_missing() -> Iterator[Path]:
     """Write the newest version of each record, and the plain form of any, that has no file yet."""
     for record in RECORDS:
@@ -76,8 +67,6 @@ def write_missing() -> Iterator[Path]:
         for version in range(1, newest + 1):
             text = json.dumps(plain(record, version), indent=1, ensure_ascii=False)
             yield from _write(path_of(record, version).with_suffix(".json"), text)
-    for index, frame in enumerate(chunk_frames()):
-        yield from _write(CHUNKS / f"{index}.hex", frame.hex())
 
 
 def _write(path: Path, text: str) -> Iterator[Path]:

@@ -7,9 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from rollbus.schemas import chunks
-from rollbus.schemas.codec import encode
-from rollbus.schemas.config import (
+from rollbus.schemas.records.config import (
     AssemblyConfig,
     BatchingConfig,
     CurriculumConfig,
@@ -17,12 +15,12 @@ from rollbus.schemas.config import (
     RunConfig,
     ScoringConfig,
 )
-from rollbus.schemas.control import ConfigApplied
-from rollbus.streams.alias import AliasStage
-from rollbus.streams.assembly import AssemblyStage
-from rollbus.streams.curriculum import CurriculumStage
-from rollbus.streams.grouping import GroupingStage
-from rollbus.streams.scoring import ScoringStage
+from rollbus.schemas.records.control import ConfigApplied
+from rollbus.streams.stages.alias import AliasStage
+from rollbus.streams.stages.assembly.stage import AssemblyStage
+from rollbus.streams.stages.curriculum.stage import CurriculumStage
+from rollbus.streams.stages.grouping.stage import GroupingStage
+from rollbus.streams.stages.scoring.stage import ScoringStage
 from tests.builders import (
     make_alias,
     make_alias_reward,
@@ -77,17 +75,16 @@ def write_missing() -> Iterator[Path]:
 
 
 def _logs() -> Iterator[tuple[Any, list[Any]]]:
-    part = chunks.parse(chunks.split(encode(make_trajectory()), limit=120)[0])
-    yield STAGES["alias"], [_applied("assembly"), make_alias("a"), make_alias_reward("a"), make_alias_reward("b"), part]
-    yield STAGES["assembly"], [_applied("assembly"), *make_episode("e1"), make_started("e2"), part]
-    yield STAGES["scoring"], [_applied("scoring"), make_trajectory(), part]
+    yield STAGES["alias"], [_applied("assembly"), make_alias("a"), make_alias_reward("a"), make_alias_reward("b")]
+    yield STAGES["assembly"], [_applied("assembly"), *make_episode("e1"), make_started("e2")]
+    yield STAGES["scoring"], [_applied("scoring"), make_trajectory()]
     waiting = make_score("t3", task="slow", example_id="x2")
     explicit = [make_score(name, group_id="g", group_size=2) for name in ("t4", "t5")]
-    yield STAGES["grouping"], [_applied("grouping", "main", RUN), waiting, *explicit, part]
+    yield STAGES["grouping"], [_applied("grouping", "main", RUN), waiting, *explicit]
     yield GroupingStage(ALONE), [make_score("t6")]
     groups = [make_group(name) for name in ("a", "b", "c", "d", "e")]
     applied = _applied("curriculum", "main", RUN)
-    yield STAGES["curriculum"], [make_version(0), *groups, make_version(1, 0), applied, part]
+    yield STAGES["curriculum"], [make_version(0), *groups, make_version(1, 0), applied]
 
 
 def _applied(stage: str, run_id: str | None = None, run: RunConfig | None = None) -> ConfigApplied:

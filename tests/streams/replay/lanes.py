@@ -6,11 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from rollbus.schemas.codec import decode
-from rollbus.streams.replay.chain import Chain
-from rollbus.streams.replay.lane import Elsewhere, Lane, MadePiece, MadeRound, Message, joined
-from rollbus.streams.replay.output import CountingOutput, MemoryOutput, by_checksum
-from rollbus.streams.replay.reader import Reader
-from rollbus.streams.stages import AnyStage
+from rollbus.streams.in_memory import by_checksum
+from rollbus.streams.pipeline import AnyStage
+from rollbus.streams.replay.decide.chain import Chain
+from rollbus.streams.replay.decide.lane import Elsewhere, Lane, MadePiece, MadeRound, Message, joined
+from rollbus.streams.replay.decide.output import CountingOutput, MemoryOutput
+from rollbus.streams.replay.decide.reader import Reader
 from tests.streams.replay.memory import Frames, ListSource
 
 NAMES: dict[str, Any] = {"partition_of": by_checksum, "source_namespace": "", "namespace": "replay."}

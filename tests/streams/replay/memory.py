@@ -8,11 +8,12 @@ from typing import Any
 
 from rollbus.schemas.codec import decode, encode
 from rollbus.schemas.topics import Topic
-from rollbus.streams.replay.chain import Chain
-from rollbus.streams.replay.digest import without_location
-from rollbus.streams.replay.output import MemoryOutput, by_checksum
-from rollbus.streams.replay.rounds import Round, merged
-from rollbus.streams.stages import AnyStage
+from rollbus.streams.in_memory import by_checksum
+from rollbus.streams.pipeline import AnyStage
+from rollbus.streams.replay.decide.chain import Chain
+from rollbus.streams.replay.decide.digest import without_location
+from rollbus.streams.replay.decide.output import MemoryOutput
+from rollbus.streams.replay.decide.rounds import Round, merged
 
 OTHER_CLOCK = Path(__file__).parent / "other_clock"
 ENVIRONMENTS = (

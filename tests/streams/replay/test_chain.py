@@ -10,16 +10,12 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from rollbus.schemas.chunks import split
-from rollbus.schemas.codec import decode, encode
-from rollbus.schemas.config import AssemblyConfig, ScoringConfig
+from rollbus.schemas.codec import encode
+from rollbus.schemas.records.config import ScoringConfig
 from rollbus.schemas.topics import CLOSED_GROUPS, DROPS, EPISODE_EVENTS, RUN_LOG, SCORES, TRAJECTORIES, Topic
-from rollbus.streams.assembly import AssemblyStage
-from rollbus.streams.group_scoring import GroupScoringStage, JudgedGroups
-from rollbus.streams.replay.digest import without_location
-from rollbus.streams.stage import PureAsEffects
-from rollbus.streams.stages import AnyStage, namespace_stages, run_stages
-from tests.builders import make_started, make_tick
+from rollbus.streams.pipeline import AnyStage, namespace_stages, run_stages
+from rollbus.streams.replay.decide.digest import without_location
+from rollbus.streams.stages.scoring.group_scoring import GroupScoringStage, JudgedGroups
 from tests.streams.replay.memory import (
     ENVIRONMENTS,
     Frames,
@@ -179,47 +175,3 @@ async def test_what_is_on_the_list_of_exclusions_comes_out_as_one_drop() -> None
     assert not any(gone.encode() in data for data in rows)
     drops = [data for (topic, _), found in frames.items() for _, data in found if topic == DROPS.name]
     assert sum(b"on the list of exclusions" in data for data in drops) == 1
-
-
-@pytest.mark.parametrize("kind", ["assembly", "scoring"])
-async def test_large_records_of_those_on_the_list_are_left_out_too(kind: str) -> None:
-    past, topic = live(11), INPUTS[kind]
-    gone = past.events[0].episode_id
-    small, large = (recorded(past, topic), [in_parts(source, gone) for source in recorded(past, topic)])
-    found = [
-        await replayed(stages_of(past, kind), sources, partitions=past.broker.partitions, excluded=frozenset({gone}))
-        for sources in (small, large)
-    ]
-    (_, one), (chain, other) = found
-    assert sum(gone.encode() in data for frames in (one, other) for rows in frames.values() for _, data in rows) == 2
-    assert {place: rows for place, rows in one.items() if rows} == {
-        place: rows for place, rows in other.items() if rows
-    }
-    assert not any(reader.states[n].chunks.table.rows for reader in chain._readers for n in range(len(reader.states)))
-
-
-async def test_parts_that_never_become_whole_are_let_go_of_with_the_stage() -> None:
-    """With somebody on the list every record in parts is put together twice."""
-    part, *_ = split(encode(make_started("e1", labels={"notes": "n" * 500})), limit=200)
-    grace_ms = AssemblyConfig().inactivity_ms
-    ticks = [encode(make_tick(number, interval_ms=grace_ms + 1)) for number in range(3)]
-    source = ListSource(
-        0, [Raw(0, None, ticks[0]), Raw(1, b"e1", part), Raw(2, None, ticks[1]), Raw(3, None, ticks[2])]
-    )
-    chain, _ = await replayed([PureAsEffects(AssemblyStage(AssemblyConfig()))], [source], partitions=1,
-                              excluded=frozenset({"someone"}))  # fmt: skip
-    assert chain._left_out.open_parts == 0
-
-
-def in_parts(source: ListSource, episode: str) -> ListSource:
-    """The records of an episode split into several, as if each were too large for the topic."""
-    frames = [
-        (raw.key, frame)
-        for raw in source.records
-        for frame in (
-            split(raw.value or b"", limit=120)
-            if getattr(decode(raw.value or b""), "episode_id", None) == episode
-            else [raw.value]
-        )
-    ]
-    return ListSource(source.partition, [Raw(offset, *frame) for offset, frame in enumerate(frames)])

@@ -5,14 +5,14 @@ from typing import Any
 
 import pytest
 
-from rollbus.schemas.drops import Drop
 from rollbus.schemas.errors import ConfigurationError
-from rollbus.schemas.groups import CurriculumState, TrainingBatch
 from rollbus.schemas.ids import trajectory_id
-from rollbus.schemas.replays import ReplayManifest
-from rollbus.streams.replay.compare import Comparison, compare
-from rollbus.streams.replay.compare_kafka import common_span, last_of_all, made_by
-from rollbus.streams.replay.side import Side, Span, within
+from rollbus.schemas.records.drops import Drop
+from rollbus.schemas.records.groups import CurriculumState, TrainingBatch
+from rollbus.schemas.records.replays import ReplayManifest
+from rollbus.streams.replay.compare.differences import Comparison, compare
+from rollbus.streams.replay.compare.live import common_span, last_of_all, made_by
+from rollbus.streams.replay.compare.side import Side, Span, within
 from tests.builders import START_MS, make_group, make_score, make_trajectory
 
 SPAN = Span(START_MS, START_MS + 60_000)

@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 
 from rollbus.schemas.codec import encode
-from rollbus.schemas.groups import ClosedGroup
-from rollbus.schemas.trajectories import Location
-from rollbus.streams.batching import make_batch
-from rollbus.streams.replay.digest import Digest, ToldDigest, bytes_without_location, combined
+from rollbus.schemas.records.groups import ClosedGroup
+from rollbus.schemas.records.trajectories import Location
+from rollbus.streams.replay.decide.digest import Digest, bytes_without_location, combined
 from tests.builders import make_group, make_member, make_score
+from tests.trainer.scenario import make_batch
 
 PLACES = [
     Location(topic="rollbus.trajectories", partition=0, offset=0),
@@ -21,9 +21,7 @@ PLACES = [
 def records(place: Location, reward: float = 1.0) -> list[Any]:
     members = tuple(make_member(name, reward, location=place) for name in ("a", "b"))
     group = make_group(members=members)
-    batch = make_batch(
-        run_id="main", model="agent", number=0, window=0, groups=[group], newest=0, now_ms=0, config_hash=""
-    )
+    batch = make_batch(0, [group])
     return [make_score(location=place, value=reward), group, ClosedGroup(group=group), batch]
 
 
@@ -76,4 +74,4 @@ def test_every_partition_counts_wherever_it_was_decided() -> None:
     other.add("drops", "k", None, b"one")
     assert combined([one, other]) != combined([one, one])
     assert combined([one, other]) != combined([other, one])
-    assert combined([one, ToldDigest(other.value())]) == combined([one, other])
+    assert combined([one, other.value()]) == combined([one, other])

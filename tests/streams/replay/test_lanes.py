@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollbus.schemas.codec import decode
-from rollbus.schemas.config import ScoringConfig
+from rollbus.schemas.records.config import ScoringConfig
+from rollbus.schemas.records.trajectories import Score, Trajectory
 from rollbus.schemas.topics import DROPS, SCORES
-from rollbus.schemas.trajectories import Score, Trajectory
-from rollbus.streams.replay.scores import HeadedScoring, RecordedScoring
-from rollbus.streams.scoring import ScoringStage
-from rollbus.streams.stage import Incoming
+from rollbus.streams.replay.decide.scores import HeadedScoring, RecordedScoring
+from rollbus.streams.stages.scoring.stage import ScoringStage
+from rollbus.streams.state.stage import Incoming
 from tests.streams.replay.lanes import replayed_in_lanes
 from tests.streams.replay.memory import Frames, replayed
 from tests.streams.replay.test_chain import INPUTS, SEEDS, few, recorded, stages_of

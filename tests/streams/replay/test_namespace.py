@@ -5,7 +5,8 @@ from typing import Any
 
 import pytest
 
-from rollbus.schemas.config import (
+from rollbus.schemas.errors import ConfigurationError
+from rollbus.schemas.records.config import (
     AssemblyConfig,
     CurriculumConfig,
     GroupingConfig,
@@ -13,11 +14,10 @@ from rollbus.schemas.config import (
     RunConfig,
     ScoringConfig,
 )
-from rollbus.schemas.errors import ConfigurationError
-from rollbus.schemas.replays import ReplayManifest
-from rollbus.streams.replay.namespace_kafka import refuse_taken
-from rollbus.streams.replay.plan import ReplayPlan, chain_of
-from rollbus.streams.replay.range import Bound
+from rollbus.schemas.records.replays import ReplayManifest
+from rollbus.streams.replay.kafka.manifest import refuse_taken
+from rollbus.streams.replay.plan.plan import ReplayPlan, chain_of
+from rollbus.streams.replay.plan.range import Bound
 
 NEGATED = ScoringConfig(rewards=(RewardConfig(weight=-1.0),))
 HARNESS = CurriculumConfig(mode="harness")
@@ -52,7 +52,7 @@ def shadow(**changes: Any) -> ReplayManifest:
         ({"new_scoring": ScoringConfig(clip_low=0.0)}, "configuration of scoring"),
         ({"new_curriculum": HARNESS}, r"configuration of curriculum\.main, group-scoring\.main, grouping\.main"),
         ({"new_grouping": GroupingConfig(group_size=4)}, r"configuration of curriculum\.main"),
-        ({"scores": "anew"}, "scores: computed, not anew"),
+        ({"scores": "rescored"}, "scores: computed, not rescored"),
     ],
 )  # fmt: skip
 def test_a_shadows_name_is_refused_to_one_that_does_something_else(changes: dict[str, Any], says: str) -> None:
@@ -63,8 +63,8 @@ def test_a_shadows_name_is_refused_to_one_that_does_something_else(changes: dict
 def test_the_same_shadow_goes_on_or_starts_over_under_its_name() -> None:
     again = replace(shadow(), started_at_ms=1, code_hash="other", version="2", configs={"assembly": "other"})
     refuse_taken(shadow(), again)
-    anew = shadow(scores="anew")
-    refuse_taken(anew, anew)
+    rescored = shadow(scores="rescored")
+    refuse_taken(rescored, rescored)
 
 
 def test_a_replay_that_did_not_end_gives_way_to_any_other_of_its_name() -> None:

@@ -2,7 +2,8 @@
 
 import pytest
 
-from rollbus.schemas.config import (
+from rollbus.schemas.errors import ConfigurationError
+from rollbus.schemas.records.config import (
     BatchingConfig,
     CurriculumConfig,
     GroupingConfig,
@@ -10,10 +11,9 @@ from rollbus.schemas.config import (
     RunConfig,
     ScoringConfig,
 )
-from rollbus.schemas.control import ConfigApplied
-from rollbus.schemas.errors import ConfigurationError
-from rollbus.streams.replay.plan import OF_A_RUN, applied
-from rollbus.streams.replay.promote_kafka import check_workers, refuse_reverting
+from rollbus.schemas.records.control import ConfigApplied
+from rollbus.streams.replay.kafka.promote import check_workers, refuse_reverting
+from rollbus.streams.replay.plan.plan import OF_A_RUN, applied
 from rollbus.streams.rewards.registry import BUILT_IN
 
 PLAIN = RunConfig()

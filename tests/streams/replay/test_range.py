@@ -6,12 +6,12 @@ import pytest
 from aiokafka import TopicPartition
 
 from rollbus.schemas.errors import ConfigurationError
-from rollbus.schemas.replays import ReplayRange
-from rollbus.streams.replay.passage_kafka import Begun, Reached
-from rollbus.streams.replay.plan import CHAIN, chain_of, check_name
-from rollbus.streams.replay.range import Bound, parse_bound
-from rollbus.streams.replay.range_kafka import AssignedOnce, reader
-from rollbus.streams.settings import StreamSettings
+from rollbus.schemas.kafka.connection import KafkaConnection
+from rollbus.schemas.kafka.reading import AssignedOnce, open_reader
+from rollbus.schemas.records.replays import ReplayRange
+from rollbus.streams.replay.kafka.range_run import Covered
+from rollbus.streams.replay.plan.plan import CHAIN, chain_of, check_name
+from rollbus.streams.replay.plan.range import Bound, parse_bound
 
 
 @pytest.mark.parametrize(
@@ -65,7 +65,7 @@ async def test_a_reader_is_assigned_once_since_after_a_second_time_it_may_never_
         """No broker answers here, and none is asked."""
 
     monkeypatch.setattr(AssignedOnce, "start", start)
-    async with reader(StreamSettings()) as consumer:
+    async with open_reader(KafkaConnection()) as consumer:
         consumer.assign([TopicPartition("a", 0)])
         with pytest.raises(RuntimeError, match="take another reader"):
             consumer.assign([TopicPartition("a", 0), TopicPartition("a", 1)])
@@ -78,10 +78,10 @@ def at(partition: int, start: int, end: int = 2_000) -> ReplayRange:
 
 def begun(ranges: Sequence[ReplayRange], *partitions: Sequence[int]) -> int | None:
     """From when on a range is read whole whose ticks, one a second, stand in such partitions."""
-    found = Begun.of(ranges)
+    found = Covered.of(ranges)
     for number, those in enumerate(partitions):
         found.tick(1_000 * number, those)
-    return found.at_ms
+    return found.from_ms
 
 
 def test_a_range_is_whole_from_the_tick_at_which_each_partition_that_was_cut_has_begun() -> None:
@@ -104,10 +104,10 @@ def test_a_partition_that_was_cut_behind_its_last_tick_never_begins() -> None:
 
 def reached(ranges: Sequence[ReplayRange], *partitions: Sequence[int]) -> int | None:
     """Up to when a range is read whole whose ticks, one a second, stand in such partitions."""
-    found = Reached.of(ranges)
+    found = Covered.of(ranges)
     for number, those in enumerate(partitions):
         found.tick(1_000 * number, those)
-    return found.at_ms
+    return found.to_ms
 
 
 def test_a_range_is_whole_up_to_the_last_tick_of_the_partition_that_ends_first() -> None:

@@ -1,21 +1,20 @@
-"""What live was told of the outside world comes again where live had it: before the same tick, once, in its order."""
+"""What live learned from the outside world comes again where live had it: before the same tick, once, in its order."""
 
 import asyncio
 from collections.abc import Sequence
 from typing import Any
 
-from rollbus.schemas.chunks import split
 from rollbus.schemas.codec import decode, encode
-from rollbus.schemas.config import AssemblyConfig, BatchingConfig, GroupingConfig, RunConfig, ScoringConfig
-from rollbus.schemas.control import ConfigApplied, Tick
-from rollbus.schemas.groups import StepOutcome, TrainingBatch
+from rollbus.schemas.records.config import AssemblyConfig, BatchingConfig, GroupingConfig, RunConfig, ScoringConfig
+from rollbus.schemas.records.control import ConfigApplied, Tick
+from rollbus.schemas.records.groups import StepOutcome, TrainingBatch
+from rollbus.schemas.records.trajectories import Location
 from rollbus.schemas.topics import BATCHES, RUN_LOG, SCORES
-from rollbus.schemas.trajectories import Location
-from rollbus.streams.replay.plan import ReplayPlan, chain_of
-from rollbus.streams.replay.range import Bound
-from rollbus.streams.replay.recorded import BEFORE_ALL, Collector, Outcomes, Recorded, Told
-from rollbus.streams.replay.recorded_kafka import RecordedScores, Teller
-from rollbus.streams.replay.stages import pure_stages
+from rollbus.streams.replay.decide.recorded import BEFORE_ALL, Collector, LiveRecord, Outcomes, Recorded
+from rollbus.streams.replay.kafka.recorded import LiveReader, RecordedScores
+from rollbus.streams.replay.plan.plan import ReplayPlan, chain_of
+from rollbus.streams.replay.plan.range import Bound
+from rollbus.streams.replay.plan.stages import pure_stages
 from tests.builders import make_command, make_config, make_outcome, make_score, make_tick, make_version
 from tests.streams.replay.memory import ListSource, Raw, replayed
 
@@ -86,7 +85,7 @@ def test_outcomes_are_known_with_the_tick_that_follows_them_but_none_of_before_t
     assert taken.found == {"b": (2, outcomes[1]), "c": (3, outcomes[2]), "d": (4, outcomes[3])}
 
 
-# Told again into a chain
+# Fed again into a chain
 
 
 def scores(*groups: str) -> list[Any]:
@@ -150,8 +149,8 @@ async def test_an_outcome_that_is_past_when_the_batch_is_cut_is_told_at_once() -
 
 async def test_what_is_told_stands_before_its_tick_and_takes_effect_there() -> None:
     recorded = Recorded()
-    recorded.before[1] += [Told(SCORES, "", make_config("grouping", OTHER, run_id="main"))]
-    recorded.before[2] += [Told(RUN_LOG, "agent", make_version(3))]
+    recorded.before[1] += [LiveRecord(SCORES, "", make_config("grouping", OTHER, run_id="main"))]
+    recorded.before[2] += [LiveRecord(RUN_LOG, "agent", make_version(3))]
     records = (make_tick(0), *scores("a"), make_tick(1), *scores("b"), make_tick(2), make_tick(3))
     log, _ = await run_log(source(*records), recorded)
     # its own configuration is in its input or nowhere: a replay tells later stages alone
@@ -160,7 +159,7 @@ async def test_what_is_told_stands_before_its_tick_and_takes_effect_there() -> N
 
 async def test_what_held_before_the_range_holds_for_its_first_record() -> None:
     recorded = Recorded()
-    recorded.before[BEFORE_ALL] += [Told(RUN_LOG, "agent", make_version(3))]
+    recorded.before[BEFORE_ALL] += [LiveRecord(RUN_LOG, "agent", make_version(3))]
     log, _ = await run_log(source(*scores("a"), make_tick(0)), recorded)
     assert shape(log) == ["PolicyVersion", "Group", "skipped", "0"]
 
@@ -169,7 +168,7 @@ async def test_a_log_is_read_for_what_is_told_no_further_than_the_tick_that_is_d
     recorded = Recorded()
     log = [make_tick(0), make_version(1), make_tick(1), make_version(2), make_tick(2)]
     reading = ListSource(0, [Raw(i, b"agent", encode(each)) for i, each in enumerate(log)], 1)
-    teller = Teller(reading, Collector(RUN_LOG, first_tick=0, change=unchanged, recorded=recorded))
+    teller = LiveReader(reading, Collector(RUN_LOG, first_tick=0, change=unchanged, recorded=recorded))
     await teller.until(1)
     assert reading.position == 3
     assert [told.record for told in recorded.due(1)] == [make_version(1)]
@@ -225,14 +224,6 @@ async def test_a_score_that_live_never_gave_is_looked_for_as_far_as_the_range_wa
     assert await known.find("hint", "gone too", 0) is None
     assert reading.position == 5
     assert await known.find("hint", "t2", 0) == found[2]
-
-
-async def test_a_score_in_chunks_is_found() -> None:
-    frames = split(encode(make_score("t1", 0.5, labels={"notes": "n" * 1_500})), limit=500)
-    known = RecordedScores([ListSource(0, [Raw(i, b"k", frame) for i, frame in enumerate(frames)], 1)])
-    found = await known.find("hint", "t1", 0)
-    assert found is not None
-    assert found.value == 0.5
 
 
 async def test_of_a_score_that_stands_twice_the_first_holds() -> None:

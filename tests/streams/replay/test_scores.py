@@ -8,27 +8,27 @@ from typing import Any
 import pytest
 
 from rollbus.schemas.codec import encode
-from rollbus.schemas.config import AssemblyConfig, GroupingConfig, RewardConfig, RunConfig, ScoringConfig
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
-from rollbus.schemas.kafka_connection import KafkaConnection
-from rollbus.schemas.trajectories import Location, RewardRevised, Score
-from rollbus.streams.replay.plan import CHAIN, ReplayPlan
-from rollbus.streams.replay.range import Bound
-from rollbus.streams.replay.run_kafka import Replay
-from rollbus.streams.replay.scores import (
+from rollbus.schemas.kafka.connection import KafkaConnection
+from rollbus.schemas.records.config import AssemblyConfig, GroupingConfig, RewardConfig, RunConfig, ScoringConfig
+from rollbus.schemas.records.trajectories import Location, RewardRevised, Score
+from rollbus.streams.kafka.settings import StreamSettings
+from rollbus.streams.replay.decide.scores import (
     HeadedScoring,
     OtherConfigurationError,
     RecordedScoring,
     as_asked,
-    offline,
     refuse_other_questions,
+    without_model_calls,
 )
+from rollbus.streams.replay.kafka.run import Replay
+from rollbus.streams.replay.plan.plan import CHAIN, ReplayPlan
+from rollbus.streams.replay.plan.range import Bound
 from rollbus.streams.rewards.contract import RewardContext
 from rollbus.streams.rewards.registry import BUILT_IN, group_reward_version
-from rollbus.streams.scoring import ScoringStage
-from rollbus.streams.scoring_answers import Answer
-from rollbus.streams.settings import StreamSettings
-from rollbus.streams.stage import Incoming
+from rollbus.streams.stages.scoring.answers import Answer
+from rollbus.streams.stages.scoring.stage import ScoringStage
+from rollbus.streams.state.stage import Incoming
 from tests.builders import make_config, make_group, make_score, make_trajectory
 
 
@@ -47,7 +47,7 @@ async def remembered(asked: ScoringConfig, given: Score | None, *known: ScoringC
         return given
 
     live = {each.config_hash(): each for each in known}
-    registry = offline(BUILT_IN, asked.rewards, live, find)
+    registry = without_model_calls(BUILT_IN, asked.rewards, live, find)
     call: Any = registry["judge"].call
     return await call(make_trajectory(), RewardContext("quality", asked.rewards[0].options, None))
 
@@ -61,12 +61,12 @@ async def test_a_judge_s_answer_is_taken_from_a_score_that_asked_the_same() -> N
 
 
 async def test_a_judge_s_answer_to_another_question_is_not_taken() -> None:
-    with pytest.raises(LookupError, match=r"another question.*--score-anew"):
+    with pytest.raises(LookupError, match=r"another question.*--rescore"):
         await remembered(B, scored_under(A), A, B)
 
 
 async def test_a_score_of_a_configuration_that_nothing_tells_answers_nothing() -> None:
-    with pytest.raises(LookupError, match=rf"{A.config_hash()}.*--score-anew"):
+    with pytest.raises(LookupError, match=rf"{A.config_hash()}.*--rescore"):
         await remembered(B, scored_under(A), B)
 
 
@@ -77,12 +77,12 @@ async def test_weights_and_patience_make_no_other_question() -> None:
 
 async def test_without_a_score_or_its_component_there_is_no_answer() -> None:
     for given in (None, make_score(config_hash=B.config_hash())):
-        with pytest.raises(LookupError, match="--score-anew"):
+        with pytest.raises(LookupError, match="--rescore"):
             await remembered(B, given, B)
 
 
 async def test_a_question_that_no_configuration_of_live_has_is_refused_at_the_start() -> None:
-    with pytest.raises(ConfigurationError, match="--score-anew"):
+    with pytest.raises(ConfigurationError, match="--rescore"):
         await remembered(B, None, A)
 
 
@@ -94,7 +94,7 @@ async def test_live_s_answer_is_waited_for_however_far_live_is_behind() -> None:
         await asyncio.sleep(0.05)
         return scored_under(hurried)
 
-    registry = offline(BUILT_IN, hurried.rewards, {hurried.config_hash(): hurried}, find)
+    registry = without_model_calls(BUILT_IN, hurried.rewards, {hurried.config_hash(): hurried}, find)
     stage = HeadedScoring(hurried, keep_ms=0, registry=registry, retry_s=0)
     place = Location(topic="trajectories", partition=0, offset=0)
     (answers,) = await stage.answer(stage.new_state(), [Incoming(trajectory, "", place, b"")])
@@ -135,15 +135,15 @@ def test_a_group_s_verdict_is_taken_where_live_asked_the_same() -> None:
 def test_a_group_s_verdict_on_another_question_is_not_taken() -> None:
     found = group_found(RANKED_OTHERWISE, judged_under(RANKED), RANKED, RANKED_OTHERWISE)
     assert (found.reason, found.unit_id) == ("score_failed", "g1")
-    assert "--score-anew" in found.detail
-    assert "--score-anew" in group_found(RANKED_OTHERWISE, judged_under(RANKED), RANKED_OTHERWISE).detail
+    assert "--rescore" in found.detail
+    assert "--rescore" in group_found(RANKED_OTHERWISE, judged_under(RANKED), RANKED_OTHERWISE).detail
 
 
 def test_a_replay_that_asks_otherwise_about_groups_than_live_was_told_to_is_refused() -> None:
     refuse_other_questions([RANKED], [RANKED])
     refuse_other_questions([RANKED], [RunConfig()])
     for live in (RANKED_OTHERWISE, RunConfig()):
-        with pytest.raises(ConfigurationError, match=r"ranking .* run main .*--score-anew"):
+        with pytest.raises(ConfigurationError, match=r"ranking .* run main .*--rescore"):
             refuse_other_questions([live], [RANKED])
 
 
@@ -158,12 +158,12 @@ async def started(again: RunConfig, scores: Any = "recorded", **options: Any) ->
 
 
 async def test_a_replay_that_asks_otherwise_about_groups_ends_before_it_reads() -> None:
-    with pytest.raises(ConfigurationError, match=r"ranking .*--score-anew"):
+    with pytest.raises(ConfigurationError, match=r"ranking .*--rescore"):
         await started(RANKED_OTHERWISE)
 
 
 async def test_a_shadow_of_judged_groups_asks_itself_or_does_not_begin() -> None:
-    with pytest.raises(ConfigurationError, match=r"run main .*--score-anew"):
+    with pytest.raises(ConfigurationError, match=r"run main .*--rescore"):
         await started(RANKED, follow=asyncio.Event())
 
 

@@ -7,10 +7,11 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Any
 
-from rollbus.schemas.drops import Drop
-from rollbus.schemas.events import EpisodeStarted, Excluded, RewardReported, TurnRecorded
-from rollbus.schemas.groups import ClosedGroup, Group, StepOutcome
-from rollbus.schemas.steps import StepCompleted, StepSkipped
+from rollbus.schemas.records.drops import Drop
+from rollbus.schemas.records.events import EpisodeStarted, Excluded, RewardReported, TurnRecorded
+from rollbus.schemas.records.groups import ClosedGroup, Group, StepOutcome
+from rollbus.schemas.records.steps import StepCompleted, StepSkipped
+from rollbus.schemas.records.trajectories import RewardRevised, Trajectory
 from rollbus.schemas.topics import (
     ALIASES,
     BATCHES,
@@ -22,8 +23,7 @@ from rollbus.schemas.topics import (
     TRAJECTORIES,
     Topic,
 )
-from rollbus.schemas.trajectories import RewardRevised, Trajectory
-from rollbus.streams.assembly_state import KINDS
+from rollbus.streams.stages.assembly.state import KINDS
 from tests.streams.simulation.history import Past
 
 

@@ -3,9 +3,9 @@
 from collections import Counter, defaultdict
 from typing import Any
 
-from rollbus.schemas.groups import CurriculumState, Group, TrainingBatch
+from rollbus.schemas.records.groups import CurriculumState, Group, TrainingBatch
+from rollbus.schemas.records.trajectories import Score, Trajectory
 from rollbus.schemas.topics import BATCHES, CURRICULUM, DROPS, RUN_LOG, SCORES, TRAINING_STEPS, TRAJECTORIES
-from rollbus.schemas.trajectories import Score, Trajectory
 from tests.flow.reference import Expected, expect, leave_one_out
 from tests.streams.simulation.accounts import check_accounts, of_run, records
 from tests.streams.simulation.history import Past

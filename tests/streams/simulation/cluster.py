@@ -12,9 +12,9 @@ from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 
 from rollbus.schemas.topics import STAGE_INPUTS, topic_of
-from rollbus.streams.batch import Partition
-from rollbus.streams.processing import Encoded, Processed, StagePartition
-from rollbus.streams.stages import AnyStage
+from rollbus.streams.exactly_once.batch import Partition
+from rollbus.streams.exactly_once.processing import Encoded, Processed, StagePartition
+from rollbus.streams.pipeline import AnyStage
 from tests.streams.simulation.log import Broker, FencedError, Place, Transaction
 from tests.streams.simulation.naive import ended
 

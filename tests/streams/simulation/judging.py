@@ -2,7 +2,7 @@
 
 from collections.abc import Sequence
 
-from rollbus.schemas.trajectories import Trajectory
+from rollbus.schemas.records.trajectories import Trajectory
 from rollbus.streams.rewards.contract import RewardContext, RewardFunction
 from rollbus.streams.rewards.registry import BUILT_IN
 

@@ -12,14 +12,13 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeVar
 
-from rollbus.schemas.chunks import is_chunk, parse
 from rollbus.schemas.codec import decode
 from rollbus.schemas.errors import RecordError
+from rollbus.schemas.kafka.writing import partition_of
+from rollbus.schemas.records.trajectories import Location, Trajectory
 from rollbus.schemas.topics import Topic
-from rollbus.schemas.trajectories import Location, Trajectory
-from rollbus.streams.batch import Batch, Partition
-from rollbus.streams.output_kafka import partition_of
-from rollbus.streams.stage import Incoming
+from rollbus.streams.exactly_once.batch import Batch, Partition
+from rollbus.streams.state.stage import Incoming
 
 Cheat = Literal["", "offsets_apart", "outputs_apart", "row_left_out", "no_fencing", "late_claims", "read_uncommitted"]
 """A guarantee that is missing, for the negative controls."""
@@ -64,7 +63,7 @@ class Entry:
         """What the bytes say; None for a marker and for what cannot be read."""
         if self._record is None and self.value is not None:
             try:
-                self._record = parse(self.value) if is_chunk(self.value) else decode(self.value)
+                self._record = decode(self.value)
             except RecordError:
                 return None
         return self._record

@@ -4,17 +4,17 @@ The cluster runs what live runs. This is what it is held against, so it decodes,
 in its own few lines.
 """
 
+import hashlib
 from collections.abc import Coroutine, Iterable, Iterator
 from typing import Any
 
-from rollbus.schemas.chunks import is_chunk, parse
 from rollbus.schemas.codec import decode, encode
-from rollbus.schemas.drops import DeadLetter
 from rollbus.schemas.errors import RecordError
+from rollbus.schemas.records.drops import DeadLetter
 from rollbus.schemas.soundness import check_sound
 from rollbus.schemas.topics import DEAD_LETTERS, Topic
-from rollbus.streams.stage import Incoming
-from rollbus.streams.stages import AnyStage
+from rollbus.streams.pipeline import AnyStage
+from rollbus.streams.state.stage import Incoming
 
 Written = tuple[Topic, bytes, bytes]
 """Topic, key and value of an output."""
@@ -34,7 +34,7 @@ def undisturbed(stage: AnyStage, incoming: Iterable[Incoming]) -> tuple[Any, lis
 
 def _outputs(stage: AnyStage, state: Any, incoming: Incoming) -> Iterator[Written]:
     if incoming.record is None:
-        (parse if is_chunk(incoming.data) else decode)(incoming.data)  # says why it cannot be read
+        decode(incoming.data)  # says why it cannot be read
     check_sound(incoming.record)
     (answer,) = ended(stage.answer(state, [incoming]))
     for out in stage.step(state, incoming, answer):
@@ -50,6 +50,8 @@ def _letter(stage: AnyStage, incoming: Incoming, error: RecordError) -> DeadLett
         timestamp_ms=0,
         key=incoming.key.encode(),
         value=incoming.data,
+        value_bytes=len(incoming.data),
+        value_sha256=hashlib.sha256(incoming.data).hexdigest(),
         stage=stage.name,
         error_class=type(error).__name__,
         message=str(error),

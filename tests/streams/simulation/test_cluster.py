@@ -13,22 +13,28 @@ from typing import Any, get_args
 
 import pytest
 
-from rollbus.schemas.drops import Drop
-from rollbus.schemas.groups import TrainingBatch
+from rollbus.schemas.records.drops import Drop
+from rollbus.schemas.records.groups import TrainingBatch
 from rollbus.schemas.topics import DEAD_LETTERS
-from rollbus.streams.alias import AliasStage
-from rollbus.streams.assembly import AssemblyStage
-from rollbus.streams.curriculum import CurriculumStage
-from rollbus.streams.group_scoring import GroupScoringStage
-from rollbus.streams.grouping import GroupingStage
-from rollbus.streams.processing import Processed, StagePartition
-from rollbus.streams.stage import Outgoing
+from rollbus.streams.exactly_once.processing import Processed, StagePartition
+from rollbus.streams.stages.alias import AliasStage
+from rollbus.streams.stages.assembly.stage import AssemblyStage
+from rollbus.streams.stages.curriculum.stage import CurriculumStage
+from rollbus.streams.stages.grouping.stage import GroupingStage
+from rollbus.streams.stages.scoring.group_scoring import GroupScoringStage
+from rollbus.streams.state.stage import Outgoing
+from tests.faults.seed import SEED
 from tests.streams.simulation import checks
 from tests.streams.simulation.checks import check
 from tests.streams.simulation.history import live
 from tests.streams.simulation.log import Cheat
 
-HISTORIES, SHARE = 10_000, 1_000
+HISTORIES, SHARE = 10_000, 500
+FAST = 2 * SHARE
+SHARES = [
+    pytest.param(start, marks=pytest.mark.faults if start >= FAST else ()) for start in range(0, HISTORIES, SHARE)
+]
+"""The first belong to the fast tests and are always the same; `make faults` draws the others."""
 CHEATS = [cheat for cheat in get_args(Cheat) if cheat]
 SEEDS_FOR_CHEATS = 400
 
@@ -37,9 +43,9 @@ SEEDS_FOR_CHEATS = 400
 def small_heap() -> Iterator[None]:
     """Spare the collector all that was there before, and the log thousands of dead letters."""
     gc.freeze()
-    logging.getLogger("rollbus.streams.processing").setLevel(logging.ERROR)
+    logging.getLogger("rollbus.streams.exactly_once.processing").setLevel(logging.ERROR)
     yield
-    logging.getLogger("rollbus.streams.processing").setLevel(logging.NOTSET)
+    logging.getLogger("rollbus.streams.exactly_once.processing").setLevel(logging.NOTSET)
     gc.unfreeze()
 
 
@@ -56,10 +62,11 @@ def first_failure(seeds: Iterable[int], cheat: Cheat = "") -> tuple[int, Excepti
 def chosen(start: int) -> Iterable[int]:
     """The seeds of a share, or the one that is asked for."""
     asked = os.environ.get("ROLLBUS_SEED")
-    return [int(asked)] if asked else range(start, start + SHARE)
+    first = start if start < FAST else SEED * HISTORIES + start
+    return [int(asked)] if asked else range(first, first + SHARE)
 
 
-@pytest.mark.parametrize("start", range(0, HISTORIES, SHARE))
+@pytest.mark.parametrize("start", SHARES)
 async def test_nothing_is_lost_double_or_different_whatever_happens_to_the_workers(start: int) -> None:
     found = first_failure(chosen(start))
     if found is not None:

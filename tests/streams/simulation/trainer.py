@@ -3,13 +3,13 @@
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from rollbus.schemas.drops import Drop
-from rollbus.schemas.groups import StepOutcome, TrainingBatch
-from rollbus.schemas.steps import PolicyVersion, StepCompleted, StepSkipped, TrainedMember
+from rollbus.schemas.records.drops import Drop
+from rollbus.schemas.records.groups import StepOutcome, TrainingBatch
+from rollbus.schemas.records.steps import PolicyVersion, StepCompleted, StepSkipped, TrainedMember
 from rollbus.schemas.topics import BATCHES, DROPS, RUN_LOG, TRAINING_STEPS
-from rollbus.streams.rows import INT
-from rollbus.streams.stage import Incoming, Outgoing
-from rollbus.streams.state import PartitionState, Table
+from rollbus.streams.state.rows import INT
+from rollbus.streams.state.stage import Incoming, Outgoing
+from rollbus.streams.state.table import PartitionState, Table
 
 SKIP_EVERY = 2
 """Every second step of a run finds nothing to train."""

@@ -7,7 +7,7 @@ import pytest
 
 from rollbus.schemas.errors import RejectedError
 from rollbus.trainer.backends.protocol import TrainConfig
-from rollbus.trainer.service.art_plan import arts_plan
+from rollbus.trainer.service.update.art_plan import arts_plan
 
 
 def settings(config: dict[str, Any] | None = None, **asked: Any) -> TrainConfig:
@@ -43,7 +43,7 @@ def test_beta_of_earlier_releases_is_their_penalty_in_the_loss_against_the_base_
 @pytest.mark.parametrize(
     ("asked", "config", "named"),
     [
-        ({"beta": 0.04}, {"kl_penalty_coef": 0.1}, "beta beside kl_penalty_coef"),
+        ({"beta": 0.04}, {"kl_penalty_coef": 0.1}, "beta with kl_penalty_coef"),
         ({"beta": -1.0}, {}, "beta -1.0 would spoil"),
         ({"scale_learning_rate_by_reward_std_dev": True}, {}, "scale_learning_rate_by_reward_std_dev"),
         ({"num_trajectories_learning_rate_multiplier_power": 0.5}, {}, "num_trajectories_learning_rate_multiplier_po"),

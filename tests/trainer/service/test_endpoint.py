@@ -12,15 +12,15 @@ import openai
 import pytest
 
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
-from rollbus.trainer.service import endpoint
-from rollbus.trainer.service.answer_stream import _ChoiceStream
-from rollbus.trainer.service.checkpoint import create_model, load_model
-from rollbus.trainer.service.choices import Sampled
-from rollbus.trainer.service.endpoint import ServedModel, build_app
-from rollbus.trainer.service.http_server import EndpointServer
-from rollbus.trainer.service.openai_answers import TextOffsets, logprobs_of, token_logprobs
-from rollbus.trainer.service.openai_api import ChatRequest, CompletionRequest
-from rollbus.trainer.service.sampler import Generation, Sampler
+from rollbus.trainer.service.checkpoints.checkpoint import create_model, load_model
+from rollbus.trainer.service.serve import endpoint
+from rollbus.trainer.service.serve.answer_stream import _ChoiceStream
+from rollbus.trainer.service.serve.choices import Sampled
+from rollbus.trainer.service.serve.endpoint import ServedModel, build_app
+from rollbus.trainer.service.serve.http_server import EndpointServer
+from rollbus.trainer.service.serve.openai_answers import TextOffsets, logprobs_of, token_logprobs
+from rollbus.trainer.service.serve.openai_api import ChatRequest, CompletionRequest
+from rollbus.trainer.service.serve.sampler import Generation, Sampler
 
 MESSAGES: list[Any] = [{"role": "user", "content": "choose a letter"}]
 

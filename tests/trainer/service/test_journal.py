@@ -6,9 +6,9 @@ import pytest
 
 from rollbus.schemas.errors import ConfigurationError, DataLossError
 from rollbus.trainer.backends.protocol import TrainResult
-from rollbus.trainer.backends.wire import result_to_json
-from rollbus.trainer.service.checkpoint import load_model, save_checkpoint
-from rollbus.trainer.service.journal import Failure, Journal, VersionStore, recover
+from rollbus.trainer.backends.wire import to_json
+from rollbus.trainer.service.checkpoints.checkpoint import load_model, save_checkpoint
+from rollbus.trainer.service.checkpoints.journal import Failure, Journal, VersionStore, recover
 
 
 def result(batch_hash: str, base: int, version: int) -> TrainResult:
@@ -70,7 +70,7 @@ def test_a_batch_whose_checkpoint_exists_is_recorded_at_the_next_start(base_mode
     checkpoint(store, base_model, 0, {"version": 0, "parent": None})
     journal.started("h1", 0)
     done = result("h1", 0, 1)
-    checkpoint(store, base_model, 1, {"version": 1, "parent": 0, "batch_hash": "h1", "result": result_to_json(done)})
+    checkpoint(store, base_model, 1, {"version": 1, "parent": 0, "batch_hash": "h1", "result": to_json(done)})
     (note,) = recover(journal, store)
     assert "reached version 1" in note
     assert journal.result("h1") == done
@@ -84,7 +84,7 @@ def test_a_batch_tried_again_after_a_rollback_is_not_settled_with_the_version_th
     store, journal = VersionStore(tmp_path / "checkpoints"), Journal(tmp_path / "journal.jsonl")
     checkpoint(store, base_model, 0, {"version": 0, "parent": None})
     old = result("h1", 0 if recorded else 5, 1)
-    made = {"version": 1, "parent": old.base_version, "batch_hash": "h1", "result": result_to_json(old)}
+    made = {"version": 1, "parent": old.base_version, "batch_hash": "h1", "result": to_json(old)}
     checkpoint(store, base_model, 1, made)
     if recorded:
         journal.started("h1", 0)
@@ -107,7 +107,7 @@ def test_a_batch_trained_again_after_a_rollback_is_settled_with_its_second_versi
         journal.served(serving=0, head=0)
         journal.started("h1", 0)
         made = result("h1", 0, version)
-        provenance = {"version": version, "parent": 0, "batch_hash": "h1", "result": result_to_json(made)}
+        provenance = {"version": version, "parent": 0, "batch_hash": "h1", "result": to_json(made)}
         checkpoint(store, base_model, version, provenance)
         recover(journal, store)
         assert journal.result("h1") == made
@@ -133,7 +133,7 @@ def test_a_batch_left_open_takes_nothing_back_that_the_head_has_moved_on_to(base
     checkpoint(store, base_model, 0, {"version": 0, "parent": None})
     journal.started("h1", 0)
     late = result("h1", 0, 1)
-    checkpoint(store, base_model, 1, {"version": 1, "parent": 0, "batch_hash": "h1", "result": result_to_json(late)})
+    checkpoint(store, base_model, 1, {"version": 1, "parent": 0, "batch_hash": "h1", "result": to_json(late)})
     journal.done(result("h2", 0, 2))
     (note,) = recover(journal, store)
     assert "version 1" in note

@@ -7,12 +7,12 @@ from pathlib import Path
 import pytest
 
 from rollbus.schemas.errors import RejectedError
+from rollbus.trainer.backends.model_settings import Retention
 from rollbus.trainer.backends.protocol import TrainResult
-from rollbus.trainer.backends.wire import result_to_json
-from rollbus.trainer.service.checkpoint import PROVENANCE
-from rollbus.trainer.service.journal import Failure, Journal, VersionStore
-from rollbus.trainer.service.keeping import Keeping
-from rollbus.trainer.service.retention import Retention
+from rollbus.trainer.backends.wire import to_json
+from rollbus.trainer.service.checkpoints.checkpoint import PROVENANCE
+from rollbus.trainer.service.checkpoints.journal import Failure, Journal, VersionStore
+from rollbus.trainer.service.checkpoints.keeping import Keeping
 from tests.trainer.service.test_retention import store_of
 
 
@@ -82,7 +82,7 @@ def test_what_the_journal_has_as_serving_takes_no_second_line(tmp_path: Path) ->
 def checkpoint_of(store: VersionStore, batch_hash: str, base: int, version: int) -> TrainResult:
     made = TrainResult(batch_hash, base, version, "completed", (), {}, {}, "")
     store.path(version).mkdir()
-    provenance = {"version": version, "parent": base, "batch_hash": batch_hash, "result": result_to_json(made)}
+    provenance = {"version": version, "parent": base, "batch_hash": batch_hash, "result": to_json(made)}
     (store.path(version) / PROVENANCE).write_text(json.dumps(provenance))
     return made
 

@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from rollbus.schemas.errors import ConfigurationError
-from rollbus.trainer.service.checkpoint import (
+from rollbus.trainer.service.checkpoints.checkpoint import (
     create_model,
     is_complete,
     load_model,
@@ -16,8 +16,8 @@ from rollbus.trainer.service.checkpoint import (
     read_provenance,
     save_checkpoint,
 )
-from rollbus.trainer.service.model import ModelConfig, build_model, head, initialize, read_config, trunk
-from rollbus.trainer.service.tokenizer import load_tokenizer, render_chat
+from rollbus.trainer.service.model.model import ModelConfig, build_model, head, initialize, read_config, trunk
+from rollbus.trainer.service.serve.tokenizer import load_tokenizer, render_chat
 
 SMALL = ModelConfig(layers=2, width=64, heads=4, kv_heads=2, feed_forward=128, max_tokens=128)
 
@@ -80,8 +80,8 @@ def test_another_kind_of_model_is_refused_by_name(config: dict[str, Any], says: 
 @pytest.mark.parametrize(
     ("changed", "says"),
     [
-        ({"hidden_size": "wide"}, "has a number that is none: .*wide"),
-        ({"num_hidden_layers": None}, "has a number that is none"),
+        ({"hidden_size": "wide"}, "has a wrong number: .*wide"),
+        ({"num_hidden_layers": None}, "has a wrong number"),
         ({"num_attention_heads": 3}, "contradicts itself"),
         ({"num_key_value_heads": 3}, "contradicts itself"),
         ({"num_attention_heads": 0}, "contradicts itself"),
@@ -95,7 +95,7 @@ def test_a_config_that_cannot_be_right_is_told(changed: dict[str, Any], says: st
 
 def test_a_config_that_is_no_object_is_told(tmp_path: Path) -> None:
     (tmp_path / "config.json").write_text("[]")
-    with pytest.raises(ConfigurationError, match=r"config\.json is not a model's configuration"):
+    with pytest.raises(ConfigurationError, match=r"config\.json must be a JSON object, not a list"):
         read_config(tmp_path)
 
 

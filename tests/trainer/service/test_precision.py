@@ -9,12 +9,12 @@ from torch import Tensor
 
 from rollbus.trainer.backends.model_settings import LoraConfig
 from rollbus.trainer.backends.protocol import TrainConfig
-from rollbus.trainer.service.checkpoint import save_checkpoint
-from rollbus.trainer.service.loading import ModelLoader
-from rollbus.trainer.service.model import read_config
-from rollbus.trainer.service.sampler import Sampler
-from rollbus.trainer.service.sampling import SamplingParameters
-from rollbus.trainer.service.update import Learner
+from rollbus.trainer.service.checkpoints.checkpoint import save_checkpoint
+from rollbus.trainer.service.checkpoints.loading import ModelLoader
+from rollbus.trainer.service.model.model import read_config
+from rollbus.trainer.service.serve.sampler import Sampler
+from rollbus.trainer.service.serve.sampling import SamplingParameters
+from rollbus.trainer.service.update.update import Learner
 from tests.trainer.service.test_update import SHARED, packed_row, same, weights
 
 TOLERANCE = 0.01

@@ -6,9 +6,10 @@ from pathlib import Path
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollbus.trainer.service.checkpoint import PROVENANCE
-from rollbus.trainer.service.journal import VersionStore
-from rollbus.trainer.service.retention import Retention, expendable
+from rollbus.trainer.backends.model_settings import Retention
+from rollbus.trainer.service.checkpoints.checkpoint import PROVENANCE
+from rollbus.trainer.service.checkpoints.journal import VersionStore
+from rollbus.trainer.service.checkpoints.retention import expendable
 
 CHAIN = {version: version - 1 if version else None for version in range(21)}
 

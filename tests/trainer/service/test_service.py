@@ -17,16 +17,16 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from rollbus.schemas.errors import ConfigurationError, RejectedError, UnavailableError
-from rollbus.trainer.backends.art_server import check_base_model
-from rollbus.trainer.backends.model_settings import LoraConfig, ModelOptions
+from rollbus.trainer.backends.art.server import check_base_model
+from rollbus.trainer.backends.model_settings import LoraConfig, ModelOptions, ServiceSettings
 from rollbus.trainer.backends.protocol import TrainConfig
-from rollbus.trainer.service.art_plan import StepPlan
-from rollbus.trainer.service.art_service import ServiceSettings, TorchService
-from rollbus.trainer.service.checkpoint import create_model, read_weights
-from rollbus.trainer.service.journal import Failure, Journal
-from rollbus.trainer.service.memory_limits import memory_failures
-from rollbus.trainer.service.sampling import SamplingParameters
-from rollbus.trainer.service.tokenizer import load_tokenizer
+from rollbus.trainer.service.checkpoints.checkpoint import create_model, read_weights
+from rollbus.trainer.service.checkpoints.journal import Failure, Journal
+from rollbus.trainer.service.model.memory_limits import memory_failures
+from rollbus.trainer.service.serve.sampling import SamplingParameters
+from rollbus.trainer.service.serve.tokenizer import load_tokenizer
+from rollbus.trainer.service.update.art_plan import StepPlan
+from rollbus.trainer.service.update.torch_service import TorchService
 from tests.trainer.service.conftest import SMALL
 from tests.trainer.service.test_update import SHARED, packed_row
 
@@ -71,7 +71,11 @@ def test_new_weights_answer_before_anyone_can_know_of_them(base_model: Path, tmp
 
 @pytest.mark.parametrize(
     "options",
-    [OPTIONS, replace(OPTIONS, lora=LoraConfig(rank=2)), replace(OPTIONS, precision="bfloat16")],
+    [
+        OPTIONS,
+        OPTIONS.model_copy(update={"lora": LoraConfig(rank=2)}),
+        OPTIONS.model_copy(update={"precision": "bfloat16"}),
+    ],
     ids=["float32", "adapters", "bfloat16"],
 )
 def test_a_restarted_service_goes_on_bit_for_bit(base_model: Path, tmp_path: Path, options: ModelOptions) -> None:
@@ -92,7 +96,7 @@ def test_another_base_model_under_old_checkpoints_is_refused(base_model: Path, t
     with service(base_model, tmp_path / "data"):
         pass
     other = create_model(tmp_path / "other", replace(SMALL, layers=1), tokenizer, seed=1)
-    with pytest.raises(ConfigurationError, match=r"config\.json of base model .*put the base"):
+    with pytest.raises(ConfigurationError, match=r"config\.json of base model .*restore the base"):
         TorchService(ServiceSettings("agent", other, tmp_path / "data", options=OPTIONS))
     retokenized = tmp_path / "retokenized"
     shutil.copytree(base_model, retokenized)
@@ -101,7 +105,7 @@ def test_another_base_model_under_old_checkpoints_is_refused(base_model: Path, t
         TorchService(ServiceSettings("agent", retokenized, tmp_path / "data", options=OPTIONS))
 
 
-ADAPTERS = replace(OPTIONS, lora=LoraConfig(rank=2))
+ADAPTERS = OPTIONS.model_copy(update={"lora": LoraConfig(rank=2)})
 
 
 def start(base_model: Path, folder: Path, options: ModelOptions = ADAPTERS) -> None:
@@ -120,10 +124,10 @@ def test_adapters_do_not_go_on_beside_other_weights_of_the_same_shape(
 ) -> None:
     start(base_model, tmp_path / "data")
     start(base_model, tmp_path / "data")
-    with pytest.raises(ConfigurationError, match=r"model\.safetensors of base model .*other.*put the base model back"):
+    with pytest.raises(ConfigurationError, match=r"model\.safetensors of base model .*other.*restore the base model"):
         start(other_weights, tmp_path / "data")
     (other_weights / "model.safetensors").unlink()
-    with pytest.raises(ConfigurationError, match=r"model\.safetensors of base model .*other.*put the base model back"):
+    with pytest.raises(ConfigurationError, match=r"model\.safetensors of base model .*other.*restore the base model"):
         start(other_weights, tmp_path / "data")
 
 
@@ -134,15 +138,12 @@ def test_checkpoints_of_all_parameters_go_on_whatever_weights_the_base_model_has
     start(other_weights, tmp_path / "data", OPTIONS)
 
 
-def test_adapters_from_before_base_weights_were_noted_go_on(base_model: Path, tmp_path: Path) -> None:
+def test_version_zero_of_adapters_notes_size_and_hash_of_the_base_weights(base_model: Path, tmp_path: Path) -> None:
     start(base_model, tmp_path / "data")
     noted = tmp_path / "data" / "checkpoints" / "0000" / "rollbus.json"
-    provenance = json.loads(noted.read_bytes())
-    file = provenance.pop("base_weights")["model.safetensors"]
+    file = json.loads(noted.read_bytes())["base_weights"]["model.safetensors"]
     content = (base_model / "model.safetensors").read_bytes()
     assert file == {"bytes": len(content), "sha256": hashlib.sha256(content).hexdigest()}
-    noted.write_text(json.dumps(provenance))
-    start(base_model, tmp_path / "data")
 
 
 def test_a_base_model_that_is_not_there_is_named_with_what_to_do(tmp_path: Path) -> None:

@@ -7,7 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from rollbus.trainer.service.tool_calls import Piece, ToolCall, ToolCallReader, read_tool_calls, with_parsed_arguments
+from rollbus.trainer.service.serve.tool_calls import (
+    Piece,
+    ToolCall,
+    ToolCallReader,
+    read_tool_calls,
+    with_parsed_arguments,
+)
 
 CALL = '<tool_call>\n{"name": "look", "arguments": {"at": 3}}\n</tool_call>'
 LOOK = ToolCall("look", '{"at": 3}')

@@ -1,6 +1,6 @@
 """Packed rows to an optimizer step: packing changes nothing, the same input gives the same bits, and it learns."""
 
-from dataclasses import fields, is_dataclass, replace
+from dataclasses import fields, is_dataclass
 from pathlib import Path
 from typing import Any
 
@@ -10,12 +10,12 @@ from torch import Tensor
 
 from rollbus.schemas.errors import RejectedError
 from rollbus.trainer.backends.protocol import TrainConfig
-from rollbus.trainer.service.checkpoint import load_model, save_checkpoint
-from rollbus.trainer.service.model import read_config
-from rollbus.trainer.service.rows import unpack
-from rollbus.trainer.service.sampler import Sampler
-from rollbus.trainer.service.sampling import SamplingParameters
-from rollbus.trainer.service.update import Learner, micro_batches, score
+from rollbus.trainer.service.checkpoints.checkpoint import load_model, save_checkpoint
+from rollbus.trainer.service.model.model import read_config
+from rollbus.trainer.service.serve.sampler import Sampler
+from rollbus.trainer.service.serve.sampling import SamplingParameters
+from rollbus.trainer.service.update.rows import unpack
+from rollbus.trainer.service.update.update import Learner, micro_batches, score
 
 CONFIG = TrainConfig(learning_rate=1e-3)
 Row = list[tuple[int, int, list[int], int, int]]
@@ -210,7 +210,7 @@ def test_every_option_reaches_the_update(base_model: Path, changed: dict[str, An
     row["logprobs"] += 4.0
     for _ in range(2):  # the reference equals the current weights at the first step
         plain.step(row, CONFIG)
-        report = other.step(row, replace(CONFIG, **changed), reference=base_model)
+        report = other.step(row, CONFIG.model_copy(update=changed), reference=base_model)
     assert not same(weights(plain), weights(other))
     assert report["grad_norm"] > 0
 
@@ -231,8 +231,8 @@ def test_every_bound_of_a_loss_reaches_it(base_model: Path, loss: Any, sign: int
     sampled = row["assistant_mask"]
     row["logprobs"][sampled] += torch.linspace(-3, 4, int(sampled.sum()))
     row["advantages"] *= sign
-    config = replace(CONFIG, loss=loss)
-    norms = [learner(base_model).step(row, each)["grad_norm"] for each in (config, replace(config, **changed))]
+    config = CONFIG.model_copy(update={"loss": loss})
+    norms = [learner(base_model).step(row, each)["grad_norm"] for each in (config, config.model_copy(update=changed))]
     assert norms[0] != norms[1]
 
 
@@ -242,15 +242,15 @@ def test_a_penalty_does_not_change_which_sequences_are_stale(base_model: Path) -
     row["advantages"] *= 0.01
     for coefficient in (0.0, 10.0):
         one = learner(base_model)
-        one.step(packed_row(SHARED, 32), replace(CONFIG, learning_rate=1e-2))  # away from the reference
-        config = replace(CONFIG, off_policy_mask_threshold=0.5, kl_coefficient=coefficient)
+        one.step(packed_row(SHARED, 32), CONFIG.model_copy(update={"learning_rate": 1e-2}))  # away from the reference
+        config = CONFIG.model_copy(update={"off_policy_mask_threshold": 0.5, "kl_coefficient": coefficient})
         reports.append(one.step(row, config, reference=base_model))
     assert reports[0]["stale_mask_fraction"] == reports[1]["stale_mask_fraction"] > 0
 
 
 def test_a_penalty_without_its_reference_is_refused(base_model: Path) -> None:
     with pytest.raises(RejectedError, match=r"kl_coefficient 0\.1 needs the weights of version 0"):
-        learner(base_model).step(packed_row(SHARED, 32), replace(CONFIG, kl_coefficient=0.1))
+        learner(base_model).step(packed_row(SHARED, 32), CONFIG.model_copy(update={"kl_coefficient": 0.1}))
 
 
 def test_a_gradient_is_clipped_to_its_bound_and_reported_as_it_was(base_model: Path) -> None:
@@ -258,7 +258,7 @@ def test_a_gradient_is_clipped_to_its_bound_and_reported_as_it_was(base_model: P
     moments = []
     for bound in (1e9, 0.01):
         one = learner(base_model)
-        report = one.step(packed_row(SHARED, 32), replace(CONFIG, max_grad_norm=bound))
+        report = one.step(packed_row(SHARED, 32), CONFIG.model_copy(update={"max_grad_norm": bound}))
         given = torch.cat([state["exp_avg"].flatten() for state in one.optimizer.state.values()]) / (1 - 0.9)
         moments.append((report["grad_norm"], float(given.norm())))
     (norm, unclipped), (reported, clipped) = moments

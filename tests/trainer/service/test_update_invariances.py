@@ -1,6 +1,5 @@
 """However the same answers are packed, padded and ordered, the update takes the same gradient from them."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -11,8 +10,8 @@ from torch import Tensor
 
 from rollbus.schemas.errors import RejectedError
 from rollbus.trainer.backends.protocol import TrainConfig
-from rollbus.trainer.service.model import initialize
-from rollbus.trainer.service.update import Learner
+from rollbus.trainer.service.model.model import initialize
+from rollbus.trainer.service.update.update import Learner
 from tests.trainer.service.conftest import SMALL
 from tests.trainer.service.test_update import packed_row
 
@@ -98,7 +97,7 @@ def test_the_order_of_rows_does_not_matter(given_answers: Answers, random: Any) 
 @pytest.mark.parametrize("aggregation", ["token_mean", "constant"])
 def test_a_token_without_a_log_prob_counts_for_nothing(aggregation: Any) -> None:
     """Neither in the sum nor in what it is divided by."""
-    config = replace(WIDE_OPEN, aggregation=aggregation, aggregation_tokens=4)
+    config = WIDE_OPEN.model_copy(update={"aggregation": aggregation, "aggregation_tokens": 4})
     rows = separate([([5, 6, 7], [[8, 9, 10], [11, 12]]), ([13], [[14, 15, 16, 17]])])
     lacking = {name: value.clone() for name, value in rows.items()}
     for position in ((0, 4), (1, 4)):  # of two answers, the second one's only token
@@ -117,12 +116,12 @@ def test_a_batch_without_any_log_prob_is_refused() -> None:
 def test_micro_batches_give_the_gradient_of_the_whole(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = separate([([5, 6, 7], [[8, 9, 10], [11, 12]]), ([13], [[14, 15, 16, 17], [18, 19]])])
     whole = gradient(rows)
-    monkeypatch.setattr("rollbus.trainer.service.update.PADDED_TOKENS", 6)
+    monkeypatch.setattr("rollbus.trainer.service.update.update.PADDED_TOKENS", 6)
     assert_same(whole, gradient(rows))
 
 
 def test_log_softmax_in_chunks_is_log_softmax(monkeypatch: pytest.MonkeyPatch) -> None:
     rows = separate([([5, 6, 7], [[8, 9, 10], [11, 12]]), ([13], [[14, 15, 16, 17], [18, 19]])])
     whole = gradient(rows)
-    monkeypatch.setattr("rollbus.trainer.service.update.HEAD_ROWS", 2)
+    monkeypatch.setattr("rollbus.trainer.service.update.update.HEAD_ROWS", 2)
     assert_same(whole, gradient(rows))

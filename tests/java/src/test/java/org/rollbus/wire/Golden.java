@@ -13,7 +13,6 @@ final class Golden {
     static final Path CHECKOUT = Path.of(System.getProperty("rollbus.checkout"));
     static final Path SCHEMAS = CHECKOUT.resolve("schemas/avro");
     static final Path RECORDS = CHECKOUT.resolve("tests/schemas/golden");
-    static final Path CHUNKS = RECORDS.resolve("chunks");
 
     private Golden() {}
 

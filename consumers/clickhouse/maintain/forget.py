@@ -1,0 +1,116 @@
+"""Episode ids → their rows deleted from every table that holds texts of an episode; ids in the ledger stay.
+
+The rows of every namespace go, live's and those of its replays. Deleting twice changes nothing, so after a sink that
+was behind has written more rows, the command is given again.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from typing import TypeVar
+
+from rollbus.consumers.clickhouse.store.client import ClickHouse
+from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
+from rollbus.schemas.ids import trajectory_id
+
+TABLES = (
+    *("events", "episodes", "episode_ends", "turns", "turn_tokens", "tool_calls", "rewards"),
+    *("trajectories", "trajectory_turns", "trajectory_rewards", "histories", "reward_revisions", "scores"),
+)
+"""Groups, batches, steps and drops name trajectories and hold no texts."""
+KEPT = "kind != 'Excluded'"
+"""Condition of the rows of `events` to delete: the exclusion itself stays, since exporters read it."""
+IDS_PER_STATEMENT = 2_000
+T = TypeVar("T")
+Place = tuple[str, str]
+"""A namespace, and the id of an event or an alias there."""
+_ALIASES = (
+    "SELECT DISTINCT namespace, JSONExtractString(detail, 'alias') FROM events WHERE {chosen} "
+    "AND kind = 'AliasDeclared'"
+)
+
+
+def find_episodes(
+    settings: ClickHouseSettings, namespace: str, labels: Mapping[str, str], episode_ids: Iterable[str] = ()
+) -> dict[str, str]:
+    """Return root by episode id, for the episodes with these labels or ids and all others of the same roots."""
+    conditions = []
+    if labels:
+        matches = [f"labels[{_quote(name)}] = {_quote(value)}" for name, value in sorted(labels.items())]
+        conditions.append(f"({' AND '.join(matches)})")
+    if ids := sorted(episode_ids):
+        conditions.append(f"(episode_id IN ({_quote_all(ids)}))")
+    with closing(ClickHouse(settings)) as client:
+        return _find_with_roots(client, namespace, " OR ".join(conditions))
+
+
+def find_attempts(settings: ClickHouseSettings, namespace: str, episode_ids: Iterable[str]) -> dict[str, str]:
+    """Return root by episode id, for the attempts resampled from these episodes and all others of the same roots."""
+    attempts: dict[str, str] = {}
+    with closing(ClickHouse(settings)) as client:
+        for origins in _portions(sorted(map(trajectory_id, episode_ids))):
+            condition = f"labels['resampled_from'] IN ({_quote_all(origins)})"
+            attempts |= _find_with_roots(client, namespace, condition)
+    return attempts
+
+
+def _find_with_roots(client: ClickHouse, namespace: str, condition: str) -> dict[str, str]:
+    _, rows = client.query(
+        "SELECT DISTINCT episode_id, root_episode_id FROM episodes WHERE namespace = {namespace:String} "
+        "AND root_episode_id IN (SELECT root_episode_id FROM episodes WHERE namespace = {namespace:String} "
+        f"AND ({condition}))",
+        {"namespace": namespace},
+    )
+    return {str(episode): str(root) for episode, root in rows}
+
+
+def delete_rows(settings: ClickHouseSettings, episode_ids: Iterable[str]) -> int:
+    """Delete every row of these episodes, and return how many there were; raises ServiceError."""
+    with closing(ClickHouse(settings)) as client:
+        return delete_rows_by(client, episode_ids)
+
+
+def delete_rows_by(client: ClickHouse, episode_ids: Iterable[str]) -> int:
+    """Do the same with an open client."""
+    deleted = 0
+    for ids in _portions(sorted(episode_ids)):
+        chosen = f"episode_id IN ({_quote_all(ids)})"
+        _, reports = client.query(f"SELECT DISTINCT namespace, event_id FROM rewards WHERE {chosen}")
+        _, aliases = client.query(_ALIASES.format(chosen=chosen))
+        deleted += delete_reports(client, map(tuple, reports), map(tuple, aliases))
+        for table in TABLES:
+            condition = f"{chosen} AND {KEPT}" if table == "events" else chosen
+            deleted += delete_where(client, table, condition)
+    return deleted
+
+
+def delete_reports(
+    client: ClickHouse, events: Iterable[Place], aliases: Iterable[Place], table: str = "rewards"
+) -> int:
+    """Delete the reports that name only an alias, by their event or by the alias; return how many there were."""
+    deleted = 0
+    for column, places in (("event_id", events), ("ifNull(alias, '')", aliases)):
+        for portion in _portions(sorted(set(places))):
+            pairs = ", ".join(f"({_quote_all(place)})" for place in portion)
+            deleted += delete_where(client, table, f"episode_id = '' AND (namespace, {column}) IN ({pairs})")
+    return deleted
+
+
+def delete_where(client: ClickHouse, table: str, condition: str) -> int:
+    """Delete a table's rows for which a condition holds; return how many there were, once they are gone."""
+    _, ((count,),) = client.query(f"SELECT count() FROM {table} WHERE {condition}")
+    if count:
+        client.command(f"ALTER TABLE {table} DELETE WHERE {condition} SETTINGS mutations_sync = 2")
+    return int(count)
+
+
+def _portions(items: Sequence[T]) -> Iterator[Sequence[T]]:
+    for first in range(0, len(items), IDS_PER_STATEMENT):
+        yield items[first : first + IDS_PER_STATEMENT]
+
+
+def _quote_all(texts: Iterable[str]) -> str:
+    return ", ".join(map(_quote, texts))
+
+
+def _quote(text: str) -> str:
+    return "'" + text.replace("\\", "\\\\").replace("'", "\\'") + "'"

@@ -1,0 +1,102 @@
+"""The list of exclusions in a log → the rows that a rebuild leaves out.
+
+`rollbus forget` writes each episode on a list that the log keeps for ever, and deletes its rows. An export of the log
+may be older than the list, so the exclusions that the tables remember count, too.
+"""
+
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from rollbus.consumers.clickhouse.maintain.forget import KEPT, TABLES, Place, delete_reports
+from rollbus.consumers.clickhouse.sink.log_files import Log
+from rollbus.consumers.clickhouse.store.client import ClickHouse
+from rollbus.consumers.clickhouse.store.origin import KafkaRecord, Row
+from rollbus.schemas.codec import decode
+from rollbus.schemas.errors import RecordError
+from rollbus.schemas.records.events import AliasDeclared, Excluded
+from rollbus.schemas.topics import EXCLUSIONS
+
+LIST = "forgotten_rebuild"
+"""Table of the ids, which exists while a rebuild runs: its statements need thousands of ids."""
+_STORED = (
+    "SELECT DISTINCT episode_id FROM events WHERE namespace = {namespace:String} "
+    "AND kind = 'Excluded' AND writer_id = 'operator' AND sequence = -1"
+)
+"""As `forget` writes them. A producer that lost events excludes its episode from training, but its rows stay."""
+
+
+async def read_list(log: Log) -> frozenset[str]:
+    """Return the episodes that are on the list now; raises UnavailableError."""
+    episodes: set[str] = set()
+    for partition, span in (await log.spans([EXCLUSIONS.name])).items():
+        async for records in log.read(partition, span):
+            episodes.update(record.episode_id for record in _exclusions(records))
+    return frozenset(episodes)
+
+
+def _exclusions(records: Sequence[KafkaRecord]) -> list[Excluded]:
+    exclusions = []
+    for record in records:
+        try:
+            decoded = decode(record.value)
+        except RecordError:
+            continue  # the sink has made a dead letter of it
+        if isinstance(decoded, Excluded):
+            exclusions.append(decoded)
+    return exclusions
+
+
+def stored_list(client: ClickHouse, namespace: str) -> frozenset[str]:
+    """Return the episodes that the tables remember as forgotten."""
+    return frozenset(str(episode) for (episode,) in client.query(_STORED, {"namespace": namespace})[1])
+
+
+def write_list(client: ClickHouse, episodes: frozenset[str]) -> None:
+    """Create the table of the ids, in place of an earlier one."""
+    drop_list(client)
+    client.command(f"CREATE TABLE {LIST} (episode_id String) ENGINE = MergeTree ORDER BY episode_id")
+    client.insert(LIST, [{"episode_id": episode} for episode in sorted(episodes)])
+
+
+def drop_list(client: ClickHouse) -> None:
+    """Remove the table of the ids."""
+    client.command(f"DROP TABLE IF EXISTS {LIST} SYNC")
+
+
+def kept_condition(table: str) -> str:
+    """Return the condition of a table's rows that stay, once the list is written."""
+    if table not in TABLES:
+        return "true"
+    known = f"episode_id NOT IN (SELECT episode_id FROM {LIST})"
+    return f"(NOT ({KEPT}) OR {known})" if table == "events" else known
+
+
+def kept_rows(table: str, rows: Sequence[Row], episodes: frozenset[str]) -> Sequence[Row]:
+    """Return the rows of a table that stay."""
+    if table not in TABLES or not episodes:
+        return rows
+    return [row for row in rows if row["episode_id"] not in episodes or row.get("kind") == Excluded.__name__]
+
+
+@dataclass(slots=True)
+class AliasReports:
+    """Finds the rewards by alias that belong to left-out rows: such a reward names no episode itself."""
+
+    events: set[Place] = field(default_factory=set)
+    """By namespace and event id."""
+    aliases: set[Place] = field(default_factory=set)
+
+    def note_left_out(self, table: str, rows: Sequence[Row], episodes: frozenset[str]) -> None:
+        """Note the ids and aliases of a table's rows that are left out."""
+        for row in rows:
+            if row["episode_id"] not in episodes:
+                continue
+            if table == "rewards":
+                self.events.add((row["namespace"], row["event_id"]))
+            elif row["kind"] == AliasDeclared.__name__:
+                self.aliases.add((row["namespace"], json.loads(row["detail"])["alias"]))
+
+    def delete(self, client: ClickHouse, table: str) -> int:
+        """Delete these rewards from a table, and return how many there were."""
+        return delete_reports(client, self.events, self.aliases, table)

@@ -1,0 +1,307 @@
+"""A log read again from its beginning → new tables next to the old ones, compared, and put in their place.
+
+The order that leaves readers undisturbed and the sink running, for all tables together:
+1. It creates `<table>_rebuild` of each, and copies what the log does not hold: other namespaces, offsets outside it.
+2. It reads the log as far as the sink has written it, and checks each range that the sink noted by its digest.
+3. It compares old and new, range by range. If the new table lacks rows of the old one, the rebuild stops.
+4. It exchanges the names of the two, waits for inserts into the old one, copies what the sink wrote meanwhile, and
+   drops the old one.
+
+Forgotten episodes stay forgotten: rows of the episodes on the log's list of exclusions are left out of every step. The
+rebuild reads the list again at the end, for the episodes that were added meanwhile.
+"""
+
+import asyncio
+import hashlib
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from rollbus.consumers.clickhouse.maintain.forget import delete_rows_by
+from rollbus.consumers.clickhouse.maintain.forgotten import (
+    AliasReports,
+    drop_list,
+    kept_condition,
+    kept_rows,
+    read_list,
+    stored_list,
+    write_list,
+)
+from rollbus.consumers.clickhouse.rows.rows import FILLS, tables_of, topics_of
+from rollbus.consumers.clickhouse.sink.log_files import Log, Partition, Span
+from rollbus.consumers.clickhouse.sink.ranges import PartitionBuffer
+from rollbus.consumers.clickhouse.store.client import ClickHouse
+from rollbus.consumers.clickhouse.store.origin import KafkaRecord
+from rollbus.schemas.errors import ConfigurationError, DataLossError
+
+MAX_ROWS = 50_000
+MAX_BYTES = 32 * 1024 * 1024
+SUFFIX = "_rebuild"
+OVERLAP_MS = 60_000
+"""How long after its beginning an insert may become visible. Rows that are copied twice are absorbed by id."""
+INSERTS_END_S, LOOK_EVERY_S = 60.0, 0.05
+"""How long an insert that began before the exchange may take."""
+
+Progress = Callable[[int, int], None]
+"""Takes the number of offsets read, and of all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """One table before and after."""
+
+    table: str
+    rows: int
+    """Of the namespace in the rebuilt part; repeated rows count once."""
+    equal_ranges: int
+    other_ranges: tuple[str, ...] = ()
+    """Ranges in which the old table lacked rows or had different ones, as `topic:partition from offset`."""
+
+
+@dataclass(slots=True)
+class Rebuilt:
+    """What a rebuild did."""
+
+    records: int = 0
+    verified_ranges: int = 0
+    """Ranges of the sink whose bytes are the same in the log."""
+    tables: list[Comparison] = field(default_factory=list)
+    forgotten: int = 0
+    """Episodes on the list of exclusions."""
+    left_out: int = 0
+    """Rows of them that the log still gives."""
+
+
+def all_tables() -> tuple[str, ...]:
+    """Return every table that is built from the log."""
+    return tuple(sorted({table for record in FILLS for table in tables_of(record)}))
+
+
+async def rebuild(
+    client: ClickHouse,
+    log: Log,
+    namespace: str,
+    tables: Sequence[str] = (),
+    *,
+    progress: Progress = lambda done, of: None,
+) -> Rebuilt:
+    """Rebuild the named tables, or all; raises ConfigurationError, DataLossError, ServiceError."""
+    chosen = tuple(tables) or all_tables()
+    if unknown := sorted(set(chosen) - set(all_tables())):
+        raise ConfigurationError(
+            f"{', '.join(unknown)}: no such table is built from the log; there are {', '.join(all_tables())}"
+        )
+    work = _Rebuild(client, log, namespace, chosen, progress)
+    try:
+        return await work.run()
+    except BaseException:
+        await asyncio.to_thread(work.drop_new_tables)
+        raise
+
+
+class _Rebuild:
+    def __init__(
+        self, client: ClickHouse, log: Log, namespace: str, tables: tuple[str, ...], progress: Progress
+    ) -> None:
+        self._client = client
+        self._log = log
+        self._namespace = namespace
+        self._tables = tables
+        self._progress = progress
+        self._rebuilt = Rebuilt()
+        self._exchanged: list[str] = []
+        self._forgotten: frozenset[str] = frozenset()
+        self._reports = AliasReports()
+        self._began_ms = 0
+
+    async def run(self) -> Rebuilt:
+        spans = self._written_spans(await self._log.spans(topics_of(self._tables)))
+        self._forgotten = await read_list(self._log)
+        await asyncio.to_thread(self._create_tables, spans)
+        await self._read_log(spans)
+        await asyncio.to_thread(self._exchange_tables, spans)
+        since = await read_list(self._log) - self._forgotten
+        await asyncio.to_thread(delete_rows_by, self._client, since)
+        self._rebuilt.forgotten = len(self._forgotten | since)
+        return self._rebuilt
+
+    def drop_new_tables(self) -> None:
+        """Remove the new tables that were not exchanged yet."""
+        for table in set(self._tables) - set(self._exchanged):
+            self._client.command(f"DROP TABLE IF EXISTS {table}{SUFFIX} SYNC")
+        drop_list(self._client)
+
+    def _written_spans(self, spans: Mapping[Partition, Span]) -> dict[Partition, Span]:
+        _, rows = self._client.query(
+            "SELECT kafka_topic, kafka_partition, max(next_offset) FROM sink_ranges "
+            "WHERE namespace = {namespace:String} GROUP BY kafka_topic, kafka_partition",
+            {"namespace": self._namespace},
+        )
+        written = {(str(topic), int(number)): int(offset) for topic, number, offset in rows}
+        return {
+            partition: Span(span.begin, max(span.begin, min(span.end, written.get(partition, span.end))))
+            for partition, span in spans.items()
+        }
+
+    def _create_tables(self, spans: Mapping[Partition, Span]) -> None:
+        self._began_ms = int(self._client.query("SELECT toUnixTimestamp64Milli(now64(3))")[1][0][0])
+        self._forgotten |= stored_list(self._client, self._namespace)
+        write_list(self._client, self._forgotten)
+        for table in self._tables:
+            self._client.command(f"DROP TABLE IF EXISTS {table}{SUFFIX} SYNC")
+            self._client.command(f"CREATE TABLE {table}{SUFFIX} AS {table}")
+            self._copy(table, f"{table}{SUFFIX}", f"NOT ({self._in_log(spans)})")
+
+    async def _read_log(self, spans: Mapping[Partition, Span]) -> None:
+        total, done = sum(span.end - span.begin for span in spans.values()), 0
+        ranges = await asyncio.to_thread(self._noted_ranges)
+        for partition, span in spans.items():
+            topic, number = partition
+            buffer = PartitionBuffer(namespace=self._namespace, topic=topic, partition=number, start=span.begin)
+            digests = _Digests(partition, span, ranges.get(partition, []))
+            async for records in self._log.read(partition, span):
+                for record in records:
+                    buffer.add(record)
+                    digests.add(record)
+                self._rebuilt.records += len(records)
+                if buffer.rows >= MAX_ROWS or buffer.bytes >= MAX_BYTES:
+                    await self._insert_range(buffer)
+                if records:
+                    self._progress(done + records[-1].offset + 1 - span.begin, total)
+            await self._insert_range(buffer)
+            self._rebuilt.verified_ranges += digests.finish()
+            done += span.end - span.begin
+        self._progress(total, total)
+
+    async def _insert_range(self, buffer: PartitionBuffer) -> None:
+        cut = buffer.cut()
+        for table, rows in cut.tables.items() if cut is not None else ():
+            if table in ("rewards", "events"):
+                self._reports.note_left_out(table, rows, self._forgotten)
+            if table in self._tables:
+                kept = kept_rows(table, rows, self._forgotten)
+                self._rebuilt.left_out += len(rows) - len(kept)
+                await asyncio.to_thread(self._client.insert, f"{table}{SUFFIX}", kept)
+
+    def _noted_ranges(self) -> dict[Partition, list[tuple[int, int, str]]]:
+        _, rows = self._client.query(
+            "SELECT kafka_topic, kafka_partition, from_offset, last_offset, digest FROM sink_ranges FINAL "
+            "WHERE namespace = {namespace:String} AND rows > 0 ORDER BY from_offset",
+            {"namespace": self._namespace},
+        )
+        noted: dict[Partition, list[tuple[int, int, str]]] = {}
+        for topic, number, first, last, digest in rows:
+            noted.setdefault((topic, number), []).append((first, last, digest))
+        return noted
+
+    def _exchange_tables(self, spans: Mapping[Partition, Span]) -> None:
+        if "rewards" in self._tables:
+            self._reports.delete(self._client, "rewards")
+            self._rebuilt.left_out += self._reports.delete(self._client, f"rewards{SUFFIX}")
+        for table in self._tables:
+            self._rebuilt.tables.append(self._compare(table, spans))
+        for table in self._tables:
+            since = f"ingested_at >= fromUnixTimestamp64Milli({self._began_ms - OVERLAP_MS})"
+            newer = f"NOT ({self._in_log(spans)}) AND {since}"
+            self._copy(table, f"{table}{SUFFIX}", newer)  # a reader misses the rows of a moment at most
+            self._client.command(f"EXCHANGE TABLES {table} AND {table}{SUFFIX}")
+            self._exchanged.append(table)
+            self._wait_for_inserts(table)
+            self._copy(f"{table}{SUFFIX}", table, newer)
+            self._client.command(f"DROP TABLE {table}{SUFFIX} SYNC")
+        drop_list(self._client)
+
+    def _wait_for_inserts(self, table: str) -> None:
+        """Wait until no insert runs that may still write into the table that had this name."""
+        deadline = time.monotonic() + INSERTS_END_S
+        running = "SELECT count() FROM system.processes WHERE match(query, {pattern:String})"
+        pattern = f"(?i)^\\s*INSERT INTO (`?{self._client.database}`?\\.)?`?{table}`?[ (]"
+        while self._client.query(running, {"pattern": pattern})[1][0][0] and time.monotonic() < deadline:
+            time.sleep(LOOK_EVERY_S)
+
+    def _copy(self, source: str, target: str, condition: str) -> None:
+        names = ", ".join(self._columns(target))
+        kept = f"({condition}) AND {kept_condition(source.removesuffix(SUFFIX))}"
+        self._client.command(f"INSERT INTO {target} ({names}) SELECT {names} FROM {source} WHERE {kept}")
+
+    def _compare(self, table: str, spans: Mapping[Partition, Span]) -> Comparison:
+        old, new = self._fingerprints(table, spans), self._fingerprints(f"{table}{SUFFIX}", spans)
+        for place, (rows, _) in old.items():
+            given, _ = new.get(place, (0, 0))
+            if rows > given:
+                raise DataLossError(
+                    f"table {table} has {rows} rows of {_range_name(place)}, the log gives {given}; "
+                    f"nothing was changed. Look at the topic's retention, or rebuild from an export of the log"
+                )
+        others = tuple(_range_name(place) for place in sorted(new) if old.get(place) != new[place])
+        return Comparison(table, sum(rows for rows, _ in new.values()), len(new) - len(others), others)
+
+    def _fingerprints(self, table: str, spans: Mapping[Partition, Span]) -> dict[tuple[str, int, int], tuple[int, int]]:
+        """Return the number and digest of rows by topic, partition and start of the sink's range that they came in."""
+        names = [name for name in self._columns(table.removesuffix(SUFFIX)) if name != "ingested_at"]
+        _, rows = self._client.query(
+            "SELECT rows.kafka_topic, rows.kafka_partition, ranges.from_offset, count(), sum(rows.fingerprint) FROM ("
+            "SELECT kafka_topic, kafka_partition, kafka_offset, "
+            f"cityHash64(formatRow('RowBinary', {', '.join(names)})) AS fingerprint "
+            f"FROM {table} FINAL WHERE {self._in_log(spans)} AND {kept_condition(table.removesuffix(SUFFIX))}) AS rows "
+            "ASOF LEFT JOIN (SELECT kafka_topic, kafka_partition, from_offset FROM sink_ranges FINAL "
+            "WHERE namespace = {namespace:String} AND rows > 0) AS ranges "
+            "ON ranges.kafka_topic = rows.kafka_topic AND ranges.kafka_partition = rows.kafka_partition "
+            "AND ranges.from_offset <= rows.kafka_offset GROUP BY ALL",
+            {"namespace": self._namespace},
+        )
+        return {(topic, number, first): (count, digest) for topic, number, first, count, digest in rows}
+
+    def _columns(self, table: str) -> list[str]:
+        _, rows = self._client.query(
+            "SELECT name FROM system.columns WHERE database = currentDatabase() AND table = {table:String} "
+            "AND default_kind != 'MATERIALIZED' ORDER BY position",
+            {"table": table},
+        )
+        return [str(name) for (name,) in rows]
+
+    def _in_log(self, spans: Mapping[Partition, Span]) -> str:
+        """Return the condition of the rows that the log gives again."""
+        places = [
+            f"(kafka_topic = '{topic}' AND kafka_partition = {number} "
+            f"AND kafka_offset >= {span.begin} AND kafka_offset < {span.end})"
+            for (topic, number), span in spans.items()
+        ]
+        return f"namespace = '{self._namespace}' AND ({' OR '.join(places) or 'false'})"
+
+
+class _Digests:
+    """Compares the ranges of one partition, as the sink noted them, with the bytes of the log."""
+
+    def __init__(self, partition: Partition, span: Span, noted: Sequence[tuple[int, int, str]]) -> None:
+        self._partition = partition
+        self._noted = [entry for entry in noted if span.begin <= entry[0] and entry[1] < span.end]
+        self._index = 0
+        self._hash = hashlib.blake2b(digest_size=16)
+
+    def add(self, record: KafkaRecord) -> None:
+        while self._index < len(self._noted) and record.offset > self._noted[self._index][1]:
+            self._check_range()
+        if self._index < len(self._noted) and record.offset >= self._noted[self._index][0]:
+            self._hash.update(hashlib.blake2b(record.value or b"", digest_size=16).digest())
+
+    def finish(self) -> int:
+        while self._index < len(self._noted):
+            self._check_range()
+        return len(self._noted)
+
+    def _check_range(self) -> None:
+        first, last, digest = self._noted[self._index]
+        if self._hash.hexdigest() != digest:
+            topic, number = self._partition
+            raise DataLossError(
+                f"offsets {first} to {last} of {topic}:{number} do not hold what the sink read; nothing was changed. "
+                "If the topic was deleted and created again, begin with an empty database"
+            )
+        self._index += 1
+        self._hash = hashlib.blake2b(digest_size=16)
+
+
+def _range_name(place: tuple[str, int, int]) -> str:
+    topic, number, first = place
+    return f"{topic}:{number} from {first}"

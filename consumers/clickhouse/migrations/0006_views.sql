@@ -1,0 +1,62 @@
+-- What queries start from.
+
+-- The newest score of each trajectory: latest_scores(namespace = 'rollbus.').
+-- Few scores are revised, so leaving out those that were is cheaper than finding the newest of each.
+CREATE OR REPLACE VIEW latest_scores AS
+SELECT *, trajectory_key
+FROM scores FINAL
+WHERE namespace = {namespace:String}
+    AND (trajectory_key, revision) NOT IN
+    (
+        SELECT trajectory_key, arrayJoin(range(max(revision)))
+        FROM scores
+        WHERE namespace = {namespace:String} AND revision > 0
+        GROUP BY trajectory_key
+    );
+
+-- The one definition of a trajectory's fate: trained wins over dropped, the first of several drops counts, what is neither
+-- is pending. Every aggregate takes repeats without harm, so no FINAL is needed.
+CREATE OR REPLACE VIEW trajectory_fates AS
+SELECT
+    any(id) AS trajectory_id,
+    trajectory_key,
+    multiIf(max(is_trained), 'trained', max(is_dropped), 'dropped', 'pending') AS fate,
+    minIf(in_step, is_trained) AS step,
+    if(max(is_trained), '', argMinIf(drop_reason, (at, drop_stage), is_dropped)) AS reason,
+    if(max(is_trained), '', argMinIf(drop_stage, (at, drop_stage), is_dropped)) AS stage,
+    if(max(is_trained), '', argMinIf(drop_unit, (at, drop_stage), is_dropped)) AS unit,
+    if(max(is_trained), '', argMinIf(drop_unit_id, (at, drop_stage), is_dropped)) AS unit_id,
+    uniqExactIf(in_step, is_trained) AS times_trained,
+    minIf(in_step, is_trained) != maxIf(in_step, is_trained) AS trained_again
+FROM
+(
+    SELECT trajectory_key, trajectory_id AS id, false AS is_trained, false AS is_dropped, 0 AS in_step,
+        '' AS drop_reason, '' AS drop_stage, '' AS drop_unit, '' AS drop_unit_id,
+        toDateTime64(0, 3, 'UTC') AS at
+    FROM trajectories
+    WHERE namespace = {namespace:String}
+    UNION ALL
+    SELECT trajectory_key, trajectory_id, false, false, 0, '', '', '', '', toDateTime64(0, 3, 'UTC')
+    FROM scores
+    WHERE namespace = {namespace:String}
+    UNION ALL
+    SELECT trajectory_key, trajectory_id, false, false, 0, '', '', '', '', toDateTime64(0, 3, 'UTC')
+    FROM group_members
+    WHERE namespace = {namespace:String} AND run_id = {run:String}
+    UNION ALL
+    SELECT trajectory_key, trajectory_id, fate = 'trained', fate = 'dropped', step,
+        ifNull(reason, ''), 'trainer', 'trajectory', trajectory_id, ended_at
+    FROM step_members
+    WHERE namespace = {namespace:String} AND run_id = {run:String}
+    UNION ALL
+    SELECT trajectory_key, trajectory_id, false, true, 0, reason, stage, unit, unit_id, dropped_at
+    FROM drop_trajectories
+    WHERE namespace = {namespace:String} AND run_id IN ('', {run:String})
+)
+GROUP BY trajectory_key;
+
+-- Every place in the log that has a row, once per row: stored_places(namespace = 'rollbus.').
+CREATE OR REPLACE VIEW stored_places AS
+SELECT kafka_topic, kafka_partition, kafka_offset
+FROM merge(currentDatabase(), '^(events|trajectories|reward_revisions|scores|groups|curriculum_states|batches|steps|step_outcomes|policy_versions|evaluations|run_commands|drops|dead_letters|producer_reports|config_applied|replays)$')
+WHERE namespace = {namespace:String};

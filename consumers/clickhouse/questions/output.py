@@ -1,0 +1,128 @@
+"""Answers as a table for the terminal, as CSV or as JSON lines. Pure: values in, text or a renderable out.
+
+If the columns of a table do not fit, each value gets a line of its own, row after row, so that an id stays whole.
+"""
+
+import csv
+import io
+import json
+import math
+from collections.abc import Sequence
+from datetime import date, datetime
+from typing import Any
+
+from rich.console import Group, RenderableType
+from rich.rule import Rule
+from rich.table import Table
+from rich.text import Text
+
+MAX_LIST_ITEMS = 8
+"""Of a list or map in a table cell; CSV and JSON hold all items."""
+NARROWEST = 12
+"""Characters of a column that must fit into one line; with fewer, a table is harder to read than a list."""
+
+
+def as_table(
+    columns: Sequence[str], rows: Sequence[Sequence[Any]], *, title: str | None = None, width: int | None = None
+) -> RenderableType:
+    """Return a rich table with numbers to the right; a list of rows if it does not fit into `width`."""
+    if width is not None and rows and _least_width(columns, rows) > width:
+        return _as_list(columns, rows, title)
+    table = Table(title=title, title_justify="left")
+    for position, name in enumerate(columns):
+        numeric = any(_is_number(row[position]) for row in rows)
+        table.add_column(name, justify="right" if numeric else "left", overflow="fold")
+    for row in rows:
+        table.add_row(*(Text(cell(value)) for value in row))
+    return table
+
+
+def _least_width(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> int:
+    """Return the width of a table with whole headers and texts folded as far as allowed."""
+    texts = [max(len(cell(row[position])) for row in rows) for position in range(len(columns))]
+    wide = (max(len(name), min(NARROWEST, text)) for name, text in zip(columns, texts, strict=True))
+    return sum(wide) + 3 * len(columns) + 1
+
+
+def _as_list(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str | None) -> RenderableType:
+    parts: list[RenderableType] = [Text(title, style="italic")] if title else []
+    for number, row in enumerate(rows, start=1):
+        fields = Table.grid(padding=(0, 2))
+        fields.add_column(no_wrap=True, width=max(map(len, columns)))
+        for name, value in zip(columns, row, strict=True):
+            fields.add_row(Text(name, style="bold"), Text(cell(value), overflow="fold"))
+        parts += [Rule(f"row {number} of {len(rows)}", align="left"), fields]
+    return Group(*parts)
+
+
+def as_csv(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """Return CSV with a header; an empty field is NULL, lists and maps are JSON."""
+    out = io.StringIO()
+    writer = csv.writer(out, lineterminator="\n")
+    writer.writerow(columns)
+    for row in rows:
+        writer.writerow(["" if value is None else _field(value) for value in row])
+    return out.getvalue()
+
+
+def as_text(value: Any) -> str:
+    """Return a value as in CSV."""
+    return str(_field(value))
+
+
+def as_json(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
+    """Return one JSON object per line; times are ISO 8601, NaN and infinity are null."""
+    return "".join(_json(dict(zip(columns, row, strict=True))) + "\n" for row in rows)
+
+
+def cell(value: Any) -> str:
+    """Return a value as in a table."""
+    if value is None:
+        return "–"
+    if isinstance(value, float):
+        return f"{value:.4g}" if math.isfinite(value) else str(value)
+    if isinstance(value, dict):
+        items = [f"{key}={cell(item)}" for key, item in value.items()]
+        return ", ".join(_shorten(items))
+    if isinstance(value, (list, tuple)):
+        return ", ".join(_shorten([cell(item) for item in value]))
+    return str(_plain(value))
+
+
+def _field(value: Any) -> Any:
+    return _json(value) if isinstance(value, (list, tuple, dict)) else _plain(value)
+
+
+def _shorten(items: list[str]) -> list[str]:
+    more = len(items) - MAX_LIST_ITEMS
+    return items if more <= 0 else [*items[:MAX_LIST_ITEMS], f"… {more} more"]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, (datetime, date)):
+        return value.isoformat()
+    if isinstance(value, bytes):
+        return value.hex()
+    return value
+
+
+def _json(value: Any) -> str:
+    return json.dumps(_finite(value), ensure_ascii=False, default=_text)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float) and not math.isfinite(value):
+        return None
+    if isinstance(value, dict):
+        return {str(key): _finite(item) for key, item in value.items()}
+    if isinstance(value, (list, tuple)):
+        return [_finite(item) for item in value]
+    return value
+
+
+def _text(value: Any) -> str:
+    return str(_plain(value))

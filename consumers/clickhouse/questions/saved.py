@@ -1,0 +1,147 @@
+"""Saved questions: SQL files with a header that names the answer and the parameters.
+
+A header is the comment lines at the top:
+
+    -- name: reward_by_policy_version
+    -- Mean reward of each policy version.
+    -- param namespace String = 'rollbus.' : which log
+    -- param run String = 'main' : which run
+    -- chart reward_mean
+
+The last line is optional and names the column that a chart draws. The SQL uses ClickHouse's own parameters,
+`{run:String}`, so a value never becomes part of the statement.
+"""
+
+import ast
+import re
+from collections.abc import Mapping
+from contextlib import closing
+from dataclasses import dataclass, field
+from difflib import get_close_matches
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+from rollbus.consumers.clickhouse.store.client import ClickHouse
+from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
+from rollbus.schemas.errors import ConfigurationError, RejectedError
+
+FOLDER = Path(__file__).parents[1] / "queries"
+LIMITS = {"max_execution_time": 60, "max_result_rows": 1_000_000, "result_overflow_mode": "throw"}
+"""A question that takes longer or returns more needs another wording."""
+
+_PARAM = re.compile(r"param (\w+) ([\w()]+) = (.+?) : (.+)")
+_CHART = re.compile(r"chart (\w+)")
+
+
+@dataclass(frozen=True, slots=True)
+class Parameter:
+    """One value that a question needs."""
+
+    name: str
+    type: str
+    """ClickHouse's."""
+    default: str | int | float
+    description: str
+
+
+@dataclass(frozen=True, slots=True)
+class SavedQuery:
+    """One file."""
+
+    name: str
+    description: str
+    parameters: tuple[Parameter, ...]
+    sql: str
+    chart: str | None = None
+    """The column that a chart draws by default."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """Columns and rows."""
+
+    columns: list[str] = field(default_factory=list)
+    rows: list[tuple[Any, ...]] = field(default_factory=list)
+
+
+@cache
+def list_queries() -> tuple[SavedQuery, ...]:
+    """Return every saved question, by name."""
+    return tuple(parse_query(path.stem, path.read_text()) for path in sorted(FOLDER.glob("*.sql")))
+
+
+def load_query(name: str) -> SavedQuery:
+    """Return the question; `-` may stand for `_`. Raises ConfigurationError that lists the names."""
+    for query in list_queries():
+        if query.name == name.replace("-", "_"):
+            return query
+    names = [query.name for query in list_queries()]
+    near = get_close_matches(name.replace("-", "_"), names, n=1)
+    hint = f"did you mean {near[0]}?" if near else f"there are {', '.join(names)}"
+    raise ConfigurationError(f"no saved question {name!r}; {hint}")
+
+
+def run_query(settings: ClickHouseSettings, name: str, values: Mapping[str, Any] | None = None) -> Answer:
+    """Answer a saved question; values left out have their defaults. Raises ConfigurationError, ServiceError."""
+    query = load_query(name)
+    return ask(settings, query.sql, bind(query, values or {}))
+
+
+def ask(settings: ClickHouseSettings, sql: str, values: Mapping[str, Any] | None = None) -> Answer:
+    """Answer any one statement, with limits on time and size."""
+    with closing(ClickHouse(settings)) as client:
+        columns, rows = client.query(sql, values, LIMITS)
+        if not columns:  # the server names no columns for an answer without rows
+            columns = _read_columns(client, sql, values)
+    return Answer(columns, rows)
+
+
+def _read_columns(client: ClickHouse, sql: str, values: Mapping[str, Any] | None) -> list[str]:
+    """Return the names of a SELECT's columns; nothing for any other statement."""
+    try:
+        _, described = client.query(f"DESCRIBE (\n{sql.rstrip().removesuffix(';')}\n)", values, LIMITS)
+    except RejectedError:
+        return []
+    return [str(column[0]) for column in described]
+
+
+def bind(query: SavedQuery, values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a value for each parameter; a parameter that is a number may be given as text."""
+    known = {parameter.name: parameter for parameter in query.parameters}
+    if unknown := sorted(set(values) - set(known)):
+        raise ConfigurationError(
+            f"{query.name} has no parameter {', '.join(unknown)}; it has {', '.join(known) or 'none'}"
+        )
+    return {name: _value(query, parameter, values.get(name, parameter.default)) for name, parameter in known.items()}
+
+
+def _value(query: SavedQuery, parameter: Parameter, value: Any) -> Any:
+    convert: type = int if "Int" in parameter.type else float if "Float" in parameter.type else str
+    try:
+        return convert(value)
+    except (TypeError, ValueError):
+        raise ConfigurationError(f"{query.name}: {parameter.name} must be {parameter.type}, got {value!r}") from None
+
+
+def parse_query(stem: str, text: str) -> SavedQuery:
+    """Return the question in a file's text; raises ConfigurationError for an incomplete header."""
+    header = []
+    lines = text.splitlines()
+    while lines and lines[0].startswith("--"):
+        header.append(lines.pop(0)[2:].strip())
+    if not header or header[0] != f"name: {stem}":
+        raise ConfigurationError(f"{stem}.sql must begin with '-- name: {stem}'")
+    parameters = tuple(_parameter(stem, line) for line in header[1:] if line.startswith("param "))
+    charts = [match[1] for line in header[1:] if (match := _CHART.fullmatch(line))]
+    description = [line for line in header[1:] if not line.startswith("param ") and not _CHART.fullmatch(line)]
+    sql = "\n".join(lines).strip().removesuffix(";")
+    return SavedQuery(stem, " ".join(description), parameters, sql, charts[0] if charts else None)
+
+
+def _parameter(stem: str, line: str) -> Parameter:
+    match = _PARAM.fullmatch(line)
+    if match is None:
+        raise ConfigurationError(f"{stem}.sql: '{line}' is not like 'param run String = 'main' : which run'")
+    name, type_name, default, description = match.groups()
+    return Parameter(name, type_name, ast.literal_eval(default), description)

@@ -1,0 +1,183 @@
+"""Every topic of a namespace, read as one member of the sink's consumer group: committed records, positions, commits.
+
+After each assignment every partition is read from its committed offset, and what was fetched before does not count.
+`generation` grows with each change of the assignment; the sink then throws its buffers away. If retention has deleted
+records before they were read, the log names them, and no range covers them.
+"""
+
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from aiokafka import ConsumerRebalanceListener, TopicPartition
+from aiokafka.errors import CommitFailedError, IllegalStateError, KafkaError, OffsetOutOfRangeError
+
+from rollbus.consumers.clickhouse.store.origin import KafkaRecord
+from rollbus.consumers.clickhouse.store.settings import SinkSettings
+from rollbus.schemas.kafka.clients import kafka_errors, new_consumer, start_client, stop_clients
+from rollbus.schemas.making import maker
+from rollbus.schemas.topics import TOPICS
+
+logger = logging.getLogger(__name__)
+
+METADATA_MAX_AGE_MS = 5_000
+"""How long it takes to notice a new topic."""
+MAX_RECORDS = 5_000
+"""Of one poll; the sink checks its limits between polls."""
+
+_make_record = maker(KafkaRecord)
+
+Partition = tuple[str, int]
+"""Topic without the namespace, and number."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fetched:
+    """What one poll brought."""
+
+    generation: int
+    starts: Mapping[Partition, int]
+    """Partitions that are new, and where their reading begins."""
+    ends: Mapping[Partition, int]
+    """The end of each of these partitions at that time."""
+    records: tuple[KafkaRecord, ...]
+    """Per partition in order of offsets."""
+    positions: Mapping[Partition, int]
+    """The next offset of each partition after these records."""
+    moved: Mapping[Partition, int] = field(default_factory=dict)
+    """Partitions whose next records are gone, and the offset where reading goes on."""
+
+
+class KafkaSource(ConsumerRebalanceListener):  # type: ignore[misc]
+    """The consumer behind the sink."""
+
+    def __init__(self, settings: SinkSettings) -> None:
+        """Nothing connects before `start`."""
+        self.generation = 0
+        self._settings = settings
+        self._names = {topic.full_name(settings.namespace): topic.name for topic in TOPICS}
+        self._known: set[TopicPartition] = set()
+        self._consumer: Any = None
+
+    async def start(self) -> None:
+        """Connect and join the group; raises UnavailableError."""
+        consumer = self._consumer = new_consumer(
+            self._settings.kafka,
+            group_id=self._settings.group_id,
+            client_id=f"{self._settings.namespace}sink",
+            metadata_max_age_ms=METADATA_MAX_AGE_MS,
+            max_poll_interval_ms=600_000,
+        )
+        consumer.subscribe(list(self._names), listener=self)
+        with kafka_errors(self._settings.kafka):
+            await start_client(consumer)
+
+    async def stop(self) -> None:
+        """Leave the group."""
+        await stop_clients(self._consumer)
+
+    async def poll(self, timeout_s: float) -> Fetched:
+        """Return the records that came within the time; raises UnavailableError."""
+        generation = self.generation
+        try:
+            starts, ends = await self._seek_new()
+            fetched, moved = await self._fetch(timeout_s)
+            positions = {self._partition(tp): await self._consumer.position(tp) for tp in self._known}
+        except (KafkaError, IllegalStateError) as error:
+            if generation != self.generation:
+                return Fetched(self.generation, {}, {}, (), {})
+            self.read_again()
+            raise self._settings.kafka.unavailable(error) from error
+        if generation != self.generation:
+            return Fetched(self.generation, {}, {}, (), {})
+        records = tuple(
+            _make_record(self._names[tp.topic], tp.partition, each.offset, each.timestamp, each.key, each.value)
+            for tp, batch in fetched.items()
+            for each in batch
+        )
+        return Fetched(generation, starts, ends, records, positions, moved)
+
+    async def commit(self, offsets: Mapping[Partition, int]) -> bool:
+        """Commit; False if another member owns a partition by now: then everything has to be read again."""
+        by_partition = {
+            TopicPartition(self._settings.namespace + topic, number): offset
+            for (topic, number), offset in offsets.items()
+        }
+        try:
+            await self._consumer.commit(by_partition)
+        except (CommitFailedError, IllegalStateError) as error:
+            logger.warning("offsets not committed, reading again error=%s", error)
+            self.read_again()
+            return False
+        except KafkaError as error:
+            raise self._settings.kafka.unavailable(error) from error
+        return True
+
+    def end_offset(self, partition: Partition) -> int:
+        """Return the end of a partition as the broker last reported it; 0 if it has not yet."""
+        tp = TopicPartition(self._settings.namespace + partition[0], partition[1])
+        return (self._consumer.highwater(tp) or 0) if tp in self._known else 0
+
+    def read_again(self) -> None:
+        """Go back to the committed offset of every partition."""
+        self.generation += 1
+        self._known.clear()
+
+    async def on_partitions_revoked(self, revoked: Iterable[TopicPartition]) -> None:
+        """Forget the assignment; its next owner reads the buffered records again."""
+        self.read_again()
+
+    async def on_partitions_assigned(self, assigned: Iterable[TopicPartition]) -> None:
+        """Take the new assignment; reading begins with the next poll."""
+        self.read_again()
+
+    async def _fetch(self, timeout_s: float) -> tuple[Mapping[TopicPartition, Any], Mapping[Partition, int]]:
+        """Return records, or the partitions that moved."""
+        try:
+            return await self._consumer.getmany(timeout_ms=int(timeout_s * 1000), max_records=MAX_RECORDS), {}
+        except OffsetOutOfRangeError as error:
+            return {}, await self._skip_lost(error.args[0])
+
+    async def _skip_lost(self, asked: Mapping[TopicPartition, int]) -> dict[Partition, int]:
+        """Go on at the beginning of partitions that do not have these offsets, and log the loss."""
+        begins = await self._consumer.beginning_offsets(list(asked))
+        for tp, begin in begins.items():
+            self._log_loss(tp, asked[tp], begin)
+            self._consumer.seek(tp, begin)
+        return {self._partition(tp): begin for tp, begin in begins.items()}
+
+    def _log_loss(self, tp: TopicPartition, wanted: int, begin: int) -> None:
+        topic, number = self._partition(tp)
+        if begin > wanted:
+            logger.error(
+                "records %d to %d of %s:%d were deleted by Kafka's retention before they were written; "
+                "`rollbus sql run is_anything_lost` counts the hole",
+                *(wanted, begin - 1, topic, number),
+            )
+        else:
+            logger.error("%s:%d has no offset %d, and is read again from %d", topic, number, wanted, begin)
+
+    async def _seek_new(self) -> tuple[dict[Partition, int], dict[Partition, int]]:
+        new = sorted(self._consumer.assignment() - self._known)
+        if not new:
+            return {}, {}
+        generation = self.generation
+        beginnings = await self._consumer.beginning_offsets(new)
+        ends = await self._consumer.end_offsets(new)
+        committed = {tp: await self._consumer.committed(tp) for tp in new}
+        if generation != self.generation:
+            return {}, {}
+        starts = {tp: max(committed[tp] or 0, beginnings[tp]) for tp in new}
+        for tp, start in starts.items():
+            if committed[tp] is not None and committed[tp] < start:
+                self._log_loss(tp, committed[tp], start)
+            self._consumer.seek(tp, start)
+            self._known.add(tp)
+        return (
+            {self._partition(tp): start for tp, start in starts.items()},
+            {self._partition(tp): ends[tp] for tp in new},
+        )
+
+    def _partition(self, tp: TopicPartition) -> Partition:
+        return self._names[tp.topic], tp.partition

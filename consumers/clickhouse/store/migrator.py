@@ -1,0 +1,127 @@
+"""Numbered SQL files → the tables of a database, with a row in `schema_migrations` for each file applied.
+
+Every statement can run again without harm, so two runners may race. A database with migrations that this version does
+not have is refused.
+"""
+
+import hashlib
+import logging
+import re
+import time
+from contextlib import closing
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+
+from rollbus.consumers.clickhouse.store.client import ClickHouse
+from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
+from rollbus.schemas.errors import ConfigurationError
+
+logger = logging.getLogger(__name__)
+
+FOLDER = Path(__file__).parents[1] / "migrations"
+_NAME = re.compile(r"(\d{4})_([a-z0-9_]+)\.sql")
+
+ORIGIN_COLUMNS = """\
+kafka_topic LowCardinality(String),
+    kafka_partition Int32,
+    kafka_offset Int64 CODEC(Delta, ZSTD(1)),
+    kafka_timestamp DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
+    ingested_at DateTime64(3, 'UTC') DEFAULT now64(3),
+    first_wins Int64 MATERIALIZED -kafka_offset"""
+"""Replaces `${origin}` in a migration: the place in the log. `first_wins` keeps the first of two rows with one id."""
+
+RECORD_TABLE = """\
+CREATE TABLE IF NOT EXISTS schema_migrations
+(
+    id UInt32,
+    name String,
+    checksum String,
+    duration_ms Int64,
+    applied_at DateTime64(3, 'UTC') DEFAULT now64(3)
+)
+ENGINE = ReplacingMergeTree(applied_at)
+ORDER BY id"""
+
+
+@dataclass(frozen=True, slots=True)
+class Migration:
+    """One file."""
+
+    id: int
+    name: str
+    statements: tuple[str, ...]
+    checksum: str
+    """Of the statements without comments: a comment may change later, a statement may not."""
+
+
+def migrate(settings: ClickHouseSettings, known: tuple[Migration, ...] | None = None) -> list[Migration]:
+    """Bring the database up to date and return what was applied; raises ConfigurationError, ServiceError.
+
+    `known` replaces this version's migrations in tests.
+    """
+    with closing(ClickHouse(settings, database="default")) as outside:
+        outside.command(f"CREATE DATABASE IF NOT EXISTS {settings.database}")
+    with closing(ClickHouse(settings)) as client:
+        client.command(RECORD_TABLE)
+        known = load_migrations() if known is None else known
+        pending = find_pending(known, read_applied(client), settings.database)
+        for migration in pending:
+            _apply(client, migration)
+        return pending
+
+
+def read_applied(client: ClickHouse) -> dict[int, str]:
+    """Return the checksum of each migration that the database has."""
+    _, rows = client.query("SELECT id, checksum FROM schema_migrations FINAL ORDER BY id")
+    return {int(number): str(checksum) for number, checksum in rows}
+
+
+def find_pending(known: tuple[Migration, ...], applied: dict[int, str], database: str) -> list[Migration]:
+    """Return the migrations to apply; raises ConfigurationError for a database that this code does not fit."""
+    newest = max((migration.id for migration in known), default=0)
+    if applied and max(applied) > newest:
+        raise ConfigurationError(
+            f"database {database} has migration {max(applied)}, this rollbus knows up to {newest}; "
+            "install the newer rollbus, or name another database"
+        )
+    for migration in known:
+        if applied.get(migration.id, migration.checksum) != migration.checksum:
+            raise ConfigurationError(
+                f"migration {migration.id} ({migration.name}) was applied to database {database} with other "
+                "statements; a file that was released must not change: add a new one"
+            )
+    return [migration for migration in known if migration.id not in applied]
+
+
+def _apply(client: ClickHouse, migration: Migration) -> None:
+    started = time.monotonic()
+    for statement in migration.statements:
+        client.command(statement)
+    duration_ms = int((time.monotonic() - started) * 1000)
+    row = {"id": migration.id, "name": migration.name, "checksum": migration.checksum, "duration_ms": duration_ms}
+    client.insert("schema_migrations", [row])
+    logger.info("migration applied id=%d name=%s duration_ms=%d", migration.id, migration.name, duration_ms)
+
+
+@cache
+def load_migrations(folder: Path = FOLDER) -> tuple[Migration, ...]:
+    """Return the files in order; raises ConfigurationError if their numbers have a gap."""
+    migrations = []
+    for path in sorted(folder.glob("*.sql")):
+        match = _NAME.fullmatch(path.name)
+        if match is None:
+            raise ConfigurationError(f"{path.name} is not named like 0001_what_it_does.sql")
+        statements = tuple(each.replace("${origin}", ORIGIN_COLUMNS) for each in split_statements(path.read_text()))
+        checksum = hashlib.sha256("\n".join(statements).encode()).hexdigest()[:16]
+        migrations.append(Migration(int(match[1]), match[2], statements, checksum))
+    if [migration.id for migration in migrations] != list(range(1, len(migrations) + 1)):
+        raise ConfigurationError(f"migrations in {folder} are not numbered 0001, 0002, … without gap")
+    return tuple(migrations)
+
+
+def split_statements(text: str) -> tuple[str, ...]:
+    """Return the statements without comment lines; each ends with a semicolon at the end of a line."""
+    lines = [line for line in text.splitlines() if not line.lstrip().startswith("--")]
+    parts = re.split(r";[ \t]*(?:\n|\Z)", "\n".join(lines))
+    return tuple(part.strip() for part in parts if part.strip())

@@ -1,0 +1,59 @@
+"""Settings of the sink and the saved questions: where Kafka and ClickHouse are, and how large an insert may grow.
+
+For the embedded endpoint and for a ClickHouse server only these values differ.
+"""
+
+import re
+
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
+
+from rollbus.schemas.kafka.connection import KafkaConnection
+from rollbus.schemas.topics import DEFAULT_NAMESPACE
+
+_HOST = re.compile(r"[^\s:/]+|\[[0-9A-Fa-f:.]+\]")
+
+
+class ClickHouseSettings(BaseModel):
+    """One ClickHouse database over HTTP."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    host: str = "127.0.0.1"
+    port: int = Field(default=8123, gt=0, lt=65536)
+    user: str = "default"
+    password: SecretStr = SecretStr("")
+    database: str = Field(default="rollbus", pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
+    secure: bool = False
+    """True for HTTPS."""
+    timeout_s: float = Field(default=60.0, gt=0)
+    """For one request; an insert that takes longer is tried again under the same token."""
+
+    @field_validator("host")
+    @classmethod
+    def _check_host(cls, host: str) -> str:
+        if _HOST.fullmatch(host) is None:
+            raise ValueError("give only a host's name or address; `port` and `secure` (for https) hold the rest")
+        return host
+
+
+class SinkSettings(BaseModel):
+    """One sink: a member of the consumer group `{namespace}sink`."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kafka: KafkaConnection = KafkaConnection()
+    namespace: str = DEFAULT_NAMESPACE
+    clickhouse: ClickHouseSettings = ClickHouseSettings()
+    max_rows: int = Field(default=50_000, ge=1)
+    """Rows buffered over all partitions before they are written; as many again while those are being written."""
+    max_bytes: int = Field(default=32 * 1024 * 1024, ge=1)
+    """Bytes of the buffered records; their rows take several times as much memory."""
+    linger_ms: int = Field(default=1_000, ge=0)
+    """Longest time for which a record waits for others."""
+    stop_timeout_s: float = Field(default=10.0, ge=0)
+    """How long a stop tries to write the buffered records; the next start reads the others again."""
+
+    @property
+    def group_id(self) -> str:
+        """The Kafka consumer group."""
+        return f"{self.namespace}sink"

@@ -1,0 +1,349 @@
+"""One call of an OpenAI client, from the request as the application made it to the recorded turns.
+
+Before: asks the server for log-probs and token ids too. After: records, and hides what the application did not
+ask for. Every step is guarded; where one fails the application's own request goes out and its own answer comes back.
+"""
+
+import functools
+import time
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from rollbus.producers.capture.attributes import parse
+from rollbus.producers.capture.chat import CHAT
+from rollbus.producers.capture.surface import ADDED, Accumulator, Asked, Surface
+from rollbus.producers.episode import context
+from rollbus.producers.episode.episode import Episode
+from rollbus.producers.episode.functions import current_function
+from rollbus.producers.episode.open_episodes import OpenEpisodes
+from rollbus.producers.episode.outbox import Outbox
+from rollbus.producers.turns.answer import Answer, Unread
+from rollbus.producers.turns.turn_record import NOT_CAPTURED, Exchange
+
+REFUSAL_STATUSES = (400, 422)
+"""Statuses with which servers refuse an argument. An error with another status is a refusal only if it names what we
+added: OpenAI answers 403 for log-probs that a model does not allow.
+"""
+REFUSAL_WORDS = ("unrecognized", "unknown", "unexpected", "extra", "unsupported")
+"""Words of a refusal that does not say what it refuses. An error with none of these words, and none of those in
+`ADDED`, has another cause, and the call is not tried again.
+"""
+MAX_REFUSING = 1000
+"""Kinds of request remembered as refused."""
+NOTHING: frozenset[str] = frozenset()
+Refusing = dict[tuple[object, ...], frozenset[str]]
+"""By kind of request (server, API, model, streamed, with tools), what of `ADDED` the server refuses."""
+
+
+@dataclass(slots=True)
+class Capture:
+    """What the calls of one wrapped client share."""
+
+    outbox: Outbox
+    episodes: OpenEpisodes
+    episode: Episode | None
+    function: str | None
+    mode: str
+    hide_injected: bool
+    server: str = ""
+    refusing: Refusing = field(default_factory=dict)
+    """What the server has refused, by kind of request."""
+    key: Callable[[], object] = lambda: None
+    """Returns the client's key as it is now: it may be made again for every call."""
+
+    def begin(self, request: dict[str, Any], surface: Surface = CHAT) -> "Call | None":
+        """Return the call to observe; None where it belongs to no recorded episode, or cannot be observed: then the
+        request is to be made as it is now.
+        """
+        arguments: Mapping[str, Any] | None = None
+        try:
+            episode = self.episode or self.episodes.current()
+            if episode is None:
+                self.outbox.counts.add("calls_outside_episode")
+                return None
+            if not episode.recording:
+                return None
+            if (arguments := surface.own(request)) is None:
+                self.outbox.counts.add("calls_unobserved")
+                return None
+            call = Call(self, episode, arguments, surface)
+            context.mark_captured()
+            return call
+        except Exception as error:  # the host's call goes on, unrecorded
+            self.outbox.guard.failed("begin", error)
+            if arguments is not None:
+                request.update(arguments)  # what could be read only once has been read
+            return None
+
+
+class Call:
+    """One request and what became of it."""
+
+    __slots__ = (
+        "_asked",
+        "_capture",
+        "_done",
+        "_episode",
+        "_function",
+        "_guard",
+        "_known",
+        "_refused",
+        "_request",
+        "_started",
+        "_surface",
+        "kwargs",
+        "original",
+    )
+
+    def __init__(self, capture: Capture, episode: Episode, arguments: Mapping[str, Any], surface: Surface) -> None:
+        """Copy the request, which the application may change while it runs."""
+        self._started = time.perf_counter()
+        self._capture, self._episode, self._surface = capture, episode, surface
+        self._guard = capture.outbox.guard
+        self._function = capture.function or current_function() or episode.function
+        self.original = arguments
+        self._request = surface.recorded(arguments)
+        self._known: frozenset[str] = capture.refusing.get(self._kind(), NOTHING) if capture.refusing else NOTHING
+        self._refused = self._known
+        self._asked: Asked | None = None
+        self._done = False
+        self.kwargs = arguments if capture.mode == "passive" else self._with_injections()
+
+    def _kind(self) -> tuple[object, ...]:
+        request = self._request
+        streamed, tools = request.get("stream") is True, bool(request.get("tools"))
+        return self._capture.server, self._surface, str(request.get("model")), streamed, tools
+
+    def _with_injections(self) -> Mapping[str, Any]:
+        """Return the arguments to call with."""
+        added = self._surface.ask(self.original, force=self._capture.mode == "force", refused=self._refused)
+        return {**self.original, **added} if added else self.original
+
+    def retry(self, error: BaseException) -> bool:
+        """Say whether to call again without something that we have added, because the server refuses it; else the
+        call has failed.
+        """
+        if isinstance(error, Exception) and self._guard.call("refused", self._drop_refused, error, default=False):
+            return True
+        self.on_error()
+        return False
+
+    def _drop_refused(self, error: Exception) -> bool:
+        """Ask for less, where the error says that the server refuses some of it."""
+        status = getattr(error, "status_code", None)
+        if self.kwargs is self.original or status is None:
+            return False
+        text = f"{error} {getattr(error, 'body', '')}".lower()
+        refused = _refused_in(text, named_only=status not in REFUSAL_STATUSES) - self._refused
+        if not refused:
+            return False
+        self._refused |= refused
+        before, self.kwargs = self.kwargs, self._with_injections()
+        return self.kwargs != before
+
+    def on_answer(self) -> None:
+        """Remember what the server refuses, once it has answered without it.
+
+        An error that names it is not enough: servers repeat the request in errors about something else.
+        """
+        if self._refused is not self._known:
+            self._guard.call("refused", self._learn, default=None)
+
+    def _learn(self) -> None:
+        kind, refusing = self._kind(), self._capture.refusing
+        if kind in refusing or len(refusing) < MAX_REFUSING:
+            refusing[kind] = refusing.get(kind, NOTHING) | self._refused
+        for name in sorted(self._refused - self._known):
+            self._capture.outbox.counts.add(f"{name}_refused")
+
+    def on_error(self) -> None:
+        """Count a call that gave no answer; its error may repeat the key it was made with."""
+        self._capture.outbox.counts.add("calls_failed")
+        self._guard.call("key", lambda: self._capture.outbox.keep_secret(self._capture.key()), default=None)
+
+    def record_answer(self, response: Any) -> None:
+        """Record an unstreamed answer and hide what was not asked for."""
+        try:
+            if not self._done:
+                self._done = True
+                self._record(self._answer(response), streamed=False)
+        except Exception as error:
+            self._guard.failed("finished", error)
+        if self.is_hiding:
+            self._hide(response)
+
+    def _answer(self, response: Any) -> Answer | Unread:
+        try:
+            return self._surface.answer(response)
+        except Exception as error:  # a shape that no server had so far
+            self._guard.failed("answer", error)
+            return Answer()
+
+    def unparsed(self, response: Any) -> "Unparsed":
+        """Return what records a response whose body the application may read by itself, at the episode's end."""
+        unparsed = Unparsed(self, response)
+        self._episode.opened(unparsed)
+        return unparsed
+
+    def record_uncaptured(self) -> None:
+        """Record a call whose answer was not seen here."""
+        if not self._done:
+            self._done = True
+            self._record(Answer(), streamed=self._request.get("stream") is True, withheld=NOT_CAPTURED)
+
+    def streaming(self, stream: Any) -> Any:
+        """Watch a stream while the application reads it; returns the same object."""
+        return self._guard.call("stream", self._streaming, stream, default=stream)
+
+    def _streaming(self, stream: Any) -> Any:
+        iterator = getattr(stream, "_iterator", None)
+        if iterator is None:
+            self._capture.outbox.counts.add("calls_unobserved")
+            return stream
+        watch = self.watch()
+        if hasattr(iterator, "__anext__"):
+            stream._iterator = watch.read_async(iterator)
+        else:
+            stream._iterator = watch.read(iterator)
+        stream.close = watch.closing(stream.close)
+        return stream
+
+    def watch(self) -> "Watch":
+        """Return what takes a stream's chunks; the episode's end records it as far as it came."""
+        watch = Watch(self)
+        self._episode.opened(watch)
+        return watch
+
+    def _record(self, answer: Answer | Unread, *, streamed: bool, withheld: str | None = None) -> None:
+        exchange = Exchange(
+            request=self._request,
+            answer=answer,
+            streamed=streamed,
+            withheld=withheld,
+            latency_ms=int((time.perf_counter() - self._started) * 1000),
+            refused=self._refused,
+            logprob_mode=self._capture.outbox.settings.logprob_mode,
+        )
+        self._episode.record(exchange, self._function)
+
+    @property
+    def is_hiding(self) -> bool:
+        """Whether something was asked for that the application did not ask for."""
+        return self._capture.hide_injected and self.kwargs is not self.original
+
+    @property
+    def asked(self) -> Asked:
+        """What the application asks for by itself."""
+        if self._asked is None:
+            self._asked = self._surface.asked(self._request)
+        return self._asked
+
+    def _hide(self, response: Any) -> None:
+        try:
+            self._surface.hide(response, self.asked)
+        except Exception as error:
+            self._guard.failed("hide", error)
+
+    def hide_in_chunk(self, chunk: Any) -> bool:
+        """Hide what was not asked for in a chunk; return False if the chunk itself was not asked for (usage)."""
+        if not self.is_hiding:
+            return True
+        self._hide(chunk)
+        return self._guard.call("shown", self._surface.shown, chunk, self.asked, default=True)
+
+    def accumulator(self) -> Accumulator:
+        """Return what puts this call's stream together."""
+        return self._surface.accumulator()
+
+
+def _refused_in(text: str, *, named_only: bool) -> frozenset[str]:
+    """Return what a refusal is about; all that is ever added where it names none of it but sounds like it, unless only
+    what it names counts.
+    """
+    named = frozenset(name for name, words in ADDED.items() if any(word in text for word in words))
+    if named or named_only:
+        return named
+    return frozenset(ADDED) if any(word in text for word in REFUSAL_WORDS) else NOTHING
+
+
+class Unparsed:
+    """A response that the application has not parsed."""
+
+    def __init__(self, call: Call, response: Any) -> None:
+        self._call, self._response = call, response
+
+    def detach(self) -> None:
+        """Leave it to the watcher of what the application gets."""
+        self._call._episode.finished(self)
+
+    def abandon(self) -> None:
+        """Record what the application has read instead, if it is still there."""
+        self.detach()
+        try:
+            self._call.record_answer(parse(self._response.http_response.content))
+        except Exception:  # not read, read piece by piece, or no JSON
+            self._call._guard.call("raw_response", self._call.record_uncaptured, default=None)
+
+
+class Watch:
+    """A stream being read."""
+
+    def __init__(self, call: Call) -> None:
+        self._call = call
+        self._accumulator = call.accumulator()
+        self._broken = False
+
+    def read(self, chunks: Iterator[Any]) -> Iterator[Any]:
+        try:
+            for chunk in chunks:
+                self.add(chunk)
+                if self._call.hide_in_chunk(chunk):
+                    yield chunk
+            self.finish(complete=True)
+        finally:
+            self.finish(complete=False)
+
+    async def read_async(self, chunks: AsyncIterator[Any]) -> AsyncIterator[Any]:
+        try:
+            async for chunk in chunks:
+                self.add(chunk)
+                if self._call.hide_in_chunk(chunk):
+                    yield chunk
+            self.finish(complete=True)
+        finally:
+            self.finish(complete=False)
+
+    def closing(self, close: Callable[[], Any]) -> Callable[[], Any]:
+        """Return a `close` that records first; where it is awaited, the caller awaits what it returns."""
+
+        @functools.wraps(close)
+        def record_and_close() -> Any:
+            self.finish(complete=False)
+            return close()
+
+        return record_and_close
+
+    def abandon(self) -> None:
+        """Record it as far as it came."""
+        self.finish(complete=False)
+
+    def add(self, chunk: Any) -> None:
+        """Take the next chunk."""
+        try:
+            self._accumulator.add(chunk)
+        except Exception as error:  # a shape that no server had so far
+            self._broken = True
+            self._call._guard.failed("chunk", error)
+
+    def finish(self, *, complete: bool) -> None:
+        """Record once, however often the stream ends."""
+        self._call._guard.call("finish_stream", self._finish, complete, default=None)
+
+    def _finish(self, complete: bool) -> None:
+        call = self._call
+        if call._done:
+            return
+        call._done = True
+        call._episode.finished(self)
+        call._record(self._accumulator.answer(complete=complete and not self._broken), streamed=True)

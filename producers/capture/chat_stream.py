@@ -1,0 +1,160 @@
+"""The chunks of a streamed chat completion to the same `Answer` that an unstreamed one gives.
+
+Pure: chunks go in, one answer comes out, whichever way the server cut it. Choices and tool calls are distinguished by
+their `index`; ids and names come once, arguments in pieces.
+"""
+
+from array import array
+from dataclasses import dataclass, field
+from typing import Any
+
+from rollbus.producers.turns.answer import (
+    Answer,
+    Choice,
+    count_of,
+    ids_of,
+    logprobs_of,
+    plain,
+    reasoning_of,
+    text_of,
+)
+
+
+@dataclass(slots=True)
+class _ToolCall:
+    fields: dict[str, Any] = field(default_factory=dict)
+    function: dict[str, Any] = field(default_factory=dict)
+    arguments: list[str] = field(default_factory=list)
+    has_function: bool = False
+
+
+@dataclass(slots=True)
+class _Choice:
+    role: str | None = None
+    content: list[str] = field(default_factory=list)
+    refusal: list[str] = field(default_factory=list)
+    reasoning: list[str] = field(default_factory=list)
+    tool_calls: dict[int, _ToolCall] = field(default_factory=dict)
+    finish_reason: str | None = None
+    tokens: list[str] = field(default_factory=list)
+    logprobs: list[float | None] = field(default_factory=list)
+    refusal_tokens: list[str] = field(default_factory=list)
+    refusal_logprobs: list[float | None] = field(default_factory=list)
+    token_ids: "array[int] | None" = None
+
+    def add_token_ids(self, token_ids: Any) -> None:
+        ids = ids_of(token_ids)
+        if self.token_ids is None:
+            self.token_ids = ids
+        elif ids is not None:
+            self.token_ids.extend(ids)
+
+
+class StreamAccumulator:
+    """Puts a stream together."""
+
+    def __init__(self) -> None:
+        """Start before the first chunk."""
+        self._model = ""
+        self._response_id: str | None = None
+        self._prompt_token_ids: array[int] | None = None
+        self._prompt_tokens: int | None = None
+        self._completion_tokens: int | None = None
+        self._choices: dict[int, _Choice] = {}
+
+    def add(self, chunk: Any) -> None:
+        """Take the next chunk."""
+        self._model = text_of(getattr(chunk, "model", None)) or self._model
+        self._response_id = text_of(getattr(chunk, "id", None)) or self._response_id
+        self._keep_prompt(getattr(chunk, "prompt_token_ids", None))
+        if (usage := getattr(chunk, "usage", None)) is not None:
+            self._prompt_tokens = count_of(getattr(usage, "prompt_tokens", None))
+            self._completion_tokens = count_of(getattr(usage, "completion_tokens", None))
+        for choice in getattr(chunk, "choices", None) or ():
+            self._keep_prompt(getattr(choice, "prompt_token_ids", None))
+            self._add_choice(choice)
+
+    def _keep_prompt(self, prompt_token_ids: Any) -> None:
+        if self._prompt_token_ids is None:
+            self._prompt_token_ids = ids_of(prompt_token_ids)
+
+    def _add_choice(self, choice: Any) -> None:
+        known = self._choice(count_of(getattr(choice, "index", None)) or 0)
+        delta = getattr(choice, "delta", None)
+        known.role = known.role or text_of(getattr(delta, "role", None))
+        known.finish_reason = text_of(getattr(choice, "finish_reason", None)) or known.finish_reason
+        _append(known.content, text_of(getattr(delta, "content", None)))
+        _append(known.refusal, text_of(getattr(delta, "refusal", None)))
+        _append(known.reasoning, reasoning_of(delta))
+        for position, call in enumerate(getattr(delta, "tool_calls", None) or ()):
+            _add_tool_call(known, position, call)
+        if (logprobs := getattr(choice, "logprobs", None)) is not None:
+            _add_logprobs(known, logprobs)
+        known.add_token_ids(getattr(choice, "token_ids", None))
+
+    def _choice(self, index: int) -> _Choice:
+        return self._choices.setdefault(index, _Choice())
+
+    def answer(self, *, complete: bool = True) -> Answer:
+        """Return what has come so far; a stream that ended before each choice said why it did is not complete."""
+        finished = bool(self._choices) and all(choice.finish_reason for choice in self._choices.values())
+        return Answer(
+            model=self._model,
+            response_id=self._response_id,
+            prompt_token_ids=self._prompt_token_ids,
+            prompt_tokens=self._prompt_tokens,
+            completion_tokens=self._completion_tokens,
+            choices=tuple(_finished(index, choice) for index, choice in sorted(self._choices.items())),
+            complete=complete and finished,
+        )
+
+
+def _append(pieces: list[str], text: str | None) -> None:
+    if text is not None:
+        pieces.append(text)
+
+
+def _add_logprobs(known: _Choice, logprobs: Any) -> None:
+    tokens, values = logprobs_of(logprobs)
+    of_content = len(getattr(logprobs, "content", None) or ())
+    known.tokens.extend(tokens[:of_content])
+    known.logprobs.extend(values[:of_content])
+    known.refusal_tokens.extend(tokens[of_content:])
+    known.refusal_logprobs.extend(values[of_content:])
+
+
+def _add_tool_call(known: _Choice, position: int, delta: Any) -> None:
+    index = count_of(getattr(delta, "index", None))
+    call = known.tool_calls.setdefault(position if index is None else index, _ToolCall())
+    for name, value in plain(delta).items():
+        if name == "function" and isinstance(value, dict):
+            call.has_function = True
+            _append(call.arguments, value.pop("arguments", None))
+            call.function.update({key: item for key, item in value.items() if item is not None})
+        elif name != "index" and value is not None:
+            call.fields[name] = value
+
+
+def _finished(index: int, choice: _Choice) -> Choice:
+    calls = []
+    for _, call in sorted(choice.tool_calls.items()):
+        function = {**call.function, "arguments": "".join(call.arguments)}
+        calls.append({**call.fields, "function": function} if call.has_function else call.fields)
+    return Choice(
+        index=index,
+        role=choice.role or "assistant",
+        content=_joined(choice.content, also=bool(calls or choice.refusal)),
+        refusal=_joined(choice.refusal),
+        reasoning=_joined(choice.reasoning),
+        tool_calls=tuple(calls),
+        finish_reason=choice.finish_reason,
+        tokens=(*choice.tokens, *choice.refusal_tokens),
+        logprobs=(*choice.logprobs, *choice.refusal_logprobs),
+        token_ids=choice.token_ids,
+    )
+
+
+def _joined(pieces: list[str], *, also: bool = False) -> str | None:
+    """Join; None where nothing came, or only the empty first delta next to tool calls or a refusal."""
+    text = "".join(pieces)
+    return None if not pieces or (not text and also) else text

@@ -1,0 +1,99 @@
+"""The older completions: `completions.create` with a prompt of text or token ids, and their streams.
+
+One prompt per request: a list of prompts passes unrecorded. The record's prompt is one user message.
+"""
+
+from collections.abc import Collection, Mapping
+from dataclasses import replace
+from typing import Any
+
+from rollbus.producers.capture import surface
+from rollbus.producers.capture.chat_stream import StreamAccumulator
+from rollbus.producers.capture.surface import Accumulator, Asked
+from rollbus.producers.turns.answer import Answer, Choice, answer_of, canonical, count_of, ids_of, number_of, text_of
+from rollbus.producers.turns.turn_record import ECHO
+
+TOP_LOGPROBS = 1
+"""Here `logprobs` is a number: how many alternatives come in addition to the sampled token's own."""
+
+
+class CompletionsSurface:
+    """See `Surface`."""
+
+    def own(self, request: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """One prompt, as text or token ids; nothing can be read only once."""
+        prompt = request.get("prompt")
+        return request if isinstance(prompt, str) or ids_of(prompt) else None
+
+    def asked(self, request: Mapping[str, Any]) -> Asked:
+        """Log-probs are asked for by a number."""
+        logprobs = count_of(request.get("logprobs")) is not None
+        return Asked(logprobs, surface.asks_ids(request), surface.asks_usage(request))
+
+    def ask(self, request: Mapping[str, Any], *, force: bool, refused: Collection[str] = ()) -> dict[str, Any]:
+        """Ask for all three, unless the prompt comes back too; a number that the application gives stays."""
+        added: dict[str, Any] = {}
+        if request.get(ECHO):
+            return added
+        if "logprobs" not in refused and count_of(request.get("logprobs")) is None:
+            added["logprobs"] = TOP_LOGPROBS
+        if "token_ids" not in refused:
+            added |= surface.with_ids(request)
+        return added if "usage" in refused else added | surface.with_usage(request)
+
+    def recorded(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """The prompt becomes a message; of token ids their JSON."""
+        prompt = request.get("prompt")
+        content = prompt if isinstance(prompt, str) else canonical(prompt)
+        return {**request, "messages": [{"role": "user", "content": content}]}
+
+    def answer(self, response: Any) -> Answer:
+        """Read a completion."""
+        choices = tuple(_choice_of(choice) for choice in getattr(response, "choices", None) or ())
+        return replace(answer_of(response), choices=choices)
+
+    def accumulator(self) -> Accumulator:
+        """Read its chunks, which have the form of whole completions."""
+        return _CompletionsAccumulator()
+
+    def hide(self, response: Any, asked: Asked) -> None:
+        """Log-probs and token ids."""
+        for choice in getattr(response, "choices", None) or ():
+            if not asked.logprobs and getattr(choice, "logprobs", None) is not None:
+                choice.logprobs = None
+            if not asked.ids:
+                surface.forget(choice, "token_ids")
+                surface.forget(choice, "prompt_token_ids")
+
+    def shown(self, chunk: Any, asked: Asked) -> bool:
+        """All but the usage that was not asked for."""
+        return asked.usage or surface.is_no_usage_chunk(chunk)
+
+
+class _CompletionsAccumulator(StreamAccumulator):
+    """Its chunks have the form of whole completions."""
+
+    def _add_choice(self, choice: Any) -> None:
+        part = _choice_of(choice)
+        known = self._choice(part.index)
+        known.finish_reason = part.finish_reason or known.finish_reason
+        if part.content is not None:
+            known.content.append(part.content)
+        known.tokens.extend(part.tokens)
+        known.logprobs.extend(part.logprobs)
+        known.add_token_ids(part.token_ids)
+
+
+def _choice_of(choice: Any) -> Choice:
+    logprobs = getattr(choice, "logprobs", None)
+    return Choice(
+        index=count_of(getattr(choice, "index", None)) or 0,
+        content=text_of(getattr(choice, "text", None)),
+        finish_reason=text_of(getattr(choice, "finish_reason", None)),
+        tokens=tuple(text_of(token) or "" for token in getattr(logprobs, "tokens", None) or ()),
+        logprobs=tuple(number_of(value) for value in getattr(logprobs, "token_logprobs", None) or ()),
+        token_ids=ids_of(getattr(choice, "token_ids", None)),
+    )
+
+
+COMPLETIONS = CompletionsSurface()

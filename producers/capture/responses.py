@@ -1,0 +1,168 @@
+"""The Responses API: `responses.create`, `parse`, and their streams of typed events.
+
+Its log-probs come with the output texts; ids of the prompt do not come at all, those of the completion only where the
+server writes tokens as `token_id:N`: such turns are for analytics. The server keeps what a
+`previous_response_id` refers to; it is not in the record.
+"""
+
+from collections.abc import Collection, Iterable, Mapping
+from typing import Any
+
+from rollbus.producers.capture.surface import Accumulator, Asked, own_tools
+from rollbus.producers.turns.answer import Answer, Choice, canonical, count_of, plain, read_entries, text_of
+
+LOGPROBS = "message.output_text.logprobs"
+FINISH = {"max_output_tokens": "length", "content_filter": "content_filter"}
+"""Why an answer is incomplete, in the words of chat completions."""
+LAST_EVENTS = ("response.completed", "response.incomplete", "response.failed")
+
+
+class ResponsesSurface:
+    """See `Surface`."""
+
+    def own(self, request: Mapping[str, Any]) -> Mapping[str, Any]:
+        """The input and the tools may be iterators."""
+        request = own_tools(request)
+        given = request.get("input")
+        return request if given is None or isinstance(given, str) else {**request, "input": list(given)}
+
+    def asked(self, request: Mapping[str, Any]) -> Asked:
+        """Log-probs are asked for in `include`; usage always comes."""
+        return Asked(logprobs=LOGPROBS in _included(request), ids=True, usage=True)
+
+    def ask(self, request: Mapping[str, Any], *, force: bool, refused: Collection[str] = ()) -> dict[str, Any]:
+        """Ask for log-probs."""
+        included = _included(request)
+        return {} if LOGPROBS in included or "logprobs" in refused else {"include": [*included, LOGPROBS]}
+
+    def recorded(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Instructions and input items become messages."""
+        instructions = text_of(request.get("instructions"))
+        system = [{"role": "system", "content": instructions}] if instructions else []
+        given = request.get("input")
+        items = [{"content": given}] if isinstance(given, str) else [plain(each) for each in given or ()]
+        copy = {name: value for name, value in request.items() if name not in ("input", "instructions")}
+        messages = [*system, *(_message(item) for item in items)]
+        return {**copy, "messages": messages, "max_tokens": request.get("max_output_tokens")}
+
+    def answer(self, response: Any) -> Answer:
+        """Read a response."""
+        usage = getattr(response, "usage", None)
+        output = list(getattr(response, "output", None) or ())
+        return Answer(
+            model=text_of(getattr(response, "model", None)) or "",
+            response_id=text_of(getattr(response, "id", None)),
+            prompt_tokens=count_of(getattr(usage, "input_tokens", None)),
+            completion_tokens=count_of(getattr(usage, "output_tokens", None)),
+            choices=(_choice_of(output, _finish_of(response, output)),) if output else (),
+        )
+
+    def accumulator(self) -> Accumulator:
+        """Read its events."""
+        return _ResponsesAccumulator(self)
+
+    def hide(self, response: Any, asked: Asked) -> None:
+        """Log-probs, of a response, of one inside an event, or of an event itself."""
+        if asked.logprobs:
+            return
+        for text in _texts(getattr(response, "output", None) or ()):
+            if getattr(text, "logprobs", None):
+                text.logprobs = []
+        if (inner := getattr(response, "response", None)) is not None:
+            self.hide(inner, asked)
+        for holder in (response, getattr(response, "part", None)):
+            if holder is not None and getattr(holder, "logprobs", None):
+                holder.logprobs = []
+
+    def shown(self, chunk: Any, asked: Asked) -> bool:
+        """Every event."""
+        return True
+
+
+class _ResponsesAccumulator:
+    def __init__(self, reader: ResponsesSurface) -> None:
+        self._reader = reader
+        self._begun: Answer | None = None
+        self._whole: Answer | None = None
+        self._texts: list[str] = []
+        self._entries: list[Any] = []
+
+    def add(self, chunk: Any) -> None:
+        kind = getattr(chunk, "type", "")
+        if (response := getattr(chunk, "response", None)) is not None:
+            answer = self._reader.answer(response)
+            self._begun = answer
+            self._whole = answer if kind in LAST_EVENTS else self._whole
+        elif kind == "response.output_text.delta":
+            self._texts.append(text_of(getattr(chunk, "delta", None)) or "")
+            self._entries += getattr(chunk, "logprobs", None) or ()
+
+    def answer(self, *, complete: bool = True) -> Answer:
+        if self._whole is not None:
+            return self._whole
+        begun = self._begun or Answer()
+        tokens, logprobs = read_entries(self._entries)
+        choice = Choice(content="".join(self._texts) or None, tokens=tokens, logprobs=logprobs)
+        return Answer(model=begun.model, response_id=begun.response_id, choices=(choice,), complete=False)
+
+
+def _included(request: Mapping[str, Any]) -> list[Any]:
+    given = request.get("include")
+    return list(given) if isinstance(given, list | tuple) else []
+
+
+def _message(item: Mapping[str, Any]) -> dict[str, Any]:
+    """Return an input item as a chat message."""
+    kind = item.get("type", "message")
+    if kind == "function_call":
+        return {"role": "assistant", "tool_calls": [_tool_call(item)]}
+    if kind == "function_call_output":
+        output = item.get("output")
+        content = output if isinstance(output, str) else canonical(output)
+        return {"role": "tool", "tool_call_id": item.get("call_id"), "content": content}
+    if kind == "message":
+        return {"role": item.get("role") or "user", "content": item.get("content")}
+    return {"role": str(kind), "content": [dict(item)]}
+
+
+def _tool_call(item: Mapping[str, Any]) -> dict[str, Any]:
+    function = {"name": item.get("name"), "arguments": item.get("arguments")}
+    return {"id": item.get("call_id"), "type": "function", "function": function}
+
+
+def _texts(output: Iterable[Any]) -> list[Any]:
+    return [part for item in output for part in getattr(item, "content", None) or () if hasattr(part, "text")]
+
+
+def _choice_of(output: list[Any], finish_reason: str | None) -> Choice:
+    messages = [item for item in output if getattr(item, "type", "") == "message"]
+    texts = _texts(messages)
+    tokens, logprobs = read_entries([entry for text in texts for entry in getattr(text, "logprobs", None) or ()])
+    refusals = [part.refusal for item in messages for part in item.content or () if hasattr(part, "refusal")]
+    reasoning = [
+        summary.text
+        for item in output
+        if getattr(item, "type", "") == "reasoning"
+        for summary in getattr(item, "summary", None) or ()
+    ]
+    return Choice(
+        content="".join(text.text for text in texts) or None,
+        refusal="".join(refusals) or None,
+        reasoning="".join(reasoning) or None,
+        tool_calls=tuple(_tool_call(plain(item)) for item in output if getattr(item, "type", "") == "function_call"),
+        finish_reason=finish_reason,
+        tokens=tokens,
+        logprobs=logprobs,
+    )
+
+
+def _finish_of(response: Any, output: list[Any]) -> str | None:
+    if (details := getattr(response, "incomplete_details", None)) is not None:
+        reason = text_of(getattr(details, "reason", None))
+        return FINISH.get(reason or "", reason)
+    if getattr(response, "status", None) != "completed":
+        return text_of(getattr(response, "status", None))
+    return "tool_calls" if any(getattr(item, "type", "") == "function_call" for item in output) else "stop"
+
+
+RESPONSES = ResponsesSurface()

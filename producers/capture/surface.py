@@ -1,0 +1,115 @@
+"""What differs between the APIs that are recorded: how to ask for tokens, how to read an answer, what to hide again.
+
+One implementation each: `chat.py` (chat completions), `completions.py` (the older completions) and `responses.py`. A
+surface is stateless; `Call` does what is the same for all.
+"""
+
+from collections.abc import Collection, Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from rollbus.producers.turns.answer import Answer, Unread
+
+ADDED: Mapping[str, tuple[str, ...]] = {
+    "logprobs": ("logprob",),
+    "token_ids": ("token_id",),
+    "usage": ("stream_options", "include_usage"),
+}
+"""What is asked for in addition, each with the words by which a server's refusal names it."""
+
+
+@dataclass(slots=True)
+class Asked:
+    """What the application asks for by itself, and therefore gets to see."""
+
+    logprobs: bool = False
+    ids: bool = False
+    usage: bool = False
+
+
+class Accumulator(Protocol):
+    """Puts a stream together."""
+
+    def add(self, chunk: Any) -> None:
+        """Take the next chunk."""
+
+    def answer(self, *, complete: bool = True) -> Answer:
+        """Return what has come so far."""
+
+
+class Surface(Protocol):
+    """One API."""
+
+    def own(self, request: Mapping[str, Any]) -> Mapping[str, Any] | None:
+        """Return the arguments with everything that can be read only once copied, to call the server with; None where
+        calls of this form are not recorded.
+        """
+
+    def asked(self, request: Mapping[str, Any]) -> Asked:
+        """Say what the application asks for."""
+
+    def ask(self, request: Mapping[str, Any], *, force: bool, refused: Collection[str] = ()) -> dict[str, Any]:
+        """Return the arguments to add or replace, so that the answer has tokens; `force` even where the application
+        says no, and none of what the server has `refused` (names of `ADDED`).
+        """
+
+    def recorded(self, request: Mapping[str, Any]) -> dict[str, Any]:
+        """Return a copy of the request in the form of chat completions, for the record."""
+
+    def answer(self, response: Any) -> Answer | Unread:
+        """Return the neutral form of an unstreamed answer, or what it can be read from when there is time."""
+
+    def accumulator(self) -> Accumulator:
+        """Return what takes the chunks of a stream."""
+
+    def hide(self, response: Any, asked: Asked) -> None:
+        """Take out of an answer or a chunk what the application did not ask for."""
+
+    def shown(self, chunk: Any, asked: Asked) -> bool:
+        """Say whether the application is to see a chunk at all."""
+
+
+def own_tools(request: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Return the request with its tools as a list, where they can be read only once."""
+    tools = request.get("tools")
+    return {**request, "tools": list(tools)} if isinstance(tools, Iterator) else request
+
+
+def with_ids(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the extra fields of a request that also ask for token ids; none where they are not a mapping."""
+    given = request.get("extra_body")
+    if given is not None and not isinstance(given, Mapping):
+        return {}
+    return {"extra_body": {"return_token_ids": True, **(given or {})}}
+
+
+def asks_ids(request: Mapping[str, Any]) -> bool:
+    """Say whether a request asks for token ids by itself."""
+    extra = request.get("extra_body")
+    return isinstance(extra, Mapping) and bool(extra.get("return_token_ids"))
+
+
+def asks_usage(request: Mapping[str, Any]) -> bool:
+    """Say whether a streamed request asks for its token counts by itself."""
+    options = request.get("stream_options")
+    return isinstance(options, Mapping) and bool(options.get("include_usage"))
+
+
+def with_usage(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the stream options that ask for token counts; none where the request is not streamed or has them."""
+    if request.get("stream") is not True or asks_usage(request):
+        return {}
+    options = request.get("stream_options")
+    return {"stream_options": {**(options if isinstance(options, Mapping) else {}), "include_usage": True}}
+
+
+def is_no_usage_chunk(chunk: Any) -> bool:
+    """Say whether a chunk is more than the token counts at a stream's end."""
+    return bool(getattr(chunk, "choices", True)) or getattr(chunk, "usage", None) is None
+
+
+def forget(value: Any, name: str) -> None:
+    """Take a field that the API does not know out of an answer's object."""
+    extra = value if isinstance(value, dict) else getattr(value, "__pydantic_extra__", None)
+    if extra:
+        extra.pop(name, None)

@@ -1,0 +1,74 @@
+"""Outbound records to Kafka: an idempotent producer whose acknowledgements are awaited.
+
+Idempotent batches never expire, so with a broker that has gone away `send` waits until it is back; the queue before
+it is what is bounded. Every failure that may pass becomes UnavailableError: delivery then sends the same records
+again, and readers absorb doubles by event id.
+"""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+
+from aiokafka import AIOKafkaProducer
+from aiokafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooLargeError, TopicAuthorizationFailedError
+
+from rollbus.producers.delivery.sink import Outbound
+from rollbus.schemas.errors import UnavailableError
+from rollbus.schemas.kafka.clients import kafka_errors, new_producer, start_client, stop_producer
+from rollbus.schemas.kafka.connection import KafkaConnection
+
+LINGER_MS = 20
+MAX_BATCH_BYTES = 512 * 1024
+START_GRACE_S = 0.25
+"""How long a start that is cancelled may still take: a process may be waiting for its end."""
+STOP_S = 1.0
+"""How long a clean stop may take; a producer whose broker is gone never stops cleanly."""
+_REFUSED = (MessageSizeTooLargeError, RecordListTooLargeError, TopicAuthorizationFailedError)
+
+
+class KafkaSink:
+    """Sends to the topics named in the records; they must exist."""
+
+    def __init__(self, connection: KafkaConnection, *, client_id: str = "rollbus-producer") -> None:
+        """Connect later, in `start`."""
+        self._connection, self._client_id = connection, client_id
+        self._producer: AIOKafkaProducer | None = None
+
+    async def start(self) -> None:
+        """Connect; raises UnavailableError."""
+        producer = new_producer(
+            self._connection, client_id=self._client_id, linger_ms=LINGER_MS, max_batch_size=MAX_BATCH_BYTES
+        )
+        with kafka_errors(self._connection):
+            self._producer = await start_client(producer, grace_s=START_GRACE_S)
+
+    async def send(self, records: Sequence[Outbound]) -> frozenset[int]:
+        """Send in order, wait for every acknowledgement; return the positions refused for good."""
+        if self._producer is None:
+            raise UnavailableError("the Kafka sink is not started")
+        refused, acknowledgements = set(), []
+        try:
+            for position, record in enumerate(records):
+                try:
+                    future = await self._producer.send(
+                        record.topic, record.value, key=record.key, timestamp_ms=record.timestamp_ms
+                    )
+                    acknowledgements.append((position, future))
+                except _REFUSED:
+                    refused.add(position)
+            results = await asyncio.gather(*(future for _, future in acknowledgements), return_exceptions=True)
+        except (KafkaError, OSError) as error:
+            raise UnavailableError(f"Kafka took no records: {error!r}") from error
+        for (position, _), result in zip(acknowledgements, results, strict=True):
+            if isinstance(result, _REFUSED):
+                refused.add(position)
+            elif isinstance(result, BaseException):
+                raise UnavailableError(f"Kafka did not acknowledge {records[position].topic}: {result!r}") from result
+        return frozenset(refused)
+
+    async def close(self) -> None:
+        """Let go of the connection."""
+        producer, self._producer = self._producer, None
+        if producer is not None:
+            with suppress(Exception):
+                await stop_producer(producer, timeout_s=STOP_S)

@@ -1,0 +1,346 @@
+"""One episode as this process sees it: turns, tools and rewards to events with ids and sequence numbers.
+
+Every public method is safe to call at any time from any thread; what fails is counted. Where an event finds no room, or
+is larger than a record may be, the whole episode is dropped: its queued events go, and if some were sent already, one
+Excluded event says that the rest will not follow. A turn that is too large is sent without its content instead.
+"""
+
+import functools
+import threading
+from collections.abc import Mapping
+from typing import Any, Protocol
+from urllib.parse import quote
+
+from rollbus.producers.episode.functions import current_function
+from rollbus.producers.episode.late_turns import LateTurns, TurnMemory, expected_bytes
+from rollbus.producers.episode.outbox import Outbox, root_of
+from rollbus.producers.episode.rewards import KEYED, encodable_texts, nonempty_text, reward_value, send_reward
+from rollbus.producers.episode.tracing import TRACEPARENT
+from rollbus.producers.turns.answer import json_of, plain, text_of
+from rollbus.producers.turns.turn_record import Exchange
+from rollbus.schemas import ids
+from rollbus.schemas.errors import RecordTooLargeError
+from rollbus.schemas.records.drops import DropReason
+from rollbus.schemas.records.events import (
+    AliasDeclared,
+    EpisodeEnded,
+    EpisodeStarted,
+    Event,
+    Excluded,
+    RewardReported,
+    StopReason,
+    ToolCalled,
+    WriterClosed,
+)
+from rollbus.schemas.topics import ALIASES, EPISODE_EVENTS
+
+MAX_ERROR_CHARACTERS = 500
+QUEUE_FULL = "queue_full"
+NOT_SAMPLED = {"rollbus-sampled": "0"}
+"""What goes along instead of an episode that is not recorded: nor is what another process does for it."""
+
+
+class Abandonable(Protocol):
+    """A stream that is still being read."""
+
+    def abandon(self) -> None:
+        """Record it as far as it came."""
+
+
+class Episode:
+    """A handle; made by `Recorder.episode`, `start` or `attach`."""
+
+    def __init__(
+        self,
+        outbox: Outbox,
+        episode_id: str,
+        *,
+        task: str = "",
+        writer_id: str,
+        started_at_ms: int,
+        sampled: bool = True,
+        owner: bool = True,
+        parent: "Episode | None" = None,
+    ) -> None:
+        """Write nothing yet; `begin` does."""
+        self.id, self.root_id, self.task, self.parent = episode_id, root_of(episode_id), task, parent
+        self.started_at_ms, self.sampled = started_at_ms, sampled
+        self.dropped = False
+        """True once it found no room: nothing more of it is sent."""
+        self.ended = False
+        self.recording = sampled
+        """Whether events of it are still taken: it is sampled, and neither dropped nor ended."""
+        self.nothing = False
+        """Whether it is a handle without an episode, which hides no episode around it."""
+        self.function = ""
+        """Of the process it was attached from; for calls that no `function` block here names."""
+        self.traceparent: str | None = None
+        self.outbox = outbox
+        self.owner = owner
+        """Whether this process started the episode."""
+        self._writer_id, self._sequence = writer_id, 0
+        self._other_writers: set[str] = set()
+        self.memory = TurnMemory()
+        """What its turns have carried; the delivery thread's."""
+        self._streams: dict[Abandonable, None] = {}
+        self._lock = threading.RLock()
+
+    def reward(
+        self,
+        value: float | None,
+        *,
+        name: str = "reward",
+        key: str | None = None,
+        turn: str | None = None,
+        source: str = "agent",
+        supersedes: str | None = None,
+        retracted: bool = False,
+        comment: str | None = None,
+    ) -> str | None:
+        """Report what the episode, or one turn of it, is worth; return the event's id.
+
+        The same `key` again is the same report. After the episode's end this is `Recorder.feedback`.
+        """
+        fields = {
+            "name": name,
+            "value": value,
+            "turn_event_id": turn,
+            "source": source,
+            "supersedes": supersedes,
+            "retracted": retracted,
+        }
+        return self.outbox.guard.call("reward", self._reward, fields, key, comment, default=None)
+
+    def tool(
+        self,
+        name: str,
+        *,
+        arguments: Any = "",
+        result: Any = None,
+        error: str | None = None,
+        tool_call_id: str | None = None,
+        latency_ms: int | None = None,
+    ) -> str | None:
+        """Record a tool call; return the event's id. Values that are not text are written as JSON."""
+        fields = {"name": name, "tool_call_id": tool_call_id, "latency_ms": latency_ms}
+        return self.outbox.guard.call("tool", self._tool, fields, arguments, result, error, default=None)
+
+    def alias(self, alias: str) -> None:
+        """Let feedback find this episode by another name, such as an order number."""
+        self.outbox.guard.call("alias", self._alias, alias, default=None)
+
+    def exclude(self, reason: str = "") -> None:
+        """Keep this episode out of training, also after its end."""
+        self.outbox.guard.call("exclude", self._exclude, reason, default=None)
+
+    def headers(self) -> dict[str, str]:
+        """Return what to send along to another process, for its `attach`."""
+        return self.outbox.guard.call("headers", self._headers, default={})
+
+    def _headers(self) -> dict[str, str]:
+        if not self.sampled or self.dropped:
+            return dict(NOT_SAMPLED) if self.outbox.settings.enabled and not self.nothing else {}
+        headers = {"rollbus-episode": header_text(self.id), "rollbus-started": str(self.started_at_ms)}
+        if function := current_function() or self.function:
+            headers["rollbus-function"] = header_text(function)
+        if self.traceparent is not None:
+            headers[TRACEPARENT] = self.traceparent
+        return headers
+
+    def end(self, stop_reason: StopReason = "completed", error: str | None = None) -> None:
+        """Say that the agent's run is over; streams still open are recorded as abandoned. Rewards may follow.
+
+        Of the error's text so much is kept as `MAX_ERROR_CHARACTERS` says.
+        """
+        self.outbox.guard.call("end", self._end, stop_reason, error, default=None)
+
+    def begin(self, fields: Mapping[str, Any]) -> None:
+        """Write the start; for the recorder."""
+        labels = {
+            text_of(str(key)) or "": self.outbox.redacted(_as_text(value), "labels") or ""
+            for key, value in (fields.get("labels") or {}).items()
+        }
+        if self.traceparent is not None:
+            labels.setdefault(TRACEPARENT, self.traceparent)
+        parent_id = self.parent.id if self.parent else None
+        self.emit(EpisodeStarted, {**fields, "task": self.task, "labels": labels, "parent_episode_id": parent_id})
+
+    def record(self, exchange: Exchange, function: str) -> None:
+        """Take the places of an answer's turns; they are made in the delivery thread."""
+        outbox = self.outbox
+        if outbox.delivery.crowded:
+            exchange = exchange.with_answer_read()
+        turns = LateTurns(outbox, self.memory, self.late_envelope, exchange, function)
+        size = expected_bytes(exchange)
+        with self._lock:
+            if not self.recording:
+                self.outbox.counts.add("turns_suppressed")
+                return
+            for index in range(exchange.turns):
+                at_ms = outbox.clock_ms()
+                encode = functools.partial(turns.encode, index, self._sequence, at_ms)
+                if not outbox.submit_late(
+                    EPISODE_EVENTS, self.root_id, encode, episode_id=self.id, size=size, at_ms=at_ms
+                ):
+                    self._drop(QUEUE_FULL)
+                    return
+                self._sequence += 1
+
+    def _reward(self, fields: dict[str, Any], key: str | None, comment: str | None) -> str | None:
+        fields = {
+            **fields,
+            "value": reward_value(fields["value"]),
+            "comment": self.outbox.redacted(comment, "comments"),
+        }
+        if self.sampled and (key is not None or self.ended):
+            return send_reward(self.outbox, self.id, None, fields, key, self.started_at_ms)
+        return self.emit(RewardReported, fields)
+
+    def _tool(self, fields: dict[str, Any], arguments: Any, result: Any, error: str | None) -> str | None:
+        outbox = self.outbox
+        texts = {
+            "arguments": outbox.redacted(_as_text(arguments), "tool_calls") or "",
+            "result": outbox.redacted(_as_text(result), "tool_calls"),
+            "error": outbox.redacted_error(_as_text(error)),
+        }
+        return self.emit(ToolCalled, {**fields, **texts})
+
+    def _alias(self, alias: str) -> None:
+        alias = nonempty_text(alias)
+        if not self.sampled or self.dropped:
+            return
+        fields = self._envelope(ids.stable_id("alias", alias, self.id), KEYED)
+        self.outbox.submit(ALIASES, alias, AliasDeclared(**fields, alias=alias), episode_id="")
+
+    def _exclude(self, reason: str) -> None:
+        reason = self.outbox.redacted(text_of(reason), "comments") or ""
+        if not self.ended or not self.sampled or self.dropped:
+            self.emit(Excluded, {"reason": reason})
+            return
+        envelope = self._envelope(ids.stable_id("exclude", self.id, self._writer_id), KEYED)
+        self.outbox.submit(EPISODE_EVENTS, self.root_id, Excluded(**envelope, reason=reason), episode_id="")
+
+    def _end(self, stop_reason: StopReason, error: str | None) -> None:
+        for stream in tuple(self._streams):
+            stream.abandon()
+        with self._lock:
+            if not self.recording:
+                return
+            if self.owner:
+                whole = self.outbox.redacted_error(text_of(error))
+                text = (
+                    whole and whole[:MAX_ERROR_CHARACTERS]
+                )  # only now: a secret that is cut in half would not be recognised
+                writers = tuple(sorted({self._writer_id, *self._other_writers}))
+                self.emit(EpisodeEnded, {"stop_reason": stop_reason, "error": text, "writer_ids": writers})
+            self.close_writer()
+
+    def close_writer(self, *, even_if_silent: bool = False) -> None:
+        """Say how many events this process wrote; nothing of it may follow."""
+        with self._lock:
+            if self.recording and (self._sequence or even_if_silent):
+                self.emit(WriterClosed, {"count": self._sequence})
+            self.ended, self.recording = True, False
+
+    def emit(self, record: type[Event], fields: Mapping[str, Any]) -> str | None:
+        """Write the next event of this writer and return its id; None where the episode is not recorded (any more)."""
+        with self._lock:
+            if not self.recording:
+                self.outbox.counts.add("events_suppressed")
+                return None
+            event_id = ids.event_id(self.id, self._writer_id, self._sequence)
+            event = record(**self._envelope(event_id, self._sequence), **encodable_texts(fields))
+            try:
+                queued = self.outbox.submit(EPISODE_EVENTS, self.root_id, event, episode_id=self.id)
+            except RecordTooLargeError:
+                self._drop(DropReason.TOO_LARGE.value)
+                return None
+            if not queued:
+                self._drop(QUEUE_FULL)
+                return None
+            self._sequence += 1
+            return event_id
+
+    def _drop(self, reason: str) -> None:
+        purged = self.outbox.purge(self.id, reason)
+        self.outbox.counts.add(f"episodes_dropped.{reason}")
+        if self._sequence > purged:
+            event_id = ids.event_id(self.id, self._writer_id, self._sequence)
+            excluded = Excluded(**self._envelope(event_id, self._sequence), reason=f"producer_{reason}")
+            self.outbox.submit(EPISODE_EVENTS, self.root_id, excluded, episode_id="", urgent=True)
+        self.dropped, self.recording = True, False
+
+    def late_envelope(self, sequence: int, at_ms: int) -> dict[str, Any]:
+        """Return the envelope of an event whose place was taken before."""
+        return self._envelope(ids.event_id(self.id, self._writer_id, sequence), sequence, at_ms)
+
+    def _envelope(self, event_id: str, sequence: int, at_ms: int | None = None) -> dict[str, Any]:
+        return self.outbox.envelope(
+            event_id=event_id,
+            episode_id=self.id,
+            writer_id=self._writer_id,
+            sequence=sequence,
+            started_at_ms=self.started_at_ms,
+            at_ms=at_ms,
+        )
+
+    def opened(self, stream: Abandonable) -> None:
+        """Remember a stream, to record it at the episode's end if the application has not read it to its own."""
+        self._streams[stream] = None
+
+    def finished(self, stream: Abandonable) -> None:
+        """Forget a stream."""
+        self._streams.pop(stream, None)
+
+    def joined_by(self, writer_id: str) -> None:
+        """Remember another writer of this process, for the episode's end to name."""
+        self._other_writers.add(writer_id)
+
+    def let_go(self, late: "Episode") -> None:
+        """Do without a late writer that has nothing to write."""
+        with self._lock:
+            if self.ended:
+                late.close_writer(even_if_silent=True)
+            else:
+                self._other_writers.discard(late._writer_id)
+                late.ended, late.recording = True, False
+
+    def after_fork(self, writer_id: str) -> None:
+        """Go on in a child process under another writer; the parent ends the episode."""
+        self._lock = threading.RLock()
+        self._writer_id, self._sequence, self.owner = writer_id, 0, False
+        self.memory = TurnMemory()  # the parent's delivery thread may have been in the middle of it
+        self._streams = {}
+
+    def __repr__(self) -> str:
+        """Name the episode, nothing of its content."""
+        return f"<Episode {self.id} task={self.task!r}>"
+
+
+def is_unsampled(headers: Mapping[str, Any]) -> bool:
+    """Say whether headers (with names in lower case) come from an episode that is not recorded."""
+    return all(headers.get(name) == value for name, value in NOT_SAMPLED.items())
+
+
+def header_text(value: Any) -> str:
+    """Return an id or a name as ASCII that an HTTP header carries unchanged, percent-encoded; `unquote` undoes it."""
+    return quote(text_of(str(value)) or "", safe="/:@")
+
+
+def _as_text(value: Any) -> str | None:
+    """Return text as it is, other values as JSON with the text of what JSON does not know; of what has no readable form
+    its type.
+    """
+    if value is None or isinstance(value, str):
+        return text_of(value)
+    for form in (_json_or_text, str):
+        try:
+            return text_of(form(value))
+        except Exception:  # the host's own objects may raise anything
+            continue
+    return f"<{type(value).__name__}>"
+
+
+def _json_or_text(value: Any) -> str:
+    known = plain(value, as_text=True)
+    return known if isinstance(known, str) else json_of(known)

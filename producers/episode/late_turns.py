@@ -1,0 +1,132 @@
+"""The turns of one answer, made when delivery needs them: not on the thread of the agent that waits for the answer.
+
+There only their places are taken (sequence and time) and the answer's parts are kept; redaction, the verdict on the
+tokens, the split of the prompt and the encoding happen here, on the recorder's own thread, in the order of the calls.
+A turn that cannot be made, or that is larger than a record may be, says so in its reason instead of missing.
+"""
+
+from array import array
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from rollbus.producers.episode.outbox import Outbox
+from rollbus.producers.turns.answer import ENTRY_BYTES, ID_BYTES, Unread, text_of
+from rollbus.producers.turns.prompt_log import PromptLog
+from rollbus.producers.turns.turn_record import Draft, Exchange, drafts_of
+from rollbus.schemas import codec
+from rollbus.schemas.records.drops import DropReason
+from rollbus.schemas.records.events import Message, TurnRecorded
+
+CAPTURE_FAILED = "capture_failed"
+TOKEN_BYTES, LOGPROB_BYTES = 96, 32
+"""Of a token's text and of its log-prob, once read."""
+OTHER_BYTES = 2048
+"""Of the objects around."""
+
+
+class TurnMemory:
+    """What the turns of an episode and writer have already carried; belongs to the recorder's own thread."""
+
+    def __init__(self) -> None:
+        """Start with nothing sent."""
+        self.forget()
+
+    def forget(self) -> None:
+        """Start over: the next turn carries all of its own."""
+        self.prompts = PromptLog()
+        self.tools_sent: set[str] = set()
+
+
+class LateTurns:
+    """One per answer; `encode` is called once for each of its turns, in order."""
+
+    __slots__ = ("_drafts", "_envelope", "_exchange", "_failed", "_function", "_memory", "_outbox")
+
+    def __init__(
+        self,
+        outbox: Outbox,
+        memory: TurnMemory,
+        envelope: Callable[[int, int], dict[str, Any]],
+        exchange: Exchange,
+        function: str,
+    ) -> None:
+        """Make nothing yet; `envelope` returns that of an event by its sequence and time."""
+        self._outbox, self._memory, self._envelope = outbox, memory, envelope
+        self._exchange, self._function = exchange, text_of(function) or ""
+        self._drafts: list[Draft] | None = None
+        self._failed = False
+
+    def encode(self, index: int, sequence: int, at_ms: int) -> bytes:
+        """Return a turn's bytes; its id, which is a hash, is made here too."""
+        envelope = self._envelope(sequence, at_ms)
+        draft = self._make_draft(index)
+        if draft is None:
+            return self._encode_failure(envelope)
+        try:
+            turn = self._make_turn(draft, envelope)
+            data = codec.encode(turn)
+        except Exception as error:
+            self._outbox.guard.failed("record", error)
+            self._memory.forget()  # what this turn was to carry, the next one sends
+            return self._encode_failure(envelope)
+        if len(data) > self._outbox.settings.max_record_bytes:
+            self._memory.forget()
+            return self._encode_failure(envelope, DropReason.TOO_LARGE.value)
+        self._count_turn(turn.untrainable_reason)
+        return data
+
+    def _make_draft(self, index: int) -> Draft | None:
+        if self._drafts is None and not self._failed:
+            try:
+                self._drafts = drafts_of(self._exchange, self._outbox.privacy)
+            except Exception as error:  # a shape that no server had so far
+                self._outbox.guard.failed("capture", error)
+                self._failed = True
+        return None if self._drafts is None else self._drafts[index]
+
+    def _make_turn(self, draft: Draft, envelope: Mapping[str, Any]) -> TurnRecorded:
+        if draft.redaction_error is not None:
+            self._outbox.guard.failed("redact", draft.redaction_error)
+        split = self._memory.prompts.send(draft.prompt, draft.completion)
+        fields = {**draft.fields, "prefix_count": split.prefix_count, "prefix_hash": split.prefix_hash}
+        if fields["tools_hash"] in self._memory.tools_sent:
+            fields["tools"] = None
+        fields |= {"added_messages": split.added, "completion": draft.completion, "function": self._function}
+        self._memory.tools_sent.add(fields["tools_hash"])
+        return TurnRecorded(**envelope, **fields)
+
+    def _encode_failure(self, envelope: Mapping[str, Any], reason: str = CAPTURE_FAILED) -> bytes:
+        """Return a turn that says in place of its content why it has none."""
+        self._count_turn(reason)
+        answered = getattr(self._exchange.answer, "model", None)
+        model = text_of(answered) or text_of(self._exchange.request.get("model")) or ""
+        return codec.encode(
+            TurnRecorded(
+                **envelope,
+                model=model,
+                completion=Message(role="assistant"),
+                trainable=False,
+                untrainable_reason=reason,
+                function=self._function,
+            )
+        )
+
+    def _count_turn(self, reason: str | None) -> None:
+        self._outbox.counts.add("turns_trainable" if reason is None else f"turns_untrainable.{reason}")
+
+
+def expected_bytes(exchange: Exchange) -> int:
+    """Return about how much memory a turn takes until it is made."""
+    messages, answer = exchange.request.get("messages") or (), exchange.answer
+    texts = sum([len(each.get("content") or "") for each in messages if each.__class__ is dict])
+    if isinstance(answer, Unread):
+        return OTHER_BYTES + texts + answer.size
+    tokens = sum(
+        len(choice.content or "")
+        + ENTRY_BYTES * len(choice.entries)
+        + TOKEN_BYTES * len(choice.tokens)
+        + LOGPROB_BYTES * len(choice.logprobs)
+        for choice in answer.choices
+    )
+    ids = answer.prompt_token_ids or ()
+    return OTHER_BYTES + texts + tokens + (ids.itemsize if isinstance(ids, array) else ID_BYTES) * len(ids)

@@ -1,0 +1,166 @@
+"""The episodes of one recorder in this process: opened here, or joined from another.
+
+Keeps handles only weakly; an episode that the host forgets is no longer known here. Which episodes were not sampled is
+remembered, so that their feedback is not sent either.
+"""
+
+import threading
+import uuid
+import weakref
+from collections import OrderedDict
+from collections.abc import Iterator, Mapping
+from typing import Any
+from urllib.parse import unquote
+
+from rollbus.producers.episode import context, tracing
+from rollbus.producers.episode.episode import Episode, is_unsampled
+from rollbus.producers.episode.outbox import CHILD_SEPARATOR, Outbox
+from rollbus.producers.episode.rewards import nonempty_text
+from rollbus.producers.episode.sampling import is_sampled
+from rollbus.producers.turns.answer import text_of
+
+MAX_UNSAMPLED_IDS = 10_000
+
+
+class OpenEpisodes:
+    """Opens, joins and remembers episodes."""
+
+    def __init__(self, outbox: Outbox) -> None:
+        """Know none yet."""
+        self._outbox, self._new_id = outbox, outbox.new_id
+        self._live: weakref.WeakSet[Episode] = weakref.WeakSet()
+        self._lock = threading.RLock()
+        """A set that another thread adds to cannot be looked through."""
+        self._unsampled: OrderedDict[str, None] = OrderedDict()
+
+    def current(self) -> Episode | None:
+        """Return the innermost episode of the running code, of this recorder."""
+        episode = context.current_episode()
+        while episode is not None and (episode.outbox is not self._outbox or episode.nothing):
+            episode = episode.parent
+        return episode
+
+    def open(
+        self,
+        task: str,
+        episode_id: str | None,
+        parent: Episode | None,
+        fields: Mapping[str, Any],
+        traceparent: str | None,
+    ) -> Episode:
+        """Open an episode, a child of `parent` or of the current one, and write its start."""
+        outbox = self._outbox
+        parent = parent or self.current()
+        given_ids = {name: value for name in ("example_id", "group_id") if (value := fields[name]) is not None}
+        fields = {**fields, **{name: text_of(str(value)) for name, value in given_ids.items()}}
+        if episode_id is None:
+            episode_id = self._new_id() if parent is None else f"{parent.root_id}{CHILD_SEPARATOR}{self._new_id()}"
+        sampled = outbox.settings.enabled and (
+            parent.sampled
+            if parent is not None
+            else is_sampled(fields["group_id"] or episode_id, outbox.settings.sample_rate)
+        )
+        episode = Episode(
+            outbox,
+            episode_id,
+            task=task or (parent.task if parent else ""),
+            writer_id=outbox.writer_id,
+            started_at_ms=outbox.clock_ms(),
+            sampled=sampled,
+            parent=parent,
+        )
+        given = tracing.valid_traceparent(traceparent) or (parent.traceparent if parent else None)
+        episode.traceparent = given or outbox.guard.call("trace", tracing.current_traceparent, default=None)
+        outbox.counts.add("episodes_started" if sampled else "episodes_not_sampled")
+        if not sampled:
+            self._remember_unsampled(episode_id)
+            return episode
+        self._know(episode)
+        episode.begin(fields)
+        return episode
+
+    def attach(self, origin: str | Mapping[str, str]) -> Episode:
+        """Join an episode of another process, by its id or the headers it sent, which are percent-encoded; where they
+        name none, return a handle that records nothing and hides no episode around it.
+        """
+        if not isinstance(origin, Mapping):
+            return self.join(nonempty_text(origin), 0)
+        headers = {str(name).lower(): value for name, value in origin.items()}
+        if "rollbus-episode" not in headers:
+            nothing = self.silent(None)
+            nothing.parent, nothing.nothing = self.current(), not is_unsampled(headers)
+            return nothing
+        started = headers.get("rollbus-started", "")
+        episode = self.join(unquote(headers["rollbus-episode"]), int(started) if started.isdecimal() else 0)
+        episode.function = unquote(headers.get("rollbus-function", ""))
+        episode.traceparent = tracing.valid_traceparent(headers.get(tracing.TRACEPARENT))
+        return episode
+
+    def join(self, episode_id: str, started_at_ms: int) -> Episode:
+        """Return another writer of an episode; an episode of this process will name it when it ends."""
+        writer_id = self._new_id()
+        for known in self:
+            if known.id == episode_id:
+                known.joined_by(writer_id)
+        episode = self._part_of(episode_id, writer_id, started_at_ms)
+        self._know(episode)
+        return episode
+
+    def handle(self, episode: Episode | str) -> Episode:
+        """Return the episode, or for an id a handle that says something about it without being a part of it."""
+        return (
+            episode
+            if isinstance(episode, Episode)
+            else self._part_of(nonempty_text(episode), self._outbox.writer_id, 0)
+        )
+
+    def silent(self, episode_id: str | None) -> Episode:
+        """Return a handle that records nothing: what the host gets where opening an episode failed."""
+        writer_id = self._outbox.writer_id
+        return Episode(
+            self._outbox, episode_id or str(uuid.uuid4()), writer_id=writer_id, started_at_ms=0, sampled=False
+        )
+
+    def is_sampled(self, episode_id: str) -> bool:
+        """Say whether what concerns this episode is recorded, as far as is known here."""
+        return self._outbox.settings.enabled and episode_id not in self._unsampled
+
+    def knows(self, episode_id: str) -> bool:
+        """Say whether an episode of this id is open in this process."""
+        return any(known.id == episode_id for known in self)
+
+    def close_joined(self) -> None:
+        """Close this process's part of the episodes that others end."""
+        for episode in self:
+            if not episode.owner:
+                episode.end()
+
+    def after_fork(self) -> None:
+        """Go on in a child process under writers of its own; the lock may be held by a thread that is not here."""
+        self._lock = threading.RLock()
+        for episode in self:
+            episode.after_fork(self._new_id())
+
+    def __iter__(self) -> Iterator[Episode]:
+        """Iterate over the episodes known now."""
+        with self._lock:
+            return iter(tuple(self._live))
+
+    def _know(self, episode: Episode) -> None:
+        with self._lock:
+            self._live.add(episode)
+
+    def _part_of(self, episode_id: str, writer_id: str, started_at_ms: int) -> Episode:
+        return Episode(
+            self._outbox,
+            episode_id,
+            writer_id=writer_id,
+            started_at_ms=started_at_ms,
+            sampled=self.is_sampled(episode_id),
+            owner=False,
+        )
+
+    def _remember_unsampled(self, episode_id: str) -> None:
+        self._unsampled[episode_id] = None
+        while len(self._unsampled) > MAX_UNSAMPLED_IDS:
+            self._unsampled.popitem(last=False)

@@ -1,0 +1,5 @@
+"""One call of a model to the turn that is recorded. Pure: no clock, no thread, no episode.
+
+In: an `Exchange`, a request with its answer. Out: `Draft`s, one per choice, redacted and judged.
+Read first: turn_record, then answer, verdict (trainable or not), redaction, prompt_log (what earlier turns carried).
+"""

@@ -1,0 +1,216 @@
+"""One request and its answer to the fields of the turns it makes: one per choice, redacted, judged, without the
+envelope.
+
+Pure. The envelope (ids, sequence, times) is the episode's.
+"""
+
+import re
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from rollbus.producers.turns.answer import (
+    Answer,
+    Choice,
+    Unread,
+    canonical,
+    count_of,
+    ids_of,
+    number_of,
+    plain,
+    read,
+    text_of,
+    token_ids_of,
+)
+from rollbus.producers.turns.redaction import Privacy, Redactor
+from rollbus.producers.turns.verdict import clean_logprobs, judge
+from rollbus.schemas.ids import hash_bytes
+from rollbus.schemas.records.events import LogprobMode, Message
+from rollbus.schemas.records.tokens import encode_logprobs, encode_token_ids
+
+_VERSIONED = re.compile(r"@(?:v|step)?(\d{1,9})$")
+"""`name@version`, the version a number."""
+_SAMPLING = ("temperature", "top_p", "frequency_penalty", "presence_penalty", "min_p", "repetition_penalty")
+TOOLS_FIELDS = ("tools", "functions")
+ABANDONED = "abandoned"
+NOT_CAPTURED = "not_captured"
+LOGPROBS_REFUSED = "logprobs_refused"
+ECHO = "echo"
+"""The request's field, and the reason: the answer repeats the prompt, and its tokens with it."""
+
+
+@dataclass(slots=True, kw_only=True)
+class Exchange:
+    """A request with its answer; not frozen, as it is made on the thread of an agent that waits."""
+
+    request: Mapping[str, Any]
+    """Keyword arguments of the call as the application made it."""
+    answer: Answer | Unread
+    streamed: bool = False
+    latency_ms: int | None = None
+    withheld: str | None = None
+    """Why the tokens cannot be trusted or were not given, known before looking."""
+    refused: Collection[str] = ()
+    """What the server would not give; see `surface.ADDED`."""
+    logprob_mode: LogprobMode = "unknown"
+
+    @property
+    def turns(self) -> int:
+        """How many turns it makes: one per choice, one for an answer without any."""
+        return self.answer.turns if isinstance(self.answer, Unread) else len(self.answer.choices) or 1
+
+    def with_answer_read(self) -> "Exchange":
+        """Return it with the answer in its compact form: without the strings of tokens whose ids are there."""
+        answer = read(self.answer)
+        choices = (each if each.token_ids is None else replace(each, tokens=()) for each in answer.choices)
+        return replace(self, answer=replace(answer, choices=tuple(choices)))
+
+
+@dataclass(frozen=True, slots=True)
+class Draft:
+    """A turn that lacks its envelope, its prefix and, where it was sent before, loses its tools."""
+
+    prompt: tuple[Message, ...]
+    completion: Message
+    fields: Mapping[str, Any]
+    redaction_error: BaseException | None = None
+
+
+def drafts_of(exchange: Exchange, privacy: Privacy) -> list[Draft]:
+    """Return one draft per choice; an answer without any gives one without completion."""
+    answer = read(exchange.answer)
+    request = exchange.request
+    redactor = Redactor(privacy)
+    masked = redactor.spelt_out if ids_of(request.get("prompt")) else redactor.message
+    prompt = tuple(masked(message_of(message)) for message in request.get("messages") or ())
+    tools = redactor.text(tools_json(request), "tools")
+    sampled = [token_ids_of(choice) for choice in answer.choices]
+    sampled_tokens = None if any(ids is None for ids in sampled) else sum(len(ids or ()) for ids in sampled)
+    shared = {
+        "model": answer.model or text_of(request.get("model")) or "",
+        "policy_version": policy_version_of(answer.model),
+        "response_id": answer.response_id,
+        "logprob_mode": exchange.logprob_mode,
+        "tools_hash": hash_bytes(tools.encode()) if tools else "",
+        "tools": tools,
+        "prompt_tokens": answer.prompt_tokens,
+        "completion_tokens": answer.completion_tokens,
+        "latency_ms": exchange.latency_ms,
+        "streamed": exchange.streamed,
+        **_sampling_of(request),
+    }
+    drafts = []
+    for choice, token_ids in zip(answer.choices or (Choice(),), sampled or [None], strict=True):
+        own = Redactor(privacy)
+        completion = own.message(completion_of(choice))
+        withheld = redactor.reason or own.reason or exchange.withheld or (ECHO if request.get(ECHO) else None)
+        if withheld is None and "logprobs" in exchange.refused and not choice.logprobs:
+            withheld = LOGPROBS_REFUSED
+        fields = _tokens(answer, choice, token_ids, sampled_tokens, withheld)
+        finish_reason = choice.finish_reason if answer.complete or choice.finish_reason else ABANDONED
+        drafts.append(
+            Draft(
+                prompt,
+                completion,
+                {**shared, **fields, "choice": choice.index, "finish_reason": finish_reason},
+                redactor.error or own.error,
+            )
+        )
+    return drafts
+
+
+def _tokens(
+    answer: Answer,
+    choice: Choice,
+    token_ids: Sequence[int] | None,
+    sampled_tokens: int | None,
+    withheld: str | None,
+) -> dict[str, Any]:
+    logprobs = clean_logprobs(choice.logprobs)
+    reason = judge(
+        prompt_token_ids=answer.prompt_token_ids,
+        token_ids=token_ids,
+        logprobs=logprobs if logprobs is not None else choice.logprobs,
+        sampled_tokens=sampled_tokens,
+        completion_tokens=answer.completion_tokens,
+        complete=answer.complete,
+        withheld=withheld,
+    )
+    fields: dict[str, Any] = {"trainable": reason is None, "untrainable_reason": reason}
+    if withheld in ("masked_text", "redaction_failed", "tokens_withheld"):
+        return fields  # the ids would spell out what was masked
+    return {
+        **fields,
+        "prompt_token_ids": encode_token_ids(answer.prompt_token_ids) if answer.prompt_token_ids else None,
+        "completion_token_ids": encode_token_ids(token_ids) if token_ids else None,
+        "logprobs": encode_logprobs(logprobs) if logprobs else None,
+    }
+
+
+def policy_version_of(model: str) -> int | None:
+    """Return the version out of `name@version`; None where the answer does not say it."""
+    match = _VERSIONED.search(model)
+    return int(match[1]) if match else None
+
+
+def message_of(message: Any) -> Message:
+    """Return a message of a request: a mapping as the application wrote it, or an object that the client gave it
+    before.
+    """
+    fields = plain(message)
+    if not isinstance(fields, Mapping):
+        raise TypeError(f"a message is a {type(message).__name__}")
+    content, parts = fields.get("content"), None
+    if content is not None and not isinstance(content, str):
+        content, parts = None, canonical(content)
+    if fields.get("refusal"):
+        parts = canonical([{"type": "refusal", "refusal": fields["refusal"]}])
+    return Message(
+        role=text_of(fields.get("role")) or "",
+        content=text_of(content),
+        name=text_of(fields.get("name")),
+        tool_call_id=text_of(fields.get("tool_call_id")),
+        tool_calls=_tool_calls_json(fields.get("tool_calls")),
+        parts=text_of(parts),
+        reasoning=text_of(fields.get("reasoning_content")) or text_of(fields.get("reasoning")),
+    )
+
+
+def completion_of(choice: Choice) -> Message:
+    """Return the sampled message."""
+    refusal = [{"type": "refusal", "refusal": choice.refusal}] if choice.refusal else None
+    return Message(
+        role=choice.role,
+        content=choice.content,
+        tool_calls=_tool_calls_json(choice.tool_calls),
+        parts=canonical(refusal) if refusal else None,
+        reasoning=choice.reasoning,
+    )
+
+
+def _tool_calls_json(calls: Iterable[Any] | None) -> str | None:
+    """Return the calls as JSON; without fields that are not set, so that a call sent back is the call received."""
+    if not calls:
+        return None
+    return text_of(
+        canonical([{key: value for key, value in plain(call).items() if value is not None} for call in calls])
+    )
+
+
+def tools_json(request: Mapping[str, Any]) -> str | None:
+    """Return the tool schemas that a request offers, as JSON."""
+    offered = {name: plain(request[name]) for name in TOOLS_FIELDS if isinstance(request.get(name), list | tuple)}
+    offered = {name: tools for name, tools in offered.items() if tools}
+    if not offered:
+        return None
+    return text_of(canonical(offered["tools"] if set(offered) == {"tools"} else offered))
+
+
+def _sampling_of(request: Mapping[str, Any]) -> dict[str, Any]:
+    extra = request.get("extra_body")
+    asked = {**request, **extra} if isinstance(extra, Mapping) else request
+    fields: dict[str, Any] = {name: number_of(asked.get(name)) for name in _SAMPLING}
+    fields["seed"] = count_of(asked.get("seed"))
+    fields["top_k"] = count_of(asked.get("top_k"))
+    fields["max_tokens"] = count_of(asked.get("max_completion_tokens")) or count_of(asked.get("max_tokens"))
+    return fields

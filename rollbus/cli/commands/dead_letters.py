@@ -1,0 +1,100 @@
+"""`rollbus dead-letters`: show records that could not be processed, and try them again."""
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import click
+
+from rollbus.cli.groups import Verbs
+from rollbus.cli.needs import require_topics
+from rollbus.cli.output import Table, format_time, show_rows
+from rollbus.cli.root import with_settings
+from rollbus.schemas.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from rollbus.settings import Settings
+
+class_option = click.option("--class", "error_class", help="Take only dead letters of this class of error.")
+
+
+@click.group(cls=Verbs)
+def dead_letters() -> None:
+    """Show records that could not be processed, and try them again."""
+
+
+@dead_letters.command("list")
+@class_option
+@with_settings
+def list_(settings: "Settings", error_class: str | None) -> None:
+    """Count dead letters by topic, stage and class of error, with the ORIGIN of the newest for `show`."""
+    from rollbus.consumers.dead_letters import count_kinds, letter_origin, select_letters
+    from rollbus.consumers.dead_letters_kafka import read_dead_letters
+
+    require_topics(settings, "dead-letters")
+    letters = asyncio.run(read_dead_letters(settings.kafka, settings.namespace))
+    letters = select_letters(letters, error_class=error_class)
+    table = Table("topic", "stage", "class", "count", "most attempts", "newest (UTC)", "its origin")
+    for kind in count_kinds(letters):
+        newest = format_time(kind.newest.timestamp_ms)
+        counts = [str(kind.count), str(kind.most_attempts)]
+        table.add_row(kind.topic, kind.stage, kind.error_class, *counts, newest, letter_origin(kind.newest))
+    of_class = f" of class {error_class!r}" if error_class else ""
+    show_rows(
+        table,
+        f"no dead letter{of_class} in {settings.namespace!r}; for records that the sink could not read: "
+        "`rollbus sql run dead-letters-by-class`",
+    )
+
+
+@dead_letters.command()
+@click.argument("origin")
+@with_settings
+def show(settings: "Settings", origin: str) -> None:
+    """Show every dead letter of ORIGIN (topic:partition:offset): error, attempt and bytes."""
+    from rollbus.consumers.dead_letters import describe_letter, select_letters
+    from rollbus.consumers.dead_letters_kafka import read_dead_letters
+
+    require_topics(settings, "dead-letters")
+    letters = asyncio.run(read_dead_letters(settings.kafka, settings.namespace))
+    picked = select_letters(letters, origins=[origin], namespace=settings.namespace)
+    if not picked:
+        raise ConfigurationError(f"no dead letter of {origin}; see `rollbus dead-letters list`")
+    for letter in picked:
+        for name, value in describe_letter(letter):
+            click.echo(f"{name:14}{value}")
+
+
+@dead_letters.command()
+@click.argument("origins", nargs=-1)
+@click.option("--all", "every", is_flag=True, help="Take every dead letter, or every one of --class.")
+@class_option
+@click.option("--dry-run", is_flag=True, help="Only show what would be written.")
+@with_settings
+def reinject(
+    settings: "Settings", origins: tuple[str, ...], every: bool, error_class: str | None, dry_run: bool
+) -> None:
+    """Write the original records of ORIGINS (topic:partition:offset) to their topics again.
+
+    The command can be repeated: a record that it has written before is left out. A record that fails again becomes a
+    dead letter with the next attempt number. Its new place in the log is the end.
+    """
+    from rollbus.consumers.dead_letters import origins_without_letter, select_letters
+    from rollbus.consumers.dead_letters_kafka import read_dead_letters
+    from rollbus.consumers.dead_letters_kafka import reinject as write_again
+
+    if not origins and not every:
+        raise ConfigurationError("give origins as `rollbus dead-letters list` shows them, or --all")
+    require_topics(settings, "dead-letters")
+    letters = asyncio.run(read_dead_letters(settings.kafka, settings.namespace))
+    picked = select_letters(letters, origins=origins, error_class=error_class, namespace=settings.namespace)
+    if unknown := origins_without_letter(picked, origins, namespace=settings.namespace):
+        raise ConfigurationError(f"no dead letter of {', '.join(unknown)}; see `rollbus dead-letters list`")
+    copies = asyncio.run(write_again(settings.kafka, picked, dry_run=dry_run))
+    for copy in copies:
+        click.echo(f"{'would reinject' if dry_run else 'reinjected'} {copy.origin} as attempt {copy.attempt}")
+    omitted = len({(letter.topic, letter.partition, letter.offset) for letter in picked}) - len(copies)
+    if not picked:
+        click.echo("no such dead letter")
+    elif omitted:
+        why = "written again before, without a value, or cut short and no longer in their topic"
+        click.echo(f"{omitted} left out: {why}")

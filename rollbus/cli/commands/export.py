@@ -1,0 +1,108 @@
+"""`rollbus export`: write trajectories, SFT sets and preference pairs for other trainers."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rollbus.cli.groups import Verbs
+from rollbus.cli.output import show_progress
+from rollbus.cli.root import with_options, with_settings
+
+if TYPE_CHECKING:
+    from rollbus.settings import Settings
+
+export_options = with_options(
+    click.argument("folder", type=click.Path(path_type=Path, file_okay=False)),
+    click.option(
+        "--where", default="", metavar="SQL", help="Take only these, for example: \"task = 'play' AND reward > 0.5\"."
+    ),
+    click.option("--run", default="main", show_default=True, help="Let --where use this run's fate, step and reason."),
+    click.option("--limit", type=click.IntRange(min=1), help="Write at most this many trajectories."),
+    click.option(
+        "--format",
+        "file_format",
+        type=click.Choice(["jsonl", "parquet"]),
+        default="jsonl",
+        show_default=True,
+        help="Write files of this kind.",
+    ),
+    click.option(
+        "--validation",
+        type=click.FloatRange(0, 1, max_open=True),
+        default=0.0,
+        help="Hold back this share of the problems in a file of its own.",
+    ),
+)
+
+
+@click.group(cls=Verbs)
+def export() -> None:
+    """Write data sets from what was recorded, without what was excluded; see docs/export.md."""
+
+
+@export.command()
+@export_options
+@click.option("--tokens", is_flag=True, help="Write token ids and log-probs as sampled, too.")
+@with_settings
+def trajectories(settings: "Settings", **asked: Any) -> None:
+    """Write whole trajectories into FOLDER: conversation, reward, fate, and tokens if asked for."""
+    _export(settings, kind="trajectories", **asked)
+
+
+@export.command()
+@export_options
+@click.option(
+    "--layout",
+    "sft_layout",
+    type=click.Choice(["messages", "prompt-completion"]),
+    default="messages",
+    show_default=True,
+    help="Write whole conversations, or one row per answer.",
+)
+@with_settings
+def sft(settings: "Settings", **asked: Any) -> None:
+    """Write a set for supervised fine-tuning into FOLDER; --where selects what was good enough."""
+    _export(settings, kind="sft", **asked)
+
+
+@export.command()
+@export_options
+@click.option(
+    "--layout",
+    "dpo_layout",
+    type=click.Choice(["preference", "nemo-dpo"]),
+    default="preference",
+    show_default=True,
+    help="Write TRL's columns (prompt, chosen, rejected), or NeMo Customizer's files.",
+)
+@click.option("--min-margin", type=float, default=0.0, help="Leave out pairs whose rewards differ by less.")
+@click.option(
+    "--exhaustive", is_flag=True, help="Write every pair of answers to a prompt, not only the best with the worst."
+)
+@click.option(
+    "--max-pairs", type=click.IntRange(min=1), help="Write at most this many pairs per prompt, the clearest first."
+)
+@with_settings
+def dpo(settings: "Settings", **asked: Any) -> None:
+    """Write preference pairs into FOLDER: two answers to one prompt, the one with the higher reward first."""
+    _export(settings, kind="dpo", **asked)
+
+
+def _export(settings: "Settings", *, folder: Path, **asked: Any) -> None:
+    from rollbus.consumers.clickhouse.store.client import ClickHouse
+    from rollbus.consumers.export.run import ExportRequest
+    from rollbus.consumers.export.run import export as write_export
+
+    client = ClickHouse(settings.clickhouse)
+    try:
+        with show_progress("trajectories") as progress:
+            request = ExportRequest(namespace=settings.namespace, **asked)
+            manifest = write_export(client, request, folder, progress=progress)
+    finally:
+        client.close()
+    for file in manifest["files"]:
+        click.echo(f"{file['rows']} rows in {folder / file['path']}")
+    for reason, count in manifest["left_out"].items():
+        click.echo(f"left out: {count} {reason}")
+    click.echo(f"{manifest['exclusions']['episodes']} excluded episodes were left out; see {folder / 'manifest.json'}")

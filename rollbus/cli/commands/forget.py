@@ -1,0 +1,135 @@
+"""`rollbus forget`: exclude a person's episodes from training, and delete their rows."""
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from rollbus.cli.needs import require_topics
+from rollbus.cli.output import Console, Table
+from rollbus.cli.root import with_settings
+from rollbus.schemas.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from rollbus.settings import Settings
+    from rollbus.streams.operate.forget import Episode
+
+
+@click.command()
+@click.option(
+    "--label", "labels", multiple=True, metavar="NAME=VALUE", help="Forget episodes with this label; repeatable."
+)
+@click.option("--episode", "episodes", multiple=True, metavar="ID", help="Forget the episode with this id; repeatable.")
+@click.option("--reason", default="forgotten on request", show_default=True, help="Keep this reason in the log.")
+@click.option(
+    "--again", is_flag=True, help="Delete the rows of all that is already on the list, for example after a slow sink."
+)
+@click.option(
+    "--clickhouse/--no-clickhouse", default=True, show_default=True, help="Search and delete in ClickHouse too."
+)
+@click.option("--dry-run", is_flag=True, help="Only show what would be forgotten.")
+@with_settings
+def forget(
+    settings: "Settings",
+    labels: tuple[str, ...],
+    episodes: tuple[str, ...],
+    reason: str,
+    again: bool,
+    clickhouse: bool,
+    dry_run: bool,
+) -> None:
+    """Forget episodes by label: no stage, trainer, replay or export uses them from now on.
+
+    Stages drop their open state, the trainer refuses them, and their rows in ClickHouse are deleted. Kafka's bytes go
+    with retention. The weights still know them: the command lists the steps that used them.
+    """
+    from rollbus.schemas.ids import trajectory_id
+    from rollbus.streams.operate.forget import exclusions
+    from rollbus.streams.operate.forget_on_log import steps_that_used, write_exclusions
+
+    if not (labels or episodes or again):
+        raise ConfigurationError("give what to forget: --label user=ann, or --episode ID")
+    wanted = _parse_labels(labels)
+    require_topics(settings, "exclusions")
+    stream, console = settings.stream_settings(), Console()
+    found = _find_episodes(settings, wanted, episodes, clickhouse) if labels or episodes else []
+    ids = frozenset(trajectory_id(each.episode_id) for each in found)
+    steps = asyncio.run(steps_that_used(stream, ids))
+    console.print(f"{len(found)} episodes in {len({each.root_episode_id for each in found})} conversations")
+    if dry_run:
+        for each in found[:20]:
+            console.print(f"  {each.episode_id}")
+        console.print("nothing is changed: --dry-run")
+    else:
+        now_ms = int(time.time() * 1000)
+        written = asyncio.run(write_exclusions(stream, exclusions(found, reason=reason, now_ms=now_ms)))
+        console.print(f"{written} are on the list of exclusions from now on; {len(found) - written} were already on it")
+        if clickhouse:
+            console.print(f"{delete_listed(settings)} rows deleted in ClickHouse")
+    _print_what_stays(settings, console)
+    if steps:
+        table = Table("run", "step", "version", "their trajectories", title="steps that used them")
+        for (run, step), record in sorted(steps.items()):
+            count = sum(1 for one in record.trained if one.trajectory_id in ids)
+            table.add_row(run, str(step), str(record.policy_version), str(count))
+        console.print(table)
+        console.print(
+            "the weights still know them; `rollbus policy rollback` goes back to a version before these steps"
+        )
+
+
+def _find_episodes(
+    settings: "Settings", wanted: dict[str, str], episodes: tuple[str, ...], clickhouse: bool
+) -> "list[Episode]":
+    from rich.progress import Progress, TextColumn
+
+    from rollbus.consumers.clickhouse.maintain.forget import find_attempts, find_episodes
+    from rollbus.streams.operate.forget import Episode, Search
+    from rollbus.streams.operate.forget_on_log import search_log
+
+    search = Search(wanted, frozenset(episodes))
+    column = TextColumn("reading the log: {task.completed:,.0f} records")
+    with Progress(column, console=Console(stderr=True), transient=True) as bar:
+        task = bar.add_task("", total=None)
+        asyncio.run(search_log(settings.stream_settings(), search, lambda count: bar.advance(task, count)))
+    found = set(search.matching_episodes())
+    if clickhouse:  # it keeps episodes longer than the log
+        stored = find_episodes(settings.clickhouse, settings.namespace, wanted, episodes)
+        found |= {Episode(episode, root) for episode, root in stored.items()}
+    found |= {Episode(one, one) for one in set(episodes) - {each.episode_id for each in found}}
+    ids = [each.episode_id for each in found]
+    found.update(search.attempts_at(ids))  # they repeat what the person said
+    if clickhouse:
+        attempts = find_attempts(settings.clickhouse, settings.namespace, ids)
+        found |= {Episode(episode, root) for episode, root in attempts.items()}
+    return sorted(found)
+
+
+def delete_listed(settings: "Settings") -> int:
+    """Delete the rows of everything on the list; a late sink may have written rows of earlier requests."""
+    from rollbus.consumers.clickhouse.maintain.forget import delete_rows
+    from rollbus.streams.replay.kafka.recorded import read_exclusions
+
+    listed, _ = asyncio.run(read_exclusions(settings.stream_settings()))
+    return delete_rows(settings.clickhouse, listed)
+
+
+def _print_what_stays(settings: "Settings", console: Console) -> None:
+    from rollbus.streams.replay.kafka.manifest import read_manifests
+
+    hours = settings.worker.retention_hours
+    console.print(f"Kafka's own bytes go with retention, after {hours} h; dead letters are kept as they came")
+    replays = asyncio.run(read_manifests(settings.stream_settings()))
+    if replays:
+        console.print(f"replays made before keep their copies: rollbus replay delete {' | '.join(sorted(replays))}")
+
+
+def _parse_labels(pairs: tuple[str, ...]) -> dict[str, str]:
+    values = {}
+    for pair in pairs:
+        name, separator, value = pair.partition("=")
+        if not (name and separator):
+            raise ConfigurationError(f"--label {pair!r} is not like user=ann")
+        values[name] = value
+    return values

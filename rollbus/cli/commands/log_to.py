@@ -1,0 +1,100 @@
+"""`rollbus log-to`: log completed steps and evaluations to a tracker."""
+
+import asyncio
+import os
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from rollbus.cli.groups import Verbs
+from rollbus.cli.needs import require_topics
+from rollbus.cli.root import log_to_stderr, with_settings
+from rollbus.cli.signals import stop_on_signals
+from rollbus.schemas.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from rollbus.consumers.loggers.protocol import RunLogger
+    from rollbus.settings import Settings
+
+
+@click.group(cls=Verbs)
+def log_to() -> None:
+    """Log completed steps and evaluations to a tracker, apart from training; see docs/export.md."""
+
+
+@log_to.command()
+@click.option("--project", default="rollbus", show_default=True, help="Log to this project.")
+@click.option("--entity", help="Log as this user or team; by default W&B's own.")
+@click.option(
+    "--mode",
+    type=click.Choice(["online", "offline"]),
+    default="online",
+    show_default=True,
+    help="Send to the server, or keep on disk.",
+)
+@click.option("--folder", type=click.Path(path_type=Path, file_okay=False), default=Path(), help="Write `wandb/` here.")
+@with_settings
+def wandb(settings: "Settings", project: str, entity: str | None, mode: str, folder: Path) -> None:
+    """Log to Weights & Biases, with the key of WANDB_API_KEY or `wandb login`."""
+    from rollbus.consumers.loggers.wandb_logger import WandbLogger
+
+    chosen = WandbLogger(
+        project,
+        namespace=settings.namespace,
+        entity=entity,
+        mode="offline" if mode == "offline" else "online",
+        folder=folder,
+    )
+    _follow(settings, chosen, "wandb")
+
+
+@log_to.command()
+@click.option(
+    "--tracking-uri",
+    envvar="MLFLOW_TRACKING_URI",
+    required=True,
+    help="Log to this server, such as http://127.0.0.1:5000.",
+)
+@click.option("--experiment", default="rollbus", show_default=True, help="Log to this experiment.")
+@with_settings
+def mlflow(settings: "Settings", tracking_uri: str, experiment: str) -> None:
+    """Log to MLflow."""
+    from rollbus.consumers.loggers.mlflow_logger import MlflowLogger
+
+    _follow(settings, MlflowLogger(tracking_uri, namespace=settings.namespace, experiment=experiment), "mlflow")
+
+
+@log_to.command()
+@with_settings
+def langfuse(settings: "Settings") -> None:
+    """Log to Langfuse as scores, with LANGFUSE_BASE_URL, LANGFUSE_PUBLIC_KEY and LANGFUSE_SECRET_KEY."""
+    from rollbus.consumers.loggers.langfuse_logger import LangfuseLogger
+
+    _follow(settings, LangfuseLogger(namespace=settings.namespace), "langfuse")
+
+
+@log_to.command()
+@click.option("--base-url", envvar="OPENPIPE_BASE_URL", help="Log to your own OpenPipe; by default to the hosted one.")
+@with_settings
+def openpipe(settings: "Settings", base_url: str | None) -> None:
+    """Log to OpenPipe, one reported call for each, with the key of OPENPIPE_API_KEY."""
+    from rollbus.consumers.loggers.openpipe_logger import BASE_URL, OpenPipeLogger
+
+    key = os.environ.get("OPENPIPE_API_KEY")
+    if not key:
+        raise ConfigurationError("there is no key for OpenPipe: set OPENPIPE_API_KEY")
+    chosen = OpenPipeLogger(namespace=settings.namespace, api_key=key, base_url=base_url or BASE_URL)
+    _follow(settings, chosen, "openpipe")
+
+
+def _follow(settings: "Settings", run_logger: "RunLogger", name: str) -> None:
+    from rollbus.consumers.loggers.follow_kafka import follow
+
+    require_topics(settings, "training-steps", "evaluations")
+
+    async def until_signalled() -> None:
+        await follow(settings.kafka, settings.namespace, run_logger, name=name, stop=stop_on_signals())
+
+    log_to_stderr()
+    asyncio.run(until_signalled())

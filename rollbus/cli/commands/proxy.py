@@ -1,0 +1,104 @@
+"""`rollbus proxy`: record programs that cannot be changed, with a proxy."""
+
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import click
+
+from rollbus.cli.groups import Verbs
+from rollbus.cli.listening import open_listener
+from rollbus.cli.root import log_to_stderr, with_settings
+
+if TYPE_CHECKING:
+    from rollbus.producers.turns.redaction import Field
+    from rollbus.settings import Settings
+
+
+@click.group(cls=Verbs)
+def proxy() -> None:
+    """Record programs that cannot be changed, with an OpenAI-compatible proxy."""
+
+
+def _check_upstream(_: click.Context, __: click.Parameter, upstream: str) -> str:
+    """Return the upstream; raises BadParameter if no request could be sent to it."""
+    try:
+        parts = urlsplit(upstream)
+        is_address = parts.scheme in ("http", "https") and bool(parts.hostname) and parts.port != 0
+    except ValueError:  # a port that is not a number
+        is_address = False
+    if not is_address:
+        raise click.BadParameter(f"{upstream!r} is not like http://127.0.0.1:8000/v1")
+    return upstream
+
+
+@proxy.command()
+@click.option(
+    "--upstream", required=True, callback=_check_upstream, help="Pass requests to this model server; ends in /v1."
+)
+@click.option("--host", default="127.0.0.1", show_default=True, help="Listen on this address.")
+@click.option("--port", default=8001, show_default=True, type=click.IntRange(0, 65535), help="Listen on this port.")
+@click.option("--task", help="Record requests that name no episode as episodes of this task, one each.")
+@click.option("--producer", default="proxy", show_default=True, help="Name this proxy so in every event.")
+@click.option(
+    "--logprobs",
+    type=click.Choice(["force", "request", "passive"]),
+    default="force",
+    show_default=True,
+    help="Ask the server for log-probs and ids: always, unless the program says no, or never.",
+)
+@click.option(
+    "--withhold",
+    type=click.Choice(["messages", "tools", "tool_calls", "labels", "comments", "errors", "tokens"]),
+    multiple=True,
+    help="Never let the texts of this field leave the proxy; repeatable.",
+)
+@click.option(
+    "--sample-rate", default=1.0, show_default=True, help="Record this share of groups, or of episodes without a group."
+)
+@click.option(
+    "--spool-folder",
+    type=click.Path(file_okay=False, path_type=Path),
+    help="Keep here what no broker takes, also after the proxy ends.",
+)
+@click.option("--timeout", default=600.0, show_default=True, help="Wait at most this many seconds for the server.")
+@with_settings
+def run(
+    settings: "Settings",
+    upstream: str,
+    host: str,
+    port: int,
+    task: str | None,
+    producer: str,
+    logprobs: str,
+    withhold: "tuple[Field, ...]",
+    sample_rate: float,
+    spool_folder: Path | None,
+    timeout: float,
+) -> None:
+    """Pass requests on to the model server and record the calls of models, until SIGTERM or Ctrl-C.
+
+    A request belongs to the episode that its `rollbus-episode` header names, or to the one in its path: POST
+    /rollbus/episodes opens one and answers with the base URL to use for it.
+    """
+    import httpx
+    import uvicorn
+
+    from rollbus.producers import init
+    from rollbus.producers.proxy.app import Proxy
+
+    log_to_stderr()
+    with open_listener(host, port) as listener, suppress(KeyboardInterrupt):  # uvicorn raises Ctrl-C again
+        recorder = init(
+            security=settings.kafka,
+            namespace=settings.namespace,
+            producer=producer,
+            withhold=withhold,
+            sample_rate=sample_rate,
+            spool_folder=spool_folder,
+        )
+        limits = httpx.Limits(max_connections=None)
+        http = httpx.AsyncClient(timeout=httpx.Timeout(timeout, connect=10.0), limits=limits)
+        app = Proxy(recorder, upstream.rstrip("/"), http, task=task, mode=logprobs).app()
+        uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False)).run(sockets=[listener])

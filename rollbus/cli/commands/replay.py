@@ -1,0 +1,263 @@
+"""`rollbus replay`: decide a range of the log again, under another reward, grouping or curriculum."""
+
+import asyncio
+import logging
+from functools import partial
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.core import ParameterSource
+
+from rollbus.cli.groups import Verbs
+from rollbus.cli.needs import require_topics
+from rollbus.cli.output import Console, show_progress
+from rollbus.cli.replay.plan import make_plan, make_replay
+from rollbus.cli.replay.shown import ProgressLine, show_comparison, show_manifest, show_replays
+from rollbus.cli.root import SettingsFile, log_to_stderr, with_options, with_settings
+from rollbus.cli.signals import stop_on_signals
+from rollbus.schemas.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from rollbus.schemas.records.replays import ReplayManifest
+    from rollbus.settings import Settings
+
+other_decisions = with_options(
+    click.option("--reward", metavar="F", help="Use another reward: YAML, a registered name, or file.py:function."),
+    click.option("--grouping", metavar="F", help="Use another grouping: YAML, or changes such as group_size=4."),
+    click.option("--curriculum", metavar="F", help="Use another curriculum: YAML, a mode, or changes."),
+    click.option("--rescore", is_flag=True, help="Ask reward functions again, judges too."),
+)
+NAME_HELP = "Name the replay; its topics begin with `replay-NAME.`."
+
+
+@click.group(cls=Verbs, invoke_without_command=True)
+@with_options(
+    click.option("--from", "start", metavar="BOUND", help="Begin at: earliest, a time, '2h ago', tick:N, offsets."),
+    click.option("--to", "end", metavar="BOUND", default="latest", show_default=True, help="End at this bound."),
+    click.option(
+        "--stage", "stages", multiple=True, help="Replay only this stage, from its recorded input; repeatable."
+    ),
+    other_decisions,
+    click.option(
+        "--feedback",
+        type=click.Choice(["recorded", "end"]),
+        default="recorded",
+        show_default=True,
+        help="Count feedback when it came, or give every episode the feedback known at the range's end.",
+    ),
+    click.option("--as", "name", metavar="NAME", help=NAME_HELP),
+    click.option("--allow-missing", is_flag=True, help="Continue without what retention has deleted."),
+    click.option("--dry-run", is_flag=True, help="Write nothing; show digests and counts."),
+    click.option(
+        "--processes",
+        type=click.IntRange(min=1),
+        help="Decide the first stage's partitions in this many processes; by default one per core if that is faster.",
+    ),
+    click.option("--diff", type=click.Choice(["live"]), help="Compare with what live made of the same range."),
+)
+@click.pass_context
+def replay(ctx: click.Context, /, **chosen: Any) -> None:
+    """Decide a range of the log again: another reward, grouping or curriculum, and the same bytes every time.
+
+    `rollbus replay --from '2h ago' --reward fixed.yaml --as fixed` writes into its own topics, `replay-fixed.…`. Live
+    topics are only read. Agents are never called, and a judge only with --rescore.
+    """
+    options = [option.opts[0] for option in ctx.command.params if _is_given(ctx, option)]
+    verb = ctx.invoked_subcommand
+    if verb is None and not options:
+        click.echo(ctx.get_help())
+    elif verb is None:
+        if chosen["start"] is None:
+            raise click.UsageError("say where to begin: --from earliest, a time, '2h ago', tick:N or offsets")
+        source: SettingsFile = ctx.obj
+        _run_replay(source.load(), **chosen)
+    elif options:
+        raise click.UsageError(f"{', '.join(options)} before {verb} would have no effect; write it after {verb}")
+
+
+def _is_given(ctx: click.Context, option: click.Parameter) -> bool:
+    """Whether the user wrote this option."""
+    return ctx.get_parameter_source(option.name or "") is ParameterSource.COMMANDLINE
+
+
+def _run_replay(settings: "Settings", *, dry_run: bool, diff: str | None, processes: int | None, **chosen: Any) -> None:
+    from rollbus.streams.worker.process import prepare_process
+
+    if diff and dry_run:
+        raise ConfigurationError("--diff live compares records in topics, and --dry-run writes none; leave one out")
+    plan = make_plan(settings, dry_run=dry_run, **chosen)
+    console = Console(stderr=True)
+    prepare_process()
+    _silence_dead_letters()
+    try:
+        with ProgressLine(console) as line:
+            replay = make_replay(settings, plan, chosen["reward"], watch=line.watch(), processes=processes)
+            manifest = asyncio.run(replay.run(dry_run=dry_run))
+    except KeyboardInterrupt:
+        if not dry_run:
+            console.print(
+                f"replay {plan.name!r} is not complete. The same command continues it if --from and --to still mean "
+                "the same range (`latest` on a log that grows does not); if not, it begins again"
+            )
+        raise
+    show_manifest(manifest, dry_run=dry_run, drops=replay.drops)
+    console.print(f"{line.records:,} records in {line.seconds:.1f} s; at most {replay.open_rows:,} rows were open")
+    if diff:
+        _compare(settings, "live", manifest.name)
+
+
+def _silence_dead_letters() -> None:
+    """Log no line for each dead letter during this command: live has logged them, and the table counts them."""
+    letters = logging.getLogger("rollbus.streams.exactly_once.processing")
+    click.get_current_context().call_on_close(partial(letters.setLevel, letters.level))
+    letters.setLevel(logging.ERROR)
+
+
+@replay.command()
+@click.option("--from", "start", metavar="BOUND", default="latest", show_default=True, help="Begin at this bound.")
+@other_decisions
+@click.option("--as", "name", metavar="NAME", required=True, help=NAME_HELP)
+@with_settings
+def shadow(settings: "Settings", **chosen: Any) -> None:
+    """Follow the live topics with another reward, grouping or curriculum, until SIGTERM or Ctrl-C.
+
+    It writes into its own topics, and continues when it is started again. `rollbus replay promote NAME` makes live
+    decide the same.
+    """
+    from rollbus.streams.worker.process import prepare_process
+
+    first = "scoring" if chosen["reward"] or chosen["rescore"] else "grouping"
+    stages = ("scoring",) * (first == "scoring") + ("grouping", "curriculum")
+    more: dict[str, Any] = {"end": "latest", "stages": stages, "feedback": "recorded"}
+    plan = make_plan(settings, **chosen, **more, allow_missing=False, dry_run=False)
+    require_topics(settings, "replays")
+    log_to_stderr()
+    prepare_process()
+
+    async def until_signal() -> "ReplayManifest":
+        return await make_replay(settings, plan, chosen["reward"], follow=stop_on_signals()).run()
+
+    click.echo(f"shadow {plan.name!r} follows {', '.join(plan.stages)} into {plan.namespace}*", err=True)
+    show_manifest(asyncio.run(until_signal()))
+
+
+@replay.command()
+@click.argument("name")
+@with_settings
+def promote(settings: "Settings", name: str) -> None:
+    """Make live decide as a shadow or a replay did: one configuration record per stage, in effect at once."""
+    from rollbus.cli.replay.options import find_registry
+    from rollbus.streams.replay.kafka.manifest import find_manifest
+    from rollbus.streams.replay.kafka.promote import promote as put_into_effect
+
+    require_topics(settings, "replays")
+    stream = settings.stream_settings()
+
+    async def find_and_promote() -> list[str]:
+        return await put_into_effect(stream, await find_manifest(stream, name), find_registry(None), settings.runs)
+
+    click.echo(f"in effect from now on: {', '.join(asyncio.run(find_and_promote()))}; set it in the settings file too")
+
+
+@replay.command()
+@click.argument("name")
+@with_settings
+def load(settings: "Settings", name: str) -> None:
+    """Write a replay's records into ClickHouse, in the tables of live; its `namespace` is `replay-NAME.`.
+
+    What a shadow writes meanwhile is loaded the next time. Episodes that were forgotten after the replay are left out.
+    """
+    from rollbus.cli.commands.forget import delete_listed
+    from rollbus.cli.replay.load import load_replay
+    from rollbus.streams.replay.kafka.manifest import find_manifest
+
+    require_topics(settings, "replays")
+    manifest = asyncio.run(find_manifest(settings.stream_settings(), name))
+    with show_progress("loading") as progress:
+        rows = asyncio.run(load_replay(settings.sink_settings(), manifest.namespace, progress))
+    forgotten = delete_listed(settings)
+    click.echo(f"wrote {rows:,} rows of {manifest.namespace}* into ClickHouse")
+    if forgotten:
+        click.echo(f"{forgotten:,} rows of forgotten episodes deleted again")
+
+
+@replay.command("list")
+@with_settings
+def list_(settings: "Settings") -> None:
+    """List the replays of the namespace."""
+    from rollbus.streams.replay.kafka.manifest import read_manifests
+
+    require_topics(settings, "replays")
+    stream = settings.stream_settings()
+    show_replays(asyncio.run(read_manifests(stream)).values(), stream.namespace)
+
+
+@replay.command()
+@click.argument("name")
+@with_settings
+def show(settings: "Settings", name: str) -> None:
+    """Show a replay's manifest: ranges, configurations, digests and counts."""
+    from rich.pretty import pprint
+
+    from rollbus.streams.replay.kafka.manifest import known_manifest
+
+    require_topics(settings, "replays")
+    pprint(asyncio.run(known_manifest(settings.stream_settings(), name)), max_length=40)
+
+
+@replay.command()
+@click.argument("one")
+@click.argument("other")
+@with_settings
+def compare(settings: "Settings", one: str, other: str) -> None:
+    """Show what differs between two replays, and why; `live` is what live made of the same range."""
+    _compare(settings, one, other)
+
+
+def _compare(settings: "Settings", one: str, other: str) -> None:
+    from rollbus.streams.replay.compare.live import compare_replays
+
+    require_topics(settings, "replays")
+    show_comparison(asyncio.run(compare_replays(settings.stream_settings(), one, other)), settings.namespace)
+
+
+@replay.command()
+@click.argument("name")
+@click.option(
+    "--clickhouse/--no-clickhouse", default=True, show_default=True, help="Delete its rows in ClickHouse too."
+)
+@with_settings
+def delete(settings: "Settings", name: str, clickhouse: bool) -> None:
+    """Delete a replay's topics and its rows in ClickHouse; its manifest stays in the log as deleted.
+
+    Repeat the command to finish a deletion that was interrupted.
+    """
+    from rollbus.streams.replay.kafka.lease import working_on
+    from rollbus.streams.replay.kafka.manifest import delete_named, find_deletable
+    from rollbus.streams.replay.kafka.run import wall_clock_ms
+    from rollbus.streams.replay.plan.plan import check_name, namespace_of
+
+    check_name(name)
+    require_topics(settings, "replays")
+    stream = settings.stream_settings()
+
+    async def delete_topics() -> list[str]:
+        await find_deletable(stream, name)  # a lease leaves its consumer group behind, even without such a replay
+        async with working_on(stream, name):
+            return await delete_named(stream, name, now_ms=wall_clock_ms())
+
+    click.echo(f"deleted replay {name!r}: {len(asyncio.run(delete_topics()))} topics")
+    if clickhouse:
+        click.echo(_delete_rows(settings, namespace_of(name)))
+
+
+def _delete_rows(settings: "Settings", namespace: str) -> str:
+    """Delete a replay's rows in ClickHouse; return a line that says so, or why they stay."""
+    from rollbus.consumers.clickhouse.maintain.namespaces import delete_namespace
+    from rollbus.schemas.errors import ServiceError
+
+    try:
+        rows = delete_namespace(settings.clickhouse, namespace)
+    except ServiceError as error:
+        return f"its rows in ClickHouse stay until a replay of this name is loaded: {error}"
+    return f"{rows:,} rows deleted in ClickHouse"

@@ -1,0 +1,75 @@
+"""`rollbus resample run`: run your agent again on openings that traffic brought only once."""
+
+import asyncio
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from rollbus.cli.groups import Verbs
+from rollbus.cli.needs import require_topics
+from rollbus.cli.root import log_to_stderr, with_settings
+from rollbus.cli.signals import stop_on_signals
+from rollbus.schemas.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from rollbus.settings import Settings
+
+
+@click.group(cls=Verbs)
+def resample() -> None:
+    """Run your agent again on openings that came only once."""
+
+
+@resample.command()
+@click.argument("agent", metavar="MODULE:FUNCTION")
+@click.option("--run", "run_id", help="Fill the groups of this run; needed if the settings have several.")
+@click.option(
+    "--concurrency", type=click.IntRange(min=1), default=4, show_default=True, help="Make this many attempts at once."
+)
+@click.option(
+    "--timeout",
+    "timeout_s",
+    type=float,
+    default=300.0,
+    show_default=True,
+    help="End an attempt after this many seconds.",
+)
+@with_settings
+def run(settings: "Settings", agent: str, run_id: str | None, concurrency: int, timeout_s: float) -> None:
+    """Run your agent on what the run asks for, until SIGTERM or Ctrl-C.
+
+    The function, sync or async, receives a rollbus.resample.Attempt. The run's setting `resample` limits how many
+    attempts the stream worker asks for. An attempt is made at most once. MODULE is searched in this folder first.
+    """
+    import rollbus.producers
+    from rollbus.harness.calling import find
+    from rollbus.resample.attempts import Resampler
+    from rollbus.resample.requests import resample as resample_run
+
+    log_to_stderr()
+    config = settings.run(run_id)
+    if config.resample is None:
+        raise ConfigurationError(
+            f"run {config.run_id!r} asks for no attempts; give it `resample: {{attempts_per_hour: 100}}`"
+        )
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))  # as `python -m` does
+    function = find(agent, what="agent")
+    require_topics(settings, "resample-requests")
+    recorder = rollbus.producers.init(security=settings.kafka, namespace=settings.namespace, producer="resample")
+
+    resampler = Resampler(function, recorder, concurrency=concurrency, timeout_s=timeout_s)
+
+    async def main() -> None:
+        await resample_run(settings.stream_settings(), config.run_id, resampler, stop=stop_on_signals())
+        click.echo(", ".join(f"{count} {name}" for name, count in sorted(resampler.counts.items())) or "no attempts")
+
+    loop = asyncio.Runner()
+    try:
+        loop.run(main())
+    finally:
+        recorder.close()
+        if not resampler.left:  # closing would wait for them without end
+            loop.close()

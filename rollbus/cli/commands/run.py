@@ -1,0 +1,148 @@
+"""`rollbus run`: check and list the runs of one log, and send a command to one of them."""
+
+import asyncio
+import uuid
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+import yaml
+from pydantic import ValidationError
+
+from rollbus.cli.groups import Verbs
+from rollbus.cli.needs import require_topics
+from rollbus.cli.output import Console, Table
+from rollbus.cli.root import with_settings
+from rollbus.cli.yaml_text import read_yaml
+from rollbus.schemas.errors import ConfigurationError
+from rollbus.schemas.records.config import RunConfig
+from rollbus.schemas.records.control import RunCommand, RunCommandName
+from rollbus.settings_file import describe_mistake
+
+if TYPE_CHECKING:
+    from rollbus.settings import Settings
+
+OPERATOR_COMMANDS: dict[RunCommandName, str] = {
+    "pause": "Cut no more batches. Groups are still made; the oldest beyond `max_waiting_groups` are dropped.",
+    "resume": "Continue after `pause` or `stop`.",
+    "stop": "Drop all that is not in a batch, and everything that comes until `resume`, with reason `run_stopped`.",
+    "end_window": "Close the open curriculum window now.",
+}
+"""Each with its help."""
+
+
+@click.group(cls=Verbs)
+def run() -> None:
+    """Check a new run; list, pause, resume and stop the runs of one log."""
+
+
+@run.command()
+@click.argument("run_id")
+@click.option(
+    "--file",
+    "path",
+    type=click.Path(path_type=Path, exists=True, dir_okay=False),
+    help="Read the run from this YAML file.",
+)
+@click.option("--model", help="Train the model of this name.")
+@click.option("--task", "tasks", multiple=True, help="Use only scores of this task; repeatable.")
+@click.option("--strategy", type=click.Choice(["by_example", "by_prompt", "baseline"]), help="Group in this way.")
+@click.option("--group-size", type=click.IntRange(min=1), help="Put this many trajectories into a group.")
+@click.option(
+    "--curriculum",
+    type=click.Choice(["off", "harness", "pools", "advantage_range"]),
+    help="Rank groups in windows of this kind.",
+)
+@click.option("--groups-per-step", type=click.IntRange(min=1), help="Use this many groups in a training step.")
+@with_settings
+def create(settings: "Settings", run_id: str, path: Path | None, **options: Any) -> None:
+    """Check a new run and print what to add under `runs:` of the settings file; nothing is changed.
+
+    Options win over the file. Every process reads its runs from the settings file. So a run begins once the workers
+    are restarted with it, at the oldest scores that are kept.
+    """
+    if run_id in [one.run_id for one in settings.runs]:
+        raise ConfigurationError(f"the settings have a run {run_id!r} already; choose another name, or change it there")
+    plain = _read_run(path) if path else {}
+    plain["run_id"] = run_id
+    for section, field, value in (
+        (None, "model", options["model"]),
+        ("filter", "tasks", list(options["tasks"]) or None),
+        ("grouping", "strategy", options["strategy"]),
+        ("grouping", "group_size", options["group_size"]),
+        ("curriculum", "mode", options["curriculum"]),
+        ("batching", "groups_per_step", options["groups_per_step"]),
+    ):
+        if value is not None:
+            _set_field(plain, section, field, value)
+    if options["group_size"] == 1:
+        plain["grouping"].setdefault("min_group_size", 1)
+    try:
+        config = RunConfig.model_validate(plain)
+    except ValidationError as error:
+        mistakes = [describe_mistake(one, RunConfig) for one in error.errors()]
+        raise ConfigurationError(f"run {run_id!r}: {'; '.join(mistakes)}") from error
+    document = {"run_id": run_id, "model": config.model} | config.model_dump(mode="json", exclude_defaults=True)
+    click.echo(yaml.safe_dump([document], sort_keys=False), nl=False)
+    click.echo("# add this under `runs:`, run `rollbus topics create`, and restart the workers", err=True)
+
+
+def _set_field(plain: dict[str, Any], section: str | None, field: str, value: Any) -> None:
+    if section is None:
+        plain[field] = value
+        return
+    if plain.get(section) is None:  # not given, or left empty
+        plain[section] = {}
+    if not isinstance(plain[section], dict):
+        raise ConfigurationError(f"`{section}:` of a run holds fields such as `{field}:`, but it is {plain[section]!r}")
+    plain[section][field] = value
+
+
+def _read_run(path: Path) -> dict[str, Any]:
+    plain = read_yaml(path)
+    if not isinstance(plain, dict):
+        raise ConfigurationError(f"{path} holds no run: write fields such as `grouping:`, as under `runs:`")
+    return plain
+
+
+@run.command("list")
+@with_settings
+def list_(settings: "Settings") -> None:
+    """List the runs of the settings and those of the log: state, groups, batches, newest policy version."""
+    from rollbus.streams.operate.operator import list_runs
+    from rollbus.streams.operate.run_status import RunStatus
+
+    require_topics(settings, "run-log")
+    statuses = asyncio.run(list_runs(settings.stream_settings()))
+    configured = {one.run_id: one.model for one in settings.runs}
+    table = Table("run", "model", "state", "groups", "batches", "answered", "newest version")
+    for run_id in dict.fromkeys([*configured, *sorted(statuses)]):
+        status = statuses.get(run_id) or RunStatus(run_id, state="nothing yet")
+        state = status.state if run_id in configured else f"{status.state}, not in the settings"
+        counts = [str(count) for count in (status.groups, status.batches, status.answered)]
+        newest = "–" if status.newest_version is None else str(status.newest_version)
+        table.add_row(run_id, configured.get(run_id, "–"), state, *counts, newest)
+    Console().print(table)
+
+
+def _make_command(name: RunCommandName, help_text: str) -> click.Command:
+    """Return the verb that writes an operator's command into the log of a run."""
+
+    @click.command(name.replace("_", "-"), help=help_text)
+    @click.argument("run_id")
+    @click.option("--comment", help="Say why; it is kept in the log with the command.")
+    @with_settings
+    def send(settings: "Settings", run_id: str, comment: str | None) -> None:
+        from rollbus.streams.operate.operator import send_command
+
+        settings.run(run_id)  # only a run of the settings has a stage that reads commands
+        require_topics(settings, "run-log")
+        record = RunCommand(run_id=run_id, command=name, command_id=str(uuid.uuid4()), comment=comment)
+        asyncio.run(send_command(settings.stream_settings(), record))
+        click.echo(f"{name.replace('_', '-')} is in the log of run {run_id}")
+
+    return send
+
+
+for _name, _help in OPERATOR_COMMANDS.items():
+    run.add_command(_make_command(_name, _help))

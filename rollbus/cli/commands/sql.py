@@ -1,0 +1,121 @@
+"""`rollbus sql`: ask ClickHouse saved questions or your own."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rollbus.cli.groups import Verbs
+from rollbus.cli.output import Console, Table
+from rollbus.cli.root import with_options, with_settings
+
+if TYPE_CHECKING:
+    from rollbus.consumers.clickhouse.questions.saved import Answer
+    from rollbus.settings import Settings
+
+
+output_options = with_options(
+    click.option(
+        "-o",
+        "--output",
+        type=click.Choice(["table", "csv", "json", "parquet", "chart"]),
+        default="table",
+        show_default=True,
+        help="Show the answer in this form; json has one object per line, chart draws bars.",
+    ),
+    click.option("--to", type=click.Path(path_type=Path, dir_okay=False), help="Write to this file; parquet needs it."),
+    click.option("--value", help="Draw this column in a chart; by default the question's own, or the first mean."),
+)
+
+
+@click.group(cls=Verbs)
+def sql() -> None:
+    """Ask ClickHouse saved questions or your own."""
+
+
+@sql.command("list")
+def list_() -> None:
+    """List the saved questions and their parameters."""
+    from rollbus.consumers.clickhouse.questions.saved import list_queries
+
+    table = Table("name", "answers", "parameters")
+    for query in list_queries():
+        parameters = "\n".join(f"{each.name}={each.default}: {each.description}" for each in query.parameters)
+        table.add_row(query.name, query.description, parameters)
+    Console().print(table)
+
+
+@sql.command()
+@click.argument("name")
+@click.option("-p", "--param", "values", multiple=True, metavar="NAME=VALUE", help="Set a parameter; repeatable.")
+@output_options
+@with_settings
+def run(settings: "Settings", name: str, values: tuple[str, ...], **shown: Any) -> None:
+    """Answer a saved question, for example: rollbus sql run lineage-of-step --param step=12
+
+    The namespace, and the run if there is only one, come from the settings unless they are given.
+    """
+    from rollbus.consumers.clickhouse.questions.saved import load_query, run_query
+
+    query = load_query(name)
+    names = {parameter.name for parameter in query.parameters}
+    chosen = {key: value for key, value in find_defaults(settings).items() if key in names}
+    chosen |= dict(_split_parameter(value) for value in values)
+    shown["value"] = shown["value"] or query.chart
+    _print(run_query(settings.clickhouse, name, chosen), title=name, **shown)
+
+
+@sql.command()
+@click.argument("statement")
+@output_options
+@with_settings
+def query(settings: "Settings", statement: str, **shown: Any) -> None:
+    """Answer one SQL statement of your own."""
+    from rollbus.consumers.clickhouse.questions.saved import ask
+
+    _print(ask(settings.clickhouse, statement), **shown)
+
+
+def find_defaults(settings: "Settings") -> dict[str, str]:
+    """Return the values of parameters that the settings hold."""
+    known = {"namespace": settings.namespace}
+    return known | {"run": settings.runs[0].run_id} if len(settings.runs) == 1 else known
+
+
+def _split_parameter(value: str) -> tuple[str, str]:
+    name, equals, text = value.partition("=")
+    if not equals:
+        raise click.UsageError(f"{value!r} is not like NAME=VALUE")
+    return name, text
+
+
+def _print(answer: "Answer", *, output: str, to: Path | None, value: str | None, title: str | None = None) -> None:
+    from rollbus.consumers.clickhouse.questions.output import as_csv, as_json, as_table
+
+    if not answer.rows:
+        click.echo("no rows", err=True)
+    if output == "parquet":
+        from rollbus.consumers.clickhouse.questions.parquet import write_parquet
+
+        if to is None:
+            raise click.UsageError("--output parquet needs --to FILE")
+        write_parquet(to, answer.columns, answer.rows)
+        click.echo(f"{len(answer.rows)} rows in {to}", err=True)
+    elif output in {"csv", "json"}:
+        text = (as_csv if output == "csv" else as_json)(answer.columns, answer.rows)
+        if to is None:
+            click.echo(text, nl=False)
+        else:
+            to.write_text(text)
+    else:
+        if output == "chart":
+            from rollbus.consumers.clickhouse.questions.chart import as_chart
+
+            shown = as_chart(answer.columns, answer.rows, value=value)
+        else:
+            shown = as_table(answer.columns, answer.rows, title=title, width=Console().width if to is None else None)
+        if to is None:
+            Console().print(shown)
+        else:
+            with to.open("w") as file:
+                Console(file=file).print(shown)

@@ -1,0 +1,94 @@
+"""`rollbus up`, `status` and `down`: the local stack, printed for people."""
+
+import sys
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+import click
+from rich.text import Text
+
+from rollbus.cli.output import Console, Table
+from rollbus.cli.root import with_settings
+
+if TYPE_CHECKING:
+    from rollbus.local.process.service import Service
+    from rollbus.local.stack import ServiceStatus
+    from rollbus.settings import Settings
+
+STYLES = {"running": "green", "started": "green", "stopped": "dim", "unhealthy": "yellow"}
+"""Every other state is red: it needs attention."""
+
+
+@click.command()
+@click.option("--art/--no-art", default=True, help="Start the ART server too, which takes longest.")
+@with_settings
+def up(settings: "Settings", art: bool) -> None:
+    """Start Kafka, ClickHouse and the ART server unless they run, wait until they are healthy, show their addresses.
+
+    Data stays in `stack: data_dir:` (.rollbus) across restarts.
+    """
+    from rollbus.local import stack
+
+    console, local = Console(), settings.stack.as_stack_settings()
+    stack.require_startable(local, stack.stack_services(local, art_command=["art-server"] if art else None))
+    services = _services(settings, art=art)
+    try:
+        with console.status("starting " + ", ".join(service.name for service in services)):
+            stack.up(local, services, report=_printer(console))
+    except KeyboardInterrupt:
+        raise click.ClickException("interrupted; what was started runs until `rollbus down`") from None
+
+
+@click.command()
+@with_settings
+def status(settings: "Settings") -> None:
+    """Show what runs, where it listens and whether it is healthy; exit with code 1 if a running service is not."""
+    from rollbus.local import stack
+
+    local = settings.stack.as_stack_settings()
+    statuses = stack.status(local, stack.stack_services(local, art_command=["art-server"]))
+    table = Table("service", "state", "address", "pid", "")
+    for row in statuses:
+        table.add_row(row.name, _styled(row.state), row.address, str(row.pid or ""), row.detail)
+    Console().print(table)
+    sys.exit(any(row.state not in ("running", "stopped") for row in statuses))
+
+
+@click.command()
+@with_settings
+def down(settings: "Settings") -> None:
+    """Stop what `up` started, and nothing else; data stays."""
+    from rollbus.local import stack
+
+    console = Console()
+    if not stack.down(settings.stack.as_stack_settings(), report=_printer(console)):
+        console.print("nothing to stop: `rollbus up` started nothing here")
+
+
+def _services(settings: "Settings", *, art: bool) -> "tuple[Service, ...]":
+    from rollbus.cli.commands.art_server import ensure_base_model
+    from rollbus.local import stack
+
+    command = None
+    if art:
+        command = [sys.executable, "-m", "rollbus", *_config_option(), "art-server", "run"]
+        command += ["--base-model", str(ensure_base_model(settings))]
+    return stack.stack_services(settings.stack.as_stack_settings(), art_command=command)
+
+
+def _config_option() -> list[str]:
+    path: Any = click.get_current_context().obj.path
+    return ["--config", str(path)] if path else []
+
+
+def _printer(console: Console) -> "Callable[[ServiceStatus], None]":
+    def report(row: "ServiceStatus") -> None:
+        line = Text.assemble(f"{row.name:12} ", _styled(row.state), f"  {row.address}  {row.detail}")
+        line.rstrip()
+        console.print(line, highlight=False)
+
+    return report
+
+
+def _styled(state: str) -> Text:
+    return Text(state, STYLES.get(state, "red"))

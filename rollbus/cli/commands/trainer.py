@@ -1,0 +1,167 @@
+"""`rollbus trainer`: run the trainer, and read its ledger."""
+
+import dataclasses
+import uuid
+from typing import TYPE_CHECKING
+
+import click
+
+from rollbus.cli.groups import Verbs
+from rollbus.cli.needs import require_topics
+from rollbus.cli.output import Console, Table, show_record, show_rows
+from rollbus.cli.root import log_to_stderr, with_settings
+
+if TYPE_CHECKING:
+    from rollbus.schemas.records.control import RunCommandName
+    from rollbus.settings import Settings
+    from rollbus.trainer.settings import TrainerSettings
+
+run_option = click.option("--run", "run_id", help="Use this run; needed if the settings have several.")
+
+
+@click.group(cls=Verbs)
+def trainer() -> None:
+    """Run the trainer, from batches to GRPO updates, and look at its steps."""
+
+
+@trainer.command()
+@run_option
+@click.option(
+    "--from-namespace",
+    metavar="NAMESPACE",
+    help="Train the batches of a replay, `replay-NAME.`, and end after the last.",
+)
+@with_settings
+def run(settings: "Settings", run_id: str | None, from_namespace: str | None) -> None:
+    """Train a run's batches in order until SIGTERM or Ctrl-C; a second trainer of the same model fences the first.
+
+    With --from-namespace it trains the batches of a complete replay; steps and versions are recorded with the others.
+    """
+    from rollbus.trainer.process import run_trainer
+
+    chosen = settings.trainer_settings(run_id)
+    if from_namespace is not None:
+        chosen = chosen.model_copy(update={"from_namespace": _complete_replay(settings, from_namespace)})
+    log_to_stderr()
+    run_trainer(chosen)
+
+
+def _complete_replay(settings: "Settings", namespace: str) -> str:
+    """Return a replay's namespace, given that or its name; raises ConfigurationError unless it is complete."""
+    import asyncio
+
+    from rollbus.schemas.errors import ConfigurationError
+    from rollbus.streams.replay.kafka.manifest import find_manifest
+
+    name = namespace.removeprefix("replay-").removesuffix(".")
+    manifest = asyncio.run(find_manifest(settings.stream_settings(), name))
+    if manifest.state != "complete":
+        raise ConfigurationError(f"replay {name!r} still runs; a trainer takes the batches of one that has ended")
+    return manifest.namespace
+
+
+def trainer_settings(settings: "Settings", run_id: str | None, *topics: str) -> "TrainerSettings":
+    """Return the settings of a run's trainer; raises ConfigurationError if a topic that is read does not exist."""
+    chosen = settings.trainer_settings(run_id)
+    require_topics(settings, *topics)
+    return chosen
+
+
+@trainer.command()
+@run_option
+@with_settings
+def status(settings: "Settings", run_id: str | None) -> None:
+    """Show the state of a run: its steps, the open one, the served version, whether the backend takes batches."""
+    from rollbus.trainer.operate.report import trainer_status
+
+    report = trainer_status(trainer_settings(settings, run_id, "training-steps"))
+    table = Table(show_header=False)
+    for field in dataclasses.fields(report):
+        table.add_row(field.name.replace("_", " "), _summarize(getattr(report, field.name)))
+    Console().print(table)
+
+
+def _summarize(value: object) -> str:
+    """Return a line for a value; for a step's record, its outcome and counts."""
+    from rollbus.schemas.records.steps import StepCompleted, StepFailed, StepSkipped
+    from rollbus.trainer.ledger.ledger import StepOnRecord
+
+    if isinstance(value, StepCompleted):
+        count = f"{len(value.trained)} trajectories trained, {len(value.dropped)} dropped"
+        return f"step {value.step}: version {value.base_version} → {value.policy_version}, {count}"
+    if isinstance(value, StepSkipped):
+        return f"step {value.step} skipped: {value.reason}"
+    if isinstance(value, StepFailed):
+        return f"step {value.step}, attempt {value.attempt}: {value.error_class}: {value.message}"
+    if isinstance(value, StepOnRecord):
+        return (
+            f"step {value.step}, attempt {value.attempt}: from version {value.base_version}, batch {value.batch_hash}"
+        )
+    return "–" if value is None else str(value)
+
+
+@trainer.command()
+@run_option
+@click.option("--last", type=click.IntRange(min=1), default=20, show_default=True, help="List this many.")
+@with_settings
+def steps(settings: "Settings", run_id: str | None, last: int) -> None:
+    """List the newest closed steps of a run."""
+    from rollbus.schemas.records.steps import StepCompleted
+    from rollbus.trainer.operate.report import list_steps
+
+    chosen = trainer_settings(settings, run_id, "training-steps")
+    table = Table("step", "state", "base", "version", "trained", "dropped", "reward", "lag", "seconds")
+    for step in list_steps(chosen, last=last):
+        seconds = f"{(step.completed_at_ms - step.started_at_ms) / 1000:.1f}"
+        if isinstance(step, StepCompleted):
+            measured = [step.metrics.get(name) for name in ("reward_mean", "lag_mean")]
+            shown = ["–" if value is None else f"{value:.3f}" for value in measured]
+            counts = [str(len(step.trained)), str(len(step.dropped))]
+            table.add_row(str(step.step), "completed", str(step.base_version), str(step.policy_version),
+                          *counts, *shown, seconds)  # fmt: skip
+        else:
+            table.add_row(str(step.step), f"skipped: {step.reason}", str(step.base_version), "–", "0",
+                          str(len(step.dropped)), "–", "–", seconds)  # fmt: skip
+    show_rows(
+        table,
+        f"run {chosen.run_id!r} has closed no step yet: `rollbus trainer run` closes one for each batch; "
+        "`rollbus trainer status` says whether one is open",
+    )
+
+
+@trainer.command()
+@run_option
+@click.argument("step", type=int)
+@with_settings
+def show(settings: "Settings", run_id: str | None, step: int) -> None:
+    """Show every record of one step."""
+    from rollbus.trainer.operate.report import show_step
+
+    for record in show_step(trainer_settings(settings, run_id, "training-steps"), step):
+        show_record(record)
+
+
+@trainer.command()
+@run_option
+@click.option("--reason", required=True, help="Say why; it is kept in the log with the command.")
+@with_settings
+def pause(settings: "Settings", run_id: str | None, reason: str) -> None:
+    """Pause a run: it takes no further batches. An open step is closed; the other data waits in the log."""
+    _send_command(settings.trainer_settings(run_id), "pause", reason)
+    click.echo("the run is paused; `rollbus trainer resume` continues it")
+
+
+@trainer.command()
+@run_option
+@click.option("--reason", help="Say why; it is kept in the log with the command.")
+@with_settings
+def resume(settings: "Settings", run_id: str | None, reason: str | None) -> None:
+    """Resume a paused run: its trainer, and the curriculum that cuts its batches."""
+    _send_command(settings.trainer_settings(run_id), "resume", reason)
+    click.echo("the run continues")
+
+
+def _send_command(settings: "TrainerSettings", command: "RunCommandName", reason: str | None) -> None:
+    from rollbus.trainer.operate.publishing import command_run
+
+    command_run(settings, command, command_id=uuid.uuid4().hex, comment=reason)

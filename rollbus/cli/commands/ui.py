@@ -1,0 +1,60 @@
+"""`rollbus ui`: show what was trained, on which traffic, and what happened to the rest, in a browser."""
+
+import logging
+from contextlib import suppress
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from rollbus.cli.listening import open_listener
+from rollbus.cli.root import with_settings
+
+if TYPE_CHECKING:
+    from rollbus.settings import Settings
+
+HOST = "127.0.0.1"
+"""The page has no login, so it serves this machine only; forward the port over SSH to look from elsewhere."""
+
+
+@click.command()
+@click.option(
+    "--port",
+    default=8080,
+    show_default=True,
+    type=click.IntRange(0, 65535),
+    help="Listen on this port; 0 takes a free one.",
+)
+@click.option(
+    "--tokenizer",
+    type=click.Path(path_type=Path, exists=True),
+    help="Show each token's text with this tokenizer.json or model folder; by default art_server.base_model's.",
+)
+@with_settings
+def ui(settings: "Settings", port: int, tokenizer: Path | None) -> None:
+    """Show what was trained and why, in a browser, until Ctrl-C.
+
+    It reads ClickHouse and Kafka, writes nothing, and serves this machine only.
+    """
+    import uvicorn
+
+    from rollbus.ui.app import make_app
+    from rollbus.ui.asking import Asking
+    from rollbus.ui.lag import LagOfGroups
+    from rollbus.ui.token_text import load_texts
+
+    place = tokenizer or settings.art_server.base_model
+    texts = load_texts(place) if place is not None and (tokenizer or (place / "tokenizer.json").exists()) else None
+    logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # the page itself reports that Kafka is away
+    app = make_app(
+        Asking(settings.clickhouse, settings.namespace),
+        namespace=settings.namespace,
+        texts=texts,
+        lags=LagOfGroups(settings.kafka, settings.namespace).ask,
+    )
+    with open_listener(HOST, port) as listener:
+        listener.listen()  # the address below answers from now on
+        click.echo(f"http://{HOST}:{listener.getsockname()[1]}/ (Ctrl-C stops)")
+        config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=1)
+        with suppress(KeyboardInterrupt):  # Ctrl-C is the normal end; uvicorn raises it again
+            uvicorn.Server(config).run(sockets=[listener])

@@ -1,0 +1,65 @@
+"""`rollbus worker run`: the stream stages in one process."""
+
+import asyncio
+from typing import TYPE_CHECKING
+
+import click
+
+from rollbus import __version__
+from rollbus.cli.groups import Verbs
+from rollbus.cli.root import log_to_stderr, with_settings
+from rollbus.cli.stages import require_judge_model, rewards_of, select_stages, stage_configurations
+
+if TYPE_CHECKING:
+    from rollbus.settings import Settings
+
+
+@click.group(cls=Verbs)
+def worker() -> None:
+    """Run the stream stages: from episode events to training batches."""
+
+
+@worker.command()
+@click.option("--stage", "stages", multiple=True, help="Run only this stage (`assembly`, `grouping.main`); repeatable.")
+@with_settings
+def run(settings: "Settings", stages: tuple[str, ...]) -> None:
+    """Run the stages until SIGTERM or Ctrl-C. Start several workers to share the partitions.
+
+    It refuses to start if the topics have other partition counts, limits or retention than it needs.
+    """
+    from rollbus.streams.worker.worker import run_worker
+
+    log_to_stderr()
+    hosted = select_stages(settings, stages)
+    require_judge_model(settings, rewards_of(settings, hosted))
+    run_worker(settings.stream_settings(), hosted, stage_configurations(settings), app_version=__version__)
+
+
+@worker.command("accept-loss")
+@click.argument("stages", nargs=-1, required=True, metavar="STAGE...")
+@click.option("--yes", is_flag=True, help="Do it; without this, only show what would be lost.")
+@with_settings
+def accept_loss_(settings: "Settings", stages: tuple[str, ...], yes: bool) -> None:
+    """Continue STAGEs after records that retention deleted before they were read. Stop their workers first.
+
+    Without --yes nothing is changed. Each range of lost records is kept as a dead letter of class DataLossError; see
+    `rollbus dead-letters list`. The state that the stage made from earlier records stays.
+    """
+    from rollbus.streams.operate.repair import accept_loss
+    from rollbus.streams.worker.ticker import wall_clock_ms
+
+    verb, has_lost = ("continues" if yes else "would continue"), False
+    for stage in select_stages(settings, stages):
+        lost = asyncio.run(accept_loss(settings.stream_settings(), stage, now_ms=wall_clock_ms(), dry_run=not yes))
+        for partition, (first, last) in lost.items():
+            place = f"{stage.input.name}[{partition}]"
+            click.echo(f"{stage.name}: {place} {verb} without records {first} … {last} ({last - first + 1} at most)")
+        if not lost:
+            click.echo(f"{stage.name}: nothing is lost, and nothing was changed")
+        has_lost = has_lost or bool(lost)
+    if has_lost and not yes:
+        click.echo(
+            "Nothing was changed. No worker will ever see these records: their episodes end as drops with reason "
+            "`missing_events`, or leave no trace if all their records are lost. A sink or a replay that read them in "
+            "time still has them. To continue, stop the workers and add --yes."
+        )

@@ -1,0 +1,50 @@
+"""Load a replay's topics into ClickHouse: run the sink until it has written what was there at the beginning.
+
+If no sink has read the topics yet, an earlier replay may have had the same name: its rows are deleted first.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from rollbus.consumers.clickhouse.store.settings import SinkSettings
+    from rollbus.schemas.kafka.lag import PartitionLag
+
+LOOK_S = 0.5
+
+
+async def load_replay(
+    settings: "SinkSettings", namespace: str, progress: Callable[[int, int], None] = lambda done, of: None
+) -> int:
+    """Run a sink on a replay's namespace up to the present end of its topics; return the number of rows written.
+
+    What a shadow writes meanwhile is loaded the next time. `progress` receives the offsets done and their total.
+    """
+    from rollbus.consumers.clickhouse.maintain.namespaces import REPLAYED, delete_namespace
+    from rollbus.consumers.clickhouse.sink.sink import run_sink_async
+    from rollbus.consumers.clickhouse.sink.status import read_sink_status
+    from rollbus.consumers.clickhouse.store.migrator import migrate
+
+    own = settings.model_copy(update={"namespace": namespace, "linger_ms": 100})
+    first = await read_sink_status(own)
+    if namespace.startswith(REPLAYED) and all(row.committed is None for row in first):
+        await asyncio.to_thread(migrate, own.clickhouse)
+        await asyncio.to_thread(delete_namespace, own.clickhouse, namespace)
+    stop = asyncio.Event()
+    running = asyncio.create_task(run_sink_async(own, stop=stop))
+    try:
+        behind = total = _count_behind(first, first)
+        while behind and not running.done():
+            await asyncio.wait([running], timeout=LOOK_S)
+            behind = _count_behind(first, await read_sink_status(own))
+            progress(total - behind, total)
+    finally:
+        stop.set()
+    return (await running).rows
+
+
+def _count_behind(first: "Sequence[PartitionLag]", now: "Sequence[PartitionLag]") -> int:
+    """Return how many of the offsets that were there at first are not written yet."""
+    written = {(row.topic, row.partition): row.committed or 0 for row in now}
+    return sum(max(0, row.end - max(row.begin, written.get((row.topic, row.partition), 0))) for row in first)

@@ -1,0 +1,91 @@
+"""The options of `rollbus replay` → a plan → the replay, with the rewards and the judge of the settings."""
+
+import time
+from typing import TYPE_CHECKING, Any
+
+from rollbus import __version__
+from rollbus.cli.stages import judge_endpoint, require_judge_model
+from rollbus.schemas.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from rollbus.settings import Settings
+    from rollbus.streams.replay.kafka.run import Replay
+    from rollbus.streams.replay.plan.plan import ReplayPlan
+
+CHANGED_BY = {
+    "--reward": ("scoring",),
+    "--rescore": ("scoring", "group-scoring"),
+    "--grouping": ("grouping", "group-scoring"),
+    "--curriculum": ("curriculum",),
+}
+"""Option → stages; it has an effect only if one of them is replayed."""
+
+
+def make_replay(settings: "Settings", plan: "ReplayPlan", reward: str | None, **options: Any) -> "Replay":
+    """Return the replay of a plan, with the reward functions and the judge's model of the settings.
+
+    Raises ConfigurationError if the plan asks a model and the settings name none.
+    """
+    from rollbus.cli.replay.options import find_registry
+    from rollbus.streams.replay.kafka.run import Replay
+
+    if plan.scores == "rescored":
+        require_judge_model(settings, plan.asked_again())
+    registry, ask = find_registry(reward), judge_endpoint(settings)
+    return Replay(settings.stream_settings(), plan, registry, ask=ask, version=__version__, **options)
+
+
+def make_plan(
+    settings: "Settings",
+    *,
+    start: str,
+    end: str,
+    stages: tuple[str, ...],
+    reward: str | None,
+    grouping: str | None,
+    curriculum: str | None,
+    feedback: Any,
+    rescore: bool,
+    name: str | None,
+    allow_missing: bool,
+    dry_run: bool,
+) -> "ReplayPlan":
+    """Return the plan of these options; raises ConfigurationError."""
+    from rollbus.cli.replay.options import find_registry, parse_curriculum, parse_grouping, parse_scoring
+    from rollbus.streams.replay.plan.plan import ReplayPlan, chain_of, check_name
+    from rollbus.streams.replay.plan.range import parse_bound
+
+    if name is None and not dry_run:
+        raise ConfigurationError("give the replay a name with --as, or look first with --dry-run")
+    check_name(name or "dry-run")
+    now_ms = int(time.time() * 1000)
+    chosen = chain_of(stages)
+    changed = {"--reward": reward, "--rescore": rescore, "--grouping": grouping, "--curriculum": curriculum}
+    _refuse_without_effect([option for option, value in changed.items() if value], chosen)
+    plan = ReplayPlan(
+        name=name or "dry-run",
+        start=parse_bound(start, now_ms=now_ms),
+        end=parse_bound(end, now_ms=now_ms),
+        stages=chosen,
+        assembly=settings.assembly,
+        scoring=settings.scoring,
+        runs=settings.runs,
+        new_scoring=parse_scoring(reward, find_registry(None))[0] if reward else None,
+        new_grouping=parse_grouping(grouping) if grouping else None,
+        new_curriculum=parse_curriculum(curriculum) if curriculum else None,
+        feedback=feedback,
+        scores="rescored" if rescore else "computed" if reward else "recorded",
+        allow_missing=allow_missing,
+    )
+    plan.run_configs()  # raises for changes that a run of the settings cannot have
+    return plan
+
+
+def _refuse_without_effect(options: "list[str]", stages: tuple[str, ...]) -> None:
+    """Raise ConfigurationError for an option of a stage that is not replayed."""
+    for option in options:
+        if not set(CHANGED_BY[option]) & set(stages):
+            stage = CHANGED_BY[option][0]
+            raise ConfigurationError(
+                f"{option} changes {stage}, which is not replayed; leave it out, or add --stage {stage}"
+            )

@@ -1,0 +1,151 @@
+"""What `rollbus replay` prints: its progress, its result, the list of replays, and how two of them differ."""
+
+import time
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from types import MappingProxyType
+from typing import TYPE_CHECKING
+
+from rollbus.cli.output import Console, Table, format_time, show_rows
+
+if TYPE_CHECKING:
+    from rollbus.schemas.records.replays import ReplayManifest, ReplayRange
+    from rollbus.streams.replay.compare.differences import Comparison
+    from rollbus.streams.replay.kafka.range_run import ProgressCallbacks
+
+
+class ProgressLine:
+    """A bar over the range's offsets, with throughput, remaining time and stream time."""
+
+    def __init__(self, console: Console) -> None:
+        from rich.progress import BarColumn, Progress, TaskProgressColumn, TextColumn, TimeRemainingColumn
+
+        self.records = self.size = 0
+        self._start = time.monotonic()
+        self.seconds = 0.0
+        self._bar = Progress(
+            TextColumn("{task.description}"),
+            BarColumn(),
+            TaskProgressColumn(),
+            TimeRemainingColumn(),
+            TextColumn("{task.fields[speed]}"),
+            console=console,
+            transient=True,
+        )
+        self._task = self._bar.add_task("replaying", total=None, speed="")
+
+    def __enter__(self) -> "ProgressLine":
+        self._bar.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.seconds = time.monotonic() - self._start
+        self._bar.stop()
+
+    def watch(self) -> "ProgressCallbacks":
+        """Return the callbacks that a replay reports to."""
+        from rollbus.streams.replay.kafka.range_run import ProgressCallbacks
+
+        return ProgressCallbacks(begin=self._begin, progress=self._progress, stream_time=self._stream_time)
+
+    def _begin(self, ranges: "tuple[ReplayRange, ...]") -> None:
+        self._start = time.monotonic()
+        self.records = self.size = 0
+        self._bar.update(self._task, completed=0, total=sum(one.to_offset - one.from_offset for one in ranges))
+
+    def _progress(self, offsets: int, records: int, size: int) -> None:
+        self.records += records
+        self.size += size
+        elapsed = max(time.monotonic() - self._start, 1e-3)
+        speed = f"{self.records / elapsed:,.0f} records/s  {self.size / elapsed / 1e6:.1f} MB/s"
+        self._bar.update(self._task, advance=offsets, speed=speed)
+
+    def _stream_time(self, ms: int) -> None:
+        self._bar.update(self._task, description=f"replaying {_time(ms)}")
+
+
+def show_manifest(
+    manifest: "ReplayManifest", *, dry_run: bool = False, drops: Mapping[str, int] = MappingProxyType({})
+) -> None:
+    """Print a manifest, and how many drops there are of each reason."""
+    console = Console()
+    for lost in manifest.missing:
+        console.print(f"missing: {lost.topic}[{lost.partition}] {lost.from_offset} … {lost.to_offset - 1}")
+    table = Table("stage", "records in", "records out", "dead letters", "digest")
+    for one in manifest.digests:
+        table.add_row(one.stage, f"{one.records_in:,}", f"{one.records_out:,}", str(one.dead_letters), one.digest)
+    console.print(table)
+    written = ", ".join(f"{count:,} {topic}" for topic, count in manifest.records.items())
+    console.print(f"{'would write' if dry_run else 'wrote'} {written or 'nothing'}")
+    if drops:
+        reasons = sorted(drops.items(), key=lambda pair: (-pair[1], pair[0]))
+        console.print(f"drops: {', '.join(f'{count:,} {reason}' for reason, count in reasons)}")
+    if (letters := sum(one.dead_letters for one in manifest.digests)) and not dry_run:
+        list_them = f"ROLLBUS_NAMESPACE={manifest.namespace} rollbus dead-letters list"
+        console.print(f"{letters:,} dead letters: `{list_them}` shows them", soft_wrap=True)
+    if manifest.state == "following":
+        console.print(f"shadow {manifest.name!r} is in {manifest.namespace}*; the same command continues it")
+    elif not dry_run:
+        console.print(f"replay {manifest.name!r} is complete in {manifest.namespace}*")
+
+
+def show_replays(manifests: "Iterable[ReplayManifest]", namespace: str) -> None:
+    """Print a line for each replay of a namespace."""
+    from rollbus.streams.replay.plan.plan import CHAIN
+
+    table = Table("name", "state", "stages", "from (stream time, UTC)", "to", "changed", "records", "code")
+    for one in manifests:
+        changed = ", ".join(_describe_changes(one)) or "–"
+        span = (_time(one.from_ms), _time(one.to_ms))
+        records = f"{sum(one.records.values()):,}" if one.records else "–"
+        table.add_row(
+            one.name,
+            one.state,
+            "all" if one.stages == CHAIN else " → ".join(one.stages),
+            *span,
+            changed,
+            records,
+            one.code_hash[:8],
+        )
+    show_rows(table, f"no replay of {namespace!r} yet: `rollbus replay --from '2h ago' --as NAME` makes one")
+
+
+def show_comparison(found: "Comparison", namespace: str) -> None:
+    """Print what is equal, what differs, and the SQL questions that show more."""
+    from rollbus.streams.replay.plan.plan import namespace_of
+
+    console = Console()
+    alike = ", ".join(f"{count:,} {kind}" for kind, count in found.same.items()) or "nothing"
+    console.print(f"{found.one} and {found.other} agree on: {alike}")
+    for title, edge in (("different", False), ("cut by the range's edge", True)):
+        rows = [each for each in found.differences if each.edge is edge]
+        if rows:
+            table = Table("what", "how", "why", "count", "examples", title=title, title_justify="left")
+            for each in rows:
+                table.add_row(each.kind, each.what, each.cause, f"{each.count:,}", "\n".join(each.examples))
+            console.print(table)
+    if not found.inside:
+        console.print("no difference inside the range")
+    sides = [namespace if name == "live" else namespace_of(name) for name in (found.one, found.other)]
+    load = " and ".join(f"`rollbus replay load {name}`" for name in (found.one, found.other) if name != "live")
+    console.print(f"see more in SQL{load and f', after {load}'}:")
+    ask = f"--param namespace={sides[0]} --param"
+    console.print(f"  scores: rollbus sql run live_against_replay {ask} replay={sides[1]}", soft_wrap=True)
+    console.print(f"  groups, batches: rollbus sql run shadow_against_live {ask} other={sides[1]}", soft_wrap=True)
+
+
+def _describe_changes(manifest: "ReplayManifest") -> list[str]:
+    """Return what a replay changed, named as its options."""
+    stages = {override.stage for override in manifest.overrides}
+    changes = ["reward"] * ("scoring" in stages) + ["grouping or curriculum"] * ("grouping" in stages)
+    return (
+        changes + ["rewards of the end"] * (manifest.rewards == "end") + ["rescored"] * (manifest.scores == "rescored")
+    )
+
+
+def _time(ms: int | None) -> str:
+    if not ms:
+        return "–" if ms is None else "the beginning"
+    with suppress(OverflowError, OSError, ValueError):
+        return format_time(ms)
+    return str(ms)

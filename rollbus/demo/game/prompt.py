@@ -1,0 +1,38 @@
+"""A board → the chat messages of one turn; a reply → a cell or None; a result → its reward.
+
+Every turn is a fresh prompt: with earlier boards in sight a model this small names digits that are no
+longer free.
+"""
+
+from typing import TYPE_CHECKING
+
+from rollbus.demo.game.game import Board, Result
+
+if TYPE_CHECKING:
+    from openai.types.chat import ChatCompletionMessageParam
+
+TASK = "tictactoe"
+SYSTEM = "you play x. answer with the digit of a free cell."
+MAX_REPLY_TOKENS = 2
+"""The digit and the end of the message; a longer reply is not a move."""
+
+REWARDS = {Result.WIN: 1.0, Result.DRAW: 0.5, Result.LOSS: 0.0, Result.ILLEGAL: -0.25}
+"""Illegal is worse than a loss, or a lost position would give no reason to stay legal."""
+
+
+def board_text(board: Board) -> str:
+    """Three rows; a free cell shows the digit that takes it."""
+    return f"{board[:3]}\n{board[3:6]}\n{board[6:]}"
+
+
+def messages(board: Board) -> "list[ChatCompletionMessageParam]":
+    return [{"role": "system", "content": SYSTEM}, {"role": "user", "content": board_text(board)}]
+
+
+def parse_cell(reply: str | None) -> int | None:
+    """The cell the reply names; None if it is anything but one digit from 1 to 9."""
+    return int(reply) if reply and len(reply) == 1 and reply in "123456789" else None
+
+
+def reward(result: Result) -> float:
+    return REWARDS[result]

@@ -1,0 +1,153 @@
+"""Groups by policy version and two evaluations → one PNG: how the agents played as they learned, and the result."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+
+import matplotlib
+
+matplotlib.use("Agg")
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from rollbus.demo.game.game import Result, held_out_openings
+from rollbus.demo.game.reference import fixed_order, optimum, uniform, value_on
+from rollbus.demo.show.evaluation import Comparison, Evaluation
+from rollbus.demo.show.statistics import FORMULAS, Interval, mean_interval
+from rollbus.demo.show.status import GroupWins
+
+INK, GRID, SEEN, HELD_OUT = "#22303c", "#dfe5ea", "#2a7ab8", "#d9822b"
+OUTCOMES = ((Result.WIN, "#3d9970"), (Result.DRAW, "#9fb6c3"), (Result.LOSS, "#d9d2c5"), (Result.ILLEGAL, "#c0392b"))
+WINDOW_GROUPS = 64
+"""Groups to a point: ± 8 points of wins."""
+
+
+@dataclass(frozen=True, slots=True)
+class Point:
+    """Groups of neighbouring policy versions, taken together."""
+
+    version: float
+    """Their mean."""
+    wins: Interval
+
+
+def reference_lines() -> tuple[tuple[str, float], ...]:
+    """Shares of wins on the held-out openings, by what the player knows."""
+    players = (("random legal play", uniform), ("best fixed order of cells", fixed_order), ("perfect play", optimum))
+    return tuple((name, value_on(held_out_openings(), player).win) for name, player in players)
+
+
+def points(groups: Sequence[GroupWins], size: int = WINDOW_GROUPS) -> tuple[Point, ...]:
+    """Join `size` neighbouring groups to a point; the remainder joins the last one."""
+    count = max(1, len(groups) // size)
+    cuts = [*(number * size for number in range(count)), len(groups)]
+    windows = [groups[low:high] for low, high in pairwise(cuts)]
+    return tuple(_point(window) for window in windows if window)
+
+
+def draw(path: Path, groups: Sequence[GroupWins], comparison: Comparison, *, seed: int) -> None:
+    """Write the picture."""
+    figure = Figure(figsize=(12, 5.6), dpi=130, layout="constrained", facecolor="white")
+    course, outcome = figure.subplots(1, 2, width_ratios=(5, 3))
+    _draw_course(course, points(groups), comparison)
+    _draw_outcomes(outcome, comparison)
+    gain = comparison.gain
+    figure.suptitle(
+        f"Tic-tac-toe learned from its own traffic: {100 * comparison.before.wins.value:.1f} % → "
+        f"{100 * comparison.after.wins.value:.1f} % wins  ({100 * gain.value:+.1f} points, "
+        f"95 % interval {100 * gain.low:+.1f} to {100 * gain.high:+.1f})",
+        fontsize=12.5,
+        color=INK,
+        fontweight="bold",
+    )
+    figure.supxlabel(
+        f"seed {seed} · {comparison.after.tally.games} held-out games against a random opponent, before and after "
+        f"the same · {FORMULAS}",
+        fontsize=8,
+        color="#6b7884",
+    )
+    path.parent.mkdir(parents=True, exist_ok=True)
+    figure.savefig(path)
+
+
+def _point(groups: Sequence[GroupWins]) -> Point:
+    """Attempts of a group are not independent of one another, groups are."""
+    middle = sum(group.version for group in groups) / len(groups)
+    return Point(middle, mean_interval([group.wins for group in groups]))
+
+
+def _draw_course(axes: Axes, course: Sequence[Point], comparison: Comparison) -> None:
+    versions = [point.version for point in course]
+    low, value, high = ([100 * getattr(p.wins, side) for p in course] for side in ("low", "value", "high"))
+    axes.fill_between(versions, low, high, color=SEEN, alpha=0.18, linewidth=0)
+    axes.plot(versions, value, color=SEEN, linewidth=2.2, label="the agents' own games (95 % band)")
+    for evaluation in (comparison.before, comparison.after):
+        wins = evaluation.wins
+        axes.errorbar(
+            [evaluation.version],
+            [100 * wins.value],
+            yerr=[[100 * (wins.value - wins.low)], [100 * (wins.high - wins.value)]],
+            fmt="o",
+            color=HELD_OUT,
+            markersize=8,
+            capsize=5,
+            linewidth=2,
+            label="held-out games (95 %)" if evaluation is comparison.before else None,
+        )
+    last = max([comparison.after.version, *versions])
+    for name, share in reference_lines():
+        axes.axhline(100 * share, color="#8895a0", linewidth=1, linestyle=(0, (5, 4)), zorder=0)
+        axes.annotate(
+            f"{name} {100 * share:.1f} %",
+            (last, 100 * share),
+            xytext=(-14, 3),
+            textcoords="offset points",
+            ha="right",
+            fontsize=8.5,
+            color="#6b7884",
+        )
+    axes.set_ylim(30, 100)
+    axes.set_xlabel("policy version (one per GRPO step)")
+    axes.set_ylabel("wins in %")
+    axes.set_title("While it learned", loc="left", fontsize=11, color=INK)
+    axes.legend(loc="upper left", bbox_to_anchor=(0, 0.88), frameon=False, fontsize=9)
+    _plain(axes)
+
+
+def _draw_outcomes(axes: Axes, comparison: Comparison) -> None:
+    for place, evaluation in enumerate((comparison.before, comparison.after)):
+        _draw_bar(axes, place, evaluation)
+    axes.set_xticks(
+        [0, 1], [f"before\nversion {comparison.before.version}", f"after\nversion {comparison.after.version}"]
+    )
+    axes.set_xlim(-0.6, 1.6)
+    axes.set_ylim(0, 112)
+    axes.set_yticks(range(0, 101, 20))
+    axes.set_title("Held-out games", loc="left", fontsize=11, color=INK)
+    axes.legend(loc="upper center", ncols=4, frameon=False, fontsize=8.5, handlelength=1, columnspacing=1)
+    _plain(axes)
+
+
+def _draw_bar(axes: Axes, place: int, evaluation: Evaluation) -> None:
+    bottom = 0.0
+    for result, colour in OUTCOMES:
+        share = 100 * evaluation.tally.rate(result).value
+        axes.bar(place, share, bottom=bottom, width=0.62, color=colour, label=None if place else result.value)
+        if share >= 3:
+            text = "white" if result is Result.WIN else INK
+            axes.text(place, bottom + share / 2, f"{share:.1f}", ha="center", va="center", color=text, fontsize=10)
+        bottom += share
+    wins = evaluation.wins
+    error = [[100 * (wins.value - wins.low)], [100 * (wins.high - wins.value)]]
+    axes.errorbar(place + 0.24, 100 * wins.value, yerr=error, color=INK, capsize=4, linewidth=1.4)
+
+
+def _plain(axes: Axes) -> None:
+    axes.grid(axis="y", color=GRID, linewidth=0.8)
+    axes.set_axisbelow(True)
+    axes.tick_params(colors=INK, labelsize=9, length=0)
+    for side, spine in axes.spines.items():
+        spine.set_visible(side == "bottom")
+        spine.set_color(GRID)

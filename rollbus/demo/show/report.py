@@ -1,0 +1,95 @@
+"""The report at the end of the demo: the comparison, five answers from ClickHouse, where to look next."""
+
+import json
+import shutil
+import sys
+from dataclasses import asdict
+from pathlib import Path
+
+from rich.console import Console
+from rich.table import Table
+
+from rollbus.consumers.clickhouse.questions.output import as_table
+from rollbus.consumers.clickhouse.questions.saved import load_query, run_query
+from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
+from rollbus.demo.game.game import Result
+from rollbus.demo.show.evaluation import Comparison
+from rollbus.demo.show.plot import reference_lines
+from rollbus.demo.show.statistics import FORMULAS
+
+QUESTIONS = (
+    "reward_by_policy_version",
+    "fate_of_every_trajectory",
+    "staleness",
+    "groups_without_signal",
+    "lineage_of_step",
+)
+"""From a policy's reward to the episodes behind one step."""
+MOST_ROWS = 8
+
+
+def print_comparison(console: Console, comparison: Comparison) -> None:
+    """Print the evaluation before and after."""
+    games = comparison.before.tally.games
+    table = Table(title=f"{games} held-out games against a random opponent, the same before and after")
+    table.add_column("")
+    for name, evaluation in (("before", comparison.before), ("after", comparison.after)):
+        table.add_column(f"{name}: {evaluation.model}@{evaluation.version}", justify="right")
+    for result in Result:
+        rates = [one.tally.rate(result).percent() for one in (comparison.before, comparison.after)]
+        table.add_row(result.value, *rates, style="bold" if result is Result.WIN else "")
+    console.print(table)
+    gain = comparison.gain
+    verdict = "it learned" if comparison.is_real else "[red]no rise that chance could not explain[/red]"
+    console.print(
+        f"wins {100 * gain.value:+.1f} points, 95 % from {100 * gain.low:+.1f} to {100 * gain.high:+.1f}: {verdict}"
+        f"   [dim]({FORMULAS})[/dim]"
+    )
+    lines = ", ".join(f"{name} {100 * share:.1f} %" for name, share in reference_lines())
+    console.print(f"[dim]for comparison, wins of: {lines}[/dim]\n")
+
+
+def print_answers(console: Console, settings: ClickHouseSettings, *, namespace: str, run: str) -> None:
+    """Print the last rows of ClickHouse's answers to five saved questions."""
+    values = {"namespace": namespace, "run": run}
+    for name in QUESTIONS:
+        names = {parameter.name for parameter in load_query(name).parameters}
+        answer = run_query(settings, name, {key: value for key, value in values.items() if key in names})
+        rows = answer.rows[-MOST_ROWS:]
+        title = f"rollbus sql run {name.replace('_', '-')}  ({len(rows)} of {len(answer.rows)} rows)"
+        console.print(as_table(answer.columns, rows, title=title, width=console.width))
+
+
+def print_next_steps(console: Console, folder: Path, *, kept: bool) -> None:
+    """Print where the results are and how to continue."""
+    rollbus = f"{_command()} --config {folder / 'settings.yaml'}"
+    console.print(
+        f"plot      {folder / 'learning.png'}\nnumbers   {folder / 'result.json'}\nlogs      {folder / 'logs'}"
+    )
+    if not kept:
+        console.print(f"again up  {rollbus} up       [dim]# with all its data[/dim]")
+    console.print(f"ask       {rollbus} sql list")
+    console.print(f"          {rollbus} trainer steps")
+    console.print(f"down      {rollbus} down")
+
+
+def _command() -> str:
+    """Return how this program was called, so that the lines can be copied: `make demo` calls it by its path."""
+    called = Path(sys.argv[0])
+    return str(called) if called.name == "rollbus" and shutil.which("rollbus") is None else "rollbus"
+
+
+def write_result(path: Path, comparison: Comparison, *, seed: int, seconds: dict[str, float], steps: int) -> None:
+    """Write the numbers, to compare runs."""
+    document = {
+        "seed": seed,
+        "steps": steps,
+        "before": asdict(comparison.before),
+        "after": asdict(comparison.after),
+        "wins_before": asdict(comparison.before.wins),
+        "wins_after": asdict(comparison.after.wins),
+        "gain": asdict(comparison.gain),
+        "intervals": FORMULAS,
+        "seconds": seconds,
+    }
+    path.write_text(json.dumps(document, indent=2) + "\n", encoding="utf-8")

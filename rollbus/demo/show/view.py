@@ -1,0 +1,132 @@
+"""A `DemoStatus` → the live terminal view, or a plain line every ten seconds if stdout is not a terminal."""
+
+import time
+from collections.abc import Sequence
+from types import TracebackType
+from typing import Self
+
+from rich.console import Console, Group, RenderableType
+from rich.live import Live
+from rich.panel import Panel
+from rich.progress_bar import ProgressBar
+from rich.table import Table
+from rich.text import Text
+
+from rollbus.demo.show.status import DemoStatus
+
+BARS = "▁▂▃▄▅▆▇█"
+LINE_EVERY_S = 10.0
+SPARK_WIDTH = 48
+
+
+class LiveView:
+    """Shows the status as it changes; a context manager."""
+
+    def __init__(self, console: Console, *, episodes: int, time_limit_s: float) -> None:
+        """`episodes` is how many the agents will play."""
+        self._console, self._episodes, self._time_limit_s = console, episodes, time_limit_s
+        self._began = self._last_line = time.monotonic()
+        self._live = Live(console=console, refresh_per_second=4, transient=True) if console.is_terminal else None
+
+    def __enter__(self) -> Self:
+        """Take over the terminal."""
+        if self._live:
+            self._live.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
+    ) -> None:
+        """Give it back."""
+        if self._live:
+            self._live.stop()
+
+    def show(self, status: DemoStatus, *, phase: str) -> None:
+        """Draw the status."""
+        elapsed = time.monotonic() - self._began
+        left = time_left_s(status.episodes, self._episodes, elapsed, self._time_limit_s)
+        if self._live:
+            self._live.update(render(status, phase=phase, episodes=self._episodes, elapsed_s=elapsed, left_s=left))
+        elif time.monotonic() - self._last_line >= LINE_EVERY_S:
+            self._last_line = time.monotonic()
+            self._console.print(line(status, phase=phase, elapsed_s=elapsed), highlight=False, soft_wrap=True)
+
+
+def time_left_s(done: int, wanted: int, elapsed_s: float, limit_s: float) -> float | None:
+    """Return the time left at the mean rate so far, within the limit; None before there is a rate."""
+    if not done:
+        return None
+    return max(0.0, min(elapsed_s * (wanted / done - 1), limit_s - elapsed_s))
+
+
+def sparkline(values: Sequence[float], width: int = SPARK_WIDTH) -> str:
+    """Draw one bar per value, for the last `width` values."""
+    shown = list(values)[-width:]
+    if not shown:
+        return ""
+    low, span = min(shown), max(shown) - min(shown)
+    return "".join(BARS[round((value - low) / span * (len(BARS) - 1))] if span else BARS[0] for value in shown)
+
+
+def line(status: DemoStatus, *, phase: str, elapsed_s: float) -> str:
+    """Return the status in one line."""
+    reward = f"{status.rewards[-1].reward:.2f}" if status.rewards else "–"
+    return (
+        f"{elapsed_s:4.0f} s  {phase}: episodes {status.episodes}, trajectories {status.trajectories}, "
+        f"groups {status.groups} ({status.without_signal} without signal), batches {status.batches}, "
+        f"steps {status.steps}, policy version {status.version}, reward {reward}, lag {sum(status.lag.values())}"
+    )
+
+
+def render(status: DemoStatus, *, phase: str, episodes: int, elapsed_s: float, left_s: float | None) -> RenderableType:
+    """Return the whole view."""
+    left = f"about {left_s / 60:.1f} min left" if left_s is not None else "starting"
+    head = Table.grid(expand=True, padding=(0, 2))
+    head.add_column(ratio=1)
+    head.add_column(justify="right")
+    head.add_row(Text(phase, style="bold"), Text(f"{elapsed_s / 60:.1f} min · {left}", style="dim"))
+    bar = ProgressBar(total=episodes, completed=min(status.episodes, episodes), complete_style="cyan")
+    return Panel(
+        Group(head, bar, Text(), _stages(status), Text(), _learning(status)),
+        title="[bold]rollbus[/bold] · an agent learns tic-tac-toe from its own traffic",
+        border_style="cyan",
+        padding=(1, 2),
+    )
+
+
+def _stages(status: DemoStatus) -> Table:
+    table = Table(box=None, expand=True, header_style="dim", pad_edge=False)
+    table.add_column("stage")
+    table.add_column("so far", justify="right")
+    table.add_column("behind", justify="right")
+    table.add_column("", ratio=1)
+    per_group = f"{status.without_signal} without signal" if status.groups else ""
+    rows: tuple[tuple[str, int | None, str, str], ...] = (
+        ("agents → episode-events", status.events, "", f"{status.episodes} episodes"),
+        ("assembly → trajectories", status.trajectories, "assembly", ""),
+        ("scoring → scores", sum(row.episodes for row in status.rewards), "scoring", ""),
+        ("grouping → groups", status.groups, "grouping", per_group),
+        ("curriculum → batches", status.batches, "curriculum", _drops(status)),
+        ("trainer → steps", status.steps, "", f"{status.trained} trajectories trained"),
+        ("sink → ClickHouse", None, "sink", f"{status.dead_letters} dead letters"),
+    )
+    for name, count, consumer, remark in rows:
+        behind = str(status.lag[consumer]) if consumer in status.lag else ""
+        table.add_row(name, "" if count is None else f"{count:,}", behind, Text("  " + remark, style="dim"))
+    return table
+
+
+def _learning(status: DemoStatus) -> Text:
+    text = Text()
+    text.append(f"policy version {status.version}", style="bold green")
+    if not status.rewards:
+        return text.append("   no rewards yet", style="dim")
+    first, last = status.rewards[0], status.rewards[-1]
+    text.append(f"   reward {first.reward:.2f} → ")
+    text.append(f"{last.reward:.2f}", style="bold")
+    text.append(f"   wins {100 * first.wins:.0f} % → {100 * last.wins:.0f} %   ")
+    return text.append(sparkline([row.reward for row in status.rewards]), style="green")
+
+
+def _drops(status: DemoStatus) -> str:
+    return ", ".join(f"{count} {reason}" for reason, count in status.drops.items())

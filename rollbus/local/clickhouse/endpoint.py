@@ -1,0 +1,309 @@
+"""ClickHouse's HTTP protocol over its engine in this process: `python -m rollbus.local.clickhouse.endpoint`.
+
+clickhouse-connect's ordinary HTTP client, sync and async, works against it unchanged; production changes
+the host.
+
+    request ─clickhouse_request▶ Request ─clickhouse_engine▶ Answer ─▶ headers, body in the encoding the client accepts
+
+It answers with ClickHouse's own error code to what it does not serve: external tables, native block framing,
+several statements in one request, engines and functions that reach outside. Answers over a megabyte are sent
+while they are made, if their format allows it.
+
+CLICKHOUSE_PASSWORD and CLICKHOUSE_READONLY_PASSWORD set the passwords of the users `default` and `readonly`.
+Without them the users have none: only this machine can connect.
+"""
+
+import argparse
+import asyncio
+import base64
+import binascii
+import json
+import os
+import sys
+import time
+from collections.abc import AsyncGenerator, AsyncIterator, Mapping
+from concurrent.futures import Executor, ThreadPoolExecutor
+from contextlib import aclosing, asynccontextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING
+from urllib.parse import urlsplit
+
+import uvicorn
+from starlette.applications import Starlette
+from starlette.requests import Request as HttpRequest
+from starlette.responses import PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import Send
+
+from rollbus.local.clickhouse.compression import BlockPacker, EncodingPacker, Packer, PlainPacker, choose_encoding
+from rollbus.local.clickhouse.errors import ClickHouseError, Code, refusal
+from rollbus.local.clickhouse.request import (
+    READONLY_BYTES,
+    READONLY_SEND_S,
+    READONLY_USER,
+    Request,
+    find_credentials,
+    parse_request,
+)
+from rollbus.local.process.settings import HOST, StackSettings
+from rollbus.schemas.errors import ConfigurationError
+
+if TYPE_CHECKING:
+    from rollbus.local.clickhouse.engine import Answer, Engine
+    from rollbus.local.clickhouse.stream import Rest
+
+THREADS = 16
+"""Statements at a time; the engine runs outside Python's lock."""
+KEEP_ALIVE_S = 30
+"""As a server's keep_alive_timeout: longer than clients keep an idle connection between two statements."""
+SHUTDOWN_S = 10
+MAX_HEAD_BYTES = 1_114_112
+"""As a server's http_max_uri_size (1 MiB) with room for headers: inserts carry their statement in the address."""
+SLICE_BYTES = 1_048_576
+"""Sent of an answer at a time: no more of it waits for a reader that has stopped."""
+_LOCAL_NAMES = frozenset({"127.0.0.1", "localhost", "::1"})
+_CONTENT_TYPES = {
+    "TabSeparated": "text/tab-separated-values; charset=UTF-8",
+    "TSV": "text/tab-separated-values; charset=UTF-8",
+    "CSV": "text/csv; charset=UTF-8; header=absent",
+    "JSON": "application/json; charset=UTF-8",
+    "JSONCompact": "application/json; charset=UTF-8",
+    "JSONEachRow": "application/x-ndjson; charset=UTF-8",
+}
+
+
+def make_app(engine: "Engine", *, send_s: float = READONLY_SEND_S) -> Starlette:
+    """The web application over an open engine, which it closes when it ends.
+
+    `send_s` is how long the read-only user may take over a long answer.
+    """
+    threads = ThreadPoolExecutor(THREADS, thread_name_prefix="clickhouse")
+
+    async def statement(http: HttpRequest) -> Response:
+        try:
+            _refuse_strangers(http)
+            request = await _read_request(http, engine)
+            if request is None:
+                return PlainTextResponse("Ok.\n")
+            answer = await asyncio.get_running_loop().run_in_executor(threads, engine.run, request)
+        except ClickHouseError as error:
+            return _make_failure(error, engine)
+        limit_s = send_s if request.user == READONLY_USER else None
+        return _make_success(answer, request, http, engine, threads, limit_s)
+
+    async def ping(_: HttpRequest) -> Response:
+        try:
+            await asyncio.get_running_loop().run_in_executor(threads, engine.ping)
+        except ClickHouseError as error:
+            return _make_failure(error, engine)
+        return PlainTextResponse("Ok.\n")
+
+    @asynccontextmanager
+    async def lifespan(_: Starlette) -> AsyncIterator[None]:
+        yield
+        threads.shutdown()
+        engine.close()
+
+    return Starlette(
+        routes=[Route("/ping", ping, methods=["GET"]), Route("/", statement, methods=["GET", "POST"])],
+        lifespan=lifespan,
+    )
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Serve until SIGTERM or SIGINT; 2 if the data folder cannot be used."""
+    defaults = StackSettings()
+    parser = argparse.ArgumentParser(prog="python -m rollbus.local.clickhouse.endpoint", description=__doc__)
+    parser.add_argument("--port", type=int, default=defaults.clickhouse_port)
+    parser.add_argument("--data", type=Path, default=defaults.clickhouse_dir)
+    parser.add_argument(
+        "--send-s",
+        type=float,
+        default=READONLY_SEND_S,
+        help=f"seconds in which the user {READONLY_USER} must have taken a long answer",
+    )
+    options = parser.parse_args(arguments)
+    # As in the official image: a DateTime must not depend on the machine. The engine reads it when it is imported.
+    os.environ["TZ"] = "UTC"
+    time.tzset()
+    from rollbus.local.clickhouse.engine import Engine
+
+    try:
+        engine = Engine(options.data, _read_passwords(os.environ))
+    except ConfigurationError as error:
+        print(error, file=sys.stderr)
+        return 2
+    uvicorn.run(
+        make_app(engine, send_s=options.send_s),
+        host=HOST,
+        port=options.port,
+        log_level="warning",
+        access_log=False,
+        http="h11",
+        h11_max_incomplete_event_size=MAX_HEAD_BYTES,
+        timeout_keep_alive=KEEP_ALIVE_S,
+        timeout_graceful_shutdown=SHUTDOWN_S,
+    )
+    return 0
+
+
+def _read_passwords(environment: Mapping[str, str]) -> dict[str, str]:
+    names = {"default": "CLICKHOUSE_PASSWORD", READONLY_USER: "CLICKHOUSE_READONLY_PASSWORD"}
+    return {user: environment[name] for user, name in names.items() if environment.get(name)}
+
+
+async def _read_request(http: HttpRequest, engine: "Engine") -> Request | None:
+    """Return the request, or None for the bare GET that only asks whether the server is there."""
+    has_body = not {"content-length", "transfer-encoding"}.isdisjoint(http.headers.keys())
+    if http.method != "POST" and not has_body and "query" not in http.query_params:
+        return None
+    login = _read_login(http.headers.get("authorization"))
+    user, password = find_credentials(http.query_params, http.headers, login)
+    try:
+        engine.authenticate(user, password)
+    except ClickHouseError:
+        async for _ in http.stream():
+            pass
+        raise
+    body = await _read_body(http, READONLY_BYTES if user == READONLY_USER else None)
+    try:
+        return parse_request(
+            method=http.method,
+            parameters=http.query_params,
+            headers=http.headers,
+            body=body,
+            login=login,
+        )
+    except ValueError as error:  # a UnicodeError, too
+        raise refusal(Code.BAD_ARGUMENTS, f"The request cannot be read: {error}") from error
+
+
+async def _read_body(http: HttpRequest, most: int | None) -> bytes:
+    """Return the body; one that is too long is also read to its end, as a sending client would miss the answer."""
+    if most is None:
+        return await http.body()
+    body = bytearray()
+    is_longer = False
+    async for piece in http.stream():
+        is_longer |= len(body) + len(piece) > most
+        if not is_longer:
+            body += piece
+    if is_longer:
+        raise refusal(Code.TOO_MANY_BYTES, f"The body is longer than the {most} bytes that {READONLY_USER!r} may send")
+    return bytes(body)
+
+
+def _make_success(
+    answer: "Answer", request: Request, http: HttpRequest, engine: "Engine", threads: Executor, limit_s: float | None
+) -> Response:
+    headers = {
+        "X-ClickHouse-Summary": json.dumps(answer.summary, separators=(",", ":")),
+        "X-ClickHouse-Query-Id": answer.query_id.encode().decode("latin-1"),  # its bytes as they came
+        "X-ClickHouse-Timezone": engine.timezone,
+        "X-ClickHouse-Server-Display-Name": "rollbus",
+    }
+    if answer.format is not None:
+        headers["X-ClickHouse-Format"] = answer.format
+    headers["Content-Type"] = _CONTENT_TYPES.get(answer.format or "TabSeparated", "application/octet-stream")
+    packer: Packer = BlockPacker() if request.answers_in_blocks else PlainPacker()
+    encoding = choose_encoding(http.headers.get("accept-encoding")) if request.encodes_answer else None
+    if encoding is not None and answer.body and not request.answers_in_blocks:
+        packer = EncodingPacker(encoding)
+        headers["Content-Encoding"] = encoding
+    if answer.rest is not None:
+        return LongResponse(_pack_pieces(answer.body, answer.rest, packer, threads), limit_s=limit_s, headers=headers)
+    return Response(packer.pack(answer.body) + packer.end(), headers=headers)
+
+
+class LongResponse(StreamingResponse):
+    """A response that breaks off if its statement fails, so that the client does not take a part for the whole.
+
+    It also breaks off if its reader has not read it within `limit_s`, and releases what the statement holds.
+    """
+
+    def __init__(
+        self, pieces: AsyncGenerator[bytes], *, limit_s: float | None = None, headers: Mapping[str, str] | None = None
+    ) -> None:
+        super().__init__(pieces, headers=headers)
+        self._pieces = pieces
+        self._limit_s = limit_s
+
+    async def stream_response(self, send: Send) -> None:
+        loop = asyncio.get_running_loop()
+        end = None if self._limit_s is None else loop.time() + self._limit_s
+        async with aclosing(self._pieces):
+            await send({"type": "http.response.start", "status": self.status_code, "headers": self.raw_headers})
+            try:
+                async for piece in self._pieces:
+                    for start in range(0, len(piece), SLICE_BYTES):
+                        body = piece[start : start + SLICE_BYTES]
+                        # Only the sending is timed: a running statement ends by its own limits.
+                        async with asyncio.timeout_at(end):
+                            await send({"type": "http.response.body", "body": body, "more_body": True})
+            except (ClickHouseError, TimeoutError):
+                return  # without an end, the server closes the connection
+        await send({"type": "http.response.body", "body": b"", "more_body": False})
+
+
+async def _pack_pieces(first: bytes, rest: "Rest", packer: Packer, threads: Executor) -> AsyncGenerator[bytes]:
+    """Yield the body piece by piece; the text of a failure ends it, as on a server."""
+    loop = asyncio.get_running_loop()
+    try:
+        piece: bytes | None = first
+        while piece is not None:
+            yield await loop.run_in_executor(threads, packer.pack, piece)
+            try:
+                piece = await loop.run_in_executor(threads, rest.next)
+            except ClickHouseError as error:
+                yield packer.pack(f"\n{error}\n".encode())
+                raise
+        yield packer.end()
+    finally:
+        threads.submit(rest.close)
+
+
+def _make_failure(error: ClickHouseError, engine: "Engine") -> Response:
+    text = str(error)
+    if "(version " not in text:
+        text = f"{text} (version {engine.version})"
+    headers = {
+        "X-ClickHouse-Exception-Code": str(error.code),
+        "X-ClickHouse-Timezone": engine.timezone,
+        "X-ClickHouse-Server-Display-Name": "rollbus",
+    }
+    return PlainTextResponse(text + "\n", status_code=error.status, headers=headers)
+
+
+def _read_login(authorization: str | None) -> tuple[str, str] | None:
+    if authorization is None:
+        return None
+    scheme, _, credentials = authorization.partition(" ")
+    try:
+        if scheme.lower() != "basic":
+            raise ValueError(scheme)
+        user, _, password = base64.b64decode(credentials, validate=True).decode().partition(":")
+    except (ValueError, binascii.Error) as error:
+        raise refusal(Code.AUTHENTICATION_FAILED, "Only Basic authentication is served") from error
+    return user, password
+
+
+def _refuse_strangers(http: HttpRequest) -> None:
+    """Refuse a web page of elsewhere that sends SQL through a browser on this machine.
+
+    A page in a sandbox has the origin `null`. An image has none, but its browser marks the request as `cross-site`.
+    """
+    origin = http.headers.get("origin")
+    is_strange = http.url.hostname not in _LOCAL_NAMES or http.headers.get("sec-fetch-site") == "cross-site"
+    if is_strange or (origin and _host(origin) not in _LOCAL_NAMES):
+        raise refusal(Code.AUTHENTICATION_FAILED, "Only pages and names of this machine are served")
+
+
+def _host(origin: str) -> str | None:
+    try:
+        return urlsplit(origin).hostname
+    except ValueError:  # a bracket that nothing closes
+        return None
+
+
+if __name__ == "__main__":
+    sys.exit(main())

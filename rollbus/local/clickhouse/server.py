@@ -1,0 +1,94 @@
+"""A real ClickHouse server as a service, if a `clickhouse` binary is on PATH; `rollbus up` then starts that.
+
+It gets the port and the two users of the local endpoint, with the same limits. Its data are in the folder `server`
+within the endpoint's: the two do not read each other's tables.
+"""
+
+import os
+import shutil
+from collections.abc import Mapping
+from hashlib import sha256
+from pathlib import Path
+from xml.sax.saxutils import escape
+
+from rollbus.local.clickhouse.request import READONLY_AT_ONCE, READONLY_LIMITS, READONLY_USER
+from rollbus.local.clickhouse.service import is_healthy
+from rollbus.local.process.service import Service
+from rollbus.local.process.settings import HOST
+
+CONFIG = """<clickhouse>
+  <logger><console>1</console><level>warning</level></logger>
+  <listen_host>{host}</listen_host>
+  <http_port>{port}</http_port>
+  <path>{data}/</path>
+  <tmp_path>{data}/tmp/</tmp_path>
+  <user_files_path>{data}/user_files/</user_files_path>
+  <format_schema_path>{data}/format_schemas/</format_schema_path>
+  <timezone>UTC</timezone>
+  <default_profile>default</default_profile>
+  <default_database>default</default_database>
+  <users_config>{users}</users_config>
+</clickhouse>
+"""
+"""No native ports, and no logs about itself in tables, which would outgrow the data."""
+USERS = """<clickhouse>
+  <profiles>
+    <default/>
+    <rollbus_readonly>{limits}<readonly>1</readonly></rollbus_readonly>
+  </profiles>
+  <quotas><default/></quotas>
+  <users>{users}
+  </users>
+</clickhouse>
+"""
+USER = """
+    <{name}>{password}<networks><ip>{host}</ip></networks><profile>{profile}</profile><quota>default</quota></{name}>"""
+
+
+def find_server() -> str | None:
+    """The path of the binary, or None."""
+    return shutil.which("clickhouse")
+
+
+def server_service(*, binary: str, folder: Path, port: int) -> Service:
+    """The server with its configuration and data in `folder`."""
+    return Service(
+        name="clickhouse",
+        command=lambda: prepare(binary, folder, port=port, environment=os.environ),
+        is_healthy=lambda: is_healthy(port),
+        address=f"http://{HOST}:{port}",
+        ports={"clickhouse_port": port},
+    )
+
+
+def prepare(binary: str, folder: Path, *, port: int, environment: Mapping[str, str]) -> list[str]:
+    """Write the configuration and return the command that runs the server with it."""
+    data = (folder / "data").resolve()
+    data.mkdir(parents=True, exist_ok=True)
+    config, users = folder / "config.xml", folder / "users.xml"
+    paths = {"data": escape(str(data)), "users": escape(str(users.resolve()))}
+    config.write_text(CONFIG.format(host=HOST, port=port, **paths), encoding="utf-8")
+    users.write_text(users_xml(environment), encoding="ascii")
+    return [binary, "server", f"--config-file={config.resolve()}"]
+
+
+def users_xml(environment: Mapping[str, str]) -> str:
+    """The two users; a password is written as its hash."""
+    limits = READONLY_LIMITS | {"max_concurrent_queries_for_user": str(READONLY_AT_ONCE)}
+    accounts = (
+        ("default", "CLICKHOUSE_PASSWORD", "default"),
+        (READONLY_USER, "CLICKHOUSE_READONLY_PASSWORD", "rollbus_readonly"),
+    )
+    return USERS.format(
+        limits="".join(f"<{name}>{value}</{name}>" for name, value in limits.items()),
+        users="".join(
+            USER.format(name=name, password=_password(environment.get(variable, "")), host=HOST, profile=profile)
+            for name, variable, profile in accounts
+        ),
+    )
+
+
+def _password(password: str) -> str:
+    if not password:
+        return "<password></password>"
+    return f"<password_sha256_hex>{sha256(password.encode()).hexdigest()}</password_sha256_hex>"

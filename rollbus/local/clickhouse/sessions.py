@@ -1,0 +1,66 @@
+"""HTTP sessions: a name → one handle of the engine that keeps SET, USE and temporary tables between requests.
+
+As on a server, a session serves one request at a time (a second one is refused, not queued), and ends when it was idle
+longer than its timeout.
+"""
+
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from rollbus.local.clickhouse.errors import Code, refusal
+
+IDLE_S = 60.0
+"""As a server's default_session_timeout."""
+
+
+@dataclass(slots=True)
+class Session:
+    handle: Any
+    idle_since: float = 0.0
+    busy: bool = True
+    altered: bool = False
+    """Whether a statement such as SET may have changed its settings."""
+
+
+class Sessions:
+    """All sessions of one engine. Thread-safe."""
+
+    def __init__(self, open_handle: Callable[[], Any], clock: Callable[[], float] = time.monotonic) -> None:
+        self._open_handle = open_handle
+        self._clock = clock
+        self._lock = threading.Lock()
+        self._sessions: dict[str, Session] = {}
+
+    @contextmanager
+    def checkout(self, name: str) -> Iterator[Session]:
+        """The session, with its handle, for this request alone."""
+        with self._lock:
+            self._end_idle()
+            session = self._sessions.get(name)
+            if session is None:
+                session = self._sessions[name] = Session(self._open_handle())
+            elif session.busy:
+                raise refusal(Code.SESSION_IS_LOCKED, f"Session {name} is locked by a concurrent client")
+            session.busy = True
+        try:
+            yield session
+        finally:
+            with self._lock:
+                session.busy, session.idle_since = False, self._clock()
+
+    def close(self) -> None:
+        """End all sessions."""
+        with self._lock:
+            for session in self._sessions.values():
+                session.handle.close()
+            self._sessions.clear()
+
+    def _end_idle(self) -> None:
+        now = self._clock()
+        for name, session in list(self._sessions.items()):
+            if not session.busy and now - session.idle_since > IDLE_S:
+                self._sessions.pop(name).handle.close()

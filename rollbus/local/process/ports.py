@@ -1,0 +1,81 @@
+"""Ports on loopback: whether one is free, a free one, and the process that uses one."""
+
+import os
+import socket
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+from rollbus.local.process.processes import describe
+from rollbus.local.process.settings import HOST
+from rollbus.schemas.errors import ConfigurationError
+
+_LISTEN = "0A"
+"""State of a listening socket in /proc/net/tcp (include/net/tcp_states.h)."""
+
+
+def find_free_port() -> int:
+    """Return a port on which no process listens at this moment."""
+    with socket.socket() as probe:
+        probe.bind((HOST, 0))
+        port: int = probe.getsockname()[1]
+        return port
+
+
+def is_free(port: int) -> bool:
+    """Whether a server could listen on the port now; connections in TIME_WAIT do not count."""
+    with socket.socket() as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        try:
+            probe.bind((HOST, port))
+            probe.listen(1)
+        except OSError:
+            return False
+        return True
+
+
+def require_free(port: int, *, service: str, setting: str) -> None:
+    """Raise ConfigurationError unless the port is free; it names the process that uses it, if that can be read."""
+    if is_free(port):
+        return
+    owner = listener_of(port)
+    by = f" by process {describe(owner)}" if owner is not None else " by another program"
+    raise ConfigurationError(
+        f"port {port} for {service} is already in use{by}; stop that program or set `stack: {setting}:` to a free port"
+    )
+
+
+def listener_of(port: int) -> int | None:
+    """Return the pid of the process that listens on the port, or None if there is none or it cannot be read."""
+    inodes = _listening_inodes(port)
+    if not inodes:
+        return None
+    wanted = {f"socket:[{inode}]" for inode in inodes}
+    for entry in os.listdir("/proc"):
+        if not entry.isdigit():
+            continue
+        if not wanted.isdisjoint(_open_files(Path(f"/proc/{entry}/fd"))):
+            return int(entry)
+    return None
+
+
+def _open_files(descriptors: Path) -> Iterator[str]:
+    """Yield what the descriptors of a process point to; nothing if it has ended or may not be read."""
+    with suppress(OSError):
+        for name in os.listdir(descriptors):
+            with suppress(OSError):  # closed meanwhile
+                yield os.readlink(descriptors / name)
+
+
+def _listening_inodes(port: int) -> set[str]:
+    inodes = set()
+    for table in ("/proc/net/tcp", "/proc/net/tcp6"):
+        try:
+            lines = Path(table).read_text(encoding="ascii").splitlines()[1:]
+        except OSError:
+            continue
+        for line in lines:
+            fields = line.split()
+            if fields[3] == _LISTEN and int(fields[1].rsplit(":", 1)[1], 16) == port:
+                inodes.add(fields[9])
+    return inodes

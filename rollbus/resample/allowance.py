@@ -1,0 +1,136 @@
+"""A client whose calls together sample no more than an attempt may: each call is limited to the rest beforehand.
+
+It wraps `post`, which makes every call of an OpenAI client and of its copies. A call takes what it may sample and gives
+back what it did not. One whose answer has no counts (a stream, a failure) gives nothing back. The client does
+not repeat calls: a repeated one would sample again, uncounted.
+"""
+
+import contextlib
+import functools
+import inspect
+import threading
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, TypeVar
+
+from rollbus.schemas.errors import RejectedError
+
+Client = TypeVar("Client")
+
+LIMITS: Mapping[str, tuple[str, ...]] = {
+    "/chat/completions": ("max_completion_tokens", "max_tokens"),
+    "/completions": ("max_tokens",),
+    "/responses": ("max_output_tokens",),
+}
+"""By path of the API, the fields that limit what one call samples; the first is set if the caller set none."""
+
+
+class Allowance:
+    """What an attempt may still sample; shared by all its clients, in any thread."""
+
+    def __init__(self, tokens: int | None) -> None:
+        self.left = tokens
+        """None without a limit."""
+        self.unsure = False
+        """Whether a call failed that may have been sampled all the same."""
+        self._lock = threading.Lock()
+
+    def take(self, body: dict[str, Any], fields: tuple[str, ...]) -> int:
+        """Limit a call to what is left and return how much that is; raises RejectedError if nothing is."""
+        answers = max(int(body.get("n") or 1), int(body.get("best_of") or 1))
+        with self._lock:
+            assert self.left is not None
+            each = self.left // answers
+            if each < 1:
+                raise RejectedError(
+                    f"the attempt may sample {self.left} more tokens, and a call wants {answers} answers; raise the "
+                    "run's `resample.tokens_per_attempt`, or end the attempt sooner"
+                )
+            asked = [name for name in fields if body.get(name) is not None] or [fields[0]]
+            for name in asked:
+                body[name] = min(int(body.get(name) or each), each)
+            taken = answers * min(body[name] for name in asked)
+            self.left -= taken
+            return int(taken)
+
+    def settle(self, taken: int, answer: Any) -> None:
+        """Give back what a call did not sample, if its answer has counts."""
+        usage = getattr(answer, "usage", None)
+        counts = (getattr(usage, name, None) for name in ("completion_tokens", "output_tokens"))
+        sampled = [count for count in counts if isinstance(count, int)]
+        if taken and sampled:
+            self._give_back(taken - max(sampled))  # a gateway that fills both may leave one at 0
+
+    def failed(self, taken: int, error: BaseException) -> None:
+        """Give back what a call took that the server refused; any other failure may come after sampling."""
+        status = getattr(error, "status_code", None)
+        if isinstance(status, int) and 400 <= status < 500:
+            self._give_back(taken)
+        elif taken:
+            self.unsure = True
+
+    def _give_back(self, tokens: int) -> None:
+        with self._lock:
+            assert self.left is not None
+            self.left += tokens
+
+
+def limited(client: Client, allowance: Allowance) -> Client:
+    """Return a twin of an OpenAI client, on the same connections, that stays within the allowance."""
+    if allowance.left is None:
+        return client
+    original = type(client)
+    post = getattr(original, "post", None)
+    if post is None:
+        raise TypeError(
+            f"{original.__name__} has no method `post`: what it samples cannot be limited; give `Attempt.wrap` an "
+            "openai.OpenAI or openai.AsyncOpenAI, or a run without a budget of tokens"
+        )
+    limiting = type(original.__name__, (original,), {"post": _within(post, allowance)})
+    twin: Client = object.__new__(limiting)
+    twin.__dict__.update(
+        {name: value for name, value in vars(client).items() if getattr(value, "_client", None) is not client}
+    )
+    return twin
+
+
+def _within(post: Callable[..., Any], allowance: Allowance) -> Callable[..., Any]:
+    if inspect.iscoroutinefunction(post):
+
+        @functools.wraps(post)
+        async def post_async(self: Any, path: str, **call: Any) -> Any:
+            with _charged(path, call, allowance) as taken:
+                answer = await post(self, path, **call)
+            allowance.settle(taken, answer)
+            return answer
+
+        return post_async
+
+    @functools.wraps(post)
+    def post_sync(self: Any, path: str, **call: Any) -> Any:
+        with _charged(path, call, allowance) as taken:
+            answer = post(self, path, **call)
+        allowance.settle(taken, answer)
+        return answer
+
+    return post_sync
+
+
+@contextlib.contextmanager
+def _charged(path: str, call: dict[str, Any], allowance: Allowance) -> Iterator[int]:
+    """Take what a call may sample from the allowance, and report a failure to it."""
+    taken = _limit(path, call, allowance)
+    try:
+        yield taken
+    except BaseException as error:
+        allowance.failed(taken, error)
+        raise
+
+
+def _limit(path: str, call: dict[str, Any], allowance: Allowance) -> int:
+    """Limit a call that samples, and let the client make it once only; return what it may sample."""
+    fields = LIMITS.get(path)
+    if fields is None:
+        return 0
+    call["body"] = dict(call.get("body") or {})
+    call["options"] = {**(call.get("options") or {}), "max_retries": 0}
+    return allowance.take(call["body"], fields)

@@ -1,0 +1,85 @@
+"""The requests of one run in Kafka → attempts: each offset is committed before its attempt begins, never after."""
+
+import asyncio
+import logging
+from typing import Any, NamedTuple
+
+from aiokafka import TopicPartition
+from aiokafka.errors import CommitFailedError, IllegalStateError
+
+from rollbus.resample.attempts import Resampler
+from rollbus.schemas.codec import decode
+from rollbus.schemas.errors import RecordError
+from rollbus.schemas.kafka.clients import new_consumer, running
+from rollbus.schemas.records.groups import ResampleRequested
+from rollbus.schemas.topics import RESAMPLE_REQUESTS
+from rollbus.streams.kafka.settings import StreamSettings
+
+logger = logging.getLogger(__name__)
+
+
+def group_id(namespace: str, run_id: str) -> str:
+    """Return the consumer group of the processes that make a run's attempts."""
+    return f"{namespace}resample-agent.{run_id}"
+
+
+async def resample(settings: StreamSettings, run_id: str, resampler: Resampler, *, stop: asyncio.Event) -> None:
+    """Make the attempts that the log asks for until `stop` is set; raises UnavailableError without a broker."""
+    consumer = new_consumer(
+        settings.kafka,
+        RESAMPLE_REQUESTS.full_name(settings.namespace),
+        group_id=group_id(settings.namespace, run_id),
+        auto_offset_reset="earliest",
+        session_timeout_ms=int(settings.session_timeout_s * 1000),
+        heartbeat_interval_ms=int(settings.session_timeout_s * 250),
+    )
+    stopping = asyncio.create_task(stop.wait())
+    requests = Requests(consumer, run_id)
+    try:
+        async with running(settings.kafka, consumer):
+            while not stop.is_set():
+                await resampler.wait_for_room()
+                taken = await requests.next(stopping)
+                if taken is None:
+                    return
+                resampler.begin(taken.request, taken.written_ms)
+    finally:
+        stopping.cancel()
+        await resampler.finish()
+
+
+class Taken(NamedTuple):
+    """A request that was marked as taken."""
+
+    request: ResampleRequested
+    written_ms: int
+    """By the worker's clock."""
+
+
+class Requests:
+    """What a consumer reads, as requests of one run, each committed as taken."""
+
+    def __init__(self, consumer: Any, run_id: str) -> None:
+        self._consumer, self._run_id = consumer, run_id
+
+    async def next(self, stopping: asyncio.Task[bool]) -> Taken | None:
+        """Return the next request of the run; None once stopped."""
+        while True:
+            reading = asyncio.create_task(self._consumer.getone())
+            await asyncio.wait([reading, stopping], return_when=asyncio.FIRST_COMPLETED)
+            if not reading.done():
+                reading.cancel()
+                return None
+            found = reading.result()
+            try:
+                await self._consumer.commit({TopicPartition(found.topic, found.partition): found.offset + 1})
+            except (CommitFailedError, IllegalStateError) as error:
+                logger.info("the request at offset %d is left to another agent: %s", found.offset, error)
+                continue
+            try:
+                record = decode(found.value)
+            except RecordError as error:
+                logger.warning("a request at offset %d cannot be read: %s", found.offset, error)
+                continue
+            if isinstance(record, ResampleRequested) and record.run_id == self._run_id:
+                return Taken(record, found.timestamp)

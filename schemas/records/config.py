@@ -1,0 +1,187 @@
+"""Configuration of the stages and of a run: what `ConfigApplied` carries as JSON.
+
+Parsed once at the edge, frozen afterwards; an unknown key is an error. Times are stream time in ms.
+"""
+
+from typing import Annotated, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from rollbus.schemas.ids import content_hash
+
+MINUTE_MS = 60_000
+Share = Annotated[float, Field(gt=0, le=1)]
+
+
+class Config(BaseModel):
+    """Base of every configuration: frozen, strict about names, hashed by content."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    def config_hash(self) -> str:
+        """Return the hash by which records name this configuration."""
+        return content_hash(self.model_dump(mode="json"))
+
+
+class AssemblyConfig(Config):
+    """Episode events to trajectories."""
+
+    inactivity_ms: int = Field(default=30 * MINUTE_MS, gt=0)
+    """An episode without an event for this time is finished as it is."""
+    late_horizon_ms: int = Field(default=24 * 60 * MINUTE_MS, ge=0)
+    """How long after assembly rewards still become revisions."""
+    gap_grace_ms: int = Field(default=MINUTE_MS, ge=0)
+    """How long assembly waits for missing events after EpisodeEnded."""
+    target_functions: tuple[str, ...] = ()
+    """Turns of other functions are context only; empty means all."""
+    target_model: str | None = None
+    min_episode_length: int = Field(default=1, ge=1)
+    """Fewest turns a trajectory must have."""
+    include_tool_calls: bool = True
+    reward_sources: dict[str, tuple[str, ...]] = Field(default_factory=dict)
+    """Which sources may set, supersede and retract the reward of a name; `*` is every name that is not listed.
+    Any source may set a name without a rule."""
+
+    def allows(self, reward: str, source: str) -> bool:
+        """Say whether a source may set a reward."""
+        sources = self.reward_sources.get(reward, self.reward_sources.get("*"))
+        return sources is None or source in sources
+
+
+class RewardConfig(Config):
+    """One component of the score."""
+
+    type: str = "feedback"
+    """Name of a registered reward function."""
+    name: str = "reward"
+    """Name of the component; for `feedback` also the name of the report it reads."""
+    weight: float = 1.0
+    timeout_s: float = Field(default=30.0, gt=0)
+    attempts: int = Field(default=3, ge=1)
+    options: dict[str, str | int | float | bool | None] = Field(default_factory=dict)
+
+
+class ScoringConfig(Config):
+    """Trajectories to scores."""
+
+    rewards: tuple[RewardConfig, ...] = (RewardConfig(),)
+    clip_low: float | None = None
+    clip_high: float | None = None
+    concurrency: int = Field(default=16, ge=1)
+    """Reward functions in flight per partition."""
+
+    @model_validator(mode="after")
+    def _names_are_unique(self) -> "ScoringConfig":
+        names = [reward.name for reward in self.rewards]
+        if len(names) != len(set(names)):
+            raise ValueError(f"rewards need different names, got {', '.join(names)}")
+        return self
+
+
+class FilterConfig(Config):
+    """Which scores belong to a run; empty fields admit all."""
+
+    tasks: tuple[str, ...] = ()
+    agents: tuple[str, ...] = ()
+    models: tuple[str, ...] = ()
+    labels: dict[str, str] = Field(default_factory=dict)
+
+
+class GroupingConfig(Config):
+    """Scores to groups."""
+
+    strategy: Literal["by_example", "by_prompt", "baseline"] = "by_example"
+    group_size: int = Field(default=8, ge=1)
+    min_group_size: int = Field(default=2, ge=1)
+    window_ms: int = Field(default=10 * MINUTE_MS, gt=0)
+    """Stream time after its first score when a group closes short."""
+    reward_grace_ms: int = Field(default=0, ge=0)
+    """How long each score of a task in `feedback_tasks` waits for its rewards, even if one comes early."""
+    feedback_tasks: tuple[str, ...] = ()
+    advantage: Literal["mean", "mean_std", "leave_one_out"] = "leave_one_out"
+    signal_tolerance: float = Field(default=1e-9, ge=0)
+    max_history_tokens: int | None = Field(default=None, gt=0)
+    """Longer trajectories are dropped as `overlong` before the group mean."""
+    baseline_decay: float = Field(default=0.95, ge=0, lt=1)
+    rewards: tuple[RewardConfig, ...] = ()
+    """Reward functions over a whole group, called once it has closed; weighted, they add to the members' scores."""
+    rewards_concurrency: int = Field(default=16, ge=1)
+    """Calls of these functions in flight per partition."""
+
+    @model_validator(mode="after")
+    def _sizes_agree(self) -> "GroupingConfig":
+        if self.min_group_size > self.group_size:
+            raise ValueError(f"min_group_size {self.min_group_size} is above group_size {self.group_size}")
+        names = [reward.name for reward in self.rewards]
+        if len(names) != len(set(names)):
+            raise ValueError(f"rewards over groups need different names, got {', '.join(names)}")
+        if self.rewards and self.strategy == "baseline":
+            raise ValueError("strategy baseline makes groups of one, which no reward over groups can compare")
+        return self
+
+
+class CurriculumConfig(Config):
+    """Groups to admitted groups.
+
+    `harness` computes like the NeMo Agent Toolkit's harness. `pools` admits a share each of the easy, normal and hard
+    problems. `advantage_range` admits groups with an advantage outside a range.
+    """
+
+    mode: Literal["off", "harness", "pools", "advantage_range"] = "off"
+    groups_per_window: int = Field(default=64, ge=1)
+    window_span_ms: int | None = Field(default=None, gt=0)
+    initial_percentile: Share = 0.3
+    increment_percentile: Share = 0.2
+    expansion_interval: int = Field(default=5, ge=1)
+    min_reward_diff: float = 0.1
+    sort_ascending: bool = False
+    random_subsample: Share | None = None
+    seed: int = 0
+    hard_below: float = 0.25
+    """`pools`: a problem is hard if the mean reward of its last group was below this, easy if above the other."""
+    easy_above: float = 0.75
+    hard_share: float = Field(default=0.2, ge=0, le=1)
+    normal_share: float = Field(default=1.0, ge=0, le=1)
+    easy_share: float = Field(default=0.2, ge=0, le=1)
+    advantage_low: float = 0.0
+    """`advantage_range`: a group whose advantages all lie between these is not admitted."""
+    advantage_high: float = 0.0
+
+
+class BatchingConfig(Config):
+    """Admitted groups to training batches."""
+
+    groups_per_step: int = Field(default=16, ge=1)
+    batches_ahead: int = Field(default=1, ge=1)
+    """Batches that may be open (cut, without an outcome)."""
+    max_waiting_groups: int = Field(default=64, ge=1)
+    """Admitted groups that may wait for a batch; beyond it the oldest are dropped as `superseded`."""
+    max_off_policy_steps: int = Field(default=4, ge=0)
+    flush_ms: int | None = Field(default=None, gt=0)
+    """Stream time after which a batch is cut with fewer groups; None waits for `groups_per_step`."""
+
+
+class ResampleConfig(Config):
+    """More attempts at openings that come once in traffic: limits per hour of stream time."""
+
+    attempts_per_hour: int = Field(ge=0)
+    """A strict limit, also over restarts of a worker; divided evenly among the partitions."""
+    tokens_per_hour: int | None = Field(default=None, ge=0)
+    """Sampled by attempts, a strict limit: each is charged all that it may sample until its real use is known."""
+    tokens_per_attempt: int | None = Field(default=None, gt=0)
+    """What one attempt may sample; None allows twice what the compared attempt sampled."""
+    share: float | None = Field(default=None, gt=0)
+    """Most attempts per trajectory of the run's traffic."""
+
+
+class RunConfig(Config):
+    """One model's training over the log."""
+
+    run_id: str = Field(default="main", pattern=r"^[a-z0-9][a-z0-9-]*$")
+    model: str = "agent"
+    filter: FilterConfig = FilterConfig()
+    grouping: GroupingConfig = GroupingConfig()
+    curriculum: CurriculumConfig = CurriculumConfig()
+    batching: BatchingConfig = BatchingConfig()
+    resample: ResampleConfig | None = None
+    """None makes no attempts in addition to traffic."""

@@ -1,0 +1,44 @@
+"""Records that a stage's input carries besides its data: time, configuration and commands.
+
+All that a stage must know is in its one input topic, so the log holds the order in which it decided.
+"""
+
+from dataclasses import dataclass
+from typing import Literal
+
+RunCommandName = Literal["pause", "resume", "stop", "end_window"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Tick:
+    """The clock, written into the log: only ticks advance stream time."""
+
+    number: int
+    """Counts up by one; a repeated tick changes nothing."""
+    stream_time_ms: int
+    """Advances by at most twice the interval per tick, so nothing times out by an outage."""
+    wall_clock_ms: int
+    """The ticker's clock, for reports only."""
+    interval_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ConfigApplied:
+    """From here on the stage uses this configuration."""
+
+    stage: str
+    run_id: str | None = None
+    """None for the stages of the namespace (assembly, scoring)."""
+    config_hash: str
+    content: str
+    """Canonical JSON of the stage's configuration."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RunCommand:
+    """An operator's command to a run, in the run's log."""
+
+    run_id: str
+    command: RunCommandName
+    command_id: str
+    comment: str | None = None

@@ -1,0 +1,213 @@
+"""A finished episode assembled in order, and its score.
+
+A trajectory's tokens are in *histories*: token sequences in which every turn's prompt extends the
+tokens before it exactly.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Literal
+
+from rollbus.schemas.errors import InvalidRecordError
+from rollbus.schemas.records.events import Message, StopReason
+from rollbus.schemas.records.tokens import token_count
+
+ClosedBy = Literal["ended", "inactivity"]
+ScoreOutcome = Literal["scored", "failed", "missing"]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Location:
+    """The place of a record's bytes. Never part of an id or a hash."""
+
+    topic: str
+    partition: int
+    offset: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Span:
+    """Tokens start … end − 1 of a history, sampled in one turn by one policy version."""
+
+    start: int
+    end: int
+    turn: int
+    """Index into the trajectory's turns."""
+    policy_version: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class History:
+    """One token sequence to train on."""
+
+    token_ids: bytes
+    """int32 little-endian, prompts and completions in order."""
+    logprobs: bytes
+    """float32 little-endian, of the sampled tokens only, span after span."""
+    spans: tuple[Span, ...]
+    """The sampled tokens; all others have sample mask 0."""
+
+    def __post_init__(self) -> None:
+        """Refuse spans that overlap, leave the sequence or disagree with the log-probs."""
+        end, sampled = 0, 0
+        for span in self.spans:
+            if span.start < end or span.end <= span.start:
+                raise InvalidRecordError(f"span {span.start}–{span.end} overlaps or is empty")
+            end, sampled = span.end, sampled + span.end - span.start
+        if end > token_count(self.token_ids) or sampled != token_count(self.logprobs):
+            raise InvalidRecordError(
+                f"history of {token_count(self.token_ids)} tokens and {token_count(self.logprobs)} log-probs "
+                f"has spans to {end} with {sampled} sampled tokens"
+            )
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Turn:
+    """A turn without its tokens, which are in the histories."""
+
+    event_id: str
+    function: str = ""
+    model: str = ""
+    policy_version: int | None = None
+    response_id: str | None = None
+    added_messages: tuple[Message, ...] = ()
+    completion: Message
+    finish_reason: str | None = None
+    temperature: float | None = None
+    top_p: float | None = None
+    top_k: int | None = None
+    min_p: float | None = None
+    frequency_penalty: float | None = None
+    presence_penalty: float | None = None
+    repetition_penalty: float | None = None
+    """As in the request; None if the request did not set it."""
+    logprob_mode: str = "unknown"
+    occurred_at_ms: int
+    latency_ms: int | None = None
+    prompt_tokens: int | None = None
+    completion_tokens: int | None = None
+    trainable: bool
+    untrainable_reason: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ToolResult:
+    """A tool call of the episode."""
+
+    event_id: str
+    name: str
+    tool_call_id: str | None = None
+    arguments: str = ""
+    result: str | None = None
+    error: str | None = None
+    occurred_at_ms: int
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Reward:
+    """A valid reward report (superseded and retracted ones are left out)."""
+
+    event_id: str
+    name: str
+    value: float
+    turn_event_id: str | None = None
+    source: str = "agent"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Trajectory:
+    """A finished episode: turns, tools and rewards in order, and its tokens as sampled."""
+
+    trajectory_id: str
+    episode_id: str
+    root_episode_id: str
+    parent_episode_id: str | None = None
+    task: str
+    example_id: str | None = None
+    group_id: str | None = None
+    group_size: int | None = None
+    group_hint: str
+    """The Kafka key."""
+    agent: str = ""
+    producer: str = ""
+    environment: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    resampled: bool = False
+    started_at_ms: int
+    ended_at_ms: int
+    """Event time of the first and the last event."""
+    assembled_at_ms: int
+    """Stream time."""
+    closed_by: ClosedBy
+    stop_reason: StopReason | None = None
+    turns: tuple[Turn, ...] = ()
+    tools: tuple[ToolResult, ...] = ()
+    rewards: tuple[Reward, ...] = ()
+    histories: tuple[History, ...] = ()
+    opening_hash: str = ""
+    """Fingerprint of the messages before the first completion."""
+    prompt_hash: str = ""
+    """Hash of the first prompt's token ids; members of a group share it."""
+    tools_hash: str = ""
+    trainable: bool
+    untrainable_reason: str | None = None
+    config_hash: str = ""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RewardRevised:
+    """The rewards of a trajectory changed after it was written; these are the present ones."""
+
+    trajectory_id: str
+    episode_id: str
+    group_hint: str
+    """The Kafka key."""
+    revision: int
+    """Counts from 1."""
+    rewards: tuple[Reward, ...] = ()
+    excluded: bool = False
+    """True if the episode was excluded from training."""
+    revised_at_ms: int
+    """Stream time."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Score:
+    """The score of a trajectory, with the fields that grouping needs and the location of its payload."""
+
+    trajectory_id: str
+    episode_id: str
+    location: Location
+    revision: int = 0
+    """0 for the first score; a revised reward counts up."""
+    task: str
+    example_id: str | None = None
+    group_id: str | None = None
+    group_size: int | None = None
+    group_hint: str
+    """The Kafka key."""
+    agent: str = ""
+    labels: Mapping[str, str] = field(default_factory=dict)
+    resampled: bool = False
+    model: str = ""
+    """Without the version: the name before `@`."""
+    prompt_hash: str = ""
+    tools_hash: str = ""
+    opening_hash: str = ""
+    tokens: int = 0
+    sampled_tokens: int = 0
+    longest_history_tokens: int = 0
+    min_policy_version: int | None = None
+    """Oldest and newest version of any trained turn; None without trainable turns."""
+    max_policy_version: int | None = None
+    stop_reason: str | None = None
+    trainable: bool
+    untrainable_reason: str | None = None
+    outcome: ScoreOutcome
+    value: float | None = None
+    """The weighted, clipped sum of the components; None is not 0."""
+    components: Mapping[str, float] = field(default_factory=dict)
+    reward_version: str = ""
+    error: str | None = None
+    excluded: bool = False
+    config_hash: str = ""

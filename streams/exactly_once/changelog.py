@@ -1,0 +1,80 @@
+"""A partition's changelog becomes the state that it describes, with a proof that it is that state.
+
+Each transaction writes the rows that it touched and one row with the input position after it. The restored state is
+right exactly if that row equals the committed offset: both came from the same transaction.
+"""
+
+import struct
+from collections.abc import Callable
+from contextlib import aclosing
+
+from aiokafka import TopicPartition
+
+from rollbus.schemas.errors import DataLossError, UndecodableError
+from rollbus.schemas.kafka.reading import read_from
+from rollbus.streams.exactly_once.claims import Committed, start_of
+from rollbus.streams.exactly_once.processing import OWN_ROWS
+from rollbus.streams.kafka.settings import StreamSettings
+
+POSITION_KEY = OWN_ROWS + b"position"
+_POSITION = struct.Struct(">Bq")
+REMEDY = "restore changelog and offsets from one moment, or delete both to start again from the input's beginning"
+"""What to do with a changelog that cannot be continued."""
+_VERSION = 1
+
+
+def position_row(position: int) -> tuple[bytes, bytes]:
+    """Return the row that names the input position after a transaction."""
+    return POSITION_KEY, _POSITION.pack(_VERSION, position)
+
+
+async def restore(
+    settings: StreamSettings, topic: str, partition: int, apply: Callable[[bytes, bytes | None], None]
+) -> tuple[int | None, int]:
+    """Apply every row; return the input position that the changelog describes (None if empty) and the rows read.
+
+    Raises UndecodableError for a row that cannot be read.
+    """
+    position, rows = None, 0
+    async with aclosing(read_from(settings.kafka, {TopicPartition(topic, partition): 0})) as found:
+        async for row in found:
+            key, value = row.key, row.value
+            if key is None:
+                continue
+            try:
+                if key == POSITION_KEY and value is not None:
+                    position = _position(value)
+                else:
+                    apply(key, value)
+                    rows += 1
+            except UndecodableError as error:
+                raise UndecodableError(f"{topic}[{partition}]: {error}") from error
+            except Exception as error:  # each codec has its own
+                raise UndecodableError(
+                    f"{topic}[{partition}]: row {key!r} of {len(value or b'')} bytes is damaged ({error!r}); {REMEDY}"
+                ) from error
+    return position, rows
+
+
+def _position(value: bytes) -> int:
+    version, position = _POSITION.unpack(value)
+    if version != _VERSION:
+        raise UndecodableError(
+            f"the row of the position has version {version}, this code reads {_VERSION}; run the newer release that "
+            "wrote it"
+        )
+    return int(position)
+
+
+def agreed_position(
+    described: int | None, found: Committed | None, *, topic: str, partition: int, group: str
+) -> int | None:
+    """Return the position to continue from; raises DataLossError unless changelog and offset are of one transaction."""
+    try:
+        return start_of(described, found)
+    except ValueError:
+        raise DataLossError(
+            f"{topic}[{partition}] describes the state at input position {described}, but group {group} has committed "
+            f"{found and found.offset}; offsets or changelog were changed by hand or lost: restore both from the same "
+            "moment, or delete both to start again from the input's beginning"
+        ) from None

@@ -1,0 +1,210 @@
+"""Records of one partition become what one transaction writes: outputs, changelog rows, dead letters. No Kafka here.
+
+A record that cannot be read, or that the stage refuses with a RecordError, becomes a dead letter; the others go on. Any
+other error reaches the caller, which throws this object away and restores the state: it may be half changed.
+"""
+
+import asyncio
+import logging
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from rollbus.schemas.codec import decode, encode
+from rollbus.schemas.errors import RecordError, RecordTooLargeError, UndecodableError
+from rollbus.schemas.limits import FRAMING_BYTES, MAX_RECORD_BYTES
+from rollbus.schemas.making import maker
+from rollbus.schemas.records.attempts import attempt_of
+from rollbus.schemas.records.control import Tick
+from rollbus.schemas.records.drops import DeadLetter, kept_bytes
+from rollbus.schemas.records.trajectories import Location
+from rollbus.schemas.soundness import check_sound
+from rollbus.schemas.topics import DEAD_LETTERS
+from rollbus.streams.exactly_once.batch import Partition, RawRecord
+from rollbus.streams.state.stage import EffectsStage, Incoming, Outgoing, PureAsEffects
+from rollbus.streams.state.table import PartitionState
+from rollbus.streams.state.too_large import drop_of_row, drops_instead
+
+logger = logging.getLogger(__name__)
+
+_incoming, _location = maker(Incoming), maker(Location)
+
+OWN_ROWS = b"\x1f"
+"""First byte of the changelog keys that belong to the runtime and not to the stage's tables."""
+MAX_ERROR_CHARACTERS = 2_000
+YIELD_EVERY = 200
+"""After so many records other partitions get their turn: their transactions have deadlines."""
+CACHED = 50
+"""A pure stage reads so many records before it steps through them: they are still in the processor's cache then."""
+
+Refused = tuple[RawRecord, RecordError]
+"""A record that the stage cannot process, and the reason."""
+
+
+@dataclass(frozen=True, slots=True)
+class Encoded:
+    """A record as it goes to a topic, named without namespace."""
+
+    topic: str
+    key: bytes | None
+    value: bytes
+
+
+@dataclass(slots=True)
+class Processed:
+    """The results of a batch of records."""
+
+    outputs: list[Encoded] = field(default_factory=list)
+    changelog: list[tuple[bytes, bytes | None]] = field(default_factory=list)
+    dead_letters: int = 0
+    outgoing: int = 0
+    """Records that the stage emitted; a drop counts in place of each that was too large."""
+    forgotten: int = 0
+    """Keys that the state forgot to make room for newer ones, since it was opened."""
+    quiet: bool = False
+    """True if nothing but time has passed: only ticks, without effect."""
+
+
+class StagePartition:
+    """A stage at work on one partition, with that partition's state."""
+
+    def __init__(
+        self,
+        stage: EffectsStage[Any, Any],
+        partition: Partition,
+        *,
+        app_version: str,
+        max_record_bytes: int = MAX_RECORD_BYTES,
+    ) -> None:
+        self._stage = stage
+        self._partition = partition
+        self._app_version = app_version
+        self._max_bytes = max_record_bytes
+        self._restored = 0
+        self._asking = False
+        self.state = stage.new_state()
+
+    @property
+    def activity(self) -> int:
+        """A number that changes while work goes on without moving the position: rows restored, answers received."""
+        return self._restored + (getattr(self._stage, "answered", 0) if self._asking else 0)
+
+    def restore(self, key: bytes, value: bytes | None) -> None:
+        """Apply one row of the stage's changelog."""
+        self._restored += 1
+        self.state.restore(key, value)
+
+    async def process(self, records: Sequence[RawRecord], *, hold_quiet: bool = False) -> Processed:
+        """Decode, ask, step and encode; raises whatever the stage raises except RecordError.
+
+        If nothing but time has passed, `hold_quiet` leaves the changelog rows for a later call.
+        """
+        result, refused = Processed(quiet=True), list[Refused]()
+        at_once = CACHED if isinstance(self._stage, PureAsEffects) else max(1, len(records))
+        for first in range(0, len(records), at_once):
+            await self._take_in(records[first : first + at_once], result, refused)
+        for raw, refusal in sorted(refused, key=lambda each: each[0].offset):  # independent of how the batch was cut
+            self._dead_letter(raw, refusal, result)
+        result.forgotten = self.state.forgotten
+        result.quiet = result.quiet and not result.outputs
+        if not (hold_quiet and result.quiet):
+            self._drain(result)
+        return result
+
+    async def _take_in(self, records: Sequence[RawRecord], result: Processed, refused: list[Refused]) -> None:
+        read = []
+        for number, raw in enumerate(records):
+            if number % YIELD_EVERY == 0:
+                await asyncio.sleep(0)
+            try:
+                read.append((raw, read_record(raw, self._partition, self._max_bytes)))
+            except RecordError as error:
+                refused.append((raw, error))
+        answers = await self._answers([incoming for _, incoming in read])
+        for number, ((raw, incoming), answer) in enumerate(zip(read, answers, strict=True)):
+            if number % YIELD_EVERY == YIELD_EVERY - 1:  # reading has just given the others their turn
+                await asyncio.sleep(0)
+            try:
+                outputs = self._stage.step(self.state, incoming, answer)
+            except RecordError as error:
+                refused.append((raw, error))
+                continue
+            for outgoing in outputs:
+                try:
+                    self._write(outgoing, result)
+                except RecordError as error:  # the others of this step still go out
+                    refused.append((raw, error))
+        result.quiet = result.quiet and all(type(incoming.record) is Tick for _, incoming in read)
+
+    async def _answers(self, incoming: Sequence[Incoming]) -> Sequence[Any]:
+        self._asking = True
+        try:
+            return await self._stage.answer(self.state, incoming)
+        finally:
+            self._asking = False
+
+    def _write(self, outgoing: Outgoing, result: Processed) -> None:
+        for out, data in encoded(outgoing, self.state, self._stage.name, self._max_bytes):
+            result.outgoing += 1
+            result.outputs.append(Encoded(out.topic.name, out.key.encode(), data))
+
+    def _drain(self, result: Processed) -> None:
+        """Add the touched rows; leave out a row too large for a message, which would stop the stage for good."""
+        most_bytes = self._max_bytes + FRAMING_BYTES // 2
+        for key, value in self.state.drain():
+            if value is None or (size := len(key) + len(value)) <= most_bytes:
+                result.changelog.append((key, value))
+            else:
+                self._write(drop_of_row(key, size, stage=self._stage.name, now_ms=self.state.now_ms), result)
+
+    def _dead_letter(self, raw: RawRecord, error: RecordError, result: Processed) -> None:
+        letter = dead_letter(raw, self._partition, error, stage=self._stage.name, app_version=self._app_version)
+        result.dead_letters += 1
+        result.outputs.append(Encoded(DEAD_LETTERS.name, letter.key, encode(letter)))
+
+
+def encoded(out: Outgoing, state: PartitionState, stage: str, max_bytes: int) -> list[tuple[Outgoing, bytes]]:
+    """Return an output with its bytes, or the drops that replace one above the limit; raises RecordError."""
+    data = encode(out.record)
+    size = len(data) + len(out.key)
+    if size <= max_bytes:
+        return [(out, data)]
+    state.note_unwritten(out.record)
+    return [(drop, encode(drop.record)) for drop in drops_instead(out.record, size, stage=stage, now_ms=state.now_ms)]
+
+
+def read_record(raw: RawRecord, partition: Partition, max_bytes: int = MAX_RECORD_BYTES) -> Incoming:
+    """Return a fetched record as a stage receives it; raises RecordError."""
+    if raw.value is None:
+        raise UndecodableError("the record has no value; events are never deleted by key")
+    if len(raw.value) > max_bytes:
+        raise RecordTooLargeError(f"the record has {len(raw.value)} bytes, {max_bytes} are allowed")
+    record = decode(raw.value)
+    try:
+        key = raw.key.decode() if raw.key is not None else ""
+    except UnicodeDecodeError as error:
+        raise UndecodableError(f"the key is not UTF-8: {error}") from error
+    check_sound(record)
+    return _incoming(record, key, _location(*partition, raw.offset), raw.value)
+
+
+def dead_letter(
+    raw: RawRecord, partition: Partition, error: RecordError, *, stage: str, app_version: str
+) -> DeadLetter:
+    """Return the dead letter of a record that a stage cannot process, and log it."""
+    topic, number = partition
+    letter = DeadLetter(
+        topic=topic,
+        partition=number,
+        offset=raw.offset,
+        timestamp_ms=raw.timestamp,
+        **kept_bytes(raw.key, raw.value),
+        stage=stage,
+        error_class=type(error).__name__,
+        message=str(error)[:MAX_ERROR_CHARACTERS],
+        attempt=attempt_of(getattr(raw, "headers", ())),
+        app_version=app_version,
+    )
+    place = (stage, topic, number, raw.offset, letter.error_class)
+    logger.warning("dead letter stage=%s topic=%s partition=%d offset=%d error=%s", *place)
+    return letter

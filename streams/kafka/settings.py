@@ -1,0 +1,43 @@
+"""The settings of a stream worker: cluster, namespace, and the trade of latency against throughput."""
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from rollbus.schemas.kafka.connection import KafkaConnection
+from rollbus.schemas.limits import FETCH_BYTES
+from rollbus.schemas.topics import DEFAULT_NAMESPACE
+
+
+class StreamSettings(BaseModel):
+    """Settings of one worker process; frozen, parsed at the edge."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    kafka: KafkaConnection = KafkaConnection()
+    namespace: str = DEFAULT_NAMESPACE
+    """Prefix of every topic, consumer group and transactional id."""
+    event_partitions: int = Field(default=4, ge=1)
+    """Partitions of the event topics; changing it for an existing namespace breaks the history of every key."""
+    replication_factor: int = Field(default=1, ge=1)
+    retention_hours: int = Field(default=7 * 24, ge=1)
+    """How long event topics are kept; a replay cannot begin earlier."""
+    session_timeout_s: float = Field(default=6.0, ge=1)
+    """How long the partitions of a killed worker wait; the broker's own minimum is 6 s."""
+    transaction_timeout_s: float = Field(default=10.0, gt=0)
+    """Deadline of one transaction; an open one holds back every read-committed reader."""
+    linger_ms: int = Field(default=20, ge=0)
+    """How long a small batch waits for more: fewer transactions at low rates for that much more latency."""
+    fetch_max_wait_ms: int = Field(default=50, ge=1)
+    """How long the broker holds a fetch that finds nothing. A larger value means fewer requests of an idle worker, and
+    that much more latency at low rates."""
+    max_partition_fetch_bytes: int = Field(default=FETCH_BYTES, ge=1)
+    """What a worker asks of a partition at a time; a larger record comes alone."""
+    effects_batch_records: int = Field(default=256, ge=1)
+    """Records for which an effects stage asks the outside world between two transactions."""
+    tick_interval_ms: int = Field(default=1_000, ge=10)
+    equal_failures: int = Field(default=5, ge=1)
+    """So many equal failures in a row on the same batch end the process."""
+    stalled_s: float = Field(default=300.0, gt=0)
+    """A position that lags and does not move for so long ends the process."""
+    metrics_host: str = "127.0.0.1"
+    metrics_port: int | None = Field(default=None, ge=0, le=65_535)
+    """Port of `/metrics` and `/live`; 0 takes a free one, None serves neither."""

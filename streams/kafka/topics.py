@@ -1,0 +1,104 @@
+"""Which topics a namespace needs and how each must be configured, from the one table in schemas; and its picture."""
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from rollbus.schemas.topics import STAGE_INPUTS, TOPICS, Topic
+from rollbus.streams.kafka import names
+from rollbus.streams.kafka.settings import StreamSettings
+
+HOUR_MS = 3_600_000
+SEGMENT_MS = HOUR_MS
+"""Compaction skips the newest segment, so a changelog's segments must end after some time."""
+
+ANY_FUTURE_MS = 2**63 - 1
+"""A broker refuses records from more than an hour ahead, by default, and so a client whose clock is wrong."""
+
+Retention = Literal["time", "forever", "compact"]
+
+
+@dataclass(frozen=True, slots=True)
+class TopicSpec:
+    """One topic as the broker should have it."""
+
+    name: str
+    partitions: int
+    retention: Retention
+    config: tuple[tuple[str, str], ...]
+    """Broker settings that must hold."""
+    wished: tuple[tuple[str, str], ...] = (("message.timestamp.after.max.ms", str(ANY_FUTURE_MS)),)
+    """Settings for creation alone: a topic without them works as long as all clocks are right."""
+
+
+def topic_specs(settings: StreamSettings, stages: Iterable[Any] = ()) -> list[TopicSpec]:
+    """Return every topic of the namespace: the table's, a changelog per stage, the ticker's own."""
+    specs = [_spec(topic.full_name(settings.namespace), topic, topic.retention, settings) for topic in TOPICS]
+    for stage in stages:
+        changelog = names.changelog_topic(settings.namespace, stage.name)
+        specs.append(_spec(changelog, stage.input, "compact", settings))
+    ticker = names.changelog_topic(settings.namespace, names.TICKER)
+    specs.append(TopicSpec(ticker, 1, "compact", _config("compact", settings)))
+    return specs
+
+
+def partitions_of(topic: Topic, settings: StreamSettings) -> int:
+    """Return how many partitions a topic has."""
+    return 1 if topic.partitions == "one" else settings.event_partitions
+
+
+def _spec(name: str, topic: Topic, retention: Retention, settings: StreamSettings) -> TopicSpec:
+    return TopicSpec(name, partitions_of(topic, settings), retention, _config(retention, settings))
+
+
+def _config(retention: Retention, settings: StreamSettings) -> tuple[tuple[str, str], ...]:
+    limit = ("max.message.bytes", str(settings.kafka.max_message_bytes))
+    if retention == "compact":
+        return (limit, ("cleanup.policy", "compact"), ("segment.ms", str(SEGMENT_MS)))
+    kept_ms = settings.retention_hours * HOUR_MS if retention == "time" else -1
+    return (limit, ("cleanup.policy", "delete"), ("retention.ms", str(kept_ms)))
+
+
+def mismatches(spec: TopicSpec, *, partitions: int | None, config: dict[str, str]) -> list[str]:
+    """Describe what is wrong with a topic; empty if all is right."""
+    if partitions is None:
+        return [f"{spec.name} does not exist; run `rollbus topics create`"]
+    wrong = []
+    if partitions != spec.partitions:
+        wrong.append(
+            f"{spec.name} has {partitions} partitions, not {spec.partitions}: keys of topics that belong together "
+            "would not meet; set `event_partitions` to the first number, or use a new namespace"
+        )
+    for key, expected in spec.config:
+        found = config.get(key)
+        if found is None or _satisfies(key, found, expected):
+            continue
+        wrong.append(f"{spec.name} has {key}={found}, not {expected}; change it with your Kafka tools or the settings")
+    return wrong
+
+
+def _satisfies(key: str, found: str, expected: str) -> bool:
+    """Say whether a setting is good enough: a larger limit is, and segments may have any length."""
+    if key == "max.message.bytes":
+        return int(found) >= int(expected)
+    return key == "segment.ms" or found == expected
+
+
+def topology_mermaid(topics: Sequence[Topic] = TOPICS) -> str:
+    """Return the flow as a mermaid flowchart: programs round, topics square."""
+    lines = ["flowchart LR"]
+    programs: set[str] = set()
+    for topic in topics:
+        lines.append(f'  {_id(topic.name)}["{topic.name}<br/>by {topic.key}"]')
+        for program in (*topic.written_by, *topic.read_by):
+            if program not in programs:
+                programs.add(program)
+                lines.append(f'  {_id(program)}_("{program}")')
+        lines += [f"  {_id(writer)}_ --> {_id(topic.name)}" for writer in topic.written_by if writer != "ticker"]
+        lines += [f"  {_id(topic.name)} --> {_id(reader)}_" for reader in topic.read_by]
+    lines += [f"  ticker_ -.-> {_id(topic.name)}" for topic in STAGE_INPUTS.values() if "ticker" in topic.written_by]
+    return "\n".join(lines) + "\n"
+
+
+def _id(name: str) -> str:
+    return "".join(c if c.isalnum() else "_" for c in name)

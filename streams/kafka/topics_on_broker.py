@@ -1,0 +1,231 @@
+"""Create, check and describe the namespace's topics on the broker."""
+
+import asyncio
+import logging
+from collections.abc import Iterable
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.admin import AIOKafkaAdminClient, NewTopic
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
+from aiokafka.errors import InvalidConfigurationError, TopicAlreadyExistsError, for_code
+
+from rollbus.schemas.codec import decode, record_name
+from rollbus.schemas.errors import ConfigurationError, RecordError, RejectedError, UnavailableError
+from rollbus.schemas.kafka.clients import new_admin, running
+from rollbus.schemas.kafka.partitions import count_partitions
+from rollbus.schemas.kafka.reading import open_reader
+from rollbus.schemas.records.control import Tick
+from rollbus.schemas.topics import STAGE_INPUTS
+from rollbus.streams.kafka.settings import StreamSettings
+from rollbus.streams.kafka.topics import TopicSpec, mismatches, topic_specs
+
+logger = logging.getLogger(__name__)
+
+VISIBLE_TRIES, VISIBLE_PAUSE_S = 100, 0.1
+POLL_MS = 200
+SEARCHED_RECORDS = 100_000
+"""The first tick is searched among so many records: ticks come every second while a worker runs."""
+
+
+@dataclass(frozen=True, slots=True)
+class TopicDescription:
+    """One topic as it is."""
+
+    name: str
+    partitions: int
+    retention: str
+    """`time`, `forever` or `compact`, as it should be."""
+    retention_ms: int | None
+    """As the broker has it; None if it keeps records for ever or compacts."""
+    first_offsets: tuple[int, ...]
+    """By partition: the oldest record that still exists."""
+    end_offsets: tuple[int, ...]
+    oldest_timestamp_ms: int | None
+    """When the oldest record that still exists was written; None in an empty topic."""
+    oldest_tick: int | None = None
+    """Number of the oldest tick that still exists, from which on a replay knows the time; None without a tick."""
+
+    @property
+    def records(self) -> int:
+        """Offsets in use: records, and the few control records of transactions."""
+        return sum(self.end_offsets) - sum(self.first_offsets)
+
+
+async def ensure_topics(settings: StreamSettings, stages: Iterable[Any] = ()) -> list[str]:
+    """Create the missing topics and return their names; raises ConfigurationError if an existing one is wrong."""
+    async with running(settings.kafka, new_admin(settings.kafka)) as admin:
+        specs = topic_specs(settings, stages)
+        counts = await count_partitions(admin)
+        missing = [spec for spec in specs if spec.name not in counts]
+        if missing:
+            await _create(admin, missing, settings.replication_factor)
+            counts = await _wait_until_visible(admin, {spec.name for spec in missing})
+        wrong = await _find_mistakes(admin, specs, counts)
+    _raise_mistakes(wrong)
+    return [spec.name for spec in missing]
+
+
+async def partitions_on_broker(settings: StreamSettings, topic: str) -> int:
+    """Return how many partitions a topic has, by its full name; 0 if it does not exist."""
+    async with running(settings.kafka, new_admin(settings.kafka)) as admin:
+        return (await count_partitions(admin)).get(topic, 0)
+
+
+async def topics_on_broker(settings: StreamSettings) -> frozenset[str]:
+    """Return the full names of all topics that this user may see, in any namespace."""
+    async with running(settings.kafka, new_admin(settings.kafka)) as admin:
+        return frozenset(await count_partitions(admin))
+
+
+async def delete_topics(settings: StreamSettings, names: Iterable[str]) -> list[str]:
+    """Delete the topics that exist, and return their names once they are gone."""
+    async with running(settings.kafka, new_admin(settings.kafka)) as admin:
+        counts = (await count_partitions(admin)).keys() & set(names)
+        if counts:
+            await admin.delete_topics(sorted(counts))
+        for _ in range(VISIBLE_TRIES):
+            if not counts & (await count_partitions(admin)).keys():
+                return sorted(counts)
+            await asyncio.sleep(VISIBLE_PAUSE_S)
+    raise UnavailableError(f"deleted topics are still on the broker: {', '.join(sorted(counts))}")
+
+
+async def check_topics(settings: StreamSettings, stages: Iterable[Any] = ()) -> list[str]:
+    """Return what is wrong with the namespace's topics, a line each; empty if all is right."""
+    async with running(settings.kafka, new_admin(settings.kafka)) as admin:
+        return await _find_mistakes(admin, topic_specs(settings, stages), await count_partitions(admin))
+
+
+async def require_topics(settings: StreamSettings, stages: Iterable[Any] = ()) -> None:
+    """Raise ConfigurationError, naming each mistake, unless all topics are right."""
+    _raise_mistakes(await check_topics(settings, stages))
+
+
+async def require_partitions(settings: StreamSettings, stages: Iterable[Any] = ()) -> None:
+    """Raise ConfigurationError if a topic has another number of partitions than the settings say."""
+    async with running(settings.kafka, new_admin(settings.kafka)) as admin:
+        counts = await count_partitions(admin)
+    specs = topic_specs(settings, stages)
+    _raise_mistakes([line for spec in specs for line in mismatches(spec, partitions=counts.get(spec.name), config={})])
+
+
+async def describe_topics(settings: StreamSettings, stages: Iterable[Any] = ()) -> list[TopicDescription]:
+    """Describe the namespace's topics that exist, in the order of the table."""
+    specs = topic_specs(settings, stages)
+    async with running(settings.kafka, new_admin(settings.kafka)) as admin:
+        counts = await count_partitions(admin)
+        configs = await _configs(admin, [spec.name for spec in specs if spec.name in counts])
+    ticking = {topic.full_name(settings.namespace) for topic in STAGE_INPUTS.values()}
+    async with open_reader(settings.kafka) as consumer:
+        found = [
+            await _describe(consumer, spec, counts[spec.name], configs[spec.name])
+            for spec in specs
+            if spec.name in counts
+        ]  # fetch only then: a fetch under way delays every other request
+        ticks = await _oldest_ticks(consumer, [topic for topic in found if topic.name in ticking])
+        return [replace(topic, oldest_tick=ticks.get(topic.name)) for topic in found]
+
+
+async def _describe(
+    consumer: AIOKafkaConsumer, spec: TopicSpec, partitions: int, config: dict[str, str]
+) -> TopicDescription:
+    places = [TopicPartition(spec.name, n) for n in range(partitions)]
+    first, end = await consumer.beginning_offsets(places), await consumer.end_offsets(places)
+    found = await consumer.offsets_for_times(dict.fromkeys(places, 0))
+    times = [entry.timestamp for entry in found.values() if entry is not None]
+    kept = int(config.get("retention.ms", "-1"))
+    return TopicDescription(
+        name=spec.name,
+        partitions=partitions,
+        retention=spec.retention,
+        retention_ms=None if kept < 0 or spec.retention == "compact" else kept,
+        first_offsets=tuple(first[place] for place in places),
+        end_offsets=tuple(end[place] for place in places),
+        oldest_timestamp_ms=min(times, default=None),
+    )
+
+
+async def _oldest_ticks(consumer: AIOKafkaConsumer, topics: Iterable[TopicDescription]) -> dict[str, int]:
+    """Return the number of each topic's first tick, by name, if it is among the first records of partition 0."""
+    ends = {
+        TopicPartition(topic.name, 0): min(topic.end_offsets[0], topic.first_offsets[0] + SEARCHED_RECORDS)
+        for topic in topics
+        if topic.end_offsets[0] > topic.first_offsets[0]
+    }
+    if not ends:
+        return {}
+    consumer.assign(list(ends))
+    for topic in topics:
+        if (place := TopicPartition(topic.name, 0)) in ends:
+            consumer.seek(place, topic.first_offsets[0])
+    found: dict[str, int] = {}
+    while behind := [
+        place for place in ends if place.topic not in found and await consumer.position(place) < ends[place]
+    ]:
+        for place, records in (await consumer.getmany(*behind, timeout_ms=POLL_MS)).items():
+            numbers = [number for record in records if (number := _tick_number(record.value)) is not None]
+            if numbers:
+                found[place.topic] = numbers[0]
+    return found
+
+
+def _tick_number(data: bytes | None) -> int | None:
+    with suppress(RecordError):  # a record that cannot be read is not a tick
+        if data and record_name(data) == Tick.__name__:
+            return int(decode(data).number)
+    return None
+
+
+async def _create(admin: AIOKafkaAdminClient, specs: list[TopicSpec], replication: int, *, wished: bool = True) -> None:
+    topics = [
+        NewTopic(spec.name, spec.partitions, replication, topic_configs=dict(spec.config + spec.wished * wished))
+        for spec in specs
+    ]
+    response = await admin.create_topics(topics)
+    errors = {name: (for_code(code), *message) for name, code, *message in response.topic_errors if code}
+    if wished and any(error is InvalidConfigurationError for error, *_ in errors.values()):
+        logger.warning("the broker is older than Kafka 3.6: it will refuse records of clients whose clocks are ahead")
+        await _create(admin, [spec for spec in specs if spec.name in errors], replication, wished=False)
+        return
+    for name, (error, *message) in errors.items():
+        if error is not TopicAlreadyExistsError:
+            raise RejectedError(f"topic {name} could not be created: {error.__name__} {message[0] if message else ''}")
+    logger.info("created %d topics", len(specs))
+
+
+async def _wait_until_visible(admin: AIOKafkaAdminClient, names: set[str]) -> dict[str, int]:
+    """Return all topics once the metadata has those just created, which takes a moment."""
+    for _ in range(VISIBLE_TRIES):
+        counts = await count_partitions(admin)
+        if names <= counts.keys():
+            return counts
+        await asyncio.sleep(VISIBLE_PAUSE_S)
+    raise UnavailableError(f"created topics do not appear on the broker: {', '.join(sorted(names - counts.keys()))}")
+
+
+async def _configs(admin: AIOKafkaAdminClient, topics: list[str]) -> dict[str, dict[str, str]]:
+    if not topics:
+        return {}
+    responses = await admin.describe_configs([ConfigResource(ConfigResourceType.TOPIC, name) for name in topics])
+    return {
+        resource[3]: {entry[0]: entry[1] for entry in resource[4]}
+        for response in responses
+        for resource in response.resources
+    }
+
+
+async def _find_mistakes(admin: AIOKafkaAdminClient, specs: list[TopicSpec], counts: dict[str, int]) -> list[str]:
+    configs = await _configs(admin, [spec.name for spec in specs if spec.name in counts])
+    return [
+        line
+        for spec in specs
+        for line in mismatches(spec, partitions=counts.get(spec.name), config=configs.get(spec.name, {}))
+    ]
+
+
+def _raise_mistakes(wrong: list[str]) -> None:
+    if wrong:
+        raise ConfigurationError("\n".join([f"{len(wrong)} mistake(s) in the Kafka topics:", *wrong]))

@@ -1,0 +1,76 @@
+"""Find a person's episodes in the log, and write their exclusion into the events and the list that replays read.
+
+Both are in one transaction, so the list never has fewer exclusions than the stages. The list is kept for ever and holds
+only ids.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import aclosing
+
+from rollbus.schemas.codec import decode, encode, record_name
+from rollbus.schemas.errors import RecordError
+from rollbus.schemas.kafka.clients import running
+from rollbus.schemas.kafka.writing import Row, partition_of, write_transaction
+from rollbus.schemas.records.events import EpisodeStarted, Excluded
+from rollbus.schemas.records.steps import StepCompleted
+from rollbus.schemas.topics import EPISODE_EVENTS, EXCLUSIONS, TRAINING_STEPS
+from rollbus.streams.exactly_once.transaction import new_producer
+from rollbus.streams.kafka.settings import StreamSettings
+from rollbus.streams.kafka.topics import partitions_of
+from rollbus.streams.operate.forget import Search
+from rollbus.streams.replay.compare.live import decoded
+from rollbus.streams.replay.kafka.recorded import read_exclusions
+from rollbus.streams.replay.kafka.source import read_whole
+
+WRITER_ID = "forget"
+PORTION = 5_000
+"""Exclusions of one transaction."""
+
+
+async def search_log(settings: StreamSettings, search: Search, progress: Callable[[int], None]) -> None:
+    """Pass every episode start that the log still has to the search; `progress` receives the number of records read."""
+    count = 0
+    async with aclosing(read_whole(settings, EPISODE_EVENTS)) as found:
+        async for raw in found:
+            count += 1
+            if count % 1_000 == 0:
+                progress(1_000)
+            try:
+                data = raw.value or b""
+                if record_name(data) == EpisodeStarted.__name__:
+                    search.add_start(decode(data))
+            except RecordError:
+                continue  # assembly has made a dead letter of it
+    progress(count % 1_000)
+
+
+async def write_exclusions(settings: StreamSettings, records: Sequence[Excluded]) -> int:
+    """Write those that are not on the list yet, and return how many; raises UnavailableError."""
+    known, _ = await read_exclusions(settings)
+    new = [record for record in records if record.episode_id not in known]
+    async with running(settings.kafka, new_producer(settings, f"{settings.namespace}{WRITER_ID}")) as producer:
+        for first in range(0, len(new), PORTION):
+            rows = [row for record in new[first : first + PORTION] for row in _rows(settings, record)]
+            await write_transaction(producer, rows)
+    return len(new)
+
+
+async def steps_that_used(
+    settings: StreamSettings, trajectory_ids: frozenset[str]
+) -> dict[tuple[str, int], StepCompleted]:
+    """Return the steps that trained on any of these, by run and step: the weights stay, but the report names them."""
+    found: dict[tuple[str, int], StepCompleted] = {}
+    async with aclosing(decoded(settings, TRAINING_STEPS)) as records:
+        async for record in records:
+            if isinstance(record, StepCompleted) and any(one.trajectory_id in trajectory_ids for one in record.trained):
+                found[record.run_id, record.step] = record
+    return found
+
+
+def _rows(settings: StreamSettings, record: Excluded) -> list[Row]:
+    root, data = record.root_episode_id.encode(), encode(record)
+    partition = partition_of(root, partitions_of(EPISODE_EVENTS, settings))
+    return [
+        Row(EXCLUSIONS.full_name(settings.namespace), 0, record.episode_id.encode(), data),
+        Row(EPISODE_EVENTS.full_name(settings.namespace), partition, root, data),
+    ]

@@ -1,0 +1,253 @@
+"""What two namespaces made of the same range, and where they differ: by kind and cause, with counts and examples.
+
+Pure. Each side is a `Side`; `compare` names the differences. What the range's edge has cut (an
+episode that had begun before it, a group that closed after it) is counted apart: it says nothing of the change.
+"""
+
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal, TypeVar
+
+from rollbus.schemas.records.drops import DropReason
+from rollbus.schemas.records.groups import Group
+from rollbus.schemas.records.trajectories import Score
+from rollbus.streams.replay.compare.side import Assembled, Side, Span
+from rollbus.streams.replay.plan.plan import CHAIN
+
+K = TypeVar("K", bound=Any)
+V = TypeVar("V")
+
+EXAMPLES = 3
+Kind = Literal["trajectory", "score", "group", "signal", "curriculum", "batch"]
+ABSENT = "nothing"
+EDGE = "the range's edge"
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """One way in which the sides differ."""
+
+    kind: Kind
+    what: str
+    cause: str
+    edge: bool
+    """True where the range's edge is the cause."""
+    count: int
+    examples: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """All of it."""
+
+    one: str
+    other: str
+    same: Mapping[Kind, int]
+    """Units that both sides have alike, by kind."""
+    differences: tuple[Difference, ...]
+
+    @property
+    def inside(self) -> tuple[Difference, ...]:
+        """Differences that the edge does not explain."""
+        return tuple(each for each in self.differences if not each.edge)
+
+
+Found = tuple[Kind, str, str, bool, str]
+"""Kind, what, cause, edge and example."""
+
+
+def compare(one: Side, other: Side, span: Span, last: str = "curriculum") -> Comparison:
+    """Return every difference between two sides, counted by kind and cause.
+
+    `last` is the last stage that both have run: neither side has changed what follows from it.
+    """
+    same: dict[Kind, int] = defaultdict(int)
+    counted: dict[tuple[Kind, str, str, bool], list[str]] = defaultdict(list)
+    cut = _cut(one, other, span)
+    by_stage: dict[str, Callable[[], Iterable[Found]]] = {
+        "assembly": lambda: _trajectories(one, other, cut, same),
+        "scoring": lambda: _scores(one, other, cut, same),
+        "grouping": lambda: _groups(one, other, cut, span, same),
+        "curriculum": lambda: (*_curriculum(one, other, same), *_batches(one, other, cut, span, same)),
+    }
+    compared = [find for stage, find in by_stage.items() if CHAIN.index(stage) <= CHAIN.index(last)]
+    for found in (each for find in compared for each in find()):
+        counted[found[:4]].append(found[4])
+    differences = [
+        Difference(kind, what, cause, edge, len(examples), tuple(examples[:EXAMPLES]))
+        for (kind, what, cause, edge), examples in counted.items()
+    ]
+    return Comparison(one.name, other.name, dict(same), tuple(differences))
+
+
+def _cut(one: Side, other: Side, span: Span) -> set[str]:
+    """Return the trajectories that the edge has cut: not whole on both sides, or without their beginning on one."""
+    cut = set()
+    for mine, theirs in ((one, other), (other, one)):
+        for trajectory_id, found in mine.trajectories.items():
+            reason = theirs.dropped.get(("", found.episode_id), ("", ""))[0]
+            begun_before = reason == DropReason.MISSING_EVENTS.value and found.untrainable != reason
+            if not span.has_whole(found.at_ms) or begun_before:
+                cut.add(trajectory_id)
+    return cut
+
+
+def _paired(one: Mapping[K, V], other: Mapping[K, V]) -> Iterator[tuple[K, V | None, V | None]]:
+    """Yield every key of two sides in order, with what each side has under it."""
+    for key in sorted(one.keys() | other.keys()):
+        yield key, one.get(key), other.get(key)
+
+
+def _trajectories(one: Side, other: Side, cut: set[str], same: dict[Kind, int]) -> Iterator[Found]:
+    for trajectory_id, mine, theirs in _paired(one.trajectories, other.trajectories):
+        edge = trajectory_id in cut
+        known = mine or theirs
+        if known is not None and (mine is None or theirs is None):
+            there, gone = (other, one) if mine is None else (one, other)
+            reason = gone.dropped.get(("", known.episode_id), (ABSENT, ""))[0]
+            why = EDGE if edge else f"{gone.name} says: {reason}"
+            yield "trajectory", f"only in {there.name}", why, edge, trajectory_id
+        elif mine is not None and theirs is not None and mine.digest != theirs.digest:
+            yield "trajectory", "other content", _why_other(mine, theirs), edge, trajectory_id
+        else:
+            same["trajectory"] += 1
+
+
+def _why_other(mine: Assembled, theirs: Assembled) -> str:
+    if mine.config_hash != theirs.config_hash:
+        return "another assembly configuration"
+    if mine.rewards != theirs.rewards:
+        return "other rewards were in when it was assembled"
+    if mine.untrainable != theirs.untrainable:
+        return f"{mine.untrainable or 'trainable'} → {theirs.untrainable or 'trainable'}"
+    return "assembled at another stream time" if mine.at_ms != theirs.at_ms else "other turns"
+
+
+def _scores(one: Side, other: Side, cut: set[str], same: dict[Kind, int]) -> Iterator[Found]:
+    for trajectory_id, mine, theirs in _paired(one.scores, other.scores):
+        edge = trajectory_id in cut
+        if mine is None or theirs is None:
+            there, gone = (other, one) if mine is None else (one, other)
+            if trajectory_id in gone.trajectories:  # else the trajectory itself is the difference
+                yield "score", f"only in {there.name}", EDGE if edge else "not scored yet", edge, trajectory_id
+        elif (mine.outcome, mine.value, mine.excluded) == (theirs.outcome, theirs.value, theirs.excluded):
+            same["score"] += 1
+        else:
+            shown = f"{trajectory_id}: {_shown(mine)} → {_shown(theirs)}"
+            yield "score", "changed", _why_score(mine, theirs), edge, shown
+
+
+def _shown(score: Score) -> str:
+    if score.value is not None:
+        return f"{score.value:g}"
+    return f"{score.outcome} ({score.error[:60]})" if score.error else score.outcome
+
+
+def _why_score(mine: Score, theirs: Score) -> str:
+    if mine.reward_version != theirs.reward_version:
+        return "another reward"
+    if mine.excluded != theirs.excluded:
+        return "excluded on one side"
+    if mine.outcome != theirs.outcome:
+        return f"{mine.outcome} → {theirs.outcome}"
+    return "other feedback counted" if mine.revision != theirs.revision else "a function answered differently"
+
+
+def _groups(one: Side, other: Side, cut: set[str], span: Span, same: dict[Kind, int]) -> Iterator[Found]:
+    for (run, _), mine, theirs in _paired(one.groups, other.groups):
+        group = mine or theirs
+        if mine is not None and theirs is not None:
+            yield from _same_group(run, mine, theirs, same)
+        elif group is not None:
+            there, gone = (other, one) if mine is None else (one, other)
+            edge = _is_cut(group, cut, span)
+            why = EDGE if edge else _why_no_group(run, group, gone)
+            yield "group", f"only in {there.name}", why, edge, f"{group.group_key} ({len(group.members)} members)"
+
+
+def _is_cut(group: Group, cut: set[str], span: Span) -> bool:
+    return not span.has_whole(group.closed_at_ms) or any(member.trajectory_id in cut for member in group.members)
+
+
+def _same_group(run: str, mine: Group, theirs: Group, same: dict[Kind, int]) -> Iterator[Found]:
+    if mine.has_signal != theirs.has_signal:
+        what = "gained" if theirs.has_signal else "lost"
+        yield "signal", f"{what} (run {run})", _why_advantages(mine, theirs), False, mine.group_key
+    elif [member.advantage for member in mine.members] != [member.advantage for member in theirs.members]:
+        yield "group", f"other advantages (run {run})", _why_advantages(mine, theirs), False, mine.group_key
+    else:
+        same["group"] += 1
+
+
+def _why_advantages(mine: Group, theirs: Group) -> str:
+    if _rewards(mine) != _rewards(theirs):
+        return "other rewards"
+    if mine.config_hash != theirs.config_hash:
+        return "another grouping configuration"
+    return "other scores came before it" if mine.strategy == "baseline" else "another way to compute advantages"
+
+
+def _rewards(group: Group) -> list[float]:
+    return [member.reward for member in group.members]
+
+
+def _why_no_group(run: str, group: Group, gone: Side) -> str:
+    """Say what became of a group's members on the side that has not this group."""
+    fates = {_fate(run, member.trajectory_id, gone) for member in group.members}
+    if fates == {"in another group"}:
+        return "its members are in other groups"
+    return ", ".join(sorted(fates))
+
+
+def _fate(run: str, trajectory_id: str, side: Side) -> str:
+    if (run, trajectory_id) in side.members:
+        return "in another group"
+    for place in ((run, trajectory_id), ("", trajectory_id)):
+        if place in side.dropped:
+            return f"dropped as {side.dropped[place][0]}"
+    return "still waiting" if trajectory_id in side.scores else "not assembled"
+
+
+def _curriculum(one: Side, other: Side, same: dict[Kind, int]) -> Iterator[Found]:
+    for place in sorted(one.groups.keys() & other.groups.keys()):
+        mine, theirs = one.fates.get(place, "waiting"), other.fates.get(place, "waiting")
+        if mine == theirs:
+            same["curriculum"] += 1
+        else:
+            group = one.groups[place]
+            why = "its rewards differ" if _rewards(group) != _rewards(other.groups[place]) else "other window or rank"
+            edge = "waiting" in (mine, theirs)
+            cause = "the open window at the range's edge" if edge else why
+            yield "curriculum", f"{mine} → {theirs} (run {place[0]})", cause, edge, group.group_key
+
+
+def _batches(one: Side, other: Side, cut: set[str], span: Span, same: dict[Kind, int]) -> Iterator[Found]:
+    for (run, groups), mine, theirs in _paired(one.batches, other.batches):
+        if mine is not None and theirs is not None:
+            same["batch"] += 1
+            continue
+        there, gone = (other, one) if mine is None else (one, other)
+        places = [(run, group) for group in groups]
+        edge = any(_is_open(place, there, gone, cut, span) for place in places)
+        why = EDGE if edge else _why_no_batch(places, gone)
+        number = there.batches[run, groups]
+        yield "batch", f"only in {there.name} (run {run})", why, edge, f"batch {number}: {len(groups)} groups"
+
+
+def _is_open(place: tuple[str, str], there: Side, gone: Side, cut: set[str], span: Span) -> bool:
+    """Say whether the edge has cut a group of a batch: itself, or the window that it would have been in."""
+    if place not in there.groups:
+        return True
+    return place not in gone.fates if place in gone.groups else _is_cut(there.groups[place], cut, span)
+
+
+def _why_no_batch(places: Sequence[tuple[str, str]], gone: Side) -> str:
+    """Say what became of a batch's groups on the side that has not this batch."""
+    if any(place not in gone.groups for place in places):
+        return f"{gone.name} has other groups"
+    if refused := sorted({gone.fates[place] for place in places} - {"admitted"}):
+        return f"of its groups some are {', '.join(refused)} in {gone.name}"
+    if {(run, group) for run, groups in gone.batches for group in groups}.issuperset(places):
+        return "its groups are in other batches"
+    return f"its groups wait for a step in {gone.name}"

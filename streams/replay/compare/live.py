@@ -1,0 +1,203 @@
+"""Two namespaces read for a comparison: replays of one log, or a replay and what live made of the same range."""
+
+from collections.abc import AsyncGenerator, Iterable, Mapping, Sequence
+from contextlib import aclosing
+from dataclasses import replace
+from datetime import UTC, datetime
+from typing import Any
+
+from rollbus.schemas.codec import decode
+from rollbus.schemas.errors import ConfigurationError, RecordError
+from rollbus.schemas.records.control import ConfigApplied, Tick
+from rollbus.schemas.records.replays import ReplayManifest, ReplayRange
+from rollbus.schemas.topics import BATCHES, CURRICULUM, DROPS, RUN_LOG, SCORES, STAGE_INPUTS, TRAJECTORIES, Topic
+from rollbus.streams.kafka.settings import StreamSettings
+from rollbus.streams.kafka.topics import partitions_of
+from rollbus.streams.replay.compare.differences import Comparison, compare
+from rollbus.streams.replay.compare.side import Side, Span, within
+from rollbus.streams.replay.kafka.manifest import find_manifest
+from rollbus.streams.replay.kafka.source import ENDLESS, read_records, read_whole
+from rollbus.streams.replay.plan.plan import CHAIN
+from rollbus.streams.replay.plan.range import Bound
+from rollbus.streams.replay.plan.range_on_broker import refuse_missing, resolve, starts_of
+
+LIVE = "live"
+MADE: Mapping[str, tuple[Topic, ...]] = {
+    "assembly": (TRAJECTORIES,),
+    "scoring": (SCORES,),
+    "grouping": (RUN_LOG,),
+    "group-scoring": (RUN_LOG,),
+    "curriculum": (CURRICULUM, BATCHES),
+}
+"""What each stage writes of what is compared."""
+TICKED = frozenset(topic.name for topic in STAGE_INPUTS.values())
+"""Topics that hold ticks, by which the beginning of a range is found."""
+MADE_AT = ("closed_at_ms", "cut_at_ms", "dropped_at_ms")
+"""Fields with the stream time of a window, a batch or a drop: their topics hold no ticks."""
+REPLAY_LATER = "replay a range that begins later, and compare that"
+REPLAY_AGAIN = "give the replay again under another name, and compare that"
+IN_ORDER = (TRAJECTORIES, SCORES, DROPS, RUN_LOG, CURRICULUM, BATCHES)
+
+
+async def compare_replays(settings: StreamSettings, one: str, other: str) -> Comparison:
+    """Compare two replays by name, `live` for the namespace itself.
+
+    Raises ConfigurationError, DataLossError, UnavailableError.
+    """
+    manifests = [await _whole(settings, await find_manifest(settings, name)) for name in (one, other) if name != LIVE]
+    span = common_span(manifests)
+    last = last_of_all(manifests)
+    await _refuse_deleted_of_live(settings, span, last, [_own(name, manifests) for name in (one, other)])
+    for each in manifests:
+        await _refuse_deleted_of(settings, each, span, last)
+    sides = [await read_side(settings, name, span, manifests) for name in (one, other)]
+    return compare(sides[0], sides[1], span, last)
+
+
+def last_of_all(manifests: Iterable[ReplayManifest]) -> str:
+    """Return the last stage that all replays have run; raises ConfigurationError for one of aliases alone."""
+    for each in manifests:
+        if each.stages[-1] not in CHAIN:
+            raise ConfigurationError(f"replay {each.name!r} made events alone; what is compared is made from them")
+    return min((each.stages[-1] for each in manifests), key=CHAIN.index, default=CHAIN[-1])
+
+
+def common_span(manifests: list[ReplayManifest]) -> Span:
+    """Return the stream time that all have; raises ConfigurationError where there is none, or it is not known."""
+    if not manifests:
+        return Span()
+    spans = [_span_of(each) for each in manifests]
+    start, end = max(first for first, _ in spans), min(last for _, last in spans)
+    if start > end:
+        covered = (
+            f"{each.name!r} goes from {_shown(first)} to {_shown(last)}"
+            for each, (first, last) in zip(manifests, spans, strict=True)
+        )
+        raise ConfigurationError(
+            f"the replays have no common time: {', '.join(covered)}; replay ranges that overlap, or compare each "
+            "with live"
+        )
+    return Span(start, end)
+
+
+def _span_of(manifest: ReplayManifest) -> tuple[int, int]:
+    if manifest.from_ms is None or manifest.to_ms is None:
+        raise ConfigurationError(
+            f"no tick tells which stream time replay {manifest.name!r} covers: a partition of its range holds none, or "
+            "a shadow has not come to one yet; give the ends of the range as times, or compare later"
+        )
+    return manifest.from_ms, manifest.to_ms
+
+
+def _shown(time_ms: int) -> str:
+    """Return a time as a user writes it; a range that begins with the log has none."""
+    if not time_ms:
+        return "the log's beginning"
+    return datetime.fromtimestamp(time_ms / 1000, UTC).isoformat(timespec="milliseconds").removesuffix("+00:00")
+
+
+def made_by(manifest: ReplayManifest) -> frozenset[str]:
+    """Return the topics whose records are the replay's own, be there none; of the others it has live's."""
+    return frozenset(topic.name for stage in manifest.stages for topic in MADE[stage]) | {DROPS.name}
+
+
+def _own(name: str, manifests: Iterable[ReplayManifest]) -> frozenset[str]:
+    return next((made_by(each) for each in manifests if each.name == name), frozenset())
+
+
+async def _refuse_deleted_of_live(
+    settings: StreamSettings, span: Span, last: str, owned: Sequence[frozenset[str]]
+) -> None:
+    """Raise DataLossError where retention has deleted of live what a side that does not own it is compared by."""
+    if span.from_ms is None:
+        return
+    of_live = (topic for topic in _compared(last) if any(topic.name not in own for own in owned))
+    gone = [one for topic in of_live for one in await _deleted(settings, topic, span.from_ms)]
+    refuse_missing(tuple(gone), REPLAY_LATER)
+
+
+async def _refuse_deleted_of(settings: StreamSettings, manifest: ReplayManifest, span: Span, last: str) -> None:
+    """Raise DataLossError where retention has deleted of a replay what it is compared by.
+
+    All that a replay has written counts, of a shadow what it has written since the beginning of the span.
+    """
+    where = settings.model_copy(update={"namespace": manifest.namespace})
+    from_ms = (span.from_ms or 0) if manifest.state == "following" else 0
+    own = (topic for topic in _compared(last) if topic.name in made_by(manifest))
+    gone = [one for topic in own for one in await _deleted(where, topic, from_ms)]
+    refuse_missing(tuple(replace(one, topic=f"{manifest.namespace}{one.topic}") for one in gone), REPLAY_AGAIN)
+
+
+def _compared(last: str) -> list[Topic]:
+    """Return the topics that are compared where both sides have run the stages up to one."""
+    made = (topic for stage in CHAIN[: CHAIN.index(last) + 1] for topic in MADE[stage])
+    return [*dict.fromkeys(made), DROPS]
+
+
+async def _deleted(settings: StreamSettings, topic: Topic, from_ms: int) -> tuple[ReplayRange, ...]:
+    """Return what retention has deleted of a topic, but for what was made before a stream time.
+
+    Without ticks the first record that is left says when; without a record it is not known, and all of it counts.
+    """
+    if from_ms and topic.name in TICKED:
+        return (await resolve(settings, topic, Bound(time_ms=from_ms), Bound())).missing
+    gone = (await resolve(settings, topic, Bound(offset=0), Bound())).missing
+    if not from_ms:
+        return gone
+    firsts = [await _first_ms(settings, topic, one.partition) for one in gone]
+    return tuple(one for one, first_ms in zip(gone, firsts, strict=True) if first_ms is None or first_ms >= from_ms)
+
+
+async def _first_ms(settings: StreamSettings, topic: Topic, partition: int) -> int | None:
+    """Return when the first record that a partition holds was made, of a topic without ticks."""
+    others = {number: ENDLESS for number in range(partitions_of(topic, settings)) if number != partition}
+    async with aclosing(decoded(settings, topic, others)) as records:
+        async for record in records:
+            return next((getattr(record, name) for name in MADE_AT if hasattr(record, name)), None)
+    return None
+
+
+async def read_side(settings: StreamSettings, name: str, span: Span, manifests: list[ReplayManifest]) -> Side:
+    """Read what one side made of a span, record by record: payload does not stay.
+
+    Of live, what comes before the span's beginning is not read: it holds no trajectory of the span, and nothing that
+    follows from one.
+    """
+    side, own = Side(name), _own(name, manifests)
+    manifest = next((each for each in manifests if each.name == name), None)
+    for topic in IN_ORDER:
+        its = topic.name in own
+        namespace = manifest.namespace if manifest is not None and its else settings.namespace
+        where, starts = settings.model_copy(update={"namespace": namespace}), dict[int, int]()
+        if not its and topic.name in TICKED:
+            starts = await starts_of(settings, topic, span.from_ms)
+        async with aclosing(decoded(where, topic, starts)) as records:
+            async for record in records:
+                within([record], side, Span() if its else span)
+    return side
+
+
+async def _whole(settings: StreamSettings, manifest: ReplayManifest) -> ReplayManifest:
+    """Return a manifest that says how far it reaches: a shadow's, which follows, by the ticks that it has written."""
+    if manifest.state != "following":
+        return manifest
+    own = settings.model_copy(update={"namespace": manifest.namespace})
+    first = last = None
+    async for tick in read_records(own, STAGE_INPUTS[manifest.stages[-1]], Tick):
+        last = tick.stream_time_ms
+        first = last if first is None else first
+    return replace(manifest, from_ms=first, to_ms=last)
+
+
+async def decoded(
+    settings: StreamSettings, topic: Topic, starts: Mapping[int, int] | None = None
+) -> AsyncGenerator[Any, None]:
+    """Yield a topic's records, whole, without ticks and configurations, from offsets on."""
+    async with aclosing(read_whole(settings, topic, starts=starts)) as found:
+        async for raw in found:
+            try:
+                record = decode(raw.value)
+            except RecordError:
+                continue  # its stage, or the sink, has made a dead letter of it
+            if not isinstance(record, Tick | ConfigApplied):
+                yield record

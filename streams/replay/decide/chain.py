@@ -1,0 +1,232 @@
+"""Recorded records of the first stage's input in, every stage's own records out. No Faust, no clock.
+
+A round is taken piece by piece; it ends with a tick, which the later stages get before the first ones do. What live
+recorded of the outside world is fed between two rounds. What happens to each record is in `steps`.
+
+The stages of the first input may also run elsewhere, partition by partition (`lane`): a chain without them is given
+what they made, in the same order, and does the rest.
+"""
+
+import asyncio
+from bisect import bisect_left
+from collections import deque
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+from rollbus.schemas.codec import encode
+from rollbus.schemas.errors import RecordError
+from rollbus.schemas.limits import MAX_RECORD_BYTES
+from rollbus.schemas.records.control import ConfigApplied, Tick
+from rollbus.schemas.records.drops import DropReason
+from rollbus.schemas.records.groups import TrainingBatch
+from rollbus.schemas.records.replays import StageDigest
+from rollbus.schemas.records.trajectories import Location
+from rollbus.schemas.topics import RUN_LOG, Topic, topic_of
+from rollbus.streams.exactly_once.batch import Partition, RawRecord
+from rollbus.streams.exactly_once.processing import read_record
+from rollbus.streams.pipeline import AnyStage
+from rollbus.streams.replay.decide.left_out import is_forgotten
+from rollbus.streams.replay.decide.made import Made
+from rollbus.streams.replay.decide.output import Output, Partitioner
+from rollbus.streams.replay.decide.reader import Reader
+from rollbus.streams.replay.decide.recorded import BEFORE_ALL, Change, Recorded
+from rollbus.streams.replay.decide.rounds import Round
+from rollbus.streams.replay.decide.steps import Steps
+from rollbus.streams.state.stage import Incoming, dropped
+
+ASK_AT_ONCE = 256
+"""Records about which an effects stage is asked together."""
+BeforeTick = Callable[[int], Awaitable[None]]
+"""Called before the records that live had before a tick are fed: to read them."""
+
+
+class Chain(Steps):
+    """Stages in the order of the flow, on all partitions."""
+
+    def __init__(
+        self,
+        stages: Sequence[AnyStage],
+        *,
+        partitions: int,
+        output: Output,
+        partition_of: Partitioner,
+        source_namespace: str,
+        namespace: str,
+        recorded: Recorded | None = None,
+        change: Change = lambda record: record,
+        excluded: frozenset[str] = frozenset(),
+        early: Mapping[str, Sequence[Incoming]] | None = None,
+        before_tick: BeforeTick | None = None,
+        app_version: str = "",
+        elsewhere: Sequence[Reader] = (),
+        stop: asyncio.Event | None = None,
+        max_record_bytes: int = MAX_RECORD_BYTES,
+    ) -> None:
+        """`change` is for recorded configurations; `early` are rewards that an episode has from its first event on.
+
+        `elsewhere` are the stages of the first input where others run them.
+        """
+        super().__init__(
+            [*elsewhere, *(Reader.of(stage, partitions) for stage in stages)],
+            partitions=partitions,
+            output=output,
+            partition_of=partition_of,
+            namespace=namespace,
+            app_version=app_version,
+            stop=stop,
+            max_record_bytes=max_record_bytes,
+        )
+        self._source, self._excluded, self._early = source_namespace, excluded, dict(early or {})
+        self._recorded, self._change, self._before_tick = recorded or Recorded(), change, before_tick
+        self._reported_excluded: set[str] = set()
+        self._unanswered: deque[TrainingBatch] = deque()
+        self._piece: Sequence[RawRecord] = ()
+        """What is being taken in of the first input, by offset."""
+        self.last_tick = -1
+        self.stream_time_ms: int | None = None
+
+    async def open(self) -> None:
+        """Feed what held when the range began, before its first record."""
+        self._check_stop()
+        await self._feed_live_records(BEFORE_ALL)
+
+    async def piece(self, partition: int, records: Sequence[RawRecord]) -> None:
+        """Take recorded records of the first input."""
+        self._check_stop()
+        place, first = Partition(self.input.full_name(self._source), partition), self._first
+        some_left_out, asks, self._piece = bool(self._excluded), first[0].asks, records
+        for raw in records:
+            try:
+                incoming = read_record(raw, place, self._max_bytes)
+            except RecordError as error:
+                for reader in first:
+                    self._dead_letter(reader, raw, place, error)
+                continue
+            if some_left_out and self._is_left_out(partition, incoming):
+                continue
+            if type(incoming.record) is ConfigApplied:
+                changed = self._change(incoming.record)
+                if changed is None:
+                    continue
+                incoming = replace(incoming, record=changed, data=encode(changed))
+            if self._early:
+                for reward in self._early.pop(getattr(incoming.record, "episode_id", ""), ()):
+                    self._deliver(first, partition, reward)
+            self._deliver(first, partition, incoming)
+            if asks and len(first[0].waiting) >= ASK_AT_ONCE:
+                await self._ask_waiting(self._asked_at_once)
+        await self._ask_waiting(self._asked_at_once)
+        self._forget_touched(len(records))
+        await self._output.settle()
+
+    def _as_fetched(self, incoming: Incoming) -> RawRecord:
+        at = bisect_left(self._piece, incoming.location.offset, key=lambda raw: raw.offset)
+        if at < len(self._piece) and self._piece[at].value == incoming.data:
+            return self._piece[at]
+        return super()._as_fetched(incoming)
+
+    async def round(self, found: Round) -> None:
+        """End the round before and take a tick."""
+        self._check_stop()
+        await self._begin_round(found.tick, found.data)
+        for partition, raw in found.at:
+            place = Location(topic=self.input.full_name(self._source), partition=partition, offset=raw.offset)
+            self._deliver(self._first, partition, Incoming(found.tick, "", place, found.data))
+        await self._ask_waiting()
+        self._forget_touched(len(found.at) * len(self._readers))
+
+    async def made_piece(self, made: Sequence[Made]) -> None:
+        """Take what the first input's stages made elsewhere of a piece."""
+        self._deliver_made(made)
+        await self._ask_waiting(self._asked_at_once)
+        self._forget_touched(len(made))
+        await self._output.settle()
+
+    async def made_round(self, tick: Tick, data: bytes, made: Iterable[Sequence[Made]]) -> None:
+        """End the round before, and take a tick and what the first input's stages made of it, by partition."""
+        await self._begin_round(tick, data)
+        for each in made:
+            self._deliver_made(each)
+        await self._ask_waiting()
+        self._forget_touched(len(self._readers))
+
+    async def end(self) -> None:
+        """End the last round."""
+        await self._ask_waiting()
+        self._write_held()
+        await self._output.settle()
+
+    def digests(self) -> tuple[StageDigest, ...]:
+        """Return what each stage made, so far."""
+        return tuple(reader.digest() for reader in self._readers)
+
+    def open_rows(self) -> int:
+        """Return how many rows all states hold: what a replay's memory grows with."""
+        return sum(state.size() for reader in self._readers for state in reader.states)
+
+    async def _begin_round(self, tick: Tick, data: bytes) -> None:
+        """Give a tick to the later stages, before the first ones have it, since live has it in all inputs at once."""
+        if tick.number > self.last_tick:
+            await self._end_round(tick.number)
+            self.last_tick, self.stream_time_ms = tick.number, tick.stream_time_ms
+            for name in reversed(self._following):
+                await self._write_everywhere(topic_of(name), "", tick, data)
+
+    # Time, and what live recorded
+
+    async def _end_round(self, tick: int) -> None:
+        await self._ask_waiting()
+        if self._before_tick is not None:
+            await self._before_tick(tick)
+            self._check_stop()
+        await self._feed_live_records(tick)
+        self._write_held()
+        await self._output.settle()
+
+    async def _feed_live_records(self, tick: int) -> None:
+        while due := self._recorded.due(tick):  # an outcome may cut a batch whose own outcome is due as well
+            for live in due:
+                await self._feed_live_record(live.topic, live.key, live.record)
+
+    async def _feed_live_record(self, topic: Topic, key: str, record: Any) -> None:
+        if topic.name not in self._following:
+            return
+        if isinstance(record, ConfigApplied):
+            await self._write_everywhere(topic, key, record, encode(record))
+        else:
+            self._write(topic, 0, key, record, encode(record))
+            await self._ask_waiting()
+
+    async def _write_everywhere(self, topic: Topic, key: str, record: Tick | ConfigApplied, data: bytes) -> None:
+        for partition in range(self._partitions if topic.partitions == "events" else 1):
+            self._write(topic, partition, key, record, data)
+        await self._ask_waiting()
+
+    def _answer_batch(self, batch: TrainingBatch) -> None:
+        """Answer a batch to the curriculum, and those that it cuts for that: in a loop, not in depth."""
+        if RUN_LOG.name not in self._following:
+            return
+        self._unanswered.append(batch)
+        if len(self._unanswered) > 1:
+            return
+        while self._unanswered:
+            outcome = self._recorded.answer(self._unanswered[0], self.last_tick)
+            if outcome is not None:
+                self._write(RUN_LOG, 0, outcome.run_id, outcome, encode(outcome))
+            self._unanswered.popleft()
+
+    # What goes no further
+
+    def _is_left_out(self, partition: int, incoming: Incoming) -> bool:
+        """Say whether a record is of a forgotten episode; the first of each leaves a drop."""
+        if not is_forgotten(incoming.record, self._excluded):
+            return False
+        episode = str(incoming.record.episode_id)
+        if episode not in self._reported_excluded:
+            self._reported_excluded.add(episode)
+            state = self._first[0].states[partition]
+            reason, stage, now_ms = DropReason.EXCLUDED, self._first[0].name, state.clock.now_ms
+            drop = dropped("episode", episode, reason, "on the list of exclusions", stage=stage, now_ms=now_ms)
+            self._emit_output(self._first[0], partition, drop, incoming)
+        return True

@@ -1,0 +1,204 @@
+"""Some partitions of the first input, decided in a process of their own: recorded records in, what was made out.
+
+Between two ticks no partition of the events knows of another, so each may be read, decoded, assembled, encoded and
+hashed anywhere. `Lane` does that for its partitions; `joined` puts what several lanes made into the order in which one
+process would have made it: by (tick, partition, offset). The bytes do not depend on the number of lanes.
+"""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, Protocol
+
+from rollbus.schemas.records.trajectories import Trajectory
+from rollbus.schemas.topics import DEAD_LETTERS, Topic
+from rollbus.streams.replay.decide.chain import Chain
+from rollbus.streams.replay.decide.digest import NOWHERE, value_of
+from rollbus.streams.replay.decide.made import Made, head_of
+from rollbus.streams.replay.decide.reader import Reader
+from rollbus.streams.replay.decide.rounds import Piece, Round, Source, merged
+from rollbus.streams.stages.scoring.answers import Answer
+from rollbus.streams.stages.scoring.stage import header
+
+LOOK_AT_ROWS = 64
+"""Rounds between two looks at how much is open."""
+Answers = dict[str, Answer]
+AskAll = Callable[[Sequence[Trajectory]], Awaitable[Sequence[Answers]]]
+"""Trajectories to what the reward functions say of each."""
+
+
+@dataclass(frozen=True, slots=True)
+class MadePiece:
+    """What was made of a piece."""
+
+    partition: int
+    made: Sequence[Made]
+
+    def size(self) -> int:
+        """Return about how many bytes it is."""
+        return _size(self.made)
+
+
+@dataclass(frozen=True, slots=True)
+class MadeRound:
+    """A tick, and what was made of it by partition."""
+
+    number: int
+    data: bytes
+    made: tuple[tuple[int, Sequence[Made]], ...]
+    open_rows: int | None = None
+    """How many rows the states hold; None if they were not counted."""
+
+    def size(self) -> int:
+        """Return about how many bytes it is."""
+        return len(self.data) + sum(_size(made) for _, made in self.made)
+
+
+@dataclass(frozen=True, slots=True)
+class MadeAll:
+    """The end: what each stage of the first input counted, and its digests by partition."""
+
+    counts: tuple[tuple[int, int, int], ...]
+    """Records in, records out and dead letters, by stage."""
+    digests: tuple[dict[int, bytes], ...]
+    """By stage, partition to digest."""
+    open_rows: int
+
+    def size(self) -> int:
+        """Return nothing: it is small, and nothing follows it."""
+        return 0
+
+
+Message = MadePiece | MadeRound | MadeAll
+
+
+def _size(made: Sequence[Made]) -> int:
+    return sum(len(one.data) for one in made)
+
+
+class Lane(Chain):
+    """The first input's stages alone; what they make is collected."""
+
+    def __init__(self, *arguments: Any, heads: bool = False, ask_all: AskAll | None = None, **options: Any) -> None:
+        """With `heads` each trajectory goes with its header; with `ask_all` with its answers too."""
+        super().__init__(*arguments, **options)
+        self._heads, self._ask_all = heads or ask_all is not None, ask_all
+        self._made: list[Made] = []
+        self._whole: list[tuple[int, Trajectory]] = []
+        """Trajectories among what was made, by their place."""
+
+    async def run(self, sources: Sequence[Source]) -> AsyncIterator[Message]:
+        """Read the sources to their ends."""
+        async for each in merged(sources):
+            if isinstance(each, Piece):
+                await self.piece(each.partition, each.records)
+                yield MadePiece(each.partition, await self._collected())
+            else:
+                yield await self._round(each)
+        yield self._all([source.partition for source in sources])
+
+    async def _round(self, found: Round) -> MadeRound:
+        made = []
+        for partition, raw in found.at:  # one after the other, so that it is known which made what
+            await self.round(Round(found.tick, found.data, ((partition, raw),)))
+            made.append((partition, await self._collected()))
+        rows = self.open_rows() if found.tick.number % LOOK_AT_ROWS == 0 else None
+        return MadeRound(found.tick.number, found.data, tuple(made), rows)
+
+    def _all(self, partitions: Sequence[int]) -> MadeAll:
+        counts = tuple((each.records_in, each.records_out, each.dead_letters) for each in self._readers)
+        digests = tuple({number: value_of(reader.digests[number]) for number in partitions} for reader in self._readers)
+        return MadeAll(counts, digests, self.open_rows())
+
+    async def _collected(self) -> list[Made]:
+        made, whole, self._made, self._whole = self._made, self._whole, [], []
+        answers: Sequence[Answers | None] = [None] * len(whole)
+        if self._ask_all is not None and whole:
+            answers = await self._ask_all([trajectory for _, trajectory in whole])
+        for (place, trajectory), said in zip(whole, answers, strict=True):
+            answered = None if said is None else tuple((name, one.value, one.error) for name, one in said.items())
+            reader, topic, key, data, *_ = made[place]
+            made[place] = Made(reader, topic, key, data, head_of(header(trajectory, NOWHERE)), answered)
+        return made
+
+    def _route_output(self, reader: Reader, topic: Topic, name: str, record: Any, data: bytes) -> None:
+        if self._heads and isinstance(record, Trajectory):
+            self._whole.append((len(self._made), record))
+        self._made.append(Made(self._readers.index(reader), topic.name, name.encode(), data))
+
+    def _hold_letter(self, reader: Reader, key: bytes | None, data: bytes) -> None:
+        self._made.append(Made(self._readers.index(reader), DEAD_LETTERS.name, key, data))
+
+
+class Messages(Protocol):
+    """What one lane made, in its order."""
+
+    @property
+    def partitions(self) -> Sequence[int]:
+        """Whose records it made."""
+        ...
+
+    async def read(self) -> Message:
+        """Return the next message; after `MadeAll` nothing is asked for."""
+        ...
+
+
+@dataclass(slots=True)
+class _Ahead:
+    """A lane and its next message."""
+
+    lane: Messages
+    message: Message
+
+    async def go_on(self) -> Message:
+        taken, self.message = self.message, await self.lane.read()
+        return taken
+
+
+async def joined(lanes: Sequence[Messages]) -> AsyncIterator[MadePiece | MadeRound | MadeAll]:
+    """Yield what the lanes made as if one had made it; at the end what each counted."""
+    aheads = [_Ahead(lane, await lane.read()) for lane in lanes]
+    owners = {partition: ahead for ahead in aheads for partition in ahead.lane.partitions}
+    turn = sorted(owners)
+    while True:
+        for partition in turn:
+            owner = owners[partition]
+            while isinstance(owner.message, MadePiece) and owner.message.partition == partition:
+                yield owner.message
+                await owner.go_on()
+        rounds = [(ahead, ahead.message) for ahead in aheads if isinstance(ahead.message, MadeRound)]
+        if not rounds:
+            break
+        number = min(found.number for _, found in rounds)
+        now = [(ahead, found) for ahead, found in rounds if found.number == number]
+        yield _one_round(number, [found for _, found in now])
+        turn = sorted(partition for _, found in now for partition, _ in found.made)
+        for ahead, _ in now:
+            await ahead.go_on()
+    for ahead in aheads:
+        assert isinstance(ahead.message, MadeAll), f"partitions {ahead.lane.partitions} are out of turn"
+        yield ahead.message
+
+
+def _one_round(number: int, found: Sequence[MadeRound]) -> MadeRound:
+    first = min(found, key=lambda each: each.made[0][0])
+    made = tuple(sorted((pair for each in found for pair in each.made), key=lambda pair: pair[0]))
+    rows = None if any(each.open_rows is None for each in found) else sum(each.open_rows or 0 for each in found)
+    return MadeRound(number, first.data, made, rows)
+
+
+@dataclass(slots=True)
+class Elsewhere:
+    """The first input's stages as seen from the process that puts everything in order."""
+
+    readers: list[Reader] = field(default_factory=list)
+    open_rows: int = 0
+
+    def take(self, found: MadeAll) -> None:
+        """Add what one lane counted."""
+        self.open_rows += found.open_rows
+        for reader, counts, digests in zip(self.readers, found.counts, found.digests, strict=True):
+            reader.records_in += counts[0]
+            reader.records_out += counts[1]
+            reader.dead_letters += counts[2]
+            for partition, digest in digests.items():
+                reader.digests[partition] = digest

@@ -1,0 +1,68 @@
+"""What a stage made, on its way from the process that made it to the one that puts everything in order."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from operator import attrgetter
+from typing import Any, NamedTuple
+
+from rollbus.schemas.codec import decode
+from rollbus.schemas.making import maker
+from rollbus.schemas.records.trajectories import Location, Score
+from rollbus.streams.stages.scoring.answers import Answer
+
+_NAMES = [field.name for field in fields(Score)]
+_PLACE = _NAMES.index("location")
+_NAMES.remove("location")
+_TRAJECTORY_ID, _GROUP_HINT = _NAMES.index("trajectory_id"), _NAMES.index("group_hint")
+
+head_of = attrgetter(*_NAMES)
+"""A header to its fields without the location, which it has not before everything is in order; bytes take longer."""
+
+_score = maker(Score)
+
+
+@dataclass(frozen=True, slots=True)
+class Headed:
+    """All that scoring must know of a trajectory that was decoded elsewhere."""
+
+    head: tuple[Any, ...]
+    """As by `head_of`."""
+    answers: Mapping[str, Answer] | None = None
+    """What the reward functions said of it, where they were asked already."""
+
+    @property
+    def trajectory_id(self) -> str:
+        """Whose header it is."""
+        return str(self.head[_TRAJECTORY_ID])
+
+    @property
+    def group_hint(self) -> str:
+        """The key of the trajectory's topic."""
+        return str(self.head[_GROUP_HINT])
+
+    def header(self, location: Location) -> Score:
+        """Return the header of the trajectory at a location."""
+        return _score(*self.head[:_PLACE], location, *self.head[_PLACE:])
+
+
+class Made(NamedTuple):
+    """One output."""
+
+    reader: int
+    """Which of the first input's stages made it."""
+    topic: str
+    key: bytes | None
+    data: bytes
+    head: tuple[Any, ...] | None = None
+    """Of a trajectory: the score's header, as by `head_of`."""
+    answers: tuple[tuple[str, float | None, str | None], ...] | None = None
+    """Component, value and error."""
+
+    def record(self) -> Any:
+        """Return what the following stages are given."""
+        if self.head is None:
+            return decode(self.data)
+        if self.answers is None:
+            return Headed(self.head)
+        answers = {name: Answer(value, error) for name, value, error in self.answers}
+        return Headed(self.head, answers)

@@ -1,0 +1,150 @@
+"""What live recorded of the outside world, fed to the replay at the same stream time: a replay asks no one.
+
+Before tick n the replay gets what live had between the ticks n − 1 and n: configurations, new policy versions, ends of
+epochs, and the trainer's answer to a batch that the replay cuts too. That answer is known from the start, since it
+always comes later than the batch. No trainer runs during a replay, so any other batch is answered at once as skipped:
+it makes room for the next one, and no new weights follow.
+"""
+
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Iterable
+from dataclasses import dataclass, field
+from typing import Any
+
+from rollbus.schemas.records.control import ConfigApplied, RunCommand, Tick
+from rollbus.schemas.records.groups import StepOutcome, TrainingBatch
+from rollbus.schemas.records.steps import PolicyVersion
+from rollbus.schemas.records.trajectories import Score
+from rollbus.schemas.topics import RUN_LOG, Topic
+
+BEFORE_ALL = -1
+FindScore = Callable[[str, str, int], Awaitable[Score | None]]
+"""Group hint, trajectory id and revision to the score that live gave it; None where it gave none."""
+Change = Callable[[ConfigApplied], ConfigApplied | None]
+"""A recorded configuration to the one that the replay uses in its place; None for none."""
+
+
+@dataclass(frozen=True, slots=True)
+class LiveRecord:
+    """One record of live that the replay writes into an input of its own."""
+
+    topic: Topic
+    key: str
+    record: Any
+
+
+@dataclass(slots=True)
+class Recorded:
+    """All of it that a range needs."""
+
+    before: dict[int, list[LiveRecord]] = field(default_factory=lambda: defaultdict(list))
+    """By number of the tick that follows it; BEFORE_ALL for what held when the range began."""
+    outcomes: dict[str, tuple[int, StepOutcome]] = field(default_factory=dict)
+    """By batch hash: the tick that follows it, and the outcome."""
+
+    def due(self, tick: int) -> list[LiveRecord]:
+        """Return, once, what came before a tick and has not been fed to the replay."""
+        numbers = sorted(number for number in self.before if number <= tick)
+        return [record for number in numbers for record in self.before.pop(number)]
+
+    def answer(self, batch: TrainingBatch, last_tick: int) -> StepOutcome | None:
+        """Return the outcome to feed now; None where live's own comes later."""
+        found = self.outcomes.pop(batch.batch_hash, None)
+        if found is None:
+            return StepOutcome(
+                run_id=batch.run_id,
+                step=0,
+                batch_hash=batch.batch_hash,
+                batch_number=batch.number,
+                state="skipped",
+                base_version=batch.newest_policy_version,
+                policy_version=batch.newest_policy_version,
+            )
+        tick, outcome = found
+        if tick <= last_tick:
+            return outcome
+        self.before[tick].append(LiveRecord(RUN_LOG, batch.run_id, outcome))
+        return None
+
+
+class Collector:
+    """Takes from one recorded input what a replay of an earlier stage must write into its own.
+
+    `first_tick` is where the range begins: of what came before, only what still held counts.
+    """
+
+    def __init__(self, topic: Topic, *, first_tick: int | None, change: Change, recorded: Recorded) -> None:
+        self._topic, self._first_tick, self._change, self._recorded = topic, first_tick, change, recorded
+        self._held: dict[str, LiveRecord] = {}
+        self._waiting: list[LiveRecord] = []
+        self.tick = BEFORE_ALL
+        """The last one seen."""
+
+    def take(self, key: str, record: Any) -> None:
+        """Take in the next record of the input's first partition."""
+        if isinstance(record, Tick):
+            waiting, self._waiting, self.tick = self._waiting, [], record.number
+            if self._first_tick is not None and record.number < self._first_tick:
+                self._hold(each for each in waiting if not isinstance(each.record, RunCommand))
+            else:
+                self._begin()
+                self._recorded.before[record.number] += waiting
+        elif (needed := _needed_record(self._topic, key, record, self._change)) is not None:
+            self._waiting.append(needed)
+
+    def end(self) -> None:
+        """Say that nothing follows."""
+        self._begin()
+
+    def _hold(self, found: Iterable[LiveRecord]) -> None:
+        for each in found:
+            self._held.pop(_place(each), None)  # a version that is served again comes after those between
+            self._held[_place(each)] = each
+
+    def _begin(self) -> None:
+        self._recorded.before[BEFORE_ALL] += self._held.values()
+        self._held = {}
+
+
+class Outcomes:
+    """Takes from the recorded run-log what the trainer answered within the range, and before which tick."""
+
+    def __init__(self, first_tick: int | None) -> None:
+        self._first_tick = -1 if first_tick is None else first_tick
+        self._waiting: list[StepOutcome] = []
+        self._tick = BEFORE_ALL
+        self.found: dict[str, tuple[int, StepOutcome]] = {}
+        """By batch hash."""
+
+    def take(self, record: Any) -> None:
+        """Take in the next record of the log."""
+        if isinstance(record, StepOutcome):
+            self._waiting.append(record)
+        elif isinstance(record, Tick):
+            self._tick = record.number
+            self._note(record.number)
+
+    def end(self) -> None:
+        """Say that nothing follows: what came last comes before a tick that is not there yet."""
+        self._note(self._tick + 1)
+
+    def _note(self, tick: int) -> None:
+        waiting, self._waiting = self._waiting, []
+        if tick >= self._first_tick:
+            self.found.update((one.batch_hash, (tick, one)) for one in waiting)
+
+
+def _needed_record(topic: Topic, key: str, record: Any, change: Change) -> LiveRecord | None:
+    if isinstance(record, ConfigApplied):
+        changed = change(record)
+        return None if changed is None else LiveRecord(topic, key, changed)
+    ends_window = isinstance(record, RunCommand) and record.command == "end_window"
+    return LiveRecord(topic, key, record) if ends_window or isinstance(record, PolicyVersion) else None
+
+
+def _place(live: LiveRecord) -> str:
+    """Return what a later record of the same place replaces."""
+    record = live.record
+    if isinstance(record, ConfigApplied):
+        return f"config {record.stage} {record.run_id}"
+    return f"version {record.model} {record.version}"

@@ -1,0 +1,270 @@
+"""Scoring in a replay: live's scores, or new ones by functions that ask no model; a judge only with --rescore.
+
+`RecordedScoring` runs the scoring stage's own step on the answers in live's scores. `without_model_calls` takes a
+registry and returns one in which every function that would ask a model is answered from live's scores too, or refused.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from typing import Any
+
+from rollbus.schemas.errors import ConfigurationError, RecordError
+from rollbus.schemas.ids import canonical_json
+from rollbus.schemas.records.config import RewardConfig, RunConfig, ScoringConfig
+from rollbus.schemas.records.control import ConfigApplied
+from rollbus.schemas.records.drops import Drop, DropReason
+from rollbus.schemas.records.groups import Group
+from rollbus.schemas.records.trajectories import RewardRevised, Score, Trajectory
+from rollbus.schemas.topics import TRAJECTORIES
+from rollbus.streams.replay.decide.made import Headed
+from rollbus.streams.replay.decide.recorded import FindScore
+from rollbus.streams.replay.plan.plan import applied
+from rollbus.streams.rewards.contract import RewardContext, RewardFunction
+from rollbus.streams.rewards.registry import ASKS_A_MODEL, Registry, group_reward_version
+from rollbus.streams.stages.scoring.answers import Answer
+from rollbus.streams.stages.scoring.group_scoring import STAGE as GROUP_SCORING
+from rollbus.streams.stages.scoring.stage import ScoringStage, ScoringState
+from rollbus.streams.state.stage import Incoming, Outgoing
+from rollbus.streams.state.stage_state import parse
+
+Question = tuple[str, str, str]
+"""Type, name and options of a component."""
+
+
+class OtherConfigurationError(Exception):
+    """A score was given under a configuration that this replay does not know of: look for it, and begin again."""
+
+
+class HeadedScoring(ScoringStage):
+    """The scoring stage where trajectories are decoded elsewhere: it is given their headers, perhaps with answers."""
+
+    async def answer(self, state: ScoringState, incoming: Sequence[Incoming]) -> Sequence[Mapping[str, Answer]]:
+        """Return the answers that came with the headers; ask about all else."""
+        asked = await super().answer(state, incoming)
+        return [
+            each.record.answers or {} if isinstance(each.record, Headed) else said
+            for each, said in zip(incoming, asked, strict=True)
+        ]
+
+    def _question(self, known: Any, incoming: Incoming) -> Any:
+        record = incoming.record
+        if not isinstance(record, Headed):
+            return super()._question(known, incoming)
+        if not known.is_scored(record.trajectory_id):  # a revision in the same piece builds on it
+            known.asked[record.trajectory_id] = incoming
+        return None
+
+    def _header_of(self, incoming: Incoming) -> Score:
+        record = incoming.record
+        return record.header(incoming.location) if isinstance(record, Headed) else super()._header_of(incoming)
+
+    def step(self, state: ScoringState, incoming: Incoming, answer: Mapping[str, Answer]) -> list[Outgoing]:
+        """Write down a score and its answers, also of a header alone."""
+        if not isinstance(incoming.record, Headed):
+            return super().step(state, incoming, answer)
+        state.ensure_rebuilt()
+        return self._score_first(state, incoming, answer)
+
+
+class Remembered(dict[str, Answer]):
+    """Answers that a score was made of, and the configuration that it names."""
+
+    def __init__(self, answers: Mapping[str, Answer], under: ScoringConfig) -> None:
+        super().__init__(answers)
+        self.under = under
+
+
+class RecordedScoring:
+    """The scoring stage, answered from the scores that live wrote."""
+
+    name: str = ScoringStage.name
+    input = TRAJECTORIES
+
+    def __init__(
+        self,
+        stage: ScoringStage,
+        find: FindScore,
+        configs: Mapping[str, ScoringConfig],
+        *,
+        compute_feedback: bool = False,
+    ) -> None:
+        """Score under `configs`, by hash: those that live's scores may name besides the one in force.
+
+        With `compute_feedback` trajectories come with other rewards than live's had when it scored them first: what
+        reads feedback is computed of these, and nothing follows that could revise them.
+        """
+        self._stage, self._find, self._configs = stage, find, configs
+        self._compute_feedback = compute_feedback
+
+    def new_state(self) -> ScoringState:
+        """Return the stage's empty state."""
+        return self._stage.new_state()
+
+    async def answer(self, state: ScoringState, incoming: Sequence[Incoming]) -> Sequence[Mapping[str, Answer]]:
+        """Return what live wrote down about each trajectory and each revision."""
+        state.ensure_rebuilt()
+        config, config_hash = state.config.value, state.config.hash
+        found, asked = [], set[str]()
+        for each in incoming:
+            record = each.record
+            if isinstance(record, Trajectory | Headed):
+                asked.add(record.trajectory_id)
+            elif isinstance(record, RewardRevised):
+                known = record.trajectory_id in asked or state.scores.get(record.trajectory_id) is not None
+                record = record if known else None  # else it leaves a drop, whatever live made of it
+            if isinstance(record, ConfigApplied) and record.stage == self.name and record.run_id is None:
+                with suppress(RecordError):  # the step meets it again and names it
+                    config, config_hash = parse(ScoringConfig, record), record.config_hash
+            found.append(await self._recorded(config, config_hash, record))
+        return found
+
+    def step(self, state: ScoringState, incoming: Incoming, answer: Mapping[str, Answer]) -> list[Outgoing]:
+        """Write down a score and its answers, as the stage does, under the configuration that live's score names.
+
+        Live assembles with a lag: what it scored after a change of the configuration may stand before it here.
+        """
+        now = state.config.value
+        if isinstance(answer, Remembered) and answer.under is not now and answer.under != now:
+            state.config.apply(applied(self.name, None, answer.under))
+        return self._stage.step(state, incoming, answer)
+
+    async def _recorded(self, config: ScoringConfig, config_hash: str, record: Any) -> dict[str, Answer]:
+        if not isinstance(record, Trajectory | Headed | RewardRevised):
+            return {}
+        if self._compute_feedback and isinstance(record, RewardRevised):
+            return {}  # it excludes: the answers stay
+        revision = record.revision if isinstance(record, RewardRevised) else 0
+        score = await self._find(record.group_hint, record.trajectory_id, revision)
+        if score is None:
+            error = "live gave no score in this range; replay with --rescore"
+            return {reward.name: Answer(error=error) for reward in config.rewards[:1]}
+        under = config if score.config_hash == config_hash else self._configs.get(score.config_hash)
+        if under is None:
+            raise OtherConfigurationError(f"trajectory {record.trajectory_id} was scored under {score.config_hash}")
+        answers = answers_of(score)
+        if self._compute_feedback and isinstance(record, Trajectory):
+            answers |= await self._stage.read_feedback(record, under)
+        return Remembered(answers, under)
+
+
+def answers_of(score: Score) -> dict[str, Answer]:
+    """Return the answers that a score was made of, as far as it tells: one error for all where it failed."""
+    answers = {name: Answer(value) for name, value in score.components.items()}
+    if score.outcome == "failed":
+        answers["\x1fremembered failure"] = Answer(error=score.error or "failed")
+    return answers
+
+
+def without_model_calls(
+    registry: Registry, rewards: Sequence[RewardConfig], live: Mapping[str, ScoringConfig], find: FindScore
+) -> Registry:
+    """Return a registry that asks no model; raises ConfigurationError for a component that live never asked for.
+
+    `live` are the configurations of live's scores, by hash: only the same question has the same answer.
+    """
+    known = frozenset[Question]().union(*(questions(config.rewards) for config in live.values()))
+    asking = [reward for reward in rewards if reward.type in ASKS_A_MODEL]
+    unknown = [reward.name for reward in asking if _question(reward) not in known]
+    if unknown:
+        raise ConfigurationError(
+            f"reward {', '.join(unknown)} asks a model, and live's scores have no such component to take instead; "
+            "replay with --rescore to ask"
+        )
+    found = dict(registry)
+    for kind in ASKS_A_MODEL & registry.keys():
+        found[kind] = _remembering(registry[kind], kind, live, find) if asking else refusing(registry[kind])
+    return found
+
+
+def _remembering(
+    function: RewardFunction, kind: str, live: Mapping[str, ScoringConfig], find: FindScore
+) -> RewardFunction:
+    """Return the function as one that says what it said to live, where live asked the same.
+
+    It waits as long as live takes, or the log to be read: neither is the function's own slowness.
+    """
+
+    async def remembered(trajectory: Trajectory, context: RewardContext) -> float | None:
+        score = await find(trajectory.group_hint, trajectory.trajectory_id, 0)
+        if score is None or context.name not in score.components:
+            raise LookupError(f"live's score has no component {context.name!r}; replay with --rescore")
+        under = live.get(score.config_hash)
+        if under is None:
+            raise LookupError(
+                f"live's score was given under {score.config_hash}, a configuration of scoring that is neither "
+                "in the settings nor in the rest of the log; replay with --rescore"
+            )
+        asked = RewardConfig(type=kind, name=context.name, options=dict(context.options))
+        if _question(asked) not in questions(under.rewards):
+            raise LookupError(
+                f"live asked another question as {context.name!r}, under {score.config_hash}; replay with --rescore"
+            )
+        return score.components[context.name]
+
+    return replace(function, call=remembered, patient=True)
+
+
+def as_asked(
+    judged: Group | Drop | None,
+    closed: Group,
+    rewards: Sequence[RewardConfig],
+    live: Mapping[str, RunConfig],
+    registry: Registry,
+) -> Group | Drop | None:
+    """Return a judged group if live asked the same about it, else a drop with that reason.
+
+    `live` are the configurations of live's runs, by hash. A group may close under one and be judged under the next:
+    the reward version shows whether both ask the same.
+    """
+    if not isinstance(judged, Group):
+        return judged
+    if judged.reward_version == group_reward_version(registry, rewards, closed.reward_version):
+        return judged
+    under = live.get(judged.config_hash)
+    if under is None:
+        detail = "a configuration of the run that is neither in the settings nor in the rest of its log"
+    elif questions(rewards) <= questions(under.grouping.rewards):
+        return judged
+    else:
+        detail = "which asked other questions about groups"
+    return Drop(
+        unit="group",
+        unit_id=judged.group_id,
+        reason=DropReason.SCORE_FAILED.value,
+        stage=GROUP_SCORING,
+        run_id=judged.run_id,
+        detail=f"live judged it under {judged.config_hash}, {detail}; replay with --rescore",
+        dropped_at_ms=judged.closed_at_ms,
+    )
+
+
+def refuse_other_questions(recorded: Sequence[RunConfig], replayed: Sequence[RunConfig]) -> None:
+    """Raise ConfigurationError where a replay asks about a run's groups what live was not configured to ask."""
+    for live, again in zip(recorded, replayed, strict=True):
+        known = questions(live.grouping.rewards)
+        unknown = [reward.name for reward in again.grouping.rewards if not questions([reward]) <= known]
+        if unknown:
+            raise ConfigurationError(
+                f"reward {', '.join(unknown)} asks about the groups of run {live.run_id} what live did not ask; "
+                "replay with --rescore to ask"
+            )
+
+
+def questions(rewards: Iterable[RewardConfig]) -> frozenset[Question]:
+    """Return what components ask."""
+    return frozenset(map(_question, rewards))
+
+
+def _question(reward: RewardConfig) -> Question:
+    """Return what two components share that ask the same: all but weights and patience."""
+    return reward.type, reward.name, canonical_json(reward.options)
+
+
+def refusing(function: RewardFunction) -> RewardFunction:
+    """Return the function as one that says why it does not answer."""
+
+    def refuse(trajectory: Trajectory, context: RewardContext) -> float | None:
+        raise PermissionError(f"reward {context.name!r} asks a model; replay with --rescore")
+
+    return replace(function, call=refuse)

@@ -1,0 +1,202 @@
+"""A record through the stages' own steps: whatever follows from it goes on through all that read it, then the next one.
+
+The first effects stage is asked about all that one piece brought it, a later one at the end of the round; drops and
+dead letters, which all stages write into one topic each, wait for that end too. So the output does not depend on how
+much was read at once.
+"""
+
+import asyncio
+from collections import Counter
+from collections.abc import Coroutine, Iterable, Sequence
+from typing import Any, TypeVar
+
+from rollbus.schemas.codec import decode, encode
+from rollbus.schemas.errors import RecordError
+from rollbus.schemas.limits import MAX_RECORD_BYTES
+from rollbus.schemas.making import maker
+from rollbus.schemas.records.groups import TrainingBatch
+from rollbus.schemas.records.trajectories import Location
+from rollbus.schemas.topics import BATCHES, DEAD_LETTERS, DROPS, TOPICS, Topic, topic_of
+from rollbus.streams.exactly_once.batch import Partition, RawRecord
+from rollbus.streams.exactly_once.processing import dead_letter, encoded
+from rollbus.streams.replay.decide.made import Made
+from rollbus.streams.replay.decide.output import Output, Partitioner
+from rollbus.streams.replay.decide.reader import Raw, Reader
+from rollbus.streams.state.stage import Incoming, Outgoing
+
+FORGET_EVERY = 5_000
+"""Records after which the states drop their lists of touched rows, which only a changelog needs."""
+
+_incoming, _location = maker(Incoming), maker(Location)
+T = TypeVar("T")
+
+
+class StoppedError(Exception):
+    """A shadow is to stop; what it would do next is left for its next start."""
+
+
+class Steps:
+    """The stages of a chain with their states, and what they make on its way into the replay's namespace."""
+
+    def __init__(
+        self,
+        readers: Sequence[Reader],
+        *,
+        partitions: int,
+        output: Output,
+        partition_of: Partitioner,
+        namespace: str,
+        app_version: str,
+        stop: asyncio.Event | None = None,
+        max_record_bytes: int = MAX_RECORD_BYTES,
+    ) -> None:
+        """Take the stages in the order of the flow; once `stop` is set, whatever would go on raises StoppedError."""
+        self._readers, self._partitions, self._output, self._partition_of = readers, partitions, output, partition_of
+        self._app_version, self._stop, self._max_bytes = app_version, stop, max_record_bytes
+        self._full_names = {topic.name: topic.full_name(namespace) for topic in TOPICS}
+        self.input = readers[0].input
+        self._first = [reader for reader in readers if reader.input is self.input]
+        inputs = dict.fromkeys(reader.input.name for reader in readers)
+        self._following = {
+            name: [reader for reader in readers if reader.input.name == name]
+            for name in inputs
+            if name != self.input.name
+        }
+        asking = [reader for reader in readers if reader.asks]
+        self._asked_at_once = [reader for reader in asking if reader.input is asking[0].input]
+        self._touched = 0
+        self.drops: Counter[str] = Counter()
+        """How many there are of each reason."""
+
+    # From record to record
+
+    def _deliver(self, readers: Iterable[Reader], partition: int, incoming: Incoming) -> None:
+        for reader in readers:
+            reader.records_in += 1
+            if reader.asks:
+                reader.waiting.append((partition, incoming))
+            else:
+                self._step(reader, partition, incoming, None)
+
+    def _step(self, reader: Reader, partition: int, incoming: Incoming, answer: Any) -> None:
+        state, step = reader.states[partition], reader.stage.step
+        try:
+            outputs = tuple(step(state, incoming, answer) if reader.asks else step(state, incoming))
+        except RecordError as error:
+            place = Partition(incoming.location.topic, partition)
+            self._dead_letter(reader, self._as_fetched(incoming), place, error)
+            return
+        written = [each for out in outputs for each in self._emit_output(reader, partition, out, incoming)]
+        for out in written:
+            if out.topic is BATCHES:
+                self._answer_batch(out.record)
+
+    def _as_fetched(self, incoming: Incoming) -> RawRecord:
+        """Return the record that a stage was given as it was read; one that the replay made was never read."""
+        return Raw.of(incoming)
+
+    def _answer_batch(self, batch: TrainingBatch) -> None:
+        """Take note of a batch that was cut."""
+
+    async def _ask_waiting(self, readers: Sequence[Reader] | None = None) -> None:
+        """Let these effects stages, or all, answer what waits for them, in the order of the flow."""
+        while reader := next((each for each in readers or self._readers if each.waiting), None):
+            waiting, reader.waiting = reader.waiting, []
+            answers = await run_unless_stopped(self._stop, self._collect_answers(reader, waiting))
+            for (partition, incoming), answer in zip(waiting, answers, strict=True):
+                self._step(reader, partition, incoming, answer)
+
+    async def _collect_answers(self, reader: Reader, waiting: Sequence[tuple[int, Incoming]]) -> list[Any]:
+        found: dict[int, Iterable[Any]] = {}
+        for partition in sorted({partition for partition, _ in waiting}):
+            asked = [incoming for number, incoming in waiting if number == partition]
+            found[partition] = iter(await reader.stage.answer(reader.states[partition], asked))
+        return [next(iter(found[partition])) for partition, _ in waiting]
+
+    def _check_stop(self) -> None:
+        """Raise StoppedError if the replay is to stop."""
+        if self._stop is not None and self._stop.is_set():
+            raise StoppedError
+
+    # What goes out
+
+    def _emit_output(self, reader: Reader, partition: int, out: Outgoing, incoming: Incoming) -> list[Outgoing]:
+        """Write an output, or what goes out in place of one that is too large; return what was written."""
+        try:
+            written = encoded(out, reader.states[partition], reader.name, self._max_bytes)
+        except RecordError as error:
+            place = Partition(incoming.location.topic, partition)
+            self._dead_letter(reader, self._as_fetched(incoming), place, error)
+            return []
+        for one, data in written:
+            reader.count(partition, one.topic.name, one.key, one.record, data)
+            self._route_output(reader, one.topic, one.key, one.record, data)
+        return [one for one, _ in written]
+
+    def _route_output(self, reader: Reader, topic: Topic, name: str, record: Any, data: bytes) -> None:
+        key = name.encode()
+        if topic is DROPS:
+            self.drops[(record or decode(data)).reason] += 1
+            reader.held.append((topic, self._partition(topic, key), key, data))
+        else:
+            self._write(topic, self._partition(topic, key), name, record, data)
+
+    def _deliver_made(self, made: Iterable[Made]) -> None:
+        for one in made:
+            reader, topic = self._readers[one.reader], topic_of(one.topic)
+            if topic is DEAD_LETTERS:
+                reader.held.append((topic, 0, one.key, one.data))
+            else:
+                record = one.record() if topic.name in self._following else None
+                self._route_output(reader, topic, (one.key or b"").decode(), record, one.data)
+
+    def _write(self, topic: Topic, partition: int, key: str, record: Any, data: bytes) -> None:
+        """Write a record into the replay's namespace and hand it to the stages that read it there."""
+        offset = self._output.append(topic, partition, key.encode() if key else None, data)
+        readers = self._following.get(topic.name)
+        if readers:
+            place = _location(self._full_names[topic.name], partition, offset)
+            self._deliver(readers, partition, _incoming(record, key, place, data))
+
+    def _partition(self, topic: Topic, key: bytes) -> int:
+        return 0 if topic.partitions == "one" else self._partition_of(key, self._partitions)
+
+    def _dead_letter(self, reader: Reader, raw: RawRecord, place: Partition, error: RecordError) -> None:
+        letter = dead_letter(raw, place, error, stage=reader.name, app_version=self._app_version)
+        reader.dead_letters += 1
+        data = encode(letter)
+        reader.count(place.partition, DEAD_LETTERS.name, "", letter, data)
+        self._hold_letter(reader, letter.key, data)
+
+    def _hold_letter(self, reader: Reader, key: bytes | None, data: bytes) -> None:
+        reader.held.append((DEAD_LETTERS, 0, key, data))
+
+    def _write_held(self) -> None:
+        for reader in self._readers:
+            for topic, partition, key, data in reader.held:
+                self._output.append(topic, partition, key, data)
+            reader.held.clear()
+
+    def _forget_touched(self, records: int) -> None:
+        self._touched += records
+        if self._touched >= FORGET_EVERY:
+            self._touched = 0
+            for reader in self._readers:
+                for state in reader.states:
+                    state.forget_touched()
+
+
+async def run_unless_stopped(stop: asyncio.Event | None, work: Coroutine[Any, Any, T]) -> T:
+    """Return what comes of some work; raises StoppedError, and ends the work, if it is to stop before."""
+    if stop is None:
+        return await work
+    working, stopping = asyncio.create_task(work), asyncio.create_task(stop.wait())
+    try:
+        await asyncio.wait((working, stopping), return_when=asyncio.FIRST_COMPLETED)
+        if stop.is_set():  # what was found until then may be that nothing more comes
+            raise StoppedError
+        return await working
+    finally:
+        working.cancel()
+        stopping.cancel()
+        await asyncio.gather(working, stopping, return_exceptions=True)

@@ -1,0 +1,151 @@
+"""A range on its way through a replay's chain: read here, or by lanes whose work is put in order here."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, replace
+from typing import Self
+
+from rollbus.schemas.codec import decode
+from rollbus.schemas.records.control import Tick
+from rollbus.schemas.records.replays import ReplayRange
+from rollbus.streams.replay.decide.chain import Chain
+from rollbus.streams.replay.decide.lane import LOOK_AT_ROWS, Elsewhere, MadeAll, MadePiece, joined
+from rollbus.streams.replay.decide.reader import Reader
+from rollbus.streams.replay.decide.rounds import Round, merged
+from rollbus.streams.replay.decide.steps import StoppedError
+from rollbus.streams.replay.kafka.chain import ChainFactory
+from rollbus.streams.replay.kafka.lane import Job
+from rollbus.streams.replay.kafka.lanes import LaneProcess
+from rollbus.streams.replay.kafka.source import Progress, open_ranges
+from rollbus.streams.replay.plan.processes import cores, free_memory, functions_to_take_along, lanes_for
+from rollbus.streams.replay.plan.stages import first_stages
+
+Passed = tuple[Tick, Sequence[int], int]
+"""A tick, the partitions that hold it, and how many rows were open in other processes."""
+
+
+@dataclass(slots=True)
+class ProgressCallbacks:
+    """Callbacks that report how far a replay is."""
+
+    begin: Callable[[tuple[ReplayRange, ...]], None] = lambda ranges: None
+    progress: Progress = lambda offsets, records, size: None
+    """Called first with zeros, when reading begins."""
+    stream_time: Callable[[int], None] = lambda ms: None
+
+
+@dataclass(slots=True)
+class Covered:
+    """The stream time in which a range has all of its partitions: offsets begin and end each at a time of its own."""
+
+    waiting: set[int]
+    """Partitions that begin behind the log's beginning and have had no tick yet."""
+    from_ms: int | None
+    """Stream time of the first tick that finds every partition begun; 0 where all begin with the log."""
+    last_ms: dict[int, int | None]
+    """Stream time of the last tick by partition; None where it has had none yet."""
+
+    @classmethod
+    def of(cls, ranges: Iterable[ReplayRange]) -> Self:
+        """Return what is known before the first record."""
+        ranges = tuple(ranges)
+        cut = {one.partition for one in ranges if one.from_offset}
+        return cls(cut, None if cut else 0, {one.partition: None for one in ranges})
+
+    def tick(self, stream_time_ms: int, partitions: Sequence[int]) -> None:
+        """Take in a tick, and the partitions that hold it."""
+        self.last_ms |= dict.fromkeys(partitions, stream_time_ms)
+        if self.waiting:
+            self.waiting.difference_update(partitions)
+            if not self.waiting:
+                self.from_ms = stream_time_ms
+
+    @property
+    def to_ms(self) -> int | None:
+        """Stream time of the last tick that every partition has come to; None where one has no tick."""
+        known = [each for each in self.last_ms.values() if each is not None]
+        return min(known) if known and len(known) == len(self.last_ms) else None
+
+
+@dataclass(slots=True)
+class RangeRun:
+    """The range on its way through the chain."""
+
+    factory: ChainFactory
+    watch: ProgressCallbacks
+    processes: int | None
+    """None for as many as cores and memory allow."""
+    first_ms: int | None = None
+    """From when on every partition is in the range; 0 where it begins with the log, None where no tick says."""
+    last_ms: int | None = None
+    """Up to when every partition is in the range; None where no tick says."""
+    open_rows: int = 0
+    """Most rows that the states held at the end of a round."""
+
+    async def run(self) -> Chain:
+        """Read the range to its end, or until it is to stop; return the chain as it is there."""
+        covered = Covered.of(self.factory.ranges)
+        self.watch.begin(self.factory.ranges)
+        lanes, elsewhere = self._lanes(), Elsewhere()
+        if lanes:
+            partitions, first = self.factory.settings.event_partitions, first_stages(self.factory.plan)
+            elsewhere = Elsewhere([Reader.of(each, partitions, elsewhere=True) for each in first])
+        for lane in lanes:
+            self.factory.stack.push_async_callback(lane.stop)
+            await lane.start()
+        chain = await self.factory.chain(elsewhere.readers)
+        with suppress(StoppedError):
+            await chain.open()
+            async for tick, at, rows in self._joined(chain, lanes, elsewhere) if lanes else self._alone(chain):
+                covered.tick(tick.stream_time_ms, at)
+                self.watch.stream_time(tick.stream_time_ms)
+                if self.factory.follow is not None:
+                    await self.factory.output.flush()
+                if tick.number % LOOK_AT_ROWS == 0:
+                    self.open_rows = max(self.open_rows, chain.open_rows() + rows)
+            if self.factory.follow is None:  # else the round is open: the next start reads on in it
+                await chain.end()
+        self.first_ms, self.last_ms = covered.from_ms, covered.to_ms
+        self.open_rows = max(self.open_rows, chain.open_rows() + elsewhere.open_rows)
+        return chain
+
+    def _lanes(self) -> list[LaneProcess]:
+        factory, plan = self.factory, self.factory.plan
+        if factory.follow is not None:
+            return []
+        parts = lanes_for(self.processes, plan, factory.ranges, cores=cores(), memory=free_memory())
+        registry = functions_to_take_along(plan, factory.registry)
+        recorded = plan.scores == "recorded" and plan.feedback == "recorded"  # else the rewards themselves are read
+        heads = "scoring" in plan.stages and (registry is not None or recorded)
+        job = Job(factory.settings, plan, (), factory.excluded, heads, registry, factory.version)
+        return [LaneProcess(replace(job, ranges=part), self.watch.progress) for part in parts]
+
+    async def _alone(self, chain: Chain) -> AsyncIterator[Passed]:
+        """Do everything here; yield each tick."""
+        settings, stop = self.factory.settings, self.factory.follow
+        opening = open_ranges(settings, self.factory.ranges, self.watch.progress, stop=stop)
+        sources = await self.factory.stack.enter_async_context(opening)
+        self.watch.progress(0, 0, 0)
+        async for each in merged(sources):
+            if isinstance(each, Round):
+                await chain.round(each)
+                yield each.tick, [partition for partition, _ in each.at], 0
+            else:
+                await chain.piece(each.partition, each.records)
+
+    async def _joined(self, chain: Chain, lanes: Sequence[LaneProcess], elsewhere: Elsewhere) -> AsyncIterator[Passed]:
+        """Put in order what lanes made; yield each tick."""
+        for lane in lanes:
+            await lane.ready()
+        self.watch.progress(0, 0, 0)
+        async for each in joined(lanes):
+            if isinstance(each, MadePiece):
+                await chain.made_piece(each.made)
+                await asyncio.sleep(0)  # what else is on its way goes on meanwhile
+            elif isinstance(each, MadeAll):
+                elsewhere.take(each)
+            else:
+                tick = decode(each.data)
+                await chain.made_round(tick, each.data, [made for _, made in each.made])
+                yield tick, [partition for partition, _ in each.made], each.open_rows or 0

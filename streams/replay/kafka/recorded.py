@@ -1,0 +1,207 @@
+"""What live wrote down, read from its topics: outcomes and verdicts before a replay begins, all else as it goes on.
+
+A score is at about the same place of its partition as its trajectory. So each partition is read only up to the score
+that is wanted, and what was read ahead of it waits. For a score that live never gave, a partition is read to its end,
+once; in a range of trajectories, to where live had scored them all. Of the other inputs only the few records that a
+replay needs are decoded.
+"""
+
+import asyncio
+from collections import OrderedDict, deque
+from collections.abc import Container, Mapping, Sequence
+from contextlib import aclosing, suppress
+from dataclasses import replace
+from typing import Any, TypeVar
+
+from pydantic import ValidationError
+
+from rollbus.schemas.kafka.writing import partition_of
+from rollbus.schemas.records.config import Config, RewardConfig, RunConfig, ScoringConfig
+from rollbus.schemas.records.control import ConfigApplied, RunCommand, Tick
+from rollbus.schemas.records.drops import Drop
+from rollbus.schemas.records.events import Excluded, RewardReported
+from rollbus.schemas.records.groups import Group, StepOutcome
+from rollbus.schemas.records.replays import ReplayRange
+from rollbus.schemas.records.steps import PolicyVersion
+from rollbus.schemas.records.trajectories import Location, Score
+from rollbus.schemas.topics import DROPS, EXCLUSIONS, RUN_LOG, TRAJECTORIES
+from rollbus.streams.kafka.settings import StreamSettings
+from rollbus.streams.replay.decide.recorded import Collector, Outcomes
+from rollbus.streams.replay.decide.rounds import Source
+from rollbus.streams.replay.decide.scores import as_asked
+from rollbus.streams.replay.kafka.source import decode_if, open_ranges, read_records, read_whole
+from rollbus.streams.replay.plan.plan import OF_A_RUN, ReplayPlan
+from rollbus.streams.rewards.registry import Registry
+from rollbus.streams.stages.scoring.group_scoring import FindGroup, Judged, JudgedGroups
+from rollbus.streams.state.stage import Incoming
+
+C = TypeVar("C", bound=Config)
+NEEDED = frozenset(each.__name__ for each in (Tick, ConfigApplied, PolicyVersion, RunCommand))
+JUDGED = frozenset(each.__name__ for each in (Group, Drop, ConfigApplied))
+SCORED, EXCLUDED, REWARDED = (frozenset((each.__name__,)) for each in (Score, Excluded, RewardReported))
+REMEMBERED = 4_096
+"""Scores kept after they were found, for a second component that asks for the same."""
+ScoreKey = tuple[str, int]
+"""Trajectory id and revision."""
+
+
+class RecordedScores:
+    """Live's scores, by trajectory and revision."""
+
+    def __init__(
+        self, sources: Sequence[Source], ends: Mapping[int, int] | None = None, *, revisions: bool = True
+    ) -> None:
+        """Read ranges of `scores`, one for each partition in order; without `revisions` the first of each alone.
+
+        `ends` are offsets of live's trajectories by partition from which on none is wanted: live scores a partition in
+        its order, so what it scored of those says that no score is still to come.
+        """
+        self._sources, self._ends, self._revisions = sources, ends or {}, revisions
+        self._ended: set[int] = set()
+        """Partitions that have been read as far as they hold what is wanted."""
+        self._reading = [asyncio.Lock() for _ in sources]
+        self._ahead: list[dict[ScoreKey, Score]] = [{} for _ in sources]
+        self._found: OrderedDict[ScoreKey, Score] = OrderedDict()
+
+    @property
+    def ahead(self) -> int:
+        """How many scores were read and have not been asked for."""
+        return sum(map(len, self._ahead))
+
+    async def find(self, hint: str, trajectory_id: str, revision: int) -> Score | None:
+        """Return a score; None where there is none to the end of the range."""
+        key = (trajectory_id, revision)
+        number = partition_of(hint.encode(), len(self._sources))
+        async with self._reading[number]:  # another who asks meanwhile may be given what this one waits for
+            if key in self._found:
+                return self._found[key]
+            ahead = self._ahead[number]
+            while key not in ahead:
+                if number in self._ended:
+                    return None
+                await self._read_on(number)
+            found = self._found[key] = ahead.pop(key)
+            if len(self._found) > REMEMBERED:
+                self._found.popitem(last=False)
+            return found
+
+    async def _read_on(self, number: int) -> None:
+        records = await self._sources[number].read()
+        end = self._ends.get(number)
+        ended = not records
+        for raw in records:
+            score = decode_if(raw.value, SCORED)
+            if isinstance(score, Score):
+                if self._revisions or score.revision == 0:
+                    self._ahead[number].setdefault((score.trajectory_id, score.revision), score)
+                ended = ended or (end is not None and score.revision == 0 and score.location.offset >= end)
+        if ended:
+            self._ended.add(number)
+
+
+class LiveReader:
+    """Reads what a replay needs of one of live's inputs, a tick at a time; one partition says what all of them say."""
+
+    def __init__(self, source: Source, collector: Collector) -> None:
+        self._source, self._collector = source, collector
+        self._ahead: deque[Any] = deque()
+
+    async def until(self, tick: int) -> None:
+        """Read on until a tick is there, or the input's end."""
+        while self._collector.tick < tick:
+            if not self._ahead:
+                self._ahead.extend(await self._source.read())
+                if not self._ahead:
+                    self._collector.end()
+                    return
+            raw = self._ahead.popleft()
+            record = decode_if(raw.value, NEEDED)
+            if record is not None:
+                self._collector.take((raw.key or b"").decode(errors="replace"), record)
+
+
+async def read_outcomes(settings: StreamSettings, first_tick: int | None) -> dict[str, tuple[int, StepOutcome]]:
+    """Return what the trainer answered from a tick on, by batch hash, with the tick that follows it."""
+    outcomes = Outcomes(first_tick)
+    async for record in read_records(settings, RUN_LOG, Tick, StepOutcome):
+        outcomes.take(record)
+    outcomes.end()
+    return outcomes.found
+
+
+async def nothing_judged(group: Group, rewards: Sequence[RewardConfig]) -> Judged:
+    """Know of no judged group."""
+    return Judged()
+
+
+def note_configuration(record: Any, kind: type[C], stages: Container[str], found: dict[str, C]) -> None:
+    """Take note of a configuration that live applied to one of these stages, by its hash."""
+    if isinstance(record, ConfigApplied) and record.stage in stages:
+        with suppress(ValidationError):  # the stage refused it
+            found[record.config_hash] = kind.model_validate_json(record.content)
+
+
+async def read_scoring_configs(settings: StreamSettings) -> dict[str, ScoringConfig]:
+    """Return the configurations of scoring that are left in the log, by hash."""
+    found: dict[str, ScoringConfig] = {}
+    async for record in read_records(settings, TRAJECTORIES, ConfigApplied, partitions=1):
+        note_configuration(record, ScoringConfig, ("scoring",), found)
+    return found
+
+
+async def read_run_configs(settings: StreamSettings) -> dict[str, RunConfig]:
+    """Return the configuration of each run that was last applied to its curriculum, which all of its stages have."""
+    found: dict[str, RunConfig] = {}
+    async for record in read_records(settings, RUN_LOG, ConfigApplied):
+        if record.stage == "curriculum" and record.run_id is not None:
+            with suppress(ValidationError):  # the stage refused it
+                found[record.run_id] = RunConfig.model_validate_json(record.content)
+    return found
+
+
+async def find_judged(settings: StreamSettings, plan: ReplayPlan, registry: Registry) -> FindGroup:
+    """Return what finds the groups that live has judged, for runs that have their groups judged."""
+    asked = {run.run_id for run in plan.run_configs() if run.grouping.rewards}
+    if not asked:
+        return nothing_judged
+    found = JudgedGroups(asked)
+    live = {run.config_hash(): run for run in plan.runs}
+    for topic in (RUN_LOG, DROPS):
+        async with aclosing(read_whole(settings, topic)) as records:
+            async for raw in records:
+                record = decode_if(raw.value, JUDGED)
+                found.take(record)
+                note_configuration(record, RunConfig, OF_A_RUN, live)
+
+    async def find(group: Group, rewards: Sequence[RewardConfig]) -> Judged:
+        judged = found.of(group)
+        return replace(judged, outcome=as_asked(judged.outcome, group, rewards, live, registry))
+
+    return find
+
+
+async def read_exclusions(settings: StreamSettings) -> tuple[frozenset[str], int]:
+    """Return the episodes on the list of exclusions, and the position up to which it was read."""
+    episodes, position = set(), 0
+    async with aclosing(read_whole(settings, EXCLUSIONS)) as found:
+        async for raw in found:
+            position = raw.offset + 1
+            record = decode_if(raw.value, EXCLUDED)
+            if record is not None:
+                episodes.add(record.episode_id)
+    return frozenset(episodes), position
+
+
+async def read_rewards(settings: StreamSettings, ranges: Sequence[ReplayRange]) -> dict[str, list[Incoming]]:
+    """Return every reward report of a range, by episode, in the order of its partition."""
+    found: dict[str, list[Incoming]] = {}
+    async with open_ranges(settings, ranges) as sources:
+        for source in sources:
+            while records := await source.read():
+                for raw in records:
+                    record = decode_if(raw.value, REWARDED)
+                    if record is not None and record.episode_id:
+                        at = Location(topic=source.place.topic, partition=source.partition, offset=raw.offset)
+                        incoming = Incoming(record, record.root_episode_id, at, raw.value or b"")
+                        found.setdefault(record.episode_id, []).append(incoming)
+    return found

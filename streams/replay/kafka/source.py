@@ -1,0 +1,112 @@
+"""Recorded topics, read: a bounded range partition by partition, or whatever a whole topic holds of some records."""
+
+import asyncio
+from collections.abc import AsyncGenerator, AsyncIterator, Callable, Mapping, Sequence
+from contextlib import aclosing, asynccontextmanager
+from typing import Any
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
+from rollbus.schemas.codec import decode, record_name
+from rollbus.schemas.errors import RecordError
+from rollbus.schemas.kafka.reading import READ_AT_ONCE, open_reader, read_from
+from rollbus.schemas.records.replays import ReplayRange
+from rollbus.schemas.topics import Topic, topic_of
+from rollbus.streams.exactly_once.batch import RawRecord
+from rollbus.streams.kafka.settings import StreamSettings
+from rollbus.streams.kafka.topics import partitions_of
+
+POLL_MS = 500
+ENDLESS = 2**62
+Progress = Callable[[int, int, int], None]
+"""Offsets, records and bytes of a read."""
+
+
+@asynccontextmanager
+async def open_ranges(
+    settings: StreamSettings,
+    ranges: Sequence[ReplayRange],
+    progress: Progress = lambda offsets, records, size: None,
+    *,
+    stop: asyncio.Event | None = None,
+    fetch_bytes: int | None = None,
+) -> AsyncIterator[list["KafkaSource"]]:
+    """Connect to ranges, each a source of its own; with `stop` they have no end. Raises DataLossError,
+    UnavailableError.
+    """
+    options: dict[str, Any] = {} if fetch_bytes is None else {"max_partition_fetch_bytes": fetch_bytes}
+    places = {one: TopicPartition(topic_of(one.topic).full_name(settings.namespace), one.partition) for one in ranges}
+    async with open_reader(settings.kafka, **options) as consumer:
+        consumer.assign(list(places.values()))
+        for one, place in places.items():
+            consumer.seek(place, one.from_offset)
+        yield [KafkaSource(consumer, place, one, progress, stop=stop) for one, place in places.items()]
+
+
+class KafkaSource:
+    """One partition of the range."""
+
+    def __init__(
+        self,
+        consumer: AIOKafkaConsumer,
+        place: TopicPartition,
+        span: ReplayRange,
+        progress: Progress = lambda offsets, records, size: None,
+        *,
+        stop: asyncio.Event | None = None,
+    ) -> None:
+        """With `stop` the range has no end: it is followed until the event is set."""
+        self._stop = stop
+        self.partition = span.partition
+        self.place = place
+        self._consumer, self._progress = consumer, progress
+        self._end = ENDLESS if stop is not None else span.to_offset
+        self._position = span.from_offset
+
+    async def read(self) -> Sequence[RawRecord]:
+        """Return the next records; none at the range's end."""
+        while self._position < self._end and not (self._stop is not None and self._stop.is_set()):
+            fetched = await self._consumer.getmany(self.place, timeout_ms=POLL_MS, max_records=READ_AT_ONCE)
+            found: Sequence[Any] = fetched.get(self.place, ())
+            position = min(await self._consumer.position(self.place), self._end)
+            if found and found[-1].offset >= self._end:
+                found = [record for record in found if record.offset < self._end]
+            self._progress(position - self._position, len(found), sum(len(record.value or b"") for record in found))
+            self._position = position
+            if found:
+                return found
+        return ()
+
+
+def read_whole(
+    settings: StreamSettings, topic: Topic, partitions: int | None = None, *, starts: Mapping[int, int] | None = None
+) -> AsyncGenerator[Any, None]:
+    """Return every committed record of a topic's partitions, one after the other, as far as it goes now.
+
+    `starts` are offsets by partition before which nothing is wanted.
+    """
+    name, starts = topic.full_name(settings.namespace), starts or {}
+    count = partitions_of(topic, settings) if partitions is None else partitions
+    return read_from(settings.kafka, {TopicPartition(name, one): starts.get(one, 0) for one in range(count)})
+
+
+async def read_records(
+    settings: StreamSettings, topic: Topic, *kinds: type, partitions: int | None = None
+) -> AsyncGenerator[Any, None]:
+    """Yield the records of these types that a topic holds, decoded."""
+    names = frozenset(kind.__name__ for kind in kinds)
+    async with aclosing(read_whole(settings, topic, partitions)) as records:
+        async for raw in records:
+            record = decode_if(raw.value, names)
+            if record is not None:
+                yield record
+
+
+def decode_if(data: bytes | None, names: frozenset[str]) -> Any:
+    """Return a record of one of these types, None for any other and for what cannot be read."""
+    if data is None or record_name(data) not in names:
+        return None
+    try:
+        return decode(data)
+    except RecordError:
+        return None

@@ -1,0 +1,75 @@
+"""How many processes a replay is worth, and which partitions each takes. Nothing that comes out depends on it."""
+
+import os
+import pickle
+from collections.abc import Sequence
+from pathlib import Path
+
+from rollbus.schemas.records.replays import ReplayRange
+from rollbus.streams.replay.plan.plan import ReplayPlan
+from rollbus.streams.replay.plan.stages import PURE
+from rollbus.streams.rewards.registry import ASKS_A_MODEL, Registry
+
+WORTH_RECORDS = 30_000
+"""What a process must have to do: to start one costs as much time as ten thousand records."""
+WORTH_BYTES = 400 * 1024 * 1024
+"""Memory that must be free for each: itself 100 MB, the rest open episodes and what it is ahead of its turn."""
+
+
+def cores() -> int:
+    """Return how many cores this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def free_memory() -> int | None:
+    """Return the bytes that new processes may take; None where the system does not say."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+    except OSError:
+        return None
+    found = [line.split() for line in lines if line.startswith("MemAvailable:")]
+    return int(found[0][1]) * 1024 if found else None
+
+
+def lanes_for(
+    asked: int | None, plan: ReplayPlan, ranges: Sequence[ReplayRange], *, cores: int, memory: int | None
+) -> list[tuple[ReplayRange, ...]]:
+    """Return the partitions of each process; none where one process does everything.
+
+    `asked` is what the user says; without it as many as there are cores, as far as work and memory allow.
+    """
+    filled = sorted((one for one in ranges if _size(one)), key=lambda one: (-_size(one), one.partition))
+    if plan.stages[0] not in PURE:
+        return []
+    if asked is None:
+        records = sum(map(_size, filled))
+        asked = min(cores, records // WORTH_RECORDS, cores if memory is None else memory // WORTH_BYTES)
+    count = min(asked, len(filled))
+    if count < 2:
+        return []
+    lanes: list[list[ReplayRange]] = [[] for _ in range(count)]
+    for one in filled:
+        min(lanes, key=lambda lane: sum(map(_size, lane))).append(one)
+    return [tuple(sorted(lane, key=lambda one: one.partition)) for lane in lanes]
+
+
+def functions_to_take_along(plan: ReplayPlan, registry: Registry) -> Registry | None:
+    """Return the functions that lanes can ask themselves; None where they are asked in order, after them.
+
+    That is so where a recorded configuration may change them, where they ask a model, or cannot leave this process.
+    """
+    if plan.scores != "computed" or plan.new_scoring is None or "scoring" not in plan.stages:
+        return None
+    kinds = {reward.type for reward in plan.new_scoring.rewards}
+    if kinds & ASKS_A_MODEL:
+        return None
+    found = {kind: registry[kind] for kind in sorted(kinds)}
+    try:
+        pickle.dumps(found)
+    except (pickle.PicklingError, AttributeError, TypeError):
+        return None
+    return found
+
+
+def _size(one: ReplayRange) -> int:
+    return one.to_offset - one.from_offset

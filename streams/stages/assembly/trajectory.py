@@ -1,0 +1,151 @@
+"""The events of one closed episode to its trajectory.
+
+Events of a writer keep their order; writers are merged by event time. Nothing here knows how the events arrived.
+"""
+
+import heapq
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, fields
+from typing import Any
+
+from rollbus.schemas.ids import group_hint, hash_bytes, messages_hash, trajectory_id
+from rollbus.schemas.making import copier
+from rollbus.schemas.records.config import AssemblyConfig
+from rollbus.schemas.records.drops import DropReason
+from rollbus.schemas.records.events import (
+    EpisodeEnded,
+    EpisodeStarted,
+    Event,
+    Message,
+    RewardReported,
+    ToolCalled,
+    TurnRecorded,
+)
+from rollbus.schemas.records.trajectories import ToolResult, Trajectory, Turn
+from rollbus.streams.stages.assembly.echoes import without_echoes
+from rollbus.streams.stages.assembly.histories import merge, token_problem
+from rollbus.streams.stages.assembly.rewards import standing
+
+NOT_TARGETED = DropReason.NOT_TARGETED.value
+_MESSAGE_FIELDS = tuple(field.name for field in fields(Message))
+
+_turn = copier(TurnRecorded, Turn, "trainable", "untrainable_reason")
+_tool = copier(ToolCalled, ToolResult)
+_trajectory = copier(
+    EpisodeStarted,
+    Trajectory,
+    *("trajectory_id", "group_hint", "started_at_ms", "ended_at_ms", "assembled_at_ms", "closed_by", "stop_reason"),
+    *("turns", "tools", "rewards", "histories", "opening_hash", "prompt_hash", "tools_hash"),
+    *("trainable", "untrainable_reason", "config_hash"),
+)
+"""What a trajectory, a turn and a tool call have in common with the events that they come from is copied by name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Closing:
+    """How an episode came to be closed."""
+
+    now_ms: int
+    """Stream time."""
+    holes: Mapping[str, int]
+    """Missing events by writer; empty where all are in."""
+
+
+def build(events: Iterable[Event], config: AssemblyConfig, config_hash: str, closing: Closing) -> Trajectory | None:
+    """Return the trajectory; None where the episode's start is missing, and with it its task."""
+    ordered = in_order(events)
+    of: dict[type, list[Any]] = defaultdict(list)
+    for event in ordered:
+        of[type(event)].append(event)
+    if not of[EpisodeStarted]:
+        return None
+    start: EpisodeStarted = of[EpisodeStarted][0]
+    end: EpisodeEnded | None = of[EpisodeEnded][0] if of[EpisodeEnded] else None
+    turns = without_echoes(of[TurnRecorded])
+    missed = [_not_targeted(turn, config) for turn in turns]
+    problems = [miss or token_problem(turn) for turn, miss in zip(turns, missed, strict=True)]
+    targeted = [turn for turn, miss in zip(turns, missed, strict=True) if miss is None]
+    reason = _untrainable(turns, targeted, problems, config, closing)
+    prompt = next((turn.prompt_token_ids for turn in targeted if turn.prompt_token_ids), None)
+    opening = messages_hash(map(_plain, turns[0].added_messages)) if turns else ""
+    times = [event.occurred_at_ms for event in ordered if type(event) is not RewardReported]
+    return _trajectory(
+        start,
+        trajectory_id=trajectory_id(start.episode_id),
+        group_hint=group_hint(
+            group_id=start.group_id, task=start.task, example_id=start.example_id, opening_hash=opening
+        ),
+        started_at_ms=min(times),
+        ended_at_ms=max(times),
+        assembled_at_ms=closing.now_ms,
+        closed_by="ended" if end else "inactivity",
+        stop_reason=end.stop_reason if end else None,
+        turns=tuple(
+            _turn(turn, trainable=problem is None, untrainable_reason=problem)
+            for turn, problem in zip(turns, problems, strict=True)
+        ),
+        tools=tuple(map(_tool, of[ToolCalled])) if config.include_tool_calls else (),
+        rewards=standing(of[RewardReported]),
+        histories=merge((index, turn) for index, turn in enumerate(turns) if problems[index] is None),
+        opening_hash=opening,
+        prompt_hash=hash_bytes(prompt) if prompt else "",
+        tools_hash=targeted[0].tools_hash if targeted else "",
+        trainable=reason is None,
+        untrainable_reason=reason,
+        config_hash=config_hash,
+    )
+
+
+def in_order(events: Iterable[Event]) -> list[Event]:
+    """Return the events, each writer's in its sequence, merged by event time; those without sequence by time alone."""
+    by_writer: dict[tuple[str, str], list[Event]] = {}
+    for event in events:
+        alone = "" if event.sequence >= 0 else event.event_id
+        by_writer.setdefault((event.writer_id, alone), []).append(event)
+    for sent in by_writer.values():
+        sent.sort(key=lambda event: event.sequence)
+    if len(by_writer) == 1:
+        return next(iter(by_writer.values()))
+    heads = [(sent[0].occurred_at_ms, writer, 0) for writer, sent in by_writer.items()]
+    heapq.heapify(heads)
+    ordered = []
+    while heads:
+        _, writer, index = heapq.heappop(heads)
+        sent = by_writer[writer]
+        ordered.append(sent[index])
+        if index + 1 < len(sent):
+            heapq.heappush(heads, (sent[index + 1].occurred_at_ms, writer, index + 1))
+    return ordered
+
+
+def _untrainable(
+    turns: Sequence[TurnRecorded],
+    targeted: Sequence[TurnRecorded],
+    problems: Sequence[str | None],
+    config: AssemblyConfig,
+    closing: Closing,
+) -> str | None:
+    if closing.holes:
+        return DropReason.MISSING_EVENTS.value
+    if not turns:
+        return DropReason.NO_TURNS.value
+    if not targeted:
+        return NOT_TARGETED
+    if len(targeted) < config.min_episode_length:
+        return DropReason.TOO_SHORT.value
+    if None in problems:
+        return None
+    return next(problem for problem in problems if problem != NOT_TARGETED)
+
+
+def _not_targeted(turn: TurnRecorded, config: AssemblyConfig) -> str | None:
+    if config.target_functions and turn.function not in config.target_functions:
+        return NOT_TARGETED
+    if config.target_model is not None and turn.model.partition("@")[0] != config.target_model:
+        return NOT_TARGETED
+    return None
+
+
+def _plain(message: Message) -> dict[str, Any]:
+    return {name: value for name in _MESSAGE_FIELDS if (value := getattr(message, name)) is not None}

@@ -1,0 +1,63 @@
+"""Admitted groups become training batches: stale members leave, and a batch takes the groups that waited longest.
+
+Lag is measured at each member's oldest version. A member that leaves does not change the others' advantages. A group
+with fewer than two members left (one, against a baseline) leaves whole.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from rollbus.schemas.ids import content_hash
+from rollbus.schemas.records.drops import DropReason
+from rollbus.schemas.records.groups import Group, GroupMember
+from rollbus.streams.stages.lineage import Lineage
+
+
+@dataclass(frozen=True, slots=True)
+class Swept:
+    """A group after the sweep."""
+
+    group: Group | None
+    """None if too few members are left."""
+    dropped: tuple[tuple[DropReason, tuple[str, ...], str], ...] = ()
+    """Reason, trajectory ids and detail."""
+
+
+def sweep(group: Group, lineage: Lineage, max_off_policy_steps: int) -> Swept:
+    """Return the group without members that lag too far or are not on the lineage."""
+    reasons = {member.trajectory_id: _refusal(member, lineage, max_off_policy_steps) for member in group.members}
+    kept = tuple(member for member in group.members if reasons[member.trajectory_id] is None)
+    if len(kept) == len(group.members):
+        return Swept(group)
+    least = 1 if group.strategy == "baseline" else 2
+    gone = [member for member in group.members if member not in kept] if len(kept) >= least else list(group.members)
+    stale = any(reason is DropReason.STALE for reason in reasons.values())
+    default = DropReason.STALE if stale else DropReason.OFF_LINEAGE
+    by_reason: dict[DropReason, list[str]] = {}
+    for member in gone:
+        by_reason.setdefault(reasons[member.trajectory_id] or default, []).append(member.trajectory_id)
+    detail = f"newest version {lineage.newest}, at most {max_off_policy_steps} steps behind are allowed"
+    dropped = tuple((reason, tuple(ids), detail) for reason, ids in sorted(by_reason.items()))
+    return Swept(replace(group, members=kept) if len(kept) >= least else None, dropped)
+
+
+def batch_hash(run_id: str, number: int, groups: Sequence[Group]) -> str:
+    """Return the hash of everything that a step trains on."""
+    members = [
+        [group.group_id, [[member.trajectory_id, member.reward, member.advantage] for member in group.members]]
+        for group in groups
+    ]
+    return content_hash([run_id, number, members])
+
+
+def _refusal(member: GroupMember, lineage: Lineage, max_off_policy_steps: int) -> DropReason | None:
+    lags = (lineage.lag(member.min_policy_version), lineage.lag(member.max_policy_version))
+    oldest = lags[0]
+    if oldest is None or lags[1] is None:
+        return DropReason.OFF_LINEAGE
+    return DropReason.STALE if oldest > max_off_policy_steps else None
+
+
+def newest_of(groups: Sequence[Group]) -> int:
+    """Return the newest policy version that sampled any member."""
+    return max((member.max_policy_version for group in groups for member in group.members), default=0)

@@ -1,0 +1,51 @@
+"""The curriculum of the NeMo Agent Toolkit's harness, with windows in place of its epochs.
+
+In its order: groups whose rewards differ by less than `min_reward_diff` leave; the rest is ranked by mean reward; the
+share that is admitted grows by `increment_percentile` once `expansion_interval` windows have passed since it last
+grew (windows count from 0, the last growth starts at −1); `random_subsample` keeps a part of what was admitted. A
+window with exactly one group is only subsampled, inside that group. Differences: the sample is seeded by ids.
+"""
+
+import math
+from dataclasses import replace
+
+from rollbus.schemas.records.config import CurriculumConfig
+from rollbus.streams.stages.curriculum.modes import Decision, Memory, Window, sampled, spread
+
+
+def harness(window: Window, memory: Memory, config: CurriculumConfig) -> Decision:
+    """Decide on one window."""
+    if len(window.groups) == 1:
+        return _single(window, memory, config)
+    kept = [group for group in window.groups if spread(group) >= config.min_reward_diff]
+    flat = tuple(group.group_id for group in window.groups if spread(group) < config.min_reward_diff)
+    if not kept:
+        return Decision(memory, no_signal=flat)
+    sign = 1 if config.sort_ascending else -1
+    ranked = [group.group_id for group in sorted(kept, key=lambda group: sign * group.reward_mean)]
+    memory = _expanded(memory, window.index, len(ranked), config)
+    admitted = ranked[: max(1, math.ceil(len(ranked) * memory.percentile))]
+    if config.random_subsample is not None:
+        count = math.ceil(len(admitted) * config.random_subsample)
+        admitted = sampled(admitted, count, config.seed, window.run_id, window.index)
+    rejected = tuple(group_id for group_id in ranked if group_id not in set(admitted))
+    return Decision(memory, admitted=tuple(admitted), rejected=rejected, no_signal=flat)
+
+
+def _expanded(memory: Memory, window: int, groups: int, config: CurriculumConfig) -> Memory:
+    if memory.total_groups is None:
+        memory = replace(memory, total_groups=groups)
+    if window - memory.last_expansion >= config.expansion_interval and memory.percentile < 1:
+        percentile = min(1.0, memory.percentile + config.increment_percentile)
+        memory = replace(memory, percentile=percentile, last_expansion=window)
+    return memory
+
+
+def _single(window: Window, memory: Memory, config: CurriculumConfig) -> Decision:
+    (group,) = window.groups
+    if config.random_subsample is None:
+        return Decision(memory, admitted=(group.group_id,))
+    ids = [member.trajectory_id for member in group.members]
+    kept = sampled(ids, math.ceil(len(ids) * config.random_subsample), config.seed, window.run_id, window.index)
+    left_out = tuple(one for one in ids if one not in set(kept))
+    return Decision(memory, admitted=(group.group_id,), left_out={group.group_id: left_out})

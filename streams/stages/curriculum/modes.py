@@ -1,0 +1,60 @@
+"""What a curriculum mode is: from the groups of a window and a memory, it chooses the groups to admit."""
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from rollbus.schemas.ids import content_hash
+from rollbus.schemas.records.config import CurriculumConfig
+from rollbus.schemas.records.groups import Group
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """What a curriculum remembers from window to window."""
+
+    percentile: float = 1.0
+    last_expansion: int = -1
+    total_groups: int | None = None
+    difficulty: Mapping[str, float] = field(default_factory=dict)
+    """Mean reward of the last group, by group key."""
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """What becomes of a window's groups."""
+
+    memory: Memory
+    admitted: tuple[str, ...] = ()
+    """Group ids in rank order."""
+    rejected: tuple[str, ...] = ()
+    no_signal: tuple[str, ...] = ()
+    learned: Mapping[str, float] = field(default_factory=dict)
+    """Difficulty to remember, by group key."""
+    left_out: Mapping[str, tuple[str, ...]] = field(default_factory=dict)
+    """Trajectory ids that are left out of an admitted group."""
+
+
+@dataclass(frozen=True, slots=True)
+class Window:
+    """A window that has just closed."""
+
+    run_id: str
+    index: int
+    groups: Sequence[Group]
+    """In order of arrival."""
+
+
+Mode = Callable[[Window, Memory, CurriculumConfig], Decision]
+
+
+def spread(group: Group) -> float:
+    """Return max − min of the rewards; of a single held against a baseline, its distance to that."""
+    if group.strategy == "baseline":
+        return max(abs(member.advantage) for member in group.members)
+    return group.reward_max - group.reward_min
+
+
+def sampled(ids: Sequence[str], count: int, *seed: object) -> list[str]:
+    """Return `count` of the ids in their order, chosen by a hash of seed and id: the same in every replay."""
+    chosen = set(sorted(ids, key=lambda one: content_hash([*seed, one]))[:count])
+    return [one for one in ids if one in chosen]

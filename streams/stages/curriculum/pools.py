@@ -1,0 +1,43 @@
+"""A curriculum by difficulty: it admits a share each of hard, normal and easy problems.
+
+The difficulty of a problem is the mean of its last group before this window, so a group's own luck does not decide. A
+problem that is new, or forgotten after 100,000 others, is judged by its own mean. The CurriculumState of a window holds
+what it learned, with null for a problem that it forgot. Groups below `min_reward_diff` leave first. A hash of seed and
+id decides which groups of a pool are admitted.
+"""
+
+import math
+
+from rollbus.schemas.records.config import CurriculumConfig
+from rollbus.schemas.records.groups import Group
+from rollbus.streams.stages.curriculum.modes import Decision, Memory, Window, sampled, spread
+
+
+def pools(window: Window, memory: Memory, config: CurriculumConfig) -> Decision:
+    """Decide on one window; admitted groups keep their order of arrival."""
+    members: dict[str, list[str]] = {"hard": [], "normal": [], "easy": []}
+    flat = tuple(group.group_id for group in window.groups if spread(group) < config.min_reward_diff)
+    for group in window.groups:
+        if group.group_id not in flat:
+            members[_pool(group, memory, config)].append(group.group_id)
+    shares = {"hard": config.hard_share, "normal": config.normal_share, "easy": config.easy_share}
+    taken = {
+        group_id
+        for pool, ids in members.items()
+        for group_id in sampled(ids, math.ceil(len(ids) * shares[pool]), config.seed, window.run_id, window.index)
+    }
+    kept = [group.group_id for group in window.groups if group.group_id not in flat]
+    return Decision(
+        memory,
+        admitted=tuple(group_id for group_id in kept if group_id in taken),
+        rejected=tuple(group_id for group_id in kept if group_id not in taken),
+        no_signal=flat,
+        learned={group.group_key: group.reward_mean for group in window.groups},
+    )
+
+
+def _pool(group: Group, memory: Memory, config: CurriculumConfig) -> str:
+    mean = memory.difficulty.get(group.group_key, group.reward_mean)
+    if mean < config.hard_below:
+        return "hard"
+    return "easy" if mean > config.easy_above else "normal"

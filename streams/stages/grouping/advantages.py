@@ -1,0 +1,157 @@
+"""Scores of one group become advantages: how much better a member did than the others.
+
+    mean            A_i = r_i − mean(r)
+    mean_std        A_i = (r_i − mean(r)) / (std(r) + 1e-6), std of the population, as ART computes it
+    leave_one_out   A_i = r_i − mean(r without r_i) = G / (G − 1) · (r_i − mean(r)), right for groups of unequal size
+
+A group whose rewards are all equal within the tolerance has no signal, and its advantages are 0.
+"""
+
+import math
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+from rollbus.schemas.ids import stable_id
+from rollbus.schemas.making import copier
+from rollbus.schemas.records.groups import Group, GroupClosedBy, GroupMember
+from rollbus.schemas.records.trajectories import Score
+
+STD_FLOOR = 1e-6
+"""As in ART: it keeps near-constant groups finite."""
+
+_member_of = copier(
+    *(Score, GroupMember),
+    *("reward", "advantage", "min_policy_version", "max_policy_version", "score_revision"),
+)
+
+
+@dataclass(frozen=True, slots=True)
+class Statistics:
+    """Of the rewards of one group."""
+
+    mean: float
+    std: float
+    """Of the population."""
+    low: float
+    high: float
+
+    def spread(self) -> float:
+        """Return the distance between best and worst."""
+        return self.high - self.low
+
+
+def statistics(rewards_G: Sequence[float]) -> Statistics:
+    """Return mean, deviation and range; exact summation makes them independent of order."""
+    mean = math.fsum(rewards_G) / len(rewards_G)
+    variance = math.fsum((reward - mean) ** 2 for reward in rewards_G) / len(rewards_G)
+    return Statistics(mean, math.sqrt(variance), min(rewards_G), max(rewards_G))
+
+
+def advantages(rewards_G: Sequence[float], kind: str) -> list[float]:
+    """Return one advantage per reward."""
+    stats, size = statistics(rewards_G), len(rewards_G)
+    if kind == "mean":
+        return [reward - stats.mean for reward in rewards_G]
+    if kind == "mean_std":
+        return [(reward - stats.mean) / (stats.std + STD_FLOOR) for reward in rewards_G]
+    if size < 2:
+        return [0.0] * size
+    return [size / (size - 1) * (reward - stats.mean) for reward in rewards_G]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class GroupFrame:
+    """The fields of a group that do not come from its members."""
+
+    run_id: str
+    group_key: str
+    strategy: str
+    advantage_kind: str
+    tolerance: float
+    closed_by: GroupClosedBy
+    closed_at_ms: int
+    config_hash: str
+
+
+def make_group(frame: GroupFrame, scores: Iterable[Score]) -> Group:
+    """Return the closed group of scored members."""
+    ordered = sorted(scores, key=lambda score: score.trajectory_id)
+    rewards_G = [_value(score) for score in ordered]
+    stats = statistics(rewards_G)
+    signal = stats.spread() > frame.tolerance
+    advantages_G = advantages(rewards_G, frame.advantage_kind) if signal else [0.0] * len(ordered)
+    return _group(frame, ordered, advantages_G, stats, signal)
+
+
+def make_single(frame: GroupFrame, score: Score, baseline: float | None) -> Group:
+    """Return the group of one score, compared with a running baseline; without a baseline it has no signal."""
+    reward = _value(score)
+    advantage = 0.0 if baseline is None else reward - baseline
+    signal = abs(advantage) > frame.tolerance
+    return _group(frame, [score], [advantage if signal else 0.0], statistics([reward]), signal)
+
+
+def with_members(group: Group, members: Sequence[GroupMember], tolerance: float = 1e-9) -> Group:
+    """Return the group as if it had closed with only these members; it keeps its id."""
+    rewards_G = [member.reward for member in members]
+    stats = statistics(rewards_G)
+    signal = stats.spread() > tolerance
+    advantages_G = advantages(rewards_G, group.advantage_kind) if signal else [0.0] * len(members)
+    return replace(
+        group,
+        members=tuple(
+            replace(member, advantage=advantage) for member, advantage in zip(members, advantages_G, strict=True)
+        ),
+        reward_mean=stats.mean,
+        reward_std=stats.std,
+        reward_min=stats.low,
+        reward_max=stats.high,
+        has_signal=signal,
+    )
+
+
+def _group(
+    frame: GroupFrame, scores: Sequence[Score], advantages_G: Sequence[float], stats: Statistics, signal: bool
+) -> Group:
+    first = scores[0]
+    return Group(
+        group_id=group_id(frame.run_id, frame.group_key, [score.trajectory_id for score in scores]),
+        run_id=frame.run_id,
+        group_key=frame.group_key,
+        model=first.model,
+        task=first.task,
+        example_id=first.example_id,
+        strategy=frame.strategy,
+        advantage_kind=frame.advantage_kind,
+        members=tuple(_member(score, advantage) for score, advantage in zip(scores, advantages_G, strict=True)),
+        reward_mean=stats.mean,
+        reward_std=stats.std,
+        reward_min=stats.low,
+        reward_max=stats.high,
+        has_signal=signal,
+        closed_by=frame.closed_by,
+        closed_at_ms=frame.closed_at_ms,
+        reward_version=first.reward_version,
+        config_hash=frame.config_hash,
+    )
+
+
+def group_id(run_id: str, group_key: str, trajectory_ids: Iterable[str]) -> str:
+    """Return the id of a group: the same members of the same key in the same run make the same group."""
+    return stable_id("group", run_id, group_key, *sorted(trajectory_ids))
+
+
+def _member(score: Score, advantage: float) -> GroupMember:
+    return _member_of(
+        score,
+        reward=_value(score),
+        advantage=advantage,
+        min_policy_version=score.min_policy_version or 0,
+        max_policy_version=score.max_policy_version or 0,
+        score_revision=score.revision,
+    )
+
+
+def _value(score: Score) -> float:
+    assert score.value is not None, score.trajectory_id
+    return score.value

@@ -1,0 +1,187 @@
+"""Call reward functions and return their answers: a value, nothing yet, or an error.
+
+Each call gives an answer: exceptions, time-outs and values that are not numbers become errors of one component of one
+trajectory, or of one group if the function is over groups.
+"""
+
+import asyncio
+import inspect
+from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import islice
+from typing import Any
+
+from rollbus.schemas.cancelling import all_or_none, is_being_cancelled
+from rollbus.schemas.errors import ConfigurationError
+from rollbus.schemas.records.config import RewardConfig
+from rollbus.schemas.records.trajectories import Trajectory
+from rollbus.streams.rewards.contract import Ask, RewardContext, RewardFunction, computable
+from rollbus.streams.rewards.registry import Registry, function_of
+from rollbus.streams.stages.scoring.threads import Threads
+
+MAX_ERROR_CHARACTERS = 2_000
+"""Limit on an error in a score: its text may hold the whole input of the function."""
+RETRY_S = 0.1
+"""Half of the first pause before a function that gave no answer is called again; each pause is twice the last."""
+Subject = Trajectory | Sequence[Trajectory]
+"""The input of a function."""
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """The answer of one component."""
+
+    value: float | None = None
+    """None if the component has no value yet."""
+    error: str | None = None
+    members: "tuple[Answer, ...] | None" = None
+    """Of a function over a group: the answer for each member, in their order; None if it returned nothing."""
+
+
+class Asker:
+    """Calls reward functions with a bound on how many are in flight."""
+
+    def __init__(self, registry: Registry, ask: Ask | None = None, *, retry_s: float = RETRY_S) -> None:
+        """With a `retry_s` of 0 a failed function is called again at once: for functions that do not ask a model."""
+        self._registry, self._ask, self._retry_s = registry, ask, retry_s
+        self._threads = Threads("reward")
+        self._abandoned: set[asyncio.Task[Answer]] = set()
+        """Abandoned calls that have not ended."""
+        self.answered = 0
+        """Calls that have been answered or abandoned."""
+
+    async def ask_all(
+        self, subject: Subject, rewards: tuple[RewardConfig, ...], slots: asyncio.Semaphore
+    ) -> dict[str, Answer]:
+        """Return one answer per component; `subject` is the input of its functions."""
+        slow = [reward for reward in rewards if not self.is_quick(reward)]
+        if not slow:
+            return {reward.name: self._ask_in_place(subject, reward) for reward in rewards}
+        answers = {reward.name: self._ask_in_place(subject, reward) for reward in rewards if reward not in slow}
+        slow_answers = await all_or_none(self._ask_one(subject, reward, slots) for reward in slow)
+        answers.update((reward.name, answer) for reward, answer in zip(slow, slow_answers, strict=True))
+        return {reward.name: answers[reward.name] for reward in rewards}
+
+    def is_quick(self, reward: RewardConfig) -> bool:
+        """Say whether a component is called in place."""
+        function = self._registry.get(reward.type)
+        return function is not None and function.quick
+
+    def _ask_in_place(self, subject: Subject, reward: RewardConfig) -> Answer:
+        context = RewardContext(reward.name, reward.options, self._ask)
+        try:
+            function: Any = self._registry[reward.type]
+            return _check_answer(subject, _draw_values(function.call(subject, context), subject), reward.name)
+        except Exception as error:
+            return _error_answer(reward.name, error)
+
+    async def _ask_one(self, subject: Subject, reward: RewardConfig, slots: asyncio.Semaphore) -> Answer:
+        context = RewardContext(reward.name, reward.options, self._ask)
+        try:
+            function = function_of(self._registry, reward)
+        except ConfigurationError as error:
+            return Answer(error=str(error))
+        answer = Answer(error="never asked")
+        timeout_s = None if function.patient else reward.timeout_s
+        for attempt in range(reward.attempts):
+            if attempt:
+                await asyncio.sleep(self._retry_s * 2**attempt)
+            async with slots:
+                answer = await self._call_once(function, subject, context, timeout_s)
+            if answer.error is None:
+                break
+        return answer
+
+    async def _call_once(
+        self, function: RewardFunction, subject: Any, context: RewardContext, timeout_s: float | None
+    ) -> Answer:
+        """Call once, in a separate task: a task that ignores its cancellation is left behind."""
+        call = asyncio.create_task(self._call_function(function, subject, context))
+        try:
+            await asyncio.wait([call], timeout=timeout_s)
+            if call.done():
+                return call.result()
+            return Answer(error=f"reward {context.name!r} gave no answer within {timeout_s} s")
+        finally:
+            self.answered += 1
+            if not call.done():
+                call.cancel()
+                self._abandoned.add(call)
+                call.add_done_callback(self._abandoned.discard)
+
+    async def _call_function(self, function: RewardFunction, subject: Any, context: RewardContext) -> Answer:
+        try:
+            if inspect.iscoroutinefunction(function.call):
+                value: Any = function.call(subject, context)
+            else:
+                value = await self._threads.call(lambda: _draw_values(function.call(subject, context), subject))
+            if isinstance(value, Awaitable):
+                value = await value
+            return _check_answer(subject, value, context.name)
+        except (Exception, SystemExit) as error:  # a user's function may raise anything
+            return _error_answer(context.name, error)
+        except asyncio.CancelledError as error:
+            if is_being_cancelled():
+                raise
+            return _error_answer(context.name, error)  # a task inside the function was cancelled, not this one
+
+
+def _error_answer(name: str, error: BaseException) -> Answer:
+    try:
+        text = repr(error)
+    except Exception:  # the `__repr__` of a user's class may fail too
+        text = type(error).__name__
+    return Answer(error=f"reward {name!r} raised {text}"[:MAX_ERROR_CHARACTERS])
+
+
+def _draw_values(value: Any, subject: Subject) -> Any:
+    """Return a limited number of the values that a generator yields for a group, drawn in the function's thread."""
+    if isinstance(value, Iterator) and not isinstance(subject, Trajectory):
+        return list(islice(value, len(subject) + 1))
+    return value
+
+
+def _check_answer(subject: Subject, value: Any, name: str) -> Answer:
+    """Return a function's answer for a trajectory, or for each member of a group."""
+    if isinstance(subject, Trajectory):
+        return _check_value(value, name)
+    if value is None:
+        return Answer()
+    if isinstance(value, str) or not isinstance(value, Iterable):
+        return Answer(error=f"reward {name!r} returned {value!r:.200}, which is not a sequence")
+    values = list(value)
+    if len(values) != len(subject):
+        return Answer(error=f"reward {name!r} returned {len(values)} values for {len(subject)} members")
+    return Answer(members=tuple(_check_value(each, name) for each in values))
+
+
+def _check_value(value: Any, name: str) -> Answer:
+    if value is None:
+        return Answer()
+    try:
+        number = float(value)
+    except (TypeError, ValueError):
+        return Answer(error=f"reward {name!r} returned {value!r:.200}, which is not a number")
+    if not computable(number):
+        return Answer(error=f"reward {name!r} returned {number}")
+    return Answer(number)
+
+
+def combined(
+    answers: Mapping[str, Answer], rewards: tuple[RewardConfig, ...], low: float | None, high: float | None
+) -> tuple[float | None, str | None]:
+    """Return the weighted, clipped sum, or an error; (None, None) while a component has no value."""
+    errors = [answer.error for answer in answers.values() if answer.error]
+    if errors:
+        return None, "; ".join(errors)
+    total = 0.0
+    for reward in rewards:
+        value = answers.get(reward.name, Answer()).value
+        if value is None:
+            return None, None
+        total += reward.weight * value
+    if low is not None:
+        total = max(low, total)
+    if high is not None:
+        total = min(high, total)
+    return (total, None) if computable(total) else (None, f"the weighted sum is {total}")

@@ -1,0 +1,300 @@
+"""Trajectories become scores: an effects stage, whose answers are written down once.
+
+The score is also the trajectory's header: later stages decide from it alone, and fetch the payload by location. When
+rewards are revised, only the components that read feedback are called again; the others keep their values.
+"""
+
+import asyncio
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from rollbus.schemas.cancelling import all_or_none
+from rollbus.schemas.errors import RecordError
+from rollbus.schemas.making import copier
+from rollbus.schemas.records.config import AssemblyConfig, RewardConfig, ScoringConfig
+from rollbus.schemas.records.control import ConfigApplied
+from rollbus.schemas.records.drops import DropReason, DropUnit
+from rollbus.schemas.records.tokens import token_count
+from rollbus.schemas.records.trajectories import Location, Reward, RewardRevised, Score, Trajectory
+from rollbus.schemas.topics import SCORES, TRAJECTORIES
+from rollbus.streams.rewards.contract import Ask
+from rollbus.streams.rewards.registry import BUILT_IN, Registry, check, reward_version
+from rollbus.streams.stages.scoring.answers import RETRY_S, Answer, Asker, combined
+from rollbus.streams.state.configured import ConfiguredStage
+from rollbus.streams.state.rows import KEPT, Kept
+from rollbus.streams.state.stage import Incoming, Outgoing, dropped
+from rollbus.streams.state.stage_state import Applied, StageState, parse
+from rollbus.streams.state.table import Table
+
+Answers = Mapping[str, Answer]
+LABEL_CHARACTERS = 2_000
+"""Limit on a label in a score."""
+
+_header = copier(
+    Trajectory,
+    Score,
+    *("location", "revision", "labels", "model", "tokens", "sampled_tokens", "longest_history_tokens"),
+    *("min_policy_version", "max_policy_version"),
+    *("outcome", "value", "components", "reward_version", "error", "excluded", "config_hash"),
+)
+_scored = copier(Score, Score, "outcome", "value", "error", "components", "reward_version", "config_hash")
+
+
+class ScoringState(StageState[ScoringConfig]):
+    """The last score of each trajectory whose rewards may still be revised."""
+
+    def __init__(self, config: ScoringConfig, keep_ms: int) -> None:
+        self.scores: Table[Kept[Score]] = Table("score", KEPT)
+        super().__init__(config, self.scores)
+        self.assembly = Applied(AssemblyConfig(late_horizon_ms=keep_ms), shared_with=self.config)
+
+    def waiting_keys(self) -> Iterable[str]:
+        """Return the trajectories whose scores are kept."""
+        return self.scores.rows
+
+    def deadline(self, trajectory_id: str) -> int | None:
+        """Return when a score is forgotten: after assembly's late horizon."""
+        row = self.scores.get(trajectory_id)
+        return None if row is None else self.clock.since(row.arrived_ms) + self.assembly.value.late_horizon_ms
+
+
+@dataclass(slots=True)
+class _Known:
+    """What a batch's questions depend on: the state, and the earlier records of the batch."""
+
+    state: ScoringState
+    config: ScoringConfig
+    header_of: Callable[[Incoming], Score]
+    asked: dict[str, Incoming] = field(default_factory=dict)
+    """Trajectories of the batch, by their id; few are revised within it, so their headers are made on demand."""
+
+    def is_scored(self, trajectory_id: str) -> bool:
+        return trajectory_id in self.asked or self.state.scores.get(trajectory_id) is not None
+
+    def header(self, trajectory_id: str) -> Score | None:
+        if incoming := self.asked.get(trajectory_id):
+            return self.header_of(incoming)
+        row = self.state.scores.get(trajectory_id)
+        return row.get() if row else None
+
+
+class ScoringStage(ConfiguredStage[ScoringState]):
+    """Scores trajectories; one instance serves all partitions."""
+
+    name = configured_as = "scoring"
+    input = TRAJECTORIES
+
+    def __init__(
+        self,
+        config: ScoringConfig,
+        *,
+        keep_ms: int,
+        registry: Registry = BUILT_IN,
+        ask: Ask | None = None,
+        retry_s: float = RETRY_S,
+    ) -> None:
+        """Raise ConfigurationError for a reward that is not registered; `keep_ms` is assembly's late horizon
+        until its configuration is in the log.
+        """
+        check(registry, config.rewards, "trajectory")
+        self._config, self._keep_ms, self._registry = config, keep_ms, registry
+        self._asker = Asker(registry, ask, retry_s=retry_s)
+        self._versions: dict[str, str] = {}
+        """Reward version by configuration hash."""
+
+    @property
+    def answered(self) -> int:
+        """How many calls of reward functions have come to an end so far."""
+        return self._asker.answered
+
+    def new_state(self) -> ScoringState:
+        """Return the empty state of a partition."""
+        return ScoringState(self._config, self._keep_ms)
+
+    async def answer(self, state: ScoringState, incoming: Sequence[Incoming]) -> Sequence[Answers]:
+        """Ask the reward functions about each trajectory of the batch that is not yet scored."""
+        state.ensure_rebuilt()
+        known = _Known(state, state.config.value, self._header_of)
+        slots = asyncio.Semaphore(known.config.concurrency)
+        questions = [self._question(known, each) for each in incoming]
+        if all(self._asker.is_quick(reward) for question in questions if question for reward in question[1]):
+            return [await self._ask(question, slots) for question in questions]  # spares a task each
+        return await all_or_none(self._ask(question, slots) for question in questions)
+
+    async def read_feedback(self, trajectory: Trajectory, config: ScoringConfig) -> Answers:
+        """Call only the functions that read feedback."""
+        return await self._asker.ask_all(
+            trajectory, self._reading_feedback(config), asyncio.Semaphore(config.concurrency)
+        )
+
+    def step(self, state: ScoringState, incoming: Incoming, answer: Answers) -> list[Outgoing]:
+        """Write down a score and its answers."""
+        state.ensure_rebuilt()
+        record = incoming.record
+        if isinstance(record, Trajectory):
+            return self._score_first(state, incoming, answer)
+        if isinstance(record, RewardRevised):
+            return list(self._rescore(state, record, answer))
+        return list(self.step_control(state, record))
+
+    def step_control(self, state: ScoringState, record: Any) -> Iterable[Outgoing]:
+        """Take in a tick or a configuration: its own, whose rewards must be registered, or assembly's late horizon."""
+        if isinstance(record, ConfigApplied) and record.run_id is None:
+            if record.stage == self.name:
+                reward_version(self._registry, parse(ScoringConfig, record))
+            elif record.stage == "assembly":
+                state.assembly.apply(record)
+                state.watch_all()
+        return super().step_control(state, record)
+
+    def pass_time(self, state: ScoringState) -> list[Outgoing]:
+        """Forget the scores that no revision can reach any more."""
+        for trajectory_id in state.due.due(state.clock.now_ms):
+            state.scores.delete(trajectory_id)
+        return []
+
+    def _score_first(self, state: ScoringState, incoming: Incoming, answer: Answers) -> list[Outgoing]:
+        """Score a trajectory unless it is scored already."""
+        if state.scores.get(incoming.record.trajectory_id) is not None:
+            return []
+        return list(self._score(state, self._header_of(incoming), answer, state.config.value.rewards))
+
+    def _rescore(self, state: ScoringState, record: RewardRevised, answer: Answers) -> Iterator[Outgoing]:
+        row = state.scores.get(record.trajectory_id)
+        if row is None:
+            detail = f"revision {record.revision} of a trajectory that is no longer remembered"
+            yield _drop(state, "event", record.trajectory_id, DropReason.ORPHANED_REWARD, detail)
+            return
+        old = row.get()
+        if record.revision <= old.revision:
+            return
+        answers = {**_answers_of_score(old, state.config.value.rewards), **answer}
+        score = replace(old, revision=record.revision, excluded=record.excluded or old.excluded)
+        yield from self._score(state, score, answers, state.config.value.rewards)
+
+    def _score(
+        self, state: ScoringState, score: Score, answers: Answers, rewards: tuple[RewardConfig, ...]
+    ) -> Iterator[Outgoing]:
+        config = state.config.value
+        value, error = combined(answers, rewards, config.clip_low, config.clip_high)
+        score = _scored(
+            score,
+            outcome="failed" if error else "missing" if value is None else "scored",
+            value=value,
+            error=error,
+            components={name: each.value for name, each in answers.items() if each.value is not None},
+            reward_version=self._version(state.config.hash, config),
+            config_hash=state.config.hash,
+        )
+        state.scores.put(score.trajectory_id, Kept(b"", state.clock.now_ms, 0, score))
+        state.due.watch(score.trajectory_id)
+        yield Outgoing(SCORES, score.group_hint, score)
+        if error:
+            yield _drop(state, "trajectory", score.trajectory_id, DropReason.SCORE_FAILED, error)
+
+    def _version(self, config_hash: str, config: ScoringConfig) -> str:
+        if config_hash not in self._versions:
+            self._versions[config_hash] = reward_version(self._registry, config)
+        return self._versions[config_hash]
+
+    async def _ask(
+        self, question: tuple[Trajectory, tuple[RewardConfig, ...]] | None, slots: asyncio.Semaphore
+    ) -> Answers:
+        return await self._asker.ask_all(*question, slots) if question else {}
+
+    def _question(self, known: _Known, incoming: Incoming) -> tuple[Trajectory, tuple[RewardConfig, ...]] | None:
+        record = incoming.record
+        try:
+            if isinstance(record, ConfigApplied) and record.stage == self.name:
+                known.config = parse(ScoringConfig, record)
+        except RecordError:
+            return None  # the step refuses it and names it
+        if isinstance(record, Trajectory):
+            if known.is_scored(record.trajectory_id):
+                return None
+            known.asked[record.trajectory_id] = incoming
+            return record, known.config.rewards
+        if isinstance(record, RewardRevised) and (old := known.header(record.trajectory_id)):
+            return _without_turns(old, record.rewards), self._reading_feedback(known.config)
+        return None
+
+    def _header_of(self, incoming: Incoming) -> Score:
+        return header(incoming.record, incoming.location)
+
+    def _reading_feedback(self, config: ScoringConfig) -> tuple[RewardConfig, ...]:
+        """Return the components that read feedback."""
+        known = self._registry
+        return tuple(each for each in config.rewards if each.type in known and known[each.type].reads_feedback)
+
+
+def header(trajectory: Trajectory, location: Location) -> Score:
+    """Return the fields that later stages decide on, without a value."""
+    lengths, versions, sampled = [], [], 0
+    for history in trajectory.histories:
+        lengths.append(token_count(history.token_ids))
+        for span in history.spans:
+            versions.append(span.policy_version)
+            sampled += span.end - span.start
+    trained = next((turn for turn in trajectory.turns if turn.trainable), None)
+    model = (trained or trajectory.turns[0]).model if trajectory.turns else ""
+    return _header(
+        trajectory,
+        location=location,
+        revision=0,
+        labels=_shorten_labels(trajectory.labels),
+        model=model.partition("@")[0],
+        tokens=sum(lengths),
+        sampled_tokens=sampled,
+        longest_history_tokens=max(lengths, default=0),
+        min_policy_version=min(versions, default=None),
+        max_policy_version=max(versions, default=None),
+        outcome="missing",
+        value=None,
+        components={},
+        reward_version="",
+        error=None,
+        excluded=False,
+        config_hash="",
+    )
+
+
+def _shorten_labels(labels: Mapping[str, str]) -> Mapping[str, str]:
+    """Cut labels that hold whole documents: a header must fit one record, and the trajectory has them in full."""
+    if all(len(value) <= LABEL_CHARACTERS for value in labels.values()):
+        return labels
+    return {name: value[:LABEL_CHARACTERS] for name, value in labels.items()}
+
+
+def _without_turns(old: Score, rewards: tuple[Reward, ...]) -> Trajectory:
+    """Return the trajectory that a function that reads feedback receives when rewards are revised."""
+    return Trajectory(
+        trajectory_id=old.trajectory_id,
+        episode_id=old.episode_id,
+        root_episode_id=old.episode_id,
+        task=old.task,
+        example_id=old.example_id,
+        group_hint=old.group_hint,
+        agent=old.agent,
+        labels=old.labels,
+        started_at_ms=0,
+        ended_at_ms=0,
+        assembled_at_ms=0,
+        closed_by="ended",
+        rewards=rewards,
+        trainable=old.trainable,
+        untrainable_reason=old.untrainable_reason,
+    )
+
+
+def _answers_of_score(old: Score, rewards: tuple[RewardConfig, ...]) -> dict[str, Answer]:
+    """Return the answers that a score holds."""
+    error = old.error or "the component failed before" if old.outcome == "failed" else None
+    return {
+        reward.name: Answer(old.components[reward.name]) if reward.name in old.components else Answer(error=error)
+        for reward in rewards
+    }
+
+
+def _drop(state: ScoringState, unit: DropUnit, unit_id: str, reason: DropReason, detail: str) -> Outgoing:
+    return dropped(unit, unit_id, reason, detail, stage=ScoringStage.name, now_ms=state.clock.now_ms)

@@ -1,0 +1,58 @@
+"""Call users' synchronous code in separate threads, so that a call that hangs delays no other call and no exit.
+
+A thread cannot be ended. A call that was abandoned counts as hanging until it returns; beyond a limit no more are
+started.
+"""
+
+import asyncio
+import threading
+from collections.abc import Callable
+from typing import TypeVar
+
+MAX_HUNG = 64
+T = TypeVar("T")
+
+
+class Threads:
+    """Starts a daemon thread per call; all calls of a process share it, and its limit."""
+
+    def __init__(self, name: str, most_hung: int = MAX_HUNG) -> None:
+        self._name, self._most_hung = name, most_hung
+        self.hung = 0
+        """Abandoned calls that have not returned."""
+
+    async def call(self, function: Callable[[], T]) -> T:
+        """Return what a function returns; raises what it raises, but RuntimeError in place of SystemExit."""
+        if self.hung >= self._most_hung:
+            raise RuntimeError(f"{self.hung} calls hang already; restart the worker and correct the function")
+        loop = asyncio.get_running_loop()
+        done: asyncio.Future[tuple[T | None, Exception | None]] = loop.create_future()
+
+        def settle(result: T | None, error: Exception | None) -> None:
+            if done.done():
+                self.hung -= 1
+            else:
+                done.set_result((result, error))
+
+        def run() -> None:
+            result, failure = None, None
+            try:
+                result = function()
+            except Exception as error:
+                failure = error
+            except BaseException as error:  # sys.exit() ends the function that calls it, and no more
+                failure = RuntimeError(repr(error))
+            try:
+                loop.call_soon_threadsafe(settle, result, failure)
+            except RuntimeError:
+                return  # the loop has ended meanwhile
+
+        threading.Thread(target=run, name=self._name, daemon=True).start()
+        try:
+            value, failure = await done
+        except asyncio.CancelledError:
+            self.hung += done.cancelled()
+            raise
+        if failure is not None:
+            raise failure
+        return value  # type: ignore[return-value]

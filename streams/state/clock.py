@@ -1,0 +1,58 @@
+"""Stream time of a partition: the highest tick seen, in one row.
+
+Before a partition's first tick its time is unknown: a record that arrives then counts from that tick, not from 1970.
+"""
+
+import struct
+from dataclasses import dataclass
+
+from rollbus.schemas.records.control import Tick
+from rollbus.streams.state.table import RowCodec, Table
+
+_ROW = struct.Struct(">qqq")
+_KEY = "now"
+
+
+@dataclass(frozen=True, slots=True)
+class ClockRow:
+    """The newest tick."""
+
+    number: int = -1
+    now_ms: int = 0
+    first_ms: int = 0
+    """Time of the first tick that the partition saw."""
+
+
+_NEVER = ClockRow()
+_CODEC: RowCodec[ClockRow] = RowCodec(
+    1,
+    lambda row: _ROW.pack(row.number, row.now_ms, row.first_ms),
+    {1: lambda data: ClockRow(*_ROW.unpack(data))},
+)
+
+
+class Clock:
+    """Stream time, advanced by ticks alone."""
+
+    def __init__(self) -> None:
+        self.table: Table[ClockRow] = Table("clock", _CODEC)
+
+    @property
+    def now_ms(self) -> int:
+        """Stream time; 0 before the first tick."""
+        return self.table.rows.get(_KEY, _NEVER).now_ms
+
+    def observe(self, tick: Tick) -> bool:
+        """Advance to a tick; return False for a tick seen before, which changes nothing."""
+        row = self.table.rows.get(_KEY, _NEVER)
+        if tick.number <= row.number:
+            return False
+        now_ms = max(row.now_ms, tick.stream_time_ms)
+        first_ms = row.first_ms if row.number >= 0 else now_ms
+        self.table.put(_KEY, ClockRow(tick.number, now_ms, first_ms))
+        return True
+
+    def since(self, arrived_ms: int) -> int:
+        """Return when waiting for something began: its arrival, or the first tick if that came later."""
+        first_ms = self.table.rows.get(_KEY, _NEVER).first_ms
+        return first_ms if first_ms > arrived_ms else arrived_ms

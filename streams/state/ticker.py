@@ -1,0 +1,59 @@
+"""The clock that is written into the log: the last tick and the wall clock give the next tick. Pure.
+
+Stream time follows the wall clock, at between half and twice its speed and never backwards. After an outage it catches
+up slowly enough that nothing times out; after the wall clock was set back it goes slower, and does not stop.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping
+from dataclasses import dataclass
+
+from rollbus.schemas.errors import ConfigurationError
+from rollbus.schemas.records.control import ConfigApplied, Tick
+from rollbus.schemas.topics import CONFIGURED, ONLY_WHERE_CONFIGURED, STAGE_INPUTS, Topic
+
+MOST, LEAST = 2.0, 0.5
+"""How many intervals stream time advances per tick."""
+
+
+def next_tick(last: Tick | None, *, wall_clock_ms: int, interval_ms: int) -> Tick:
+    """Return the tick to write now; the first one of a namespace takes the wall clock as it is."""
+    if last is None:
+        return Tick(number=0, stream_time_ms=wall_clock_ms, wall_clock_ms=wall_clock_ms, interval_ms=interval_ms)
+    behind = wall_clock_ms - last.stream_time_ms
+    advance = int(max(LEAST * interval_ms, min(behind, MOST * interval_ms)))
+    return Tick(
+        number=last.number + 1,
+        stream_time_ms=last.stream_time_ms + advance,
+        wall_clock_ms=wall_clock_ms,
+        interval_ms=interval_ms,
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigChange:
+    """A configuration that its stage does not know yet."""
+
+    place: str
+    """The key under which the ticker remembers the last configuration applied."""
+    topic: Topic
+    record: ConfigApplied
+
+
+def inputs_in_use(configs: Iterable[ConfigApplied]) -> list[Topic]:
+    """Return the topics that a tick goes into: every stage's input, an optional one if a configuration names it."""
+    unused = ONLY_WHERE_CONFIGURED - {record.stage for record in configs}
+    return list(dict.fromkeys(topic for stage, topic in STAGE_INPUTS.items() if stage not in unused))
+
+
+def config_changes(wanted: Iterable[ConfigApplied], applied: Mapping[str, str]) -> Iterator[ConfigChange]:
+    """Yield the configurations that are not applied yet; raises ConfigurationError for a stage that takes none."""
+    for record in wanted:
+        if record.stage not in CONFIGURED:
+            raise ConfigurationError(
+                f"stage {record.stage!r} takes no configuration; those that do: {sorted(CONFIGURED)}"
+            )
+        own = f"{record.stage}.{record.run_id}" if record.run_id else record.stage
+        for topic in CONFIGURED[record.stage]:
+            place = own if topic is STAGE_INPUTS[record.stage] else f"{own} in {topic.name}"
+            if applied.get(place) != record.config_hash:
+                yield ConfigChange(place, topic, record)

@@ -1,0 +1,234 @@
+"""Faust's Kafka transport, changed in five places so that agents receive whole batches of committed records.
+
+  reads        committed records only, with range assignment and our limits
+  fetches      a partition's fetched records become one Batch, stamped with the positions before and after it,
+               in the fetch thread: positions compared anywhere else would race with it
+  seeks        never by itself: the runner knows the position, Faust would read it too early
+  commits      never: offsets are part of the runner's transaction
+  resumes      only partitions whose runner is open
+The names in Faust that this relies on are pinned by tests/streams/worker/test_faust_names.py.
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterable, Mapping
+from typing import Any, ClassVar, TypeVar, cast
+
+import faust
+from aiokafka import AIOKafkaConsumer, TopicPartition
+from aiokafka.coordinator.assignors.range import RangePartitionAssignor
+from aiokafka.errors import NoOffsetForPartitionError, OffsetOutOfRangeError
+from faust.app.base import BootStrategy
+from faust.transport.drivers import aiokafka as driver
+from faust.types import TP
+from faust.types.tuples import ConsumerMessage
+
+from rollbus.schemas.kafka.clients import new_consumer
+from rollbus.streams.exactly_once.batch import Batch, Partition
+from rollbus.streams.kafka.settings import StreamSettings
+
+T = TypeVar("T")
+POLL_S = 0.25
+"""How long one fetch waits; a partition that is resumed meanwhile waits no longer than this."""
+RECORDS_AT_ONCE = 2_000
+"""Records of one hand-over, about as many as a transaction has: the rest of a fetch stays compressed."""
+IDLE_S = 0.02
+"""Pause while no partition is open."""
+NEVER_MS = 24 * 24 * 3_600_000
+"""After so long without a fetch aiokafka leaves the group and does not come back. A worker without a partition fetches
+nothing, yet it must take over from others; the watchdog ends a worker that works too long on what it has.
+"""
+
+
+class BatchThread(driver.AIOKafkaConsumerThread):
+    """The fetch thread: membership, heartbeats, fetching."""
+
+    def __post_init__(self) -> None:
+        """Remember the position up to which each partition was handed over."""
+        super().__post_init__()
+        self._handed: dict[TP, int] = {}
+
+    def _create_worker_consumer(self, transport: Any) -> AIOKafkaConsumer:
+        settings: StreamSettings = self.app.settings  # type: ignore[attr-defined]
+        session_ms = int(settings.session_timeout_s * 1000)
+        self._assignor = RangePartitionAssignor
+        return new_consumer(
+            settings.kafka,
+            client_id=self.app.conf.broker_client_id,
+            group_id=self.app.conf.id,
+            partition_assignment_strategy=[RangePartitionAssignor],
+            max_partition_fetch_bytes=settings.max_partition_fetch_bytes,
+            max_poll_records=RECORDS_AT_ONCE,
+            fetch_max_wait_ms=settings.fetch_max_wait_ms,
+            session_timeout_ms=session_ms,
+            heartbeat_interval_ms=session_ms // 4,
+            rebalance_timeout_ms=session_ms * 2,
+            max_poll_interval_ms=NEVER_MS,
+            metadata_max_age_ms=30_000,
+        )
+
+    async def on_partitions_assigned(self, assigned: set[TP], generation_id: int = 0) -> None:
+        """Forget the positions of the last assignment."""
+        self._handed.clear()
+        await super().on_partitions_assigned(assigned, generation_id)
+
+    async def _fetch_records(
+        self,
+        consumer: AIOKafkaConsumer,
+        active_partitions: set[TP],
+        timeout: float | None = None,  # noqa: ASYNC109 - Faust's signature
+        max_records: int | None = None,
+    ) -> Mapping[TP, Any]:
+        active = set(active_partitions)  # changes in the main thread meanwhile
+        if not active:  # for aiokafka no partition means all
+            await asyncio.sleep(IDLE_S)
+            return {}
+        try:
+            fetched = await super()._fetch_records(consumer, active, timeout=timeout, max_records=max_records)
+        except NoOffsetForPartitionError:
+            return {}  # from before the runner's first seek
+        except OffsetOutOfRangeError as error:
+            return {tp: [_lost(Partition(*tp), offset)] for tp, offset in dict(error.args[0]).items()}
+        batches = {}
+        for tp, records in fetched.items():
+            if tp not in consumer.assignment():
+                continue
+            end = await consumer.position(tp)
+            batches[tp] = [Batch(Partition(*tp), self._handed.get(TP(*tp)), end, records)]
+            self._handed[TP(*tp)] = end
+        return batches
+
+    async def rewind(self, partition: Partition, offset: int) -> None:
+        """Fetch from an offset; the next batch begins there."""
+        await self.call_thread(self._rewind, TP(*partition), offset)
+
+    async def _rewind(self, tp: TP, offset: int) -> None:
+        self._ensure_consumer().seek(TopicPartition(*tp), offset)
+        self._handed[tp] = offset
+
+    async def call_with_consumer(self, function: Callable[..., Awaitable[T]], *arguments: Any) -> T:
+        """Call a function with the consumer, in this thread."""
+        return cast(T, await self.call_thread(function, self._ensure_consumer(), *arguments))
+
+
+class BatchConsumer(driver.Consumer):
+    """The main thread's side: hands batches to the agent."""
+
+    _thread: BatchThread
+
+    is_open: Callable[[TP], bool] = staticmethod(lambda tp: False)
+    """Whether the partition's runner is open; set by the app."""
+
+    def _new_consumer_thread(self) -> BatchThread:
+        return BatchThread(self, loop=self.loop, beacon=self.beacon)
+
+    async def perform_seek(self) -> None:
+        """Do nothing: the runner seeks."""
+
+    async def commit(self, topics: Any = None, start_new_transaction: bool = True) -> bool:
+        """Do nothing: the runner commits."""
+        return False
+
+    @property
+    def thread(self) -> BatchThread:
+        """The fetch thread."""
+        return self._thread
+
+    def verify_event_path(self, now: float, tp: TP) -> None:
+        """Do nothing: the watchdog looks at positions."""
+
+    def resume_partitions(self, tps: Iterable[TP]) -> None:
+        """Resume what is open; the others follow when their runner is."""
+        super().resume_partitions({TP(*tp) for tp in tps if self.is_open(TP(*tp))})
+
+    async def _wait_next_records(self, timeout: float) -> tuple[Any, Any]:  # noqa: ASYNC109 - as above
+        if not self.flow_active:
+            resumed: Any = self.can_resume_flow
+            await self.wait(resumed)
+        active = set(self._get_active_partitions())
+        return await self._getmany(active_partitions=active, timeout=timeout), active
+
+    async def _drain_messages(self, fetcher: Any) -> None:
+        while not (self._stopped.is_set() or fetcher._stopped.is_set()):
+            try:
+                batches, _ = await self._wait_next_records(POLL_S)
+            except self.consumer_stopped_errors:
+                if self.app.should_stop:
+                    return
+                raise
+            for tp, (batch,) in (batches or {}).items():
+                if self.flow_active:
+                    message = _message(TP(*tp), batch, self.app.consumer_generation_id)
+                    await self.wait_first(self.callback(message), self.suspend_flow.wait())
+            await asyncio.sleep(0)
+
+
+class BatchTransport(driver.Transport):
+    """Faust's transport with the consumer above."""
+
+    Consumer: ClassVar[Any] = BatchConsumer
+
+
+class BatchSchema(faust.Schema[Any, Any]):
+    """Passes a batch through where Faust decodes single records."""
+
+    def compile(self, app: Any, **kwargs: Any) -> Any:
+        """Return the function that wraps a message as it is."""
+
+        async def wrap(message: Any, *, propagate: bool = False) -> Any:
+            return app.create_event(None, message.value, message.headers, message)
+
+        return wrap
+
+
+class _Boot(BootStrategy):
+    enable_web = False
+    enable_kafka_producer = False
+
+
+class BatchApp(faust.App):
+    """A Faust app whose agents receive batches; it produces nothing itself."""
+
+    BootStrategy = _Boot
+
+    def __init__(self, group: str, settings: StreamSettings) -> None:
+        self.settings = settings
+        super().__init__(
+            group,
+            broker="kafka://" + settings.kafka.bootstrap_servers.replace(",", ";"),
+            broker_session_timeout=settings.session_timeout_s,
+            broker_heartbeat_interval=settings.session_timeout_s / 4,
+            autodiscover=False,
+            web_enabled=False,
+            topic_allow_declare=False,
+            topic_disable_leader=True,
+            table_standby_replicas=0,
+            stream_wait_empty=False,
+            stream_buffer_maxsize=64,
+        )
+
+    def _new_transport(self) -> BatchTransport:
+        return BatchTransport(self.conf.broker_consumer, self)
+
+    def _create_directories(self) -> None:
+        """Create nothing: there are no tables."""
+
+    @property
+    def batches(self) -> BatchConsumer:
+        """The consumer, with its own type."""
+        return cast(BatchConsumer, self.consumer)
+
+    def batch_topic(self, name: str) -> Any:
+        """Return the topic from which an agent reads batches; nothing is acknowledged to Faust."""
+        return self.topic(name, schema=BatchSchema(key_serializer="raw", value_serializer="raw"), acks=False)
+
+
+def _lost(partition: Partition, offset: int) -> Batch:
+    """Return a batch that continues nothing, so that the runner checks its position."""
+    return Batch(partition, None, offset, [])
+
+
+def _message(tp: TP, batch: Batch, generation_id: int) -> ConsumerMessage:
+    value: Any = batch
+    return ConsumerMessage(
+        tp.topic, tp.partition, batch.end, 0.0, 0, None, None, value, None, 0, 0, tp, generation_id=generation_id
+    )

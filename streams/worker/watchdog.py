@@ -1,0 +1,88 @@
+"""End a worker that runs but makes no progress: its partitions then go to another worker.
+
+Faust and aiokafka can go quiet after trouble with the broker, and a step can block the event loop. The check runs in
+the loop; a separate thread ends the process when the loop itself no longer answers. Ending at once is safe: the next
+owner settles an open transaction.
+"""
+
+import logging
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable, Hashable, Iterable
+from contextlib import suppress
+from dataclasses import dataclass, field
+
+logger = logging.getLogger(__name__)
+
+EXIT_STALLED = 70
+"""EX_SOFTWARE: a supervisor should start the worker again."""
+CHECK_S = 1.0
+
+
+@dataclass(slots=True)
+class Progress:
+    """Since when each part of the worker is behind without moving. Pure."""
+
+    stalled_s: float
+    _since: dict[Hashable, tuple[Hashable, float]] = field(default_factory=dict)
+    """Position, and when it was first seen there while behind."""
+
+    def observe(self, places: Iterable[tuple[Hashable, Hashable, bool]], *, now_s: float) -> list[str]:
+        """Take (place, position, whether it is behind) of each part; describe those that are stalled."""
+        seen: dict[Hashable, tuple[Hashable, float]] = {}
+        stalled = []
+        for place, position, behind in places:
+            if not behind:
+                continue
+            known = self._since.get(place)
+            seen[place] = known if known and known[0] == position else (position, now_s)
+            stood_s = now_s - seen[place][1]
+            if stood_s >= self.stalled_s:
+                stalled.append(f"{place} has been at {position} for {stood_s:.0f} s although there is more to do")
+        self._since = seen
+        return stalled
+
+
+class Watchdog:
+    """Ends the process unless the event loop reports often enough that it runs."""
+
+    def __init__(self, stalled_s: float, *, end: Callable[[str], None] | None = None) -> None:
+        self._stalled_s = stalled_s
+        self._end = end or end_process
+        self._beat = time.monotonic()
+        self._stopped = threading.Event()
+        self._thread = threading.Thread(target=self._watch, name="watchdog", daemon=True)
+
+    def start(self) -> None:
+        """Start to watch."""
+        self._beat = time.monotonic()
+        self._thread.start()
+
+    def beat(self) -> None:
+        """Report that the event loop runs."""
+        self._beat = time.monotonic()
+
+    def stop(self) -> None:
+        """Stop watching."""
+        self._stopped.set()
+
+    def judge(self, stalled: list[str]) -> None:
+        """End the process if any part is stalled."""
+        if stalled:
+            self._end("; ".join(stalled))
+
+    def _watch(self) -> None:
+        while not self._stopped.wait(CHECK_S):
+            silent_s = time.monotonic() - self._beat
+            if silent_s >= self._stalled_s:
+                self._end(f"the event loop has not answered for {silent_s:.0f} s")
+                return
+
+
+def end_process(reason: str) -> None:
+    """Print the reason and end at once, even if it cannot be printed."""
+    with suppress(OSError):
+        print(f"rollbus worker: {reason}; ending so that another worker takes over", file=sys.stderr, flush=True)
+    os._exit(EXIT_STALLED)

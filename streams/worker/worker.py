@@ -1,0 +1,204 @@
+"""A worker process: any number of stages, the ticker, the watchdog and the metrics, until it is stopped.
+
+SIGTERM and SIGINT end it cleanly with status 0; it raises an error that an operator must look at.
+"""
+
+import asyncio
+import logging
+import os
+import signal
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from rollbus.schemas.errors import ConfigurationError, RunStoppedError, UnavailableError
+from rollbus.schemas.kafka.payload import KafkaPayload
+from rollbus.schemas.records.control import ConfigApplied
+from rollbus.streams.exactly_once.metrics import prometheus_text
+from rollbus.streams.kafka.settings import StreamSettings
+from rollbus.streams.kafka.topics_on_broker import require_partitions, require_topics
+from rollbus.streams.state.payload import bind_payload
+from rollbus.streams.worker.app import StageApp
+from rollbus.streams.worker.ends import EndOffsets
+from rollbus.streams.worker.metrics_server import MetricsServer
+from rollbus.streams.worker.process import prepare_process
+from rollbus.streams.worker.ticker import Ticker
+from rollbus.streams.worker.watchdog import Progress, Watchdog
+
+logger = logging.getLogger(__name__)
+
+TICKING_STAGE = "assembly"
+"""The ticker runs in the worker that owns this stage's partition 0."""
+CHECK_S = 1.0
+PARTITIONS_CHECK_S = 10.0
+"""How often the number of partitions is checked: if it changes, keys that belong together no longer meet."""
+STOP_S = 2.5
+"""A stop that takes longer is cut off, which loses nothing."""
+GIVE_UP_S = 10.0
+
+
+def run_worker(
+    settings: StreamSettings, stages: Sequence[Any], configs: Sequence[ConfigApplied] = (), *, app_version: str = ""
+) -> None:
+    """Run the stages until SIGTERM or SIGINT; raises an error that an operator must look at."""
+    prepare_process()
+    asyncio.run(_until_signal(settings, stages, configs, app_version))
+
+
+async def _until_signal(
+    settings: StreamSettings, stages: Sequence[Any], configs: Sequence[ConfigApplied], app_version: str
+) -> None:
+    stop, loop = asyncio.Event(), asyncio.get_running_loop()
+
+    def ask_to_stop() -> None:
+        if not stop.is_set():
+            loop.call_later(STOP_S, os._exit, 0)
+        stop.set()
+
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, ask_to_stop)
+    await serve(settings, stages, configs, stop=stop, app_version=app_version)
+
+
+async def serve(
+    settings: StreamSettings,
+    stages: Sequence[Any],
+    configs: Sequence[ConfigApplied] = (),
+    *,
+    stop: asyncio.Event,
+    app_version: str = "",
+    on_ready: Callable[["Worker"], None] = lambda worker: None,
+) -> None:
+    """Run the stages until `stop` is set; raises the error that ended one of them."""
+    await require_topics(settings, stages)
+    worker = Worker(settings, stages, configs, app_version=app_version)
+    try:
+        await worker.start()
+        on_ready(worker)
+        await worker.wait(stop)
+    finally:
+        try:
+            await asyncio.wait_for(worker.stop(), GIVE_UP_S)
+        except TimeoutError:
+            logger.error("the worker could not stop in %.0f s; a new one takes over from what is committed", GIVE_UP_S)
+
+
+class Worker:
+    """The parts of a worker process, started and stopped together."""
+
+    def __init__(
+        self,
+        settings: StreamSettings,
+        stages: Sequence[Any],
+        configs: Sequence[ConfigApplied] = (),
+        *,
+        app_version: str = "",
+    ) -> None:
+        self._settings = settings
+        self._failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self.ticker = Ticker(settings, configs)
+        self._payload = KafkaPayload(settings.kafka, settings.namespace)
+        bind_payload(stages, self._payload)
+        self.apps = [
+            StageApp(
+                stage,
+                settings,
+                on_fatal=self._fail,
+                on_partitions=self._tick_with_partition_0 if stage.name == TICKING_STAGE else lambda partitions: None,
+                app_version=app_version,
+            )
+            for stage in stages
+        ]
+        self._ends = EndOffsets(settings)
+        self._progress = Progress(settings.stalled_s)
+        self._watchdog = Watchdog(settings.stalled_s)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._stalled: list[str] = []
+        self.metrics_port: int | None = None
+        self._server: MetricsServer | None = None
+
+    async def start(self) -> None:
+        """Join the groups; partitions open in the background."""
+        settings = self._settings
+        if settings.metrics_port is not None:
+            self._server = MetricsServer(
+                settings.metrics_host, settings.metrics_port, metrics=self.metrics_text, live=self._describe_stall
+            )
+            self.metrics_port = await self._server.start()
+        await self._ends.start()
+        await asyncio.gather(*(app.start() for app in self.apps))
+        self._watchdog.start()
+        self._tasks.append(asyncio.create_task(self._check_for_ever(), name="watchdog"))
+        self._tasks.append(asyncio.create_task(self._check_partitions(), name="partition counts"))
+        logger.info("worker runs stages %s", [app.stage.name for app in self.apps])
+
+    async def wait(self, stop: asyncio.Event) -> None:
+        """Return when `stop` is set; raise the error that ended a stage."""
+        stopping = asyncio.create_task(stop.wait())
+        either: list[asyncio.Future[Any]] = [stopping, self._failed]
+        try:
+            await asyncio.wait(either, return_when=asyncio.FIRST_COMPLETED)
+            if self._failed.done():
+                self._failed.result()
+        finally:
+            stopping.cancel()
+
+    async def stop(self) -> None:
+        """Finish running transactions, leave the groups, end."""
+        self._watchdog.stop()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(self.ticker.stop(), *(app.stop() for app in self.apps))
+        await self._ends.stop()
+        await self._payload.close()
+        if self._server is not None:
+            await self._server.stop()
+
+    def metrics_text(self) -> str:
+        """Return every partition's counters for Prometheus."""
+        return prometheus_text(runner.metrics for app in self.apps for runner in app.runners.values())
+
+    def _describe_stall(self) -> str | None:
+        return "; ".join(self._stalled) or None
+
+    def _fail(self, error: BaseException) -> None:
+        if not self._failed.done():
+            self._failed.set_exception(error)
+
+    def _tick_with_partition_0(self, partitions: frozenset[int]) -> None:
+        self.ticker.set_wanted(0 in partitions)
+
+    async def _check_for_ever(self) -> None:
+        while True:
+            await asyncio.sleep(CHECK_S)
+            self._watchdog.beat()
+            for app in self.apps:
+                if app.crashed is not None:
+                    self._fail(RunStoppedError(f"Faust ended stage {app.stage.name}: {app.crashed!r}"))
+            self._stalled = self._progress.observe(await self._progress_of_parts(), now_s=time.monotonic())
+            self._watchdog.judge(self._stalled)
+
+    async def _check_partitions(self) -> None:
+        while True:
+            await asyncio.sleep(PARTITIONS_CHECK_S)
+            try:
+                await require_partitions(self._settings, [app.stage for app in self.apps])
+            except UnavailableError as error:
+                logger.warning("partitions cannot be counted now: %s", error)
+            except ConfigurationError as error:
+                self._fail(error)
+                return
+
+    async def _progress_of_parts(self) -> list[tuple[str, int | str, bool]]:
+        runners = [runner for app in self.apps for runner in app.runners.values()]
+        ends = await self._ends.read_ends([runner.partition for runner in runners])
+        places: list[tuple[str, int | str, bool]] = []
+        if self.ticker.is_wanted:
+            places.append(("ticker", self.ticker.last.number if self.ticker.last else -1, True))
+        for runner in runners:
+            end = ends.get(runner.partition)
+            if end is not None and runner.is_position_known:
+                runner.metrics.lag = max(0, end - runner.metrics.position)
+            behind = runner.has_work or runner.metrics.lag > 0
+            places.append((f"stage {runner.metrics.stage}[{runner.metrics.partition}]", runner.progress_mark, behind))
+        return places

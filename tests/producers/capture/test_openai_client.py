@@ -1,0 +1,414 @@
+"""The wrapped client behaves as the client it wraps, and what it saw becomes turns."""
+
+import asyncio
+import json
+from typing import Any
+
+import httpx
+import openai
+import pytest
+from openai.types.chat import ChatCompletion
+from pydantic import BaseModel
+
+from rollbus.producers import MemorySink, Recorder, init
+from rollbus.schemas.records.events import TurnRecorded
+from rollbus.schemas.records.messages import history_hash
+from rollbus.schemas.records.tokens import decode_logprobs, decode_token_ids
+from tests.producers.openai_server import Server, chunk, completion, sse, streamed
+
+HELLO: Any = [{"role": "user", "content": "Say hello"}]
+
+
+def turns(recorder: Recorder, sink: MemorySink) -> list[TurnRecorded]:
+    """The turns recorded so far; fails where a hook failed."""
+    assert recorder.flush(5)
+    assert not [name for name in recorder.counters if name.startswith("hook_errors")], recorder.counters
+    return [event for event in sink.records("episode-events") if isinstance(event, TurnRecorded)]
+
+
+def assert_whole(turn: TurnRecorded) -> None:
+    """The turn holds exactly what the scripted server sampled."""
+    assert turn.trainable, turn.untrainable_reason
+    assert list(decode_token_ids(turn.prompt_token_ids or b"")) == [1, 2, 3]
+    assert list(decode_token_ids(turn.completion_token_ids or b"")) == [10, 20]
+    assert list(decode_logprobs(turn.logprobs or b"")) == [-0.5, -0.25]
+    assert (turn.model, turn.policy_version, turn.finish_reason) == ("agent@3", 3, "stop")
+    assert turn.completion.content == "Hello there"
+
+
+def test_a_call_is_recorded_token_exact_and_looks_untouched(
+    recorder: Recorder, sink: MemorySink, server: Server
+) -> None:
+    client = recorder.wrap(server.client())
+    assert isinstance(client, openai.OpenAI)
+    with recorder.episode(task="greet"):
+        answer = client.chat.completions.create(model="agent", messages=HELLO, temperature=0.7, seed=5)
+    assert isinstance(answer, ChatCompletion)
+    assert answer.choices[0].logprobs is None
+    assert "token_ids" not in (answer.choices[0].model_extra or {})
+    assert "prompt_token_ids" not in (answer.model_extra or {})
+    assert server.requests[0]["logprobs"] is True
+    assert server.requests[0]["return_token_ids"] is True
+    (turn,) = turns(recorder, sink)
+    assert_whole(turn)
+    assert (turn.temperature, turn.seed) == (0.7, 5)
+
+
+def test_how_an_answer_was_asked_to_be_sampled_is_recorded(
+    recorder: Recorder, sink: MemorySink, server: Server
+) -> None:
+    client = recorder.wrap(server.client())
+    with recorder.episode(task="greet"):
+        client.chat.completions.create(
+            model="agent",
+            messages=HELLO,
+            top_p=0.9,
+            frequency_penalty=0.5,
+            presence_penalty=0.25,
+            extra_body={"top_k": 40, "min_p": 0.05, "repetition_penalty": 1.1},
+        )
+    (turn,) = turns(recorder, sink)
+    assert (turn.top_p, turn.top_k, turn.min_p) == (0.9, 40, 0.05)
+    assert (turn.frequency_penalty, turn.presence_penalty, turn.repetition_penalty) == (0.5, 0.25, 1.1)
+
+
+def test_what_the_application_asks_for_itself_it_gets(recorder: Recorder, server: Server) -> None:
+    client = recorder.wrap(server.client())
+    with recorder.episode(task="greet"):
+        answer = client.chat.completions.create(
+            model="agent", messages=HELLO, logprobs=True, extra_body={"return_token_ids": True}
+        )
+    assert answer.choices[0].logprobs is not None
+    assert answer.choices[0].model_extra == {"token_ids": [10, 20]}
+
+
+def test_outside_of_an_episode_a_call_is_left_alone(recorder: Recorder, sink: MemorySink, server: Server) -> None:
+    recorder.wrap(server.client()).chat.completions.create(model="agent", messages=HELLO)
+    assert "logprobs" not in server.requests[0]
+    assert turns(recorder, sink) == []
+    assert recorder.counters["calls_outside_episode"] == 1
+
+
+def test_passive_mode_changes_no_request_and_says_what_is_missing(
+    recorder: Recorder, sink: MemorySink, server: Server
+) -> None:
+    plain = completion()
+    plain["choices"][0] |= {"logprobs": None, "token_ids": None}
+    server.script = lambda body: plain
+    client = recorder.wrap(server.client(), logprobs="passive")
+    with recorder.episode(task="greet"):
+        client.chat.completions.create(model="agent", messages=HELLO)
+    assert set(server.requests[0]) == {"model", "messages"}
+    (turn,) = turns(recorder, sink)
+    assert turn.untrainable_reason == "no_logprobs"
+
+
+def test_request_mode_respects_an_explicit_no(recorder: Recorder, server: Server) -> None:
+    client = recorder.wrap(server.client(), logprobs="request")
+    with recorder.episode(task="greet"):
+        client.chat.completions.create(model="agent", messages=HELLO, logprobs=False)
+        client.chat.completions.create(model="agent", messages=HELLO)
+    assert [request["logprobs"] for request in server.requests] == [False, True]
+
+
+def test_a_stream_is_recorded_and_its_extra_usage_chunk_is_hidden(
+    recorder: Recorder, sink: MemorySink, server: Server
+) -> None:
+    client = recorder.wrap(server.client())
+    with recorder.episode(task="greet"):
+        stream = client.chat.completions.create(model="agent", messages=HELLO, stream=True)
+        assert isinstance(stream, openai.Stream)
+        chunks = list(stream)
+    assert "".join(item.choices[0].delta.content or "" for item in chunks) == "Hello there"
+    assert all(item.choices[0].logprobs is None for item in chunks)
+    (turn,) = turns(recorder, sink)
+    assert_whole(turn)
+    assert turn.streamed
+
+
+async def test_the_asynchronous_client_is_recorded_too(recorder: Recorder, sink: MemorySink, server: Server) -> None:
+    client = recorder.wrap(server.async_client())
+    assert isinstance(client, openai.AsyncOpenAI)
+    async with recorder.episode(task="greet"):
+        answer = await client.chat.completions.create(model="agent", messages=HELLO)
+        assert answer.choices[0].message.content == "Hello there"
+        stream = await client.chat.completions.create(model="agent", messages=HELLO, stream=True)
+        assert isinstance(stream, openai.AsyncStream)
+        assert len([item async for item in stream]) == 3
+        async with client.chat.completions.stream(model="agent", messages=HELLO) as helper:
+            async for _ in helper:
+                pass
+            assert (await helper.get_final_completion()).choices[0].message.content == "Hello there"
+        raw = await client.chat.completions.with_raw_response.create(model="agent", messages=HELLO)
+        assert raw.parse().choices[0].message.content == "Hello there"
+        async with client.chat.completions.with_streaming_response.create(model="agent", messages=HELLO) as response:
+            assert (await response.parse()).choices[0].message.content == "Hello there"
+    recorded = turns(recorder, sink)
+    assert len(recorded) == 5
+    for turn in recorded:
+        assert_whole(turn)
+    await client.close()
+
+
+def test_every_other_way_to_call_is_recorded_once(recorder: Recorder, sink: MemorySink, server: Server) -> None:
+    client = recorder.wrap(server.client())
+    completions = client.chat.completions
+    with recorder.episode(task="greet"):
+        assert completions.with_raw_response.create(model="agent", messages=HELLO).parse().id == "chatcmpl-1"
+        raw_stream = completions.with_raw_response.create(model="agent", messages=HELLO, stream=True).parse()
+        assert len(list(raw_stream)) == 3
+        with completions.with_streaming_response.create(model="agent", messages=HELLO) as response:
+            assert response.parse().id == "chatcmpl-1"
+        copied = client.with_options(timeout=3).with_options(max_retries=0)
+        assert isinstance(copied, openai.OpenAI)
+        copied.chat.completions.create(model="agent", messages=HELLO)
+        client.with_raw_response.chat.completions.create(model="agent", messages=HELLO)
+        with completions.stream(model="agent", messages=HELLO) as helper:
+            helper.until_done()
+    recorded = turns(recorder, sink)
+    assert len(recorded) == 6
+    for turn in recorded:
+        assert_whole(turn)
+
+
+async def test_a_body_that_the_application_reads_by_itself_is_recorded_at_the_end(
+    recorder: Recorder, sink: MemorySink, server: Server
+) -> None:
+    with recorder.episode(task="greet"):
+        completions = recorder.wrap(server.client()).chat.completions.with_streaming_response
+        with completions.create(model="agent", messages=HELLO) as response:
+            assert json.loads(response.read())["id"] == "chatcmpl-1"
+        asynchronous = recorder.wrap(server.async_client()).chat.completions.with_streaming_response
+        async with asynchronous.create(model="agent", messages=HELLO) as body:
+            assert json.loads(await body.text())["id"] == "chatcmpl-1"
+        with completions.create(model="agent", messages=HELLO, stream=True) as response:
+            assert list(response.iter_lines())[-2] == "data: [DONE]"
+    read, read_async, streamed_raw = turns(recorder, sink)
+    assert read.trainable
+    assert read_async.trainable
+    assert streamed_raw.untrainable_reason == "not_captured"
+
+
+class Greeting(BaseModel):
+    """What the model is asked to fill."""
+
+    text: str
+
+
+def test_structured_answers_are_parsed_and_recorded(recorder: Recorder, sink: MemorySink, server: Server) -> None:
+    server.script = lambda body: completion(content='{"text": "hi"}')
+    client = recorder.wrap(server.client())
+    with recorder.episode(task="greet"):
+        answer = client.chat.completions.parse(model="agent", messages=HELLO, response_format=Greeting)
+        also = client.beta.chat.completions.parse(model="agent", messages=HELLO, response_format=Greeting)
+    assert answer.choices[0].message.parsed == also.choices[0].message.parsed == Greeting(text="hi")
+    assert [turn.trainable for turn in turns(recorder, sink)] == [True, True]
+
+
+def test_each_of_several_choices_is_a_turn(recorder: Recorder, sink: MemorySink, server: Server) -> None:
+    server.script = lambda body: completion(choices=3)
+    client = recorder.wrap(server.client())
+    with recorder.episode(task="greet"):
+        client.chat.completions.create(model="agent", messages=HELLO, n=3)
+    recorded = turns(recorder, sink)
+    assert [turn.choice for turn in recorded] == [0, 1, 2]
+    assert [turn.prefix_count for turn in recorded] == [0, 1, 1]
+    assert all(turn.trainable for turn in recorded)
+
+
+def test_a_turn_sends_only_the_messages_that_are_new(recorder: Recorder, sink: MemorySink, server: Server) -> None:
+    call = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"at": 1}'}}
+    server.script = lambda body: completion(content=None, tool_calls=[call])
+    client = recorder.wrap(server.client())
+    messages: list[Any] = [{"role": "system", "content": "Be kind"}, *HELLO]
+    tools: Any = [{"type": "function", "function": {"name": "look", "parameters": {"type": "object"}}}]
+    with recorder.episode(task="greet"):
+        answer = client.chat.completions.create(model="agent", messages=messages, tools=tools)
+        messages.append(answer.choices[0].message)
+        messages.append({"role": "tool", "tool_call_id": "c1", "content": "a wall"})
+        client.chat.completions.create(model="agent", messages=messages, tools=tools)
+        messages[1] = {"role": "user", "content": "edited"}
+        client.chat.completions.create(model="agent", messages=messages, tools=tools)
+    first, second, third = turns(recorder, sink)
+    assert [message.role for message in first.added_messages] == ["system", "user"]
+    assert json.loads(first.completion.tool_calls or "") == [call]
+    assert [message.role for message in second.added_messages] == ["tool"]
+    assert second.prefix_count == 3
+    assert second.prefix_hash == history_hash([*first.added_messages, first.completion])
+    assert (third.prefix_count, third.added_messages[0].content) == (1, "edited")
+    assert (first.tools is not None, second.tools) == (True, None)
+    assert first.tools_hash == second.tools_hash != ""
+
+
+def test_a_number_that_no_record_holds_is_left_out(recorder: Recorder, sink: MemorySink, server: Server) -> None:
+    client = recorder.wrap(server.client())
+    with recorder.episode(task="t"):
+        client.chat.completions.create(model="agent", messages=HELLO, seed=2**64 - 1, max_tokens=7)
+    (turn,) = turns(recorder, sink)
+    assert_whole(turn)
+    assert (turn.seed, turn.max_tokens) == (None, 7)
+
+
+def test_a_server_that_refuses_logprobs_is_asked_once_and_remembered(
+    recorder: Recorder, sink: MemorySink, server: Server
+) -> None:
+    def refuse(body: dict[str, Any]) -> Any:
+        if "logprobs" in body:
+            return httpx.Response(400, json={"error": {"message": "logprobs is not supported with tools"}})
+        answer = completion()
+        answer["choices"][0] |= {"logprobs": None, "token_ids": None}
+        return answer
+
+    server.script = refuse
+    client = recorder.wrap(server.client())
+    with recorder.episode(task="greet"):
+        for _ in range(2):
+            client.chat.completions.create(model="agent", messages=HELLO)
+    assert len(server.requests) == 3
+    assert [turn.untrainable_reason for turn in turns(recorder, sink)] == ["logprobs_refused"] * 2
+
+
+def test_a_failing_call_fails_as_it_would_without_us(recorder: Recorder, sink: MemorySink, server: Server) -> None:
+    server.script = lambda body: httpx.Response(400, json={"error": {"message": "context too long"}})
+    client = recorder.wrap(server.client())
+    with recorder.episode(task="greet"), pytest.raises(openai.BadRequestError, match="context too long"):
+        client.chat.completions.create(model="agent", messages=HELLO)
+    assert len(server.requests) == 1
+    assert turns(recorder, sink) == []
+    assert recorder.counters["calls_failed"] == 1
+
+
+@pytest.mark.parametrize("leave", ["break", "close", "keep"])
+def test_an_abandoned_stream_is_a_truncated_turn(
+    recorder: Recorder, sink: MemorySink, server: Server, leave: str
+) -> None:
+    client = recorder.wrap(server.client())
+    kept = []
+    with recorder.episode(task="greet"):
+        stream = client.chat.completions.create(model="agent", messages=HELLO, stream=True)
+        next(stream)
+        next(stream)
+        if leave == "close":
+            stream.close()
+        if leave == "keep":
+            kept.append(stream)
+        del stream
+    (turn,) = turns(recorder, sink)
+    assert (turn.untrainable_reason, turn.finish_reason) == ("truncated_stream", "abandoned")
+    assert turn.completion.content == "Hello"
+    for stream in kept:
+        stream.close()
+
+
+async def test_a_cancelled_stream_is_a_truncated_turn(recorder: Recorder, sink: MemorySink, server: Server) -> None:
+    client = recorder.wrap(server.async_client())
+    read = asyncio.Event()
+
+    async def consume() -> None:
+        async with recorder.episode(task="greet"):
+            stream = await client.chat.completions.create(model="agent", messages=HELLO, stream=True)
+            async for _ in stream:
+                read.set()
+                await asyncio.sleep(60)
+
+    task = asyncio.create_task(consume())
+    await read.wait()
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+    (turn,) = turns(recorder, sink)
+    assert turn.untrainable_reason == "truncated_stream"
+    await client.close()
+
+
+def test_a_stream_that_breaks_in_a_tool_call_raises_as_before_and_is_recorded(
+    recorder: Recorder, sink: MemorySink, server: Server
+) -> None:
+    half = {"index": 0, "id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"a'}}
+    chunks = [chunk([{"index": 0, "delta": {"role": "assistant", "tool_calls": [half]}, "finish_reason": None}])]
+    server.script = lambda body: sse([*chunks, {"error": {"message": "engine died"}}], done=False)
+    client = recorder.wrap(server.client())
+    with recorder.episode(task="greet"), pytest.raises(openai.APIError, match="engine died"):
+        list(client.chat.completions.create(model="agent", messages=HELLO, stream=True))
+    (turn,) = turns(recorder, sink)
+    assert turn.untrainable_reason == "truncated_stream"
+    assert json.loads(turn.completion.tool_calls or "")[0]["function"]["arguments"] == '{"a'
+
+
+def test_a_client_wrapped_for_an_episode_needs_no_context(recorder: Recorder, sink: MemorySink, server: Server) -> None:
+    episode = recorder.start(task="explicit")
+    client = recorder.wrap(server.client(), episode=episode, function="planner")
+    client.chat.completions.create(model="agent", messages=HELLO)
+    episode.end()
+    (turn,) = turns(recorder, sink)
+    assert (turn.episode_id, turn.function) == (episode.id, "planner")
+
+
+def test_a_client_that_is_wrapped_twice_is_recorded_once(recorder: Recorder, sink: MemorySink) -> None:
+    text = {"id": "c", "object": "text_completion", "created": 1, "model": "agent", "choices": []}
+    response = {"id": "r", "object": "response", "created_at": 1, "model": "agent", "output": [], "status": "completed"}
+    answers = {"prompt": text, "input": response, "messages": completion()}
+    server = Server(lambda body: next(answers[name] for name in answers if name in body))
+    original = server.client()
+    assert original.responses is original.responses  # made before, as by another tool that has looked at it
+    client = recorder.wrap(recorder.wrap(recorder.wrap(original)))
+    with recorder.episode(task="t"):
+        for each in (client, client.with_options(timeout=3)):
+            each.chat.completions.create(model="agent", messages=HELLO)
+            each.completions.create(model="agent", prompt="x")
+            each.responses.create(model="agent", input="x")
+            each.chat.completions.parse(model="agent", messages=HELLO)
+    assert len(turns(recorder, sink)) == len(server.requests) == 8
+
+
+def test_two_recorders_on_one_client_both_record(recorder: Recorder, sink: MemorySink, server: Server) -> None:
+    other_sink = MemorySink()
+    other = init(sink=other_sink, namespace="o.")
+    client = recorder.wrap(other.wrap(server.client(), episode=other.start(task="o")))
+    with recorder.episode(task="t"):
+        answer = client.chat.completions.create(model="agent", messages=HELLO)
+    assert answer.choices[0].logprobs is None
+    assert turns(recorder, sink)[0].trainable
+    assert turns(other, other_sink)[0].trainable
+    other.close(5)
+
+
+def test_what_another_tool_has_put_on_a_client_stays_in_force(
+    recorder: Recorder, sink: MemorySink, server: Server
+) -> None:
+    client = server.client()
+    create, asked = client.chat.completions.create, []
+
+    def traced(**request: Any) -> Any:
+        asked.append(request["model"])
+        return create(**request)
+
+    client.chat.completions.create = traced  # type: ignore[method-assign]
+    wrapped = recorder.wrap(client)
+    with recorder.episode(task="t"):
+        answer = wrapped.chat.completions.create(model="agent", messages=HELLO)
+        assert wrapped.chat.completions.with_raw_response.create(model="other", messages=HELLO).parse()
+    assert asked == ["agent", "other"]
+    assert answer.choices[0].logprobs is None
+    assert [turn.trainable for turn in turns(recorder, sink)] == [True, True]
+
+
+def test_the_original_client_stays_as_it_was(recorder: Recorder, sink: MemorySink, server: Server) -> None:
+    original = server.client()
+    recorder.wrap(original)
+    with recorder.episode(task="greet"):
+        answer = original.chat.completions.create(model="agent", messages=HELLO)
+    assert answer.choices[0].logprobs is not None
+    assert turns(recorder, sink) == []
+
+
+def test_streamed_and_whole_answers_give_the_same_turn(recorder: Recorder, sink: MemorySink, server: Server) -> None:
+    assert server.script({"stream": True}) == streamed()
+    client = recorder.wrap(server.client())
+    for stream in (False, True):
+        with recorder.episode(task="greet"):
+            answer = client.chat.completions.create(model="agent", messages=HELLO, stream=stream)
+            list(answer)
+    one, other = turns(recorder, sink)
+    for name in ("completion", "completion_token_ids", "prompt_token_ids", "logprobs", "trainable", "added_messages"):
+        assert getattr(one, name) == getattr(other, name), name

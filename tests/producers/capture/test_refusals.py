@@ -1,0 +1,152 @@
+"""Servers that refuse what is asked for besides: each refused parameter is left out, the others are still asked for."""
+
+from typing import Any
+
+import httpx
+import openai
+import pytest
+
+from rollbus.producers import MemorySink, Recorder
+from rollbus.schemas.records.tokens import decode_logprobs
+from tests.producers.capture.test_openai_client import HELLO, turns
+from tests.producers.openai_server import Body, Server, completion, streamed
+
+MESSAGES = {
+    "logprobs": "logprobs is not supported with tools + stream",
+    "return_token_ids": "Unrecognized request argument supplied: return_token_ids",
+    "stream_options": "Stream options are not supported: stream_options",
+}
+
+
+def refusing(*names: str, status: int = 400) -> Server:
+    """A server that refuses the first of these that a request has, and gives what the request asks for."""
+
+    def script(request: Body) -> Any:
+        for name in names:
+            if name in request:
+                return httpx.Response(status, json={"error": {"message": MESSAGES[name]}})
+        if request.get("stream"):
+            return streamed() if "stream_options" in request else streamed()[:-1]
+        answer = completion()
+        for name, field in (("logprobs", "logprobs"), ("return_token_ids", "token_ids")):
+            if name not in request:
+                answer["choices"][0][field] = None
+        return answer
+
+    return Server(script)
+
+
+def asked(server: Server) -> list[set[str]]:
+    """What each request asked for besides."""
+    return [set(request) & set(MESSAGES) for request in server.requests]
+
+
+@pytest.mark.parametrize("status", [400, 422])
+def test_a_refusal_of_token_ids_alone_leaves_the_log_probs(recorder: Recorder, sink: MemorySink, status: int) -> None:
+    server = refusing("return_token_ids", status=status)
+    client = recorder.wrap(server.client())
+    with recorder.episode(task="t"):
+        for _ in range(2):
+            answer = client.chat.completions.create(model="agent", messages=HELLO)
+            assert answer.choices[0].logprobs is None, "what the application did not ask for is still hidden"
+    assert asked(server) == [{"logprobs", "return_token_ids"}, {"logprobs"}, {"logprobs"}]
+    for turn in turns(recorder, sink):
+        assert turn.untrainable_reason == "no_token_ids"
+        assert list(decode_logprobs(turn.logprobs or b"")) == [-0.5, -0.25]
+    assert recorder.counters["token_ids_refused"] == 1
+    assert "logprobs_refused" not in recorder.counters
+
+
+def test_a_refusal_of_log_probs_alone_leaves_the_token_ids(recorder: Recorder, sink: MemorySink) -> None:
+    server = refusing("logprobs")
+    client = recorder.wrap(server.client())
+    with recorder.episode(task="t"):
+        client.chat.completions.create(model="agent", messages=HELLO)
+    assert asked(server) == [{"logprobs", "return_token_ids"}, {"return_token_ids"}]
+    (turn,) = turns(recorder, sink)
+    assert (turn.untrainable_reason, turn.completion_token_ids is None) == ("logprobs_refused", False)
+
+
+def test_parameters_refused_one_after_the_other_are_each_learnt(recorder: Recorder, sink: MemorySink) -> None:
+    server = refusing("logprobs", "stream_options", "return_token_ids")
+    client = recorder.wrap(server.client())
+    with recorder.episode(task="t"):
+        for _ in range(2):
+            list(client.chat.completions.create(model="agent", messages=HELLO, stream=True))
+    assert [len(each) for each in asked(server)] == [3, 2, 1, 0, 0]
+    assert len(turns(recorder, sink)) == 2
+
+
+def test_what_one_kind_of_request_is_refused_another_is_asked(recorder: Recorder, sink: MemorySink) -> None:
+    server = refusing("return_token_ids")
+    client = recorder.wrap(server.client())
+    with recorder.episode(task="t"):
+        client.chat.completions.create(model="agent", messages=HELLO)
+        client.chat.completions.create(model="other", messages=HELLO)
+    assert [len(each) for each in asked(server)] == [2, 1, 2, 1]
+
+
+def test_a_refusal_that_names_nothing_drops_all_and_happens_once(recorder: Recorder, sink: MemorySink) -> None:
+    def script(request: Body) -> Any:
+        if set(request) & set(MESSAGES):
+            return httpx.Response(422, json={"detail": [{"msg": "Extra inputs are not permitted"}]})
+        return {**completion(), "choices": [{**completion()["choices"][0], "logprobs": None, "token_ids": None}]}
+
+    server = Server(script)
+    client = recorder.wrap(server.client())
+    with recorder.episode(task="t"):
+        client.chat.completions.create(model="agent", messages=HELLO)
+    assert len(server.requests) == 2
+    assert [turn.untrainable_reason for turn in turns(recorder, sink)] == ["logprobs_refused"]
+
+
+def test_what_the_application_itself_asks_for_is_refused_to_it(recorder: Recorder, sink: MemorySink) -> None:
+    server = refusing("logprobs")
+    client = recorder.wrap(server.client())
+    with recorder.episode(task="t"), pytest.raises(openai.BadRequestError):
+        client.chat.completions.create(model="agent", messages=HELLO, logprobs=True)
+    assert all("logprobs" in request for request in server.requests)
+
+
+def test_log_probs_that_a_model_does_not_allow_are_a_refusal_too(recorder: Recorder, sink: MemorySink) -> None:
+    def script(request: Body) -> Any:
+        if "logprobs" in request:
+            message = "You are not allowed to request logprobs from this model"  # OpenAI's, of its newer models
+            return httpx.Response(403, json={"error": {"message": message, "type": "invalid_request_error"}})
+        return {**completion(), "choices": [{**completion()["choices"][0], "logprobs": None}]}
+
+    server = Server(script)
+    client = recorder.wrap(server.client())
+    with recorder.episode(task="t"):
+        for _ in range(2):
+            client.chat.completions.create(model="agent", messages=HELLO)
+    assert asked(server) == [{"logprobs", "return_token_ids"}, {"return_token_ids"}, {"return_token_ids"}]
+    assert [turn.untrainable_reason for turn in turns(recorder, sink)] == ["logprobs_refused"] * 2
+
+
+def test_an_error_of_another_kind_that_names_nothing_added_is_not_tried_again(recorder: Recorder) -> None:
+    server = Server(lambda request: httpx.Response(403, json={"error": {"message": "Unknown project"}}))
+    client = recorder.wrap(server.client())
+    with recorder.episode(task="t"), pytest.raises(openai.PermissionDeniedError):
+        client.chat.completions.create(model="agent", messages=HELLO)
+    assert len(server.requests) == 1
+
+
+def test_a_refusal_that_repeats_the_request_is_not_remembered_where_the_rest_of_it_was_wrong(
+    recorder: Recorder, sink: MemorySink
+) -> None:
+    def script(request: Body) -> Any:
+        if request.get("temperature", 0) < 0:  # as vLLM says it: with all of the request's body
+            problem = {"loc": ["body"], "msg": "temperature must be non-negative", "input": request}
+            return httpx.Response(400, json={"error": {"message": f"{[problem]}", "code": 400}})
+        return completion()
+
+    server = Server(script)
+    client = recorder.wrap(server.client())
+    with recorder.episode(task="t"):
+        with pytest.raises(openai.BadRequestError):
+            client.chat.completions.create(model="agent", messages=HELLO, temperature=-1)
+        client.chat.completions.create(model="agent", messages=HELLO)
+    assert asked(server)[-1] == {"logprobs", "return_token_ids"}
+    assert [turn.trainable for turn in turns(recorder, sink)] == [True]
+    assert "logprobs_refused" not in recorder.counters

@@ -1,0 +1,97 @@
+"""What is recorded is what was asked and answered then, whatever the application does with its objects afterwards.
+
+The recorder reads an answer later, in its own thread; here that thread is held until the application has changed all.
+"""
+
+from typing import Any
+
+import pytest
+
+from rollbus.producers import MemorySink, init
+from tests.producers.capture.test_openai_client import assert_whole, turns
+from tests.producers.delivery.test_delivery_faults import BlockingSink
+from tests.producers.openai_server import Server, completion
+
+CALL = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"at": 1}'}}
+
+
+def spoil(value: Any) -> None:
+    """Change everything that can be changed in an object of the application or the client."""
+    if isinstance(value, list):
+        for each in value:
+            spoil(each)
+        value.clear()
+    elif isinstance(value, dict):
+        for each in value.values():
+            spoil(each)
+        value.clear()
+    elif hasattr(value, "__pydantic_extra__"):
+        for name, each in [*vars(value).items(), *(value.__pydantic_extra__ or {}).items()]:
+            if name not in (
+                "logprobs",
+                "token_ids",
+                "prompt_token_ids",
+            ):  # numbers: kept as they are, nobody edits them
+                spoil(each)
+            setattr(value, name, None)
+
+
+@pytest.mark.parametrize("asked", [False, True])
+def test_what_the_application_changes_after_the_call_is_recorded_as_it_was(asked: bool) -> None:
+    sink = BlockingSink()
+    recorder = init(sink=sink)
+    server = Server(lambda body: completion(tool_calls=[CALL]))
+    client = recorder.wrap(server.client())
+    parts = [{"type": "text", "text": "look at it"}]
+    messages: list[Any] = [{"role": "system", "content": "Be kind"}, {"role": "user", "content": parts}]
+    with recorder.episode(task="t"):
+        answer = client.chat.completions.create(model="agent", messages=messages, logprobs=asked or None)
+        spoil(messages)
+        spoil(parts)
+        spoil(answer)
+        sink.go.set()
+    (turn,) = turns(recorder, sink)
+    assert_whole(turn)
+    assert (
+        turn.completion.tool_calls
+        == '[{"function":{"arguments":"{\\"at\\": 1}","name":"look"},"id":"c1","type":"function"}]'
+    )
+    assert [message.role for message in turn.added_messages] == ["system", "user"]
+    assert turn.added_messages[0].content == "Be kind"
+    assert turn.added_messages[1].parts == '[{"text":"look at it","type":"text"}]'
+    recorder.close(5)
+
+
+def test_what_the_application_changes_while_the_server_answers_is_recorded_as_it_was_sent() -> None:
+    sink = MemorySink()
+    recorder = init(sink=sink)
+    messages: list[Any] = [{"role": "user", "content": "first"}]
+
+    def script(body: Any) -> Any:
+        messages[0]["content"] = "edited"
+        messages.append({"role": "user", "content": "added"})
+        return completion()
+
+    client = recorder.wrap(Server(script).client())
+    with recorder.episode(task="t"):
+        client.chat.completions.create(model="agent", messages=messages)
+    (turn,) = turns(recorder, sink)
+    assert [message.content for message in turn.added_messages] == ["first"]
+    recorder.close(5)
+
+
+def test_many_answers_at_once_are_read_at_once_and_stay_exact() -> None:
+    sink = BlockingSink()
+    recorder = init(sink=sink, max_queue_bytes=100_000)
+    client = recorder.wrap(Server().client())
+    with recorder.episode(task="t"):
+        assert sink.blocks.wait(20)  # by the start of the episode: of what comes now nothing is taken out
+        for _ in range(12):
+            client.chat.completions.create(model="agent", messages=[{"role": "user", "content": "Say hello"}])
+        assert recorder.outbox.delivery.crowded
+        sink.go.set()
+    recorded = turns(recorder, sink)
+    assert len(recorded) == 12
+    for turn in recorded:
+        assert_whole(turn)
+    recorder.close(5)

@@ -1,0 +1,425 @@
+"""Episodes, their context, rewards, aliases and what crosses threads and processes."""
+
+import asyncio
+import threading
+import uuid
+from collections.abc import AsyncGenerator, AsyncIterator, Generator, Iterator
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any, cast
+
+import pytest
+
+from rollbus.producers import MemorySink, Recorder, init
+from rollbus.producers.episode.episode import Episode
+from rollbus.schemas import ids
+from rollbus.schemas.errors import ConfigurationError
+from rollbus.schemas.records.events import (
+    AliasDeclared,
+    EpisodeEnded,
+    EpisodeStarted,
+    Excluded,
+    RewardReported,
+    ToolCalled,
+    WriterClosed,
+)
+
+
+def events(recorder: Recorder, sink: MemorySink) -> list[Any]:
+    """What has arrived, except the producer's reports."""
+    assert recorder.flush(5)
+    return sink.records("episode-events")
+
+
+def test_an_episode_is_started_ended_and_counted(recorder: Recorder, sink: MemorySink) -> None:
+    with recorder.episode(task="t", example_id="7", group_id="g", group_size=8, labels={"user": "u1"}) as episode:
+        episode.tool("search", arguments={"q": "x"}, result=["a"], tool_call_id="c1")
+        episode.reward(0.5, name="speed")
+    started, tool, reward, ended, closed = events(recorder, sink)
+    assert isinstance(started, EpisodeStarted)
+    assert (started.task, started.example_id, started.group_id, started.group_size) == ("t", "7", "g", 8)
+    assert started.labels == {"user": "u1"}
+    assert (tool.name, tool.arguments, tool.result) == ("search", '{"q":"x"}', '["a"]')
+    assert (reward.name, reward.value) == ("speed", 0.5)
+    assert isinstance(ended, EpisodeEnded)
+    assert ended.writer_ids == (recorder.writer_id,)
+    assert isinstance(closed, WriterClosed)
+    assert closed.count == closed.sequence == 4
+    for sequence, event in enumerate((started, tool, reward, ended, closed)):
+        assert event.sequence == sequence
+        assert event.event_id == ids.event_id(episode.id, recorder.writer_id, sequence)
+        assert (event.producer, event.environment) == ("test-agent", "test")
+
+
+@pytest.mark.parametrize(("error", "reason"), [(TimeoutError("slow"), "timeout"), (KeyError("k"), "error")])
+def test_an_exception_ends_the_episode_and_goes_on(
+    recorder: Recorder, sink: MemorySink, error: Exception, reason: str
+) -> None:
+    with pytest.raises(type(error)), recorder.episode(task="t"):
+        raise error
+    ended = events(recorder, sink)[1]
+    assert (ended.stop_reason, ended.error) == (reason, f"{type(error).__name__}: {error}")
+
+
+async def test_decorators_make_an_episode_of_each_call(recorder: Recorder, sink: MemorySink) -> None:
+    @recorder.episode(task="sum")
+    def add(left: int, right: int) -> int:
+        recorder.tool("plus")
+        return left + right
+
+    @recorder.episode
+    async def think() -> str:
+        await asyncio.sleep(0)
+        recorder.tool("ponder")
+        return "done"
+
+    assert add(1, right=2) == 3
+    assert add(2, 3) == 5
+    assert [await think(), await think()] == ["done", "done"]
+    started = [event for event in events(recorder, sink) if isinstance(event, EpisodeStarted)]
+    assert sorted(event.task for event in started) == ["sum", "sum", "think", "think"]
+    assert len({event.episode_id for event in started}) == 4
+
+
+async def test_a_decorated_generator_is_an_episode_until_it_is_read(recorder: Recorder, sink: MemorySink) -> None:
+    @recorder.episode
+    def stream(name: str) -> Iterator[str]:
+        recorder.tool(f"{name} begins")
+        heard = yield "one"
+        recorder.tool(f"{name} hears {heard}")
+        yield "two"
+
+    @recorder.episode(task="later")
+    async def stream_async() -> AsyncIterator[str]:
+        recorder.tool("first")
+        yield "one"
+        await asyncio.sleep(0)
+        recorder.tool("second")
+        yield "two"
+
+    with recorder.episode(task="of the reader") as reader:
+        generator = cast(Generator[str, str, None], stream("a"))
+        assert next(generator) == "one"
+        assert recorder.current_episode() is reader, "the generator's episode is current only while it runs"
+        assert generator.send("b") == "two"
+        assert list(generator) == []
+    texts = []
+    async for text in stream_async():
+        assert recorder.current_episode() is None
+        texts.append(text)
+    assert texts == ["one", "two"]
+
+    told = events(recorder, sink)
+    started = {event.task: event for event in told if isinstance(event, EpisodeStarted)}
+    assert started["stream"].parent_episode_id == reader.id
+    tools = [(event.episode_id, event.name) for event in told if isinstance(event, ToolCalled)]
+    assert tools == [
+        (started["stream"].episode_id, "a begins"),
+        (started["stream"].episode_id, "a hears b"),
+        (started["later"].episode_id, "first"),
+        (started["later"].episode_id, "second"),
+    ]
+    for name in ("stream", "later"):
+        own = [type(event).__name__ for event in told if event.episode_id == started[name].episode_id]
+        assert own == ["EpisodeStarted", "ToolCalled", "ToolCalled", "EpisodeEnded", "WriterClosed"]
+
+
+async def test_a_decorated_generator_that_is_left_or_fails_ends_its_episode(
+    recorder: Recorder, sink: MemorySink
+) -> None:
+    cleaned = []
+
+    @recorder.episode(task="left")
+    def left() -> Iterator[int]:
+        try:
+            yield 1
+            yield 2
+        finally:
+            cleaned.append(recorder.current_episode())
+
+    @recorder.episode(task="left later")
+    async def left_async() -> AsyncIterator[int]:
+        try:
+            yield 1
+            yield 2
+        finally:
+            cleaned.append(recorder.current_episode())
+
+    @recorder.episode(task="failing")
+    def failing() -> Iterator[int]:
+        yield 1
+        raise ValueError("broken")
+
+    @recorder.episode(task="told to fail")
+    async def handling() -> AsyncIterator[int]:
+        try:
+            yield 1
+        except KeyError:
+            yield 2
+
+    for number in (generator := cast(Generator[int, None, None], left())):
+        assert number == 1
+        break
+    generator.close()
+    asynchronous = cast(AsyncGenerator[int, None], left_async())
+    assert await anext(asynchronous) == 1
+    await asynchronous.aclose()
+    with pytest.raises(ValueError, match="broken"):
+        list(failing())
+    handled = cast(AsyncGenerator[int, None], handling())
+    assert await anext(handled) == 1
+    assert await handled.athrow(KeyError("k")) == 2
+    with pytest.raises(StopAsyncIteration):
+        await anext(handled)
+
+    told = events(recorder, sink)
+    task_of = {event.episode_id: event.task for event in told if isinstance(event, EpisodeStarted)}
+    assert [task_of[each.id] for each in cleaned if each is not None] == ["left", "left later"]
+    assert {task_of[event.episode_id]: event.stop_reason for event in told if isinstance(event, EpisodeEnded)} == {
+        "left": "completed",
+        "left later": "completed",
+        "failing": "error",
+        "told to fail": "completed",
+    }
+
+
+def test_bind_carries_the_episode_of_a_coroutine_into_another_loop(recorder: Recorder, sink: MemorySink) -> None:
+    async def work(name: str) -> str:
+        await asyncio.sleep(0)
+        recorder.tool(name)
+        return name
+
+    with recorder.episode(task="t") as episode, ThreadPoolExecutor(1) as executor:
+        bound = recorder.bind(work)
+        assert executor.submit(lambda: asyncio.run(bound("bound"))).result() == "bound"
+    (tool,) = [event for event in events(recorder, sink) if isinstance(event, ToolCalled)]
+    assert (tool.episode_id, tool.name) == (episode.id, "bound")
+
+
+def test_a_nested_episode_is_a_child_on_its_roots_partition(recorder: Recorder, sink: MemorySink) -> None:
+    with recorder.episode(task="plan") as root, recorder.episode(task="step") as child:
+        with recorder.episode(task="detail") as grandchild:
+            pass
+        recorder.feedback(grandchild.id, reward=1.0, key="k")
+    started = {event.episode_id: event for event in events(recorder, sink) if isinstance(event, EpisodeStarted)}
+    assert started[child.id].parent_episode_id == root.id
+    assert started[grandchild.id].parent_episode_id == child.id
+    assert {event.root_episode_id for event in started.values()} == {root.id}
+    assert {record.key for record in sink.sent} == {root.id.encode()}
+
+
+def test_bind_carries_the_episode_into_threads(recorder: Recorder, sink: MemorySink) -> None:
+    def call(number: int) -> None:
+        recorder.tool(f"bound-{number}")
+
+    with recorder.episode(task="t") as episode, ThreadPoolExecutor(4) as pool:
+        list(pool.map(recorder.bind(call), range(20)))
+        thread = threading.Thread(target=lambda: recorder.tool("unbound"))
+        thread.start()
+        thread.join()
+    tools = [event for event in events(recorder, sink) if isinstance(event, ToolCalled)]
+    assert {event.name for event in tools} == {f"bound-{number}" for number in range(20)}
+    assert {event.episode_id for event in tools} == {episode.id}
+    assert sorted(event.sequence for event in tools) == list(range(1, 21))
+    assert recorder.counters["calls_outside_episode"] == 1
+
+
+def test_feedback_under_a_key_is_the_same_event_again(recorder: Recorder, sink: MemorySink) -> None:
+    with recorder.episode(task="t") as episode:
+        pass
+    elsewhere = init(sink=sink, namespace="t.")
+    one = recorder.feedback(episode.id, reward=1.0, key="thumbs")
+    again = elsewhere.feedback(episode.id, reward=1.0, key="thumbs")
+    fresh = elsewhere.feedback(episode, reward=0.0)
+    assert one == again == ids.reward_event_id(episode.id, "reward", "thumbs")
+    assert fresh not in (None, one)
+    elsewhere.feedback(episode.id, retracted=True, supersedes=one)
+    assert elsewhere.close(5)
+    rewards = [event for event in events(recorder, sink) if isinstance(event, RewardReported)]
+    assert [event.sequence for event in rewards] == [-1] * 4
+    assert [event.supersedes for event in rewards if event.retracted] == [one]
+
+
+def test_a_reward_after_the_end_is_feedback(recorder: Recorder, sink: MemorySink) -> None:
+    with recorder.episode(task="t") as episode:
+        pass
+    assert episode.reward(1.0) is not None
+    assert episode.tool("too late") is None
+    last = events(recorder, sink)[-1]
+    assert (last.value, last.sequence) == (1.0, -1)
+
+
+def test_feedback_by_alias_waits_for_no_episode(recorder: Recorder, sink: MemorySink) -> None:
+    recorder.feedback("order-123", reward=0.25, key="refund")
+    with recorder.episode(task="t") as episode:
+        recorder.alias(episode, "order-123")
+    recorder.feedback(alias="order-123", reward=0.5)
+    assert recorder.flush(5)
+    first, declared, second = sink.records("aliases")
+    assert (first.alias, first.episode_id, first.value) == ("order-123", "", 0.25)
+    assert isinstance(declared, AliasDeclared)
+    assert (declared.alias, declared.episode_id) == ("order-123", episode.id)
+    assert second.value == 0.5
+    assert {record.key for record in sink.sent if record.topic == "t.aliases"} == {b"order-123"}
+
+
+def test_feedback_without_a_target_is_about_the_current_episode(recorder: Recorder, sink: MemorySink) -> None:
+    with recorder.episode(task="t") as episode:
+        recorder.feedback(reward=1.0, key="k")
+    assert recorder.feedback(reward=1.0) is None
+    recorder.flush(5)
+    (reward,) = [event for event in sink.records("episode-events") if isinstance(event, RewardReported)]
+    assert (reward.episode_id, reward.value) == (episode.id, 1.0)
+    assert recorder.counters["calls_outside_episode"] == 1
+
+
+@pytest.mark.parametrize("own", ["run-17", "0af7651916cd43dd8448eb211c80319c"])
+def test_an_id_of_ones_own_is_an_episode_where_it_is_given_as_one(
+    recorder: Recorder, sink: MemorySink, own: str
+) -> None:
+    recorder.feedback(episode=own, reward=1.0)
+    recorder.feedback(own, reward=0.5)  # in another process it is an alias like any other text
+    recorder.feedback(alias=str(uuid.UUID(int=7)), reward=0.25)
+    recorder.flush(5)
+    (by_id,) = sink.records("episode-events")
+    assert (by_id.episode_id, by_id.alias) == (own, None)
+    assert [(event.alias, event.value) for event in sink.records("aliases")] == [
+        (own, 0.5),
+        (str(uuid.UUID(int=7)), 0.25),
+    ]
+
+
+def test_names_and_ids_that_are_no_text_are_taken_as_text(recorder: Recorder, sink: MemorySink) -> None:
+    number: Any = 4711
+    identifier: Any = uuid.UUID(int=7)
+    with recorder.episode(task="t") as episode:
+        recorder.alias(episode, number)
+    recorder.alias(identifier, "order-1")
+    recorder.feedback(number, reward=1.0)
+    recorder.feedback(identifier, reward=1.0)
+    with recorder.attach(identifier) as joined:
+        pass
+    recorder.flush(5)
+    assert [event.alias for event in sink.records("aliases")] == ["4711", "order-1", "4711"]
+    (reward,) = [event for event in sink.records("episode-events") if isinstance(event, RewardReported)]
+    assert reward.episode_id == joined.id == str(identifier)
+
+
+def test_an_empty_alias_names_nothing(recorder: Recorder, sink: MemorySink) -> None:
+    with recorder.episode(task="t") as episode:
+        recorder.alias(episode, "")
+        assert recorder.feedback("", reward=1.0) is None
+        assert recorder.feedback(episode="", reward=1.0) is None
+    recorder.flush(5)
+    assert [type(event).__name__ for event in sink.records()] == ["EpisodeStarted", "EpisodeEnded", "WriterClosed"]
+    assert recorder.counters["hook_errors.alias"] == 1
+    assert recorder.counters["hook_errors.feedback"] == 2
+
+
+def test_another_process_goes_on_with_an_episode_as_its_own_writer(recorder: Recorder, sink: MemorySink) -> None:
+    other = init(sink=sink, namespace="t.")
+    with recorder.episode(task="t") as episode:
+        with other.attach({name.title(): value for name, value in recorder.headers().items()}) as attached:
+            other.tool("remote")
+        assert attached.id == episode.id
+    assert other.close(5)
+    remote = [event for event in events(recorder, sink) if event.writer_id != recorder.writer_id]
+    assert [type(event) for event in remote] == [ToolCalled, WriterClosed]
+    assert {event.episode_started_at_ms for event in remote} == {episode.started_at_ms}
+    assert remote[-1].count == 1
+    with other.attach({}) as nothing:
+        assert not nothing.recording
+
+
+def test_headers_that_name_no_episode_hide_none(recorder: Recorder, sink: MemorySink) -> None:
+    with recorder.attach({"host": "shop"}):
+        assert recorder.headers() == {}
+        with recorder.episode(task="of its own") as own, recorder.attach({}):
+            assert recorder.current_episode() is own
+            assert recorder.headers() == own.headers()
+    assert [type(event) for event in events(recorder, sink)] == [EpisodeStarted, EpisodeEnded, WriterClosed]
+
+
+def test_what_another_process_does_for_an_episode_that_is_not_sampled_is_not_recorded_either(
+    recorder: Recorder, sink: MemorySink
+) -> None:
+    unsampled = init(sink=sink, sample_rate=0)
+    with unsampled.episode(task="t") as episode:
+        headers = unsampled.headers()
+        assert headers == episode.headers()
+    with recorder.attach(headers):
+        recorder.tool("x")
+        assert recorder.headers() == headers  # further on too
+        with recorder.episode(task="child"):
+            pass
+    assert events(recorder, sink) == []
+    assert init(enabled=False).start(task="t").headers() == {}  # what is not recorded here may be recorded there
+
+
+def test_whole_groups_are_sampled_and_their_feedback_with_them(sink: MemorySink) -> None:
+    recorder = init(sink=sink, namespace="t.", sample_rate=0.5)
+    members: dict[str, list[Episode]] = {}
+    for group in range(40):
+        for _ in range(3):
+            with recorder.episode(task="t", group_id=f"g{group}") as episode, recorder.episode(task="c") as child:
+                members.setdefault(f"g{group}", []).append(episode)
+                assert child.sampled == episode.sampled
+            recorder.feedback(episode.id, reward=1.0)
+    assert recorder.close(5)
+    assert {len({episode.sampled for episode in group}) for group in members.values()} == {1}
+    recorded = {event.root_episode_id for event in sink.records("episode-events")}
+    assert recorded == {episode.id for group in members.values() for episode in group if episode.sampled}
+    assert 5 < sum(group[0].sampled for group in members.values()) < 35
+
+
+def test_a_disabled_recorder_records_and_wraps_nothing(sink: MemorySink) -> None:
+    recorder = init(sink=sink, enabled=False)
+    client = object()
+    assert recorder.wrap(client) is client
+    with recorder.episode(task="t") as episode:
+        episode.reward(1.0)
+    recorder.feedback("order-1", reward=1.0)
+    assert recorder.close(5)
+    assert sink.sent == []
+
+
+def test_an_excluded_episode_says_so(recorder: Recorder, sink: MemorySink) -> None:
+    with recorder.episode(task="t") as episode:
+        episode.exclude("test traffic")
+    (excluded,) = [event for event in events(recorder, sink) if isinstance(event, Excluded)]
+    assert excluded.reason == "test traffic"
+
+
+def test_an_episode_that_has_ended_can_still_be_excluded(recorder: Recorder, sink: MemorySink) -> None:
+    with recorder.episode(task="t") as episode:
+        pass
+    episode.exclude("asked to")
+    *_, closed, excluded = events(recorder, sink)
+    assert isinstance(closed, WriterClosed)
+    assert isinstance(excluded, Excluded)
+    assert (excluded.reason, excluded.episode_id, excluded.sequence) == ("asked to", episode.id, -1)
+
+
+def test_wrong_settings_are_reported_together_at_the_start(sink: MemorySink) -> None:
+    wrong: Any = {"namespace": "a b", "sample_rate": 2, "logprobs": "maybe", "max_queue_events": 0, "spool_bytes": -1}
+    told = r"namespace is 'a b'.*sample_rate is 2.*logprobs is 'maybe'.*max_queue_events is 0.*spool_bytes is -1"
+    with pytest.raises(ConfigurationError, match=told):
+        init(sink=sink, **wrong)
+
+
+def test_an_address_that_no_broker_can_have_is_reported_at_the_start(sink: MemorySink) -> None:
+    with pytest.raises(ConfigurationError, match="'http://broker:9092' is not host:port"):
+        init(bootstrap_servers="http://broker:9092")
+    init(bootstrap_servers="", enabled=False).close(1)
+    init(bootstrap_servers="", sink=sink).close(1)
+
+
+async def test_an_async_generator_closed_elsewhere_harms_nobody(recorder: Recorder, sink: MemorySink) -> None:
+    async def numbers() -> Any:
+        with recorder.episode(task="generator"):
+            yield 1
+            yield 2
+
+    generator = numbers()
+    assert await anext(generator) == 1
+    await asyncio.create_task(generator.aclose())
+    assert [type(event) for event in events(recorder, sink)] == [EpisodeStarted, EpisodeEnded, WriterClosed]

@@ -1,0 +1,91 @@
+"""What each role may do on the broker: all that it needs, and nothing of the others'."""
+
+from dataclasses import dataclass
+
+import pytest
+
+from rollbus.cli.commands import topics
+from rollbus.schemas.topics import EPISODE_EVENTS, TOPICS, Topic
+from rollbus.streams.operate import forget_on_log as forget_kafka
+from rollbus.streams.operate.acls import REPLAY_PREFIX, ROLES, Acl, Role, acls
+from rollbus.streams.replay.kafka import promote as promote_kafka
+from rollbus.streams.replay.plan.plan import namespace_of
+
+
+@dataclass
+class Named:
+    name: str
+    input: Topic
+
+
+STAGES = [Named("assembly", EPISODE_EVENTS)]
+
+
+def topics_of(role: Role, operation: str) -> set[str]:
+    return {a.name for a in acls(role, "n.", STAGES) if a.resource == "topic" and operation in a.operations}
+
+
+def test_a_producer_writes_its_topics_and_reads_none() -> None:
+    assert topics_of("producer", "Write") == {"n.episode-events", "n.aliases", "n.producer-reports"}
+    assert topics_of("producer", "Read") == set()
+
+
+def test_a_worker_owns_its_changelogs_groups_and_transactions() -> None:
+    assert {"n.assembly.changelog", "n.ticker.changelog", "n.trajectories", "n.drops"} <= topics_of("worker", "Write")
+    found = acls("worker", "n.", STAGES)
+    assert Acl("group", "n.assembly", ("Read",)) in found
+    assert Acl("transactional-id", "n.assembly.", ("Describe", "Write"), "prefixed") in found
+
+
+def test_only_the_trainer_tells_of_steps() -> None:
+    assert [role for role in ROLES if "n.training-steps" in topics_of(role, "Write")] == ["trainer"]
+
+
+def test_the_trainer_reads_all_that_it_follows() -> None:
+    """Batches, payload, exclusions; an operator's pauses in the run log; evaluations that let a candidate through."""
+    followed = {"batches", "trajectories", "scores", "run-log", "evaluations", "training-steps", "policy-versions"}
+    assert {f"n.{name}" for name in followed} <= topics_of("trainer", "Read")
+
+
+def test_the_sink_reads_every_topic_of_the_table_and_writes_none() -> None:
+    assert topics_of("sink", "Read") == {topic.full_name("n.") for topic in TOPICS}
+    assert topics_of("sink", "Write") == set()
+
+
+@pytest.mark.parametrize("role", ROLES)
+def test_no_role_gets_a_wildcard_or_a_name_outside_the_namespace(role: Role) -> None:
+    found = acls(role, "n.", STAGES)
+    own = [acl for acl in found if acl.name == REPLAY_PREFIX]
+    assert [acl.resource for acl in own] == ["group", "topic"] * (role == "replay")
+    assert all(acl.name.startswith("n.") and len(acl.name) > 2 for acl in found if acl not in own)
+
+
+def test_a_permission_is_told_as_kafka_acls_takes_it() -> None:
+    acl = Acl("group", "n.sink", ("Read",), "prefixed")
+    assert acl.arguments() == "--operation Read --group 'n.sink' --resource-pattern-type prefixed"
+
+
+def test_who_makes_more_attempts_reads_their_requests_and_writes_as_a_producer() -> None:
+    assert topics_of("resampler", "Read") == {"n.resample-requests"}
+    assert topics_of("resampler", "Write") == topics_of("producer", "Write")
+    assert "n.resample-agent." in {acl.name for acl in acls("resampler", "n.")}
+
+
+def test_a_replay_reads_all_and_writes_what_is_its_own() -> None:
+    assert topics_of("replay", "Write") == {"n.replays", REPLAY_PREFIX}
+    assert topics_of("replay", "Read") == {topic.full_name("n.") for topic in TOPICS} | {REPLAY_PREFIX}
+
+
+@pytest.mark.parametrize("role", ["promote", "forget"])
+def test_an_operators_transaction_is_named_as_its_command_names_it(role: Role) -> None:
+    writers = {"promote": promote_kafka.WRITER_ID, "forget": forget_kafka.WRITER_ID}
+    ids = [acl.name for acl in acls(role, "n.") if acl.resource == "transactional-id"]
+    assert ids == [f"n.{writers[role]}"]
+
+
+def test_the_command_line_offers_every_role() -> None:
+    assert topics.ROLES == ROLES
+
+
+def test_a_replays_namespace_begins_as_its_permission_does() -> None:
+    assert namespace_of("again").startswith(REPLAY_PREFIX)

@@ -1,0 +1,176 @@
+"""What each built-in reward says of a trajectory."""
+
+import signal
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rollbus.schemas.errors import ConfigurationError
+from rollbus.schemas.records.config import RewardConfig
+from rollbus.schemas.records.trajectories import Reward, Trajectory
+from rollbus.streams.rewards import registry
+from rollbus.streams.rewards.contract import RewardContext, RewardFunction
+from rollbus.streams.rewards.judge import judge
+from tests.builders import make_trajectory
+
+
+def value(kind: str, trajectory: Trajectory, **options: Any) -> Any:
+    call: Any = registry.BUILT_IN[kind].call
+    return call(trajectory, RewardContext("reward", options))
+
+
+def reported(*rewards: tuple[float, str | None]) -> Trajectory:
+    return make_trajectory(
+        rewards=tuple(
+            Reward(event_id=str(index), name="reward", value=number, turn_event_id=turn)
+            for index, (number, turn) in enumerate(rewards)
+        )
+    )
+
+
+@pytest.mark.parametrize(
+    ("rewards", "options", "expected"),
+    [
+        ([], {}, None),
+        ([(0.0, None)], {}, 0.0),
+        ([(1.0, None), (0.5, None)], {}, 0.5),
+        ([(1.0, "t1"), (0.5, "t2")], {}, 1.5),
+        ([(1.0, "t1"), (0.25, None)], {}, 0.25),
+        ([(1.0, None), (0.5, None)], {"combine": "mean"}, 0.75),
+        ([(1.0, None)], {"report": "other"}, None),
+        ([(1.0, None)], {"source": "human"}, None),
+    ],
+)
+def test_feedback_says_what_was_reported_under_its_name(
+    rewards: list[tuple[float, str | None]], options: dict[str, Any], expected: float | None
+) -> None:
+    assert value("feedback", reported(*rewards), **options) == expected
+
+
+def test_feedback_refuses_an_unknown_way_to_combine() -> None:
+    with pytest.raises(ValueError, match="combine 'median' is none of last, sum"):
+        value("feedback", reported((1.0, None)), combine="median")
+
+
+@pytest.mark.parametrize(
+    ("kind", "text", "options", "expected"),
+    [
+        ("exact_match", " 5 ", {"answer": "5"}, 1.0),
+        ("exact_match", "6", {"answer": "5"}, 0.0),
+        ("exact_match", "Yes", {"answer": "yes", "ignore_case": True}, 1.0),
+        ("exact_match", "5", {}, None),
+        ("regex", "the answer is 42", {"pattern": r"\d+"}, 1.0),
+        ("regex", "the answer is 42", {"pattern": r"\d+", "full": True}, 0.0),
+        ("json_valid", '{"a": 1}', {}, 1.0),
+        ("json_valid", '{"a": 1', {}, 0.0),
+        ("json_valid", '{"a": 1}', {"required": "a, b"}, 0.0),
+        ("json_valid", '```json\n{"a": 1}\n```', {"fenced": True, "required": "a"}, 1.0),
+        ("json_valid", "[" * 100_000, {}, 0.0),
+        ("length", "5", {"target": 2}, 1.0),
+        ("length", "5", {"target": 1, "limit": 3}, 0.5),
+        ("length", "5", {"target": 1, "limit": 2}, 0.0),
+    ],
+)
+def test_what_the_text_shows(kind: str, text: str, options: dict[str, Any], expected: float | None) -> None:
+    assert value(kind, make_trajectory(text=text), **options) == expected
+
+
+def test_a_pattern_that_backtracks_without_end_fails_and_holds_nobody_up() -> None:
+    before = signal.getsignal(signal.SIGALRM)
+    trajectory = make_trajectory(text="a" * 60 + "b")
+    with pytest.raises(TimeoutError, match=r"ran for more than 0\.02 s"):
+        value("regex", trajectory, pattern="(a+)+$", within_s=0.02)
+    assert value("regex", trajectory, pattern="a+", within_s=0.02) == 1.0
+    assert (signal.getsignal(signal.SIGALRM), signal.getitimer(signal.ITIMER_REAL)) == (before, (0.0, 0.0))
+
+
+def test_a_pattern_is_searched_in_any_thread() -> None:
+    with ThreadPoolExecutor(1) as pool:
+        assert pool.submit(value, "regex", make_trajectory(text="42"), pattern=r"\d+").result() == 1.0
+
+
+def test_exact_match_reads_the_answer_from_a_label() -> None:
+    assert value("exact_match", make_trajectory(text="5", labels={"answer": "5"})) == 1.0
+
+
+async def test_a_judge_sees_the_conversation_as_data_and_its_last_number_counts() -> None:
+    seen: list[Any] = []
+
+    async def ask(messages: Sequence[Mapping[str, str]], options: Mapping[str, Any]) -> str:
+        seen.extend(messages)
+        return "2 good moves, 1 bad one.\n7"
+
+    trajectory = make_trajectory(text="centre")
+    assert await judge(trajectory, RewardContext("judge", {}, ask)) == 0.7
+    assert "user: your move\nassistant: centre" in seen[1]["content"]
+    assert "never an instruction" in seen[0]["content"]
+
+
+@pytest.mark.parametrize(
+    "answer", ["3/10", "Two good moves.\n**Grade: 3 / 10**", "**3**/10.", "3 out of 10", "3.0/10.0"]
+)
+async def test_a_judge_may_say_of_how_much_its_grade_is(answer: str) -> None:
+    async def ask(messages: Sequence[Mapping[str, str]], options: Mapping[str, Any]) -> str:
+        return answer
+
+    assert await judge(make_trajectory(), RewardContext("judge", {}, ask)) == 0.3
+
+
+@pytest.mark.parametrize(
+    ("answer", "message"), [("no idea", "no number"), ("11", "outside 0 … 10"), ("3/5", "3.* of 5.* not of 10")]
+)
+async def test_a_judge_that_gives_no_grade_fails(answer: str, message: str) -> None:
+    async def ask(messages: Sequence[Mapping[str, str]], options: Mapping[str, Any]) -> str:
+        return answer
+
+    with pytest.raises(ValueError, match=message):
+        await judge(make_trajectory(), RewardContext("judge", {}, ask))
+
+
+async def test_a_judge_without_an_endpoint_says_what_to_set() -> None:
+    with pytest.raises(ValueError, match="no endpoint"):
+        await judge(make_trajectory(), RewardContext("judge"))
+
+
+def test_installed_functions_come_from_entry_points(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Entry:
+        name, value = "mine", "package:mine"
+
+        def load(self) -> Any:
+            return lambda trajectory, context: 1.0
+
+    monkeypatch.setattr(registry, "entry_points", lambda group: [Entry()] if group == "rollbus.rewards" else [])
+    assert isinstance(registry.installed()["mine"], RewardFunction)
+    assert registry.installed().keys() == {*registry.BUILT_IN, "mine"}
+
+
+def test_an_installed_function_that_no_score_can_come_of_stops_the_process_at_start(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    class Entry:
+        name, value = "mine", "package:mine"
+
+        def load(self) -> Any:
+            return RewardFunction(lambda group: [], per="group")  # type: ignore[arg-type]
+
+    monkeypatch.setattr(registry, "entry_points", lambda group: [Entry()])
+    with pytest.raises(ConfigurationError, match=r"package:mine cannot be loaded: .*called with \(group, context\)"):
+        registry.installed()
+
+
+def test_a_reward_over_groups_comes_from_an_installed_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "my_rewards_of_a_test.py").write_text(
+        "from rollbus.streams.rewards.contract import RewardFunction\n"
+        "shortest = RewardFunction(lambda group, context: [0.0] * len(group), per='group', version='7')\n"
+    )
+    info = tmp_path / "my_rewards-1.0.dist-info"
+    info.mkdir()
+    (info / "METADATA").write_text("Metadata-Version: 2.1\nName: my-rewards\nVersion: 1.0\n")
+    (info / "entry_points.txt").write_text("[rollbus.rewards]\nshortest = my_rewards_of_a_test:shortest\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    found = registry.installed()
+    assert (found["shortest"].per, found["shortest"].version) == ("group", "7")
+    registry.check(found, (RewardConfig(type="shortest"),), "group")

@@ -1,0 +1,155 @@
+"""Assembly once more, naively: every event kept, everything worked out anew at every record."""
+
+from dataclasses import replace
+from typing import Any
+
+from rollbus.schemas.records.config import AssemblyConfig
+from rollbus.schemas.records.control import Tick
+from rollbus.schemas.records.events import (
+    EpisodeEnded,
+    EpisodeStarted,
+    Excluded,
+    RewardReported,
+    TurnRecorded,
+    WriterClosed,
+)
+
+Told = tuple[Any, ...]
+
+
+class NaiveAssembly:
+    """One partition; `feed` returns what must come out, in words."""
+
+    def __init__(self, config: AssemblyConfig) -> None:
+        self.config = config
+        self.now: Any = None
+        self.episodes: dict[str, dict[str, Any]] = {}
+        self.tick_number = -1
+
+    def feed(self, record: Any) -> list[Told]:
+        return self._tick(record) if isinstance(record, Tick) else self._event(record)
+
+    def _event(self, event: Any) -> list[Told]:
+        episode = self.episodes.setdefault(
+            event.episode_id,
+            {"events": [], "at": [], "closed": None, "refused": [], "out": False, "revision": 0, "excluded": False},
+        )
+        for known in episode["events"]:
+            if known.event_id == event.event_id:
+                same = known == event or (event.sequence < 0 and _said(known) == _said(event))
+                return [] if same else self._refuse(episode, event, "duplicate_conflict")
+        if episode["excluded"]:
+            return self._refuse(episode, event, "excluded")
+        if episode["closed"] is not None:
+            return self._after(episode, event)
+        episode["events"].append(event)
+        episode["at"].append(self.now)
+        if isinstance(event, Excluded):
+            episode["excluded"], episode["closed"] = True, (self.now,)
+            return [("drop", "excluded", event.episode_id)]
+        return self._close(event.episode_id) if self._complete(episode["events"]) else []
+
+    def _after(self, episode: dict[str, Any], event: Any) -> list[Told]:
+        if not isinstance(event, RewardReported | Excluded):
+            return self._refuse(episode, event, "late_event")
+        if isinstance(event, RewardReported) and not episode["out"]:
+            return self._refuse(episode, event, "orphaned_reward")
+        before = self._standing(episode)
+        episode["events"].append(event)
+        episode["excluded"] |= isinstance(event, Excluded)
+        if self._standing(episode) == before and not episode["excluded"]:
+            return []
+        episode["revision"] += 1
+        if not episode["out"]:
+            return []
+        return [("revised", event.episode_id, episode["revision"], self._standing(episode), episode["excluded"])]
+
+    def _refuse(self, episode: dict[str, Any], event: Any, reason: str) -> list[Told]:
+        if event in episode["refused"]:
+            return []
+        episode["refused"].append(event)
+        if episode["closed"] is None:
+            episode["at"].append(self.now)
+        return [("drop", reason, event.event_id)]
+
+    def _tick(self, tick: Tick) -> list[Told]:
+        if tick.number <= self.tick_number:
+            return []
+        self.tick_number = tick.number
+        if self.now is None:
+            for episode in self.episodes.values():
+                episode["at"] = [tick.stream_time_ms if at is None else at for at in episode["at"]]
+                if episode["closed"] == (None,):
+                    episode["closed"] = (tick.stream_time_ms,)
+        self.now = tick.stream_time_ms
+        due = sorted((self._deadline(episode), name) for name, episode in self.episodes.items())
+        return [told for deadline, name in due if deadline <= self.now for told in self._due(name)]
+
+    def _deadline(self, episode: dict[str, Any]) -> Any:
+        if episode["closed"] is not None:
+            return episode["closed"][0] + self.config.late_horizon_ms
+        if all(isinstance(event, RewardReported) for event in episode["events"]):
+            return min(episode["at"]) + self.config.late_horizon_ms
+        deadline = max(episode["at"]) + self.config.inactivity_ms
+        for event, at in zip(episode["events"], episode["at"], strict=False):
+            if isinstance(event, EpisodeEnded):
+                deadline = min(deadline, at + self.config.gap_grace_ms)
+        return deadline
+
+    def _due(self, name: str) -> list[Told]:
+        episode = self.episodes[name]
+        if episode["closed"] is not None:
+            del self.episodes[name]
+            return []
+        if all(isinstance(event, RewardReported) for event in episode["events"]):
+            episode["closed"] = (self.now,)
+            return [("drop", "orphaned_reward", one) for one in sorted(event.event_id for event in episode["events"])]
+        return self._close(name)
+
+    def _close(self, name: str) -> list[Told]:
+        episode = self.episodes[name]
+        episode["closed"] = (self.now,)
+        events, told = episode["events"], []
+        started = any(isinstance(event, EpisodeStarted) for event in events)
+        if not started or self._holes(events):
+            told.append(("drop", "missing_events", name))
+        if not started:
+            orphans = sorted(event.event_id for event in events if isinstance(event, RewardReported))
+            return told + [("drop", "orphaned_reward", one) for one in orphans]
+        episode["out"] = True
+        turns = {event.event_id for event in events if isinstance(event, TurnRecorded)}
+        trainable = bool(turns) and not self._holes(events)
+        return [*told, ("trajectory", name, trainable, len(turns), self._standing(episode))]
+
+    def _complete(self, events: list[Any]) -> bool:
+        return any(isinstance(event, EpisodeEnded) for event in events) and not self._holes(events)
+
+    def _holes(self, events: list[Any]) -> bool:
+        ended = [event for event in events if isinstance(event, EpisodeEnded)]
+        for writer in {event.writer_id for event in events if event.sequence >= 0} | {
+            writer for event in ended for writer in event.writer_ids
+        }:
+            sent = [event for event in events if event.writer_id == writer and event.sequence >= 0]
+            counts = [event.count for event in sent if isinstance(event, WriterClosed)]
+            total = counts[0] if counts else 1 + max((event.sequence for event in sent), default=-1)
+            if not set(range(total)) <= {event.sequence for event in sent}:
+                return True
+            part = any(not isinstance(event, RewardReported | Excluded) for event in sent)
+            named = any(writer in event.writer_ids for event in ended)
+            if ended and not counts and (part or named):
+                return True
+        return False
+
+    def _standing(self, episode: dict[str, Any]) -> Told:
+        reports = [event for event in episode["events"] if isinstance(event, RewardReported)]
+        gone = {report.supersedes for report in reports}
+        kept = [report for report in reports if report.event_id not in gone and not report.retracted]
+        return tuple(
+            (one.event_id, one.value) for one in sorted(kept, key=lambda one: (one.occurred_at_ms, one.event_id))
+        )
+
+
+def _said(event: Any) -> Any:
+    """An event under the caller's key without who sent it and when."""
+    left_out = {"root_episode_id": "", "writer_id": "", "producer": "", "environment": ""}
+    return replace(event, occurred_at_ms=0, episode_started_at_ms=0, **left_out)

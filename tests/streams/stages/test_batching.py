@@ -1,0 +1,161 @@
+"""Admitted groups become batches: as far ahead as allowed, none too stale, every fate told."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rollbus.schemas.records.config import BatchingConfig, RunConfig
+from rollbus.schemas.records.groups import TrainingBatch
+from rollbus.streams.stages.curriculum.stage import CurriculumStage
+from rollbus.streams.stages.lineage import NO_PARENT, Lineage
+from tests.builders import make_command, make_group, make_member, make_outcome, make_version
+from tests.stepping import Stepper, reasons
+
+
+def batching(**config: Any) -> Stepper:
+    stepper = Stepper(CurriculumStage(RunConfig(batching=BatchingConfig(**{"groups_per_step": 2} | config))))
+    stepper.tick()
+    return stepper
+
+
+def batches(records: list[Any]) -> list[TrainingBatch]:
+    return [record for record in records if isinstance(record, TrainingBatch)]
+
+
+def named(batch: TrainingBatch) -> list[str]:
+    return [group.group_id for group in batch.groups]
+
+
+def test_a_batch_is_cut_when_enough_wait_and_the_next_when_its_outcome_is_in() -> None:
+    stepper = batching()
+    (first,) = batches(stepper.feed(*(make_group(f"g{index}") for index in range(5))))
+    assert (first.number, named(first)) == (0, ["g0", "g1"])
+    stepper.restore()
+    (second,) = batches(stepper.feed(make_outcome(first), make_outcome(first)))
+    assert (second.number, named(second), second.newest_policy_version) == (1, ["g2", "g3"], 1)
+    assert batches(stepper.feed(make_outcome(second))) == []
+
+
+def test_batches_ahead_bounds_how_many_are_open() -> None:
+    stepper = batching(batches_ahead=2)
+    assert len(batches(stepper.feed(*(make_group(f"g{index}") for index in range(9))))) == 2
+
+
+def test_the_hash_names_the_content_and_the_place() -> None:
+    one, two = (batches(batching().feed(make_group("a"), make_group("b")))[0] for _ in range(2))
+    other = batches(batching().feed(make_group("a"), make_group("b", (0.0, 0.5))))[0]
+    assert one.batch_hash == two.batch_hash != other.batch_hash
+
+
+def test_beyond_the_lines_end_the_oldest_are_superseded() -> None:
+    stepper = batching(max_waiting_groups=3)
+    found = stepper.feed(*(make_group(f"g{index}") for index in range(7)))
+    assert [drop.unit_id for drop in found if drop not in batches(found)] == ["g2", "g3"]
+    assert set(reasons(found)) == {"superseded"}
+
+
+def test_a_line_shorter_than_a_batch_still_makes_batches() -> None:
+    stepper = batching(groups_per_step=4, max_waiting_groups=1)
+    assert len(batches(stepper.feed(*(make_group(f"g{index}") for index in range(4))))) == 1
+
+
+def test_a_short_batch_is_cut_when_the_oldest_has_waited_long_enough() -> None:
+    stepper = batching(groups_per_step=9, flush_ms=30_000)
+    stepper.feed(make_group("g0"))
+    assert stepper.tick(29) == []
+    assert [named(batch) for batch in batches(stepper.tick(1))] == [["g0"]]
+    assert stepper.tick(60) == []
+
+
+def test_lag_counts_completed_steps_and_not_version_numbers() -> None:
+    stepper = batching(max_off_policy_steps=2)
+    stepper.feed(make_version(0), make_version(10, 0), make_version(20, 10))
+    stepper.feed(make_group("old", version=0))
+    (drop,) = stepper.feed(make_version(30, 20))
+    assert (drop.reason, drop.trajectory_ids) == ("stale", ("old-0", "old-1"))
+    assert named(batches(stepper.feed(make_group("a", version=10), make_group("b", version=30)))[0]) == ["a", "b"]
+
+
+def test_a_stale_member_leaves_and_the_others_keep_their_advantages() -> None:
+    stepper = batching(groups_per_step=1, max_off_policy_steps=0)
+    stepper.feed(make_version(0), make_version(1, 0))
+    members = tuple(
+        make_member(f"m{index}", float(index), version=min(index, 1), advantage=index - 1.0) for index in range(3)
+    )
+    found = stepper.feed(make_group("g", (0.0, 1.0, 2.0), members=members))
+    assert [member.advantage for member in batches(found)[0].groups[0].members] == [0.0, 1.0]
+    assert [drop.trajectory_ids for drop in found if drop not in batches(found)] == [("m0",)]
+
+
+def test_a_group_with_one_member_left_leaves_whole() -> None:
+    stepper = batching(groups_per_step=1, max_off_policy_steps=0)
+    stepper.feed(make_version(0), make_version(1, 0))
+    members = (make_member("old", version=0, advantage=-0.5), make_member("new", version=1, advantage=0.5))
+    found = stepper.feed(make_group("g", members=members))
+    assert reasons(found) == ["stale"]
+    assert found[0].trajectory_ids == ("old", "new")
+
+
+def test_after_a_rollback_what_the_bad_version_sampled_is_off_lineage() -> None:
+    stepper = batching()
+    stepper.feed(make_version(0), make_version(1, 0), make_group("good", version=0), make_version(2, 1))
+    stepper.feed(make_version(2, 1, state="rolled_back"))
+    (drop, batch) = stepper.feed(make_group("bad", version=2), make_group("fine", version=1))
+    assert (drop.reason, drop.trajectory_ids) == ("off_lineage", ("bad-0", "bad-1"))
+    assert (named(batch), batch.newest_policy_version) == (["good", "fine"], 1)
+
+
+def test_a_version_that_is_served_before_it_is_announced_is_not_stale() -> None:
+    stepper = batching(groups_per_step=1, max_off_policy_steps=0)
+    stepper.feed(make_version(0))
+    assert len(batches(stepper.feed(make_group("new", version=7)))) == 1
+
+
+def test_versions_of_another_model_change_nothing() -> None:
+    stepper = batching(groups_per_step=1, max_off_policy_steps=0)
+    stepper.feed(make_version(5, 4, model="another"))
+    assert len(batches(stepper.feed(make_group("g", version=0)))) == 1
+
+
+@pytest.mark.parametrize("state", ["skipped", "failed"])
+def test_a_batch_without_new_weights_frees_its_place(state: str) -> None:
+    stepper = batching(groups_per_step=1)
+    (first,) = batches(stepper.feed(make_group("a"), make_group("b")))
+    (second,) = batches(stepper.feed(make_outcome(first, state=state, version=0)))
+    assert (named(second), second.newest_policy_version) == (["b"], 0)
+
+
+def test_pause_and_resume() -> None:
+    stepper = batching(groups_per_step=1)
+    assert stepper.feed(make_command("pause", key="a"), make_group("g0"), make_group("g1")) == []
+    stepper.restore()
+    assert len(batches(stepper.feed(make_command("resume", key="b")))) == 1
+
+
+def test_stop_drops_what_waits_and_what_still_comes() -> None:
+    stepper = batching(groups_per_step=3)
+    stepper.feed(make_group("g0"), make_group("g1"))
+    assert reasons(stepper.feed(make_command("stop", key="a"), make_group("g2"))) == ["run_stopped"] * 3
+    stepper.feed(make_command("resume", key="b"))
+    assert stepper.feed(make_group("g3")) == []
+
+
+@given(st.lists(st.integers(0, 30), min_size=1, max_size=12, unique=True).map(sorted), st.integers(-2, 35))
+def test_a_lag_is_the_number_of_steps_between(versions: list[int], version: int) -> None:
+    parents = dict(zip(versions, [NO_PARENT, *versions[:-1]], strict=True))
+    lag = Lineage(parents, versions[-1]).lag(version)
+    if version in versions:
+        assert lag == len(versions) - 1 - versions.index(version)
+    elif version > versions[-1]:
+        assert lag == 0
+    elif version < versions[0]:
+        assert lag is not None
+        assert lag >= len(versions)
+    else:
+        assert lag is None
+
+
+def test_a_lineage_that_bites_its_tail_still_ends() -> None:
+    assert Lineage({1: 2, 2: 1}, 2).lag(1) == 1

@@ -1,0 +1,266 @@
+"""Windows admit groups by the harness' arithmetic, exactly."""
+
+import math
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rollbus.schemas.errors import InvalidRecordError
+from rollbus.schemas.records.config import BatchingConfig, CurriculumConfig, GroupingConfig, RunConfig
+from rollbus.schemas.records.groups import CurriculumState, Group, TrainingBatch
+from rollbus.streams.stages.curriculum.harness import harness
+from rollbus.streams.stages.curriculum.modes import Memory, Window
+from rollbus.streams.stages.curriculum.stage import CurriculumStage
+from tests.builders import make_command, make_config, make_group, make_member
+from tests.stepping import Stepper, kinds, reasons
+
+
+def curriculum(batching: dict[str, Any] | None = None, **config: Any) -> Stepper:
+    windows: dict[str, Any] = {"mode": "harness", "groups_per_window": 4}
+    batches: dict[str, Any] = {"groups_per_step": 100, "max_waiting_groups": 100}
+    run = RunConfig(
+        curriculum=CurriculumConfig(**(windows | config)), batching=BatchingConfig(**(batches | (batching or {})))
+    )
+    stepper = Stepper(CurriculumStage(run))
+    stepper.tick()
+    return stepper
+
+
+def only_state(records: list[Any]) -> CurriculumState:
+    (found,) = [record for record in records if isinstance(record, CurriculumState)]
+    return found
+
+
+def groups(*means: float, prefix: str = "g", spread: float = 1.0) -> list[Group]:
+    """Groups of such mean rewards, named by their place."""
+    return [make_group(f"{prefix}{index}", (mean - spread / 2, mean + spread / 2)) for index, mean in enumerate(means)]
+
+
+def decide(found: list[Group], *, index: int = 0, memory: Memory | None = None, **config: Any) -> Any:
+    settings = CurriculumConfig(mode="harness", **config)
+    return harness(Window("main", index, found), memory or Memory(settings.initial_percentile), settings)
+
+
+def test_the_percentile_grows_as_the_harness_grows_it() -> None:
+    memory, seen = Memory(0.3), []
+    for window in range(25):
+        decision = decide(groups(*range(100)), index=window, memory=memory)
+        memory = decision.memory
+        seen.append((round(memory.percentile, 6), len(decision.admitted)))
+    assert seen == [(0.3, 30)] * 4 + [(0.5, 50)] * 5 + [(0.7, 70)] * 5 + [(0.9, 90)] * 5 + [(1.0, 100)] * 6
+    assert (memory.last_expansion, memory.total_groups) == (19, 100)
+
+
+def test_the_float_of_the_fourth_stage_is_the_harness_own() -> None:
+    memory = Memory(0.7, last_expansion=9)
+    assert decide(groups(1, 2), index=14, memory=memory).memory.percentile == 0.8999999999999999
+
+
+def test_groups_are_ranked_by_mean_reward_and_ties_keep_arrival_order() -> None:
+    found = groups(0.5, 1.0, 0.5, 2.0, 0.5)
+    assert decide(found, initial_percentile=1.0).admitted == ("g3", "g1", "g0", "g2", "g4")
+    assert decide(found, initial_percentile=1.0, sort_ascending=True).admitted == ("g0", "g2", "g4", "g1", "g3")
+
+
+def test_a_difference_below_the_minimum_leaves_and_an_equal_one_stays() -> None:
+    flat, edge, wide = groups(1, spread=0.0625)[0], groups(1, 2, spread=0.125)[1], groups(1, 2, 3)[2]
+    decision = decide([flat, edge, wide], min_reward_diff=0.125, initial_percentile=1.0)
+    assert (decision.no_signal, decision.admitted) == (("g0",), ("g2", "g1"))
+
+
+@pytest.mark.parametrize("before", ["off", "pools", "advantage_range"])
+def test_a_run_that_is_switched_to_the_harness_begins_as_the_harness_does(before: str) -> None:
+    """As by a promoted shadow, which began so: windows of another mode have neither set the share nor let it grow."""
+    stepper = curriculum(mode=before)
+    for window in range(8):
+        stepper.feed(*groups(1, 2, 3, 4, prefix=f"{window}-"))
+    config = CurriculumConfig(mode="harness", groups_per_window=4, initial_percentile=0.5, expansion_interval=2)
+    stepper.feed(make_config("curriculum", RunConfig(curriculum=config), run_id="main"))
+    stepper.restore()
+    shares = [only_state(stepper.feed(*groups(1, 2, 3, 4, prefix=f"{window}-"))).percentile for window in range(8, 11)]
+    assert shares == [0.5, 0.7, 0.7]
+
+
+def test_a_window_of_which_nothing_is_left_does_not_expand() -> None:
+    memory = Memory(0.3)
+    decision = decide(groups(1, 2, spread=0.0), index=30, memory=memory)
+    assert (decision.memory, decision.admitted) == (memory, ())
+
+
+def test_total_groups_is_what_the_first_window_with_signal_had_after_the_filter() -> None:
+    first = decide([*groups(1, 2), *groups(1, prefix="flat", spread=0)])
+    assert first.memory.total_groups == 2
+    assert decide(groups(1, 2, 3), index=1, memory=first.memory).memory.total_groups == 2
+
+
+def test_at_least_one_group_is_admitted_and_counts_are_rounded_up() -> None:
+    assert len(decide(groups(1, 2), initial_percentile=0.01).admitted) == 1
+    assert len(decide(groups(*range(11))).admitted) == 4
+
+
+def test_a_single_group_is_only_subsampled_inside() -> None:
+    (single,) = groups(1, spread=0)
+    assert decide([single]).admitted == ("g0",)
+    many = make_group("g", tuple(range(8)))
+    decision = decide([many], random_subsample=0.3)
+    assert decision.admitted == ("g",)
+    assert len(decision.left_out["g"]) == 8 - math.ceil(8 * 0.3)
+
+
+def test_a_subsample_is_of_groups_keeps_their_rank_and_is_the_same_every_time() -> None:
+    found = groups(*range(10))
+    decisions = {decide(found, initial_percentile=1.0, random_subsample=0.35).admitted for _ in range(3)}
+    (admitted,) = decisions
+    assert len(admitted) == 4
+    assert sorted(admitted, key=lambda name: -int(name[1:])) == list(admitted)
+    assert decide(found, initial_percentile=1.0, random_subsample=0.35, seed=1).admitted != admitted
+
+
+@given(st.lists(st.tuples(st.integers(0, 4), st.sampled_from([0.0, 0.125, 1.0])), min_size=2, max_size=20))
+def test_a_window_agrees_with_the_harness_written_down_naively(shape: list[tuple[int, float]]) -> None:
+    found = [make_group(f"g{i}", (mean - width / 2, mean + width / 2)) for i, (mean, width) in enumerate(shape)]
+    percentile, last = 0.3, -1
+    kept = [group for group in found if group.reward_max - group.reward_min >= 0.1]
+    expected: list[str] = []
+    if kept:
+        kept.sort(key=lambda group: group.reward_mean, reverse=True)
+        if 7 - last >= 5:
+            percentile += 0.2
+        expected = [group.group_id for group in kept[: max(1, math.ceil(len(kept) * percentile))]]
+    decision = decide(found, index=7)
+    assert list(decision.admitted) == expected
+    assert len(decision.admitted) + len(decision.rejected) + len(decision.no_signal) == len(found)
+
+
+def test_a_window_closes_by_count_and_every_group_has_a_fate() -> None:
+    stepper = curriculum()
+    found = stepper.feed(*groups(1, 2, 3, spread=1.0), *groups(0, prefix="flat", spread=0.0))
+    state = only_state(found)
+    assert (state.window, state.percentile, state.reward_mean) == (0, 0.3, 1.5)
+    assert state.seen_group_ids == ("g0", "g1", "g2", "flat0")
+    assert (state.admitted_group_ids, state.rejected_group_ids) == (("g2",), ("g1", "g0"))
+    assert sorted(reasons(found)) == ["curriculum", "curriculum", "no_signal"]
+
+
+def test_a_window_closes_by_span_counted_from_its_first_group() -> None:
+    stepper = curriculum(window_span_ms=60_000)
+    stepper.tick(600)
+    stepper.feed(groups(1)[0])
+    assert stepper.tick(59) == []
+    assert only_state(stepper.tick(1)).seen_group_ids == ("g0",)
+    assert stepper.tick(600) == []
+
+
+def test_a_window_ends_by_command_even_an_empty_one() -> None:
+    stepper = curriculum()
+    assert only_state(stepper.feed(make_command("end_window", key="a"))).window == 0
+    stepper.feed(*groups(1, 2))
+    assert only_state(stepper.feed(make_command("end_window", key="b"))).window == 1
+    assert stepper.feed(make_command("end_window", key="b")) == []
+
+
+def test_what_a_window_remembers_outlives_a_restart() -> None:
+    stepper = curriculum(groups_per_window=2)
+    for window in range(5):
+        stepper.restore()
+        state = only_state(stepper.feed(*groups(1, 2, prefix=f"w{window}-")))
+    assert (state.window, state.percentile, state.last_expansion_window, state.total_groups) == (4, 0.5, 4, 2)
+
+
+def test_off_admits_groups_with_signal_at_once_and_still_reports_windows() -> None:
+    stepper = curriculum(batching={"groups_per_step": 1}, mode="off", groups_per_window=3)
+    first = stepper.feed(make_group("g0"))
+    assert kinds(first) == ["TrainingBatch"]
+    found = stepper.feed(make_group("flat", (1.0, 1.0)), make_group("g1"))
+    assert reasons(found) == ["no_signal"]
+    state = only_state(found)
+    assert (state.seen_group_ids, state.admitted_group_ids) == (("g0", "flat", "g1"), ("g0", "g1"))
+
+
+def test_a_subsampled_single_group_is_compared_anew_among_those_kept() -> None:
+    stepper = curriculum(batching={"groups_per_step": 1}, random_subsample=0.5, groups_per_window=1)
+    found = stepper.feed(make_group("g", (0.0, 1.0, 2.0, 3.0)))
+    (batch,) = [record for record in found if isinstance(record, TrainingBatch)]
+    members = batch.groups[0].members
+    assert sum(member.advantage for member in members) == pytest.approx(0)
+    (drop,) = [record for record in found if kinds([record]) == ["Drop"]]
+    dropped = set(drop.trajectory_ids)
+    assert dropped | {member.trajectory_id for member in members} == {f"g-{index}" for index in range(4)}
+
+
+def test_a_subsampled_single_group_without_signal_by_the_runs_tolerance_is_dropped() -> None:
+    run = RunConfig(
+        grouping=GroupingConfig(signal_tolerance=0.2),
+        curriculum=CurriculumConfig(mode="harness", groups_per_window=1, random_subsample=0.5),
+        batching=BatchingConfig(groups_per_step=1),
+    )
+    stepper = Stepper(CurriculumStage(run))
+    found = stepper.feed(make_group("g1", (0.0, 0.1, 0.0, 0.1)))
+    assert reasons(found) == ["curriculum", "no_signal"]
+    assert not [record for record in found if isinstance(record, TrainingBatch)]
+
+
+@pytest.mark.parametrize("rewards", [(1e200, 0.0, 0.5, 1.0), (math.inf, 0.0, 0.5, 1.0)])
+def test_a_group_with_numbers_too_large_is_refused_before_anything_changes(rewards: tuple[float, ...]) -> None:
+    stepper = curriculum(groups_per_window=1, random_subsample=0.9)
+    members = tuple(make_member(f"t{index}", reward) for index, reward in enumerate(rewards))
+    poisoned = make_group("g1", members=members, reward_mean=rewards[0])
+    with pytest.raises(InvalidRecordError, match="g1"):
+        stepper.feed(poisoned)
+    assert only_state(stepper.feed(make_group("g1"))).admitted_group_ids == ("g1",)
+
+
+def test_a_repeated_group_is_a_no_op() -> None:
+    stepper = curriculum()
+    stepper.feed(*groups(1, 2), *groups(1, 2))
+    stepper.restore()
+    assert stepper.feed(*groups(1, 2)) == []
+    assert len(only_state(stepper.feed(make_command("end_window"))).seen_group_ids) == 2
+
+
+def test_records_of_other_runs_change_nothing() -> None:
+    stepper = curriculum()
+    assert stepper.feed(make_group("g", run_id="other"), make_command("end_window", run_id="other")) == []
+
+
+def test_a_single_against_a_baseline_is_measured_by_its_distance() -> None:
+    near = make_group("near", (1.0,), strategy="baseline", members=(make_member("a", advantage=0.05),))
+    far = make_group("far", (1.0,), strategy="baseline", members=(make_member("b", advantage=-0.5),), has_signal=True)
+    decision = decide([near, far])
+    assert (decision.no_signal, decision.admitted) == (("near",), ("far",))
+
+
+def test_a_mode_can_be_switched_while_groups_wait_in_the_window() -> None:
+    stepper = curriculum()
+    stepper.feed(*groups(1, 2))
+    stepper.feed(make_config("curriculum", RunConfig(), run_id="main"))
+    state = only_state(stepper.feed(make_command("end_window")))
+    assert (state.mode, state.admitted_group_ids) == ("off", ("g0", "g1"))
+
+
+def test_pools_admit_a_share_of_each_difficulty() -> None:
+    found = groups(*[0.0] * 10, *[0.5] * 10, *[1.0] * 10)
+    stepper = curriculum(mode="pools", groups_per_window=30)
+    state = only_state(stepper.feed(*found))
+    admitted = [int(name[1:]) for name in state.admitted_group_ids]
+    assert [sum(low <= one < low + 10 for one in admitted) for low in (0, 10, 20)] == [2, 10, 2]
+    assert len(state.rejected_group_ids) == 16
+
+
+def test_a_pool_is_chosen_by_the_group_before_and_remembered_over_a_restart() -> None:
+    stepper = curriculum(mode="pools", groups_per_window=1, hard_share=0.0)
+    easy_before = make_group("a", (0.5, 1.0), group_key="x")
+    assert only_state(stepper.feed(easy_before)).mode_state == '{"x":0.75}'
+    stepper.restore()
+    hard_now = make_group("b", (0.0, 0.25), group_key="x")
+    assert only_state(stepper.feed(hard_now)).admitted_group_ids == ("b",)
+    assert only_state(stepper.feed(make_group("c", (0.5, 1.0), group_key="x"))).rejected_group_ids == ("c",)
+
+
+def test_the_advantage_range_admits_what_reaches_beyond_it() -> None:
+    stepper = curriculum(mode="advantage_range", advantage_low=-0.3, advantage_high=0.3, groups_per_window=3)
+    found = [*groups(1, spread=1.0), *groups(1, prefix="s", spread=0.5), make_group("f", (1, 1))]
+    state = only_state(stepper.feed(*found))
+    assert (state.admitted_group_ids, state.rejected_group_ids) == (("g0",), ("s0",))

@@ -1,0 +1,374 @@
+"""Closed groups are judged as wholes: what is said is written down, and who misbehaves harms one group only."""
+
+import asyncio
+import math
+import threading
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from rollbus.schemas.errors import ConfigurationError, UnavailableError
+from rollbus.schemas.records.config import AssemblyConfig, GroupingConfig, RewardConfig, RunConfig, ScoringConfig
+from rollbus.schemas.records.drops import Drop
+from rollbus.schemas.records.events import TurnRecorded
+from rollbus.schemas.records.groups import ClosedGroup, Group
+from rollbus.schemas.records.trajectories import Location, Trajectory
+from rollbus.schemas.topics import DROPS, EPISODE_EVENTS, RUN_LOG, TRAJECTORIES
+from rollbus.streams.in_memory import Flow
+from rollbus.streams.pipeline import namespace_stages, run_stages
+from rollbus.streams.rewards.contract import RewardContext, RewardFunction
+from rollbus.streams.rewards.registry import BUILT_IN, check
+from rollbus.streams.stages.scoring.group_scoring import GroupScoringStage, Judged, JudgedGroups
+from rollbus.streams.stages.scoring.stage import ScoringStage
+from rollbus.streams.state.stage import Incoming
+from tests.builders import make_config, make_episode, make_group, make_member, make_tick, make_trajectory
+from tests.stepping import Stepper
+
+
+def ranks(group: Sequence[Trajectory], context: RewardContext) -> list[float | None]:
+    """The longer the text of the only turn, the better."""
+    lengths = sorted({len(one.turns[0].completion.content or "") for one in group})
+    return [float(lengths.index(len(one.turns[0].completion.content or ""))) for one in group]
+
+
+async def _hang(group: Sequence[Trajectory], context: RewardContext) -> list[float | None]:
+    await asyncio.Event().wait()
+    return []
+
+
+def _raise(group: Sequence[Trajectory], context: RewardContext) -> list[float | None]:
+    raise RuntimeError("user code")
+
+
+def _without_end(group: Sequence[Trajectory], context: RewardContext) -> Iterator[float]:
+    while True:
+        yield 1.0
+
+
+def _slow_generator(group: Sequence[Trajectory], context: RewardContext) -> Iterator[float]:
+    for _ in group:
+        yield float(threading.Event().wait(2))
+
+
+REGISTRY = {
+    **BUILT_IN,
+    "ranks": RewardFunction(ranks, per="group", quick=True),
+    "slow_ranks": RewardFunction(ranks, per="group"),
+    "hang": RewardFunction(_hang, per="group"),
+    "raise": RewardFunction(_raise, per="group"),
+    "without_end": RewardFunction(_without_end, per="group"),  # type: ignore[arg-type]
+    "slow_generator": RewardFunction(_slow_generator, per="group"),  # type: ignore[arg-type]
+    "short": RewardFunction(lambda group, context: [1.0], per="group"),
+    "number": RewardFunction(lambda group, context: 1.0, per="group"),
+    "silent": RewardFunction(lambda group, context: None, per="group"),
+    "one_nan": RewardFunction(lambda group, context: [math.nan, *range(len(group) - 1)], per="group"),
+    "none_each": RewardFunction(lambda group, context: [None for _ in group], per="group"),
+    "one_none": RewardFunction(lambda group, context: [None, *range(len(group) - 1)], per="group"),
+}
+TEXTS = ("a", "bb", "ccc")
+
+
+class Texts:
+    """Trajectories by offset, and what was asked for."""
+
+    def __init__(self, *texts: str) -> None:
+        self.texts, self.fetched = texts, 0
+
+    async def fetch(self, locations: Collection[Location]) -> Mapping[Location, Trajectory]:
+        self.fetched += 1
+        return {
+            each: make_trajectory(f"t{each.offset}", text=self.texts[each.offset])
+            for each in locations
+            if each.offset < len(self.texts)
+        }
+
+
+def component(kind: str, **fields: Any) -> RewardConfig:
+    given: dict[str, Any] = {"type": kind, "name": kind, "timeout_s": 0.05, "attempts": 1}
+    return RewardConfig(**(given | fields))
+
+
+def run_with(*rewards: RewardConfig, **grouping: Any) -> RunConfig:
+    return RunConfig(grouping=GroupingConfig(rewards=rewards, advantage="mean", **grouping))
+
+
+def judging(*rewards: RewardConfig, texts: Sequence[str] = TEXTS, **grouping: Any) -> tuple[Stepper, Texts]:
+    payload = Texts(*texts)
+    stepper = Stepper(GroupScoringStage(run_with(*rewards, **grouping), registry=REGISTRY, payload=payload))
+    stepper.tick()
+    return stepper, payload
+
+
+def closed(name: str = "g1", size: int = 3, rewards: Sequence[float] | None = None) -> ClosedGroup:
+    members = tuple(
+        make_member(
+            f"t{offset}",
+            (rewards or [0.0] * size)[offset],
+            location=Location(topic="rollbus.trajectories", partition=0, offset=offset),
+        )
+        for offset in range(size)
+    )
+    return ClosedGroup(group=make_group(name, [0.0] * size, members=members))
+
+
+def test_a_function_over_the_group_gives_rewards_components_and_advantages() -> None:
+    stepper, _ = judging(component("ranks", weight=2.0))
+    (group,) = stepper.feed(closed(rewards=[1.0, 0.0, 0.0]))
+    assert [member.reward for member in group.members] == [1.0, 2.0, 4.0]
+    assert [member.components["ranks"] for member in group.members] == [0.0, 1.0, 2.0]
+    assert sum(member.advantage for member in group.members) == pytest.approx(0)
+    assert (group.reward_min, group.reward_max, group.has_signal) == (1.0, 4.0, True)
+    assert group.reward_version != closed().group.reward_version
+
+
+@pytest.mark.parametrize("kind", ["ranks", "slow_ranks"])
+def test_a_group_delivered_again_is_judged_once_even_after_a_restart(kind: str) -> None:
+    stepper, payload = judging(component(kind, timeout_s=5))
+    assert len(stepper.outputs([closed(), closed()])) == 1
+    stepper.restore()
+    assert stepper.feed(closed()) == []
+    assert payload.fetched == 1
+
+
+@pytest.mark.parametrize(
+    ("kind", "word"),
+    [
+        *(("hang", "within 0.05 s"), ("raise", "user code"), ("short", "1 values for 3"), ("number", "not a sequence")),
+        *(("without_end", "4 values for 3"), ("slow_generator", "within 0.05 s")),
+    ],
+)
+def test_a_function_that_fails_costs_its_group_and_no_other(kind: str, word: str) -> None:
+    stepper, _ = judging(component(kind))
+    (drop,) = stepper.feed(closed())
+    assert (drop.unit, drop.reason, drop.stage, drop.run_id) == ("group", "score_failed", "group-scoring", "main")
+    assert (drop.trajectory_ids, word in drop.detail) == (("t0", "t1", "t2"), True)
+
+
+def test_a_function_that_says_nothing_is_a_missing_score() -> None:
+    stepper, _ = judging(component("silent"))
+    (drop,) = stepper.feed(closed())
+    assert (drop.unit, drop.reason) == ("group", "score_missing")
+
+
+@pytest.mark.parametrize(("kind", "reason"), [("one_nan", "score_failed"), ("one_none", "score_missing")])
+def test_a_member_without_a_number_leaves_before_the_mean(kind: str, reason: str) -> None:
+    stepper, _ = judging(component(kind))
+    drop, group = stepper.feed(closed())
+    assert (drop.unit, drop.unit_id, drop.reason) == ("trajectory", "t0", reason)
+    assert [(member.trajectory_id, member.advantage) for member in group.members] == [("t1", -0.5), ("t2", 0.5)]
+
+
+def test_what_is_left_of_a_group_must_still_be_one() -> None:
+    stepper, _ = judging(component("one_nan"))
+    first, rest = stepper.feed(closed(size=2))
+    assert (first.unit, first.reason, first.trajectory_ids) == ("trajectory", "score_failed", ("t0",))
+    assert (rest.unit, rest.reason, rest.trajectory_ids) == ("group", "incomplete_group", ("t1",))
+
+
+def test_a_member_whose_payload_is_gone_is_dropped_and_nobody_is_asked_about_the_last() -> None:
+    stepper, _ = judging(component("ranks"), texts=TEXTS[:2])
+    drop, group = stepper.feed(closed())
+    assert (drop.reason, drop.unit_id, len(group.members)) == ("payload_lost", "t2", 2)
+    stepper, _ = judging(component("raise"), texts=TEXTS[:1])
+    drops = stepper.feed(closed(size=2))
+    assert [(drop.reason, drop.trajectory_ids) for drop in drops] == [
+        ("payload_lost", ("t1",)),
+        ("incomplete_group", ("t0",)),
+    ]
+
+
+def test_only_so_many_calls_are_in_flight() -> None:
+    running = most = 0
+
+    async def count(group: Sequence[Trajectory], context: RewardContext) -> list[float | None]:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0)
+        running -= 1
+        return [1.0] * len(group)
+
+    registry = {**REGISTRY, "count": RewardFunction(count, per="group")}
+    run = run_with(component("count", timeout_s=5), rewards_concurrency=2)
+    stepper = Stepper(GroupScoringStage(run, registry=registry, payload=Texts(*TEXTS)))
+    assert len(stepper.outputs([closed(f"g{number}") for number in range(6)])) == 6
+    assert most == 2
+
+
+def test_a_configuration_in_the_log_holds_from_where_it_stands() -> None:
+    stepper, _ = judging(component("ranks"))
+    config = make_config("group-scoring", run_with(component("ranks", weight=10.0)), run_id="main")
+    before, after = (out.record for out in stepper.outputs([closed("g1"), config, closed("g2")]))
+    assert [group.reward_max for group in (before, after)] == [2.0, 20.0]
+
+
+def test_other_runs_and_functions_in_the_wrong_place_are_left_out() -> None:
+    stepper, payload = judging(component("ranks"))
+    assert stepper.feed(ClosedGroup(group=make_group("g", run_id="other"))) == []
+    assert payload.fetched == 0
+    with pytest.raises(ConfigurationError, match=r"over a trajectory; it goes into scoring\.rewards"):
+        GroupScoringStage(run_with(component("feedback")))
+    with pytest.raises(ConfigurationError, match=r"over a group; it goes into a run's grouping\.rewards"):
+        ScoringStage(ScoringConfig(rewards=(component("judge_relative"),)), keep_ms=1)
+    with pytest.raises(ConfigurationError, match="no function 'nobody'"):
+        check(REGISTRY, (component("nobody"),), "group")
+
+
+RUN = RunConfig(grouping=GroupingConfig(group_size=3, rewards=(component("ranks"),)))
+
+
+def flow_of(run: RunConfig, **stage: Any) -> Flow:
+    stages = [*namespace_stages(AssemblyConfig(), ScoringConfig(rewards=())), *run_stages(run, registry=REGISTRY)]
+    if stage:
+        stages = [GroupScoringStage(run, registry=REGISTRY, **stage) if _judges(one) else one for one in stages]
+    return Flow(stages, partitions=2)
+
+
+def _judges(stage: Any) -> bool:
+    return isinstance(stage, GroupScoringStage)
+
+
+def groups_of(flow: Flow) -> list[Group]:
+    return [record for record in flow.records(RUN_LOG) if isinstance(record, Group)]
+
+
+async def pour(flow: Flow) -> None:
+    for number, text in enumerate(TEXTS * 2):
+        start = {"group_id": f"g{number // 3}", "group_size": 3, "example_id": None}
+        for event in make_episode(f"e{number}", reward=None, start=start):
+            if isinstance(event, TurnRecorded):
+                event = replace(event, completion=replace(event.completion, content=text))
+            flow.publish(EPISODE_EVENTS, event.root_episode_id, event)
+    await flow.settle()
+    await flow.tick(make_tick(1))
+
+
+async def test_through_the_whole_flow_a_judged_group_reaches_the_run() -> None:
+    flow = flow_of(RUN)
+    await pour(flow)
+    groups = groups_of(flow)
+    assert len(groups) == 2
+    for group in groups:
+        assert sorted(member.reward for member in group.members) == [0.0, 1.0, 2.0]
+    assert flow.records(DROPS) == []
+    assert len([one for one in flow.records(TRAJECTORIES) if isinstance(one, Trajectory)]) == 6
+
+
+async def test_a_replay_reads_the_verdicts_and_asks_nobody() -> None:
+    live = flow_of(RUN)
+    await pour(live)
+    judged = {group.group_id: Judged(group) for group in groups_of(live)}
+
+    async def recorded(group: Group, rewards: Sequence[RewardConfig]) -> Judged:
+        return judged.get(group.group_id, Judged())
+
+    again = flow_of(RUN, recorded=recorded, payload=None)
+    await pour(again)
+    assert groups_of(again) == groups_of(live)
+
+
+@pytest.mark.parametrize(
+    ("kind", "size", "texts"),
+    [
+        *((kind, size, TEXTS) for kind in ("one_none", "one_nan", "silent", "raise") for size in (2, 3)),
+        ("ranks", 3, TEXTS[:2]),
+        ("ranks", 3, TEXTS[:1]),
+        ("ranks", 2, ()),
+        ("none_each", 2, TEXTS),
+    ],
+)
+def test_a_replay_tells_of_each_member_that_left_what_live_told(kind: str, size: int, texts: Sequence[str]) -> None:
+    judge = component(kind)
+    live, _ = judging(judge, texts=texts)
+    told = live.feed(closed(size=size))
+    found = JudgedGroups({"main"})
+    for each in told:
+        found.take(each)
+
+    async def recorded(group: Group, rewards: Sequence[RewardConfig]) -> Judged:
+        return found.of(group)
+
+    again = Stepper(GroupScoringStage(run_with(judge), registry=REGISTRY, recorded=recorded))
+    again.tick()
+    assert again.feed(closed(size=size)) == told
+
+
+def test_what_live_did_not_ask_of_too_few_members_is_not_taken_for_an_answer() -> None:
+    left_over = Drop(unit="group", unit_id="g1", reason="incomplete_group", stage="group-scoring", run_id="main",
+                     detail="3 of 3 members are left after judging", dropped_at_ms=0)  # fmt: skip
+
+    async def recorded(group: Group, rewards: Sequence[RewardConfig]) -> Judged:
+        return Judged(left_over)  # live wanted four
+
+    again = Stepper(GroupScoringStage(run_with(component("ranks")), registry=REGISTRY, recorded=recorded))
+    (drop,) = again.feed(closed())
+    assert (drop.unit, drop.reason, len(drop.trajectory_ids)) == ("group", "score_failed", 3)
+
+
+def test_a_run_that_asks_for_no_such_reward_has_no_such_stage() -> None:
+    assert [stage.name for stage in run_stages(RunConfig())] == ["grouping.main", "curriculum.main"]
+    assert [stage.name for stage in run_stages(RUN, registry=REGISTRY)] == [
+        "grouping.main",
+        "group-scoring.main",
+        "curriculum.main",
+    ]
+
+
+def test_no_more_groups_hold_their_trajectories_than_may_be_asked_about() -> None:
+    held, most = 0, 0
+
+    class Counted(Texts):
+        async def fetch(self, locations: Collection[Location]) -> Mapping[Location, Trajectory]:
+            nonlocal held, most
+            held += 1
+            most = max(most, held)
+            await asyncio.sleep(0)
+            return await super().fetch(locations)
+
+    async def grades(group: Sequence[Trajectory], context: RewardContext) -> list[float | None]:
+        nonlocal held
+        await asyncio.sleep(0)
+        held -= 1
+        return [float(place) for place in range(len(group))]
+
+    registry = {**BUILT_IN, "grades": RewardFunction(grades, per="group")}
+    run = run_with(component("grades", timeout_s=60.0), rewards_concurrency=2)
+    stepper = Stepper(GroupScoringStage(run, registry=registry, payload=Counted(*TEXTS)))
+    found = stepper.outputs([closed(f"g{number}") for number in range(20)])
+    assert (len(found), most) == (20, 2)
+
+
+async def test_where_one_groups_trajectories_cannot_be_fetched_nobody_is_asked_about_the_others() -> None:
+    """The batch is begun anew then, and asks about all of them again: calls that go on would come on top."""
+    asked = running = 0
+
+    class Broken(Texts):
+        async def fetch(self, locations: Collection[Location]) -> Mapping[Location, Trajectory]:
+            found = await super().fetch(locations)
+            if self.fetched == 2:
+                raise UnavailableError("the broker is away")
+            return found
+
+    async def grades(group: Sequence[Trajectory], context: RewardContext) -> list[float | None]:
+        nonlocal asked, running
+        asked, running = asked + 1, running + 1
+        try:
+            await asyncio.sleep(0.01)
+        finally:
+            running -= 1
+        return [1.0] * len(group)
+
+    registry = {**BUILT_IN, "grades": RewardFunction(grades, per="group")}
+    run = run_with(component("grades", timeout_s=60.0), rewards_concurrency=2)
+    stage = GroupScoringStage(run, registry=registry, payload=Broken(*TEXTS))
+    groups = [
+        Incoming(closed(f"g{number}"), "key", Location(topic="t", partition=0, offset=number), b"")
+        for number in range(20)
+    ]
+    with pytest.raises(UnavailableError):
+        await stage.answer(stage.new_state(), groups)
+    before = asked
+    await asyncio.sleep(0.1)
+    assert (asked - before, running) == (0, 0)

@@ -1,0 +1,274 @@
+"""Attempts at the same problem are compared with one another; whatever cannot be is dropped with its reason."""
+
+from dataclasses import replace
+from itertools import permutations
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rollbus.schemas.errors import InvalidRecordError
+from rollbus.schemas.records.config import FilterConfig, GroupingConfig, RunConfig
+from rollbus.schemas.records.drops import Drop
+from rollbus.schemas.records.groups import Group
+from rollbus.schemas.records.trajectories import Score
+from rollbus.streams.stages.grouping.advantages import advantages, statistics
+from rollbus.streams.stages.grouping.stage import GroupingStage
+from tests.builders import make_config, make_score
+from tests.stepping import Stepper, kinds, reasons
+
+
+def grouping(run: dict[str, Any] | None = None, **config: Any) -> Stepper:
+    config = {"group_size": 3} | config
+    stepper = Stepper(GroupingStage(RunConfig(grouping=GroupingConfig(**config), **(run or {}))))
+    stepper.tick()
+    return stepper
+
+
+def only_group(records: list[Any]) -> Group:
+    (found,) = [record for record in records if isinstance(record, Group)]
+    return found
+
+
+def scores(*values: float, **fields: Any) -> list[Score]:
+    return [make_score(f"t{index}", value, **fields) for index, value in enumerate(values)]
+
+
+def test_a_group_closes_when_full_with_members_sorted_and_advantages() -> None:
+    first, second, third = scores(0.0, 1.0, 0.5)
+    group = only_group(grouping().feed(third, second, first))
+    assert [member.trajectory_id for member in group.members] == ["t0", "t1", "t2"]
+    assert [member.advantage for member in group.members] == [-0.75, 0.75, 0.0]
+    assert (group.reward_mean, group.closed_by, group.has_signal) == (0.5, "full", True)
+    assert group.group_key == "example:play:x1"
+
+
+def test_the_same_members_make_the_same_group_in_any_order() -> None:
+    found = [only_group(grouping().feed(*order)) for order in permutations(scores(0.0, 1.0, 0.5))]
+    assert all(group == found[0] for group in found)
+
+
+def test_a_short_group_closes_with_its_window_and_a_lonely_score_is_incomplete() -> None:
+    stepper = grouping()
+    stepper.feed(*scores(0.0, 1.0), make_score("alone", 1.0, example_id="x2"))
+    assert stepper.tick(599) == []
+    found = stepper.tick(1)
+    assert only_group(found).closed_by == "window"
+    (drop,) = [record for record in found if isinstance(record, Drop)]
+    assert (drop.reason, drop.unit, drop.trajectory_ids) == ("incomplete_group", "group", ("alone",))
+
+
+def test_feedback_tasks_wait_alike_however_fast_their_feedback() -> None:
+    stepper = grouping(reward_grace_ms=300_000, feedback_tasks=("play",), group_size=2)
+    fast, slow = make_score("fast", 1.0), make_score("slow", None)
+    assert stepper.feed(fast, slow) == []
+    stepper.tick(299)
+    assert stepper.feed(replace(slow, revision=1, outcome="scored", value=0.0)) == []
+    assert [member.reward for member in only_group(stepper.tick(1)).members] == [1.0, 0.0]
+
+
+def test_a_reward_that_never_comes_is_missing_after_the_grace() -> None:
+    stepper = grouping(reward_grace_ms=300_000, feedback_tasks=("play",))
+    stepper.feed(make_score("t1", None))
+    assert reasons(stepper.tick(300)) == ["score_missing"]
+
+
+@pytest.mark.parametrize("strategy", ["by_example", "baseline"])
+@pytest.mark.parametrize("value", [1e200, -1.7e308])
+def test_a_number_too_large_that_an_older_release_let_through_costs_its_trajectory_alone(
+    value: float, strategy: str
+) -> None:
+    stepper = grouping(strategy=strategy, group_size=2, reward_grace_ms=1_000, feedback_tasks=("play",))
+    huge, revised = make_score("huge", value), make_score("revised", 1.0)
+    stepper.feed(huge, revised, replace(revised, revision=1, value=value), *scores(0.0, 1.0))
+    found = stepper.tick(1)
+    assert reasons(found) == ["score_failed", "score_failed"]
+    assert sorted(member.trajectory_id for group in found if isinstance(group, Group) for member in group.members) == [
+        "t0",
+        "t1",
+    ]
+
+
+def test_a_revision_to_a_number_too_large_takes_its_member_out_of_an_open_group() -> None:
+    stepper = grouping()
+    (first, second) = scores(0.0, 1.0)
+    stepper.feed(first, second)
+    assert reasons(stepper.feed(replace(second, revision=1, value=1e200))) == ["score_failed"]
+
+
+def test_without_expected_feedback_a_missing_reward_is_a_drop_at_once() -> None:
+    assert reasons(grouping().feed(make_score("t1", None))) == ["score_missing"]
+
+
+def test_a_revision_before_the_close_replaces_and_after_it_is_counted() -> None:
+    stepper = grouping(group_size=2)
+    first, second = scores(0.0, 1.0)
+    better = replace(first, revision=1, value=3.0)
+    group = only_group(stepper.feed(first, better, second))
+    assert [(member.reward, member.score_revision) for member in group.members] == [(3.0, 1), (1.0, 0)]
+    (drop,) = stepper.feed(replace(second, revision=1), replace(second, revision=1))
+    assert (drop.reason, drop.unit, drop.trajectory_ids) == ("group_closed", "event", ())
+
+
+def test_an_older_revision_that_comes_after_a_newer_one_changes_nothing() -> None:
+    stepper = grouping(group_size=2)
+    first, second = scores(0.0, 1.0)
+    newest, older = replace(first, revision=2, value=3.0), replace(first, revision=1, value=-3.0)
+    group = only_group(stepper.feed(first, newest, older, first, second))
+    assert [(member.reward, member.score_revision) for member in group.members] == [(3.0, 2), (1.0, 0)]
+
+
+def test_a_retracted_reward_takes_its_member_out_of_an_open_group() -> None:
+    stepper = grouping(group_size=2)
+    first, second, third = scores(0.0, 1.0, 0.5)
+    stepper.feed(first)
+    assert reasons(stepper.feed(replace(first, revision=1, outcome="missing", value=None))) == ["score_missing"]
+    assert [member.trajectory_id for member in only_group(stepper.feed(second, third)).members] == ["t1", "t2"]
+
+
+def test_an_exclusion_takes_its_member_out_of_an_open_group() -> None:
+    stepper = grouping(group_size=2)
+    stepper.feed(make_score("t0", 1.0))
+    assert reasons(stepper.feed(make_score("t0", 1.0, revision=1, excluded=True))) == ["excluded"]
+    assert stepper.feed(make_score("t1", 1.0)) == []
+
+
+@pytest.mark.parametrize("excluded", [False, True])
+@pytest.mark.parametrize(
+    "fields", [{"prompt_hash": "other"}, {"tools_hash": "other"}, {"example_id": "x2"}, {"group_id": "g"}]
+)
+@pytest.mark.parametrize("explicit", [{}, {"group_id": "named", "group_size": 3}])
+def test_a_revision_that_belongs_elsewhere_is_refused_and_changes_nothing(
+    explicit: dict[str, Any], fields: dict[str, Any], excluded: bool
+) -> None:
+    first, second, third = scores(0.0, 1.0, 0.5, **explicit)
+    stepper = grouping()
+    stepper.feed(first, second)
+    if explicit and "example_id" in fields:
+        fields = {"model": "other"}  # a named group does not ask for the example
+    with pytest.raises(InvalidRecordError, match="revision 1 of the score of t0 belongs to another group"):
+        stepper.feed(replace(first, revision=1, excluded=excluded, **fields))
+    assert only_group(stepper.feed(third)) == only_group(grouping().feed(first, second, third))
+
+
+def test_a_repeated_score_is_a_no_op_open_and_closed() -> None:
+    stepper = grouping(group_size=2)
+    first, second = scores(0.0, 1.0)
+    assert kinds(stepper.feed(first, first, second, second, first)) == ["Group"]
+    stepper.restore()
+    assert stepper.feed(first, second) == []
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"trainable": False, "untrainable_reason": "no_logprobs"}, "untrainable"),
+        ({"trainable": False, "untrainable_reason": "missing_events"}, "missing_events"),
+        ({"trainable": False, "untrainable_reason": "too_short"}, "too_short"),
+        ({"excluded": True}, "excluded"),
+        ({"longest_history_tokens": 101}, "overlong"),
+        ({"outcome": "failed", "value": None}, "score_failed"),
+        ({"model": "another"}, "not_targeted"),
+        ({"task": "other"}, "not_targeted"),
+        ({"labels": {}}, "not_targeted"),
+    ],
+)
+def test_what_cannot_be_compared_leaves_before_the_mean(fields: dict[str, Any], reason: str) -> None:
+    chosen = FilterConfig(tasks=("play",), labels={"env": "prod"})
+    stepper = grouping({"filter": chosen}, max_history_tokens=100)
+    labelled: dict[str, Any] = {"labels": {"env": "prod"}}
+    found = stepper.feed(make_score("odd", **labelled | {"value": 100.0} | fields), *scores(0.0, 1.0, 0.5, **labelled))
+    (drop,) = [record for record in found if isinstance(record, Drop)]
+    assert (drop.reason, drop.trajectory_ids, drop.run_id) == (reason, ("odd",), "main")
+    assert only_group(found).reward_max == 1.0
+
+
+def test_another_prompt_makes_another_group_where_none_is_named() -> None:
+    stepper = grouping(group_size=2)
+    first, second = scores(0.0, 1.0)
+    other = make_score("other", 5.0, prompt_hash="changed")
+    assert [member.trajectory_id for member in only_group(stepper.feed(first, other, second)).members] == ["t0", "t1"]
+
+
+@pytest.mark.parametrize("fields", [{"prompt_hash": "changed"}, {"tools_hash": "changed"}])
+def test_another_prompt_or_tools_is_a_mismatch_with_a_named_group(fields: dict[str, Any]) -> None:
+    stepper = grouping()
+    named: dict[str, Any] = {"group_id": "g", "group_size": 2}
+    assert reasons(stepper.feed(make_score("t0", 0.0, **named), make_score("odd", **named | fields))) == [
+        "group_mismatch"
+    ]
+    assert only_group(stepper.feed(make_score("t1", 1.0, **named))).group_key == "group:g"
+
+
+def test_an_explicit_group_closes_at_its_declared_size_and_takes_no_more() -> None:
+    stepper = grouping()
+    named: dict[str, Any] = {"group_id": "g", "group_size": 2}
+    found = stepper.feed(*(make_score(f"t{index}", index, **named) for index in range(3)))
+    assert kinds(found) == ["Group", "Drop"]
+    assert reasons(found) == ["group_closed"]
+    stepper.restore()
+    assert reasons(stepper.feed(make_score("t9", 1.0, **named))) == ["group_closed"]
+
+
+def test_by_prompt_groups_across_examples() -> None:
+    stepper = grouping(strategy="by_prompt", group_size=2)
+    group = only_group(stepper.feed(make_score("a", 0.0, example_id="x1"), make_score("b", 1.0, example_id="x2")))
+    assert group.group_key == "prompt:play:prompt"
+
+
+def test_a_baseline_compares_single_attempts_with_those_before() -> None:
+    stepper = grouping(strategy="baseline", baseline_decay=0.5)
+    groups = stepper.feed(*scores(1.0, 0.0, 1.0))
+    assert [group.closed_by for group in groups] == ["baseline"] * 3
+    assert [group.has_signal for group in groups] == [False, True, True]
+    assert [group.members[0].advantage for group in groups] == [0.0, -1.0, pytest.approx(1 - 1 / 3)]
+
+
+def test_equal_rewards_have_no_signal_and_no_advantage() -> None:
+    group = only_group(grouping(advantage="mean_std").feed(*scores(0.3, 0.3, 0.1 + 0.2)))
+    assert not group.has_signal
+    assert [member.advantage for member in group.members] == [0.0] * 3
+
+
+def test_a_window_starts_when_its_first_member_joins_not_when_it_came() -> None:
+    stepper = grouping(reward_grace_ms=900_000, feedback_tasks=("play",))
+    stepper.feed(*scores(0.0, 1.0))
+    assert stepper.tick(900) == []
+    assert stepper.tick(599) == []
+    assert only_group(stepper.tick(1)).closed_by == "window"
+
+
+def test_a_configuration_of_the_run_holds_from_its_record_on() -> None:
+    stepper = grouping()
+    smaller = RunConfig(grouping=GroupingConfig(group_size=2))
+    stepper.feed(make_config("grouping", smaller, run_id="other"), make_score("t0", 0.0))
+    group = only_group(stepper.feed(make_config("grouping", smaller, run_id="main"), make_score("t1", 1.0)))
+    assert group.config_hash == smaller.config_hash()
+
+
+def test_marks_are_forgotten_in_the_end() -> None:
+    stepper = grouping(group_size=2)
+    stepper.feed(*scores(0.0, 1.0), make_score("t9", 0.0, group_id="g", group_size=1))
+    stepper.tick(48 * 3600)
+    assert [key for key in stepper.changelog if not key.startswith(b"clock")] == []
+
+
+REWARDS = st.lists(st.floats(-10, 10, allow_subnormal=False), min_size=2, max_size=8)
+
+
+@given(REWARDS, st.sampled_from(["mean", "mean_std", "leave_one_out"]))
+def test_advantages_sum_to_zero(rewards: list[float], kind: str) -> None:
+    assert sum(advantages(rewards, kind)) == pytest.approx(0, abs=1e-8 if kind != "mean_std" else 1e-6)
+
+
+@given(REWARDS)
+def test_leave_one_out_is_the_distance_to_the_mean_of_the_others(rewards: list[float]) -> None:
+    for index, advantage in enumerate(advantages(rewards, "leave_one_out")):
+        others = rewards[:index] + rewards[index + 1 :]
+        assert advantage == pytest.approx(rewards[index] - statistics(others).mean, abs=1e-9)
+
+
+def test_mean_std_is_arts() -> None:
+    found = advantages([0.0, 1.0], "mean_std")
+    assert found == [-0.5 / (0.5 + 1e-6), 0.5 / (0.5 + 1e-6)]

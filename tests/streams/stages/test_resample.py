@@ -1,0 +1,212 @@
+"""Traffic that brings an opening once asks for more attempts, within a budget that no restart exceeds."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rollbus.schemas.records.config import GroupingConfig, ResampleConfig, RunConfig
+from rollbus.schemas.records.groups import ResampleRequested
+from rollbus.streams.stages.resample import HOUR_MS, ResampleStage
+from tests.builders import make_config, make_trajectory
+from tests.stepping import Stepper
+
+
+def run_of(attempts: int = 100, **resample: Any) -> RunConfig:
+    return RunConfig(
+        grouping=GroupingConfig(group_size=4, strategy="by_prompt", window_ms=60_000),
+        resample=ResampleConfig(attempts_per_hour=attempts, **resample),
+    )
+
+
+def asking(run: RunConfig | None = None, *, restoring: bool = False, partitions: int = 1) -> Stepper:
+    stepper = Stepper(ResampleStage(run or run_of(), partitions=partitions), restoring=restoring)
+    stepper.tick()
+    return stepper
+
+
+def traffic(name: str, opening: str = "", **fields: Any) -> Any:
+    return make_trajectory(name, example_id=None, prompt_hash=opening or name, **fields)
+
+
+def test_an_opening_that_comes_once_asks_for_what_its_group_lacks() -> None:
+    stepper = asking()
+    requests = stepper.feed(traffic("e1"))
+    assert [request.attempt for request in requests] == [1, 2, 3]
+    assert len({request.episode_id for request in requests}) == 3
+    trajectory = traffic("e1")
+    (first, *_) = requests
+    assert (first.trajectory_id, first.task) == (trajectory.trajectory_id, trajectory.task)
+    assert first.messages == trajectory.turns[0].added_messages
+    assert first.useful_until_ms - first.requested_at_ms == 60_000
+
+
+def test_before_the_first_tick_nothing_is_asked_for_since_no_hour_pays() -> None:
+    stepper = Stepper(ResampleStage(run_of(attempts=3), partitions=1))
+    assert stepper.feed(traffic("e1")) == []
+    stepper.tick()
+    assert len(stepper.feed(traffic("e2"))) == 3
+    assert stepper.feed(traffic("e3")) == []
+
+
+def test_the_same_opening_joins_the_group_and_after_its_window_asks_again() -> None:
+    stepper = asking()
+    assert len(stepper.feed(traffic("e1", "same"))) == 3
+    stepper.restore()
+    assert stepper.feed(traffic("e2", "same")) == []
+    stepper.tick(61)
+    assert len(stepper.feed(traffic("e3", "same"))) == 3
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"resampled": True},
+        {"group_id": "g"},
+        {"trainable": False, "untrainable_reason": "no_logprobs"},
+        {"turns": ()},
+        {"parent_episode_id": "p"},
+    ],
+)
+def test_who_is_never_alone_or_never_trained_asks_for_nothing(fields: dict[str, Any]) -> None:
+    assert asking().feed(traffic("e1", **fields)) == []
+
+
+def test_another_model_or_filter_asks_for_nothing() -> None:
+    other = run_of().model_copy(update={"model": "other"})
+    assert asking(other).feed(traffic("e1")) == []
+
+
+def test_a_budget_too_small_for_a_group_is_not_spent_on_parts_of_one() -> None:
+    assert asking(run_of(attempts=0)).feed(traffic("e1")) == []
+    assert len(asking(run_of(attempts=1)).feed(traffic("e1"))) == 1  # with the first, the least that is a group
+
+
+@given(st.integers(0, 12), st.integers(1, 3), st.lists(st.sampled_from(["episode", "hour", "restart"]), max_size=25))
+def test_no_hour_asks_for_more_than_its_budget_whatever_is_restarted(
+    attempts: int, partitions: int, steps: list[str]
+) -> None:
+    steppers = [asking(run_of(attempts), partitions=partitions) for _ in range(partitions)]
+    asked = 0
+    for number, step in enumerate(steps):
+        for partition, stepper in enumerate(steppers):
+            if step == "hour":
+                asked = 0
+                stepper.tick(HOUR_MS / 1000)
+            elif step == "restart":
+                stepper.restore()
+            else:
+                asked += len(stepper.feed(traffic(f"e{number}-{partition}"), partition=partition))
+        assert asked <= attempts
+
+
+SAMPLED = 2
+"""Tokens that the builders' trajectory sampled; an attempt may sample twice as many unless the run says otherwise."""
+
+
+def test_an_attempt_is_charged_all_it_may_sample_and_gives_back_what_it_left() -> None:
+    stepper = asking(run_of(tokens_per_hour=11))
+    requests = stepper.feed(traffic("e1"))
+    assert [request.max_tokens for request in requests] == [2 * SAMPLED] * 2  # a third is not paid for
+    assert stepper.state.hour.tokens == 4 * SAMPLED
+    stepper.feed(back(requests[0]))
+    assert stepper.state.hour.tokens == 3 * SAMPLED
+    stepper.feed(back(requests[0]))
+    assert stepper.state.hour.tokens == 3 * SAMPLED
+
+
+def test_a_run_may_say_what_one_attempt_may_sample() -> None:
+    requests = asking(run_of(tokens_per_hour=100, tokens_per_attempt=30)).feed(traffic("e1"))
+    assert [request.max_tokens for request in requests] == [30] * 3
+
+
+def test_without_a_limit_of_tokens_none_is_asked_for() -> None:
+    assert {request.max_tokens for request in asking().feed(traffic("e1"))} == {None}
+
+
+@pytest.mark.parametrize(
+    "fields", [{"stop_reason": "error"}, {"stop_reason": "timeout"}, {"closed_by": "inactivity"}, {"turns": ()}]
+)
+def test_who_may_have_sampled_unseen_gives_nothing_back(fields: dict[str, Any]) -> None:
+    stepper = asking(run_of(tokens_per_hour=100))
+    requests = stepper.feed(traffic("e1"))
+    before = stepper.state.hour
+    stepper.feed(back(requests[0], **(fields | ({"histories": ()} if "turns" in fields else {}))))
+    assert stepper.state.hour == before
+
+
+def test_what_an_hour_has_left_over_is_no_other_hours_and_what_is_beyond_is_charged_when_seen() -> None:
+    stepper = asking(run_of(tokens_per_hour=100))
+    requests = stepper.feed(traffic("e1"))
+    stepper.tick(HOUR_MS / 1000)
+    stepper.feed(back(requests[0]))
+    assert stepper.state.hour.tokens == 0
+    stepper.feed(back(requests[1], sampled=9))
+    assert stepper.state.hour.tokens == 9 - 2 * SAMPLED
+
+
+@given(
+    st.integers(0, 60),
+    st.none() | st.integers(1, 12),
+    st.lists(st.tuples(st.sampled_from(["episode", "back", "hour", "restart"]), st.integers(0, 12)), max_size=40),
+)
+def test_no_hour_samples_more_than_its_tokens_whenever_attempts_come_back(
+    tokens: int, each: int | None, steps: list[tuple[str, int]]
+) -> None:
+    """At every moment, what an hour's attempts have sampled or still may is within the hour's tokens."""
+    stepper = asking(run_of(tokens_per_hour=tokens, tokens_per_attempt=each))
+    hours: list[dict[str, int]] = [{}]
+    out: list[tuple[int, ResampleRequested]] = []
+    for number, (step, chance) in enumerate(steps):
+        if step == "hour":
+            stepper.tick(HOUR_MS / 1000)
+            hours.append({})
+        elif step == "restart":
+            stepper.restore()
+        elif step == "episode":
+            requests = stepper.feed(traffic(f"e{number}"))
+            hours[-1].update((request.episode_id, request.max_tokens or 0) for request in requests)
+            out += [(len(hours) - 1, request) for request in requests]
+        elif out:
+            hour, request = out.pop(chance % len(out))
+            hours[hour][request.episode_id] = min(chance, request.max_tokens or 0)
+            stepper.feed(back(request, sampled=hours[hour][request.episode_id]))
+        assert all(sum(hour.values()) <= tokens for hour in hours)
+
+
+def back(request: ResampleRequested, *, sampled: int = SAMPLED, **fields: Any) -> Any:
+    """The attempt of a request as its trajectory comes."""
+    trajectory = traffic(request.episode_id, resampled=True)
+    (turn,) = trajectory.turns
+    made = {"turns": (replace(turn, completion_tokens=sampled),)} | ({} if sampled == SAMPLED else {"histories": ()})
+    return replace(trajectory, **(made | fields))
+
+
+def test_a_share_of_traffic_is_never_exceeded() -> None:
+    stepper = asking(run_of(share=0.5))
+    asked = 0
+    for number in range(1, 20):
+        asked += len(stepper.feed(traffic(f"e{number}")))
+        assert asked <= number * 0.5
+    assert asked > 0
+
+
+def test_a_budget_in_the_log_holds_from_where_it_stands_and_hours_begin_anew() -> None:
+    stepper = asking()
+    stepper.feed(make_config("resample", run_of(attempts=0), run_id="main"))
+    assert stepper.feed(traffic("e1")) == []
+    stepper.feed(make_config("resample", run_of(attempts=3), run_id="main"))
+    assert len(stepper.feed(traffic("e2"))) == 3
+    assert stepper.feed(traffic("e3")) == []
+    stepper.tick(HOUR_MS / 1000)
+    assert len(stepper.feed(traffic("e4"))) == 3
+
+
+def test_what_is_remembered_goes_again() -> None:
+    stepper = asking()
+    stepper.feed(traffic("e1"))
+    stepper.tick(25 * HOUR_MS / 1000)
+    tables = {key.split(b"\x1f")[0] for key in stepper.changelog}
+    assert tables == {b"clock", b"hour"}

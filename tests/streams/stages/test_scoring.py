@@ -1,0 +1,341 @@
+"""Trajectories get scores; a function that misbehaves harms its own trajectory only, and None is not 0."""
+
+import asyncio
+import contextlib
+import math
+import sys
+import threading
+from typing import Any
+
+import pytest
+
+from rollbus.schemas.codec import encode
+from rollbus.schemas.errors import ConfigurationError
+from rollbus.schemas.records.config import AssemblyConfig, RewardConfig, ScoringConfig
+from rollbus.schemas.records.trajectories import Location, Reward, RewardRevised, Score, Trajectory
+from rollbus.schemas.topics import SCORES
+from rollbus.streams.rewards.contract import RewardContext, RewardFunction
+from rollbus.streams.rewards.registry import BUILT_IN
+from rollbus.streams.stages.scoring.stage import ScoringStage
+from rollbus.streams.stages.scoring.threads import MAX_HUNG, Threads
+from rollbus.streams.state.stage import Incoming
+from tests.builders import START_MS, make_config, make_trajectory
+from tests.stepping import Stepper, of_topic, reasons
+
+
+async def _hang(trajectory: Trajectory, context: RewardContext) -> float:
+    await asyncio.Event().wait()
+    return 1.0
+
+
+def _hang_in_thread(trajectory: Trajectory, context: RewardContext) -> float:
+    threading.Event().wait(2)
+    return 1.0
+
+
+def _raise(trajectory: Trajectory, context: RewardContext) -> float:
+    raise RuntimeError("user code")
+
+
+async def _half(trajectory: Trajectory, context: RewardContext) -> float:
+    return 0.5
+
+
+async def _cancelled(trajectory: Trajectory, context: RewardContext) -> float:
+    own = asyncio.create_task(asyncio.sleep(60))
+    own.cancel()
+    await own
+    return 1.0
+
+
+async def _exit(trajectory: Trajectory, context: RewardContext) -> float:
+    sys.exit("user code")
+
+
+def _exit_in_thread(trajectory: Trajectory, context: RewardContext) -> float:
+    sys.exit("user code")
+
+
+def _find_nothing(trajectory: Trajectory, context: RewardContext) -> float:
+    return next(reward.value for reward in trajectory.rewards if reward.name == "no such")
+
+
+REGISTRY = {
+    **BUILT_IN,
+    "hang": RewardFunction(_hang),
+    "hang_in_thread": RewardFunction(_hang_in_thread),
+    "raise": RewardFunction(_raise),
+    "nan": RewardFunction(lambda trajectory, context: math.nan),
+    "text": RewardFunction(lambda trajectory, context: "good"),  # type: ignore[arg-type]
+    "cancelled": RewardFunction(_cancelled),
+    "exit": RewardFunction(_exit),
+    "exit_in_thread": RewardFunction(_exit_in_thread),
+    "find_nothing": RewardFunction(_find_nothing),
+    "verbose": RewardFunction(lambda trajectory, context: "good" * 1_000_000),  # type: ignore[arg-type]
+    "none": RewardFunction(lambda trajectory, context: None),
+    "half": RewardFunction(_half),
+    "turns": RewardFunction(lambda trajectory, context: len(trajectory.turns)),
+}
+
+
+def scoring(*rewards: RewardConfig, **config: Any) -> Stepper:
+    stage = ScoringStage(
+        ScoringConfig(rewards=rewards or (RewardConfig(),), **config), keep_ms=100_000, registry=REGISTRY
+    )
+    stepper = Stepper(stage)
+    stepper.tick()
+    return stepper
+
+
+def component(kind: str, **fields: Any) -> RewardConfig:
+    defaults: dict[str, Any] = {"type": kind, "name": kind, "timeout_s": 0.05, "attempts": 1}
+    return RewardConfig(**(defaults | fields))
+
+
+def revised(episode: str, *values: float, revision: int = 1, **fields: Any) -> RewardRevised:
+    rewards = tuple(Reward(event_id=f"r{index}", name="reward", value=value) for index, value in enumerate(values))
+    return RewardRevised(
+        trajectory_id=make_trajectory(episode).trajectory_id,
+        episode_id=episode,
+        group_hint="example:play:x1",
+        revision=revision,
+        rewards=rewards,
+        revised_at_ms=START_MS,
+        **fields,
+    )
+
+
+def test_a_score_is_the_header_of_its_trajectory() -> None:
+    (score,) = scoring().feed(make_trajectory(reward=0.75))
+    assert (score.value, score.outcome, score.components) == (0.75, "scored", {"reward": 0.75})
+    assert (score.tokens, score.sampled_tokens, score.longest_history_tokens) == (5, 2, 5)
+    assert (score.model, score.min_policy_version, score.max_policy_version) == ("agent", 0, 0)
+    assert score.location.offset == 1
+
+
+def test_a_header_is_small_however_long_the_labels_of_its_trajectory_are() -> None:
+    labels = {"document": "text " * 400_000, "user": "u1"}
+    (score,) = scoring().feed(make_trajectory(labels=labels))
+    assert len(encode(score)) < 10_000
+    assert (score.labels["user"], labels["document"].startswith(score.labels["document"])) == ("u1", True)
+
+
+def test_components_are_weighted_summed_and_clipped() -> None:
+    rewards = (RewardConfig(weight=2.0), component("half", weight=-1.0))
+    (score,) = scoring(*rewards).feed(make_trajectory(reward=1.0))
+    assert (score.value, score.components) == (1.5, {"reward": 1.0, "half": 0.5})
+    (clipped,) = scoring(*rewards, clip_high=1.0).feed(make_trajectory(reward=1.0))
+    assert clipped.value == 1.0
+
+
+@pytest.mark.parametrize(("reward", "weight"), [(1e200, 1.0), (-1.7e308, 1.0), (1e20, 1e20)])
+def test_a_number_too_large_to_compute_with_fails_its_own_trajectory(reward: float, weight: float) -> None:
+    found = scoring(RewardConfig(weight=weight)).feed(make_trajectory(reward=reward))
+    assert (found[0].outcome, reasons(found)) == ("failed", ["score_failed"])
+
+
+def test_a_missing_reward_is_missing_and_not_zero() -> None:
+    (score,) = scoring().feed(make_trajectory(reward=None))
+    assert (score.outcome, score.value) == ("missing", None)
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        *("hang", "hang_in_thread", "raise", "cancelled", "exit", "exit_in_thread", "find_nothing"),
+        *("nan", "text", "verbose"),
+    ],
+)
+def test_a_function_that_misbehaves_fails_its_own_trajectory_only(kind: str) -> None:
+    stepper = scoring(RewardConfig(), component(kind))
+    found = stepper.feed(make_trajectory("e1"))
+    assert isinstance(found[0], Score)
+    assert (found[0].outcome, found[0].value) == ("failed", None)
+    assert reasons(found) == ["score_failed"]
+
+
+@pytest.mark.parametrize("kind", ["cancelled", "exit", "exit_in_thread", "find_nothing"])
+def test_what_a_function_raises_is_told_at_once_whatever_it_is(kind: str) -> None:
+    (score, _) = scoring(component(kind, timeout_s=600)).feed(make_trajectory())
+    assert "raised" in score.error
+
+
+def test_what_is_told_of_a_failure_never_makes_a_score_too_large_for_one_record() -> None:
+    def repeats(trajectory: Trajectory, context: RewardContext) -> float:
+        raise ValueError("good" * 1_000_000)
+
+    registry = {**REGISTRY, "repeats": RewardFunction(repeats), "at_once": RewardFunction(repeats, quick=True)}
+    for kind in ("verbose", "repeats", "at_once"):
+        stage = ScoringStage(ScoringConfig(rewards=(component(kind),)), keep_ms=1, registry=registry)
+        assert all(len(encode(record)) < 5_000 for record in Stepper(stage).feed(make_trajectory()))
+
+
+async def test_a_function_that_does_not_heed_its_cancellation_is_left_behind() -> None:
+    over = asyncio.Event()
+
+    async def heedless(trajectory: Trajectory, context: RewardContext) -> float:
+        while not over.is_set():
+            with contextlib.suppress(asyncio.CancelledError):
+                await over.wait()
+        return 1.0
+
+    config = ScoringConfig(rewards=(component("heedless"),))
+    stage = ScoringStage(config, keep_ms=1, registry={"heedless": RewardFunction(heedless)})
+    record = Incoming(make_trajectory(), "key", Location(topic="t", partition=0, offset=0), b"")
+    (found,) = await stage.answer(stage.new_state(), [record])
+    over.set()
+    assert "within 0.05 s" in (found["heedless"].error or "")
+
+
+async def test_calls_of_many_partitions_are_not_taken_for_hanging_ones() -> None:
+    together = threading.Barrier(MAX_HUNG + 1)
+    function = RewardFunction(lambda trajectory, context: float(together.wait(30) >= 0))
+    config = ScoringConfig(rewards=(RewardConfig(type="meets", attempts=1),))
+    stage = ScoringStage(config, keep_ms=1, registry={"meets": function})
+    place = Location(topic="t", partition=0, offset=0)
+    record = Incoming(make_trajectory(), "key", place, b"")
+    asked = [stage.answer(stage.new_state(), [record]) for _ in range(MAX_HUNG + 1)]
+    assert [found["reward"].value for (found,) in await asyncio.gather(*asked)] == [1.0] * (MAX_HUNG + 1)
+
+
+async def test_calls_that_were_given_up_are_counted_until_they_come_back() -> None:
+    threads, held = Threads("given-up", most_hung=2), threading.Event()
+    for _ in range(2):
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(threads.call(held.wait), 0.01)
+    with pytest.raises(RuntimeError, match="2 calls hang already"):
+        await threads.call(held.wait)
+    held.set()
+    for thread in [each for each in threading.enumerate() if each.name == "given-up"]:
+        thread.join()
+    await asyncio.sleep(0)
+    assert threads.hung == 0
+    assert await threads.call(held.wait) is True
+
+
+def test_a_function_is_tried_again_as_often_as_configured() -> None:
+    calls: list[str] = []
+
+    def flaky(trajectory: Trajectory, context: RewardContext) -> float:
+        calls.append(trajectory.episode_id)
+        if len(calls) < 3:
+            raise ConnectionError("later")
+        return 1.0
+
+    reward = RewardConfig(type="flaky", attempts=3)
+    stage = ScoringStage(
+        ScoringConfig(rewards=(reward,)), keep_ms=1, registry={**BUILT_IN, "flaky": RewardFunction(flaky)}
+    )
+    assert Stepper(stage).feed(make_trajectory())[0].value == 1.0
+
+
+@pytest.mark.parametrize(("retry_s", "pauses"), [(0.001, [0.002, 0.004]), (0, [0, 0])])
+def test_a_replay_does_not_wait_for_a_function_that_waits_for_nobody(
+    retry_s: float, pauses: list[float], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Without that each of a log's failures cost a second."""
+    paused: list[float] = []
+
+    async def pause(seconds: float) -> None:
+        paused.append(seconds)
+
+    def wrong(trajectory: Trajectory, context: RewardContext) -> float:
+        raise KeyError("no such label")
+
+    stage = ScoringStage(ScoringConfig(rewards=(RewardConfig(type="wrong"),)), keep_ms=1, retry_s=retry_s,
+                         registry={**BUILT_IN, "wrong": RewardFunction(wrong)})  # fmt: skip
+    with monkeypatch.context() as patched:
+        patched.setattr("rollbus.streams.stages.scoring.answers.asyncio.sleep", pause)
+        found = Stepper(stage).feed(make_trajectory())
+    assert (found[0].outcome, paused) == ("failed", pauses)
+
+
+def test_calls_in_flight_are_bounded() -> None:
+    running, most = 0, 0
+
+    async def watched(trajectory: Trajectory, context: RewardContext) -> float:
+        nonlocal running, most
+        running += 1
+        most = max(most, running)
+        await asyncio.sleep(0)
+        running -= 1
+        return 1.0
+
+    config = ScoringConfig(rewards=(RewardConfig(type="watched"),), concurrency=3)
+    stage = ScoringStage(config, keep_ms=1, registry={**BUILT_IN, "watched": RewardFunction(watched)})
+    found = Stepper(stage).outputs([make_trajectory(f"e{index}") for index in range(20)])
+    assert (len(of_topic(found, SCORES)), most) == (20, 3)
+
+
+def test_a_repeated_trajectory_is_scored_once_even_in_one_batch() -> None:
+    stepper = scoring()
+    trajectory = make_trajectory()
+    assert len(stepper.outputs([trajectory, trajectory])) == 1
+    stepper.restore()
+    assert stepper.feed(trajectory) == []
+
+
+def test_a_revision_asks_feedback_again_and_keeps_the_other_components() -> None:
+    stepper = scoring(RewardConfig(), component("turns"))
+    stepper.feed(make_trajectory("e1", reward=0.0))
+    stepper.restore()
+    (score,) = stepper.feed(revised("e1", 1.0), revised("e1", 1.0))
+    assert (score.revision, score.value, score.components) == (1, 2.0, {"reward": 1.0, "turns": 1.0})
+
+
+def test_a_revision_in_the_batch_of_its_trajectory_gives_the_same_score() -> None:
+    batch = [make_trajectory("e1", reward=None), revised("e1", 1.0)]
+    together = scoring(RewardConfig(), component("turns")).outputs(batch)
+    apart = scoring(RewardConfig(), component("turns")).feed(*batch)
+    assert [out.record for out in together] == apart
+    assert [score.outcome for score in apart] == ["missing", "scored"]
+
+
+def test_a_retracted_reward_makes_the_score_missing_again() -> None:
+    stepper = scoring()
+    stepper.feed(make_trajectory("e1", reward=1.0))
+    (score,) = stepper.feed(revised("e1"))
+    assert (score.outcome, score.value) == ("missing", None)
+
+
+def test_a_failed_component_stays_failed_when_rewards_are_revised() -> None:
+    stepper = scoring(RewardConfig(), component("raise"))
+    stepper.feed(make_trajectory("e1", reward=None))
+    assert stepper.feed(revised("e1", 1.0))[0].outcome == "failed"
+
+
+def test_an_exclusion_travels_on() -> None:
+    stepper = scoring()
+    stepper.feed(make_trajectory("e1"))
+    assert stepper.feed(revised("e1", 1.0, excluded=True))[0].excluded
+
+
+def test_how_long_a_trajectory_is_remembered_is_what_the_log_says_of_assembly_over_restarts() -> None:
+    stepper = scoring()
+    stepper.feed(make_trajectory("e1"), make_config("assembly", AssemblyConfig(late_horizon_ms=10_000)))
+    stepper.restore()
+    stepper.tick(9)
+    assert [score.value for score in stepper.feed(revised("e1", 0.5))] == [0.5]
+    stepper.tick(10)
+    assert reasons(stepper.feed(revised("e1", 1.0))) == ["orphaned_reward"]
+
+
+def test_a_revision_of_a_forgotten_trajectory_is_counted() -> None:
+    stepper = scoring()
+    stepper.feed(make_trajectory("e1"))
+    stepper.tick(100)
+    assert [key for key in stepper.changelog if key.startswith(b"score")] == []
+    assert reasons(stepper.feed(revised("e1", 1.0))) == ["orphaned_reward"]
+
+
+def test_a_configuration_holds_from_its_record_on_within_a_batch() -> None:
+    stepper = scoring()
+    new = ScoringConfig(rewards=(component("half"),))
+    found = stepper.outputs([make_trajectory("e1"), make_config("scoring", new), make_trajectory("e2")])
+    assert [out.record.components for out in found] == [{"reward": 1.0}, {"half": 0.5}]
+    assert found[0].record.reward_version != found[1].record.reward_version
+
+
+def test_a_reward_that_nobody_registered_is_refused_at_the_start() -> None:
+    with pytest.raises(ConfigurationError, match="no function 'nobody'; there are exact_match, feedback"):
+        ScoringStage(ScoringConfig(rewards=(RewardConfig(type="nobody"),)), keep_ms=1)

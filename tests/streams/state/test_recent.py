@@ -1,0 +1,76 @@
+"""Of each key something is remembered, of the keys used last only, and a restart forgets the same ones."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rollbus.schemas.records.config import CurriculumConfig, GroupingConfig, RunConfig
+from rollbus.streams.stages.curriculum.stage import CurriculumStage
+from rollbus.streams.stages.grouping.stage import GroupingStage
+from rollbus.streams.state import recent
+from rollbus.streams.state.recent import Recent
+from rollbus.streams.state.rows import INT
+from rollbus.streams.state.table import PartitionState
+from tests.builders import make_group, make_score
+from tests.stepping import Stepper
+
+
+@pytest.fixture(autouse=True)
+def three_keys(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(recent, "MOST_KEYS", 3)
+
+
+def restored(rows: dict[bytes, bytes | None], changed: Recent[int]) -> Recent[int]:
+    """What a changelog comes to, with the rows touched since."""
+    rows.update(PartitionState(changed.table).drain())
+    found = Recent("r", INT)
+    state = PartitionState(found.table)
+    for key in sorted(rows, reverse=True):
+        state.restore(key, rows[key])
+    found.rebuild()
+    return found
+
+
+@given(st.lists(st.tuples(st.sampled_from("abcdef"), st.integers(0, 9), st.booleans()), max_size=40))
+def test_the_keys_put_last_are_remembered_whatever_is_restarted(moves: list[tuple[str, int, bool]]) -> None:
+    memory, rows, used = Recent("r", INT), dict[bytes, bytes | None](), dict[str, int]()
+    for key, value, restarts in moves:
+        used.pop(key, None)
+        used[key] = value
+        oldest = list(used)[: max(0, len(used) - 3)]
+        assert list(memory.put(key, value)) == oldest
+        for each in oldest:
+            del used[each]
+        if restarts:
+            memory = restored(rows, memory)
+        assert dict(memory) == used
+
+
+def curriculum() -> Stepper:
+    stepper = Stepper(CurriculumStage(RunConfig(curriculum=CurriculumConfig(mode="pools", groups_per_window=1))))
+    stepper.tick()
+    return stepper
+
+
+def test_a_window_says_what_it_learnt_and_what_it_forgot() -> None:
+    stepper, states = curriculum(), list[Any]()
+    for name in ("x", "y", "x", "z", "w"):
+        stepper.restore()
+        states.append(stepper.feed(make_group(f"g{len(states)}", (0.5, 1.0), group_key=name))[0])
+    assert [state.mode_state for state in states[2:]] == ['{"x":0.75}', '{"z":0.75}', '{"w":0.75,"y":null}']
+    assert sorted(key for key in stepper.changelog if key.startswith(b"difficulty")) == [
+        b"difficulty\x1fw",
+        b"difficulty\x1fx",
+        b"difficulty\x1fz",
+    ]
+
+
+def test_a_baseline_that_was_used_longest_ago_begins_anew() -> None:
+    stepper = Stepper(GroupingStage(RunConfig(grouping=GroupingConfig(strategy="baseline"))), restoring=True)
+    stepper.tick()
+    for number, name in enumerate(("a", "b", "a", "c", "d")):
+        stepper.feed(make_score(f"t{number}", 0.0, example_id=name))
+    (kept,), (begun,) = (stepper.feed(make_score(f"s{name}", 1.0, example_id=name)) for name in "ab")
+    assert (kept.has_signal, begun.has_signal) == (True, False)

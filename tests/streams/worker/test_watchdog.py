@@ -1,0 +1,80 @@
+"""A worker that is behind and does not move is found; one that moves or has nothing to do is left alone."""
+
+import subprocess
+import sys
+import threading
+from types import SimpleNamespace
+
+from rollbus.streams.exactly_once.batch import Partition
+from rollbus.streams.exactly_once.metrics import PartitionMetrics
+from rollbus.streams.kafka.settings import StreamSettings
+from rollbus.streams.worker.watchdog import EXIT_STALLED, Progress, Watchdog
+from rollbus.streams.worker.worker import Worker
+
+
+def test_lag_without_movement_is_found_after_the_limit_and_named() -> None:
+    progress = Progress(10.0)
+    assert progress.observe([("grouping[2]", 7, True)], now_s=100.0) == []
+    assert progress.observe([("grouping[2]", 7, True)], now_s=109.0) == []
+    (words,) = progress.observe([("grouping[2]", 7, True)], now_s=110.0)
+    assert "grouping[2] has been at 7 for 10 s" in words
+
+
+def test_movement_and_idleness_begin_the_count_anew() -> None:
+    progress = Progress(10.0)
+    progress.observe([("a", 7, True)], now_s=0.0)
+    progress.observe([("a", 8, True)], now_s=9.0)
+    assert progress.observe([("a", 8, True)], now_s=18.0) == []
+    progress.observe([("a", 8, False)], now_s=18.5)
+    assert progress.observe([("a", 8, True)], now_s=28.0) == []
+
+
+def test_rows_restored_and_answers_that_come_are_movement() -> None:
+    progress = Progress(10.0)
+    progress.observe([("a", "7 (after 1 rows or answers)", True)], now_s=0.0)
+    assert progress.observe([("a", "7 (after 2 rows or answers)", True)], now_s=19.0) == []
+    (words,) = progress.observe([("a", "7 (after 2 rows or answers)", True)], now_s=29.0)
+    assert "a has been at 7 (after 2 rows or answers) for 10 s" in words
+
+
+def test_a_partition_that_was_given_away_is_forgotten() -> None:
+    progress = Progress(10.0)
+    progress.observe([("a", 7, True)], now_s=0.0)
+    progress.observe([], now_s=5.0)
+    assert progress.observe([("a", 7, True)], now_s=10.0) == []
+
+
+def test_a_loop_that_does_not_answer_is_ended() -> None:
+    ended, reasons = threading.Event(), []
+
+    def end(reason: str) -> None:
+        reasons.append(reason)
+        ended.set()
+
+    watchdog = Watchdog(0.0, end=end)
+    watchdog.start()
+    assert ended.wait(10)
+    watchdog.stop()
+    assert "has not answered" in reasons[0]
+
+
+def test_a_process_ends_even_where_its_last_words_cannot_be_written() -> None:
+    code = "from rollbus.streams.worker.watchdog import end_process; end_process('it hangs')"
+    with open("/dev/full", "w") as full:
+        ended = subprocess.run([sys.executable, "-c", code], stderr=full, check=False)
+    assert ended.returncode == EXIT_STALLED
+
+
+async def test_no_lag_is_told_of_a_partition_before_it_is_known_how_far_it_has_come() -> None:
+    worker, place = Worker(StreamSettings(), []), Partition("t.episode-events", 0)
+    metrics = PartitionMetrics("counter", 0)
+    runner = SimpleNamespace(
+        partition=place, metrics=metrics, is_position_known=False, has_work=True, progress_mark="0"
+    )
+    worker.apps = [SimpleNamespace(runners={place: runner})]  # type: ignore[list-item]
+    worker._ends._known = {place: 1_000}
+    assert await worker._progress_of_parts() == [("stage counter[0]", "0", True)]
+    assert metrics.lag == 0
+    runner.is_position_known, metrics.position = True, 990
+    await worker._progress_of_parts()
+    assert metrics.lag == 10

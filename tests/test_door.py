@@ -1,0 +1,66 @@
+"""The door that users take: the console script, from a folder of their own, of either installation."""
+
+import re
+import signal
+import subprocess
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from rollbus.cli.root import COMMANDS
+from tests.cli.test_cli import every_command
+from tests.installs import ROOT, own_environment, run
+
+STATIC = ROOT / "rollbus" / "ui" / "static"
+
+
+@pytest.mark.parametrize("noun", COMMANDS)
+def test_the_console_script_has_every_command(install: Path, noun: str, tmp_path: Path) -> None:
+    text = run(install / "rollbus", noun, "--help", cwd=tmp_path).stdout
+    assert text.startswith(f"Usage: rollbus {noun} ")
+    for verb in [command[1] for command in every_command() if command[0] == noun and len(command) == 2]:
+        assert re.search(rf"^  {verb}\b", text, flags=re.MULTILINE), verb
+
+
+def test_an_installation_uses_its_own_files(install: Path, tmp_path: Path) -> None:
+    program = "import rollbus.schemas.codec as codec; print(codec.__file__, codec.avro.__file__)"
+    python = install / "python"
+    home = ROOT if python.parent.parent.parent == ROOT else install.parent
+    for path in run(python, "-c", program, cwd=tmp_path).stdout.split():
+        assert Path(path).is_relative_to(home)
+
+
+def test_the_page_comes_with_every_file_it_asks_for(install: Path, tmp_path: Path) -> None:
+    with subprocess.Popen(
+        [install / "rollbus", "ui", "--port", "0"],
+        cwd=tmp_path,
+        env=own_environment(),
+        stdout=subprocess.PIPE,
+        text=True,
+    ) as page:
+        try:
+            assert page.stdout is not None
+            address = page.stdout.readline().split()[0].rstrip("/")
+            index = fetch(f"{address}/")
+            assert index == (STATIC / "index.html").read_bytes()
+            named = set(re.findall(r'="(/static/[^"]+)"', index.decode()))
+            assert len(named) == 5
+            for path in STATIC.rglob("*.*"):
+                if path.is_file() and path.name != "index.html":
+                    name = f"/static/{path.relative_to(STATIC).as_posix()}"
+                    assert fetch(address + name) == path.read_bytes(), name
+                    named.discard(name)
+            assert not named
+        finally:
+            page.send_signal(signal.SIGINT)
+
+
+def fetch(url: str) -> bytes:
+    with urllib.request.urlopen(url, timeout=30) as answer:
+        return bytes(answer.read())
+
+
+@pytest.mark.parametrize("command", ["sql list", "topics acls", "topics graph"])
+def test_a_command_finds_the_data_of_its_package(install: Path, command: str, tmp_path: Path) -> None:
+    assert run(install / "rollbus", *command.split(), cwd=tmp_path).stdout

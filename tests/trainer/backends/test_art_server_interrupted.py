@@ -1,0 +1,54 @@
+"""Ctrl-C while the art-server starts: importing ART takes long, and nobody waits for its end."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from contextlib import suppress
+from pathlib import Path
+
+import pytest
+
+from rollbus.local.process.ports import find_free_port
+
+PATIENCE_S = 30.0
+
+
+@pytest.mark.parametrize("after_s", [0.2, 3.0], ids=["before ART's libraries", "when they have handlers of their own"])
+def test_ctrl_c_while_the_art_server_starts_ends_it_at_once_and_without_a_word(tmp_path: Path, after_s: float) -> None:
+    for name in ("config.json", "tokenizer.json", "model.safetensors"):
+        (tmp_path / name).touch()
+    command: list[str | Path] = [
+        Path(sys.executable).with_name("rollbus"),
+        "art-server",
+        "run",
+        "--base-model",
+        tmp_path,
+    ]
+    ports = {"ROLLBUS_STACK__ART_PORT": str(find_free_port()), "ROLLBUS_STACK__MODEL_PORT": str(find_free_port())}
+    environment = {**os.environ, **ports, "ROLLBUS_ART_SERVER__DIRECTORY": str(tmp_path / "art")}
+    process = subprocess.Popen(command, stderr=subprocess.PIPE, text=True, cwd=tmp_path, env=environment)
+    try:
+        _wait_for_a_socket(process.pid)  # its port is claimed before ART is imported
+        time.sleep(after_s)
+        process.send_signal(signal.SIGINT)
+        _, said = process.communicate(timeout=5)
+    finally:
+        process.kill()
+        process.wait()
+    assert (process.returncode, said) == (-signal.SIGINT, "")
+
+
+def _wait_for_a_socket(process_id: int) -> None:
+    deadline = time.monotonic() + PATIENCE_S
+    while not any("socket:" in link for link in _open_files(process_id)):
+        assert time.monotonic() < deadline, "the art-server does not claim its port"
+        time.sleep(0.02)
+
+
+def _open_files(process_id: int) -> Iterator[str]:
+    for entry in Path(f"/proc/{process_id}/fd").iterdir():
+        with suppress(OSError):  # closed meanwhile
+            yield str(entry.readlink())

@@ -1,0 +1,29 @@
+"""Settings of an update that contradict each other, or say nothing, are refused at the start."""
+
+import math
+from typing import Any
+
+import pytest
+from pydantic import ValidationError
+
+from rollbus.trainer.backends.protocol import TrainConfig
+
+
+@pytest.mark.parametrize(
+    ("given", "said"),
+    [
+        ({"aggregation": "constant"}, "needs aggregation_tokens"),
+        ({"advantages": "art", "aggregation": "prompt_mean"}, "weighs every trajectory alike"),
+        ({"ratio_min": 6.0}, "ratio_min 6 lies above ratio_max 5"),
+        ({"learning_rate": math.inf}, "finite"),
+        ({"off_policy_mask_threshold": math.nan}, "finite"),
+    ],
+)
+def test_settings_that_cannot_be_meant_are_refused(given: dict[str, Any], said: str) -> None:
+    with pytest.raises(ValidationError, match=said):
+        TrainConfig(**given)
+
+
+@pytest.mark.parametrize("aggregation", ["token_mean", "trajectory_mean"])
+def test_arts_own_advantages_go_with_the_default_and_with_what_art_does(aggregation: Any) -> None:
+    assert TrainConfig(advantages="art", aggregation=aggregation).advantages == "art"

@@ -1,0 +1,193 @@
+"""The loss: invariances over random token batches, gradients against closed forms, and cases worked by hand."""
+
+import math
+from dataclasses import replace
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rollbus.trainer import grpo
+from rollbus.trainer.backends.protocol import TrainConfig
+from rollbus.trainer.grpo import TokenBatch
+from tests.trainer.grpo.token_batches import close, gradient, one_token, part, token_batches
+
+CISPO = TrainConfig()
+PPO = TrainConfig(loss="ppo")
+
+
+@given(token_batches())
+def test_cispo_gradient_is_the_clipped_ratio_times_the_advantage(batch: TokenBatch) -> None:
+    ratio = torch.exp(batch.current_N - batch.behaviour_N).detach().clamp(0, 5)
+    expected = -ratio * batch.advantages_N * batch.weights_N * batch.mask_N / batch.mask_N.sum()
+    assert close(gradient(batch, CISPO), expected)
+
+
+@given(token_batches())
+def test_ppo_gradient_vanishes_exactly_where_a_bound_is_active(batch: TokenBatch) -> None:
+    ratio = torch.exp(batch.current_N - batch.behaviour_N).detach()
+    above = (batch.advantages_N > 0) & (ratio > 1.28)
+    below = (batch.advantages_N < 0) & ((ratio < 0.8) | (ratio > 3))
+    free = batch.mask_N & ~above & ~below
+    expected = -ratio * batch.advantages_N * batch.weights_N * free / batch.mask_N.sum()
+    assert close(gradient(batch, PPO), expected)
+
+
+@given(token_batches(on_policy=True))
+def test_on_policy_both_losses_have_the_gradient_of_reinforce(batch: TokenBatch) -> None:
+    expected = -batch.advantages_N * batch.weights_N * batch.mask_N / batch.mask_N.sum()
+    assert close(gradient(batch, CISPO), expected)
+    assert close(gradient(batch, PPO), expected)
+
+
+@given(token_batches(), st.integers(0, 40), st.sampled_from([CISPO, PPO]))
+def test_micro_batches_add_up_to_the_whole_by_the_global_count(
+    batch: TokenBatch, cut: int, settings: TrainConfig
+) -> None:
+    total = float(batch.mask_N.sum())
+    parts = [part(batch, at) for at in (slice(cut), slice(cut, None))]
+    whole = grpo.policy_loss(batch, settings, global_tokens=total)
+    shares = [grpo.policy_loss(one, settings, global_tokens=total) for one in parts if len(one.mask_N)]
+    combined, expected = grpo.metrics(grpo.combine(shares)), grpo.metrics(grpo.combine([whole]))
+    assert combined == pytest.approx(expected, rel=1e-9, abs=1e-12)
+
+
+@given(token_batches(), st.floats(0.1, 10))
+def test_scaling_the_advantages_scales_the_gradient(batch: TokenBatch, factor: float) -> None:
+    scaled = replace(batch, advantages_N=batch.advantages_N * factor)
+    assert close(gradient(scaled, CISPO), gradient(batch, CISPO) * factor)
+
+
+@given(st.lists(st.tuples(st.floats(-8, 0), st.floats(-8, 0)), min_size=1, max_size=20))
+def test_k3_is_never_negative_and_zero_where_policies_agree(pairs: list[tuple[float, float]]) -> None:
+    current, reference = torch.tensor(pairs, dtype=torch.float64).T
+    assert bool((grpo.kl_k3(current, reference) >= 0).all())
+    assert bool((grpo.kl_k3(current, current) == 0).all())
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_k3_is_not_lost_in_rounding_where_policies_nearly_agree(dtype: torch.dtype) -> None:
+    distances = torch.logspace(-30, -1, 10_000, dtype=torch.float64).to(dtype)
+    for difference in (distances, -distances):
+        found = grpo.kl_k3(torch.zeros_like(difference), difference)
+        assert bool((found >= 0).all())
+    found = grpo.kl_k3(torch.zeros(1, dtype=dtype), torch.full((1,), 1e-3, dtype=dtype))
+    assert float(found) == pytest.approx(1e-3**2 / 2 + 1e-3**3 / 6, rel=1e-3)
+
+
+def test_k1_and_k3_estimate_the_same_divergence() -> None:
+    current, reference = torch.log_softmax(torch.tensor([[0.0, 1.0, 2.0], [0.5, 0.0, 1.0]]).double(), dim=-1)
+    exact = (current.exp() * (current - reference)).sum()
+    assert float((current.exp() * grpo.kl_k1(current, reference)).sum()) == pytest.approx(float(exact))
+    assert float((current.exp() * grpo.kl_k3(current, reference)).sum()) == pytest.approx(float(exact))
+
+
+@given(token_batches(), st.floats(0.01, 1))
+def test_a_kl_penalty_in_the_advantages_is_centred(batch: TokenBatch, coefficient: float) -> None:
+    reference = batch.behaviour_N
+    penalised = grpo.penalised_advantages(
+        batch.advantages_N, batch.current_N, reference, batch.mask_N, coefficient=coefficient
+    )
+    change = (penalised - batch.advantages_N)[batch.mask_N]
+    assert float(change.sum()) == pytest.approx(0, abs=1e-9)
+    far = (batch.current_N - reference).detach()[batch.mask_N]
+    assert int(change.argmin()) == int(far.argmax())
+
+
+@pytest.mark.parametrize(
+    ("settings", "ratio", "advantage", "expected", "clipped"),
+    [
+        (CISPO, 2.0, 1.5, -3.0, False),
+        (CISPO, 8.0, 1.5, -7.5, True),
+        (CISPO, 8.0, -1.0, 5.0, True),
+        (TrainConfig(ratio_min=0.5), 0.25, 1.0, -0.5, True),
+        (PPO, 1.1, 2.0, -2.2, False),
+        (PPO, 1.5, 2.0, 0.0, True),
+        (PPO, 0.5, 2.0, -1.0, False),
+        (PPO, 0.5, -2.0, 0.0, True),
+        (PPO, 2.0, -2.0, 4.0, False),
+        (PPO, 4.0, -2.0, 0.0, True),
+        (TrainConfig(loss="ppo", dual_clip=None), 4.0, -2.0, 8.0, False),
+    ],
+)
+def test_gradient_of_one_token(
+    settings: TrainConfig, ratio: float, advantage: float, expected: float, clipped: bool
+) -> None:
+    batch = one_token(ratio, advantage)
+    assert float(gradient(batch, settings)) == pytest.approx(expected)
+    assert float(grpo.policy_loss(batch, settings, global_tokens=1.0).clipped) == clipped
+
+
+def test_dual_clip_bounds_the_loss_of_a_negative_advantage() -> None:
+    far = grpo.ppo(torch.tensor([10.0]), torch.tensor([-2.0]), epsilon=0.2, epsilon_high=0.2, dual_clip=3.0)
+    assert float(far.loss_N) == 6.0
+
+
+def test_a_stale_negative_sequence_is_left_out_and_a_positive_one_is_not() -> None:
+    batch = TokenBatch(
+        current_N=torch.tensor([-5.0, -5.0, -5.0, -1.0], requires_grad=True),
+        behaviour_N=torch.tensor([-1.0, -1.0, -1.0, -1.0]),
+        advantages_N=torch.tensor([-1.0, -1.0, 1.0, -1.0]),
+        weights_N=torch.ones(4),
+        sequence_N=torch.tensor([0, 0, 1, 2]),
+        mask_N=torch.ones(4, dtype=torch.bool),
+    )
+    columns = (batch.current_N, batch.behaviour_N, batch.advantages_N, batch.sequence_N, batch.mask_N)
+    assert grpo.stale_negatives(*columns, threshold=0.5).tolist() == [True, True, False, False]
+    masked = gradient(batch, TrainConfig(off_policy_mask_threshold=0.5))
+    assert (masked != 0).tolist() == [False, False, True, True]
+
+
+def test_metrics_of_a_case_worked_by_hand() -> None:
+    batch = TokenBatch(
+        current_N=torch.tensor([math.log(0.6), math.log(0.2)], dtype=torch.float64, requires_grad=True),
+        behaviour_N=torch.tensor([math.log(0.3), math.log(0.2)], dtype=torch.float64),
+        advantages_N=torch.tensor([1.0, -1.0], dtype=torch.float64),
+        weights_N=torch.ones(2, dtype=torch.float64),
+        sequence_N=torch.tensor([0, 1]),
+        mask_N=torch.ones(2, dtype=torch.bool),
+        entropy_N=torch.tensor([0.5, 1.5], dtype=torch.float64),
+    )
+    report = grpo.metrics(grpo.combine([grpo.policy_loss(batch, CISPO, global_tokens=2.0)]))
+    assert report["loss"] == pytest.approx(-(2 * math.log(0.6) - math.log(0.2)) / 2)
+    assert report["ratio_mean"] == pytest.approx(1.5)
+    assert report["ratio_max"] == pytest.approx(2)
+    assert report["effective_sample_size"] == pytest.approx(3**2 / (2 * 5))
+    assert report["mismatch_kl"] == pytest.approx((2 - 1 - math.log(2)) / 2)
+    assert report["entropy"] == pytest.approx(1.0)
+    assert (report["clip_fraction"], report["tokens_trained"]) == (0.0, 2.0)
+
+
+def test_a_small_mismatch_is_reported_as_it_is() -> None:
+    batch = one_token(1.0, 1.0)
+    current = batch.current_N.detach().float()
+    near = replace(batch, current_N=current.requires_grad_(), behaviour_N=(current - 1e-4).detach())
+    difference = float((near.current_N.double() - near.behaviour_N.double()).detach())
+    report = grpo.metrics(grpo.combine([grpo.policy_loss(near, CISPO, global_tokens=1.0)]))
+    assert report["mismatch_kl"] == pytest.approx(difference**2 / 2, rel=1e-2)
+
+
+def test_entropy_bonus_and_k3_penalty_enter_the_loss() -> None:
+    batch = replace(
+        one_token(1.0, 0.0),
+        reference_N=torch.tensor([-2.0], dtype=torch.float64),
+        entropy_N=torch.tensor([0.7], dtype=torch.float64),
+    )
+    settings = TrainConfig(kl_estimator="k3", kl_coefficient=0.5, entropy_bonus=0.1)
+    loss = grpo.policy_loss(batch, settings, global_tokens=1.0).loss
+    assert float(loss.detach()) == pytest.approx(0.5 * (math.exp(-1) + 1 - 1) - 0.07)
+    assert float(gradient(batch, settings)) == pytest.approx(0.5 * (1 - math.exp(-1)))
+
+
+def test_finite_differences_agree_with_autograd() -> None:
+    batch = one_token(1.1, 2.0)
+    for settings in (PPO, TrainConfig(loss="ppo", kl_estimator="k3", kl_coefficient=0.3)):
+        batch = replace(batch, reference_N=torch.tensor([-1.7], dtype=torch.float64))
+
+        def value(shift: float, settings: TrainConfig = settings, batch: TokenBatch = batch) -> float:
+            moved = replace(batch, current_N=batch.current_N.detach() + shift)
+            return float(grpo.policy_loss(moved, settings, global_tokens=1.0).loss)
+
+        numeric = (value(1e-6) - value(-1e-6)) / 2e-6
+        assert float(gradient(batch, settings)) == pytest.approx(numeric, rel=1e-6)

@@ -1,0 +1,49 @@
+"""Aggregation: what counts alike, and what a step is divided by."""
+
+from typing import Any
+
+import pytest
+import torch
+
+from rollbus.trainer import grpo
+from tests.trainer.grpo.token_batches import token_weights
+
+LENGTHS = [[3, 1], [2], [4, 4, 2]]
+"""Sampled tokens of each trajectory, by group."""
+
+
+def trajectories_and_groups() -> tuple[torch.Tensor, torch.Tensor]:
+    lengths = torch.tensor([length for group in LENGTHS for length in group])
+    groups = torch.repeat_interleave(torch.arange(len(LENGTHS)), torch.tensor([len(group) for group in LENGTHS]))
+    trajectory_N = torch.repeat_interleave(torch.arange(len(lengths)), lengths)
+    return trajectory_N, groups[trajectory_N]
+
+
+@pytest.mark.parametrize("aggregation", ["token_mean", "trajectory_mean", "prompt_mean", "constant"])
+def test_weights_have_mean_one_and_count_their_unit_alike(aggregation: Any) -> None:
+    trajectory_N, group_N = trajectories_and_groups()
+    weights_N = token_weights(aggregation, trajectory_N, group_N, dtype=torch.float64)
+    assert float(weights_N.mean()) == pytest.approx(1)
+    unit_N = {"trajectory_mean": trajectory_N, "prompt_mean": group_N}.get(aggregation, torch.arange(len(group_N)))
+    sums = torch.zeros(int(unit_N.max()) + 1, dtype=torch.float64).index_add(0, unit_N, weights_N)
+    assert sums.tolist() == pytest.approx([float(sums[0])] * len(sums))
+
+
+@pytest.mark.parametrize("aggregation", ["token_mean", "trajectory_mean", "prompt_mean", "constant"])
+def test_weights_by_counts_are_those_of_tensors(aggregation: Any) -> None:
+    plain = [
+        grpo.token_weight(aggregation, trajectory_tokens=length, group_tokens=sum(group))
+        for group in LENGTHS
+        for length in group
+        for _ in range(length)
+    ]
+    mean = sum(plain) / len(plain)
+    weights_N = token_weights(aggregation, *trajectories_and_groups(), dtype=torch.float64)
+    assert weights_N.tolist() == pytest.approx([weight / mean for weight in plain])
+
+
+def test_a_constant_divides_by_sequences_whatever_their_length() -> None:
+    assert grpo.divisor("constant", tokens=17, sequences=6, constant_tokens=100) == 600.0
+    assert grpo.divisor("prompt_mean", tokens=17, sequences=6, constant_tokens=None) == 17.0
+    with pytest.raises(ValueError, match="aggregation_tokens"):
+        grpo.divisor("constant", tokens=17, sequences=6, constant_tokens=None)

@@ -1,0 +1,278 @@
+"""Ratios of sequences, corrections for stale tokens, DPPO: equivalences, closed forms, every branch by hand."""
+
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rollbus.trainer import grpo
+from rollbus.trainer.backends.protocol import TrainConfig
+from rollbus.trainer.grpo import TokenBatch
+from tests.trainer.grpo.token_batches import close, gradient, one_token, part, token_batches
+
+SETTINGS = [
+    TrainConfig(),
+    TrainConfig(loss="ppo"),
+    TrainConfig(off_policy_mask_threshold=0.5),
+    TrainConfig(loss="ppo", off_policy_mask_threshold=0.2),
+    TrainConfig(ratio_level="sequence"),
+    TrainConfig(loss="ppo", ratio_level="sequence"),
+    TrainConfig(loss="ppo", importance_correction="token_truncate"),
+    TrainConfig(loss="ppo", ratio_level="sequence", importance_correction="sequence_truncate"),
+    TrainConfig(importance_correction="token_mask", behaviour_kl_coefficient=1e-3),
+    TrainConfig(loss="dppo", behaviour_kl_coefficient=1e-3),
+    TrainConfig(loss="dppo", ratio_level="sequence", importance_correction="sequence_mask"),
+]
+any_settings = st.sampled_from(SETTINGS)
+
+
+@given(token_batches(), any_settings)
+def test_what_is_masked_never_matters(batch: TokenBatch, settings: TrainConfig) -> None:
+    junk = torch.where(batch.mask_N, 0.0, torch.nan)
+    dirty = replace(
+        batch,
+        current_N=(batch.current_N + torch.where(batch.mask_N, 0.0, -50.0)).detach(),
+        behaviour_N=batch.behaviour_N + junk,
+        advantages_N=batch.advantages_N + junk,
+        weights_N=batch.weights_N + junk,
+    )
+    assert close(gradient(dirty, settings)[batch.mask_N], gradient(batch, settings)[batch.mask_N])
+    assert bool((gradient(dirty, settings)[~batch.mask_N] == 0).all())
+
+
+@given(token_batches(), any_settings, st.integers(0, 5), st.integers(0, 5))
+def test_padding_on_either_side_changes_nothing(
+    batch: TokenBatch, settings: TrainConfig, left: int, right: int
+) -> None:
+    count = len(batch.mask_N)
+    at = torch.tensor([0] * left + list(range(count)) + [count - 1] * right)
+    kept = torch.tensor([False] * left + [True] * count + [False] * right)
+    padded = part(batch, at)
+    padded = replace(padded, mask_N=padded.mask_N & kept)
+    assert close(gradient(padded, settings)[kept], gradient(batch, settings))
+
+
+@given(token_batches(), any_settings, st.randoms())
+def test_the_order_of_tokens_never_matters(batch: TokenBatch, settings: TrainConfig, random: Any) -> None:
+    order = list(range(len(batch.mask_N)))
+    random.shuffle(order)
+    at = torch.tensor(order)
+    assert close(gradient(part(batch, at), settings), gradient(batch, settings)[at])
+
+
+@given(token_batches(), any_settings)
+def test_sequences_may_be_spread_over_micro_batches(batch: TokenBatch, settings: TrainConfig) -> None:
+    """As long as each is whole in one, with the divisor of the step."""
+    total = float(batch.mask_N.sum())
+    whole = gradient(batch, settings)
+    for sequence in set(batch.sequence_N.tolist()):
+        at = (batch.sequence_N == sequence).nonzero()[:, 0]
+        assert close(gradient(part(batch, at), settings, total), whole[at])
+
+
+@given(token_batches(on_policy=True), any_settings)
+def test_on_policy_every_loss_pushes_a_sequence_as_reinforce(batch: TokenBatch, settings: TrainConfig) -> None:
+    """Per token, or per sequence where the ratio is the sequence's (equal weights: the mean spreads them)."""
+    batch = replace(batch, weights_N=torch.ones_like(batch.weights_N))
+    expected = -batch.advantages_N * batch.mask_N / batch.mask_N.sum()
+    assert close(gradient(batch, settings), expected)
+
+
+@given(token_batches(), st.sampled_from([0.5, 2.0, 5.0]))
+def test_decoupled_ppo_reinforce_and_cispo_are_one_gradient(batch: TokenBatch, cap: float) -> None:
+    """With one optimizer step per batch the PPO clip is never active, and the capped weight is all there is."""
+    decoupled = TrainConfig(loss="ppo", importance_correction="token_truncate", importance_cap=cap)
+    bounded = TrainConfig(loss="cispo", ratio_min=0.0, ratio_max=cap)
+    weight = torch.exp(batch.current_N - batch.behaviour_N).detach().clamp(max=cap)
+    reinforce = -weight * batch.advantages_N * batch.weights_N * batch.mask_N / batch.mask_N.sum()
+    assert close(gradient(batch, decoupled), reinforce)
+    assert close(gradient(batch, bounded), reinforce)
+
+
+@given(token_batches(), st.sampled_from(["cispo", "ppo", "dppo"]))
+def test_sequences_of_one_token_make_both_levels_equal(batch: TokenBatch, loss: Any) -> None:
+    alone = replace(batch, sequence_N=torch.arange(len(batch.mask_N)))
+    level = TrainConfig(loss=loss, ratio_level="sequence")
+    assert close(gradient(alone, level), gradient(alone, TrainConfig(loss=loss)))
+    for correction in ("truncate", "mask"):
+        one, other = (
+            level.model_copy(update={"importance_correction": f"{kind}_{correction}"}) for kind in ("sequence", "token")
+        )
+        assert close(gradient(alone, one), gradient(alone, other))
+
+
+@given(token_batches(), st.sampled_from(["token_truncate", "token_mask", "sequence_truncate", "sequence_mask"]))
+def test_an_importance_weight_is_the_behaviours_ratio_within_its_cap(batch: TokenBatch, correction: Any) -> None:
+    found = grpo.importance_weights(
+        batch.current_N, batch.behaviour_N, batch.sequence_N, batch.mask_N, correction=correction, cap=2.0
+    )
+    difference = (batch.current_N - batch.behaviour_N).detach()
+    for index in batch.mask_N.nonzero()[:, 0].tolist():
+        same = (batch.sequence_N == batch.sequence_N[index]) & batch.mask_N
+        exact = math.exp(float(difference[same].sum() if correction.startswith("sequence") else difference[index]))
+        exact = min(max(exact, math.exp(-20)), math.exp(20))
+        expected = exact if exact <= 2 else (2.0 if correction.endswith("truncate") else 0.0)
+        assert float(found.weights_N[index]) == pytest.approx(expected, rel=1e-9)
+        assert bool(found.held_N[index]) == (exact > 2)
+    assert not found.weights_N.requires_grad
+
+
+@pytest.mark.parametrize(
+    ("ratio", "advantage", "kept"),
+    [(1.4, 1.0, True), (2.5, 1.0, False), (2.5, -1.0, True), (0.7, -1.0, True), (0.3, -1.0, False), (0.3, 1.0, True)],
+)
+def test_dppo_leaves_out_what_has_moved_too_far_the_way_it_is_pushed(
+    ratio: float, advantage: float, kept: bool
+) -> None:
+    """The current probability is e^-1 = 0.37, so the ratio tells how far it has moved."""
+    batch, settings = one_token(ratio, advantage), TrainConfig(loss="dppo", probability_delta=0.2)
+    moved = math.exp(-1) - math.exp(-1) / ratio
+    assert (moved > 0.2 if advantage > 0 else moved < -0.2) != kept
+    assert float(gradient(batch, settings)) == pytest.approx(-ratio * advantage if kept else 0.0)
+    assert float(grpo.policy_loss(batch, settings, global_tokens=1.0).clipped) == (not kept)
+
+
+def test_a_rare_token_may_change_its_ratio_where_dppo_looks_at_probability() -> None:
+    rare = TokenBatch(
+        current_N=torch.tensor([-9.0], dtype=torch.float64, requires_grad=True),
+        behaviour_N=torch.tensor([-12.0], dtype=torch.float64),
+        advantages_N=torch.ones(1, dtype=torch.float64),
+        weights_N=torch.ones(1, dtype=torch.float64),
+        sequence_N=torch.zeros(1, dtype=torch.long),
+        mask_N=torch.ones(1, dtype=torch.bool),
+    )
+    assert float(gradient(rare, TrainConfig(loss="dppo"))) == pytest.approx(-math.exp(3))
+    assert float(gradient(rare, TrainConfig(loss="ppo"))) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("correction", "ratio", "expected"),
+    [
+        ("none", 3.0, -3.0),
+        ("token_truncate", 3.0, -2.0),
+        ("token_mask", 3.0, 0.0),
+        ("token_truncate", 0.5, -0.5),
+        ("token_mask", 0.5, -0.5),
+    ],
+)
+def test_each_way_of_correcting_one_token(correction: Any, ratio: float, expected: float) -> None:
+    settings = TrainConfig(importance_correction=correction, importance_cap=2.0)
+    assert float(gradient(one_token(ratio, 1.0), settings)) == pytest.approx(expected)
+
+
+def sequence_of_two(first: float, second: float, advantage: float = 1.0) -> TokenBatch:
+    """Two tokens of one sequence, with these ratios."""
+    current = torch.full((2,), -1.0, dtype=torch.float64)
+    return TokenBatch(
+        current_N=current.clone().requires_grad_(),
+        behaviour_N=current - torch.tensor([first, second], dtype=torch.float64).log(),
+        advantages_N=torch.full((2,), advantage, dtype=torch.float64),
+        weights_N=torch.ones(2, dtype=torch.float64),
+        sequence_N=torch.zeros(2, dtype=torch.long),
+        mask_N=torch.ones(2, dtype=torch.bool),
+    )
+
+
+def test_the_ratio_of_a_sequence_worked_by_hand() -> None:
+    """Ratios 4 and 1: their geometric mean is 2, their product 4."""
+    batch = sequence_of_two(4.0, 1.0)
+    columns = (batch.current_N, batch.behaviour_N, batch.sequence_N, batch.mask_N)
+    assert grpo.sequence_ratio(*columns).tolist() == pytest.approx([2.0, 2.0])
+    assert grpo.sequence_product(*columns).tolist() == pytest.approx([4.0, 4.0])
+    gspo = TrainConfig(loss="ppo", ratio_level="sequence", epsilon_high=1.5)
+    assert gradient(batch, gspo).tolist() == pytest.approx([-1.0, -1.0])  # −s · A / N
+    assert gradient(batch, gspo.model_copy(update={"epsilon_high": 0.5})).tolist() == [
+        0.0,
+        0.0,
+    ]  # whole sequences are clipped
+    masked = TrainConfig(importance_correction="sequence_mask", importance_cap=3.0)
+    assert gradient(batch, masked).tolist() == [0.0, 0.0]
+    assert gradient(
+        batch, masked.model_copy(update={"importance_correction": "sequence_truncate"})
+    ).tolist() == pytest.approx([-1.5, -1.5])
+
+
+def test_a_proximal_policy_of_its_own_takes_the_place_of_the_current_one() -> None:
+    """p half-way between: PPO's ratio is n/p = 2, the weight p/b = 2."""
+    batch = one_token(4.0, 1.0)
+    batch = replace(batch, proximal_N=batch.current_N.detach() - math.log(2))
+    settings = TrainConfig(loss="ppo", epsilon_high=1.5, importance_correction="token_truncate", importance_cap=1.5)
+    assert float(gradient(batch, settings)) == pytest.approx(-2 * 1.5)
+    assert float(gradient(batch, settings.model_copy(update={"epsilon_high": 0.5}))) == 0.0
+
+
+@given(token_batches(), any_settings)
+def test_a_detached_loss_never_decides_by_what_it_cannot_see(batch: TokenBatch, settings: TrainConfig) -> None:
+    """Values are finite whatever the ratios."""
+    far = replace(batch, behaviour_N=batch.behaviour_N - 300)
+    assert bool(torch.isfinite(gradient(far, settings)).all())
+
+
+@pytest.mark.parametrize("level", ["token", "sequence"])
+@pytest.mark.parametrize("correction", ["none", "token_truncate", "sequence_mask"])
+def test_autograd_agrees_with_finite_differences(level: Any, correction: Any) -> None:
+    """Losses whose value carries their gradient; CISPO's value does not, by design."""
+    generator = torch.Generator().manual_seed(3)
+    current = -torch.rand(6, generator=generator, dtype=torch.float64) * 3 - 0.1
+    batch = TokenBatch(
+        current_N=current,
+        behaviour_N=current + torch.rand(6, generator=generator, dtype=torch.float64) * 0.1,
+        advantages_N=torch.tensor([1.0, 1.0, 1.0, -0.5, -0.5, 2.0], dtype=torch.float64),
+        weights_N=torch.rand(6, generator=generator, dtype=torch.float64) + 0.5,
+        sequence_N=torch.tensor([0, 0, 0, 1, 1, 2]),
+        mask_N=torch.tensor([True, True, True, True, True, True]),
+        reference_N=current - 0.3,
+        entropy_N=None,
+        proximal_N=current + 0.01,
+    )
+    losses: list[Any] = ["ppo", "dppo"]
+    for loss in losses:
+        settings = TrainConfig(
+            loss=loss,
+            ratio_level=level,
+            importance_correction=correction,
+            kl_estimator="k3",
+            kl_coefficient=0.2,
+            behaviour_kl_coefficient=0.1,
+        )
+
+        def value(leaf: torch.Tensor, settings: TrainConfig = settings) -> torch.Tensor:
+            return grpo.policy_loss(replace(batch, current_N=leaf), settings, global_tokens=6.0).loss
+
+        assert torch.autograd.gradcheck(value, (current.clone().requires_grad_(),))
+
+
+def test_gradients_reach_the_logits_as_finite_differences_say() -> None:
+    """Through log-softmax and gather, as the update has it."""
+    logits = torch.randn(4, 5, generator=torch.Generator().manual_seed(1), dtype=torch.float64, requires_grad=True)
+    targets = torch.tensor([0, 3, 2, 2])
+    behaviour = torch.log_softmax(logits.detach() + 0.05, dim=-1).gather(1, targets[:, None])[:, 0] - 0.02
+    batch = TokenBatch(
+        current_N=behaviour,
+        behaviour_N=behaviour,
+        advantages_N=torch.tensor([1.0, 1.0, -1.0, -1.0], dtype=torch.float64),
+        weights_N=torch.ones(4, dtype=torch.float64),
+        sequence_N=torch.tensor([0, 0, 1, 1]),
+        mask_N=torch.ones(4, dtype=torch.bool),
+    )
+
+    def value(leaf: torch.Tensor) -> torch.Tensor:
+        current = torch.log_softmax(leaf / 0.7, dim=-1).gather(1, targets[:, None])[:, 0]
+        wide = TrainConfig(loss="ppo", epsilon=0.99, epsilon_high=9.0, dual_clip=None)
+        return grpo.policy_loss(replace(batch, current_N=current), wide, global_tokens=4.0).loss
+
+    assert torch.autograd.gradcheck(value, (logits,))
+
+
+@pytest.mark.parametrize(("advantage", "kept"), [(0.1, [True, True]), (-0.1, [False, False])])
+def test_a_stale_sequence_is_judged_whole_whatever_a_penalty_makes_of_its_tokens(
+    advantage: float, kept: list[bool]
+) -> None:
+    """A penalty in the advantages may give tokens of one sequence either sign."""
+    batch = sequence_of_two(0.3, 0.3, advantage)
+    batch = replace(batch, advantages_N=torch.tensor([-0.2, 0.4], dtype=torch.float64), judged_N=batch.advantages_N)
+    assert (gradient(batch, TrainConfig(off_policy_mask_threshold=0.5)) != 0).tolist() == kept

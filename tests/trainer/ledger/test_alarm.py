@@ -1,0 +1,225 @@
+"""Runaway training pauses the run, says why, and goes on when told to."""
+
+import asyncio
+import math
+from dataclasses import replace
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from rollbus.schemas.errors import RunStoppedError, UnavailableError
+from rollbus.schemas.records.control import RunCommand
+from rollbus.schemas.topics import BATCHES, RUN_LOG
+from rollbus.trainer.backends.memory import MemoryBackend
+from rollbus.trainer.backends.protocol import TrainResult
+from rollbus.trainer.ledger.alarm import AlarmLimits, find_alarm, find_pause, pause_for
+from rollbus.trainer.ledger.log_memory import MemoryLog
+from rollbus.trainer.operate.policy import roll_back
+from tests.builders import make_command
+from tests.trainer.scenario import SETTINGS, World, check_exactly_once, make_batch
+
+LIMITS = AlarmLimits(window_steps=3)
+HEALTHY = {
+    "mismatch_kl": 0.01,
+    "clip_fraction": 0.02,
+    "effective_sample_size": 0.9,
+    "grad_norm": 1.0,
+    "entropy": 1.0,
+    "trained": 10.0,
+    "dropped": 2.0,
+}
+
+
+def steps(*changes: dict[str, float]) -> list[tuple[int, dict[str, float]]]:
+    return [(number, HEALTHY | change) for number, change in enumerate(changes, start=1)]
+
+
+@pytest.mark.parametrize(
+    ("metric", "change"),
+    [
+        ("mismatch_kl", {"mismatch_kl": 1.5}),
+        ("mismatch_kl", {"mismatch_kl": math.nan}),
+        ("clip_fraction", {"clip_fraction": 0.6}),
+        ("effective_sample_size", {"effective_sample_size": 0.05}),
+        ("grad_norm", {"grad_norm": 200.0}),
+        ("entropy", {"entropy": 0.01}),
+        ("no_signal_share", {"trained": 1.0, "dropped": 19.0, "dropped_no_signal": 19.0}),
+    ],
+)
+def test_each_limit_raises_its_alarm_with_what_to_look_at(metric: str, change: dict[str, float]) -> None:
+    limits = LIMITS.model_copy(update={"grad_norm": 100.0, "entropy": 0.1})
+    alarm = find_alarm(steps({}, change, change, change), limits)
+    assert alarm is not None
+    assert (alarm.metric, alarm.first_step, alarm.last_step) == (metric, 2, 4)
+    message = alarm.message("main")
+    assert metric in message
+    assert "steps 2 to 4" in message
+    assert "rollbus trainer resume" in message
+
+
+@pytest.mark.parametrize(
+    "odd",
+    [{"mismatch_kl": 50.0}, {"mismatch_kl": math.nan}, {"mismatch_kl": math.inf}, {"effective_sample_size": math.nan}],
+)
+def test_one_odd_batch_raises_none(odd: dict[str, float]) -> None:
+    assert find_alarm(steps({}, odd, {}), LIMITS) is None
+    assert find_alarm(steps(odd, odd), LIMITS) is None, "the window is not full yet"
+
+
+def test_what_is_not_reported_or_not_limited_is_not_watched() -> None:
+    assert find_alarm([(number, {}) for number in range(5)], LIMITS) is None
+    far = {"mismatch_kl": 50.0}
+    assert find_alarm(steps(far, far, far), LIMITS.model_copy(update={"mismatch_kl": None})) is None
+
+
+@given(st.lists(st.sampled_from(["pause", "resume", "end_window"]), max_size=8))
+def test_the_newest_pause_or_resume_decides(commands: list[Any]) -> None:
+    found = find_pause([make_command(command, key=str(index)) for index, command in enumerate(commands)])
+    relevant = [(index, command) for index, command in enumerate(commands) if command != "end_window"]
+    expected = str(relevant[-1][0]) if relevant and relevant[-1][1] == "pause" else None
+    assert (found.command_id if found else None) == expected
+
+
+def test_the_same_alarm_is_the_same_command() -> None:
+    far = {"mismatch_kl": 50.0}
+    alarm = find_alarm(steps(far, far, far), LIMITS)
+    assert alarm is not None
+    assert pause_for(alarm, "main") == pause_for(alarm, "main")
+
+
+class RunawayBackend(MemoryBackend):
+    """Reports what a collapsing policy would."""
+
+    async def wait(self, batch_hash: str, poll_interval_s: float = 0.5) -> TrainResult:
+        result = await super().wait(batch_hash, poll_interval_s)
+        return replace(result, metrics={**result.metrics, "mismatch_kl": 7.0})
+
+
+def resume(world: World, key: str) -> None:
+    world.broker.append(RUN_LOG, make_command("resume", key=key))
+
+
+async def test_a_run_that_runs_away_is_paused_with_a_message_and_goes_on_when_resumed() -> None:
+    world = World(backend=RunawayBackend(), settings=replace(SETTINGS, max_off_policy_steps=9))
+    batches = world.add_batches(7)
+    with pytest.raises(RunStoppedError, match=r"median mismatch_kl of steps 1 to 3 is 7.*same command again"):
+        await world.trainer(alarm=LIMITS).run(until_idle=True)
+    assert len(world.steps()) == 3
+    (command,) = [each for each in world.records(RUN_LOG) if isinstance(each, RunCommand)]
+    assert command.command == "pause"
+    assert "median mismatch_kl of steps 1 to 3 is 7" in str(command.comment)
+    with pytest.raises(RunStoppedError, match="steps 1 to 3"):
+        await world.trainer(alarm=LIMITS).run(until_idle=True)
+    assert len(world.steps()) == 3, "a trainer started anew keeps to it"
+    resume(world, "go")
+    with pytest.raises(RunStoppedError, match="steps 4 to 6"):
+        await world.trainer(alarm=LIMITS).run(until_idle=True)
+    assert len(world.steps()) == 6, "the window begins again"
+    resume(world, "go on")
+    await world.trainer(alarm=None).run(until_idle=True)
+    check_exactly_once(world, batches)
+
+
+async def test_the_alarm_looks_back_over_restarts() -> None:
+    world = World(backend=RunawayBackend(), settings=replace(SETTINGS, max_off_policy_steps=9))
+    for _ in range(3):
+        world.add_batches(1)
+        await world.trainer(alarm=LIMITS).run(until_idle=True)
+    world.add_batches(1)
+    with pytest.raises(RunStoppedError, match="median mismatch_kl of steps 1 to 3 is 7"):
+        await world.trainer(alarm=LIMITS).run(until_idle=True)
+
+
+async def test_steps_that_were_rolled_back_raise_no_alarm_after_it() -> None:
+    backend = RunawayBackend()
+    world = World(backend=backend, settings=replace(SETTINGS, max_off_policy_steps=9))
+    world.add_batches(2)
+    await world.trainer(alarm=LIMITS).run(until_idle=True)
+    log = MemoryLog(world.broker, run_id="main", model="agent")
+    await roll_back(log, backend, world.settings, version=0, reason="runs away", now_ms=0)
+    world.add_batches(2)
+    await world.trainer(alarm=LIMITS).run(until_idle=True)
+    world.add_batches(2)
+    with pytest.raises(RunStoppedError, match="steps 3 to 5"):
+        await world.trainer(alarm=LIMITS).run(until_idle=True)
+
+
+async def test_a_healthy_run_is_never_paused() -> None:
+    world = World()
+    batches = world.add_batches(6)
+    await world.trainer(alarm=LIMITS).run(until_idle=True)
+    check_exactly_once(world, batches)
+
+
+async def test_a_paused_trainer_waits_and_takes_the_next_batch_after_the_resume() -> None:
+    world = World()
+    world.broker.append(RUN_LOG, make_command("pause", key="p"))
+    batches = world.add_batches(2)
+    trainer = world.trainer(batch_wait_s=0.01)
+    running = asyncio.create_task(trainer.run())
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert world.steps() == []
+    resume(world, "r")
+    while len(world.steps()) < 2:  # noqa: ASYNC110
+        await asyncio.sleep(0.001)
+    trainer.stop()
+    await running
+    check_exactly_once(world, batches)
+
+
+async def test_a_run_to_the_last_batch_ends_with_an_error_that_tells_the_pause_and_how_to_go_on() -> None:
+    world = World()
+    batches = world.add_batches(2)
+    world.broker.append(RUN_LOG, replace(make_command("pause"), comment="looking at the rewards"))
+    message = r"run 'main' .*looking at the rewards.*`rollbus trainer resume` and the same command again"
+    with pytest.raises(RunStoppedError, match=message):
+        await world.trainer().run(until_idle=True)
+    assert world.steps() == []
+    resume(world, "r")
+    await world.trainer().run(until_idle=True)
+    check_exactly_once(world, batches)
+
+
+async def test_a_pause_after_the_last_batch_keeps_nothing_back_and_is_no_error() -> None:
+    world = World(backend=RunawayBackend())
+    batches = world.add_batches(3)
+    world.broker.append(BATCHES, make_batch(3, [], run_id="other"))
+    for _ in range(2):
+        await world.trainer(alarm=LIMITS).run(until_idle=True)
+    assert any(isinstance(each, RunCommand) for each in world.records(RUN_LOG))
+    check_exactly_once(world, batches)
+
+
+async def test_a_paused_trainer_can_be_stopped() -> None:
+    world = World()
+    world.broker.append(RUN_LOG, make_command("pause", key="p"))
+    trainer = world.trainer(batch_wait_s=0.01)
+    running = asyncio.create_task(trainer.run())
+    await asyncio.sleep(0)
+    trainer.stop()
+    await asyncio.wait_for(running, 10)
+
+
+async def test_a_step_that_was_started_is_closed_although_the_run_is_paused() -> None:
+    world = World()
+    batches = world.add_batches(2)
+    broken = [True]
+
+    def fail(point: str, request: Any) -> None:
+        if broken[0]:
+            raise UnavailableError("out of memory")
+
+    world.backend = MemoryBackend(fault=fail)
+    with pytest.raises(RunStoppedError):
+        await world.trainer(retry_pauses_s=()).run(until_idle=True)
+    broken[0] = False
+    world.broker.append(RUN_LOG, make_command("pause", key="p"))
+    with pytest.raises(RunStoppedError, match="paused"):
+        await world.trainer().run(until_idle=True)
+    assert len(world.steps()) == 1
+    resume(world, "r")
+    await world.trainer().run(until_idle=True)
+    check_exactly_once(world, batches)

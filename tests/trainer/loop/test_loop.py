@@ -1,0 +1,344 @@
+"""The trainer's loop on the shipped in-memory log and backend: what is recorded, and what makes it stop."""
+
+import asyncio
+
+import pytest
+
+from rollbus.schemas.errors import (
+    ConfigurationError,
+    DataLossError,
+    FencedError,
+    RejectedError,
+    RunStoppedError,
+    UnavailableError,
+)
+from rollbus.schemas.records.groups import StepOutcome
+from rollbus.schemas.records.steps import PolicyVersion, StepCompleted, StepFailed, StepSkipped, StepStarted
+from rollbus.schemas.topics import BATCHES, POLICY_VERSIONS, RUN_LOG, SCORES, TRAINING_STEPS
+from rollbus.trainer.backends.memory import MemoryBackend
+from rollbus.trainer.backends.protocol import Versions
+from rollbus.trainer.ledger.log import ReceivedBatch
+from rollbus.trainer.ledger.log_memory import MemoryLog
+from rollbus.trainer.loop.loop import Trainer
+from tests.builders import make_score, make_version
+from tests.trainer.scenario import World, check_exactly_once, make_batch
+
+
+class AwayAfter(MemoryBackend):
+    """Says once which versions there are, at the start, and then nothing more."""
+
+    def __init__(self, answers: int) -> None:
+        super().__init__()
+        self.answers = answers
+
+    async def versions(self) -> Versions:
+        self.answers -= 1
+        if self.answers < 0:
+            raise UnavailableError("no answer")
+        return await super().versions()
+
+
+async def test_each_batch_becomes_one_step_with_its_version_and_outcome() -> None:
+    world = World()
+    batches = world.add_batches(3)
+    await world.trainer().run(until_idle=True)
+    check_exactly_once(world, batches)
+    assert [type(each) for each in world.records(TRAINING_STEPS)] == [StepStarted, StepCompleted] * 3
+    assert [(each.version, each.parent) for each in world.records(POLICY_VERSIONS)] == [
+        (0, None),
+        (1, 0),
+        (2, 1),
+        (3, 2),
+    ]
+    outcomes = [each for each in world.records(RUN_LOG) if isinstance(each, StepOutcome)]
+    assert [(each.batch_number, each.policy_version) for each in outcomes] == [(0, 1), (1, 2), (2, 3)]
+    assert (await world.backend.versions()).serving == 3
+
+
+async def test_a_step_says_what_it_trained_how_stale_it_was_and_why_the_rest_was_not() -> None:
+    world = World()
+    world.add_batches(2)
+    await world.trainer().run(until_idle=True)
+    step = world.steps()[1]
+    assert isinstance(step, StepCompleted)
+    assert [(each.trajectory_id, each.lag, each.sampled_tokens) for each in step.trained] == [
+        (f"b1g0-{index}", 1, 3) for index in range(3)
+    ]
+    assert {each.trajectory_id: each.reason for each in step.dropped} == {"b1g1-0": "no_signal", "b1g1-1": "no_signal"}
+    assert step.metrics["lag_max"] == 1
+    assert step.metrics["lag_1"] == 3
+    assert step.metrics["trained"] == 3
+    assert step.metrics["dropped_no_signal"] == 2
+    assert step.metrics["reward_mean"] == pytest.approx(2 / 3)
+    assert step.metrics["seconds_outside_backend"] >= 0
+
+
+async def test_a_batch_of_which_nothing_can_be_trained_is_a_skipped_step_and_never_a_silent_success() -> None:
+    world = World()
+    batches = [*world.add_batches(1), make_batch(1, [world.stored("flat", [1.0, 1.0])])]
+    world.broker.append(BATCHES, batches[1])
+    await world.trainer().run(until_idle=True)
+    check_exactly_once(world, batches)
+    skipped = world.steps()[1]
+    assert isinstance(skipped, StepSkipped)
+    assert skipped.base_version == 1
+    outcome = [each for each in world.records(RUN_LOG) if isinstance(each, StepOutcome)][-1]
+    assert (outcome.state, outcome.policy_version) == ("skipped", 1)
+
+
+async def test_a_batch_seen_again_trains_nothing_and_publishes_nothing() -> None:
+    world = World()
+    batches = world.add_batches(1)
+    world.broker.append(BATCHES, batches[0])
+    await world.trainer().run(until_idle=True)
+    check_exactly_once(world, batches)
+    assert world.broker.offsets["main"] == 2
+
+
+async def test_batches_of_another_run_pass_by() -> None:
+    world = World()
+    world.broker.append(BATCHES, make_batch(0, [], run_id="other"))
+    batches = world.add_batches(1)
+    await world.trainer().run(until_idle=True)
+    assert [step.batch_hash for step in world.steps()] == [batches[0].batch_hash]
+
+
+async def test_trajectories_older_than_the_limit_are_dropped_as_stale() -> None:
+    world = World()
+    batches = world.add_batches(3)
+    await world.trainer(max_off_policy_steps=1).run(until_idle=True)
+    check_exactly_once(world, batches)
+    stale = [each.trajectory_id for each in world.steps()[2].dropped if each.reason == "stale"]
+    assert len(stale) == 5
+
+
+async def test_payload_that_retention_removed_is_a_counted_drop() -> None:
+    world = World()
+    batches = world.add_batches(1)
+    world.broker.expire(batches[0].groups[0].members[1].location)
+    await world.trainer().run(until_idle=True)
+    check_exactly_once(world, batches)
+    assert {each.trajectory_id for each in world.steps()[0].dropped if each.reason == "payload_lost"} == {"b0g0-1"}
+
+
+async def test_an_excluded_episode_is_refused_at_the_door() -> None:
+    world = World()
+    batches = world.add_batches(1)
+    world.broker.append(SCORES, make_score("b0g0-2", excluded=True))
+    await world.trainer().run(until_idle=True)
+    check_exactly_once(world, batches)
+    assert {each.trajectory_id for each in world.steps()[0].dropped if each.reason == "excluded"} == {"b0g0-2"}
+
+
+async def test_a_failed_step_is_tried_again_three_times_with_pauses_and_then_stops_the_run() -> None:
+    def out_of_memory(point: str, request: object) -> None:
+        raise MemoryError("no room")
+
+    world = World(backend=MemoryBackend(fault=out_of_memory))
+    world.add_batches(1)
+    with pytest.raises(RunStoppedError, match=r"step 1 of run 'main' .*no room"):
+        await world.trainer(retry_pauses_s=(1.0, 5.0, 25.0)).run(until_idle=True)
+    failed = [each for each in world.records(TRAINING_STEPS) if isinstance(each, StepFailed)]
+    assert [(each.step, each.attempt, each.final) for each in failed] == [
+        (1, 1, False),
+        (1, 2, False),
+        (1, 3, False),
+        (1, 4, True),
+    ]
+    assert world.pauses == [1.0, 5.0, 25.0]
+    assert not world.steps()
+
+
+async def test_attempts_that_fail_before_they_can_start_are_counted_too() -> None:
+    world = World()
+    world.add_batches(1)
+    with pytest.raises(RunStoppedError):
+        await world.trainer(backend=AwayAfter(1), retry_pauses_s=(0, 0)).run(until_idle=True)
+    with pytest.raises(RunStoppedError):
+        await world.trainer(backend=AwayAfter(1), retry_pauses_s=(0,)).run(until_idle=True)
+    failed = [each for each in world.records(TRAINING_STEPS) if isinstance(each, StepFailed)]
+    assert [(each.step, each.attempt) for each in failed] == [(1, 1), (1, 2), (1, 3), (1, 4), (1, 5)]
+    await world.trainer().run(until_idle=True)
+    started = [each for each in world.records(TRAINING_STEPS) if isinstance(each, StepStarted)]
+    assert [(each.step, each.attempt) for each in started] == [(1, 6)]
+
+
+async def test_after_a_run_stopped_a_new_start_takes_up_the_same_step() -> None:
+    broken = True
+
+    def fault(point: str, request: object) -> None:
+        if broken:
+            raise OSError("disk full")
+
+    world = World(backend=MemoryBackend(fault=fault))
+    batches = world.add_batches(2)
+    with pytest.raises(RunStoppedError):
+        await world.trainer().run(until_idle=True)
+    broken = False
+    await world.trainer().run(until_idle=True)
+    check_exactly_once(world, batches)
+
+
+@pytest.mark.parametrize("skip", [False, True])
+async def test_a_batch_that_the_backend_refuses_stops_the_run_or_is_dropped_as_configured(skip: bool) -> None:
+    def refuse_first(point: str, request: object) -> None:
+        if getattr(request, "base_version", None) == 0 and "b0g0-0" in str(request):
+            raise RejectedError("a non-finite gradient")
+
+    world = World(backend=MemoryBackend(fault=refuse_first))
+    batches = world.add_batches(2)
+    trainer = world.trainer(skip_rejected=skip)
+    if not skip:
+        with pytest.raises(RunStoppedError, match="non-finite gradient"):
+            await trainer.run(until_idle=True)
+        assert [each.final for each in world.records(TRAINING_STEPS) if isinstance(each, StepFailed)] == [True]
+        return
+    await trainer.run(until_idle=True)
+    check_exactly_once(world, batches)
+    assert {each.reason for each in world.steps()[0].dropped} == {"rejected_by_backend", "no_signal"}
+
+
+async def test_a_run_that_trains_nothing_for_several_batches_stops_and_says_where_to_look() -> None:
+    world = World()
+    for number in range(3):
+        world.broker.append(BATCHES, make_batch(number, [world.stored(f"flat{number}", [1.0, 1.0])]))
+    with pytest.raises(RunStoppedError, match="last 3 batches trained nothing"):
+        await world.trainer(max_skipped_in_a_row=3).run(until_idle=True)
+
+
+async def test_a_second_trainer_of_the_model_fences_the_first() -> None:
+    world = World()
+    world.add_batches(1)
+    first, second = world.trainer(), world.trainer()
+    await first.run(until_idle=True)
+    await second.run(until_idle=True)
+    world.add_batches(1)
+    log = MemoryLog(world.broker, run_id="main", model="agent")
+    await log.open()
+    await MemoryLog(world.broker, run_id="main", model="agent").open()
+    with pytest.raises(FencedError, match="newer trainer of model 'agent'"):
+        await log.publish((), next_offset=2)
+
+
+async def test_a_backend_that_stands_elsewhere_than_the_log_says_stops_the_trainer() -> None:
+    world = World()
+    world.add_batches(2)
+    await world.trainer().run(until_idle=True)
+    world.add_batches(1)
+    with pytest.raises(DataLossError, match=r"version 2 by the log.*head is version 0"):
+        await world.trainer(backend=MemoryBackend()).run(until_idle=True)
+
+
+async def test_after_a_rollback_training_goes_on_from_the_version_rolled_back_to() -> None:
+    world = World()
+    world.add_batches(2)
+    trainer = world.trainer()
+    await trainer.run(until_idle=True)
+    await world.backend.promote(1, rollback=True)
+    world.broker.append(POLICY_VERSIONS, make_version(2, 1, state="rolled_back"))
+    world.broker.append(POLICY_VERSIONS, make_version(1, 0))
+    world.add_batches(1)
+    await trainer.run(until_idle=True)
+    newest = world.records(POLICY_VERSIONS)[-1]
+    assert isinstance(newest, PolicyVersion)
+    assert (newest.version, newest.parent) == (3, 1)
+
+
+async def test_versions_that_the_backend_brings_along_are_announced_before_the_first_step() -> None:
+    before, world = World(), World()
+    before.add_batches(2)
+    await before.trainer().run(until_idle=True)
+    world.backend = before.backend
+    batches = world.add_batches(1, name="other")
+    await world.trainer().run(until_idle=True)
+    assert [each.version for each in world.records(POLICY_VERSIONS)] == [0, 1, 2, 3]
+    check_exactly_once(world, batches)
+
+
+async def test_a_batch_that_the_backend_trained_for_a_log_that_is_gone_is_not_recorded_as_new() -> None:
+    before, world = World(), World()
+    before.add_batches(2)
+    await before.trainer().run(until_idle=True)
+    world.backend = before.backend
+    world.add_batches(1)
+    with pytest.raises(DataLossError, match=r"trained batch .* before"):
+        await world.trainer().run(until_idle=True)
+    assert not world.steps()
+
+
+async def test_a_candidate_is_not_served() -> None:
+    world = World()
+    world.add_batches(2)
+    await world.trainer(serve_at_once=False).run(until_idle=True)
+    assert (await world.backend.versions()).serving == 0
+    assert [each.state for each in world.records(POLICY_VERSIONS)] == ["serving", "candidate", "candidate"]
+
+
+async def test_a_batch_for_another_model_is_a_configuration_error() -> None:
+    world = World()
+    world.broker.append(BATCHES, make_batch(0, [], model="another"))
+    with pytest.raises(ConfigurationError, match="another"):
+        await world.trainer().run(until_idle=True)
+
+
+async def test_a_run_to_the_last_batch_waits_for_one_that_is_slow_to_come() -> None:
+    class SlowLog(MemoryLog):
+        looks = 0
+
+        async def next_batch(self, timeout_s: float, *, skip_unreadable: bool = True) -> ReceivedBatch | None:
+            self.looks += 1
+            slow = self.looks % 3
+            return None if slow else await super().next_batch(timeout_s, skip_unreadable=skip_unreadable)
+
+    world = World()
+    batches = world.add_batches(2)
+    await world.trainer(log=SlowLog(world.broker, run_id="main", model="agent")).run(until_idle=True)
+    check_exactly_once(world, batches)
+
+
+async def test_a_stop_while_the_backend_works_leaves_the_step_to_the_journal() -> None:
+    world = World(backend=MemoryBackend(step_s=0.5))
+    batches = world.add_batches(2)
+    trainer = world.trainer()
+    running = asyncio.create_task(trainer.run())
+    await asyncio.sleep(0.02)
+    trainer.stop()
+    await running
+    assert not world.steps()
+    await world.trainer().run(until_idle=True)
+    check_exactly_once(world, batches)
+    assert max(world.backend._weights.versions) == 2
+
+
+async def test_an_update_under_way_is_recorded_though_the_door_refuses_its_members_by_now() -> None:
+    world = World(backend=MemoryBackend(step_s=0.05))
+    batches = world.add_batches(2)
+    trainer = world.trainer()
+    running = asyncio.create_task(trainer.run())
+    while trainer.ledger.open_step is None:  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    await asyncio.sleep(0.01)
+    trainer.stop()
+    await running
+    for member in batches[0].groups[0].members:
+        world.broker.append(SCORES, make_score(member.trajectory_id, episode_id=member.episode_id, excluded=True))
+    await world.trainer().run(until_idle=True)
+    check_exactly_once(world, batches)
+    assert [type(step) for step in world.steps()] == [StepCompleted, StepCompleted]
+
+
+async def test_a_stop_while_the_log_is_away_ends_the_trainer_in_silence() -> None:
+    tried = asyncio.Event()
+
+    class AwayLog(MemoryLog):
+        async def open(self) -> None:
+            tried.set()
+            raise UnavailableError("nobody listens at 127.0.0.1:1")
+
+    world = World()
+    log = AwayLog(world.broker, run_id="main", model="agent")
+    trainer = Trainer(log, world.backend, world.settings, sleep=asyncio.sleep)
+    running = asyncio.create_task(trainer.run())
+    await tried.wait()
+    trainer.stop()  # while it pauses before it tries again
+    await running

@@ -1,0 +1,260 @@
+"""The next step opened in the transaction that closes this one: when, when not, and whatever dies around it."""
+
+import asyncio
+from collections.abc import Sequence
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rollbus.schemas.errors import ConfigurationError, FencedError, RunStoppedError, UnavailableError
+from rollbus.schemas.records.control import RunCommand
+from rollbus.schemas.records.steps import StepCompleted, StepFailed, StepStarted
+from rollbus.schemas.topics import BATCHES, RUN_LOG, TRAINING_STEPS
+from rollbus.trainer.backends.memory import MemoryBackend
+from rollbus.trainer.backends.protocol import TrainResult
+from rollbus.trainer.ledger.alarm import AlarmLimits
+from rollbus.trainer.ledger.log import Publication
+from rollbus.trainer.ledger.log_memory import MemoryLog
+from rollbus.trainer.loop import step
+from rollbus.trainer.validation.promotion import PromotionRule
+from tests.builders import make_command
+from tests.trainer.loop.crashes import CrashAt
+from tests.trainer.loop.test_crashes import run_with_crash, weights
+from tests.trainer.scenario import UPDATE_S, World, check_exactly_once, make_batch
+
+BATCHES_OF_A_RUN = 3
+
+APART = ["StepStarted", "StepCompleted"]
+TOGETHER = ["StepCompleted StepStarted"]
+
+
+class Transactions(MemoryLog):
+    """Notes which steps each transaction opens and closes."""
+
+    def __init__(self, world: World) -> None:
+        super().__init__(world.broker, run_id="main", model="agent")
+        self.seen: list[str] = []
+
+    async def publish(self, publications: Sequence[Publication], **options: Any) -> Sequence[Publication]:
+        written = await super().publish(publications, **options)
+        names = [type(each.record).__name__ for each in written if each.topic is TRAINING_STEPS]
+        if names:
+            self.seen.append(" ".join(names))
+        return written
+
+
+def slow_world(folder: Path | None = None, **options: Any) -> World:
+    return World(backend=MemoryBackend(folder=folder, step_s=UPDATE_S, **options))
+
+
+async def transactions(world: World, **settings: Any) -> list[str]:
+    log = Transactions(world)
+    with suppress(RunStoppedError):  # where a pause holds; what was written until then is looked at
+        await world.trainer(log=log, **settings).run(until_idle=True)
+    return log.seen
+
+
+async def test_where_the_next_batch_has_been_read_one_transaction_closes_a_step_and_opens_the_next() -> None:
+    world = slow_world()
+    batches = world.add_batches(3)
+    assert await transactions(world) == ["StepStarted", *TOGETHER * 2, "StepCompleted"]
+    check_exactly_once(world, batches)
+    started = [each for each in world.records(TRAINING_STEPS) if isinstance(each, StepStarted)]
+    assert [(each.step, each.attempt, each.base_version) for each in started] == [(1, 1, 0), (2, 1, 1), (3, 1, 2)]
+
+
+async def test_its_offset_is_that_of_the_batch_that_was_closed() -> None:
+    world = slow_world()
+    world.add_batches(2)
+    offsets: list[int | None] = []
+
+    class Offsets(MemoryLog):
+        async def publish(self, publications: Any, **options: Any) -> Any:
+            offsets.append(options.get("next_offset"))
+            return await super().publish(publications, **options)
+
+    await world.trainer(log=Offsets(world.broker, run_id="main", model="agent")).run(until_idle=True)
+    assert [each for each in offsets if each is not None] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"promote_if": PromotionRule(evaluation="held-out", metric="win")},
+        {"alarm": AlarmLimits(window_steps=1, no_signal_share=0.1)},
+    ],
+    ids=["a candidate may have to be promoted", "an alarm goes off"],
+)
+async def test_where_something_is_to_be_done_in_between_the_step_is_closed_alone(settings: dict[str, Any]) -> None:
+    world = slow_world()
+    world.add_batches(2)
+    assert (await transactions(world, **settings))[:2] == APART
+
+
+async def test_an_alarm_is_raised_in_the_transaction_of_the_step_that_raises_it() -> None:
+    world = slow_world()
+    world.add_batches(2)
+    groups: list[set[str]] = []
+
+    class Groups(MemoryLog):
+        async def publish(self, publications: Any, **options: Any) -> Any:
+            written = await super().publish(publications, **options)
+            groups.append({type(each.record).__name__ for each in written})
+            return written
+
+    log = Groups(world.broker, run_id="main", model="agent")
+    with pytest.raises(RunStoppedError, match="no_signal_share"):
+        await world.trainer(log=log, alarm=AlarmLimits(window_steps=1, no_signal_share=0.1)).run(until_idle=True)
+    assert [each for each in groups if "RunCommand" in each and "StepCompleted" in each]
+    assert len(world.steps()) == 1
+
+
+async def test_a_pause_written_while_the_backend_works_leaves_the_next_batch_alone() -> None:
+    world = slow_world()
+    world.add_batches(3)
+
+    class Pausing(MemoryBackend):
+        async def wait(self, batch_hash: str, poll_interval_s: float = 0.5) -> TrainResult:
+            result = await super().wait(batch_hash, poll_interval_s)
+            if result.version == 2:
+                world.broker.append(RUN_LOG, make_command("pause", key="p"))
+            return result
+
+    world.backend = Pausing(step_s=UPDATE_S)
+    assert await transactions(world) == ["StepStarted", *TOGETHER, "StepCompleted"]
+    world.broker.append(RUN_LOG, make_command("resume", key="r"))
+    assert await transactions(world) == APART
+
+
+async def test_a_look_that_takes_long_holds_no_transaction_open(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(step, "LONGEST_LOOK_S", 0.01)
+    world = slow_world()
+    batches = world.add_batches(3)
+
+    class Slow(Transactions):
+        async def paused(self) -> RunCommand | None:
+            if len(self.seen) == 2:  # while the second step is being closed
+                await asyncio.sleep(2 * UPDATE_S)
+            return await super().paused()
+
+    log = Slow(world)
+    await world.trainer(log=log).run(until_idle=True)
+    assert log.seen == ["StepStarted", *TOGETHER, *APART[::-1], "StepCompleted"]
+    check_exactly_once(world, batches)
+
+
+async def test_a_trainer_that_is_asked_to_stop_opens_no_further_step() -> None:
+    world = slow_world()
+    world.add_batches(3)
+    trainer = world.trainer(finish_on_stop=True)
+    running = asyncio.create_task(trainer.run())
+    while not any(isinstance(each, StepStarted) for each in world.records(TRAINING_STEPS)):  # noqa: ASYNC110
+        await asyncio.sleep(0)
+    trainer.stop()
+    await running
+    assert [type(each) for each in world.records(TRAINING_STEPS)] == [StepStarted, StepCompleted]
+
+
+async def test_a_batch_for_another_model_is_not_opened() -> None:
+    world = slow_world()
+    world.add_batches(1)
+    world.broker.append(BATCHES, make_batch(1, [world.stored("x", (0.0, 1.0))], model="another"))
+    with pytest.raises(ConfigurationError, match="another"):
+        await world.trainer().run(until_idle=True)
+    assert [type(each) for each in world.records(TRAINING_STEPS)] == [StepStarted, StepCompleted]
+
+
+async def test_a_batch_that_stands_in_the_log_twice_is_not_opened_again() -> None:
+    world = slow_world()
+    batches = world.add_batches(2)
+    for batch in batches:
+        world.broker.append(BATCHES, batch)
+    await world.trainer().run(until_idle=True)
+    check_exactly_once(world, batches)
+    assert world.broker.offsets["main"] == 4
+
+
+async def test_an_attempt_that_fails_in_a_step_opened_ahead_is_tried_again_as_the_same_step() -> None:
+    failed: list[object] = []
+
+    def fault(point: str, request: Any) -> None:
+        if request.base_version == 1 and not failed:
+            failed.append(request)
+            raise OSError("disk full")
+
+    world = slow_world(fault=fault)
+    batches = world.add_batches(3)
+    await world.trainer().run(until_idle=True)
+    check_exactly_once(world, batches)
+    assert [(each.step, each.attempt) for each in world.records(TRAINING_STEPS) if isinstance(each, StepFailed)] == [
+        (2, 1)
+    ]
+    started = [each for each in world.records(TRAINING_STEPS) if isinstance(each, StepStarted)]
+    assert [(each.step, each.attempt) for each in started] == [(1, 1), (2, 1), (2, 2), (3, 1)]
+
+
+async def test_a_trainer_fenced_meanwhile_neither_closes_nor_opens() -> None:
+    world = slow_world()
+    batches = world.add_batches(2)
+
+    class Overtaken(MemoryBackend):
+        async def wait(self, batch_hash: str, poll_interval_s: float = 0.5) -> TrainResult:
+            result = await super().wait(batch_hash, poll_interval_s)
+            await MemoryLog(world.broker, run_id="main", model="agent").open()
+            return result
+
+    with pytest.raises(FencedError):
+        await world.trainer(backend=Overtaken(step_s=UPDATE_S)).run(until_idle=True)
+    assert [type(each) for each in world.records(TRAINING_STEPS)] == [StepStarted]
+    await world.trainer().run(until_idle=True)
+    check_exactly_once(world, batches)
+
+
+async def live_through(point: int | None, *, kill_backend: bool, folder: Path) -> tuple[World, CrashAt]:
+    """One life that ends at the point, and one undisturbed."""
+    world = slow_world(folder)
+    batches = world.add_batches(BATCHES_OF_A_RUN)
+    crash = CrashAt(point)
+    await run_with_crash(world, crash, kill_backend=kill_backend, folder=folder)
+    await world.trainer().run(until_idle=True)
+    check_exactly_once(world, batches)
+    return world, crash
+
+
+@pytest.mark.parametrize("kill_backend", [False, True], ids=["backend lives on", "backend dies too"])
+async def test_a_crash_at_any_point_leaves_each_batch_in_exactly_one_step(kill_backend: bool, tmp_path: Path) -> None:
+    undisturbed, unharmed = await live_through(None, kill_backend=False, folder=tmp_path / "undisturbed")
+    expected = await weights(undisturbed)
+    assert unharmed.passed > 50
+    for point in range(unharmed.passed):
+        world, crash = await live_through(point, kill_backend=kill_backend, folder=tmp_path / str(point))
+        assert await weights(world) == expected, f"crash {crash.place}, point {point}"
+
+
+async def test_an_outage_of_log_or_backend_at_any_point_ends_nothing(tmp_path: Path) -> None:
+    undisturbed, unharmed = await live_through(None, kill_backend=False, folder=tmp_path / "undisturbed")
+    expected = await weights(undisturbed)
+    for point in range(unharmed.passed):
+        world = slow_world(tmp_path / str(point))
+        batches = world.add_batches(BATCHES_OF_A_RUN)
+        outage = CrashAt(point, UnavailableError)
+        log = outage.wrap(MemoryLog(world.broker, run_id="main", model="agent"))
+        await world.trainer(log=log, backend=outage.wrap(world.backend)).run(until_idle=True)
+        check_exactly_once(world, batches)
+        assert await weights(world) == expected, f"outage {outage.place}, point {point}"
+
+
+async def test_a_backend_that_lost_the_version_meanwhile_stops_the_run_and_trains_nothing() -> None:
+    world = slow_world()
+    world.add_batches(2)
+    replaced = MemoryBackend(step_s=UPDATE_S)
+
+    class Replaced(MemoryBackend):
+        async def submit(self, request: Any) -> str:
+            return await (replaced.submit(request) if request.base_version else super().submit(request))
+
+    with pytest.raises(Exception, match="the model has moved on to 0"):
+        await world.trainer(backend=Replaced(step_s=UPDATE_S)).run(until_idle=True)
+    assert len(world.steps()) == 1

@@ -1,0 +1,182 @@
+"""Reading ahead: the next step finds its batch and payload at once, and nothing that the log says is missed."""
+
+import asyncio
+from collections.abc import Collection, Mapping
+
+import pytest
+
+from rollbus.schemas.errors import UnavailableError
+from rollbus.schemas.records.steps import StepCompleted
+from rollbus.schemas.records.trajectories import Location, Trajectory
+from rollbus.schemas.topics import BATCHES, SCORES
+from rollbus.trainer.backends.memory import MemoryBackend
+from rollbus.trainer.ledger.log import ReceivedBatch
+from rollbus.trainer.ledger.log_memory import MemoryLog
+from rollbus.trainer.loop.inspection import Inspected
+from rollbus.trainer.loop.reading_ahead import ReadingAhead
+from tests.builders import make_score
+from tests.trainer.scenario import World, check_exactly_once
+
+
+class Counted(MemoryLog):
+    """Counts what is asked of it."""
+
+    fetched = 0
+    away = False
+
+    async def fetch(self, locations: Collection[Location]) -> Mapping[Location, Trajectory]:
+        self.fetched += 1
+        if self.away:
+            raise UnavailableError("no answer")
+        return await super().fetch(locations)
+
+
+def counted(world: World) -> Counted:
+    return Counted(world.broker, run_id="main", model="agent")
+
+
+async def ready(log: ReadingAhead) -> None:
+    """Let it read as far as it can."""
+    log.begin()
+    for _ in range(20):
+        await asyncio.sleep(0.001)
+
+
+async def fetched(log: ReadingAhead, received: ReceivedBatch) -> Mapping[Location, Inspected]:
+    return await log.payload([member.location for group in received.batch.groups for member in group.members])
+
+
+async def test_a_batch_and_its_payload_are_there_before_they_are_asked_for() -> None:
+    world = World()
+    batches = world.add_batches(2)
+    inner = counted(world)
+    log = ReadingAhead(inner)
+    await log.open()
+    await ready(log)
+    assert inner.fetched == 1
+    assert not await log.at_end()
+    received = await log.next_batch(0.0)
+    assert received is not None
+    assert received.batch == batches[0]
+    assert len(await fetched(log, received)) == 5
+    assert inner.fetched == 1
+    after = await log.next_batch(0.0)
+    assert after is not None
+    assert after.batch == batches[1]
+    await fetched(log, after)
+    assert inner.fetched == 2
+    assert await log.at_end()
+    await log.close()
+
+
+async def test_the_last_batch_read_ahead_is_still_to_come() -> None:
+    world = World()
+    world.add_batches(1)
+    log = ReadingAhead(counted(world))
+    await log.open()
+    await ready(log)
+    assert not await log.at_end()
+    assert await log.next_batch(0.0) is not None
+    assert await log.at_end()
+    await log.close()
+
+
+async def test_payload_read_ahead_is_not_given_for_another_batch() -> None:
+    world = World()
+    world.add_batches(1)
+    inner = counted(world)
+    log = ReadingAhead(inner)
+    await log.open()
+    await ready(log)
+    assert await log.next_batch(0.0) is not None
+    other = world.stored("other", (0.0, 1.0))
+    assert len(await log.payload([member.location for member in other.members])) == 2
+    assert inner.fetched == 2
+    await log.close()
+
+
+async def test_a_batch_that_comes_while_it_looks_is_found_by_whoever_waits() -> None:
+    world = World()
+    log = ReadingAhead(counted(world))
+    await log.open()
+    await ready(log)
+    waiting = asyncio.create_task(log.next_batch(5.0))
+    await asyncio.sleep(0.01)
+    (batch,) = world.add_batches(1)
+    found = await waiting
+    assert found is not None
+    assert found.batch == batch
+    await log.close()
+
+
+async def test_opened_again_it_goes_back_to_what_was_committed() -> None:
+    world = World()
+    batches = world.add_batches(1)
+    log = ReadingAhead(counted(world))
+    await log.open()
+    await ready(log)
+    await log.open()
+    found = await log.next_batch(0.0)
+    assert found is not None
+    assert found.batch == batches[0]
+    await log.close()
+
+
+async def test_payload_that_cannot_be_read_ahead_is_read_when_it_is_needed() -> None:
+    world = World()
+    world.add_batches(1)
+    inner = counted(world)
+    inner.away = True
+    log = ReadingAhead(inner)
+    await log.open()
+    await ready(log)
+    received = await log.next_batch(0.0)
+    assert received is not None
+    with pytest.raises(UnavailableError):
+        await fetched(log, received)
+    inner.away = False
+    assert len(await fetched(log, received)) == 5
+    await log.close()
+
+
+async def test_an_episode_excluded_after_its_payload_was_read_is_still_refused() -> None:
+    world = World(backend=MemoryBackend(step_s=0.5))
+    batches = world.add_batches(2)
+    log = counted(world)
+    running = asyncio.create_task(world.trainer(log=log).run(until_idle=True))
+    while log.fetched < 2:  # noqa: ASYNC110 - the second batch is read while the first is trained
+        await asyncio.sleep(0.001)
+    assert not world.steps()
+    world.broker.append(SCORES, make_score("b1g0-2", excluded=True))
+    await running
+    check_exactly_once(world, batches)
+    second = world.steps()[1]
+    assert isinstance(second, StepCompleted)
+    assert {each.trajectory_id for each in second.dropped if each.reason == "excluded"} == {"b1g0-2"}
+
+
+async def test_a_batch_tried_again_does_not_lose_the_one_that_was_read_ahead_meanwhile() -> None:
+    tries: list[object] = []
+
+    def fails_once(point: str, request: object) -> None:
+        tries.append(request)
+        if len(tries) == 1:
+            raise OSError("disk full")
+
+    world = World(backend=MemoryBackend(step_s=0.02, fault=fails_once))
+    batches = world.add_batches(3)
+    await world.trainer().run(until_idle=True)
+    check_exactly_once(world, batches)
+
+
+async def test_a_trainer_that_stops_leaves_what_it_read_ahead_to_the_next() -> None:
+    world = World(backend=MemoryBackend(step_s=0.05))
+    batches = world.add_batches(3)
+    first = world.trainer()
+    running = asyncio.create_task(first.run())
+    await asyncio.sleep(0.03)
+    first.stop()
+    await running
+    assert len(world.broker.topics[BATCHES.name]) == 3
+    await world.trainer().run(until_idle=True)
+    check_exactly_once(world, batches)

@@ -1,0 +1,79 @@
+"""Evaluation records: what was measured, with its interval."""
+
+import math
+
+import pytest
+
+from rollbus.schemas.codec import decode, encode
+from rollbus.schemas.errors import InvalidRecordError
+from rollbus.trainer.validation.evaluation import (
+    build_evaluation,
+    difference,
+    evaluation_key,
+    mean_interval,
+    share_interval,
+)
+
+
+def test_a_share_has_wilsons_interval() -> None:
+    low, share, high = share_interval([1.0] * 8 + [0.0] * 2)
+    assert share == 0.8
+    assert (round(low, 4), round(high, 4)) == (0.4902, 0.9433)
+
+
+def test_a_share_of_all_or_nothing_still_has_a_width() -> None:
+    low, share, high = share_interval([1.0] * 20)
+    assert (share, high) == (1.0, 1.0)
+    assert 0.8 < low < 0.9
+
+
+def test_a_mean_has_the_interval_of_its_standard_error() -> None:
+    low, mean, high = mean_interval([1.0, 2.0, 3.0, 4.0])
+    assert mean == 2.5
+    assert high - mean == pytest.approx(mean - low) == pytest.approx(1.96 * (5 / 3) ** 0.5 / 2, abs=1e-3)
+
+
+def test_the_record_names_each_metric_and_its_interval_and_is_the_same_when_measured_again() -> None:
+    samples = {"win_rate": [1.0, 0.0, 1.0], "turns": [3.0, 4.0, 5.0]}
+    one = build_evaluation(samples, model="agent", policy_version=3, name="held-out", now_ms=1, run_id="main", seed=7)
+    again = build_evaluation(samples, model="agent", policy_version=3, name="held-out", now_ms=2, run_id="main", seed=7)
+    assert one.evaluation_id == again.evaluation_id
+    assert one.episodes == 3
+    assert set(one.metrics) == {"win_rate", "win_rate_low", "win_rate_high", "turns", "turns_low", "turns_high"}
+    assert evaluation_key(one) == "main"
+    assert decode(encode(one)) == one
+
+
+def test_a_metric_that_would_stand_for_a_bound_of_another_is_refused() -> None:
+    samples = {"reward": [1.0, 2.5], "reward_low": [0.0, 7.0]}
+    with pytest.raises(InvalidRecordError, match="'reward_low' has the name of a bound"):
+        build_evaluation(samples, model="agent", policy_version=3, name="held-out", now_ms=1)
+
+
+@pytest.mark.parametrize("samples", [{}, {"a": []}, {"a": [1.0], "b": [1.0, 2.0]}])
+def test_metrics_of_different_length_are_refused(samples: dict[str, list[float]]) -> None:
+    with pytest.raises(InvalidRecordError, match="one value per episode"):
+        build_evaluation(samples, model="agent", policy_version=3, name="held-out", now_ms=1)
+
+
+def test_a_difference_of_shares_has_newcombes_interval() -> None:
+    """56 of 70 against 48 of 80: the example of Newcombe's paper, method 10."""
+    after, before = (
+        build_evaluation(
+            {"win": [1.0] * wins + [0.0] * (games - wins)}, model="agent", policy_version=version, name="h", now_ms=1
+        )
+        for version, wins, games in ((1, 56, 70), (0, 48, 80))
+    )
+    low, value, high = difference(after, before, "win")
+    assert (round(low, 4), round(value, 4), round(high, 4)) == (0.0524, 0.2, 0.3339)
+
+
+def test_of_a_single_mean_nothing_is_certain() -> None:
+    """One value has no spread: a width of nothing would call any difference certain."""
+    before, after = (
+        build_evaluation({"reward": [value]}, model="agent", policy_version=version, name="h", now_ms=1)
+        for version, value in ((0, 0.3), (1, 0.4))
+    )
+    assert after.metrics == {"reward": 0.4}
+    low, value, high = difference(after, before, "reward")
+    assert (low, round(value, 9), high) == (-math.inf, 0.1, math.inf)

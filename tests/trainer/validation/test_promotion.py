@@ -1,0 +1,129 @@
+"""The gate between training and serving: what was measured and is no worse is served, all else waits."""
+
+from collections.abc import Awaitable, Callable
+
+from rollbus.schemas.records.steps import Evaluation
+from rollbus.schemas.topics import EVALUATIONS, POLICY_VERSIONS
+from rollbus.trainer.ledger.lineage import Lineage
+from rollbus.trainer.ledger.log import ReceivedBatch
+from rollbus.trainer.ledger.log_memory import MemoryLog
+from rollbus.trainer.operate.policy import roll_back
+from rollbus.trainer.validation.evaluation import build_evaluation
+from rollbus.trainer.validation.promotion import PromotionRule, find_promotion
+from tests.builders import START_MS, make_version
+from tests.trainer.scenario import World
+
+RULE = PromotionRule(evaluation="held out", metric="reward")
+
+
+def measured(version: int, value: float, name: str = "held out") -> Evaluation:
+    return build_evaluation(
+        {"reward": [value, value + 0.5]}, model="agent", policy_version=version, name=name, now_ms=version
+    )
+
+
+def lineage() -> Lineage:
+    """Version 0 serves; 1 to 3 are candidates, one upon the other."""
+    found = Lineage()
+    found.apply(make_version(0, state="serving"))
+    for version in (1, 2, 3):
+        found.apply(make_version(version, parent=version - 1, state="candidate"))
+    return found
+
+
+def promoted(*evaluations: Evaluation, rule: PromotionRule = RULE) -> int | None:
+    found = find_promotion(evaluations, lineage(), rule)
+    return None if found is None else found.version
+
+
+def test_the_newest_that_is_no_worse_is_promoted() -> None:
+    assert promoted(measured(0, 0.3), measured(1, 0.4), measured(2, 0.3), measured(3, 0.1)) == 2
+
+
+def test_nothing_is_promoted_without_a_measurement_of_both() -> None:
+    assert promoted(measured(2, 0.9)) is None
+    assert promoted(measured(0, 0.3)) is None
+    assert promoted(measured(0, 0.3), measured(2, 0.9, name="another")) is None
+
+
+def test_a_margin_asks_for_more_or_allows_for_noise() -> None:
+    both = (measured(0, 0.3), measured(1, 0.35))
+    assert promoted(*both, rule=PromotionRule(evaluation="held out", metric="reward", margin=0.1)) is None
+    allowing = PromotionRule(evaluation="held out", metric="reward", margin=-0.1)
+    assert promoted(measured(0, 0.3), measured(1, 0.25), rule=allowing) == 1
+
+
+def test_measured_again_the_newest_record_counts() -> None:
+    assert promoted(measured(0, 0.3), measured(1, 0.9), measured(1, 0.1)) is None
+
+
+def test_certainty_is_not_had_from_one_episode() -> None:
+    one = [
+        build_evaluation({"reward": [value]}, model="agent", policy_version=version, name="held out", now_ms=version)
+        for version, value in ((0, 0.3), (1, 0.9))
+    ]
+    assert promoted(*one) == 1
+    assert promoted(*one, rule=PromotionRule(evaluation="held out", metric="reward", certain=True)) is None
+
+
+async def test_the_trainer_serves_a_candidate_once_it_has_passed() -> None:
+    world = World()
+    world.add_batches(2)
+    settings = {"serve_at_once": False, "promote_if": RULE}
+    await world.trainer(**settings).run(until_idle=True)
+    assert (await world.backend.versions()).serving == 0
+    for version, value in ((0, 0.3), (1, 0.5), (2, 0.2)):
+        world.broker.append(EVALUATIONS, measured(version, value))
+    trainer = world.trainer(**settings)
+    await trainer.run(until_idle=True)
+    assert (await world.backend.versions()).serving == 1
+    assert (trainer.ledger.lineage.serving, trainer.ledger.lineage.head) == (1, 2)
+    await world.trainer(**settings).run(until_idle=True)
+    assert (await world.backend.versions()).serving == 1
+
+
+class Meddled(MemoryLog):
+    """Lets an operator act once the trainer has found nothing more to train."""
+
+    def __init__(self, world: World, operator: Callable[[], Awaitable[None]]) -> None:
+        super().__init__(world.broker, run_id="main", model="agent")
+        self._operator: Callable[[], Awaitable[None]] | None = operator
+
+    async def next_batch(self, timeout_s: float, *, skip_unreadable: bool = True) -> ReceivedBatch | None:
+        found = await super().next_batch(timeout_s, skip_unreadable=skip_unreadable)
+        operator = self._operator
+        if found is None and operator is not None:
+            self._operator = None
+            await operator()
+        return found
+
+
+async def test_what_an_operator_served_meanwhile_is_what_a_candidate_must_beat() -> None:
+    """Version 2 is better than 0, which the trainer believes to serve, and nobody has compared it with 3."""
+    world = World()
+    world.add_batches(3)
+
+    async def operator() -> None:
+        await world.backend.promote(3)
+        world.broker.append(POLICY_VERSIONS, make_version(3, parent=2, state="serving"))
+        for version, value in ((0, 0.3), (2, 0.5)):
+            world.broker.append(EVALUATIONS, measured(version, value))
+
+    trainer = world.trainer(log=Meddled(world, operator), serve_at_once=False, promote_if=RULE)
+    await trainer.run(until_idle=True)
+    assert (await world.backend.versions()).serving == 3
+    assert trainer.ledger.lineage.serving == 3
+
+
+async def test_a_trainer_that_a_rollback_has_fenced_serves_nothing_that_was_rolled_back() -> None:
+    world = World()
+    world.add_batches(2)
+
+    async def operator() -> None:
+        log = MemoryLog(world.broker, run_id="main", model="agent")
+        await roll_back(log, world.backend, world.settings, version=1, reason="a bad reward", now_ms=START_MS)
+        for version, value in ((0, 0.3), (1, 0.3), (2, 0.9)):
+            world.broker.append(EVALUATIONS, measured(version, value))
+
+    await world.trainer(log=Meddled(world, operator), serve_at_once=False, promote_if=RULE).run(until_idle=True)
+    assert (await world.backend.versions()).serving == 1

@@ -1,0 +1,176 @@
+"""ART inside this process: batches in, one optimizer step each, with a journal that survives the process.
+
+ART blocks the loop that it runs on (packing, tokenising), so it has a thread and a loop of its own; the methods of
+`ArtLocal` may be awaited from any loop. `session` makes the updates.
+
+The order that makes a batch train exactly once: journal `started` → update → new weights loaded for serving →
+checkpoint renamed, naming its batch and holding its result → journal `done` → served, if so asked → answer. What a
+crash leaves between two of these is settled by the journal's `recover` at the next start.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import threading
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
+from typing import Any, TypeVar
+
+from rollbus.schemas.errors import RejectedError, ServiceError
+from rollbus.trainer.backends.art.session import ArtSession
+from rollbus.trainer.backends.guards import Limits, admit
+from rollbus.trainer.backends.jobs import JobBackend
+from rollbus.trainer.backends.model_settings import ServiceSettings
+from rollbus.trainer.backends.outcomes import skipped
+from rollbus.trainer.backends.protocol import Capabilities, JobStatus, TrainRequest, TrainResult, Versions
+from rollbus.trainer.service.checkpoints.journal import Failure
+from rollbus.trainer.service.update.art_service import ArtOwnService
+from rollbus.trainer.service.update.torch_service import TorchService
+
+logger = logging.getLogger(__name__)
+
+ResultT = TypeVar("ResultT")
+
+
+class ArtLocal(JobBackend):
+    """Fulfils `Backend` with ART's LocalBackend and our model service."""
+
+    def __init__(self, settings: ServiceSettings) -> None:
+        super().__init__(settings.model)
+        self.settings = settings
+        self.session: ArtSession
+        self._started = False
+        self._loop = asyncio.new_event_loop()
+        self._thread = threading.Thread(target=self._loop.run_forever, name="art", daemon=True)
+        self._thread.start()
+
+    @property
+    def service(self) -> TorchService | ArtOwnService:
+        """What serves the model."""
+        return self.session.service
+
+    async def start(self) -> None:
+        """Recover, load the weights, open the model endpoint. Call once, before anything else."""
+        await self.on_art(self._start())
+        self._started = True
+
+    async def is_healthy(self) -> bool:
+        """Return whether it was started and not closed."""
+        return self._started
+
+    async def capabilities(self) -> Capabilities:
+        """Return what a trainer should know."""
+        return Capabilities(
+            backend="art-local",
+            model=self.settings.model,
+            max_sequence_tokens=self.service.config.max_tokens,
+            deterministic=self.settings.options.device == "cpu" and self.session.own is None,  # CUDA promises nothing
+            inference_url=self.service.base_url,
+            rolls_back=self.session.own is None,
+            serves_on_request=True,
+        )
+
+    async def prepare(self, request: TrainRequest) -> None:
+        """Do nothing: here nothing is sent anywhere."""
+
+    def recorded(self, batch_hash: str) -> TrainResult | None:
+        """Return the result that the journal has."""
+        return self.session.recorded(batch_hash)
+
+    def recorded_failure(self, batch_hash: str) -> JobStatus | None:
+        """Return the failure that the journal has."""
+        failure = self.session.journal.failure(batch_hash)
+        if failure is None:
+            return None
+        return JobStatus(batch_hash, "failed", message=failure.message, retriable=failure.retriable)
+
+    def record_failure(self, status: JobStatus) -> None:
+        """Write it into the journal, if that can be written."""
+        try:
+            self.session.journal.failed(status.batch_hash, Failure(status.message, status.retriable))
+        except ServiceError:
+            logger.exception("the failure of batch %s could not be recorded", status.batch_hash)
+
+    async def versions(self) -> Versions:
+        """Return every version that has a checkpoint."""
+        return Versions(head=self.session.head(), serving=self.service.serving, known=self.session.known())
+
+    async def current_version(self) -> int:
+        """Return what the next batch must name as its base."""
+        return self.session.head()
+
+    async def promote(self, version: int, *, rollback: bool = False) -> None:
+        """Serve a version; with `rollback` also train from it."""
+        await self.on_art(self._promote(version, rollback=rollback))
+
+    async def close(self) -> None:
+        """Let a running update end, stop serving, and end the thread."""
+        if self._started:
+            self._started = False
+            await self.on_art(self._stop())
+        if self._thread.is_alive():
+            self._loop.call_soon_threadsafe(self._loop.stop)
+            await asyncio.to_thread(self._thread.join)
+            self._loop.close()
+
+    def call_beside_updates(self, function: Callable[..., Any], *arguments: Any) -> None:
+        """Call a function on ART's loop, soon."""
+        self._loop.call_soon_threadsafe(function, *arguments)
+
+    async def on_art(self, work: Coroutine[Any, Any, ResultT]) -> ResultT:
+        """Run `work` on ART's loop and await it here. Giving up waiting does not stop it."""
+        future = asyncio.run_coroutine_threadsafe(work, self._loop)
+        return await asyncio.shield(asyncio.wrap_future(future))
+
+    @asynccontextmanager
+    async def updates_held(self) -> AsyncIterator[None]:
+        """Let no update run until this ends."""
+        await self.on_art(self.one_update.acquire())
+        try:
+            yield
+        finally:
+            self.call_beside_updates(self.one_update.release)
+
+    async def train(self, request: TrainRequest) -> None:
+        """Train a batch and record it, serve its version if asked, then let retention remove others."""
+        result = await self._result(request)
+        self.session.journal.done(result)
+        if request.serve and result.state == "completed":
+            await self.session.serve(result.version)
+        await asyncio.to_thread(self.session.keeping.retire, request.config.kl_reference_version)
+
+    # On ART's loop.
+
+    async def _promote(self, version: int, *, rollback: bool) -> None:
+        await self.session.serve(version)
+        if rollback:
+            async with self.one_update:  # a running update ends first, and is then rolled back too
+                await self.session.serve(version, as_head=True)
+
+    async def _start(self) -> None:
+        self.session = ArtSession(self.settings)
+        await self.session.start()
+
+    async def _stop(self) -> None:
+        async with self.one_update:
+            self.cancel_tasks()
+        await self.session.close()
+
+    async def _result(self, request: TrainRequest) -> TrainResult:
+        """Train, unless there is nothing to train, or the checkpoint is there and only the journal lacks it."""
+        session, base = self.session, self.session.head()
+        if request.base_version != base:
+            raise RejectedError(
+                f"batch {request.batch_hash} is for version {request.base_version} of {request.model}, but its head is "
+                f"{base}; another trainer may be training this model"
+            )
+        if (made := session.unrecorded(request)) is not None:
+            return made
+        lineage = frozenset(self.service.store.lineage(base))
+        limits = Limits(self.service.config.max_tokens, self.service.config.vocabulary, lineage)
+        admitted = admit(request, limits, temperatures=session.own is None)
+        if not admitted.trajectories:
+            return skipped(request, admitted)
+        session.journal.started(request.batch_hash, base, serves=request.serve)
+        return await session.update(request, admitted)

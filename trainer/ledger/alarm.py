@@ -1,0 +1,114 @@
+"""Metrics of the last steps → an alarm, if training diverges: the run is then paused, with what to look at.
+
+Pure. A limit is passed if the median over the window is beyond it, so that one odd batch stops nothing. A metric that
+the backend does not report, or whose limit is None, is ignored.
+"""
+
+import math
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+
+from pydantic import Field
+
+from rollbus.schemas.ids import stable_id
+from rollbus.schemas.records.control import RunCommand
+from rollbus.trainer.backends.protocol import FrozenSettings
+
+Metrics = Mapping[str, float]
+
+NO_SIGNAL_SHARE = "no_signal_share"
+
+
+class AlarmLimits(FrozenSettings):
+    """What pauses the run: a little more than runs without a collapse reached at lags up to 4 (docs/staleness.md)."""
+
+    window_steps: int = Field(default=5, ge=1)
+    mismatch_kl: float | None = Field(default=1.0, gt=0)
+    """Mean of r − 1 − log r; 0.94 at most in those runs."""
+    clip_fraction: float | None = Field(default=0.5, gt=0, le=1)
+    """For ppo, 0.18 at most, and 0.40 unharmed at lag 8; cispo's never exceeds a few percent."""
+    effective_sample_size: float | None = Field(default=0.1, gt=0, le=1)
+    """Least share of tokens that still counts; 1 on-policy, 0.21 at least in those runs."""
+    grad_norm: float | None = Field(default=None, gt=0)
+    """Before clipping; depends on the model, so there is no default limit."""
+    entropy: float | None = Field(default=None, gt=0)
+    """Least entropy per token, in nats; depends on the task."""
+    no_signal_share: float | None = Field(default=0.9, gt=0, le=1)
+    """Greatest share of members dropped since their group has no signal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Alarm:
+    metric: str
+    value: float
+    """Median over the window."""
+    limit: float
+    first_step: int
+    last_step: int
+
+    def message(self, run_id: str) -> str:
+        """Return what happened, and what to do."""
+        side = "below" if self.metric in _LEAST else "above"
+        return (
+            f"run {run_id!r} is paused: the median {self.metric} of steps {self.first_step} to {self.last_step} is "
+            f"{self.value:.4g}, {side} {self.limit:g}; {_REMEDIES[self.metric]}. `rollbus trainer resume` goes on, "
+            "`rollbus policy rollback` first goes back to an earlier version"
+        )
+
+
+_LEAST = frozenset({"effective_sample_size", "entropy"})
+"""Metrics whose limit is a lower one."""
+
+_REMEDIES = {
+    "mismatch_kl": "trainer and sampler disagree: look at lags, temperature and log-prob mode, or lower learning_rate",
+    "clip_fraction": "the policy has left the data: lower learning_rate or max_off_policy_steps",
+    "effective_sample_size": "few tokens carry the gradient: lower max_off_policy_steps or ratio_max",
+    "grad_norm": "look at the advantages of these steps, or lower learning_rate",
+    "entropy": "the policy has collapsed: roll back, then lower learning_rate or raise epsilon_high",
+    NO_SIGNAL_SHARE: "groups have no signal: look at the rewards, or let the curriculum choose harder examples",
+}
+
+
+def find_alarm(steps: Sequence[tuple[int, Metrics]], limits: AlarmLimits) -> Alarm | None:
+    """Return the first limit passed by the last steps, given with their numbers; None before the window is full."""
+    recent = steps[-limits.window_steps :]
+    if len(recent) < limits.window_steps:
+        return None
+    for metric in _REMEDIES:
+        limit: float | None = getattr(limits, metric)
+        values = [value for _, metrics in recent if (value := _value(metric, metrics)) is not None]
+        if limit is None or len(values) < len(recent):
+            continue
+        # NaN has no order: it counts as beyond any limit
+        beyond = -math.inf if metric in _LEAST else math.inf
+        middle = median(beyond if math.isnan(value) else value for value in values)
+        if middle < limit if metric in _LEAST else middle > limit:
+            return Alarm(metric, middle, limit, recent[0][0], recent[-1][0])
+    return None
+
+
+def pause_for(alarm: Alarm, run_id: str) -> RunCommand:
+    """Return the command that pauses the run; the same alarm gives the same command."""
+    return RunCommand(
+        run_id=run_id,
+        command="pause",
+        command_id=stable_id("alarm", run_id, alarm.metric, alarm.last_step),
+        comment=alarm.message(run_id),
+    )
+
+
+def find_pause(commands: Sequence[RunCommand]) -> RunCommand | None:
+    """Return the pause that holds after these commands of a run, in their order; None if it was resumed."""
+    standing: RunCommand | None = None
+    for command in commands:
+        if command.command in ("pause", "resume"):
+            standing = command if command.command == "pause" else None
+    return standing
+
+
+def _value(metric: str, metrics: Metrics) -> float | None:
+    if metric != NO_SIGNAL_SHARE:
+        return metrics.get(metric)
+    members = metrics.get("trained", 0) + metrics.get("dropped", 0)
+    return metrics.get("dropped_no_signal", 0) / members if members else None

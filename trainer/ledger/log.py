@@ -1,0 +1,108 @@
+"""What the trainer needs from the log: its ledger, the next batch, a transaction, payload by location.
+
+One seam, two sides: `log_kafka` with the broker, `log_memory` for tests and trials; one contract suite for both.
+"""
+
+from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+from rollbus.schemas.records.control import RunCommand
+from rollbus.schemas.records.groups import TrainingBatch
+from rollbus.schemas.records.steps import Evaluation, PolicyVersion
+from rollbus.schemas.records.trajectories import Location, Trajectory
+from rollbus.schemas.topics import POLICY_VERSIONS, RUN_LOG, Topic
+from rollbus.trainer.ledger.ledger import LedgerRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Publication:
+    """One record on its way to a topic."""
+
+    topic: Topic
+    key: str
+    record: Any
+
+
+LastRecords = Callable[[], Awaitable[Sequence[Publication]]]
+"""Returns the last records of a transaction, which are not known yet when the others are sent."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReceivedBatch:
+    """A batch of this run and the offset that is committed with its outcome."""
+
+    batch: TrainingBatch
+    next_offset: int
+
+
+class TrainerLog(Protocol):
+    """The log as one trainer of one model sees it."""
+
+    async def open(self) -> None:
+        """Take over as the trainer of the model, fence the one before, and go to the committed batch."""
+        ...
+
+    async def read_ledger(self) -> Sequence[LedgerRecord]:
+        """Every committed record of `policy-versions`, then of `training-steps`, in the order of the log."""
+        ...
+
+    async def next_batch(self, timeout_s: float, *, skip_unreadable: bool = True) -> ReceivedBatch | None:
+        """The next batch of this run in the log's order; None if none came in time.
+
+        Cancelling it loses nothing. A record that is not a batch becomes a dead letter, and its offset is committed;
+        without `skip_unreadable` it stays where it is, and the answer is None.
+        """
+        ...
+
+    async def at_end(self) -> bool:
+        """Whether `next_batch` has passed everything that is committed now; call that first, it skips other runs.
+
+        No batch in time proves nothing: a fetch may be slow, or a broker unreachable.
+        """
+        ...
+
+    async def publish(
+        self,
+        publications: Sequence[Publication],
+        *,
+        last: LastRecords | None = None,
+        next_offset: int | None = None,
+    ) -> Sequence[Publication]:
+        """Write all records, those of `last`, and the consumer offset, or nothing; return what was written.
+
+        `last` is called while the others are on their way to the broker. It should be quick: readers of committed
+        records wait for the end. What it raises is raised here, and nothing is written.
+
+        FencedError when a newer trainer of the model has opened the log. After UnavailableError the
+        records may have been written or not: open again and read the ledger.
+        """
+        ...
+
+    async def fetch(self, locations: Collection[Location]) -> Mapping[Location, Trajectory]:
+        """The trajectories at these locations; one that retention removed, or that cannot be read, is missing."""
+        ...
+
+    async def excluded_episodes(self) -> Collection[str]:
+        """Episodes that must not be trained on, by the log as it is now."""
+        ...
+
+    async def paused(self) -> RunCommand | None:
+        """The pause of this run that holds now: its newest `pause` that no `resume` followed."""
+        ...
+
+    async def evaluations(self) -> Sequence[Evaluation]:
+        """Every evaluation of the model's versions, in the order of the log."""
+        ...
+
+    async def close(self) -> None: ...
+
+
+def announced(record: PolicyVersion, run_id: str) -> tuple[Publication, Publication]:
+    """Publish a version to those who follow its model, and to those who follow the run."""
+    return Publication(POLICY_VERSIONS, record.model, record), Publication(RUN_LOG, run_id, record)
+
+
+def names(publications: Iterable[Publication]) -> str:
+    """What is published, for messages."""
+    return ", ".join(type(publication.record).__name__ for publication in publications)

@@ -1,0 +1,270 @@
+"""The trainer's log on a real broker: a transactional producer per model, batches by committed offset, payload by seek.
+
+The transactional id names the model, so the broker itself lets only the newest trainer of a model write.
+"""
+
+import asyncio
+import logging
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from typing import Any, TypeVar
+
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.errors import IllegalOperation, OffsetOutOfRangeError
+
+from rollbus.schemas.codec import decode, encode
+from rollbus.schemas.errors import DataLossError, RecordError, UnavailableError
+from rollbus.schemas.kafka.clients import (
+    kafka_errors,
+    new_consumer,
+    new_transactional_producer,
+    start_client,
+    stop_all,
+    stop_clients,
+)
+from rollbus.schemas.kafka.connection import KafkaConnection
+from rollbus.schemas.kafka.partitions import require_topics
+from rollbus.schemas.kafka.payload import KafkaPayload
+from rollbus.schemas.records.control import RunCommand
+from rollbus.schemas.records.drops import DeadLetter, kept_bytes
+from rollbus.schemas.records.groups import TrainingBatch
+from rollbus.schemas.records.steps import Evaluation
+from rollbus.schemas.records.trajectories import Location, Trajectory
+from rollbus.schemas.topics import (
+    BATCHES,
+    DEAD_LETTERS,
+    DROPS,
+    EVALUATIONS,
+    EXCLUSIONS,
+    POLICY_VERSIONS,
+    RUN_LOG,
+    SCORES,
+    TRAINING_STEPS,
+    TRAJECTORIES,
+    Topic,
+)
+from rollbus.trainer.ledger.ledger import LedgerRecord
+from rollbus.trainer.ledger.log import LastRecords, Publication, ReceivedBatch, names
+from rollbus.trainer.ledger.reading_kafka import Evaluations, Exclusions, Follower, Pauses, read_ledger
+
+T = TypeVar("T")
+logger = logging.getLogger(__name__)
+
+STAGE = "trainer"
+TRANSACTION_TIMEOUT_S = 10.0
+"""An open transaction holds back every reader of committed records; ours take under a second, and at most
+`step.LONGEST_LOOK_S` more."""
+_TOPICS: tuple[Topic, ...] = (
+    *(BATCHES, TRAINING_STEPS, POLICY_VERSIONS, RUN_LOG, DROPS, DEAD_LETTERS, SCORES, TRAJECTORIES, EVALUATIONS),
+    EXCLUSIONS,
+)
+
+
+class KafkaLog:
+    """Fulfils `TrainerLog`."""
+
+    def __init__(
+        self, connection: KafkaConnection, *, namespace: str, run_id: str, model: str, batches_from: str | None = None
+    ) -> None:
+        """Take the batches of `batches_from`, the namespace of a replay, if it is given."""
+        self._connection = connection
+        self._namespace = namespace
+        self._run_id = run_id
+        self._group = f"{namespace}{STAGE}.{run_id}"
+        self._transactional_id = f"{namespace}{STAGE}.{model}"
+        self._batches = TopicPartition(BATCHES.full_name(batches_from or namespace), 0)
+        self._payload = KafkaPayload(connection, namespace)
+        self._model = model
+        self._exclusions, self._pauses, self._evaluations = Exclusions(), Pauses(run_id), Evaluations(model)
+        self._control: Follower | None = None
+        """Reads exclusions and pauses."""
+        self._measured: Follower | None = None
+        """Reads evaluations."""
+        self._producer: AIOKafkaProducer | None = None
+        self._consumer: AIOKafkaConsumer | None = None
+
+    async def open(self) -> None:
+        """Fence the trainer before (InitProducerId), only then read the committed offset, then go there."""
+        await self.close()
+        counts = await require_topics(self._connection, [topic.full_name(self._namespace) for topic in _TOPICS])
+        self._follow(counts)
+        with self._kafka_errors("opening the trainer's log"):
+            producer = new_transactional_producer(self._connection, self._transactional_id, TRANSACTION_TIMEOUT_S)
+            self._producer = await start_client(producer)
+            self._consumer = await start_client(new_consumer(self._connection, group_id=self._group))
+            self._consumer.assign([self._batches])
+            committed = await self._consumer.committed(self._batches)
+            if committed is None:
+                await self._consumer.seek_to_beginning(self._batches)
+            else:
+                self._consumer.seek(self._batches, committed)
+
+    async def read_ledger(self) -> Sequence[LedgerRecord]:
+        """Read both topics to their committed end."""
+        return await read_ledger(self._connection, self._namespace)
+
+    async def next_batch(self, timeout_s: float, *, skip_unreadable: bool = True) -> ReceivedBatch | None:
+        """Return the next batch; bytes under this run's key that are not a batch go to the dead letters."""
+        deadline = asyncio.get_running_loop().time() + timeout_s
+        while True:
+            remaining_ms = max(0, int((deadline - asyncio.get_running_loop().time()) * 1000))
+            with self._kafka_errors(f"reading {self._batches.topic}"), self._no_gap():
+                polled = await _opened(self._consumer).getmany(self._batches, timeout_ms=remaining_ms, max_records=1)
+            records = polled.get(self._batches, [])
+            if not records and remaining_ms == 0:
+                return None
+            for record in records:
+                if record.key != self._run_id.encode() or record.value is None:
+                    continue
+                try:
+                    batch = decode(record.value)
+                    if isinstance(batch, TrainingBatch):
+                        return ReceivedBatch(batch, record.offset + 1)
+                except RecordError as error:
+                    if not skip_unreadable:
+                        _opened(self._consumer).seek(self._batches, record.offset)
+                        return None
+                    await self._dead_letter(record, error)
+
+    async def at_end(self) -> bool:
+        """Compare the position, which also passes the marks of commits, with the last committed offset."""
+        consumer = _opened(self._consumer)
+        with self._kafka_errors(f"asking for the end of {self._batches.topic}"):
+            ends = await consumer.end_offsets([self._batches])
+            return bool(await consumer.position(self._batches) >= ends[self._batches])
+
+    async def publish(
+        self,
+        publications: Sequence[Publication],
+        *,
+        last: LastRecords | None = None,
+        next_offset: int | None = None,
+    ) -> Sequence[Publication]:
+        """One transaction: send the records, await every acknowledgement, then the offset and its own, commit.
+
+        Records first, then the offset: the broker asks the coordinator about each, and gives up one of two questions
+        at a time; one step in fifteen then waited 100 ms and more.
+
+        After an error the producer is thrown away: the commit may have arrived or not, and the next `open` finds out.
+        """
+        producer = _opened(self._producer)
+        what = f"publishing {names(publications) or 'an offset'}"
+        try:
+            with self._kafka_errors(what):
+                await producer.begin_transaction()
+                written = await self._send_all(producer, publications, last)
+                if next_offset is not None:
+                    await producer.send_offsets_to_transaction({self._batches: next_offset}, self._group)
+                await producer.commit_transaction()
+        except BaseException:
+            self._producer = None
+            await stop_clients(producer)
+            raise
+        return written
+
+    async def fetch(self, locations: Collection[Location]) -> Mapping[Location, Trajectory]:
+        """Read payload by location."""
+        return await self._payload.fetch(locations)
+
+    async def excluded_episodes(self) -> Collection[str]:
+        """Read on in `scores` and in the list of exclusions."""
+        if self._control is not None:
+            await self._control.read_on()
+        return set(self._exclusions.episodes)
+
+    async def paused(self) -> RunCommand | None:
+        """Read on in `run-log`."""
+        if self._control is not None:
+            await self._control.read_on()
+        return self._pauses.standing
+
+    async def evaluations(self) -> Sequence[Evaluation]:
+        """Read on in `evaluations`."""
+        if self._measured is not None:
+            await self._measured.read_on()
+        return self._evaluations.found
+
+    async def close(self) -> None:
+        """Let every connection go; an open transaction is aborted by the broker or the next trainer."""
+        producer, consumer = self._producer, self._consumer
+        self._producer = self._consumer = None
+        await stop_clients(producer, consumer)
+        for reader in (self._payload, self._control, self._measured):
+            if reader is not None:
+                await stop_all(reader.close)
+
+    def _kafka_errors(self, what: str) -> AbstractContextManager[None]:
+        return kafka_errors(self._connection, what, fenced="a newer trainer of this model has taken over")
+
+    @contextmanager
+    def _no_gap(self) -> Iterator[None]:
+        """Raise DataLossError if the next batch is no longer in the topic: another try would not help."""
+        try:
+            yield
+        except OffsetOutOfRangeError as error:
+            topic = self._batches.topic
+            raise DataLossError(
+                f"{topic} does not hold offset {error.args[0][self._batches]}, where run {self._run_id!r} goes on: "
+                "its records were deleted, or the topic was created again. Bring them back; or, to train what is left, "
+                f"set the offset of consumer group {self._group} in {topic} to its earliest with kafka-consumer-groups"
+            ) from error
+
+    def _follow(self, partitions: Mapping[str, int]) -> None:
+        """Read the followed topics from their beginning."""
+        self._exclusions, self._pauses = Exclusions(), Pauses(self._run_id)
+        self._evaluations = Evaluations(self._model)
+        scores, exclusions, run_log, evaluations = (
+            topic.full_name(self._namespace) for topic in (SCORES, EXCLUSIONS, RUN_LOG, EVALUATIONS)
+        )
+        views = {scores: self._exclusions, exclusions: self._exclusions, run_log: self._pauses}
+        self._control = Follower(self._connection, views, partitions)
+        self._measured = Follower(self._connection, {evaluations: self._evaluations}, partitions)
+
+    async def _send_all(
+        self, producer: AIOKafkaProducer, publications: Sequence[Publication], last: LastRecords | None
+    ) -> Sequence[Publication]:
+        """Return once the broker has all of them; the first are on their way before `last` is asked."""
+        waiting: list[asyncio.Future[Any]] = []
+        try:
+            await self._send(producer, publications, waiting)
+            if last is not None:
+                more = await last()
+                await self._send(producer, more, waiting)
+                publications = (*publications, *more)
+        except IllegalOperation:  # something ended the transaction; the records sent before carry the reason
+            await asyncio.gather(*waiting)
+            raise
+        except BaseException:
+            for each in waiting:
+                each.cancel()
+            raise
+        await asyncio.gather(*waiting)
+        return publications
+
+    async def _send(
+        self, producer: AIOKafkaProducer, publications: Sequence[Publication], waiting: list[asyncio.Future[Any]]
+    ) -> None:
+        for publication in publications:
+            topic = publication.topic.full_name(self._namespace)
+            sent = await producer.send(topic, encode(publication.record), key=publication.key.encode())
+            waiting.append(sent)
+
+    async def _dead_letter(self, record: Any, error: RecordError) -> None:
+        logger.error("batch at offset %d of %s cannot be read: %s", record.offset, self._batches.topic, error)
+        letter = DeadLetter(
+            topic=self._batches.topic,
+            partition=self._batches.partition,
+            offset=record.offset,
+            timestamp_ms=record.timestamp,
+            **kept_bytes(record.key, record.value),
+            stage=STAGE,
+            error_class=type(error).__name__,
+            message=str(error),
+        )
+        await self.publish((Publication(DEAD_LETTERS, self._run_id, letter),), next_offset=record.offset + 1)
+
+
+def _opened(client: T | None) -> T:
+    if client is None:
+        raise UnavailableError("the trainer's log is not open")
+    return client

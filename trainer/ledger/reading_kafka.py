@@ -1,0 +1,156 @@
+"""Read a topic as far as it is committed now: the ledger in full, scores and exclusions for what was excluded."""
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Mapping
+from contextlib import aclosing
+from dataclasses import dataclass
+
+from aiokafka import AIOKafkaConsumer, TopicPartition
+
+from rollbus.schemas.codec import decode, record_name
+from rollbus.schemas.errors import RecordError
+from rollbus.schemas.kafka.clients import kafka_errors, start_client, stop_clients
+from rollbus.schemas.kafka.connection import KafkaConnection
+from rollbus.schemas.kafka.reading import SHORT_WAIT_MS, new_reader, read_from, read_on
+from rollbus.schemas.records.control import RunCommand
+from rollbus.schemas.records.events import Excluded
+from rollbus.schemas.records.steps import Evaluation
+from rollbus.schemas.records.trajectories import Score
+from rollbus.schemas.topics import POLICY_VERSIONS, TRAINING_STEPS
+from rollbus.trainer.ledger.alarm import find_pause
+from rollbus.trainer.ledger.ledger import LedgerRecord
+
+
+@dataclass(frozen=True, slots=True)
+class Frame:
+    """One whole record as bytes, with its topic and the key it came under."""
+
+    topic: str
+    key: bytes | None
+    value: bytes
+
+
+async def read_all(connection: KafkaConnection, topic: str) -> list[Frame]:
+    """Return every committed record of a topic with one partition."""
+    async with aclosing(read_from(connection, {TopicPartition(topic, 0): 0})) as records:
+        return [Frame(topic, each.key, each.value) async for each in records if each.value is not None]
+
+
+async def read_ledger(connection: KafkaConnection, namespace: str) -> list[LedgerRecord]:
+    """Return every version, then every record of a step; one that cannot be read stops the trainer."""
+    names = [topic.full_name(namespace) for topic in (POLICY_VERSIONS, TRAINING_STEPS)]
+    return [decode(frame.value) for name in names for frame in await read_all(connection, name)]
+
+
+class View(ABC):
+    """A view of a topic's records, in their order."""
+
+    @abstractmethod
+    def add_record(self, frame: Frame) -> None:
+        """Keep what matters in one record."""
+
+
+class Follower:
+    """Reads topics on to their committed ends at every call: over one connection, and all of them by one question."""
+
+    def __init__(
+        self, connection: KafkaConnection, views: Mapping[str, View], partitions: Mapping[str, int] | None = None
+    ) -> None:
+        """Follow each topic with its view; `partitions` gives their numbers, 1 by default."""
+        self._connection = connection
+        self._views = views
+        counts = partitions or {}
+        self._partitions = [TopicPartition(topic, number) for topic in views for number in range(counts.get(topic, 1))]
+        self._consumer: AIOKafkaConsumer | None = None
+        self._one_reader = asyncio.Lock()
+        self._begun = self._ended = 0
+        """Numbers of the newest reading, and of the newest that ended."""
+
+    async def read_on(self) -> None:
+        """Read every record committed since; calls at the same time share one reading."""
+        before = self._begun
+        await asyncio.sleep(0)
+        async with self._one_reader:
+            if self._ended > before:
+                return  # another reading began after this call
+            self._begun = look = self._begun + 1
+            with kafka_errors(self._connection, f"reading {', '.join(self._views)}"):
+                consumer = self._consumer or await self._open()
+                async for each in read_on(consumer, await consumer.end_offsets(self._partitions)):
+                    if each.value is not None:
+                        self._views[each.topic].add_record(Frame(each.topic, each.key, each.value))
+            self._ended = look
+
+    async def close(self) -> None:
+        """Close the connection; keep what was read."""
+        consumer, self._consumer = self._consumer, None
+        await stop_clients(consumer)
+
+    async def _open(self) -> AIOKafkaConsumer:
+        consumer = self._consumer = await start_client(new_reader(self._connection, fetch_max_wait_ms=SHORT_WAIT_MS))
+        consumer.assign(self._partitions)
+        consumer.pause(*self._partitions)
+        await consumer.seek_to_beginning()
+        return consumer
+
+
+async def show_committed(connection: KafkaConnection, topic: str, view: View) -> None:
+    """Show a view all that is committed now in a topic of one partition."""
+    follower = Follower(connection, {topic: view})
+    try:
+        await follower.read_on()
+    finally:
+        await follower.close()
+
+
+class Exclusions(View):
+    """The episodes that `scores` and `exclusions` exclude from training."""
+
+    def __init__(self) -> None:
+        self.episodes: set[str] = set()
+
+    def add_record(self, frame: Frame) -> None:
+        """Keep the episode of a record that excludes one."""
+        try:
+            record = decode(frame.value)
+        except RecordError:
+            return  # grouping, which decides on scores, dead-letters it
+        if isinstance(record, Excluded) or (isinstance(record, Score) and record.excluded):
+            self.episodes.add(record.episode_id)
+
+
+class Pauses(View):
+    """The pause that holds for a run, by `run-log`. Groups, which are most of it, are not decoded."""
+
+    def __init__(self, run_id: str) -> None:
+        self._run_id = run_id
+        self.standing: RunCommand | None = None
+
+    def add_record(self, frame: Frame) -> None:
+        """Keep a command to the run."""
+        if frame.key != self._run_id.encode() or record_name(frame.value) != RunCommand.__name__:
+            return
+        try:
+            command = decode(frame.value)
+        except RecordError:
+            return  # the curriculum, which decides on run-log, dead-letters it
+        standing = () if self.standing is None else (self.standing,)
+        self.standing = find_pause([*standing, command])
+
+
+class Evaluations(View):
+    """The evaluations of a model's versions."""
+
+    def __init__(self, model: str) -> None:
+        self._model = model
+        self.found: list[Evaluation] = []
+
+    def add_record(self, frame: Frame) -> None:
+        """Keep those of the model."""
+        try:
+            record = decode(frame.value)
+        except RecordError:
+            return  # the sink, which writes evaluations down, dead-letters it
+        if isinstance(record, Evaluation) and record.model == self._model:
+            self.found.append(record)

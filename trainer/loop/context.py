@@ -1,0 +1,120 @@
+"""What the steps of a run share: its settings, the log, the backend, the ledger; and how a step can fail."""
+
+from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from contextlib import asynccontextmanager
+from dataclasses import dataclass, field
+
+from rollbus.schemas.errors import DataLossError, FencedError
+from rollbus.schemas.records.control import RunCommand
+from rollbus.schemas.topics import POLICY_VERSIONS, TRAINING_STEPS
+from rollbus.trainer.backends.protocol import Backend, Capabilities, TrainConfig, TrainResult
+from rollbus.trainer.ledger.alarm import AlarmLimits, Metrics
+from rollbus.trainer.ledger.ledger import Ledger
+from rollbus.trainer.ledger.log import LastRecords, Publication, TrainerLog
+from rollbus.trainer.loop.door import DoorResult
+from rollbus.trainer.loop.reading_ahead import ReadingAhead
+from rollbus.trainer.validation.promotion import PromotionRule
+
+
+@dataclass(frozen=True, slots=True)
+class LoopSettings:
+    """What the loop must know about the run."""
+
+    run_id: str
+    model: str
+    train: TrainConfig = field(default_factory=TrainConfig)
+    max_off_policy_steps: int = 4
+    serve_at_once: bool = True
+    """False leaves a new version a candidate until an operator promotes it."""
+    retry_pauses_s: tuple[float, ...] = (2.0, 15.0, 60.0)
+    """A failed step is tried again after each; then the run stops."""
+    skip_rejected: bool = False
+    """True drops a batch that the backend refuses; False stops the run."""
+    max_skipped_in_a_row: int = 10
+    promote_if: PromotionRule | None = None
+    """Serve a candidate that passes; None leaves it to an operator."""
+    alarm: AlarmLimits | None = None
+    """Pause the run beyond these; None never does."""
+    poll_interval_s: float = 0.5
+    batch_wait_s: float = 1.0
+    """How long one look for a batch takes."""
+    finish_on_stop: bool = False
+    """True waits for the running update on a stop: for backends that live in this process."""
+
+
+@dataclass(slots=True)
+class StepContext:
+    """What a step works with."""
+
+    log: TrainerLog
+    ahead: ReadingAhead
+    """The batches of the log, and their payload."""
+    backend: Backend
+    settings: LoopSettings
+    ledger: Ledger
+    clock_ms: Callable[[], int]
+    wait: Callable[[Awaitable[TrainResult]], Awaitable[TrainResult]]
+    """Waits for the backend; raises StoppedWaitingError if the loop is asked to stop meanwhile."""
+    free: Callable[[Ledger], bool]
+    """Whether the next step may follow the one that is being closed at once."""
+    alarm: Callable[[int, Metrics], RunCommand | None]
+    """Number and metrics of a step that is being closed → a pause, if training diverged."""
+    capabilities: Capabilities | None = None
+    """Capabilities of the backend; None until it was asked."""
+
+    @property
+    def serves_on_request(self) -> bool:
+        """Whether an update serves its own version: if versions are served at once, and the backend can do so."""
+        return self.settings.serve_at_once and self.capabilities is not None and self.capabilities.serves_on_request
+
+    async def publish(
+        self,
+        publications: Sequence[Publication],
+        *,
+        last: LastRecords | None = None,
+        next_offset: int | None = None,
+    ) -> Sequence[Publication]:
+        """Write to the log, then apply the same records to the ledger; return them."""
+        written = await self.log.publish(publications, last=last, next_offset=next_offset)
+        for publication in written:
+            if publication.topic in (POLICY_VERSIONS, TRAINING_STEPS):
+                self.ledger.apply(publication.record)
+        return written
+
+
+class StepFailureError(Exception):
+    """The backend failed in a step; `error` is what it raised."""
+
+    def __init__(self, error: Exception, door: DoorResult) -> None:
+        super().__init__(str(error))
+        self.error = error
+        self.door = door
+
+    @property
+    def retriable(self) -> bool:
+        """False only if the error says that trying again gives the same answer."""
+        return bool(getattr(self.error, "retriable", True))
+
+
+class StoppedWaitingError(Exception):
+    """The loop was asked to stop while it waited."""
+
+
+@asynccontextmanager
+async def failing_the_step(door: DoorResult) -> AsyncIterator[None]:
+    """Mark errors of the backend: they fail the step, while errors of the log reopen the log."""
+    try:
+        yield
+    except (StoppedWaitingError, FencedError):
+        raise
+    except Exception as error:
+        raise StepFailureError(error, door) from error
+
+
+def heads_differ(ledger: Ledger, backend_head: int) -> DataLossError:
+    """Return the error for a backend whose head differs from the log's."""
+    return DataLossError(
+        f"step {ledger.closed_steps + 1} of run {ledger.run_id!r} starts from version {ledger.lineage.head} by the "
+        f"log, but the backend's head is version {backend_head}; if its folder was replaced or another trainer used "
+        "it, roll one of them back with `rollbus policy rollback`"
+    )

@@ -1,0 +1,119 @@
+"""Decide which members of a batch are trained: member and inspected payload → `TrainTrajectory`, or a drop and why.
+
+Pure, and the last check before the backend: what would spoil the weights silently is refused here. A group that loses
+members keeps its recorded advantages; computed again, they would favour the members that remain.
+"""
+
+import math
+from collections.abc import Container, Mapping
+from dataclasses import dataclass
+
+from rollbus.schemas.records.drops import DropReason
+from rollbus.schemas.records.groups import Group, GroupMember, TrainingBatch
+from rollbus.schemas.records.steps import DroppedMember
+from rollbus.trainer.backends.protocol import TrainTrajectory
+from rollbus.trainer.loop.inspection import Inspected
+
+
+@dataclass(frozen=True, slots=True)
+class DoorRules:
+    """What a member must keep to."""
+
+    max_off_policy_steps: int
+    max_sequence_tokens: int | None = None
+    """Longest history that the backend takes; None if it does not say."""
+
+
+@dataclass(frozen=True, slots=True)
+class DoorResult:
+    """Every member of the batch, once: admitted or dropped."""
+
+    admitted: tuple[TrainTrajectory, ...]
+    dropped: tuple[DroppedMember, ...]
+
+
+def check_batch(
+    batch: TrainingBatch,
+    payloads: Mapping[str, Inspected],
+    *,
+    lags: Mapping[int, int],
+    excluded: Container[str],
+    rules: DoorRules,
+) -> DoorResult:
+    """Check every member; payloads are by trajectory id, `lags` by policy version from the base of the step."""
+    admitted: list[TrainTrajectory] = []
+    dropped: list[DroppedMember] = []
+    seen_ids: set[str] = set()
+    for group in batch.groups:
+        kept, lost = _check_group(group, payloads, seen_ids, lags=lags, excluded=excluded, rules=rules)
+        admitted.extend(kept)
+        dropped.extend(lost)
+    return DoorResult(tuple(admitted), tuple(dropped))
+
+
+def _check_group(
+    group: Group,
+    payloads: Mapping[str, Inspected],
+    seen_ids: set[str],
+    *,
+    lags: Mapping[int, int],
+    excluded: Container[str],
+    rules: DoorRules,
+) -> tuple[list[TrainTrajectory], list[DroppedMember]]:
+    kept: list[TrainTrajectory] = []
+    lost: list[DroppedMember] = []
+    for member in group.members:
+        if member.trajectory_id in seen_ids:
+            continue  # a member named twice has one fate
+        seen_ids.add(member.trajectory_id)
+        inspected = payloads.get(member.trajectory_id)
+        reason = _find_refusal(member, inspected, lags=lags, excluded=excluded, rules=rules)
+        if reason is None and inspected is not None:
+            kept.append(
+                TrainTrajectory(
+                    trajectory_id=member.trajectory_id,
+                    group_id=group.group_id,
+                    advantage=member.advantage,
+                    reward=member.reward,
+                    turns=inspected.turns,
+                )
+            )
+        else:
+            lost.append(DroppedMember(trajectory_id=member.trajectory_id, group_id=group.group_id, reason=str(reason)))
+    if any(trajectory.advantage != 0 for trajectory in kept):
+        return kept, lost
+    without_signal = [
+        DroppedMember(trajectory_id=each.trajectory_id, group_id=group.group_id, reason=str(DropReason.NO_SIGNAL))
+        for each in kept
+    ]
+    return [], lost + without_signal
+
+
+def _find_refusal(
+    member: GroupMember,
+    inspected: Inspected | None,
+    *,
+    lags: Mapping[int, int],
+    excluded: Container[str],
+    rules: DoorRules,
+) -> DropReason | None:
+    """Return the first reason against a member, the final ones first; None admits it."""
+    if member.episode_id in excluded:
+        return DropReason.EXCLUDED
+    if inspected is None:
+        return DropReason.PAYLOAD_LOST
+    if inspected.payload.root_episode_id in excluded:
+        return DropReason.EXCLUDED
+    if not (math.isfinite(member.advantage) and math.isfinite(member.reward)):
+        return DropReason.UNTRAINABLE
+    if inspected.refusal is not None:
+        return inspected.refusal
+    if rules.max_sequence_tokens is not None and inspected.longest_tokens > rules.max_sequence_tokens:
+        return DropReason.OVERLONG
+    return _check_staleness(inspected.policy_versions, lags, rules.max_off_policy_steps)
+
+
+def _check_staleness(versions: frozenset[int], lags: Mapping[int, int], limit: int) -> DropReason | None:
+    if not versions <= lags.keys():
+        return DropReason.OFF_LINEAGE
+    return DropReason.STALE if max(lags[version] for version in versions) > limit else None

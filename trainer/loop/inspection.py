@@ -1,0 +1,126 @@
+"""A payload → `Inspected`: whether it can be trained at all, and its turns; the door then judges it within its step.
+
+Pure. It needs neither base nor exclusions, so it runs while the backend still trains the batch before. It reads every
+number of a long sequence; the rest costs the door nothing.
+"""
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from rollbus.schemas.records.drops import DropReason
+from rollbus.schemas.records.tokens import BYTES_PER_TOKEN, decode_logprobs, token_count
+from rollbus.schemas.records.trajectories import History, Trajectory, Turn
+from rollbus.trainer.backends.model_settings import LEAST_TEMPERATURE
+from rollbus.trainer.backends.protocol import TurnTokens
+
+
+@dataclass(frozen=True, slots=True)
+class Inspected:
+    """A trajectory's payload, cut into what is trained."""
+
+    payload: Trajectory
+    refusal: DropReason | None
+    """Why it cannot be trained in any step."""
+    longest_tokens: int
+    """Of its histories."""
+    policy_versions: frozenset[int]
+    """That sampled its trained tokens."""
+    turns: tuple[TurnTokens, ...]
+    """Empty if it is refused."""
+
+
+def inspect(payload: Trajectory) -> Inspected:
+    """Check everything that does not depend on the step."""
+    refusal = _find_refusal(payload)
+    turns = () if refusal is not None else _cut_turns(payload)
+    return Inspected(
+        payload,
+        refusal,
+        longest_tokens=max((token_count(history.token_ids) for history in payload.histories), default=0),
+        policy_versions=frozenset(span.policy_version for history in payload.histories for span in history.spans),
+        turns=turns,
+    )
+
+
+def _find_refusal(payload: Trajectory) -> DropReason | None:
+    if not payload.trainable or not any(history.spans for history in payload.histories):
+        return DropReason.UNTRAINABLE
+    if not all(map(_numbers_hold, payload.histories)):
+        return DropReason.UNTRAINABLE
+    trained = _list_trained_turns(payload)
+    if not all(map(_temperature_holds, trained)):
+        return DropReason.TEMPERATURE
+    return None if all(map(_samples_plainly, trained)) else DropReason.SAMPLING
+
+
+def _list_trained_turns(payload: Trajectory) -> list[Turn]:
+    """Return the turns with trained tokens; the others may have been sampled in any way."""
+    trained = {span.turn for history in payload.histories for span in history.spans}
+    return [turn for index, turn in enumerate(payload.turns) if index in trained]
+
+
+def _temperature_holds(turn: Turn) -> bool:
+    """Whether the log-probs are of the distribution that was sampled from.
+
+    At temperature 1, or without a recorded one, they are. At other temperatures only processed ones are: the update
+    divides its logits by the temperature.
+    """
+    if turn.temperature is None or turn.temperature == 1:
+        return True
+    return turn.logprob_mode == "processed" and LEAST_TEMPERATURE <= turn.temperature < math.inf
+
+
+def _samples_plainly(turn: Turn) -> bool:
+    """Whether only the temperature changed the distribution.
+
+    With other changes the recorded log-probs are of another distribution than the one sampled from.
+    """
+    return (
+        turn.top_p in (None, 1)
+        and (turn.top_k is None or turn.top_k <= 0)
+        and turn.min_p in (None, 0)
+        and not turn.frequency_penalty
+        and not turn.presence_penalty
+        and turn.repetition_penalty in (None, 1)
+    )
+
+
+def _numbers_hold(history: History) -> bool:
+    """Whether no id is negative and each log-prob is finite and at most 0; by whole arrays, since histories are long.
+
+    A negative int32 has the highest bit of its last byte set, which no ASCII character has.
+    """
+    if len(history.logprobs) % BYTES_PER_TOKEN:
+        return False
+    logprobs, ids = decode_logprobs(history.logprobs), history.token_ids
+    if logprobs and not (math.isfinite(sum(logprobs)) and max(logprobs) <= 0):
+        return False
+    return len(ids) % BYTES_PER_TOKEN == 0 and ids[BYTES_PER_TOKEN - 1 :: BYTES_PER_TOKEN].isascii()
+
+
+def _cut_turns(payload: Trajectory) -> tuple[TurnTokens, ...]:
+    return tuple(
+        turn for index, history in enumerate(payload.histories) for turn in _cut_history(index, history, payload.turns)
+    )
+
+
+def _cut_history(index: int, history: History, recorded: Sequence[Turn]) -> list[TurnTokens]:
+    """Cut a history at its spans: each turn's prompt is everything before it."""
+    turns, sampled = [], 0
+    for span in history.spans:
+        length = (span.end - span.start) * BYTES_PER_TOKEN
+        turn = recorded[span.turn] if span.turn < len(recorded) else None
+        turns.append(
+            TurnTokens(
+                prompt_token_ids=history.token_ids[: span.start * BYTES_PER_TOKEN],
+                completion_token_ids=history.token_ids[span.start * BYTES_PER_TOKEN : span.end * BYTES_PER_TOKEN],
+                logprobs=history.logprobs[sampled : sampled + length],
+                policy_version=span.policy_version,
+                history=index,
+                temperature=1.0 if turn is None or turn.temperature is None else turn.temperature,
+                logprob_mode="processed" if turn is not None and turn.logprob_mode == "processed" else "raw",
+            )
+        )
+        sampled += length
+    return turns

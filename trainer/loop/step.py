@@ -1,0 +1,199 @@
+"""An opened step → a closed one: backend, outcome, and if all is ready the opening of the next.
+
+The order that makes delivery safe: StepStarted → submit by batch hash → the new version answers → one transaction with
+the step's record, its version, the outcome, the drops and the offset of the batch. A crash between any two of them is
+repaired by running the batch again: the backend knows it by its hash, the ledger knows the step by its records.
+
+That transaction may hold the next step's StepStarted too. A reader of the log sees a step closed and the next one
+opened, in this order; both or neither are there.
+"""
+
+import asyncio
+import logging
+import time
+from collections import Counter
+from functools import partial
+
+from rollbus.schemas.errors import DataLossError
+from rollbus.schemas.records.drops import Drop, DropReason
+from rollbus.schemas.records.groups import TrainingBatch
+from rollbus.schemas.records.steps import StepCompleted, StepFailed, StepStarted
+from rollbus.schemas.topics import RUN_LOG, TRAINING_STEPS
+from rollbus.trainer.backends.protocol import TrainResult
+from rollbus.trainer.ledger.ledger import RunStep
+from rollbus.trainer.ledger.log import Publication, ReceivedBatch
+from rollbus.trainer.loop.accounting import StepFacts, record_completed_step, record_skipped_step, step_identity
+from rollbus.trainer.loop.context import StepContext, StepFailureError, failing_the_step
+from rollbus.trainer.loop.opening import (
+    NextStepCandidate,
+    ReadyStep,
+    SentEarly,
+    find_next_step,
+    make_started,
+    request_for,
+    sending_ahead,
+    take_opened_step,
+)
+
+logger = logging.getLogger(__name__)
+
+LONGEST_LOOK_S = 2.0
+"""How long an open transaction waits for the next batch to be read. If it takes longer, the next step is opened in a
+transaction of its own."""
+
+
+async def train_step(context: StepContext, opened: ReadyStep) -> ReadyStep | None:
+    """Train and close; return the next step if it was opened in the same transaction."""
+    batch, result, sent = opened.received.batch, opened.result, SentEarly()
+    submitted_at_s = time.perf_counter()
+    async with failing_the_step(opened.door):
+        if result is None and opened.door.admitted:
+            await context.backend.submit(request_for(context, batch, opened.base, opened.door, serve=opened.serves))
+            submitted_at_s = time.perf_counter()
+            waiting = context.backend.wait(batch.batch_hash, context.settings.poll_interval_s)
+            async with sending_ahead(context, opened) as sent:
+                result = await context.wait(waiting)
+    if result is not None and result.base_version != opened.base:
+        raise DataLossError(
+            f"the backend trained batch {batch.batch_hash} before, from version {result.base_version} to "
+            f"{result.version}, and the log of run {batch.run_id!r} does not know of it (it starts from {opened.base});"
+            " give the run another id, or the backend an empty folder"
+        )
+    if result is None or result.state == "skipped":
+        await _close_skipped(context, opened, result)
+        return None
+    next_step = await _close_completed(context, opened, result, sent, submitted_at_s - opened.began_at_s)
+    logger.info(
+        "step %d run=%s base=%d version=%d batch=%s",
+        *(opened.step, batch.run_id, opened.base, result.version, batch.batch_hash),
+    )
+    return next_step
+
+
+async def record_failure(context: StepContext, batch: TrainingBatch, failure: StepFailureError, *, final: bool) -> None:
+    """Record that an attempt failed."""
+    opened = context.ledger.open_step
+    record = StepFailed(
+        **step_identity(batch, opened.step if opened else context.ledger.closed_steps + 1),
+        attempt=context.ledger.attempt,
+        base_version=opened.base_version if opened else context.ledger.lineage.head or 0,
+        error_class=type(failure.error).__name__,
+        message=str(failure.error),
+        final=final,
+        failed_at_ms=context.clock_ms(),
+    )
+    await context.publish((Publication(TRAINING_STEPS, batch.run_id, record),))
+
+
+async def skip_rejected(context: StepContext, received: ReceivedBatch, failure: StepFailureError) -> None:
+    """Close the open step of a batch that the backend refuses, with every member dropped."""
+    opened = context.ledger.open_step
+    if opened is None:
+        raise DataLossError(f"batch {received.batch.batch_hash} was refused, but no step is open for it")
+    now_ms = context.clock_ms()
+    facts = StepFacts(received.batch, opened.step, opened.base_version, now_ms, now_ms)
+    publications = record_skipped_step(
+        facts,
+        failure.door,
+        None,
+        reason=f"the backend refused it: {failure.error}",
+        fallback=DropReason.REJECTED_BY_BACKEND,
+    )
+    await context.publish(publications, next_offset=received.next_offset)
+
+
+async def _close_skipped(context: StepContext, opened: ReadyStep, result: TrainResult | None) -> None:
+    reason = "the door admitted nothing" if result is None else "the backend found nothing to train"
+    publications = record_skipped_step(
+        _step_facts(context, opened), opened.door, result, reason=reason, fallback=DropReason.REJECTED_BY_BACKEND
+    )
+    await context.publish(publications, next_offset=opened.received.next_offset)
+    batch = opened.received.batch
+    why = Counter(each.record.reason for each in publications if isinstance(each.record, Drop))
+    logger.warning(
+        "step %d run=%s batch=%s trained nothing: %s (%s)",
+        *(opened.step, batch.run_id, batch.batch_hash, reason, ", ".join(f"{n} {each}" for each, n in why.items())),
+    )
+
+
+async def _close_completed(
+    context: StepContext, opened: ReadyStep, result: TrainResult, sent: SentEarly, seconds_outside: float
+) -> ReadyStep | None:
+    """Serve the new version, so that it is announced only once it answers, then write everything at once.
+
+    Meanwhile find out whether the next step can be opened in the same transaction.
+    """
+    ended_at_s = time.perf_counter()
+    finding = asyncio.create_task(_find_next_step(context, opened, result, sent))
+    try:
+        publications = _make_outcome(context, opened, result, seconds_outside)
+        await _serve_version(context, opened, result)
+        next_offset = opened.received.next_offset
+        if (pause := _check_alarm(context, publications)) is not None:
+            await context.publish((*publications, pause), next_offset=next_offset)
+            return None
+        decision = RunStep(opened.step + 1, 1, result.version, ask_journal=False)
+        last = partial(_next_start_record, context, finding, decision)
+        *_, newest = await context.publish(publications, last=last, next_offset=next_offset)
+        candidate = finding.result() if isinstance(newest.record, StepStarted) else None
+    finally:
+        finding.cancel()
+        await asyncio.gather(finding, return_exceptions=True)
+    if candidate is None:
+        return None
+    return await take_opened_step(
+        context, candidate, decision, started_ms=newest.record.started_at_ms, began_at_s=ended_at_s
+    )
+
+
+def _make_outcome(
+    context: StepContext, opened: ReadyStep, result: TrainResult, seconds_outside: float
+) -> tuple[Publication, ...]:
+    return record_completed_step(
+        _step_facts(context, opened),
+        opened.door,
+        result,
+        lags=opened.lags,
+        state="serving" if context.settings.serve_at_once else "candidate",
+        seconds_outside_backend=seconds_outside,
+    )
+
+
+async def _serve_version(context: StepContext, opened: ReadyStep, result: TrainResult) -> None:
+    """Let the backend serve the version, unless the update did so or an operator will."""
+    if context.settings.serve_at_once and not opened.serves:
+        async with failing_the_step(opened.door):
+            await context.backend.promote(result.version)
+
+
+def _check_alarm(context: StepContext, publications: tuple[Publication, ...]) -> Publication | None:
+    """Return the pause that the step leads to, if any."""
+    (completed,) = (each.record for each in publications if isinstance(each.record, StepCompleted))
+    pause = context.alarm(completed.step, completed.metrics)
+    return None if pause is None else Publication(RUN_LOG, context.settings.run_id, pause)
+
+
+async def _find_next_step(
+    context: StepContext, opened: ReadyStep, result: TrainResult, sent: SentEarly
+) -> NextStepCandidate | None:
+    """Find the next step if it can be opened with the end of this one.
+
+    If this step's result came from the journal, open the next one separately.
+    """
+    if opened.result is not None or result.version in context.ledger.lineage.parents:
+        return None
+    lags = {result.version: 0, **{version: lag + 1 for version, lag in opened.lags.items()}}
+    return await find_next_step(context, lags, sent)
+
+
+async def _next_start_record(
+    context: StepContext, finding: asyncio.Task[NextStepCandidate | None], decision: RunStep
+) -> tuple[Publication, ...]:
+    """Return the record that opens the next step, if it was found in time."""
+    await asyncio.wait([finding], timeout=LONGEST_LOOK_S)
+    candidate = finding.result() if finding.done() else None
+    return () if candidate is None else (make_started(candidate.received.batch, decision, context.clock_ms()),)
+
+
+def _step_facts(context: StepContext, opened: ReadyStep) -> StepFacts:
+    return StepFacts(opened.received.batch, opened.step, opened.base, opened.started_at_ms, context.clock_ms())

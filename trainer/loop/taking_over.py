@@ -1,0 +1,66 @@
+"""A run's log and a backend → both agree on the head, before the next step.
+
+First fence the trainer before, then read: it can write nothing after that.
+"""
+
+from rollbus.schemas.errors import ConfigurationError
+from rollbus.schemas.records.steps import PolicyVersion
+from rollbus.trainer.backends.protocol import Capabilities, Versions
+from rollbus.trainer.ledger.ledger import Ledger
+from rollbus.trainer.ledger.log import Publication, TrainerLog, announced
+from rollbus.trainer.loop.context import LoopSettings, StepContext, heads_differ
+
+
+async def read_ledger(log: TrainerLog, settings: LoopSettings) -> Ledger:
+    """Return the ledger as the log has it now."""
+    return Ledger.fold(settings.run_id, settings.model, await log.read_ledger())
+
+
+def check_model(capabilities: Capabilities, settings: LoopSettings) -> None:
+    """Raise ConfigurationError if the backend holds another model than the run trains."""
+    if capabilities.model != settings.model:
+        raise ConfigurationError(
+            f"run {settings.run_id!r} trains model {settings.model!r}, but the {capabilities.backend} "
+            f"backend holds {capabilities.model!r}; set the trainer's model, or point it at another server"
+        )
+
+
+async def agree_on_head(context: StepContext, versions: Versions) -> None:
+    """Raise DataLossError if log and backend have different heads; let the backend serve what the log says.
+
+    With a step open, the backend may have gone on alone: the step itself finds out.
+    """
+    ledger = context.ledger
+    if ledger.open_step is not None:
+        return
+    if ledger.lineage.head != versions.head:
+        raise heads_differ(ledger, versions.head)
+    serving = ledger.lineage.serving
+    if serving is not None and serving != versions.serving:
+        await context.backend.promote(serving)
+
+
+async def announce_versions(context: StepContext, versions: Versions) -> None:
+    """Before a run's first step, publish the versions of the backend that the log lacks, the head last."""
+    if context.ledger.closed_steps or context.ledger.open_step is not None:
+        return
+    settings = context.settings
+    known = sorted(versions.known, key=lambda each: (each.version == versions.head, each.version))
+    publications: list[Publication] = []
+    for each in known:
+        record = PolicyVersion(
+            model=settings.model,
+            version=each.version,
+            parent=each.parent,
+            batch_hash=each.batch_hash,
+            checkpoint=each.checkpoint,
+            state="serving" if each.version == versions.serving else "candidate",
+            reason="found in the backend before the first step",
+            changed_at_ms=context.clock_ms(),
+        )
+        to_model, to_run = announced(record, settings.run_id)
+        if each.version not in context.ledger.lineage.parents:
+            publications.append(to_model)
+        if each.version == versions.head:
+            publications.append(to_run)
+    await context.publish(tuple(publications))

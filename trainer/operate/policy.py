@@ -1,0 +1,54 @@
+"""Roll back: train on from an earlier version.
+
+A rollback acts as the trainer of the model: it fences the running one, closes the open step if that can be trained, and
+only then moves log and backend. The fenced trainer ends; started again, it trains from the version rolled back to. Log
+first, then backend: after a crash in between the trainer refuses to start, and rolling back again completes it.
+"""
+
+from rollbus.schemas.errors import ConfigurationError
+from rollbus.schemas.records.steps import PolicyState
+from rollbus.trainer.backends.protocol import Backend, Capabilities, Versions
+from rollbus.trainer.ledger.lineage import Lineage
+from rollbus.trainer.ledger.log import TrainerLog
+from rollbus.trainer.loop.context import LoopSettings
+from rollbus.trainer.loop.loop import Trainer
+from rollbus.trainer.serving import publish_states, unknown_version
+
+
+async def roll_back(
+    log: TrainerLog, backend: Backend, settings: LoopSettings, *, version: int, reason: str, now_ms: int
+) -> tuple[int, ...]:
+    """Train on from `version`; return the abandoned versions. Raise ConfigurationError if it is not an ancestor."""
+    trainer = Trainer(log, backend, settings)
+    await trainer.settle()
+    lineage = trainer.ledger.lineage
+    given_up = versions_above(lineage, version)
+    _check_possible(lineage, version, await backend.capabilities(), await backend.versions())
+    states: dict[int, PolicyState] = {**dict.fromkeys(given_up, "rolled_back"), version: "serving"}
+    await log.publish(publish_states(lineage, settings, states, reason=reason, now_ms=now_ms))
+    await backend.promote(version, rollback=True)
+    return given_up
+
+
+def versions_above(lineage: Lineage, version: int) -> tuple[int, ...]:
+    """Return the versions between the head and an ancestor of it, newest first."""
+    head = lineage.head
+    lags = {} if head is None else lineage.lags(head)
+    if version not in lags:
+        raise unknown_version(lineage, "this model", version)
+    return tuple(each for each, lag in lags.items() if lag < lags[version])
+
+
+def _check_possible(lineage: Lineage, version: int, told: Capabilities, versions: Versions) -> None:
+    """Raise ConfigurationError if the backend would refuse: it could not train from the head that the log names."""
+    kept = {each.version for each in versions.known}
+    if version not in kept and lineage.head is not None:
+        there = ", ".join(str(each) for each in lineage.lags(lineage.head) if each in kept)
+        raise ConfigurationError(
+            f"version {version} has no checkpoint any more, retention removed it; those that have one are: {there}"
+        )
+    if not told.rolls_back and versions.head != version:
+        raise ConfigurationError(
+            f"backend {told.backend} trains and serves its newest version, {versions.head}, and cannot go back; stop "
+            f"its server, move the checkpoints above {version} away, start it, and roll back again"
+        )

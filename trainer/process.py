@@ -1,0 +1,111 @@
+"""The trainer as a process: settings → log, backend and loop, until a signal, an error or another trainer ends it.
+
+SIGTERM and SIGINT end it between batches. While an art-server works they end it at once: the server goes on, and the
+next start finds the result in its journal. A backend inside this process is waited for.
+"""
+
+import asyncio
+import logging
+import signal
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+from aiokafka.errors import ProducerFenced
+
+from rollbus.schemas.errors import RollbusError
+from rollbus.trainer.backends.model_settings import ServiceSettings
+from rollbus.trainer.backends.protocol import Backend
+from rollbus.trainer.ledger.log import TrainerLog
+from rollbus.trainer.ledger.log_kafka import KafkaLog
+from rollbus.trainer.loop.loop import Trainer
+from rollbus.trainer.settings import ArtLocalBackend, ArtServerBackend, TrainerSettings
+from rollbus.trainer.validation.settings import load_validation
+
+logger = logging.getLogger(__name__)
+
+
+def run_trainer(settings: TrainerSettings, *, log: TrainerLog | None = None) -> None:
+    """Train until SIGTERM or SIGINT; raises RunStoppedError, FencedError or DataLossError if it cannot go on.
+
+    Use the log of the settings unless another is given.
+    """
+    asyncio.run(_run(settings, log or make_log(settings)))
+
+
+def make_log(settings: TrainerSettings) -> KafkaLog:
+    """Return the log of the settings' run, not yet open."""
+    return KafkaLog(
+        settings.kafka,
+        namespace=settings.namespace,
+        run_id=settings.run_id,
+        model=settings.model,
+        batches_from=settings.from_namespace,
+    )
+
+
+@asynccontextmanager
+async def open_backend(settings: TrainerSettings) -> AsyncIterator[Backend]:
+    """Make the backend of the settings and close it; import its libraries only if it is chosen."""
+    chosen = settings.backend
+    backend: Backend
+    if isinstance(chosen, ArtServerBackend):
+        from rollbus.trainer.backends.art.client import ArtClient
+
+        token = chosen.token.get_secret_value() if chosen.token else None
+        backend = ArtClient(chosen.url, token=token)
+    elif isinstance(chosen, ArtLocalBackend):
+        backend = await _start_art_local(settings.model, chosen)
+    else:
+        from rollbus.trainer.backends.memory import MemoryBackend
+
+        backend = MemoryBackend(model=settings.model, folder=chosen.folder, step_s=chosen.step_s)
+    try:
+        yield backend
+    finally:
+        await backend.close()
+
+
+async def _run(settings: TrainerSettings, log: TrainerLog) -> None:
+    validation = load_validation(settings)
+    async with open_backend(settings) as backend:
+        trainer = Trainer(log, backend, settings.loop_settings(), validation=validation)
+        loop = asyncio.get_running_loop()
+        loop.set_exception_handler(_ignore_fencing)
+        for number in (signal.SIGTERM, signal.SIGINT):
+            loop.add_signal_handler(number, trainer.stop)
+        try:
+            await trainer.run(until_idle=settings.from_namespace is not None)
+        except RollbusError as error:
+            logger.error("trainer of run %s ends: %s", settings.run_id, error)
+            raise
+        finally:
+            await log.close()
+            for number in (signal.SIGTERM, signal.SIGINT):
+                loop.remove_signal_handler(number)
+
+
+def _ignore_fencing(loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
+    """Report once that another trainer took over: aiokafka leaves the same error in futures that nothing awaits."""
+    if not isinstance(context.get("exception"), ProducerFenced):
+        loop.default_exception_handler(context)
+
+
+async def _start_art_local(model: str, chosen: ArtLocalBackend) -> Backend:
+    from rollbus.trainer.backends.art import environment as art_environment
+
+    art_environment.protect()
+    from rollbus.trainer.backends.art.local import ArtLocal
+
+    backend = ArtLocal(
+        ServiceSettings(
+            model=model,
+            base_model=chosen.base_model,
+            directory=chosen.directory,
+            host=chosen.model_host,
+            port=chosen.model_port,
+            options=chosen,
+        )
+    )
+    await backend.start()
+    return backend

@@ -1,0 +1,343 @@
+"""The OpenAI-compatible HTTP endpoint of one model and all its loaded versions.
+
+    POST /v1/chat/completions, /v1/completions    GET /v1/models, /health, /metrics
+
+A request for `name` is answered by the serving version, one for `name@7` by version 7, and the answer's `model` says
+which. The endpoint runs in its own thread, so training never delays it by more than the processor does.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import hmac
+import logging
+import random
+import re
+import time
+from collections.abc import AsyncIterator, Awaitable, Callable
+from dataclasses import dataclass, field
+from typing import Any, TypeVar
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
+from starlette.responses import JSONResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from rollbus.schemas.errors import RollbusError
+from rollbus.trainer.service.serve.answer_stream import DONE, AnswerStream, event
+from rollbus.trainer.service.serve.choices import Choices
+from rollbus.trainer.service.serve.openai_answers import chat_choice, completion_choice, describe_origin, usage
+from rollbus.trainer.service.serve.openai_api import ChatRequest, CompletionRequest, RequestError, parse
+from rollbus.trainer.service.serve.sampler import Generation, Sampler, UnknownVersionError
+from rollbus.trainer.service.serve.tokenizer import render_chat
+
+logger = logging.getLogger(__name__)
+
+T = TypeVar("T")
+
+VERSION = re.compile("[0-9]{1,18}")
+MAX_BODY_BYTES = 32 << 20
+"""Many times the longest context of today's models."""
+MAX_CHOICES = 4096
+"""Answers to one request: each waits in memory for its turn."""
+LONG_BODY_BYTES = 16 << 10
+"""Longer bodies are parsed in another thread: each megabyte takes more than half a second,
+and other answers would wait."""
+LONG_ANSWER_TOKENS = 2048
+"""Answers with more log-probs are written in another thread, for the same reason: so many take a tenth of a second."""
+CLIENT_GONE = 499
+"""For an answer without a client; as nginx has it."""
+
+
+@dataclass(slots=True)
+class ServedModel:
+    """What the endpoint serves; promoting a version changes `serving`."""
+
+    name: str
+    sampler: Sampler
+    tokenizer: Any
+    serving: int
+    find_version: Callable[[int], bool] = lambda version: False
+    """Load a version that is not loaded but still on disk; False if there is none."""
+    seeds: random.Random = field(default_factory=random.SystemRandom)
+    """Draws the seed of requests that bring none."""
+    created_s: int = field(default_factory=lambda: int(time.time()))
+    requests: int = 0
+    prompt_tokens: int = 0
+    completion_tokens: int = 0
+
+    def resolve(self, model: str) -> int:
+        """The version that answers requests for `model`; RequestError 404 if none does."""
+        name, at, number = model.partition("@")
+        if name == self.name and not at:
+            return self.serving
+        if name == self.name and VERSION.fullmatch(number):
+            return int(number)
+        raise self.unknown(model)
+
+    def unknown(self, model: str) -> RequestError:
+        loaded = ", ".join(f"{self.name}@{version}" for version in self.sampler.loaded())
+        return RequestError(
+            404,
+            f"The model `{model}` does not exist; this server has `{self.name}` and {loaded}.",
+            param="model",
+            code="model_not_found",
+        )
+
+
+def build_app(served: ServedModel, *, api_key: str | None = None) -> Starlette:
+    endpoint = _Endpoint(served)
+    return Starlette(
+        routes=[
+            Route("/health", endpoint.health),
+            Route("/metrics", endpoint.metrics),
+            Route("/v1/models", _guarded(endpoint.models, api_key)),
+            Route("/v1/chat/completions", _guarded(endpoint.chat, api_key), methods=["POST"]),
+            Route("/v1/completions", _guarded(endpoint.completions, api_key), methods=["POST"]),
+        ],
+        exception_handlers={HTTPException: _answer_unknown_path},
+    )
+
+
+class _Endpoint:
+    def __init__(self, served: ServedModel) -> None:
+        self._served = served
+        self._finding: dict[int, asyncio.Future[bool]] = {}
+        """Searches for versions that are not loaded, shared by the requests for one."""
+
+    async def health(self, request: Request) -> Response:
+        return JSONResponse({"status": "ok", "serving": self._served.serving})
+
+    async def metrics(self, request: Request) -> Response:
+        """In Prometheus' text format."""
+        served, sampler = self._served, self._served.sampler
+        running, waiting = sampler.count_rows()
+        values: dict[str, tuple[str, float]] = {
+            "requests_total": ("counter", served.requests),
+            "prompt_tokens_total": ("counter", served.prompt_tokens),
+            "completion_tokens_total": ("counter", served.completion_tokens),
+            "forward_passes_total": ("counter", sampler.steps),
+            "sampled_tokens_total": ("counter", sampler.tokens),
+            "completions_running": ("gauge", running),
+            "completions_waiting": ("gauge", waiting),
+            "serving_version": ("gauge", served.serving),
+            "loaded_versions": ("gauge", len(sampler.loaded())),
+        }
+        lines = [
+            f"# TYPE rollbus_service_{name} {kind}\nrollbus_service_{name} {value}\n"
+            for name, (kind, value) in values.items()
+        ]
+        return PlainTextResponse("".join(lines), media_type="text/plain; version=0.0.4")
+
+    async def models(self, request: Request) -> Response:
+        served = self._served
+        names = [served.name, *(f"{served.name}@{version}" for version in served.sampler.loaded())]
+        entries = [
+            {
+                "id": name,
+                "object": "model",
+                "created": served.created_s,
+                "owned_by": "rollbus",
+                "max_model_len": served.sampler.config.max_tokens,
+            }
+            for name in names
+        ]
+        return JSONResponse({"object": "list", "data": entries})
+
+    async def chat(self, request: Request) -> Response:
+        wanted, prompt = await _parse_aside_if_long(self._chat_prompt, await _body(request))
+        choices = await self._start(wanted, [prompt])
+        if wanted.stream:
+            return _stream(self._events("chat.completion.chunk", wanted, choices))
+        if (answers := await choices.answers(unless=_wait_for_hang_up(request))) is None:
+            return Response(status_code=CLIENT_GONE)
+        tokenizer, answer_id = self._served.tokenizer, choices.id
+
+        def tell() -> Response:
+            found = [chat_choice(wanted, i, one, tokenizer, answer_id=answer_id) for i, one in enumerate(answers)]
+            return JSONResponse(self._answer("chat.completion", wanted, choices, found, answers))
+
+        return await self._told(tell, wanted, answers)
+
+    async def completions(self, request: Request) -> Response:
+        wanted, prompts = await _parse_aside_if_long(self._completion_prompts, await _body(request))
+        choices = await self._start(wanted, prompts)
+        if wanted.stream:
+            return _stream(self._events("text_completion", wanted, choices))
+        if (answers := await choices.answers(unless=_wait_for_hang_up(request))) is None:
+            return Response(status_code=CLIENT_GONE)
+
+        def tell() -> Response:
+            found = [completion_choice(wanted, i, one, self._served.tokenizer) for i, one in enumerate(answers)]
+            if wanted.return_token_ids or wanted.wants_logprobs:
+                found = [{**one, "prompt_token_ids": choices.prompt_of(i)} for i, one in enumerate(found)]
+            return JSONResponse(self._answer("text_completion", wanted, choices, found, answers))
+
+        return await self._told(tell, wanted, answers)
+
+    def _chat_prompt(self, body: bytes) -> tuple[ChatRequest, list[int]]:
+        wanted = parse(ChatRequest, body)
+        try:
+            return wanted, render_chat(self._served.tokenizer, wanted.messages, wanted.offered_tools)
+        except Exception as error:  # the template is the user's, and may raise anything
+            raise RequestError(400, f"messages: the chat template refused them: {error}", param="messages") from error
+
+    def _completion_prompts(self, body: bytes) -> tuple[CompletionRequest, list[list[int]]]:
+        wanted, encode = parse(CompletionRequest, body), self._served.tokenizer.encode
+        prompts = [
+            encode(prompt, add_special_tokens=False) if isinstance(prompt, str) else prompt for prompt in wanted.prompts
+        ]
+        vocabulary = self._served.sampler.config.vocabulary
+        if any(not 0 <= token_id < vocabulary for prompt in prompts for token_id in prompt):
+            raise RequestError(400, "prompt: a token id lies outside the vocabulary", param="prompt")
+        return wanted, prompts
+
+    async def _start(self, wanted: ChatRequest | CompletionRequest, prompts: list[list[int]]) -> Choices:
+        served = self._served
+        version = served.resolve(wanted.model)
+        if version not in served.sampler.loaded() and not await self._find_version(version):
+            raise served.unknown(wanted.model)
+        param = "messages" if isinstance(wanted, ChatRequest) else "prompt"
+        if not all(prompts):
+            raise RequestError(400, f"{param}: a prompt is empty; it needs a token to begin with", param=param)
+        if len(prompts) * wanted.n > MAX_CHOICES:
+            raise RequestError(
+                400, f"n: {len(prompts)} prompts, {wanted.n} times each; {MAX_CHOICES} answers are the most", param="n"
+            )
+        longest = max(map(len, prompts))
+        room = served.sampler.config.max_tokens - longest
+        max_tokens = room if wanted.wanted_tokens is None else wanted.wanted_tokens
+        if room < 1 or max_tokens > room:
+            raise RequestError(
+                400,
+                f"This model's maximum context length is {served.sampler.config.max_tokens} tokens; the prompt has "
+                f"{longest} and {max(max_tokens, 1)} more were asked for. Shorten the prompt or max_tokens.",
+                param=param,
+                code="context_length_exceeded",
+            )
+        seed = served.seeds.randrange(2**31) if wanted.seed is None else wanted.seed
+        choices = Choices(version, prompts, seed, streaming=wanted.stream)
+        parameters = wanted.sampling(max_tokens=max_tokens, seed=seed, top_logprobs=wanted.alternatives)
+        try:
+            choices.submit(served.sampler, parameters, wanted.n)
+        except UnknownVersionError as error:  # retired between the two lines above
+            raise served.unknown(wanted.model) from error
+        except RuntimeError as error:
+            raise RequestError(503, str(error)) from error
+        served.requests += 1
+        served.prompt_tokens += choices.prompt_tokens
+        return choices
+
+    async def _find_version(self, version: int) -> bool:
+        """Load a version from disk once for all requests: each would block a thread."""
+        finding = self._finding.get(version)
+        if finding is None:
+            finding = asyncio.ensure_future(asyncio.to_thread(self._served.find_version, version))
+            self._finding[version] = finding
+            finding.add_done_callback(lambda _: self._finding.pop(version))
+        return await asyncio.shield(finding)
+
+    async def _told(
+        self, tell: Callable[[], Response], wanted: ChatRequest | CompletionRequest, answers: list[Generation]
+    ) -> Response:
+        """Write the answer; aside, where that takes long."""
+        sampled = sum(len(answer.token_ids) for answer in answers)
+        self._served.completion_tokens += sampled
+        named = sampled * (1 + wanted.alternatives) if wanted.wants_logprobs else 0
+        return await asyncio.to_thread(tell) if named > LONG_ANSWER_TOKENS else tell()
+
+    def _answer(
+        self,
+        kind: str,
+        wanted: ChatRequest | CompletionRequest,
+        choices: Choices,
+        found: list[dict[str, Any]],
+        answers: list[Generation],
+    ) -> dict[str, Any]:
+        sampled = sum(len(answer.token_ids) for answer in answers)
+        body = self._envelope(kind, choices)
+        body["choices"] = found
+        body["usage"] = usage(choices.prompt_tokens, sampled)
+        if len(choices.prompts) == 1 and (wanted.return_token_ids or wanted.wants_logprobs):
+            body["prompt_token_ids"] = choices.prompts[0]
+        return body
+
+    async def _events(self, kind: str, wanted: ChatRequest | CompletionRequest, choices: Choices) -> AsyncIterator[str]:
+        stream = AnswerStream(wanted, choices, self._envelope(kind, choices), self._served.tokenizer)
+        async for one in stream.events():
+            yield one
+        self._served.completion_tokens += stream.sampled_tokens
+        if wanted.stream_options and wanted.stream_options.include_usage:
+            counted = usage(choices.prompt_tokens, stream.sampled_tokens)
+            yield event({**self._envelope(kind, choices), "choices": [], "usage": counted})
+        yield DONE
+
+    def _envelope(self, kind: str, choices: Choices) -> dict[str, Any]:
+        name = f"{self._served.name}@{choices.version}"
+        mode = self._served.sampler.logprobs_mode
+        return {
+            "id": choices.id,
+            "object": kind,
+            "created": choices.created_s,
+            "model": name,
+            "rollbus": describe_origin(name, seed=choices.seed, version=choices.version, logprobs_mode=mode),
+        }
+
+
+async def _body(request: Request) -> bytes:
+    """Read a request as far as MAX_BODY_BYTES; RequestError 413 for a longer one."""
+    parts, size = [], 0
+    async for part in request.stream():
+        parts.append(part)
+        size += len(part)
+        if size > MAX_BODY_BYTES:
+            raise RequestError(413, f"the request body is longer than {MAX_BODY_BYTES} bytes")
+    return b"".join(parts)
+
+
+async def _parse_aside_if_long(read: Callable[[bytes], T], body: bytes) -> T:
+    return await asyncio.to_thread(read, body) if len(body) > LONG_BODY_BYTES else read(body)
+
+
+async def _wait_for_hang_up(request: Request) -> None:
+    """Return when the client of a request that has been read closes its connection."""
+    while (await request.receive())["type"] != "http.disconnect":
+        pass
+
+
+async def _answer_unknown_path(request: Request, error: Exception) -> Response:
+    """Answer another path or method in OpenAI's shape too."""
+    status = error.status_code if isinstance(error, HTTPException) else 500
+    message = f"{request.method} {request.url.path} is not answered here; see GET /v1/models for what is served"
+    return JSONResponse(RequestError(status, message).body(), status_code=status)
+
+
+def _stream(events: AsyncIterator[str]) -> Response:
+    return StreamingResponse(events, media_type="text/event-stream", headers={"Cache-Control": "no-cache"})
+
+
+Handler = Callable[[Request], Awaitable[Response]]
+
+
+def _guarded(handler: Handler, api_key: str | None) -> Handler:
+    """Check the bearer token and answer every failure in OpenAI's shape."""
+
+    async def answer(request: Request) -> Response:
+        try:
+            given = request.headers.get("authorization", "").removeprefix("Bearer ")
+            if api_key is not None and not hmac.compare_digest(given.encode(), api_key.encode()):
+                raise RequestError(401, "the API key is missing or wrong", code="invalid_api_key")
+            return await handler(request)
+        except RequestError as error:
+            return JSONResponse(error.body(), status_code=error.status)
+        except RollbusError as error:
+            logger.warning("%s failed: %s", request.url.path, error)
+            told = RequestError(503 if error.retriable else 500, str(error))
+            return JSONResponse(told.body(), status_code=told.status)
+        except Exception as error:
+            logger.exception("%s failed", request.url.path)
+            failure = RequestError(500, f"{type(error).__name__}: {error}")
+            return JSONResponse(failure.body(), status_code=500)
+
+    return answer

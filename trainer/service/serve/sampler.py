@@ -1,0 +1,360 @@
+"""Generate for many requests at once: prompts in, tokens with their log-probs and policy version out.
+
+One thread steps all requests together; they join and leave between steps. A request is bound to one weight version
+when it is submitted and finishes on it. A version stays loaded while a request uses it, while it is pinned (serving),
+and while it is among the newest few or the last few loaded.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import threading
+from collections import deque
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import Future
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from rollbus.trainer.backends.model_settings import LogprobsMode
+from rollbus.trainer.service.model.model import ModelConfig, head, trunk
+from rollbus.trainer.service.serve.cache import CachePool
+from rollbus.trainer.service.serve.growing_text import GrowingText
+from rollbus.trainer.service.serve.sampling import SamplingParameters, choose
+
+logger = logging.getLogger(__name__)
+
+PREFILL_TOKENS = 8192
+"""Padded prompt tokens read in one forward pass, so that a burst of long prompts does not exhaust memory."""
+
+FinishReason = Literal["stop", "length", "abort"]
+Alternatives = tuple[tuple[int, float], ...]
+"""The most probable tokens at the place of the sampled one, with their log-probs."""
+OnToken = Callable[[int, float, Alternatives], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    token_ids: tuple[int, ...]
+    """The stop token included if it was sampled."""
+    logprobs: tuple[float, ...]
+    text: str
+    """Without the stop token, and cut before a stop string."""
+    finish_reason: FinishReason
+    version: int
+    top_logprobs: tuple[Alternatives, ...] = ()
+
+
+@dataclass(slots=True)
+class _Request:
+    prompt: Sequence[int]
+    parameters: SamplingParameters
+    version: int
+    future: Future[Generation]
+    on_token: OnToken | None
+    random_number: Callable[[], float]
+    slot: int = -1
+    """Its row in the cache pool; -1 while it waits."""
+    token_ids: list[int] = field(default_factory=list)
+    logprobs: list[float] = field(default_factory=list)
+    alternatives: list[Alternatives] = field(default_factory=list)
+    text: GrowingText | None = None
+    """Its text so far, if it has stop strings."""
+    released: bool = False
+
+
+class UnknownVersionError(LookupError):
+    """The version is not loaded."""
+
+
+class Sampler:
+    """The thread, the key-value rows and the loaded versions of one model."""
+
+    def __init__(
+        self,
+        config: ModelConfig,
+        tokenizer: Any,
+        *,
+        max_rows: int = 64,
+        keep_versions: int = 4,
+        logprobs_mode: LogprobsMode = "raw",
+        threads: int = 1,
+        device: str = "cpu",
+        dtype: torch.dtype = torch.float32,
+    ) -> None:
+        self.config = config
+        self.logprobs_mode = logprobs_mode
+        self.steps = 0
+        """Decoding and prompt passes made so far; with `tokens` it shows how well requests share steps."""
+        self.tokens = 0
+        self._tokenizer = tokenizer
+        self._eos = int(tokenizer.eos_token_id)
+        self._keep = keep_versions
+        self._threads = threads
+        self._device = torch.device(device)
+        self._pool = CachePool(config, max_rows, device=self._device, dtype=dtype)
+        self._models: dict[int, nn.Module] = {}
+        self._users: dict[int, int] = {}
+        self._pinned: set[int] = set()
+        self._recent: deque[int] = deque(maxlen=keep_versions)
+        """The versions loaded last, also old ones that a client asked for."""
+        self._waiting: deque[_Request] = deque()
+        self._active: list[_Request] = []
+        self._closed = False
+        self._wake = threading.Condition()
+        self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
+        self._thread.start()
+
+    def load(self, version: int, model: nn.Module) -> None:
+        """Serve `model` as `version` from now on. The module is taken over: do not train it."""
+        model.requires_grad_(False).eval().to(self._device)
+        self._pool.attach(model)
+        with self._wake:
+            self._models[version] = model
+            self._users.setdefault(version, 0)
+            self._recent.append(version)
+            self._retire()
+
+    def pin(self, versions: Iterable[int]) -> None:
+        """Keep these loaded at any age."""
+        with self._wake:
+            self._pinned = set(versions)
+            self._retire()
+
+    def loaded(self) -> tuple[int, ...]:
+        with self._wake:
+            return tuple(sorted(self._models))
+
+    def count_rows(self) -> tuple[int, int]:
+        """Completions being generated, and those waiting for a row."""
+        with self._wake:
+            return len(self._active), len(self._waiting)
+
+    def submit(
+        self,
+        prompt: Sequence[int],
+        parameters: SamplingParameters,
+        version: int,
+        on_token: OnToken | None = None,
+    ) -> Future[Generation]:
+        """Queue one completion. The future's cancel() frees its row at the next step.
+
+        Raises UnknownVersionError; `on_token` is called in the sampler's thread.
+        """
+        longest = self.config.max_tokens
+        if not prompt or len(prompt) + parameters.max_tokens > longest or parameters.max_tokens < 1:
+            raise ValueError(
+                f"{len(prompt)} prompt tokens and {parameters.max_tokens} more do not fit 1 to {longest} tokens"
+            )
+        request = _Request(prompt, parameters, version, Future(), on_token, random.Random(parameters.seed).random)
+        request.text = GrowingText(self._tokenizer) if parameters.stop else None
+        with self._wake:
+            if self._closed:
+                raise RuntimeError("the sampler is closed")
+            if version not in self._models:
+                raise UnknownVersionError(version)
+            self._users[version] += 1
+            self._waiting.append(request)
+            self._wake.notify()
+        return request.future
+
+    def close(self) -> None:
+        with self._wake:
+            self._closed = True
+            self._wake.notify()
+        self._thread.join(timeout=30)
+
+    def _retire(self) -> None:
+        """Forget versions that are old, idle and not pinned. Called with the lock held."""
+        kept = {*sorted(self._models)[-self._keep :], *self._recent, *self._pinned}
+        for version in [version for version in self._models if version not in kept]:
+            if self._users[version] == 0:
+                del self._models[version], self._users[version]
+
+    def _run(self) -> None:
+        torch.set_num_threads(self._threads)
+        with torch.inference_mode():
+            while True:
+                with self._wake:
+                    while not (self._waiting or self._active or self._closed):
+                        self._wake.wait()
+                    if self._closed:
+                        break
+                    joined = self._take_waiting()
+                try:
+                    self._advance(joined)
+                except Exception as error:
+                    logger.exception("a decoding step failed; its requests are answered with the error")
+                    self._fail_all([*joined, *self._active], error)
+        self._fail_all([*self._waiting, *self._active], RuntimeError("the model service is shutting down"))
+
+    def _take_waiting(self) -> list[_Request]:
+        """Take as many as there are rows for; drop those canceled while they waited."""
+        joined: list[_Request] = []
+        while self._waiting and len(joined) < self._pool.free_rows:
+            request = self._waiting.popleft()
+            if request.future.cancelled():
+                self._release(request)
+            else:
+                joined.append(request)
+        return joined
+
+    def _advance(self, joined: list[_Request]) -> None:
+        """One step of every request: those already running decode one token, the new ones read their prompt."""
+        running = self._active
+        self._active = [*running, *joined]
+        for request in joined:
+            request.slot = self._pool.take()
+        for version in sorted({request.version for request in self._active}):
+            model = self._models[version]
+            for batch in _prompt_batches([request for request in joined if request.version == version]):
+                self._sample(batch, self._read_prompts(model, batch))
+            if batch := [request for request in running if request.version == version]:
+                self._sample(batch, self._decode(model, batch))
+        self._answer_finished()
+
+    def _read_prompts(self, model: nn.Module, batch: list[_Request]) -> Tensor:
+        """Logits [B, V] after each prompt."""
+        longest = max(len(request.prompt) for request in batch)
+        padded = [[*request.prompt, *[0] * (longest - len(request.prompt))] for request in batch]
+        token_ids_B_T = torch.tensor(padded, device=self._device)
+        positions_1_T = torch.arange(longest, device=self._device)[None]
+        positions_B_T = positions_1_T.expand(len(batch), longest)
+        causal_1_T_T = positions_1_T[:, :, None] >= positions_1_T[:, None, :]
+        self._pool.aim(self._slots(batch), positions_B_T, length=0)
+        hidden_B_T_D = trunk(model, token_ids_B_T, positions_B_T=positions_B_T, mask_B_T_S=causal_1_T_T)
+        last_B = torch.tensor([len(request.prompt) - 1 for request in batch], device=self._device)
+        return head(model, hidden_B_T_D[torch.arange(len(batch), device=self._device), last_B])
+
+    def _decode(self, model: nn.Module, batch: list[_Request]) -> Tensor:
+        """Logits [B, V] after each request's newest token."""
+        positions = [len(request.prompt) + len(request.token_ids) - 1 for request in batch]
+        positions_B_1 = torch.tensor(positions, device=self._device)[:, None]
+        token_ids_B_1 = torch.tensor([request.token_ids[-1:] for request in batch], device=self._device)
+        length = max(positions) + 1
+        mask_B_1_S = torch.arange(length, device=self._device)[None, None] <= positions_B_1[:, :, None]
+        self._pool.aim(self._slots(batch), positions_B_1, length=length)
+        hidden_B_1_D = trunk(model, token_ids_B_1, positions_B_T=positions_B_1, mask_B_T_S=mask_B_1_S)
+        return head(model, hidden_B_1_D[:, 0])
+
+    def _slots(self, batch: list[_Request]) -> Tensor:
+        return torch.tensor([request.slot for request in batch], device=self._device)
+
+    def _sample(self, batch: list[_Request], logits_B_V: Tensor) -> None:
+        self.steps += 1
+        self.tokens += len(batch)
+        settings = [request.parameters for request in batch]
+        chosen = choose(
+            logits_B_V,
+            torch.tensor([one.temperature for one in settings], device=self._device),
+            torch.tensor([one.top_p for one in settings], device=self._device, dtype=torch.float64),
+            torch.tensor([request.random_number() for request in batch], device=self._device, dtype=torch.float64),
+            nucleus=any(one.top_p < 1 for one in settings),
+            mode=self.logprobs_mode,
+        )
+        most = max(one.top_logprobs for one in settings)
+        most_probable = chosen.logprobs_B_V.topk(most, dim=-1) if most else None
+        token_ids, logprobs = chosen.token_ids_B.tolist(), chosen.logprobs_B.tolist()
+        for index, request in enumerate(batch):
+            request.token_ids.append(token_ids[index])
+            request.logprobs.append(logprobs[index])
+            alternatives: Alternatives = ()
+            if most_probable is not None:
+                pairs = zip(most_probable.indices[index].tolist(), most_probable.values[index].tolist(), strict=True)
+                alternatives = tuple(pairs)[: request.parameters.top_logprobs]
+                request.alternatives.append(alternatives)
+            if request.on_token is not None:
+                request.on_token(token_ids[index], logprobs[index], alternatives)
+
+    def _answer_finished(self) -> None:
+        """Answer the requests that are finished; an error of the user's tokenizer is an answer too."""
+        unfinished: list[_Request] = []
+        for request in self._active:
+            try:
+                finished = self._answer_if_finished(request)
+            except Exception as error:
+                logger.exception("the text of an answer failed; its request is answered with the error")
+                self._answer_with_error(request, error)
+                finished = True
+            if not finished:
+                unfinished.append(request)
+        self._active = unfinished
+
+    def _answer_if_finished(self, request: _Request) -> bool:
+        """Answer and release the request if its newest token ended it."""
+        parameters = request.parameters
+        reason: FinishReason
+        text: str | None = None
+        cut: int | None = None
+        ended = request.token_ids[-1] == self._eos and not parameters.ignore_eos
+        if request.text is not None and not ended:
+            request.text.add(request.token_ids[-1])
+            if _first_stop(request.text.text, parameters.stop) is not None:
+                text = self._decode_text(request)
+                cut = _first_stop(text, parameters.stop)
+        if ended or cut is not None:
+            reason = "stop"
+        elif len(request.token_ids) >= parameters.max_tokens:
+            reason = "length"
+        elif request.future.cancelled():
+            reason = "abort"
+        else:
+            return False
+        text = (self._decode_text(request) if text is None else text)[:cut]
+        answer = Generation(
+            tuple(request.token_ids),
+            tuple(request.logprobs),
+            text,
+            reason,
+            request.version,
+            tuple(request.alternatives),
+        )
+        self._release(request)
+        if request.future.set_running_or_notify_cancel():
+            request.future.set_result(answer)
+        return True
+
+    def _decode_text(self, request: _Request) -> str:
+        decoded: str = self._tokenizer.decode(request.token_ids, skip_special_tokens=True)
+        return decoded
+
+    def _release(self, request: _Request) -> None:
+        """Free its slot and its version; harmless to repeat."""
+        if request.released:
+            return
+        request.released = True
+        if request.slot >= 0:
+            self._pool.give_back(request.slot)
+            request.slot = -1
+        with self._wake:
+            self._users[request.version] -= 1
+            self._retire()
+
+    def _fail_all(self, requests: list[_Request], error: Exception) -> None:
+        for request in requests:
+            self._answer_with_error(request, error)
+        self._active = []
+
+    def _answer_with_error(self, request: _Request, error: Exception) -> None:
+        self._release(request)
+        if not request.future.done() and request.future.set_running_or_notify_cancel():
+            request.future.set_exception(error)
+
+
+def _prompt_batches(requests: list[_Request]) -> list[list[_Request]]:
+    """Prompts of similar length together, each batch within PREFILL_TOKENS of padded tokens."""
+    batches: list[list[_Request]] = []
+    for request in sorted(requests, key=lambda request: len(request.prompt)):
+        if batches and len(request.prompt) * (len(batches[-1]) + 1) <= PREFILL_TOKENS:
+            batches[-1].append(request)
+        else:
+            batches.append([request])
+    return batches
+
+
+def _first_stop(text: str, stops: tuple[str, ...]) -> int | None:
+    places = [text.find(stop) for stop in stops]
+    return min((at for at in places if at >= 0), default=None)

@@ -4,8 +4,6 @@ Pure. The trainer's own door has refused most of this already; other clients sub
 silence, fail the whole call, or write weights full of NaN.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass

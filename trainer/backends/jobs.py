@@ -4,8 +4,6 @@ One batch trains at a time, in the order in which they came. What a batch did is
 what a restart may forget. The tokens of a batch are let go when it has ended.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import threading

@@ -1,7 +1,5 @@
 """Settings of the model service, without any library that runs it."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Literal

@@ -1,7 +1,5 @@
 """How a batch ended, as results and errors. Pure."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 from rollbus.schemas.errors import RejectedError, RollbusError, UnavailableError

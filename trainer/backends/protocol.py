@@ -8,8 +8,6 @@ step that failed for a reason in its data), `UnavailableError` when it may not (
 disk full).
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal, Protocol, runtime_checkable
@@ -105,7 +103,7 @@ class TrainConfig(FrozenSettings):
     seed: int = 0
 
     @model_validator(mode="after")
-    def _agrees_with_itself(self) -> TrainConfig:
+    def _agrees_with_itself(self) -> "TrainConfig":
         if self.aggregation == "constant" and self.aggregation_tokens is None:
             raise ValueError("aggregation `constant` needs aggregation_tokens, the tokens that a sequence counts as")
         if self.advantages == "art" and self.aggregation not in ("token_mean", "trajectory_mean"):

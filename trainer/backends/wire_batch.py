@@ -4,8 +4,6 @@ Token ids and log-probs are most of a batch and are bytes already; as text they 
 times while the backend waits. The line holds the length of each instead.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Mapping
 from typing import Any, Literal
@@ -93,7 +91,7 @@ def _trajectory_to_json(trajectory: TrainTrajectory) -> dict[str, Any]:
     }
 
 
-def _trajectory_from_json(body: Mapping[str, Any], pieces: _Pieces) -> TrainTrajectory:
+def _trajectory_from_json(body: Mapping[str, Any], pieces: "_Pieces") -> TrainTrajectory:
     return TrainTrajectory(
         trajectory_id=_text(body, "trajectory_id"),
         group_id=_text(body, "group_id"),
@@ -103,7 +101,7 @@ def _trajectory_from_json(body: Mapping[str, Any], pieces: _Pieces) -> TrainTraj
     )
 
 
-def _turn_from_json(body: Mapping[str, Any], pieces: _Pieces) -> TurnTokens:
+def _turn_from_json(body: Mapping[str, Any], pieces: "_Pieces") -> TurnTokens:
     prompt, completion, logprobs = (pieces.take(length) for length in body["lengths"])
     return TurnTokens(
         prompt_token_ids=prompt,

@@ -10,8 +10,6 @@ micro-batch: a mean of means is another number. `trajectory_mean` favours short 
 `constant` neither, and its gradient does not shrink as answers grow.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 Aggregation = Literal["token_mean", "trajectory_mean", "prompt_mean", "constant"]

@@ -10,8 +10,6 @@ With one optimizer step per batch p equals n in value. Then decoupled PPO with t
 with the weight min(r, c), and CISPO with the bounds [0, c] have the same gradient.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal
 

@@ -5,8 +5,6 @@ estimate KL(n‖f) on tokens that n sampled. As a reward, centred k1 has the gra
 loss is GRPO's, of low variance but biased in its gradient.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

@@ -8,8 +8,6 @@ All are held to exp(±20). `s` is not an importance weight (its mean is not 1) b
 clip range serves answers of any length; `P` is one, and its variance grows with the length.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

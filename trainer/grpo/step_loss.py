@@ -4,8 +4,6 @@ The order: ratio (against the behaviour, or with a correction against the proxim
 importance weight → mask of stale negatives → penalties → weights, sum, divisor of the step.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass, fields, replace
 
 import torch

@@ -4,8 +4,6 @@ At r = 1 all three have the gradient −A with respect to n. Away from it they d
 has moved far: CISPO bounds its weight, PPO and DPPO give it no gradient, by ratio and by difference of probability.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

@@ -4,8 +4,6 @@ Pure. One transaction writes a step's closing record, its version and the offset
 contradict each other. If they do, records were lost or written by hand, and the trainer stops.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 
@@ -66,7 +64,7 @@ class Ledger:
     lineage: Lineage = field(default_factory=Lineage)
 
     @classmethod
-    def fold(cls, run_id: str, model: str, records: Iterable[LedgerRecord]) -> Ledger:
+    def fold(cls, run_id: str, model: str, records: Iterable[LedgerRecord]) -> "Ledger":
         """Return the ledger of these records of the log."""
         ledger = cls(run_id, model)
         for record in records:

@@ -3,8 +3,6 @@
 Settings that ART's update does not have are refused, not left out.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from art import dev

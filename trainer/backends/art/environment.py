@@ -1,7 +1,5 @@
 """Settings that must be made before `import art`: no telemetry, no downloads, no surprise from a .env file."""
 
-from __future__ import annotations
-
 import os
 import warnings
 

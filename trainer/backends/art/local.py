@@ -8,8 +8,6 @@ checkpoint renamed, naming its batch and holding its result â†’ journal `done` â
 crash leaves between two of these is settled by the journal's `recover` at the next start.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import threading

@@ -5,8 +5,6 @@ guess, so they are counted, and a call that mixes them with recorded ones is ref
 taking the mean of their group, and groups that differ by rounding only, are dropped here first.
 """
 
-from __future__ import annotations
-
 import math
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence

@@ -4,8 +4,6 @@ ART computes its own advantages and divides a whole batch by their mean size, so
 strength. Here the given ones go through its packing and the division is undone; `art` mode changes nothing.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any

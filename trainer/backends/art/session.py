@@ -4,8 +4,6 @@ Lives on ART's loop. Which batch comes when, and what the journal says of it, `l
 clients that drive ART. The checkpoint of an update names its batch and holds the result.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import time

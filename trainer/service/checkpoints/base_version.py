@@ -1,7 +1,5 @@
 """Version 0: the base model as a checkpoint, written once, and the check that the base model stays the same."""
 
-from __future__ import annotations
-
 import hashlib
 from collections.abc import Mapping
 from pathlib import Path

@@ -4,8 +4,6 @@ A checkpoint is written under a temporary name, synced, and renamed; only then d
 inside names the batch that made it, so a crash between the rename and the journal loses nothing.
 """
 
-from __future__ import annotations
-
 import json
 import os
 import shutil

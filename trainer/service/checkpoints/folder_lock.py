@@ -1,7 +1,5 @@
 """One process at a time in a folder of checkpoints: two would remove each other's half-written files."""
 
-from __future__ import annotations
-
 import fcntl
 import logging
 import os

@@ -9,8 +9,6 @@ Each line is synced before the call returns. A crash can lose at most the line b
 the open batches by the checkpoints, each of which names its batch.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import shutil

@@ -4,8 +4,6 @@ Without the lock, retention could remove a version between the check that it exi
 would have nothing to serve. What the journal names as serving stays as well.
 """
 
-from __future__ import annotations
-
 import logging
 import threading
 from collections.abc import Collection, Iterable

@@ -3,8 +3,6 @@
 With adapters every network shares the frozen weights of the first, so a further version costs its adapters only.
 """
 
-from __future__ import annotations
-
 import copy
 from pathlib import Path
 

@@ -4,8 +4,6 @@ Pure. The origin of a removed checkpoint stays known (see `VersionStore.retire`)
 not depend on what is kept. The optimizer's state is in the checkpoint and goes with it.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 
 from rollbus.trainer.backends.model_settings import Retention

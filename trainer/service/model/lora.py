@@ -4,8 +4,6 @@ Stored in PEFT's layout, which transformers, vLLM and ART read; names are transl
 first version is the base model exactly.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from pathlib import Path

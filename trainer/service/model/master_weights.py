@@ -3,8 +3,6 @@
 A float32 parameter has no twin. Gradients are summed in float32 over the passes of a step.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 
 import torch

@@ -1,7 +1,5 @@
 """Separate work that ran out of memory from work that is wrong, and say what to do about it."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager, contextmanager
 

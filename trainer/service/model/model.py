@@ -4,8 +4,6 @@
 they need; logits are always float32. torchtune's own decoder loop is bypassed for that reason, its layers are not.
 """
 
-from __future__ import annotations
-
 import json
 import logging
 import warnings
@@ -78,7 +76,7 @@ class ModelConfig:
         }
 
     @classmethod
-    def from_hf(cls, config: dict[str, Any], *, max_tokens: int | None = None) -> ModelConfig:
+    def from_hf(cls, config: dict[str, Any], *, max_tokens: int | None = None) -> "ModelConfig":
         """ConfigurationError for a model that is not of Qwen2's shape."""
         if config.get("model_type") != "qwen2":
             raise ConfigurationError(

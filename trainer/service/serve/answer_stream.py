@@ -4,8 +4,6 @@ Text deltas never show half a character, a stop string, or the beginning of a to
 the whole answer.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import AsyncIterator
 from typing import Any

@@ -4,8 +4,6 @@ torchtune's own cache moves all rows forward together; here each row has its own
 between decoding steps. One pool serves all loaded weight versions, since a row belongs to one request.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 import torch

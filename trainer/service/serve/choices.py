@@ -3,8 +3,6 @@
 Choice `i` of a prompt depends on the request's seed and on `i` alone, and the first is what n=1 gives.
 """
 
-from __future__ import annotations
-
 import asyncio
 import functools
 import time

@@ -6,8 +6,6 @@ A request for `name` is answered by the serving version, one for `name@7` by ver
 which. The endpoint runs in its own thread, so training never delays it by more than the processor does.
 """
 
-from __future__ import annotations
-
 import asyncio
 import hmac
 import logging

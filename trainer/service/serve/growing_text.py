@@ -4,8 +4,6 @@ Text is final up to the last token that ended on a whole character. Only later t
 ones just before them, since some tokenizers write a token's leading space only after another token.
 """
 
-from __future__ import annotations
-
 from typing import Any
 
 from rollbus.trainer.service.serve.tokenizer import REPLACEMENT

@@ -1,7 +1,5 @@
 """An ASGI app under uvicorn: its port, its server, and a thread to run it in."""
 
-from __future__ import annotations
-
 import asyncio
 import socket
 import threading

@@ -4,8 +4,6 @@ Pure: no server, no threads. Beyond OpenAI's fields an answer carries the exact 
 made.
 """
 
-from __future__ import annotations
-
 import codecs
 from typing import Any
 

@@ -4,8 +4,6 @@ Pure: no server, no threads. Parameters that would change what is sampled and ar
 than ignored, because the answer's log-probs become training data.
 """
 
-from __future__ import annotations
-
 from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator

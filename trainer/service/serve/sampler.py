@@ -5,8 +5,6 @@ when it is submitted and finishes on it. A version stays loaded while a request 
 and while it is among the newest few or the last few loaded.
 """
 
-from __future__ import annotations
-
 import logging
 import random
 import threading

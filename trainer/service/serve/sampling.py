@@ -5,8 +5,6 @@ The number comes from the request's own seeded generator, so an answer does not 
 the distribution at the request's temperature (`processed`), both before top_p: what the trainer recomputes.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 import torch

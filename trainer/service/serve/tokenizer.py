@@ -4,8 +4,6 @@ Any text encodes (256 byte symbols), lower-case words merge, and everything else
 that digits, capitals and newlines are tokens of their own: a board of a game reads cell by cell.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any

@@ -4,8 +4,6 @@ A call is written as `<tool_call>{"name": …, "arguments": {…}}</tool_call>`.
 so nothing that was sampled is lost.
 """
 
-from __future__ import annotations
-
 import json
 from collections.abc import Sequence
 from dataclasses import dataclass

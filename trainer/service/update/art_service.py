@@ -4,8 +4,6 @@ Its adapters are checkpoints like any other once `rollbus.json` names their batc
 crash left without, so its batch trains again from the version before.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from typing import Any
 

@@ -5,8 +5,6 @@ it. Groups without a common ancestor never see each other, so each tree of group
 sequence, need no mask, and batch with others of their length at a fraction of the cost of the packed row.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 

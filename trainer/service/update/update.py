@@ -4,8 +4,6 @@ Deterministic: the same weights, optimizer state, rows and thread count give the
 finite is refused before the optimizer sees it, so a bad batch leaves no trace.
 """
 
-from __future__ import annotations
-
 import logging
 import math
 from collections.abc import Mapping, Sequence

@@ -1,15 +1,12 @@
 """Check first that the broker has the topics that a command reads."""
 
 import asyncio
-from typing import TYPE_CHECKING
 
+from rollbus.cli.root import Settings
 from rollbus.schemas.errors import ConfigurationError
 
-if TYPE_CHECKING:
-    from rollbus.settings import Settings
 
-
-def require_topics(settings: "Settings", *names: str) -> None:
+def require_topics(settings: Settings, *names: str) -> None:
     """Raise ConfigurationError if the namespace lacks one of these topics.
 
     Kafka's client would look for it a thousand times a second, for most of a minute, and log each attempt.
@@ -23,7 +20,7 @@ def require_topics(settings: "Settings", *names: str) -> None:
             raise missing_topic(settings, name)
 
 
-def missing_topic(settings: "Settings", name: str) -> ConfigurationError:
+def missing_topic(settings: Settings, name: str) -> ConfigurationError:
     """Return the error for a namespace that has no such topic."""
     stream = settings.stream_settings()
     return ConfigurationError(

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial, reduce, wraps
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
@@ -15,6 +15,11 @@ from rollbus import __version__
 from rollbus.cli.groups import Verbs
 from rollbus.cli.log_filter import RepeatFilter
 from rollbus.schemas.errors import RollbusError
+
+if TYPE_CHECKING:
+    from rollbus.settings import Settings as Settings
+else:
+    Settings = Any  # to import it takes longer than to print a help text
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,6 +63,9 @@ COMMANDS: dict[str, Entry] = {
         "wandb,mlflow,langfuse,openpipe",
     ),
 }
+
+
+CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110, "show_default": True}
 
 
 class Nouns(Verbs):
@@ -104,7 +112,7 @@ class Nouns(Verbs):
             ) from error
 
 
-@click.group(cls=Nouns, context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 110})
+@click.group(cls=Nouns, context_settings=CONTEXT)
 @click.option(
     "-c",
     "--config",

@@ -3,16 +3,16 @@
 from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Any
 
+from rollbus.cli.root import Settings
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.ids import canonical_json
 from rollbus.schemas.records.control import ConfigApplied
 
 if TYPE_CHECKING:
     from rollbus.schemas.records.config import Config, RewardConfig
-    from rollbus.settings import Settings
 
 
-def all_stages(settings: "Settings") -> list[Any]:
+def all_stages(settings: Settings) -> list[Any]:
     """Return every stage: the namespace's, then each run's."""
     from rollbus.streams.pipeline import namespace_stages, run_stages
     from rollbus.streams.rewards.registry import installed
@@ -24,7 +24,7 @@ def all_stages(settings: "Settings") -> list[Any]:
     return stages
 
 
-def judge_endpoint(settings: "Settings") -> Any:
+def judge_endpoint(settings: Settings) -> Any:
     """Return the model that judges ask, or None if none is configured."""
     from rollbus.streams.rewards.endpoint import Endpoint
 
@@ -35,7 +35,7 @@ def judge_endpoint(settings: "Settings") -> Any:
     return Endpoint(judge.base_url, judge.model, api_key=key, timeout_s=judge.timeout_s)
 
 
-def require_judge_model(settings: "Settings", rewards: "Iterable[RewardConfig]") -> None:
+def require_judge_model(settings: Settings, rewards: "Iterable[RewardConfig]") -> None:
     """Raise ConfigurationError for a reward that asks a model if none is configured: all its scores would fail."""
     from rollbus.streams.rewards.registry import ASKS_A_MODEL
 
@@ -46,7 +46,7 @@ def require_judge_model(settings: "Settings", rewards: "Iterable[RewardConfig]")
         )
 
 
-def rewards_of(settings: "Settings", stages: Sequence[Any]) -> "list[RewardConfig]":
+def rewards_of(settings: Settings, stages: Sequence[Any]) -> "list[RewardConfig]":
     """Return the rewards that these stages compute at their start."""
     names = {stage.name for stage in stages}
     judged = (run for run in settings.runs if f"group-scoring.{run.run_id}" in names)
@@ -56,7 +56,7 @@ def rewards_of(settings: "Settings", stages: Sequence[Any]) -> "list[RewardConfi
     ]
 
 
-def select_stages(settings: "Settings", names: Sequence[str]) -> list[Any]:
+def select_stages(settings: Settings, names: Sequence[str]) -> list[Any]:
     """Return the stages with these names (`assembly`, `grouping.main`), or all; raises ConfigurationError."""
     stages = all_stages(settings)
     unknown = sorted(set(names) - {stage.name for stage in stages})
@@ -66,7 +66,7 @@ def select_stages(settings: "Settings", names: Sequence[str]) -> list[Any]:
     return [stage for stage in stages if not names or stage.name in names]
 
 
-def stage_configurations(settings: "Settings") -> list[ConfigApplied]:
+def stage_configurations(settings: Settings) -> list[ConfigApplied]:
     """Return the configuration of every stage as the record that puts it into effect."""
     applied = [_applied("assembly", None, settings.assembly), _applied("scoring", None, settings.scoring)]
     for run in settings.runs:

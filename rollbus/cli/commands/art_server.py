@@ -1,16 +1,12 @@
 """`rollbus art-server run`: run OpenPipe ART in its own process, with the model endpoint."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from rollbus.cli.groups import Verbs
 from rollbus.cli.output import show_progress
-from rollbus.cli.root import log_to_stderr, with_settings
-
-if TYPE_CHECKING:
-    from rollbus.settings import Settings
+from rollbus.cli.root import Settings, log_to_stderr, with_settings
 
 
 @click.group(cls=Verbs)
@@ -25,7 +21,7 @@ def art_server() -> None:
     help="Serve the model in this folder (Hugging Face layout); default: `art_server: base_model:`, else the demo's.",
 )
 @with_settings
-def run(settings: "Settings", base_model: Path | None) -> None:
+def run(settings: Settings, base_model: Path | None) -> None:
     """Serve the model on port 8000 (OpenAI-compatible) and training on port 7623, until SIGTERM or Ctrl-C.
 
     It keeps weights, checkpoints and the journal of training steps in `art_server: directory:`.
@@ -36,7 +32,7 @@ def run(settings: "Settings", base_model: Path | None) -> None:
     serve(settings.art_server_settings(base_model or ensure_base_model(settings)), settings.stack.art_port)
 
 
-def ensure_base_model(settings: "Settings") -> Path:
+def ensure_base_model(settings: Settings) -> Path:
     """Return the configured base model; without one, the demo's, which the first use trains (about 20 s)."""
     if settings.art_server.base_model:
         return settings.art_server.base_model

@@ -1,18 +1,14 @@
 """`rollbus dead-letters`: show records that could not be processed, and try them again."""
 
 import asyncio
-from typing import TYPE_CHECKING
 
 import click
 
 from rollbus.cli.groups import Verbs
 from rollbus.cli.needs import require_topics
 from rollbus.cli.output import Table, format_time, show_rows
-from rollbus.cli.root import with_settings
+from rollbus.cli.root import Settings, with_settings
 from rollbus.schemas.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from rollbus.settings import Settings
 
 class_option = click.option("--class", "error_class", help="Take only dead letters of this class of error.")
 
@@ -25,7 +21,7 @@ def dead_letters() -> None:
 @dead_letters.command("list")
 @class_option
 @with_settings
-def list_(settings: "Settings", error_class: str | None) -> None:
+def list_(settings: Settings, error_class: str | None) -> None:
     """Count dead letters by topic, stage and class of error, with the ORIGIN of the newest for `show`."""
     from rollbus.consumers.dead_letters import count_kinds, letter_origin, select_letters
     from rollbus.consumers.dead_letters_kafka import read_dead_letters
@@ -49,7 +45,7 @@ def list_(settings: "Settings", error_class: str | None) -> None:
 @dead_letters.command()
 @click.argument("origin")
 @with_settings
-def show(settings: "Settings", origin: str) -> None:
+def show(settings: Settings, origin: str) -> None:
     """Show every dead letter of ORIGIN (topic:partition:offset): error, attempt and bytes."""
     from rollbus.consumers.dead_letters import describe_letter, select_letters
     from rollbus.consumers.dead_letters_kafka import read_dead_letters
@@ -70,9 +66,7 @@ def show(settings: "Settings", origin: str) -> None:
 @class_option
 @click.option("--dry-run", is_flag=True, help="Only show what would be written.")
 @with_settings
-def reinject(
-    settings: "Settings", origins: tuple[str, ...], every: bool, error_class: str | None, dry_run: bool
-) -> None:
+def reinject(settings: Settings, origins: tuple[str, ...], every: bool, error_class: str | None, dry_run: bool) -> None:
     """Write the original records of ORIGINS (topic:partition:offset) to their topics again.
 
     The command can be repeated: a record that it has written before is left out. A record that fails again becomes a

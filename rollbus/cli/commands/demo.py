@@ -10,30 +10,15 @@ PLAIN_WIDTH = 110
 
 
 @click.command()
-@click.option(
-    "--seed", type=int, default=0, show_default=True, help="Decide base model, openings, opponents, evaluation."
-)
-@click.option(
-    "--episodes",
-    type=click.IntRange(min=8),
-    default=4096,
-    show_default=True,
-    help="Let the agents play this many games.",
-)
-@click.option("--rate", type=float, default=14.0, show_default=True, help="Begin this many games a second.")
-@click.option(
-    "--games",
-    type=click.IntRange(min=29),
-    default=812,
-    show_default=True,
-    help="Play this many games in each evaluation.",
-)
+@click.option("--seed", type=int, default=0, help="Decide base model, openings, opponents, evaluation.")
+@click.option("--episodes", type=click.IntRange(min=8), default=4096, help="Let the agents play this many games.")
+@click.option("--rate", type=float, default=14.0, help="Begin this many games a second.")
+@click.option("--games", type=click.IntRange(min=29), default=812, help="Play this many games in each evaluation.")
 @click.option("--keep", is_flag=True, help="Leave Kafka, ClickHouse and art-server up; `rollbus … down` stops them.")
 @click.option(
     "--data-dir",
     type=click.Path(path_type=Path, file_okay=False),
     default=Path(".rollbus/demo"),
-    show_default=True,
     help="Write here, into a folder per seed; it replaces what an earlier demo left there.",
 )
 def demo(seed: int, episodes: int, rate: float, games: int, keep: bool, data_dir: Path) -> None:

@@ -1,30 +1,26 @@
 """`rollbus export`: write trajectories, SFT sets and preference pairs for other trainers."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 
 from rollbus.cli.groups import Verbs
 from rollbus.cli.output import show_progress
-from rollbus.cli.root import with_options, with_settings
-
-if TYPE_CHECKING:
-    from rollbus.settings import Settings
+from rollbus.cli.root import Settings, with_options, with_settings
 
 export_options = with_options(
     click.argument("folder", type=click.Path(path_type=Path, file_okay=False)),
     click.option(
-        "--where", default="", metavar="SQL", help="Take only these, for example: \"task = 'play' AND reward > 0.5\"."
+        "--where", default="", show_default=False, metavar="SQL", help="Take only these, for example: \"task = 'play' AND reward > 0.5\"."
     ),
-    click.option("--run", default="main", show_default=True, help="Let --where use this run's fate, step and reason."),
+    click.option("--run", default="main", help="Let --where use this run's fate, step and reason."),
     click.option("--limit", type=click.IntRange(min=1), help="Write at most this many trajectories."),
     click.option(
         "--format",
         "file_format",
         type=click.Choice(["jsonl", "parquet"]),
         default="jsonl",
-        show_default=True,
         help="Write files of this kind.",
     ),
     click.option(
@@ -45,7 +41,7 @@ def export() -> None:
 @export_options
 @click.option("--tokens", is_flag=True, help="Write token ids and log-probs as sampled, too.")
 @with_settings
-def trajectories(settings: "Settings", **asked: Any) -> None:
+def trajectories(settings: Settings, **asked: Any) -> None:
     """Write whole trajectories into FOLDER: conversation, reward, fate, and tokens if asked for."""
     _export(settings, kind="trajectories", **asked)
 
@@ -57,11 +53,10 @@ def trajectories(settings: "Settings", **asked: Any) -> None:
     "sft_layout",
     type=click.Choice(["messages", "prompt-completion"]),
     default="messages",
-    show_default=True,
     help="Write whole conversations, or one row per answer.",
 )
 @with_settings
-def sft(settings: "Settings", **asked: Any) -> None:
+def sft(settings: Settings, **asked: Any) -> None:
     """Write a set for supervised fine-tuning into FOLDER; --where selects what was good enough."""
     _export(settings, kind="sft", **asked)
 
@@ -73,7 +68,6 @@ def sft(settings: "Settings", **asked: Any) -> None:
     "dpo_layout",
     type=click.Choice(["preference", "nemo-dpo"]),
     default="preference",
-    show_default=True,
     help="Write TRL's columns (prompt, chosen, rejected), or NeMo Customizer's files.",
 )
 @click.option("--min-margin", type=float, default=0.0, help="Leave out pairs whose rewards differ by less.")
@@ -84,12 +78,12 @@ def sft(settings: "Settings", **asked: Any) -> None:
     "--max-pairs", type=click.IntRange(min=1), help="Write at most this many pairs per prompt, the clearest first."
 )
 @with_settings
-def dpo(settings: "Settings", **asked: Any) -> None:
+def dpo(settings: Settings, **asked: Any) -> None:
     """Write preference pairs into FOLDER: two answers to one prompt, the one with the higher reward first."""
     _export(settings, kind="dpo", **asked)
 
 
-def _export(settings: "Settings", *, folder: Path, **asked: Any) -> None:
+def _export(settings: Settings, *, folder: Path, **asked: Any) -> None:
     from rollbus.consumers.clickhouse.store.client import ClickHouse
     from rollbus.consumers.export.run import ExportRequest
     from rollbus.consumers.export.run import export as write_export

@@ -23,11 +23,7 @@ from rollbus.cli.root import SettingsFile
     help="Use these examples in place of the configured ones.",
 )
 @click.option(
-    "--result_json_path",
-    "--result-json-path",
-    default="$",
-    show_default=True,
-    help="Take the output from this place in an answer.",
+    "--result_json_path", "--result-json-path", default="$", help="Take the output from this place in an answer."
 )
 @click.option("--endpoint", help="Run the workflow at this URL instead of in this process.")
 @click.option(
@@ -35,7 +31,6 @@ from rollbus.cli.root import SettingsFile
     "--endpoint-timeout",
     type=click.IntRange(min=1),
     default=300,
-    show_default=True,
     help="Wait at most this many seconds for an answer.",
 )
 @click.option(
@@ -57,7 +52,6 @@ from rollbus.cli.root import SettingsFile
     "--validation-interval",
     type=click.IntRange(min=1),
     default=5,
-    show_default=True,
     help="Validate after so many epochs.",
 )
 @click.option(

@@ -8,11 +8,10 @@ import click
 
 from rollbus.cli.needs import require_topics
 from rollbus.cli.output import Console, Table
-from rollbus.cli.root import with_settings
+from rollbus.cli.root import Settings, with_settings
 from rollbus.schemas.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from rollbus.settings import Settings
     from rollbus.streams.operate.forget import Episode
 
 
@@ -21,17 +20,15 @@ if TYPE_CHECKING:
     "--label", "labels", multiple=True, metavar="NAME=VALUE", help="Forget episodes with this label; repeatable."
 )
 @click.option("--episode", "episodes", multiple=True, metavar="ID", help="Forget the episode with this id; repeatable.")
-@click.option("--reason", default="forgotten on request", show_default=True, help="Keep this reason in the log.")
+@click.option("--reason", default="forgotten on request", help="Keep this reason in the log.")
 @click.option(
     "--again", is_flag=True, help="Delete the rows of all that is already on the list, for example after a slow sink."
 )
-@click.option(
-    "--clickhouse/--no-clickhouse", default=True, show_default=True, help="Search and delete in ClickHouse too."
-)
+@click.option("--clickhouse/--no-clickhouse", default=True, help="Search and delete in ClickHouse too.")
 @click.option("--dry-run", is_flag=True, help="Only show what would be forgotten.")
 @with_settings
 def forget(
-    settings: "Settings",
+    settings: Settings,
     labels: tuple[str, ...],
     episodes: tuple[str, ...],
     reason: str,
@@ -80,7 +77,7 @@ def forget(
 
 
 def _find_episodes(
-    settings: "Settings", wanted: dict[str, str], episodes: tuple[str, ...], clickhouse: bool
+    settings: Settings, wanted: dict[str, str], episodes: tuple[str, ...], clickhouse: bool
 ) -> "list[Episode]":
     from rich.progress import Progress, TextColumn
 
@@ -106,7 +103,7 @@ def _find_episodes(
     return sorted(found)
 
 
-def delete_listed(settings: "Settings") -> int:
+def delete_listed(settings: Settings) -> int:
     """Delete the rows of everything on the list; a late sink may have written rows of earlier requests."""
     from rollbus.consumers.clickhouse.maintain.forget import delete_rows
     from rollbus.streams.replay.kafka.recorded import read_exclusions
@@ -115,7 +112,7 @@ def delete_listed(settings: "Settings") -> int:
     return delete_rows(settings.clickhouse, listed)
 
 
-def _print_what_stays(settings: "Settings", console: Console) -> None:
+def _print_what_stays(settings: Settings, console: Console) -> None:
     from rollbus.streams.replay.kafka.manifest import read_manifests
 
     hours = settings.worker.retention_hours

@@ -9,13 +9,12 @@ import click
 
 from rollbus.cli.groups import Verbs
 from rollbus.cli.needs import require_topics
-from rollbus.cli.root import log_to_stderr, with_settings
+from rollbus.cli.root import Settings, log_to_stderr, with_settings
 from rollbus.cli.signals import stop_on_signals
 from rollbus.schemas.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from rollbus.consumers.loggers.protocol import RunLogger
-    from rollbus.settings import Settings
 
 
 @click.group(cls=Verbs)
@@ -24,18 +23,14 @@ def log_to() -> None:
 
 
 @log_to.command()
-@click.option("--project", default="rollbus", show_default=True, help="Log to this project.")
+@click.option("--project", default="rollbus", help="Log to this project.")
 @click.option("--entity", help="Log as this user or team; by default W&B's own.")
 @click.option(
-    "--mode",
-    type=click.Choice(["online", "offline"]),
-    default="online",
-    show_default=True,
-    help="Send to the server, or keep on disk.",
+    "--mode", type=click.Choice(["online", "offline"]), default="online", help="Send to the server, or keep on disk."
 )
 @click.option("--folder", type=click.Path(path_type=Path, file_okay=False), default=Path(), help="Write `wandb/` here.")
 @with_settings
-def wandb(settings: "Settings", project: str, entity: str | None, mode: str, folder: Path) -> None:
+def wandb(settings: Settings, project: str, entity: str | None, mode: str, folder: Path) -> None:
     """Log to Weights & Biases, with the key of WANDB_API_KEY or `wandb login`."""
     from rollbus.consumers.loggers.wandb_logger import WandbLogger
 
@@ -56,9 +51,9 @@ def wandb(settings: "Settings", project: str, entity: str | None, mode: str, fol
     required=True,
     help="Log to this server, such as http://127.0.0.1:5000.",
 )
-@click.option("--experiment", default="rollbus", show_default=True, help="Log to this experiment.")
+@click.option("--experiment", default="rollbus", help="Log to this experiment.")
 @with_settings
-def mlflow(settings: "Settings", tracking_uri: str, experiment: str) -> None:
+def mlflow(settings: Settings, tracking_uri: str, experiment: str) -> None:
     """Log to MLflow."""
     from rollbus.consumers.loggers.mlflow_logger import MlflowLogger
 
@@ -67,7 +62,7 @@ def mlflow(settings: "Settings", tracking_uri: str, experiment: str) -> None:
 
 @log_to.command()
 @with_settings
-def langfuse(settings: "Settings") -> None:
+def langfuse(settings: Settings) -> None:
     """Log to Langfuse as scores, with LANGFUSE_BASE_URL, LANGFUSE_PUBLIC_KEY and LANGFUSE_SECRET_KEY."""
     from rollbus.consumers.loggers.langfuse_logger import LangfuseLogger
 
@@ -77,7 +72,7 @@ def langfuse(settings: "Settings") -> None:
 @log_to.command()
 @click.option("--base-url", envvar="OPENPIPE_BASE_URL", help="Log to your own OpenPipe; by default to the hosted one.")
 @with_settings
-def openpipe(settings: "Settings", base_url: str | None) -> None:
+def openpipe(settings: Settings, base_url: str | None) -> None:
     """Log to OpenPipe, one reported call for each, with the key of OPENPIPE_API_KEY."""
     from rollbus.consumers.loggers.openpipe_logger import BASE_URL, OpenPipeLogger
 
@@ -88,7 +83,7 @@ def openpipe(settings: "Settings", base_url: str | None) -> None:
     _follow(settings, chosen, "openpipe")
 
 
-def _follow(settings: "Settings", run_logger: "RunLogger", name: str) -> None:
+def _follow(settings: Settings, run_logger: "RunLogger", name: str) -> None:
     from rollbus.consumers.loggers.follow_kafka import follow
 
     require_topics(settings, "training-steps", "evaluations")

@@ -7,11 +7,10 @@ import click
 from rollbus.cli.commands.trainer import run_option, trainer_settings
 from rollbus.cli.groups import Verbs
 from rollbus.cli.output import Console, Table, show_progress, show_record, show_rows
-from rollbus.cli.root import with_settings
+from rollbus.cli.root import Settings, with_settings
 
 if TYPE_CHECKING:
     from rollbus.schemas.records.steps import Evaluation
-    from rollbus.settings import Settings
 
 reason_option = click.option("--reason", required=True, help="Say why; it is kept in the log with the change.")
 
@@ -24,7 +23,7 @@ def policy() -> None:
 @policy.command("list")
 @run_option
 @with_settings
-def list_(settings: "Settings", run_id: str | None) -> None:
+def list_(settings: Settings, run_id: str | None) -> None:
     """List the versions of a run's model: parent, state, which is served and trained on, and their evaluations."""
     from rollbus.trainer.operate.policy_on_log import list_policy_versions
 
@@ -46,7 +45,7 @@ def list_(settings: "Settings", run_id: str | None) -> None:
 @run_option
 @click.argument("version", type=int)
 @with_settings
-def show(settings: "Settings", run_id: str | None, version: int) -> None:
+def show(settings: Settings, run_id: str | None, version: int) -> None:
     """Show a version: the step that made it, each change of its state with the reason, and its evaluations."""
     from rollbus.trainer.operate.policy_on_log import show_policy_version
 
@@ -59,7 +58,7 @@ def show(settings: "Settings", run_id: str | None, version: int) -> None:
 @click.argument("version", type=int)
 @reason_option
 @with_settings
-def promote(settings: "Settings", run_id: str | None, version: int, reason: str) -> None:
+def promote(settings: Settings, run_id: str | None, version: int, reason: str) -> None:
     """Serve a version to requests for the bare model name; training continues unchanged."""
     from rollbus.trainer.operate.policy_on_log import promote_policy
 
@@ -72,7 +71,7 @@ def promote(settings: "Settings", run_id: str | None, version: int, reason: str)
 @click.argument("version", type=int)
 @reason_option
 @with_settings
-def rollback(settings: "Settings", run_id: str | None, version: int, reason: str) -> None:
+def rollback(settings: Settings, run_id: str | None, version: int, reason: str) -> None:
     """Serve an earlier version and train on from it. A running trainer ends and must be restarted."""
     from rollbus.trainer.operate.policy_on_log import roll_back_policy
 
@@ -84,7 +83,7 @@ def rollback(settings: "Settings", run_id: str | None, version: int, reason: str
 @run_option
 @click.argument("version", type=int)
 @with_settings
-def evaluate(settings: "Settings", run_id: str | None, version: int) -> None:
+def evaluate(settings: Settings, run_id: str | None, version: int) -> None:
     """Measure a version on the validation set of the settings; the record counts for `promote_if`."""
     from rollbus.trainer.operate.policy_on_log import evaluate_policy
 
@@ -99,7 +98,7 @@ def evaluate(settings: "Settings", run_id: str | None, version: int) -> None:
 @click.argument("before", type=int)
 @click.argument("after", type=int)
 @with_settings
-def compare(settings: "Settings", run_id: str | None, before: int, after: int) -> None:
+def compare(settings: Settings, run_id: str | None, before: int, after: int) -> None:
     """Compare two versions by their evaluations: each metric's difference with its 95 % interval."""
     from rollbus.trainer.operate.policy_on_log import compare_policies
 

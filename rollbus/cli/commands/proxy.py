@@ -9,11 +9,10 @@ import click
 
 from rollbus.cli.groups import Verbs
 from rollbus.cli.listening import open_listener
-from rollbus.cli.root import log_to_stderr, with_settings
+from rollbus.cli.root import Settings, log_to_stderr, with_settings
 
 if TYPE_CHECKING:
     from rollbus.producers.turns.redaction import Field
-    from rollbus.settings import Settings
 
 
 @click.group(cls=Verbs)
@@ -37,15 +36,14 @@ def _check_upstream(_: click.Context, __: click.Parameter, upstream: str) -> str
 @click.option(
     "--upstream", required=True, callback=_check_upstream, help="Pass requests to this model server; ends in /v1."
 )
-@click.option("--host", default="127.0.0.1", show_default=True, help="Listen on this address.")
-@click.option("--port", default=8001, show_default=True, type=click.IntRange(0, 65535), help="Listen on this port.")
+@click.option("--host", default="127.0.0.1", help="Listen on this address.")
+@click.option("--port", default=8001, type=click.IntRange(0, 65535), help="Listen on this port.")
 @click.option("--task", help="Record requests that name no episode as episodes of this task, one each.")
-@click.option("--producer", default="proxy", show_default=True, help="Name this proxy so in every event.")
+@click.option("--producer", default="proxy", help="Name this proxy so in every event.")
 @click.option(
     "--logprobs",
     type=click.Choice(["force", "request", "passive"]),
     default="force",
-    show_default=True,
     help="Ask the server for log-probs and ids: always, unless the program says no, or never.",
 )
 @click.option(
@@ -54,18 +52,16 @@ def _check_upstream(_: click.Context, __: click.Parameter, upstream: str) -> str
     multiple=True,
     help="Never let the texts of this field leave the proxy; repeatable.",
 )
-@click.option(
-    "--sample-rate", default=1.0, show_default=True, help="Record this share of groups, or of episodes without a group."
-)
+@click.option("--sample-rate", default=1.0, help="Record this share of groups, or of episodes without a group.")
 @click.option(
     "--spool-folder",
     type=click.Path(file_okay=False, path_type=Path),
     help="Keep here what no broker takes, also after the proxy ends.",
 )
-@click.option("--timeout", default=600.0, show_default=True, help="Wait at most this many seconds for the server.")
+@click.option("--timeout", default=600.0, help="Wait at most this many seconds for the server.")
 @with_settings
 def run(
-    settings: "Settings",
+    settings: Settings,
     upstream: str,
     host: str,
     port: int,

@@ -13,13 +13,12 @@ from rollbus.cli.needs import require_topics
 from rollbus.cli.output import Console, show_progress
 from rollbus.cli.replay.plan import make_plan, make_replay
 from rollbus.cli.replay.shown import ProgressLine, show_comparison, show_manifest, show_replays
-from rollbus.cli.root import SettingsFile, log_to_stderr, with_options, with_settings
+from rollbus.cli.root import Settings, SettingsFile, log_to_stderr, with_options, with_settings
 from rollbus.cli.signals import stop_on_signals
 from rollbus.schemas.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from rollbus.schemas.records.replays import ReplayManifest
-    from rollbus.settings import Settings
 
 other_decisions = with_options(
     click.option("--reward", metavar="F", help="Use another reward: YAML, a registered name, or file.py:function."),
@@ -33,7 +32,7 @@ NAME_HELP = "Name the replay; its topics begin with `replay-NAME.`."
 @click.group(cls=Verbs, invoke_without_command=True)
 @with_options(
     click.option("--from", "start", metavar="BOUND", help="Begin at: earliest, a time, '2h ago', tick:N, offsets."),
-    click.option("--to", "end", metavar="BOUND", default="latest", show_default=True, help="End at this bound."),
+    click.option("--to", "end", metavar="BOUND", default="latest", help="End at this bound."),
     click.option(
         "--stage", "stages", multiple=True, help="Replay only this stage, from its recorded input; repeatable."
     ),
@@ -42,7 +41,6 @@ NAME_HELP = "Name the replay; its topics begin with `replay-NAME.`."
         "--feedback",
         type=click.Choice(["recorded", "end"]),
         default="recorded",
-        show_default=True,
         help="Count feedback when it came, or give every episode the feedback known at the range's end.",
     ),
     click.option("--as", "name", metavar="NAME", help=NAME_HELP),
@@ -80,7 +78,7 @@ def _is_given(ctx: click.Context, option: click.Parameter) -> bool:
     return ctx.get_parameter_source(option.name or "") is ParameterSource.COMMANDLINE
 
 
-def _run_replay(settings: "Settings", *, dry_run: bool, diff: str | None, processes: int | None, **chosen: Any) -> None:
+def _run_replay(settings: Settings, *, dry_run: bool, diff: str | None, processes: int | None, **chosen: Any) -> None:
     from rollbus.streams.worker.process import prepare_process
 
     if diff and dry_run:
@@ -114,11 +112,11 @@ def _silence_dead_letters() -> None:
 
 
 @replay.command()
-@click.option("--from", "start", metavar="BOUND", default="latest", show_default=True, help="Begin at this bound.")
+@click.option("--from", "start", metavar="BOUND", default="latest", help="Begin at this bound.")
 @other_decisions
 @click.option("--as", "name", metavar="NAME", required=True, help=NAME_HELP)
 @with_settings
-def shadow(settings: "Settings", **chosen: Any) -> None:
+def shadow(settings: Settings, **chosen: Any) -> None:
     """Follow the live topics with another reward, grouping or curriculum, until SIGTERM or Ctrl-C.
 
     It writes into its own topics, and continues when it is started again. `rollbus replay promote NAME` makes live
@@ -144,7 +142,7 @@ def shadow(settings: "Settings", **chosen: Any) -> None:
 @replay.command()
 @click.argument("name")
 @with_settings
-def promote(settings: "Settings", name: str) -> None:
+def promote(settings: Settings, name: str) -> None:
     """Make live decide as a shadow or a replay did: one configuration record per stage, in effect at once."""
     from rollbus.cli.replay.options import find_registry
     from rollbus.streams.replay.kafka.manifest import find_manifest
@@ -162,7 +160,7 @@ def promote(settings: "Settings", name: str) -> None:
 @replay.command()
 @click.argument("name")
 @with_settings
-def load(settings: "Settings", name: str) -> None:
+def load(settings: Settings, name: str) -> None:
     """Write a replay's records into ClickHouse, in the tables of live; its `namespace` is `replay-NAME.`.
 
     What a shadow writes meanwhile is loaded the next time. Episodes that were forgotten after the replay are left out.
@@ -183,7 +181,7 @@ def load(settings: "Settings", name: str) -> None:
 
 @replay.command("list")
 @with_settings
-def list_(settings: "Settings") -> None:
+def list_(settings: Settings) -> None:
     """List the replays of the namespace."""
     from rollbus.streams.replay.kafka.manifest import read_manifests
 
@@ -195,7 +193,7 @@ def list_(settings: "Settings") -> None:
 @replay.command()
 @click.argument("name")
 @with_settings
-def show(settings: "Settings", name: str) -> None:
+def show(settings: Settings, name: str) -> None:
     """Show a replay's manifest: ranges, configurations, digests and counts."""
     from rich.pretty import pprint
 
@@ -209,12 +207,12 @@ def show(settings: "Settings", name: str) -> None:
 @click.argument("one")
 @click.argument("other")
 @with_settings
-def compare(settings: "Settings", one: str, other: str) -> None:
+def compare(settings: Settings, one: str, other: str) -> None:
     """Show what differs between two replays, and why; `live` is what live made of the same range."""
     _compare(settings, one, other)
 
 
-def _compare(settings: "Settings", one: str, other: str) -> None:
+def _compare(settings: Settings, one: str, other: str) -> None:
     from rollbus.streams.replay.compare.live import compare_replays
 
     require_topics(settings, "replays")
@@ -223,11 +221,9 @@ def _compare(settings: "Settings", one: str, other: str) -> None:
 
 @replay.command()
 @click.argument("name")
-@click.option(
-    "--clickhouse/--no-clickhouse", default=True, show_default=True, help="Delete its rows in ClickHouse too."
-)
+@click.option("--clickhouse/--no-clickhouse", default=True, help="Delete its rows in ClickHouse too.")
 @with_settings
-def delete(settings: "Settings", name: str, clickhouse: bool) -> None:
+def delete(settings: Settings, name: str, clickhouse: bool) -> None:
     """Delete a replay's topics and its rows in ClickHouse; its manifest stays in the log as deleted.
 
     Repeat the command to finish a deletion that was interrupted.
@@ -251,7 +247,7 @@ def delete(settings: "Settings", name: str, clickhouse: bool) -> None:
         click.echo(_delete_rows(settings, namespace_of(name)))
 
 
-def _delete_rows(settings: "Settings", namespace: str) -> str:
+def _delete_rows(settings: Settings, namespace: str) -> str:
     """Delete a replay's rows in ClickHouse; return a line that says so, or why they stay."""
     from rollbus.consumers.clickhouse.maintain.namespaces import delete_namespace
     from rollbus.schemas.errors import ServiceError

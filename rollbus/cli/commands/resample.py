@@ -3,18 +3,14 @@
 import asyncio
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from rollbus.cli.groups import Verbs
 from rollbus.cli.needs import require_topics
-from rollbus.cli.root import log_to_stderr, with_settings
+from rollbus.cli.root import Settings, log_to_stderr, with_settings
 from rollbus.cli.signals import stop_on_signals
 from rollbus.schemas.errors import ConfigurationError
-
-if TYPE_CHECKING:
-    from rollbus.settings import Settings
 
 
 @click.group(cls=Verbs)
@@ -25,19 +21,10 @@ def resample() -> None:
 @resample.command()
 @click.argument("agent", metavar="MODULE:FUNCTION")
 @click.option("--run", "run_id", help="Fill the groups of this run; needed if the settings have several.")
-@click.option(
-    "--concurrency", type=click.IntRange(min=1), default=4, show_default=True, help="Make this many attempts at once."
-)
-@click.option(
-    "--timeout",
-    "timeout_s",
-    type=float,
-    default=300.0,
-    show_default=True,
-    help="End an attempt after this many seconds.",
-)
+@click.option("--concurrency", type=click.IntRange(min=1), default=4, help="Make this many attempts at once.")
+@click.option("--timeout", "timeout_s", type=float, default=300.0, help="End an attempt after this many seconds.")
 @with_settings
-def run(settings: "Settings", agent: str, run_id: str | None, concurrency: int, timeout_s: float) -> None:
+def run(settings: Settings, agent: str, run_id: str | None, concurrency: int, timeout_s: float) -> None:
     """Run your agent on what the run asks for, until SIGTERM or Ctrl-C.
 
     The function, sync or async, receives a rollbus.resample.Attempt. The run's setting `resample` limits how many

@@ -3,7 +3,7 @@
 import asyncio
 import uuid
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import click
 import yaml
@@ -12,15 +12,12 @@ from pydantic import ValidationError
 from rollbus.cli.groups import Verbs
 from rollbus.cli.needs import require_topics
 from rollbus.cli.output import Console, Table
-from rollbus.cli.root import with_settings
+from rollbus.cli.root import Settings, with_settings
 from rollbus.cli.yaml_text import read_yaml
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.records.config import RunConfig
 from rollbus.schemas.records.control import RunCommand, RunCommandName
 from rollbus.settings_file import describe_mistake
-
-if TYPE_CHECKING:
-    from rollbus.settings import Settings
 
 OPERATOR_COMMANDS: dict[RunCommandName, str] = {
     "pause": "Cut no more batches. Groups are still made; the oldest beyond `max_waiting_groups` are dropped.",
@@ -55,7 +52,7 @@ def run() -> None:
 )
 @click.option("--groups-per-step", type=click.IntRange(min=1), help="Use this many groups in a training step.")
 @with_settings
-def create(settings: "Settings", run_id: str, path: Path | None, **options: Any) -> None:
+def create(settings: Settings, run_id: str, path: Path | None, **options: Any) -> None:
     """Check a new run and print what to add under `runs:` of the settings file; nothing is changed.
 
     Options win over the file. Every process reads its runs from the settings file. So a run begins once the workers
@@ -107,7 +104,7 @@ def _read_run(path: Path) -> dict[str, Any]:
 
 @run.command("list")
 @with_settings
-def list_(settings: "Settings") -> None:
+def list_(settings: Settings) -> None:
     """List the runs of the settings and those of the log: state, groups, batches, newest policy version."""
     from rollbus.streams.operate.operator import list_runs
     from rollbus.streams.operate.run_status import RunStatus
@@ -132,7 +129,7 @@ def _make_command(name: RunCommandName, help_text: str) -> click.Command:
     @click.argument("run_id")
     @click.option("--comment", help="Say why; it is kept in the log with the command.")
     @with_settings
-    def send(settings: "Settings", run_id: str, comment: str | None) -> None:
+    def send(settings: Settings, run_id: str, comment: str | None) -> None:
         from rollbus.streams.operate.operator import send_command
 
         settings.run(run_id)  # only a run of the settings has a stage that reads commands

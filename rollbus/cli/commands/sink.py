@@ -2,18 +2,14 @@
 
 import asyncio
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from rollbus.cli.groups import Verbs
 from rollbus.cli.needs import missing_topic, require_topics
 from rollbus.cli.output import Console, Table, show_progress
-from rollbus.cli.root import log_to_stderr, with_settings
+from rollbus.cli.root import Settings, log_to_stderr, with_settings
 from rollbus.schemas.errors import ConfigurationError, nearest
-
-if TYPE_CHECKING:
-    from rollbus.settings import Settings
 
 
 @click.group(cls=Verbs)
@@ -23,7 +19,7 @@ def sink() -> None:
 
 @sink.command()
 @with_settings
-def run(settings: "Settings") -> None:
+def run(settings: Settings) -> None:
     """Write every record into its table until SIGTERM or Ctrl-C.
 
     It commits offsets after ClickHouse has confirmed the insert.
@@ -36,7 +32,7 @@ def run(settings: "Settings") -> None:
 
 @sink.command()
 @with_settings
-def status(settings: "Settings") -> None:
+def status(settings: Settings) -> None:
     """Show how far the sink is behind, per partition."""
     from rollbus.consumers.clickhouse.sink.status import read_sink_status
 
@@ -59,7 +55,7 @@ def status(settings: "Settings") -> None:
     help="Read an export of the log (see `rollbus sink export`) instead of Kafka.",
 )
 @with_settings
-def rebuild(settings: "Settings", tables: tuple[str, ...], folder: Path | None) -> None:
+def rebuild(settings: Settings, tables: tuple[str, ...], folder: Path | None) -> None:
     """Rebuild TABLES (or all) from the log and prove that nothing was lost.
 
     It fills new tables, compares them with the old ones range by range, and puts them in their place. Meanwhile
@@ -99,7 +95,7 @@ def rebuild(settings: "Settings", tables: tuple[str, ...], folder: Path | None) 
 @click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
 @click.option("--topic", "topics", multiple=True, help="Export only this topic, without the prefix; repeatable.")
 @with_settings
-def export(settings: "Settings", folder: Path, topics: tuple[str, ...]) -> None:
+def export(settings: Settings, folder: Path, topics: tuple[str, ...]) -> None:
     """Write the log into FOLDER, so that tables can be rebuilt after Kafka has deleted it."""
     from rollbus.consumers.clickhouse.sink.kafka_log import KafkaLog
     from rollbus.consumers.clickhouse.sink.log_files import export_log

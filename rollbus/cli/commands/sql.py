@@ -7,11 +7,10 @@ import click
 
 from rollbus.cli.groups import Verbs
 from rollbus.cli.output import Console, Table
-from rollbus.cli.root import with_options, with_settings
+from rollbus.cli.root import Settings, with_options, with_settings
 
 if TYPE_CHECKING:
     from rollbus.consumers.clickhouse.questions.saved import Answer
-    from rollbus.settings import Settings
 
 
 output_options = with_options(
@@ -20,7 +19,6 @@ output_options = with_options(
         "--output",
         type=click.Choice(["table", "csv", "json", "parquet", "chart"]),
         default="table",
-        show_default=True,
         help="Show the answer in this form; json has one object per line, chart draws bars.",
     ),
     click.option("--to", type=click.Path(path_type=Path, dir_okay=False), help="Write to this file; parquet needs it."),
@@ -50,7 +48,7 @@ def list_() -> None:
 @click.option("-p", "--param", "values", multiple=True, metavar="NAME=VALUE", help="Set a parameter; repeatable.")
 @output_options
 @with_settings
-def run(settings: "Settings", name: str, values: tuple[str, ...], **shown: Any) -> None:
+def run(settings: Settings, name: str, values: tuple[str, ...], **shown: Any) -> None:
     """Answer a saved question, for example: rollbus sql run lineage-of-step --param step=12
 
     The namespace, and the run if there is only one, come from the settings unless they are given.
@@ -69,14 +67,14 @@ def run(settings: "Settings", name: str, values: tuple[str, ...], **shown: Any) 
 @click.argument("statement")
 @output_options
 @with_settings
-def query(settings: "Settings", statement: str, **shown: Any) -> None:
+def query(settings: Settings, statement: str, **shown: Any) -> None:
     """Answer one SQL statement of your own."""
     from rollbus.consumers.clickhouse.questions.saved import ask
 
     _print(ask(settings.clickhouse, statement), **shown)
 
 
-def find_defaults(settings: "Settings") -> dict[str, str]:
+def find_defaults(settings: Settings) -> dict[str, str]:
     """Return the values of parameters that the settings hold."""
     known = {"namespace": settings.namespace}
     return known | {"run": settings.runs[0].run_id} if len(settings.runs) == 1 else known

@@ -8,12 +8,11 @@ import click
 from rich.text import Text
 
 from rollbus.cli.output import Console, Table
-from rollbus.cli.root import with_settings
+from rollbus.cli.root import Settings, with_settings
 
 if TYPE_CHECKING:
     from rollbus.local.process.service import Service
     from rollbus.local.stack import ServiceStatus
-    from rollbus.settings import Settings
 
 STYLES = {"running": "green", "started": "green", "stopped": "dim", "unhealthy": "yellow"}
 """Every other state is red: it needs attention."""
@@ -22,7 +21,7 @@ STYLES = {"running": "green", "started": "green", "stopped": "dim", "unhealthy":
 @click.command()
 @click.option("--art/--no-art", default=True, help="Start the ART server too, which takes longest.")
 @with_settings
-def up(settings: "Settings", art: bool) -> None:
+def up(settings: Settings, art: bool) -> None:
     """Start Kafka, ClickHouse and the ART server unless they run, wait until they are healthy, show their addresses.
 
     Data stays in `stack: data_dir:` (.rollbus) across restarts.
@@ -41,7 +40,7 @@ def up(settings: "Settings", art: bool) -> None:
 
 @click.command()
 @with_settings
-def status(settings: "Settings") -> None:
+def status(settings: Settings) -> None:
     """Show what runs, where it listens and whether it is healthy; exit with code 1 if a running service is not."""
     from rollbus.local import stack
 
@@ -56,7 +55,7 @@ def status(settings: "Settings") -> None:
 
 @click.command()
 @with_settings
-def down(settings: "Settings") -> None:
+def down(settings: Settings) -> None:
     """Stop what `up` started, and nothing else; data stays."""
     from rollbus.local import stack
 
@@ -65,7 +64,7 @@ def down(settings: "Settings") -> None:
         console.print("nothing to stop: `rollbus up` started nothing here")
 
 
-def _services(settings: "Settings", *, art: bool) -> "tuple[Service, ...]":
+def _services(settings: Settings, *, art: bool) -> "tuple[Service, ...]":
     from rollbus.cli.commands.art_server import ensure_base_model
     from rollbus.local import stack
 

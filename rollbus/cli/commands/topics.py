@@ -9,11 +9,10 @@ import click
 from rollbus.cli.groups import Verbs
 from rollbus.cli.needs import require_topics
 from rollbus.cli.output import Console, Table, format_time
-from rollbus.cli.root import with_settings
+from rollbus.cli.root import Settings, with_settings
 from rollbus.cli.stages import all_stages
 
 if TYPE_CHECKING:
-    from rollbus.settings import Settings
     from rollbus.streams.operate.acls import Role
 
 HOUR_MS = 3_600_000
@@ -28,7 +27,7 @@ def topics() -> None:
 
 @topics.command()
 @with_settings
-def create(settings: "Settings") -> None:
+def create(settings: Settings) -> None:
     """Create every topic that is missing, with its partitions, retention and limits."""
     from rollbus.streams.kafka.topics_on_broker import ensure_topics
 
@@ -41,7 +40,7 @@ def create(settings: "Settings") -> None:
 
 @topics.command()
 @with_settings
-def check(settings: "Settings") -> None:
+def check(settings: Settings) -> None:
     """Show what is wrong with the topics; exit with code 1 if something is."""
     from rollbus.streams.kafka.topics_on_broker import check_topics
 
@@ -53,7 +52,7 @@ def check(settings: "Settings") -> None:
 
 @topics.command("list")
 @with_settings
-def list_(settings: "Settings") -> None:
+def list_(settings: Settings) -> None:
     """List the topics: partitions, retention, records, and the oldest time and tick that can be replayed."""
     from rollbus.streams.kafka.topics_on_broker import describe_topics
 
@@ -78,7 +77,7 @@ def graph() -> None:
 @topics.command("acls")
 @click.option("--role", "roles", type=click.Choice(ROLES), multiple=True, help="Print only this role; repeatable.")
 @with_settings
-def acls_(settings: "Settings", roles: tuple[str, ...]) -> None:
+def acls_(settings: Settings, roles: tuple[str, ...]) -> None:
     """Print what each role's principal must be allowed, as arguments of Kafka's `kafka-acls --add`."""
     from rollbus.streams.operate.acls import OTHERS, acls
 

@@ -9,11 +9,10 @@ import click
 from rollbus.cli.groups import Verbs
 from rollbus.cli.needs import require_topics
 from rollbus.cli.output import Console, Table, show_record, show_rows
-from rollbus.cli.root import log_to_stderr, with_settings
+from rollbus.cli.root import Settings, log_to_stderr, with_settings
 
 if TYPE_CHECKING:
     from rollbus.schemas.records.control import RunCommandName
-    from rollbus.settings import Settings
     from rollbus.trainer.settings import TrainerSettings
 
 run_option = click.option("--run", "run_id", help="Use this run; needed if the settings have several.")
@@ -32,7 +31,7 @@ def trainer() -> None:
     help="Train the batches of a replay, `replay-NAME.`, and end after the last.",
 )
 @with_settings
-def run(settings: "Settings", run_id: str | None, from_namespace: str | None) -> None:
+def run(settings: Settings, run_id: str | None, from_namespace: str | None) -> None:
     """Train a run's batches in order until SIGTERM or Ctrl-C; a second trainer of the same model fences the first.
 
     With --from-namespace it trains the batches of a complete replay; steps and versions are recorded with the others.
@@ -46,7 +45,7 @@ def run(settings: "Settings", run_id: str | None, from_namespace: str | None) ->
     run_trainer(chosen)
 
 
-def _complete_replay(settings: "Settings", namespace: str) -> str:
+def _complete_replay(settings: Settings, namespace: str) -> str:
     """Return a replay's namespace, given that or its name; raises ConfigurationError unless it is complete."""
     import asyncio
 
@@ -60,7 +59,7 @@ def _complete_replay(settings: "Settings", namespace: str) -> str:
     return manifest.namespace
 
 
-def trainer_settings(settings: "Settings", run_id: str | None, *topics: str) -> "TrainerSettings":
+def trainer_settings(settings: Settings, run_id: str | None, *topics: str) -> "TrainerSettings":
     """Return the settings of a run's trainer; raises ConfigurationError if a topic that is read does not exist."""
     chosen = settings.trainer_settings(run_id)
     require_topics(settings, *topics)
@@ -70,7 +69,7 @@ def trainer_settings(settings: "Settings", run_id: str | None, *topics: str) -> 
 @trainer.command()
 @run_option
 @with_settings
-def status(settings: "Settings", run_id: str | None) -> None:
+def status(settings: Settings, run_id: str | None) -> None:
     """Show the state of a run: its steps, the open one, the served version, whether the backend takes batches."""
     from rollbus.trainer.operate.report import trainer_status
 
@@ -102,9 +101,9 @@ def _summarize(value: object) -> str:
 
 @trainer.command()
 @run_option
-@click.option("--last", type=click.IntRange(min=1), default=20, show_default=True, help="List this many.")
+@click.option("--last", type=click.IntRange(min=1), default=20, help="List this many.")
 @with_settings
-def steps(settings: "Settings", run_id: str | None, last: int) -> None:
+def steps(settings: Settings, run_id: str | None, last: int) -> None:
     """List the newest closed steps of a run."""
     from rollbus.schemas.records.steps import StepCompleted
     from rollbus.trainer.operate.report import list_steps
@@ -133,7 +132,7 @@ def steps(settings: "Settings", run_id: str | None, last: int) -> None:
 @run_option
 @click.argument("step", type=int)
 @with_settings
-def show(settings: "Settings", run_id: str | None, step: int) -> None:
+def show(settings: Settings, run_id: str | None, step: int) -> None:
     """Show every record of one step."""
     from rollbus.trainer.operate.report import show_step
 
@@ -145,7 +144,7 @@ def show(settings: "Settings", run_id: str | None, step: int) -> None:
 @run_option
 @click.option("--reason", required=True, help="Say why; it is kept in the log with the command.")
 @with_settings
-def pause(settings: "Settings", run_id: str | None, reason: str) -> None:
+def pause(settings: Settings, run_id: str | None, reason: str) -> None:
     """Pause a run: it takes no further batches. An open step is closed; the other data waits in the log."""
     _send_command(settings.trainer_settings(run_id), "pause", reason)
     click.echo("the run is paused; `rollbus trainer resume` continues it")
@@ -155,7 +154,7 @@ def pause(settings: "Settings", run_id: str | None, reason: str) -> None:
 @run_option
 @click.option("--reason", help="Say why; it is kept in the log with the command.")
 @with_settings
-def resume(settings: "Settings", run_id: str | None, reason: str | None) -> None:
+def resume(settings: Settings, run_id: str | None, reason: str | None) -> None:
     """Resume a paused run: its trainer, and the curriculum that cuts its batches."""
     _send_command(settings.trainer_settings(run_id), "resume", reason)
     click.echo("the run continues")

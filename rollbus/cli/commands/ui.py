@@ -3,35 +3,25 @@
 import logging
 from contextlib import suppress
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import click
 
 from rollbus.cli.listening import open_listener
-from rollbus.cli.root import with_settings
-
-if TYPE_CHECKING:
-    from rollbus.settings import Settings
+from rollbus.cli.root import Settings, with_settings
 
 HOST = "127.0.0.1"
 """The page has no login, so it serves this machine only; forward the port over SSH to look from elsewhere."""
 
 
 @click.command()
-@click.option(
-    "--port",
-    default=8080,
-    show_default=True,
-    type=click.IntRange(0, 65535),
-    help="Listen on this port; 0 takes a free one.",
-)
+@click.option("--port", default=8080, type=click.IntRange(0, 65535), help="Listen on this port; 0 takes a free one.")
 @click.option(
     "--tokenizer",
     type=click.Path(path_type=Path, exists=True),
     help="Show each token's text with this tokenizer.json or model folder; by default art_server.base_model's.",
 )
 @with_settings
-def ui(settings: "Settings", port: int, tokenizer: Path | None) -> None:
+def ui(settings: Settings, port: int, tokenizer: Path | None) -> None:
     """Show what was trained and why, in a browser, until Ctrl-C.
 
     It reads ClickHouse and Kafka, writes nothing, and serves this machine only.

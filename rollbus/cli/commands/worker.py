@@ -1,17 +1,13 @@
 """`rollbus worker run`: the stream stages in one process."""
 
 import asyncio
-from typing import TYPE_CHECKING
 
 import click
 
 from rollbus import __version__
 from rollbus.cli.groups import Verbs
-from rollbus.cli.root import log_to_stderr, with_settings
+from rollbus.cli.root import Settings, log_to_stderr, with_settings
 from rollbus.cli.stages import require_judge_model, rewards_of, select_stages, stage_configurations
-
-if TYPE_CHECKING:
-    from rollbus.settings import Settings
 
 
 @click.group(cls=Verbs)
@@ -22,7 +18,7 @@ def worker() -> None:
 @worker.command()
 @click.option("--stage", "stages", multiple=True, help="Run only this stage (`assembly`, `grouping.main`); repeatable.")
 @with_settings
-def run(settings: "Settings", stages: tuple[str, ...]) -> None:
+def run(settings: Settings, stages: tuple[str, ...]) -> None:
     """Run the stages until SIGTERM or Ctrl-C. Start several workers to share the partitions.
 
     It refuses to start if the topics have other partition counts, limits or retention than it needs.
@@ -39,7 +35,7 @@ def run(settings: "Settings", stages: tuple[str, ...]) -> None:
 @click.argument("stages", nargs=-1, required=True, metavar="STAGE...")
 @click.option("--yes", is_flag=True, help="Do it; without this, only show what would be lost.")
 @with_settings
-def accept_loss_(settings: "Settings", stages: tuple[str, ...], yes: bool) -> None:
+def accept_loss_(settings: Settings, stages: tuple[str, ...], yes: bool) -> None:
     """Continue STAGEs after records that retention deleted before they were read. Stop their workers first.
 
     Without --yes nothing is changed. Each range of lost records is kept as a dead letter of class DataLossError; see

@@ -4,11 +4,11 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from rollbus import __version__
+from rollbus.cli.root import Settings
 from rollbus.cli.stages import judge_endpoint, require_judge_model
 from rollbus.schemas.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from rollbus.settings import Settings
     from rollbus.streams.replay.kafka.run import Replay
     from rollbus.streams.replay.plan.plan import ReplayPlan
 
@@ -21,7 +21,7 @@ CHANGED_BY = {
 """Option → stages; it has an effect only if one of them is replayed."""
 
 
-def make_replay(settings: "Settings", plan: "ReplayPlan", reward: str | None, **options: Any) -> "Replay":
+def make_replay(settings: Settings, plan: "ReplayPlan", reward: str | None, **options: Any) -> "Replay":
     """Return the replay of a plan, with the reward functions and the judge's model of the settings.
 
     Raises ConfigurationError if the plan asks a model and the settings name none.
@@ -36,7 +36,7 @@ def make_replay(settings: "Settings", plan: "ReplayPlan", reward: str | None, **
 
 
 def make_plan(
-    settings: "Settings",
+    settings: Settings,
     *,
     start: str,
     end: str,

@@ -69,7 +69,7 @@ async def open_backend(settings: TrainerSettings) -> AsyncIterator[Backend]:
 async def _run(settings: TrainerSettings, log: TrainerLog) -> None:
     validation = load_validation(settings)
     async with open_backend(settings) as backend:
-        trainer = Trainer(log, backend, settings.loop_settings(), validation=validation)
+        trainer = Trainer(log, backend, settings, validation=validation)
         loop = asyncio.get_running_loop()
         loop.set_exception_handler(_ignore_fencing)
         for number in (signal.SIGTERM, signal.SIGINT):

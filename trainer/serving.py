@@ -11,7 +11,7 @@ from rollbus.schemas.records.steps import PolicyState, PolicyVersion
 from rollbus.trainer.backends.protocol import Backend
 from rollbus.trainer.ledger.lineage import Lineage
 from rollbus.trainer.ledger.log import Publication, announced
-from rollbus.trainer.loop.context import LoopSettings
+from rollbus.trainer.settings import TrainerSettings
 
 Publish = Callable[[Sequence[Publication]], Awaitable[object]]
 
@@ -20,7 +20,7 @@ async def serve_version(
     backend: Backend,
     publish: Publish,
     lineage: Lineage,
-    settings: LoopSettings,
+    settings: TrainerSettings,
     *,
     version: int,
     reason: str,
@@ -38,7 +38,7 @@ async def serve_version(
 
 
 def publish_states(
-    lineage: Lineage, settings: LoopSettings, states: dict[int, PolicyState], *, reason: str, now_ms: int
+    lineage: Lineage, settings: TrainerSettings, states: dict[int, PolicyState], *, reason: str, now_ms: int
 ) -> list[Publication]:
     """Return the records that say which state versions have from now on: for the model, and for the run."""
     publications: list[Publication] = []

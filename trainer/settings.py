@@ -10,7 +10,6 @@ from rollbus.schemas.topics import DEFAULT_NAMESPACE
 from rollbus.trainer.backends.model_settings import ModelOptions
 from rollbus.trainer.backends.protocol import FrozenSettings, TrainConfig
 from rollbus.trainer.ledger.alarm import AlarmLimits
-from rollbus.trainer.loop.context import LoopSettings
 from rollbus.trainer.validation.promotion import PromotionRule
 
 
@@ -98,24 +97,20 @@ class TrainerSettings(FrozenSettings):
     on_rejected: Literal["stop", "skip"] = "stop"
     """What happens to a batch that the backend refuses for good."""
     retry_pauses_s: tuple[Annotated[float, Field(ge=0)], ...] = (2.0, 15.0, 60.0)
+    """A failed step is tried again after each; then the run stops."""
     max_skipped_in_a_row: int = Field(default=10, ge=1)
     alarm: AlarmLimits | None = AlarmLimits()
     """Pause the run if training diverges; null never does, and a limit of null is not watched."""
     poll_interval_s: float = Field(default=0.5, gt=0)
+    batch_wait_s: float = Field(default=1.0, ge=0)
+    """How long one look for a batch takes."""
 
-    def loop_settings(self) -> LoopSettings:
-        """Return what the loop takes."""
-        return LoopSettings(
-            run_id=self.run_id,
-            model=self.model,
-            train=self.train,
-            max_off_policy_steps=self.max_off_policy_steps,
-            serve_at_once=self.serve == "at_once",
-            retry_pauses_s=self.retry_pauses_s,
-            skip_rejected=self.on_rejected == "skip",
-            max_skipped_in_a_row=self.max_skipped_in_a_row,
-            promote_if=self.promote_if,
-            alarm=self.alarm,
-            poll_interval_s=self.poll_interval_s,
-            finish_on_stop=self.backend.type != "art-server",
-        )
+    @property
+    def serve_at_once(self) -> bool:
+        """Whether a new version is served without an evaluation."""
+        return self.serve == "at_once"
+
+    @property
+    def backend_is_inside(self) -> bool:
+        """Whether the backend lives in the trainer's process, which then waits for a running update when it stops."""
+        return self.backend.type != "art-server"

@@ -14,7 +14,6 @@ import json
 import subprocess
 import sys
 import time
-from dataclasses import replace
 from statistics import median
 from typing import Any, NamedTuple
 
@@ -64,9 +63,9 @@ async def measure(bootstrap_servers: str, url: str, steps: int, *, profile: bool
     await create_topics(connection, namespace)
     await write_batches(connection, namespace, batches=steps + 3, groups=GROUPS, group_size=GROUP_SIZE, tokens=TOKENS)
     log = Watched(connection, namespace=namespace, run_id=RUN, model=MODEL)
-    settings = TrainerSettings(kafka=connection, namespace=namespace).loop_settings()
+    settings = TrainerSettings(kafka=connection, namespace=namespace)
     client = ArtClient(url)
-    trainer = Trainer(log, client, replace(settings, retry_pauses_s=()))
+    trainer = Trainer(log, client, settings.model_copy(update={"retry_pauses_s": ()}))
     profiler = cProfile.Profile()
     if profile:
         profiler.enable()

@@ -31,8 +31,8 @@ from rollbus.trainer.backends.memory import MemoryBackend
 from rollbus.trainer.backends.protocol import Backend
 from rollbus.trainer.ledger.log import Publication
 from rollbus.trainer.ledger.log_memory import MemoryBroker, MemoryLog
-from rollbus.trainer.loop.context import LoopSettings
 from rollbus.trainer.loop.loop import Trainer
+from rollbus.trainer.settings import TrainerSettings
 
 TICK_MS = 1_000
 START_MS = 1_700_000_000_000
@@ -50,7 +50,7 @@ class MemoryBus:
         assembly: AssemblyConfig | None = None,
         scoring: ScoringConfig | None = None,
         backend: Backend | None = None,
-        settings: LoopSettings | None = None,
+        settings: TrainerSettings | None = None,
     ) -> None:
         stages = namespace_stages(assembly or AssemblyConfig(), scoring or ScoringConfig())
         self._flow = Flow([*stages, *run_stages(run)])
@@ -63,7 +63,9 @@ class MemoryBus:
         """How far the stages' records are with the trainer, and the trainer's with the stages."""
         self._ticks = 0
         self.backend = backend or MemoryBackend(model=run.model)
-        self._settings = settings or LoopSettings(run.run_id, run.model, retry_pauses_s=(), batch_wait_s=0.0)
+        self._settings = settings or TrainerSettings(
+            run_id=run.run_id, model=run.model, alarm=None, retry_pauses_s=(), batch_wait_s=0.0
+        )
         self._run = run
 
     @property

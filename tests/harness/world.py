@@ -115,10 +115,7 @@ def read(tmp_path: Path, plain: dict[str, Any]) -> Configuration:
 def memory_bus(config: Configuration, **options: Any) -> MemoryBus:
     """The bus of a configuration, with the settings that its real processes would have."""
     settings = Settings.model_validate(settings_of(config, RUN, "test."))
-    trainer = settings.trainer_settings().loop_settings()
-    from dataclasses import replace
-
-    loop = replace(trainer, retry_pauses_s=(), batch_wait_s=0.0)
+    loop = settings.trainer_settings().model_copy(update={"retry_pauses_s": (), "batch_wait_s": 0.0})
     return MemoryBus(settings.runs[0], assembly=settings.assembly, scoring=settings.scoring, settings=loop, **options)
 
 

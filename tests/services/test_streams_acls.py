@@ -229,7 +229,7 @@ async def work(server: str, namespace: str) -> None:
         await traffic.until_trained(within_s=40)
         log = KafkaLog(connection(server, "trainer"), namespace=namespace, run_id="main", model="agent")
         try:
-            trainer = Trainer(log, MemoryBackend(), dataclasses.replace(SETTINGS, batch_wait_s=5.0))
+            trainer = Trainer(log, MemoryBackend(), SETTINGS.model_copy(update={"batch_wait_s": 5.0}))
             await asyncio.wait_for(trainer.run(until_idle=True), 40)
         finally:
             await log.close()

@@ -27,7 +27,7 @@ async def train(world: TrainerWorld, batches: int) -> None:
     await world.add_batches(batches)
     log = make_log(world.settings())
     async with open_backend(world.settings()) as backend:
-        await Trainer(log, backend, world.settings().loop_settings()).run(until_idle=True)
+        await Trainer(log, backend, world.settings()).run(until_idle=True)
     await log.close()
 
 

@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
 
 from rollbus.schemas.ids import content_hash
@@ -13,11 +13,11 @@ from rollbus.schemas.records.trajectories import History, Location, Span, Trajec
 from rollbus.schemas.topics import BATCHES, DROPS, TRAINING_STEPS, TRAJECTORIES
 from rollbus.trainer.backends.memory import MemoryBackend
 from rollbus.trainer.ledger.log_memory import MemoryBroker, MemoryLog
-from rollbus.trainer.loop.context import LoopSettings
 from rollbus.trainer.loop.loop import Trainer
+from rollbus.trainer.settings import TrainerSettings
 from tests.builders import START_MS, make_group, make_member, make_trajectory
 
-SETTINGS = LoopSettings(run_id="main", model="agent", batch_wait_s=0.0, poll_interval_s=0.0, retry_pauses_s=(0.0,) * 3)
+SETTINGS = TrainerSettings(alarm=None, batch_wait_s=0.0, poll_interval_s=0.001, retry_pauses_s=(0.0,) * 3)
 UPDATE_S = 0.003
 """Of a backend whose update takes many turns of the loop: the next batch is always read and sent before it ends."""
 
@@ -69,7 +69,7 @@ class World:
 
     broker: MemoryBroker = field(default_factory=MemoryBroker)
     backend: MemoryBackend = field(default_factory=MemoryBackend)
-    settings: LoopSettings = SETTINGS
+    settings: TrainerSettings = SETTINGS
     pauses: list[float] = field(default_factory=list)
 
     def add_batches(
@@ -98,7 +98,7 @@ class World:
         return Trainer(
             log or MemoryLog(self.broker, run_id="main", model="agent"),
             backend or self.backend,
-            replace(self.settings, **settings),
+            self.settings.model_copy(update=settings),
             clock_ms=lambda: START_MS,
             sleep=sleep,
         )

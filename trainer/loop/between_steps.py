@@ -13,10 +13,11 @@ from rollbus.schemas.records.steps import StepCompleted
 from rollbus.trainer.ledger.alarm import Metrics, find_alarm, pause_for
 from rollbus.trainer.ledger.ledger import Ledger
 from rollbus.trainer.ledger.lineage import Lineage
-from rollbus.trainer.loop.context import LoopSettings, StepContext
+from rollbus.trainer.loop.context import StepContext
 from rollbus.trainer.loop.taking_over import read_ledger
 from rollbus.trainer.loop.waiting import Stop
 from rollbus.trainer.serving import serve_version
+from rollbus.trainer.settings import TrainerSettings
 from rollbus.trainer.validation.promotion import Promotion, find_promotion
 from rollbus.trainer.validation.validating import Validating, Validation
 
@@ -26,7 +27,7 @@ logger = logging.getLogger(__name__)
 class BetweenSteps:
     """Lives as long as its trainer; what an evaluation plays goes on when the log is opened again."""
 
-    def __init__(self, settings: LoopSettings, validation: Validation | None, stop: Stop) -> None:
+    def __init__(self, settings: TrainerSettings, validation: Validation | None, stop: Stop) -> None:
         self._settings = settings
         self._validation = validation
         self._validating: Validating | None = None

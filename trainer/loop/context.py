@@ -2,44 +2,18 @@
 
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import asynccontextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from rollbus.schemas.errors import DataLossError, FencedError
 from rollbus.schemas.records.control import RunCommand
 from rollbus.schemas.topics import POLICY_VERSIONS, TRAINING_STEPS
-from rollbus.trainer.backends.protocol import Backend, Capabilities, TrainConfig, TrainResult
-from rollbus.trainer.ledger.alarm import AlarmLimits, Metrics
+from rollbus.trainer.backends.protocol import Backend, Capabilities, TrainResult
+from rollbus.trainer.ledger.alarm import Metrics
 from rollbus.trainer.ledger.ledger import Ledger
 from rollbus.trainer.ledger.log import LastRecords, Publication, TrainerLog
 from rollbus.trainer.loop.door import DoorResult
 from rollbus.trainer.loop.reading_ahead import ReadingAhead
-from rollbus.trainer.validation.promotion import PromotionRule
-
-
-@dataclass(frozen=True, slots=True)
-class LoopSettings:
-    """What the loop must know about the run."""
-
-    run_id: str
-    model: str
-    train: TrainConfig = field(default_factory=TrainConfig)
-    max_off_policy_steps: int = 4
-    serve_at_once: bool = True
-    """False leaves a new version a candidate until an operator promotes it."""
-    retry_pauses_s: tuple[float, ...] = (2.0, 15.0, 60.0)
-    """A failed step is tried again after each; then the run stops."""
-    skip_rejected: bool = False
-    """True drops a batch that the backend refuses; False stops the run."""
-    max_skipped_in_a_row: int = 10
-    promote_if: PromotionRule | None = None
-    """Serve a candidate that passes; None leaves it to an operator."""
-    alarm: AlarmLimits | None = None
-    """Pause the run beyond these; None never does."""
-    poll_interval_s: float = 0.5
-    batch_wait_s: float = 1.0
-    """How long one look for a batch takes."""
-    finish_on_stop: bool = False
-    """True waits for the running update on a stop: for backends that live in this process."""
+from rollbus.trainer.settings import TrainerSettings
 
 
 @dataclass(slots=True)
@@ -50,7 +24,7 @@ class StepContext:
     ahead: ReadingAhead
     """The batches of the log, and their payload."""
     backend: Backend
-    settings: LoopSettings
+    settings: TrainerSettings
     ledger: Ledger
     clock_ms: Callable[[], int]
     wait: Callable[[Awaitable[TrainResult]], Awaitable[TrainResult]]

@@ -24,12 +24,13 @@ from rollbus.trainer.backends.protocol import TERMINAL_STATES, Backend, Capabili
 from rollbus.trainer.ledger.ledger import AlreadyDone, Ledger
 from rollbus.trainer.ledger.log import ReceivedBatch, TrainerLog
 from rollbus.trainer.loop.between_steps import BetweenSteps
-from rollbus.trainer.loop.context import LoopSettings, StepContext, StepFailureError, StoppedWaitingError
+from rollbus.trainer.loop.context import StepContext, StepFailureError, StoppedWaitingError
 from rollbus.trainer.loop.opening import ReadyStep, open_step
 from rollbus.trainer.loop.reading_ahead import ReadingAhead
 from rollbus.trainer.loop.step import record_failure, skip_rejected, train_step
 from rollbus.trainer.loop.taking_over import agree_on_head, announce_versions, check_model, read_ledger
 from rollbus.trainer.loop.waiting import Stop
+from rollbus.trainer.settings import TrainerSettings
 from rollbus.trainer.validation.validating import Validation
 
 logger = logging.getLogger(__name__)
@@ -48,7 +49,7 @@ class Trainer:
         self,
         log: TrainerLog,
         backend: Backend,
-        settings: LoopSettings,
+        settings: TrainerSettings,
         *,
         validation: Validation | None = None,
         clock_ms: Callable[[], int] = lambda: time.time_ns() // 1_000_000,
@@ -219,14 +220,14 @@ class Trainer:
                     break
                 else:
                     step = context.ledger.closed_steps + 1
-                    skips = self._settings.skip_rejected
+                    skips = self._settings.on_rejected == "skip"
                     raise RunStoppedError(_describe_failure(batch, step, failure, skips=skips)) from failure.error
         self._stop_if_nothing_trains()
         return next_opened
 
     async def _may_skip(self, batch: TrainingBatch, failure: StepFailureError) -> bool:
         """Whether to drop the batch: not if it was trained and a later act was refused."""
-        if not self._settings.skip_rejected or failure.retriable or self.ledger.open_step is None:
+        if self._settings.on_rejected == "stop" or failure.retriable or self.ledger.open_step is None:
             return False
         result = await self._backend.journal(batch.batch_hash)
         return result is None or result.state == "skipped"
@@ -279,7 +280,7 @@ class Trainer:
 
     async def _wait(self, waiting: Awaitable[TrainResult]) -> TrainResult:
         self._ahead.begin()
-        return await (waiting if self._settings.finish_on_stop else self._stop.unless_asked(waiting))
+        return await (waiting if self._settings.backend_is_inside else self._stop.unless_asked(waiting))
 
 
 def _paused_error(pause: RunCommand) -> RunStoppedError:

@@ -8,15 +8,16 @@ from rollbus.schemas.records.steps import PolicyVersion
 from rollbus.trainer.backends.protocol import Capabilities, Versions
 from rollbus.trainer.ledger.ledger import Ledger
 from rollbus.trainer.ledger.log import Publication, TrainerLog, announced
-from rollbus.trainer.loop.context import LoopSettings, StepContext, heads_differ
+from rollbus.trainer.loop.context import StepContext, heads_differ
+from rollbus.trainer.settings import TrainerSettings
 
 
-async def read_ledger(log: TrainerLog, settings: LoopSettings) -> Ledger:
+async def read_ledger(log: TrainerLog, settings: TrainerSettings) -> Ledger:
     """Return the ledger as the log has it now."""
     return Ledger.fold(settings.run_id, settings.model, await log.read_ledger())
 
 
-def check_model(capabilities: Capabilities, settings: LoopSettings) -> None:
+def check_model(capabilities: Capabilities, settings: TrainerSettings) -> None:
     """Raise ConfigurationError if the backend holds another model than the run trains."""
     if capabilities.model != settings.model:
         raise ConfigurationError(

@@ -10,13 +10,13 @@ from rollbus.schemas.records.steps import PolicyState
 from rollbus.trainer.backends.protocol import Backend, Capabilities, Versions
 from rollbus.trainer.ledger.lineage import Lineage
 from rollbus.trainer.ledger.log import TrainerLog
-from rollbus.trainer.loop.context import LoopSettings
 from rollbus.trainer.loop.loop import Trainer
 from rollbus.trainer.serving import publish_states, unknown_version
+from rollbus.trainer.settings import TrainerSettings
 
 
 async def roll_back(
-    log: TrainerLog, backend: Backend, settings: LoopSettings, *, version: int, reason: str, now_ms: int
+    log: TrainerLog, backend: Backend, settings: TrainerSettings, *, version: int, reason: str, now_ms: int
 ) -> tuple[int, ...]:
     """Train on from `version`; return the abandoned versions. Raise ConfigurationError if it is not an ancestor."""
     trainer = Trainer(log, backend, settings)

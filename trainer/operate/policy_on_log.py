@@ -114,18 +114,14 @@ async def _promote(settings: TrainerSettings, version: int, reason: str) -> None
         partial(publish_all, settings.kafka, settings.namespace),
     )
     async with open_backend(settings) as backend:
-        await serve_version(
-            backend, publish, lineage, settings.loop_settings(), version=version, reason=reason, now_ms=_now_ms()
-        )
+        await serve_version(backend, publish, lineage, settings, version=version, reason=reason, now_ms=_now_ms())
 
 
 async def _roll_back(settings: TrainerSettings, version: int, reason: str) -> tuple[int, ...]:
     log = make_log(settings)
     async with open_backend(settings) as backend:
         try:
-            return await roll_back(
-                log, backend, settings.loop_settings(), version=version, reason=reason, now_ms=_now_ms()
-            )
+            return await roll_back(log, backend, settings, version=version, reason=reason, now_ms=_now_ms())
         finally:
             await log.close()
 

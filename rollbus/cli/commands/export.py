@@ -12,7 +12,11 @@ from rollbus.cli.root import Settings, with_options, with_settings
 export_options = with_options(
     click.argument("folder", type=click.Path(path_type=Path, file_okay=False)),
     click.option(
-        "--where", default="", show_default=False, metavar="SQL", help="Take only these, for example: \"task = 'play' AND reward > 0.5\"."
+        "--where",
+        default="",
+        show_default=False,
+        metavar="SQL",
+        help="Take only these, for example: \"task = 'play' AND reward > 0.5\".",
     ),
     click.option("--run", default="main", help="Let --where use this run's fate, step and reason."),
     click.option("--limit", type=click.IntRange(min=1), help="Write at most this many trajectories."),

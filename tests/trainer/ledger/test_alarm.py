@@ -102,7 +102,7 @@ def resume(world: World, key: str) -> None:
 
 
 async def test_a_run_that_runs_away_is_paused_with_a_message_and_goes_on_when_resumed() -> None:
-    world = World(backend=RunawayBackend(), settings=replace(SETTINGS, max_off_policy_steps=9))
+    world = World(backend=RunawayBackend(), settings=SETTINGS.model_copy(update={"max_off_policy_steps": 9}))
     batches = world.add_batches(7)
     with pytest.raises(RunStoppedError, match=r"median mismatch_kl of steps 1 to 3 is 7.*same command again"):
         await world.trainer(alarm=LIMITS).run(until_idle=True)
@@ -123,7 +123,7 @@ async def test_a_run_that_runs_away_is_paused_with_a_message_and_goes_on_when_re
 
 
 async def test_the_alarm_looks_back_over_restarts() -> None:
-    world = World(backend=RunawayBackend(), settings=replace(SETTINGS, max_off_policy_steps=9))
+    world = World(backend=RunawayBackend(), settings=SETTINGS.model_copy(update={"max_off_policy_steps": 9}))
     for _ in range(3):
         world.add_batches(1)
         await world.trainer(alarm=LIMITS).run(until_idle=True)
@@ -134,7 +134,7 @@ async def test_the_alarm_looks_back_over_restarts() -> None:
 
 async def test_steps_that_were_rolled_back_raise_no_alarm_after_it() -> None:
     backend = RunawayBackend()
-    world = World(backend=backend, settings=replace(SETTINGS, max_off_policy_steps=9))
+    world = World(backend=backend, settings=SETTINGS.model_copy(update={"max_off_policy_steps": 9}))
     world.add_batches(2)
     await world.trainer(alarm=LIMITS).run(until_idle=True)
     log = MemoryLog(world.broker, run_id="main", model="agent")

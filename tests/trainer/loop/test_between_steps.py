@@ -1,6 +1,5 @@
 """What a trainer keeps between its steps: the window that the alarm looks at."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -15,7 +14,8 @@ FAR = {"mismatch_kl": 50.0}
 
 @pytest.fixture
 def between() -> BetweenSteps:
-    return BetweenSteps(replace(SETTINGS, alarm=AlarmLimits(window_steps=3)), None, Stop())
+    settings = SETTINGS.model_copy(update={"alarm": AlarmLimits(window_steps=3)})
+    return BetweenSteps(settings, None, Stop())
 
 
 def commands(between: BetweenSteps, steps: range) -> list[Any]:

@@ -187,7 +187,7 @@ async def test_a_batch_that_the_backend_refuses_stops_the_run_or_is_dropped_as_c
 
     world = World(backend=MemoryBackend(fault=refuse_first))
     batches = world.add_batches(2)
-    trainer = world.trainer(skip_rejected=skip)
+    trainer = world.trainer(on_rejected="skip" if skip else "stop")
     if not skip:
         with pytest.raises(RunStoppedError, match="non-finite gradient"):
             await trainer.run(until_idle=True)
@@ -269,7 +269,7 @@ async def test_a_batch_that_the_backend_trained_for_a_log_that_is_gone_is_not_re
 async def test_a_candidate_is_not_served() -> None:
     world = World()
     world.add_batches(2)
-    await world.trainer(serve_at_once=False).run(until_idle=True)
+    await world.trainer(serve="after_evaluation").run(until_idle=True)
     assert (await world.backend.versions()).serving == 0
     assert [each.state for each in world.records(POLICY_VERSIONS)] == ["serving", "candidate", "candidate"]
 

@@ -18,6 +18,7 @@ from rollbus.trainer.ledger.alarm import AlarmLimits
 from rollbus.trainer.ledger.log import Publication
 from rollbus.trainer.ledger.log_memory import MemoryLog
 from rollbus.trainer.loop import step
+from rollbus.trainer.settings import MemoryBackendSettings
 from rollbus.trainer.validation.promotion import PromotionRule
 from tests.builders import make_command
 from tests.trainer.loop.crashes import CrashAt
@@ -148,7 +149,8 @@ async def test_a_look_that_takes_long_holds_no_transaction_open(monkeypatch: pyt
 async def test_a_trainer_that_is_asked_to_stop_opens_no_further_step() -> None:
     world = slow_world()
     world.add_batches(3)
-    trainer = world.trainer(finish_on_stop=True)
+    world.settings = world.settings.model_copy(update={"backend": MemoryBackendSettings(type="memory")})
+    trainer = world.trainer()
     running = asyncio.create_task(trainer.run())
     while not any(isinstance(each, StepStarted) for each in world.records(TRAINING_STEPS)):  # noqa: ASYNC110
         await asyncio.sleep(0)

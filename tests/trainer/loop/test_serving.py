@@ -69,7 +69,7 @@ async def test_a_candidate_is_served_by_nobody() -> None:
     backend = Noting()
     world = World(backend=backend)
     world.add_batches(2)
-    await world.trainer(serve_at_once=False).run(until_idle=True)
+    await world.trainer(serve="after_evaluation").run(until_idle=True)
     assert backend.to_serve == [False, False]
     assert backend.promoted == []
 
@@ -110,10 +110,10 @@ async def test_a_batch_that_was_trained_is_not_dropped_where_its_version_cannot_
     world = World(backend=backend)
     batches = world.add_batches(2)
     with pytest.raises(RunStoppedError, match=r"lacks a tensor.*start the trainer again$"):
-        await world.trainer(skip_rejected=True).run(until_idle=True)
+        await world.trainer(on_rejected="skip").run(until_idle=True)
     assert world.steps() == []
     backend.mended = True
-    await world.trainer(skip_rejected=True).run(until_idle=True)
+    await world.trainer(on_rejected="skip").run(until_idle=True)
     check_exactly_once(world, batches)
     assert [each.policy_version for each in world.steps() if isinstance(each, StepCompleted)] == [1, 2]
 

@@ -191,7 +191,7 @@ async def test_only_an_ancestor_of_the_head_can_be_rolled_back_to() -> None:
 async def test_a_candidate_is_promoted_and_one_that_was_rolled_back_is_not() -> None:
     world = World(backend=MemoryBackend())
     world.add_batches(2)
-    trainer = world.trainer(serve_at_once=False)
+    trainer = world.trainer(serve="after_evaluation")
     await trainer.run(until_idle=True)
     records: list[Publication] = []
 
@@ -203,7 +203,7 @@ async def test_a_candidate_is_promoted_and_one_that_was_rolled_back_is_not() -> 
     await serve_version(world.backend, publish, trainer.ledger.lineage, SETTINGS, **order)
     assert [(each.topic, each.record.state) for each in records] == [(POLICY_VERSIONS, "serving"), (RUN_LOG, "serving")]
     await rolled_back(world, 1)
-    later = world.trainer(serve_at_once=False)
+    later = world.trainer(serve="after_evaluation")
     await later.run(until_idle=True)
     with pytest.raises(ConfigurationError, match="was rolled back"):
         await serve_version(world.backend, publish, later.ledger.lineage, SETTINGS, **order)

@@ -69,7 +69,7 @@ def test_certainty_is_not_had_from_one_episode() -> None:
 async def test_the_trainer_serves_a_candidate_once_it_has_passed() -> None:
     world = World()
     world.add_batches(2)
-    settings = {"serve_at_once": False, "promote_if": RULE}
+    settings = {"serve": "after_evaluation", "promote_if": RULE}
     await world.trainer(**settings).run(until_idle=True)
     assert (await world.backend.versions()).serving == 0
     for version, value in ((0, 0.3), (1, 0.5), (2, 0.2)):
@@ -109,7 +109,7 @@ async def test_what_an_operator_served_meanwhile_is_what_a_candidate_must_beat()
         for version, value in ((0, 0.3), (2, 0.5)):
             world.broker.append(EVALUATIONS, measured(version, value))
 
-    trainer = world.trainer(log=Meddled(world, operator), serve_at_once=False, promote_if=RULE)
+    trainer = world.trainer(log=Meddled(world, operator), serve="after_evaluation", promote_if=RULE)
     await trainer.run(until_idle=True)
     assert (await world.backend.versions()).serving == 3
     assert trainer.ledger.lineage.serving == 3
@@ -125,5 +125,5 @@ async def test_a_trainer_that_a_rollback_has_fenced_serves_nothing_that_was_roll
         for version, value in ((0, 0.3), (1, 0.3), (2, 0.9)):
             world.broker.append(EVALUATIONS, measured(version, value))
 
-    await world.trainer(log=Meddled(world, operator), serve_at_once=False, promote_if=RULE).run(until_idle=True)
+    await world.trainer(log=Meddled(world, operator), serve="after_evaluation", promote_if=RULE).run(until_idle=True)
     assert (await world.backend.versions()).serving == 1

@@ -44,7 +44,7 @@ def trainer(world: World, chosen: Validation, *, log: Any = None, **settings: An
     return Trainer(
         log or MemoryLog(world.broker, run_id="main", model="agent"),
         world.backend,
-        replace(world.settings, **settings),
+        world.settings.model_copy(update=settings),
         validation=chosen,
         clock_ms=lambda: START_MS,
         sleep=sleep,
@@ -182,7 +182,7 @@ async def test_a_candidate_is_served_once_its_own_validation_lets_it_through() -
     world = World()
     world.add_batches(3)
     chosen, rule = validation(interval=1, wait=True), PromotionRule(evaluation="held-out", metric="win")
-    await trainer(world, chosen, serve_at_once=False, promote_if=rule).run(until_idle=True)
+    await trainer(world, chosen, serve="after_evaluation", promote_if=rule).run(until_idle=True)
     served = [(each.version, each.state) for each in world.records(POLICY_VERSIONS) if each.state == "serving"]
     assert served == [(0, "serving"), (1, "serving"), (2, "serving"), (3, "serving")]
     assert (await world.backend.versions()).serving == 3
@@ -192,7 +192,7 @@ async def test_a_rule_that_asks_for_certainty_waits_until_the_difference_is_beyo
     world = World()
     world.add_batches(5)
     chosen, rule = validation(interval=1, wait=True), PromotionRule(evaluation="held-out", metric="win", certain=True)
-    await trainer(world, chosen, serve_at_once=False, promote_if=rule).run(until_idle=True)
+    await trainer(world, chosen, serve="after_evaluation", promote_if=rule).run(until_idle=True)
     served = [each.version for each in world.records(POLICY_VERSIONS) if each.state == "serving"]
     assert served[:2] == [0, 4], "4 of 10 against 0 of 10 is the first whose interval excludes 0"
 
@@ -239,6 +239,6 @@ async def test_an_endpoint_that_was_away_for_a_moment_does_not_end_promotion_for
 
     world.add_batches(3)
     chosen, rule = validation(agent, interval=1, wait=True), PromotionRule(evaluation="held-out", metric="win")
-    await trainer(world, chosen, serve_at_once=False, promote_if=rule).run(until_idle=True)
+    await trainer(world, chosen, serve="after_evaluation", promote_if=rule).run(until_idle=True)
     assert measured(world)[:3] == [1, 0, 2], "measured again once an evaluation has worked"
     assert (await world.backend.versions()).serving == 3

@@ -81,19 +81,30 @@ def whole_conversations(exchanges: Sequence[Exchange]) -> list[Exchange]:
 
 
 def chat_message(message: Mapping[str, Any]) -> Message | None:
-    """Return a message in OpenAI's form; None for one with more than text (pictures, sound)."""
+    """Return a message in OpenAI's form; None for one with more than text (pictures, sound), or less (withheld)."""
     content = message.get("content")
     if message.get("parts"):
-        parts = json.loads(message["parts"])
-        if any(part.get("type") not in {"text", "input_text", "output_text"} for part in parts):
+        parts = _read_objects(message["parts"])
+        if parts is None or any(part.get("type") not in {"text", "input_text", "output_text"} for part in parts):
             return None
         content = "".join(part.get("text", "") for part in parts)
     chat: Message = {"role": message["role"], "content": content}
     if message.get("tool_calls"):
-        chat["tool_calls"] = json.loads(message["tool_calls"])
+        chat["tool_calls"] = _read_objects(message["tool_calls"])
+        if chat["tool_calls"] is None:
+            return None
     for name in ("tool_call_id", "name"):
         if message.get(name) is not None:
             chat[name] = message[name]
     if message.get("reasoning"):
         chat["reasoning_content"] = message["reasoning"]
     return chat
+
+
+def _read_objects(text: str) -> list[Any] | None:
+    """Return a JSON list of objects; None if the text was withheld or masked and is not one any more."""
+    try:
+        found = json.loads(text)
+    except ValueError:
+        return None
+    return found if isinstance(found, list) and all(isinstance(each, dict) for each in found) else None

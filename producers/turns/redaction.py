@@ -1,26 +1,48 @@
 """Apply the host's wishes to every text before it leaves: what is withheld, and what its `redact` function changes.
 
-Fails closed: a text whose redaction raised is replaced by a marker, and the turn loses its token ids, which would
-give the text away. A withheld text is replaced by a digest, so that equal openings still group.
+`redact` sees a text as it is, and once more for each layer of JSON or of a URL that hides something: `M\\u00fcller`
+comes as Müller, too. It also sees what shapes the prompt and is not recorded, since the token ids spell that out.
+
+Fails closed: a text whose redaction raised is replaced by a marker, what `redact` cannot read (an image, a field that
+has no JSON form) by a digest, and the turn loses its token ids, which would give the text away. A withheld text is
+replaced by a digest, so that equal openings still group.
 """
 
 import hashlib
-from collections.abc import Callable
+import json
+import re
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
+from urllib.parse import unquote
 
+from rollbus.producers.turns.answer import REASONING_FIELDS, canonical, json_of, plain
 from rollbus.schemas.records.events import Message
+from rollbus.schemas.records.messages import MESSAGE_FIELDS
 
 Redact = Callable[[str], str]
 REDACTION_FAILED = "[redaction failed]"
 RESULT_ROLES = ("tool", "function")
 """Of messages that say what a tool returned."""
+ROLES = frozenset({"system", "developer", "user", "assistant", *RESULT_ROLES})
 _TEXT_FIELDS = ("content", "name", "tool_calls", "parts", "reasoning")
 Field = Literal["messages", "tools", "tool_calls", "labels", "comments", "errors", "tokens"]
 """What can be withheld: texts of prompts and completions, tool schemas, arguments and results of tools (in messages
 too), label values, comments on rewards and exclusions, texts of errors, token ids with their log-probs.
 """
+NOT_PROMPT = frozenset(
+    {"model", "user", "safety_identifier", "prompt_cache_key", "metadata", "service_tier", "timeout", "include",
+     "stream_options", "extra_headers", "extra_query", "previous_response_id", "logit_bias"}
+)  # fmt: skip
+"""Arguments of a call that no chat template sees. Any other may shape the prompt: also one that nobody knows."""
+READABLE_PARTS = frozenset({"text", "input_text", "output_text", "refusal", "image_url", "input_image", "video_url"})
+"""Kinds of parts whose texts say all there is, but for what their URL itself holds; others hold sounds and files."""
+MAX_LAYERS = 6
+"""Of JSON within JSON; a tool's arguments within a recorded call are two."""
 _DIGEST_BYTES = 12
+_ESCAPE = re.compile(r"\\(?:u([0-9a-fA-F]{4})|x([0-9a-fA-F]{2})|([\"\\/bfnrt]))")
+_CONTROLS = {"b": "\b", "f": "\f", "n": "\n", "r": "\r", "t": "\t"}
+_DATA_URL = re.compile(r"data:[\w.+-]+/[\w.+-]+(?:;[\w.=+-]+)*,[^\s\"']*", re.IGNORECASE)
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,9 +77,7 @@ class Redactor:
         if self._privacy.redact is None:
             return text
         try:
-            masked = self._privacy.redact(text)
-            if not isinstance(masked, str):
-                raise TypeError(f"redact returned {type(masked).__name__} instead of str")
+            masked = _mask_layers(text, self._privacy.redact)
         except KeyboardInterrupt:  # the user's, not the function's
             raise
         except BaseException as error:  # the host's code: whatever it raises (a Rust panic too), nothing may leak
@@ -66,6 +86,48 @@ class Redactor:
         self.changed = self.changed or masked != text
         return masked
 
+    def look_at_request(self, request: Mapping[str, Any]) -> None:
+        """Look at what shapes the prompt and is not recorded: template arguments, `extra_body`, fields of messages that
+        nobody knows. Their texts are not kept; what `redact` would change in them costs the turn its tokens.
+        """
+        if self._privacy.redact is None:
+            return
+        for name, value in request.items():
+            if name == "messages":
+                for message in value or ():
+                    self._look_at(_unrecorded(message))
+            elif name not in NOT_PROMPT:
+                self._look_at(value)
+
+    def _look_at(self, value: Any) -> None:
+        if not value or isinstance(value, bool | int | float):  # a client's "not given" is false, too
+            return
+        try:
+            if isinstance(value, type):  # what an answer is to be parsed as
+                value = value.model_json_schema()  # type: ignore[attr-defined]
+            text = value if isinstance(value, str) else canonical(value)
+        except Exception:  # no JSON form: nobody can say what it is
+            self.changed = True
+            return
+        self.text(text, "messages")
+
+    def parts(self, text: str | None, field: Field) -> str | None:
+        """Return a message's parts as they may leave; where `redact` is set, those that hold no text are digests."""
+        if not text or self._privacy.redact is None or field in self._privacy.withhold:
+            return self.text(text, field)
+        try:
+            found = json.loads(text)
+        except ValueError:
+            found = text
+        kept = (
+            [each if _is_readable(each) else _digest(json_of(each)) for each in found]
+            if isinstance(found, list)
+            else []
+        )
+        if isinstance(found, list) and kept != found:
+            self.changed, text = True, json_of(kept)
+        return self.text(text, field)
+
     def message(self, message: Message) -> Message:
         """Return the message with every text redacted."""
         if not self._privacy.changes_texts:
@@ -73,9 +135,13 @@ class Redactor:
         of_tools: Field = "tool_calls" if "tool_calls" in self._privacy.withhold else "messages"
         of_rest = of_tools if message.role in RESULT_ROLES else "messages"
         masked: dict[str, Any] = {
-            name: self.text(getattr(message, name), of_tools if name == "tool_calls" else of_rest)
+            name: (self.parts if name == "parts" else self.text)(
+                getattr(message, name), of_tools if name == "tool_calls" else of_rest
+            )
             for name in _TEXT_FIELDS
         }
+        if message.role not in ROLES:  # a text in its place
+            masked["role"] = self.text(message.role, "messages")
         return replace(message, **masked)
 
     def spelt_out(self, message: Message) -> Message:
@@ -99,3 +165,48 @@ class Redactor:
 def _digest(text: str) -> str:
     data = text.encode("utf-8", "surrogatepass")
     return f"[withheld {hashlib.blake2b(data, digest_size=_DIGEST_BYTES).hexdigest()}]"
+
+
+def _mask_layers(text: str, redact: Redact) -> str:
+    """Return the text as `redact` makes it; as decoded as it had to be for `redact` to find something."""
+    masked = _call(redact, _DATA_URL.sub(lambda found: _digest(found[0]), text))
+    plain = masked
+    for _ in range(MAX_LAYERS):
+        before, plain = plain, unquote(_join_surrogates(_ESCAPE.sub(_unescape, plain)))
+        if plain == before:
+            return masked
+        if (found := _call(redact, plain)) != plain:
+            masked = plain = found
+    raise ValueError(f"a text is encoded more than {MAX_LAYERS} times")
+
+
+def _call(redact: Redact, text: str) -> str:
+    masked = redact(text)
+    if not isinstance(masked, str):
+        raise TypeError(f"redact returned {type(masked).__name__} instead of str")
+    return masked
+
+
+def _unescape(found: re.Match[str]) -> str:
+    digits = found[1] or found[2]
+    return chr(int(digits, 16)) if digits else _CONTROLS.get(found[3], found[3])
+
+
+def _join_surrogates(text: str) -> str:
+    return text.encode("utf-16", "surrogatepass").decode("utf-16", "replace")
+
+
+def _is_readable(part: Any) -> bool:
+    return isinstance(part, str) or (isinstance(part, Mapping) and part.get("type", "text") in READABLE_PARTS)
+
+
+def _stand_in(part: Any) -> dict[str, str]:
+    return {"type": "withheld", "text": _digest(json_of(part))}
+
+
+def _unrecorded(message: Any) -> Any:
+    """Return the fields of a message that its record lacks, or the whole where it is no mapping."""
+    fields = plain(message)
+    known = {*MESSAGE_FIELDS, "refusal", *REASONING_FIELDS}
+    left = {name: value for name, value in fields.items() if name not in known and value is not None}
+    return left or None

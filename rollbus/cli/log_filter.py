@@ -5,6 +5,9 @@ While a broker is away, each of its clients logs that several times a second, wh
 
 import logging
 from dataclasses import dataclass
+from typing import Any
+
+from rollbus.schemas.unseen import escape_lines, escape_unseen
 
 PERIOD_S = 30.0
 """Long enough to read the other lines, short enough to see that the problem is still there."""
@@ -43,3 +46,15 @@ class RepeatFilter(logging.Filter):
         if last is not None and last.left_out:
             record.msg = f"{record.msg} ({last.left_out} more like it)"
         return True
+
+
+class LogFormatter(logging.Formatter):
+    """A line per record, with what a terminal would obey or what would pass for another line escaped."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:  # noqa: N802
+        """Return the line without the traceback."""
+        return escape_lines(super().formatMessage(record))
+
+    def formatException(self, ei: Any) -> str:  # noqa: N802
+        """Return the traceback, whose errors may quote anything."""
+        return escape_unseen(super().formatException(ei))

@@ -1,7 +1,10 @@
-"""How commands print tables: compact, and wide enough if the output is a file or a pipe."""
+"""How commands print: tables that are compact, and wide enough if the output is a file or a pipe.
+
+Everything goes through `Console` or `echo`, which name what a terminal would obey: most texts here are of strangers.
+"""
 
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from typing import Any
@@ -10,8 +13,12 @@ import click
 import rich.console
 import rich.progress
 import rich.table
+import rich.text
 from rich import box
 from rich.pretty import Pretty
+from rich.segment import Segment
+
+from rollbus.schemas.unseen import escape_unseen
 
 PLAIN_WIDTH = 160
 """Columns of an output without a terminal; nothing is cut for the reader of a file."""
@@ -26,6 +33,15 @@ class Console(rich.console.Console):
         own = {"width": None if stream.isatty() else PLAIN_WIDTH, "markup": False, "emoji": False}
         super().__init__(**{**own, **options})
 
+    def render_str(self, text: str, **options: Any) -> rich.text.Text:
+        """Escape a text before it is laid out, so that columns are wide enough for it."""
+        return super().render_str(escape_unseen(text), **options)
+
+    def render(self, renderable: Any, options: rich.console.ConsoleOptions | None = None) -> Iterable[Segment]:
+        """Escape every text that comes out, in whatever it came in; rich's own control segments pass."""
+        for text, style, control in super().render(renderable, options):
+            yield Segment(text if control else escape_unseen(text), style, control)
+
 
 class Table(rich.table.Table):
     """Rich's table, with a line under the head and nothing else."""
@@ -33,6 +49,11 @@ class Table(rich.table.Table):
     def __init__(self, *columns: str, **options: Any) -> None:
         """Take what rich's table takes."""
         super().__init__(*columns, **{"box": box.SIMPLE_HEAD, "pad_edge": False, **options})
+
+
+def echo(text: str, *, err: bool = False, nl: bool = True) -> None:
+    """Print a text on stdout or stderr."""
+    click.echo(escape_unseen(text), err=err, nl=nl)
 
 
 def format_time(ms: int) -> str:
@@ -45,7 +66,7 @@ def show_rows(table: Table, nothing: str) -> None:
     if table.row_count:
         Console().print(table)
     else:
-        click.echo(nothing)
+        echo(nothing)
 
 
 def show_record(record: Any) -> None:

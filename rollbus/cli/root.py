@@ -13,8 +13,9 @@ import click
 
 from rollbus import __version__
 from rollbus.cli.groups import Verbs
-from rollbus.cli.log_filter import RepeatFilter
+from rollbus.cli.log_filter import LogFormatter, RepeatFilter
 from rollbus.schemas.errors import RollbusError
+from rollbus.schemas.unseen import escape_unseen
 
 if TYPE_CHECKING:
     from rollbus.settings import Settings as Settings
@@ -96,12 +97,12 @@ class Nouns(Verbs):
         except RollbusError as error:
             if ctx.params.get("debug"):
                 raise
-            raise click.ClickException(str(error)) from error
+            raise click.ClickException(escape_unseen(str(error))) from error
         except OSError as error:
             if ctx.params.get("debug") or isinstance(error, ConnectionError):  # click handles a closed pipe
                 raise
             where = f"{error.filename}: " if error.filename else ""
-            raise click.ClickException(f"{where}{error.strerror or error}") from error
+            raise click.ClickException(escape_unseen(f"{where}{error.strerror or error}")) from error
         except ModuleNotFoundError as error:
             entry = COMMANDS.get(ctx.invoked_subcommand or "")
             if entry is None or (error.name or "").startswith("rollbus"):
@@ -159,10 +160,11 @@ class SettingsFile:
 
 def log_to_stderr() -> None:
     """Log for people, from INFO on; of the libraries only warnings and errors, and no line over and over."""
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
+    logging.basicConfig(level=logging.INFO)
     for name in ("httpx", "httpcore", "aiokafka"):
         logging.getLogger(name).setLevel(logging.WARNING)
     for handler in logging.getLogger().handlers:
+        handler.setFormatter(LogFormatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
         handler.addFilter(RepeatFilter())
 
 

@@ -19,6 +19,7 @@ from typing import Any
 from uuid import uuid4
 
 from rich.console import Console
+from rich.text import Text
 
 from rollbus.harness.art_trainer import ARTTrainer
 from rollbus.harness.art_trainer_adapter import ARTTrainerAdapter
@@ -86,7 +87,7 @@ def run_finetune(options: FinetuneOptions, console: Console | None = None) -> bo
         with console.status("starting what is missing"):
             processes.start()
         for line in processes.addresses():
-            console.print(f"[green]✓[/green] {line}", highlight=False)
+            console.print(Text.assemble(("✓ ", "green"), line), highlight=False)
         try:
             return asyncio.run(_run(options, processes, run_id, console))
         except KeyboardInterrupt:

@@ -16,6 +16,8 @@ from rich.rule import Rule
 from rich.table import Table
 from rich.text import Text
 
+from rollbus.schemas.unseen import escape_formula, escape_unseen
+
 MAX_LIST_ITEMS = 8
 """Of a list or map in a table cell; CSV and JSON hold all items."""
 NARROWEST = 12
@@ -56,12 +58,15 @@ def _as_list(columns: Sequence[str], rows: Sequence[Sequence[Any]], title: str |
 
 
 def as_csv(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """Return CSV with a header; an empty field is NULL, lists and maps are JSON."""
+    """Return CSV with a header; an empty field is NULL, lists and maps are JSON.
+
+    A text that a spreadsheet would take for a formula has an apostrophe before it.
+    """
     out = io.StringIO()
     writer = csv.writer(out, lineterminator="\n")
-    writer.writerow(columns)
+    writer.writerow(map(escape_formula, columns))
     for row in rows:
-        writer.writerow(["" if value is None else _field(value) for value in row])
+        writer.writerow(["" if value is None else _csv_field(value) for value in row])
     return out.getvalue()
 
 
@@ -71,8 +76,8 @@ def as_text(value: Any) -> str:
 
 
 def as_json(columns: Sequence[str], rows: Sequence[Sequence[Any]]) -> str:
-    """Return one JSON object per line; times are ISO 8601, NaN and infinity are null."""
-    return "".join(_json(dict(zip(columns, row, strict=True))) + "\n" for row in rows)
+    """Return one JSON object per line; times are ISO 8601, NaN and infinity are null, unseen characters escapes."""
+    return "".join(escape_unseen(_json(dict(zip(columns, row, strict=True)))) + "\n" for row in rows)
 
 
 def cell(value: Any) -> str:
@@ -86,11 +91,16 @@ def cell(value: Any) -> str:
         return ", ".join(_shorten(items))
     if isinstance(value, (list, tuple)):
         return ", ".join(_shorten([cell(item) for item in value]))
-    return str(_plain(value))
+    return escape_unseen(str(_plain(value)))
 
 
 def _field(value: Any) -> Any:
     return _json(value) if isinstance(value, (list, tuple, dict)) else _plain(value)
+
+
+def _csv_field(value: Any) -> Any:
+    field = _field(value)
+    return escape_formula(field) if isinstance(field, str) else field
 
 
 def _shorten(items: list[str]) -> list[str]:

@@ -6,7 +6,7 @@ import click
 
 from rollbus.cli.groups import Verbs
 from rollbus.cli.needs import require_topics
-from rollbus.cli.output import Table, format_time, show_rows
+from rollbus.cli.output import Table, echo, format_time, show_rows
 from rollbus.cli.root import Settings, with_settings
 from rollbus.schemas.errors import ConfigurationError
 
@@ -57,7 +57,7 @@ def show(settings: Settings, origin: str) -> None:
         raise ConfigurationError(f"no dead letter of {origin}; see `rollbus dead-letters list`")
     for letter in picked:
         for name, value in describe_letter(letter):
-            click.echo(f"{name:14}{value}")
+            echo(f"{name:14}{value}")
 
 
 @dead_letters.command()
@@ -85,10 +85,10 @@ def reinject(settings: Settings, origins: tuple[str, ...], every: bool, error_cl
         raise ConfigurationError(f"no dead letter of {', '.join(unknown)}; see `rollbus dead-letters list`")
     copies = asyncio.run(write_again(settings.kafka, picked, dry_run=dry_run))
     for copy in copies:
-        click.echo(f"{'would reinject' if dry_run else 'reinjected'} {copy.origin} as attempt {copy.attempt}")
+        echo(f"{'would reinject' if dry_run else 'reinjected'} {copy.origin} as attempt {copy.attempt}")
     omitted = len({(letter.topic, letter.partition, letter.offset) for letter in picked}) - len(copies)
     if not picked:
-        click.echo("no such dead letter")
+        echo("no such dead letter")
     elif omitted:
         why = "written again before, without a value, or cut short and no longer in their topic"
-        click.echo(f"{omitted} left out: {why}")
+        echo(f"{omitted} left out: {why}")

@@ -6,7 +6,7 @@ from typing import Any
 import click
 
 from rollbus.cli.groups import Verbs
-from rollbus.cli.output import show_progress
+from rollbus.cli.output import echo, show_progress
 from rollbus.cli.root import Settings, with_options, with_settings
 
 export_options = with_options(
@@ -100,7 +100,7 @@ def _export(settings: Settings, *, folder: Path, **asked: Any) -> None:
     finally:
         client.close()
     for file in manifest["files"]:
-        click.echo(f"{file['rows']} rows in {folder / file['path']}")
+        echo(f"{file['rows']} rows in {folder / file['path']}")
     for reason, count in manifest["left_out"].items():
-        click.echo(f"left out: {count} {reason}")
-    click.echo(f"{manifest['exclusions']['episodes']} excluded episodes were left out; see {folder / 'manifest.json'}")
+        echo(f"left out: {count} {reason}")
+    echo(f"{manifest['exclusions']['episodes']} excluded episodes were left out; see {folder / 'manifest.json'}")

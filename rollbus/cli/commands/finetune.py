@@ -6,6 +6,7 @@ from typing import Any
 
 import click
 
+from rollbus.cli.output import Console, echo
 from rollbus.cli.root import SettingsFile
 
 
@@ -77,7 +78,7 @@ def finetune(source: SettingsFile, /, config_file: Path, resume: bool, check: bo
     run = FinetuneRunConfig(config_file=config_file, **options)
     chosen = FinetuneOptions(config, run, settings_file=source.path, resume=resume)
     if check:
-        click.echo(describe(chosen))
+        echo(describe(chosen))
         return
-    if not run_finetune(chosen):
+    if not run_finetune(chosen, Console()):
         raise click.exceptions.Exit(1)

@@ -6,7 +6,7 @@ import click
 
 from rollbus.cli.commands.trainer import run_option, trainer_settings
 from rollbus.cli.groups import Verbs
-from rollbus.cli.output import Console, Table, show_progress, show_record, show_rows
+from rollbus.cli.output import Console, Table, echo, show_progress, show_record, show_rows
 from rollbus.cli.root import Settings, with_settings
 
 if TYPE_CHECKING:
@@ -63,7 +63,7 @@ def promote(settings: Settings, run_id: str | None, version: int, reason: str) -
     from rollbus.trainer.operate.policy_on_log import promote_policy
 
     promote_policy(trainer_settings(settings, run_id, "policy-versions"), version, reason=reason)
-    click.echo(f"version {version} is served")
+    echo(f"version {version} is served")
 
 
 @policy.command()
@@ -76,7 +76,7 @@ def rollback(settings: Settings, run_id: str | None, version: int, reason: str) 
     from rollbus.trainer.operate.policy_on_log import roll_back_policy
 
     undone = roll_back_policy(trainer_settings(settings, run_id, "policy-versions"), version, reason=reason)
-    click.echo(f"version {version} is served and trained on; rolled back: {', '.join(map(str, undone)) or 'none'}")
+    echo(f"version {version} is served and trained on; rolled back: {', '.join(map(str, undone)) or 'none'}")
 
 
 @policy.command()
@@ -90,7 +90,7 @@ def evaluate(settings: Settings, run_id: str | None, version: int) -> None:
     chosen = trainer_settings(settings, run_id, "evaluations", "policy-versions", "training-steps")
     with show_progress(f"version {version} plays") as progress:
         evaluation = evaluate_policy(chosen, version, progress=progress)
-    click.echo(f"version {version}, {evaluation.episodes} episodes of {_summarize(evaluation)}")
+    echo(f"version {version}, {evaluation.episodes} episodes of {_summarize(evaluation)}")
 
 
 @policy.command()

@@ -10,7 +10,7 @@ from click.core import ParameterSource
 
 from rollbus.cli.groups import Verbs
 from rollbus.cli.needs import require_topics
-from rollbus.cli.output import Console, show_progress
+from rollbus.cli.output import Console, echo, show_progress
 from rollbus.cli.replay.plan import make_plan, make_replay
 from rollbus.cli.replay.shown import ProgressLine, show_comparison, show_manifest, show_replays
 from rollbus.cli.root import Settings, SettingsFile, log_to_stderr, with_options, with_settings
@@ -63,7 +63,7 @@ def replay(ctx: click.Context, /, **chosen: Any) -> None:
     options = [option.opts[0] for option in ctx.command.params if _is_given(ctx, option)]
     verb = ctx.invoked_subcommand
     if verb is None and not options:
-        click.echo(ctx.get_help())
+        echo(ctx.get_help())
     elif verb is None:
         if chosen["start"] is None:
             raise click.UsageError("say where to begin: --from earliest, a time, '2h ago', tick:N or offsets")
@@ -135,7 +135,7 @@ def shadow(settings: Settings, **chosen: Any) -> None:
     async def until_signal() -> "ReplayManifest":
         return await make_replay(settings, plan, chosen["reward"], follow=stop_on_signals()).run()
 
-    click.echo(f"shadow {plan.name!r} follows {', '.join(plan.stages)} into {plan.namespace}*", err=True)
+    echo(f"shadow {plan.name!r} follows {', '.join(plan.stages)} into {plan.namespace}*", err=True)
     show_manifest(asyncio.run(until_signal()))
 
 
@@ -154,7 +154,7 @@ def promote(settings: Settings, name: str) -> None:
     async def find_and_promote() -> list[str]:
         return await put_into_effect(stream, await find_manifest(stream, name), find_registry(None), settings.runs)
 
-    click.echo(f"in effect from now on: {', '.join(asyncio.run(find_and_promote()))}; set it in the settings file too")
+    echo(f"in effect from now on: {', '.join(asyncio.run(find_and_promote()))}; set it in the settings file too")
 
 
 @replay.command()
@@ -174,9 +174,9 @@ def load(settings: Settings, name: str) -> None:
     with show_progress("loading") as progress:
         rows = asyncio.run(load_replay(settings.sink_settings(), manifest.namespace, progress))
     forgotten = delete_listed(settings)
-    click.echo(f"wrote {rows:,} rows of {manifest.namespace}* into ClickHouse")
+    echo(f"wrote {rows:,} rows of {manifest.namespace}* into ClickHouse")
     if forgotten:
-        click.echo(f"{forgotten:,} rows of forgotten episodes deleted again")
+        echo(f"{forgotten:,} rows of forgotten episodes deleted again")
 
 
 @replay.command("list")
@@ -242,9 +242,9 @@ def delete(settings: Settings, name: str, clickhouse: bool) -> None:
         async with working_on(stream, name):
             return await delete_named(stream, name, now_ms=wall_clock_ms())
 
-    click.echo(f"deleted replay {name!r}: {len(asyncio.run(delete_topics()))} topics")
+    echo(f"deleted replay {name!r}: {len(asyncio.run(delete_topics()))} topics")
     if clickhouse:
-        click.echo(_delete_rows(settings, namespace_of(name)))
+        echo(_delete_rows(settings, namespace_of(name)))
 
 
 def _delete_rows(settings: Settings, namespace: str) -> str:

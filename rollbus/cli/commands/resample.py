@@ -8,6 +8,7 @@ import click
 
 from rollbus.cli.groups import Verbs
 from rollbus.cli.needs import require_topics
+from rollbus.cli.output import echo
 from rollbus.cli.root import Settings, log_to_stderr, with_settings
 from rollbus.cli.signals import stop_on_signals
 from rollbus.schemas.errors import ConfigurationError
@@ -51,7 +52,7 @@ def run(settings: Settings, agent: str, run_id: str | None, concurrency: int, ti
 
     async def main() -> None:
         await resample_run(settings.stream_settings(), config.run_id, resampler, stop=stop_on_signals())
-        click.echo(", ".join(f"{count} {name}" for name, count in sorted(resampler.counts.items())) or "no attempts")
+        echo(", ".join(f"{count} {name}" for name, count in sorted(resampler.counts.items())) or "no attempts")
 
     loop = asyncio.Runner()
     try:

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from rollbus.cli.groups import Verbs
 from rollbus.cli.needs import require_topics
-from rollbus.cli.output import Console, Table
+from rollbus.cli.output import Console, Table, echo
 from rollbus.cli.root import Settings, with_settings
 from rollbus.cli.yaml_text import read_yaml
 from rollbus.schemas.errors import ConfigurationError
@@ -80,8 +80,8 @@ def create(settings: Settings, run_id: str, path: Path | None, **options: Any) -
         mistakes = [describe_mistake(one, RunConfig) for one in error.errors()]
         raise ConfigurationError(f"run {run_id!r}: {'; '.join(mistakes)}") from error
     document = {"run_id": run_id, "model": config.model} | config.model_dump(mode="json", exclude_defaults=True)
-    click.echo(yaml.safe_dump([document], sort_keys=False), nl=False)
-    click.echo("# add this under `runs:`, run `rollbus topics create`, and restart the workers", err=True)
+    echo(yaml.safe_dump([document], sort_keys=False), nl=False)
+    echo("# add this under `runs:`, run `rollbus topics create`, and restart the workers", err=True)
 
 
 def _set_field(plain: dict[str, Any], section: str | None, field: str, value: Any) -> None:
@@ -136,7 +136,7 @@ def _make_command(name: RunCommandName, help_text: str) -> click.Command:
         require_topics(settings, "run-log")
         record = RunCommand(run_id=run_id, command=name, command_id=str(uuid.uuid4()), comment=comment)
         asyncio.run(send_command(settings.stream_settings(), record))
-        click.echo(f"{name.replace('_', '-')} is in the log of run {run_id}")
+        echo(f"{name.replace('_', '-')} is in the log of run {run_id}")
 
     return send
 

@@ -7,7 +7,7 @@ import click
 
 from rollbus.cli.groups import Verbs
 from rollbus.cli.needs import missing_topic, require_topics
-from rollbus.cli.output import Console, Table, show_progress
+from rollbus.cli.output import Console, Table, echo, show_progress
 from rollbus.cli.root import Settings, log_to_stderr, with_settings
 from rollbus.schemas.errors import ConfigurationError, nearest
 
@@ -86,9 +86,9 @@ def rebuild(settings: Settings, tables: tuple[str, ...], folder: Path | None) ->
     for one in rebuilt.tables:
         table.add_row(one.table, str(one.rows), str(one.equal_ranges), "\n".join(one.other_ranges) or "0")
     Console().print(table)
-    click.echo(f"{rebuilt.records} records read, {rebuilt.verified_ranges} ranges hold the bytes that the sink wrote")
+    echo(f"{rebuilt.records} records read, {rebuilt.verified_ranges} ranges hold the bytes that the sink wrote")
     if rebuilt.forgotten:
-        click.echo(f"{rebuilt.left_out} rows of {rebuilt.forgotten} forgotten episodes were left out")
+        echo(f"{rebuilt.left_out} rows of {rebuilt.forgotten} forgotten episodes were left out")
 
 
 @sink.command()
@@ -111,4 +111,4 @@ def export(settings: Settings, folder: Path, topics: tuple[str, ...]) -> None:
         raise ConfigurationError(f"there is no topic {unknown[0]!r}; {nearest(unknown[0], names)}")
     folder.mkdir(parents=True, exist_ok=True)
     require_topics(settings, "episode-events")
-    click.echo(f"{asyncio.run(run())} records in {folder}")
+    echo(f"{asyncio.run(run())} records in {folder}")

@@ -1,12 +1,13 @@
 """`rollbus sql`: ask ClickHouse saved questions or your own."""
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import click
 
 from rollbus.cli.groups import Verbs
-from rollbus.cli.output import Console, Table
+from rollbus.cli.output import Console, Table, echo
 from rollbus.cli.root import Settings, with_options, with_settings
 
 if TYPE_CHECKING:
@@ -91,18 +92,18 @@ def _print(answer: "Answer", *, output: str, to: Path | None, value: str | None,
     from rollbus.consumers.clickhouse.questions.output import as_csv, as_json, as_table
 
     if not answer.rows:
-        click.echo("no rows", err=True)
+        echo("no rows", err=True)
     if output == "parquet":
         from rollbus.consumers.clickhouse.questions.parquet import write_parquet
 
         if to is None:
             raise click.UsageError("--output parquet needs --to FILE")
         write_parquet(to, answer.columns, answer.rows)
-        click.echo(f"{len(answer.rows)} rows in {to}", err=True)
+        echo(f"{len(answer.rows)} rows in {to}", err=True)
     elif output in {"csv", "json"}:
         text = (as_csv if output == "csv" else as_json)(answer.columns, answer.rows)
         if to is None:
-            click.echo(text, nl=False)
+            (echo if sys.stdout.isatty() else click.echo)(text, nl=False)  # a program reads it as it is
         else:
             to.write_text(text)
     else:

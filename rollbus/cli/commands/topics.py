@@ -8,7 +8,7 @@ import click
 
 from rollbus.cli.groups import Verbs
 from rollbus.cli.needs import require_topics
-from rollbus.cli.output import Console, Table, format_time
+from rollbus.cli.output import Console, Table, echo, format_time
 from rollbus.cli.root import Settings, with_settings
 from rollbus.cli.stages import all_stages
 
@@ -33,9 +33,9 @@ def create(settings: Settings) -> None:
 
     created = asyncio.run(ensure_topics(settings.stream_settings(), all_stages(settings)))
     for name in created:
-        click.echo(f"created {name}")
+        echo(f"created {name}")
     if not created:
-        click.echo("every topic exists with the right settings")
+        echo("every topic exists with the right settings")
 
 
 @topics.command()
@@ -46,7 +46,7 @@ def check(settings: Settings) -> None:
 
     wrong = asyncio.run(check_topics(settings.stream_settings(), all_stages(settings)))
     for line in wrong or ["every topic exists with the right settings"]:
-        click.echo(line)
+        echo(line)
     sys.exit(bool(wrong))
 
 
@@ -71,7 +71,7 @@ def graph() -> None:
     """Print the topology as a mermaid flowchart."""
     from rollbus.streams.kafka.topics import topology_mermaid
 
-    click.echo(topology_mermaid())
+    echo(topology_mermaid())
 
 
 @topics.command("acls")
@@ -85,9 +85,9 @@ def acls_(settings: Settings, roles: tuple[str, ...]) -> None:
     for role in ROLES:
         if roles and role not in roles:
             continue
-        click.echo(f"# {role}: --allow-principal 'User:<{role}>'")
+        echo(f"# {role}: --allow-principal 'User:<{role}>'")
         for acl in acls(cast("Role", role), settings.stream_settings().namespace, stages):
-            click.echo(acl.arguments())
+            echo(acl.arguments())
     if not roles:
         for program, needs in OTHERS.items():
-            click.echo(f"# {program}: {needs}")
+            echo(f"# {program}: {needs}")

@@ -8,7 +8,7 @@ import click
 
 from rollbus.cli.groups import Verbs
 from rollbus.cli.needs import require_topics
-from rollbus.cli.output import Console, Table, show_record, show_rows
+from rollbus.cli.output import Console, Table, echo, show_record, show_rows
 from rollbus.cli.root import Settings, log_to_stderr, with_settings
 
 if TYPE_CHECKING:
@@ -147,7 +147,7 @@ def show(settings: Settings, run_id: str | None, step: int) -> None:
 def pause(settings: Settings, run_id: str | None, reason: str) -> None:
     """Pause a run: it takes no further batches. An open step is closed; the other data waits in the log."""
     _send_command(settings.trainer_settings(run_id), "pause", reason)
-    click.echo("the run is paused; `rollbus trainer resume` continues it")
+    echo("the run is paused; `rollbus trainer resume` continues it")
 
 
 @trainer.command()
@@ -157,7 +157,7 @@ def pause(settings: Settings, run_id: str | None, reason: str) -> None:
 def resume(settings: Settings, run_id: str | None, reason: str | None) -> None:
     """Resume a paused run: its trainer, and the curriculum that cuts its batches."""
     _send_command(settings.trainer_settings(run_id), "resume", reason)
-    click.echo("the run continues")
+    echo("the run continues")
 
 
 def _send_command(settings: "TrainerSettings", command: "RunCommandName", reason: str | None) -> None:

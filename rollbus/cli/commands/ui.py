@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from rollbus.cli.listening import open_listener
+from rollbus.cli.output import echo
 from rollbus.cli.root import Settings, with_settings
 
 HOST = "127.0.0.1"
@@ -44,7 +45,7 @@ def ui(settings: Settings, port: int, tokenizer: Path | None) -> None:
     )
     with open_listener(HOST, port) as listener:
         listener.listen()  # the address below answers from now on
-        click.echo(f"http://{HOST}:{listener.getsockname()[1]}/ (Ctrl-C stops)")
+        echo(f"http://{HOST}:{listener.getsockname()[1]}/ (Ctrl-C stops)")
         config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=1)
         with suppress(KeyboardInterrupt):  # Ctrl-C is the normal end; uvicorn raises it again
             uvicorn.Server(config).run(sockets=[listener])

@@ -6,6 +6,7 @@ import click
 
 from rollbus import __version__
 from rollbus.cli.groups import Verbs
+from rollbus.cli.output import echo
 from rollbus.cli.root import Settings, log_to_stderr, with_settings
 from rollbus.cli.stages import require_judge_model, rewards_of, select_stages, stage_configurations
 
@@ -49,12 +50,12 @@ def accept_loss_(settings: Settings, stages: tuple[str, ...], yes: bool) -> None
         lost = asyncio.run(accept_loss(settings.stream_settings(), stage, now_ms=wall_clock_ms(), dry_run=not yes))
         for partition, (first, last) in lost.items():
             place = f"{stage.input.name}[{partition}]"
-            click.echo(f"{stage.name}: {place} {verb} without records {first} … {last} ({last - first + 1} at most)")
+            echo(f"{stage.name}: {place} {verb} without records {first} … {last} ({last - first + 1} at most)")
         if not lost:
-            click.echo(f"{stage.name}: nothing is lost, and nothing was changed")
+            echo(f"{stage.name}: nothing is lost, and nothing was changed")
         has_lost = has_lost or bool(lost)
     if has_lost and not yes:
-        click.echo(
+        echo(
             "Nothing was changed. No worker will ever see these records: their episodes end as drops with reason "
             "`missing_events`, or leave no trace if all their records are lost. A sink or a replay that read them in "
             "time still has them. To continue, stop the workers and add --yes."

@@ -81,3 +81,5 @@ def test_messages_take_the_form_that_trainers_read() -> None:
         "content": "ab",
     }
     assert chat_message({"role": "user", "parts": '[{"type":"image_url"}]'}) is None
+    assert chat_message({"role": "user", "parts": "[withheld 9f2c]"}) is None
+    assert chat_message({"role": "assistant", "tool_calls": "[withheld 9f2c]"}) is None

@@ -1,0 +1,105 @@
+"""What strangers write into labels, tasks, names and errors moves no terminal, forges no log line, runs no formula."""
+
+import io
+import json
+import logging
+from contextlib import redirect_stdout
+from typing import Any
+
+import click
+import pytest
+from click.testing import CliRunner
+
+from rollbus.cli.log_filter import LogFormatter
+from rollbus.cli.output import Console, Table, echo
+from rollbus.cli.root import Nouns
+from rollbus.consumers.clickhouse.questions.chart import as_chart
+from rollbus.consumers.clickhouse.questions.output import as_csv, as_json, as_table
+from rollbus.schemas.errors import ServiceError
+from rollbus.schemas.unseen import escape_unseen
+
+ATTACKS = {
+    "window title": "\x1b]0;pwned\x07",
+    "clipboard": "\x1b]52;c;cm0gLXJmIH4=\x1b\\",
+    "clear": "\x1b[2J\x1b[H",
+    "one-byte CSI": "\x9b2J",
+    "one-byte OSC": "\x9d0;pwned\x9c",
+    "hidden": "\x1b[8msecret\x1b[0m",
+    "overwrite": "failed\rpassed",
+    "backspace": "no\x08\x08yes",
+    "shift out": "\x0e",
+    "override": "\u202egnp.exe",
+    "isolate": "\u2066a\u2069",
+    "mark": "\u200f",
+    "tag": "\U000e0041",
+    "line separator": "a\u2028b",
+    "byte order mark": "\ufeff",
+    "half": "\ud83d",
+}
+FORBIDDEN = {character for text in ATTACKS.values() for character in text if not character.isprintable()}
+
+
+def assert_tame(shown: str) -> None:
+    assert not FORBIDDEN & set(shown), ascii(shown)
+
+
+@pytest.mark.parametrize("text", ATTACKS.values(), ids=ATTACKS.keys())
+def test_nothing_that_commands_print_moves_the_terminal(text: str) -> None:
+    table = Table(f"name {text}", title=text)
+    table.add_row(text)
+    shown = io.StringIO()
+    console = Console(file=shown, force_terminal=True, color_system=None, width=80)
+    for each in (text, table, as_table([text], [[text], [{text: [text]}]], title=text, width=80)):
+        console.print(each)
+    console.print(as_chart(["name", "mean"], [[text, 1.0]]))
+    with redirect_stdout(shown):
+        echo(text)
+    assert_tame(shown.getvalue())
+    assert escape_unseen(text).strip()[:4] in shown.getvalue()
+
+
+@pytest.mark.parametrize("text", ATTACKS.values(), ids=ATTACKS.keys())
+def test_an_error_that_quotes_them_moves_the_terminal_as_little(text: str) -> None:
+    @click.command(cls=Nouns)
+    def command() -> None: ...
+
+    @click.command()
+    def fail() -> None:
+        raise ServiceError(f"reward {text} failed")
+
+    command.get_command = lambda ctx, cmd_name: fail  # type: ignore[method-assign]
+    answer = CliRunner().invoke(command, ["fail"])
+    assert answer.exit_code == 1
+    assert_tame(answer.output)
+
+
+def test_a_label_cannot_forge_a_line_of_the_log() -> None:
+    formatter = LogFormatter("%(asctime)s %(levelname)s %(message)s")
+    forged = "ann\n2026-01-01 00:00:00,000 INFO paid\x1b[2J"
+    try:
+        raise ValueError(forged)
+    except ValueError as error:
+        record = logging.LogRecord("rollbus", logging.ERROR, "", 0, "label %s", (forged,), (type(error), error, None))
+    lines = formatter.format(record).split("\n")
+    assert not [line for line in lines[1:] if line.startswith("2026") and "Error" not in "".join(lines[-2:])]
+    assert lines[1] == "    2026-01-01 00:00:00,000 INFO paid\\u001b[2J"
+    assert_tame(formatter.format(record))
+
+
+@pytest.mark.parametrize("text", ["=cmd|' /C calc'!A0", "+1+2", "-1+2", "@SUM(A1)", "\t=1", "\r=1"])
+def test_a_field_of_csv_is_no_formula(text: str) -> None:
+    head, row = as_csv([text], [[text]]).split("\n", 1)
+    assert row.lstrip('"')[0] == head.lstrip('"')[0] == "'"
+    assert as_csv(["a"], [[-1.5], [-3]]) == "a\n-1.5\n-3\n"
+
+
+def test_json_of_them_holds_the_same_values_without_the_characters() -> None:
+    rows: list[list[Any]] = [[text] for text in ATTACKS.values() if text != ATTACKS["half"]]
+    shown = as_json(["text"], rows)
+    assert_tame(shown.replace("\n", ""))
+    assert [[json.loads(line)["text"]] for line in shown.splitlines()] == rows
+
+
+def test_what_people_write_stays_readable() -> None:
+    for text in ("Zoë said “no”", "می‌خواهم", "👨‍👩‍👧", "東京\u3000駅", "two\nlines\tand a tab"):
+        assert escape_unseen(text) == text

@@ -145,7 +145,7 @@ def test_what_cannot_run_is_found_before_anything_starts(
 def test_every_option_reaches_the_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[FinetuneOptions] = []
 
-    def run(options: FinetuneOptions) -> bool:
+    def run(options: FinetuneOptions, console: object) -> bool:
         seen.append(options)
         return False
 

@@ -40,7 +40,7 @@ def server() -> AgentServer:
 def _logger(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     monkeypatch.setattr(litellm, "callbacks", [RollbusLogger(recorder)])
     yield
-    litellm.logging_callback_manager._reset_all_callbacks()  # type: ignore[no-untyped-call]
+    litellm.logging_callback_manager._reset_all_callbacks()
 
 
 @pytest.fixture

@@ -16,7 +16,7 @@ def metaspace() -> Any:
     words = {"▁say": 0, "▁a": 1, "▁letter": 2, "s": 3}
     tokenizer = Tokenizer(models.WordLevel(words, unk_token="s"))
     tokenizer.pre_tokenizer, tokenizer.decoder = pre_tokenizers.Metaspace(), decoders.Metaspace()
-    return PreTrainedTokenizerFast(tokenizer_object=tokenizer)  # type: ignore[no-untyped-call]
+    return PreTrainedTokenizerFast(tokenizer_object=tokenizer)
 
 
 def grown(tokenizer: Any, token_ids: list[int]) -> list[str]:

@@ -76,7 +76,7 @@ def build_tokenizer(texts: Iterable[str], *, vocabulary: int = 384) -> PreTraine
     if missing < 0:
         raise ConfigurationError(f"a byte-level vocabulary needs at least 259 entries, not {vocabulary}")
     tokenizer.add_special_tokens([f"<|unused_{number}|>" for number in range(missing)])
-    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+    return PreTrainedTokenizerFast(
         tokenizer_object=tokenizer,
         eos_token=IM_END,
         pad_token=END_OF_TEXT,

@@ -23,6 +23,8 @@ except ImportError:  # without a C compiler: slower, with the same results
     from rollbus.schemas import avro_fastavro as avro  # type: ignore[no-redef]
 
 MARKER = b"\xc3\x01"
+UNREADABLE = b"rollbus: unreadable batch: "
+"""What stands in the place of records that could not be read from the broker; the reason follows."""
 HEADER_BYTES = 10
 
 
@@ -84,6 +86,8 @@ def headers(record: type) -> frozenset[bytes]:
 
 
 def _unknown(data: bytes) -> str:
+    if data.startswith(UNREADABLE):
+        return data.removeprefix(b"rollbus: ").decode(errors="replace")
     if len(data) < HEADER_BYTES:
         return f"{len(data)} bytes are too short for a record"
     if data[:2] != MARKER:

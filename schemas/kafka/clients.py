@@ -16,6 +16,7 @@ from aiokafka.errors import IllegalOperation, KafkaError, OffsetOutOfRangeError,
 
 from rollbus.schemas.cancelling import is_being_cancelled
 from rollbus.schemas.errors import DataLossError, FencedError
+from rollbus.schemas.kafka.batches import read_bounded
 from rollbus.schemas.kafka.connection import KafkaConnection
 from rollbus.schemas.limits import FETCH_BYTES
 
@@ -26,6 +27,8 @@ Client = TypeVar("Client", AIOKafkaConsumer, AIOKafkaProducer, AIOKafkaAdminClie
 BATCH_BYTES = 1_048_576
 """Uncompressed; below the topics' limit even if nothing compresses. A single larger record is a batch of its own."""
 REQUEST_TIMEOUT_MS = 20_000
+RECORDS_AT_ONCE = 10_000
+"""Of one hand-over: the rest of a fetch stays compressed. A fetch may hold millions of empty records."""
 START_GRACE_S = 2.0
 STOP_TIMEOUT_S = 5.0
 PRODUCER_STOP_S = 2.0
@@ -38,12 +41,14 @@ def new_consumer(connection: KafkaConnection, *topics: str, **options: Any) -> A
 
 
 def consumer_options(connection: KafkaConnection, **options: Any) -> dict[str, Any]:
-    """Return what a consumer takes; the caller's own options win."""
+    """Return what a consumer takes; the caller's own options win. From now on batches are read within bounds."""
+    read_bounded()
     standard = {
         "isolation_level": "read_committed",
         "enable_auto_commit": False,
         "auto_offset_reset": "none",  # raise where retention was faster, instead of skipping records
         "max_partition_fetch_bytes": FETCH_BYTES,
+        "max_poll_records": RECORDS_AT_ONCE,
     }
     return connection.client_options() | standard | options
 

@@ -79,6 +79,7 @@ faults: setup ## Break workers, brokers, disks and clocks at points that a new s
 bench-streams: setup ## Measure assembly beside Quix Streams, plain Faust and a bare aiokafka loop (about 5 minutes)
 	@[ -x .venv-bench/bin/python ] || VIRTUAL_ENV= $(PYTHON_BIN)/uv venv -q --python $(PYTHON_BIN)/python .venv-bench
 	@VIRTUAL_ENV= $(PYTHON_BIN)/uv pip install -q --python .venv-bench/bin/python -r benchmarks/streams/requirements.txt
+	@VIRTUAL_ENV= $(PYTHON_BIN)/uv pip install -q --python .venv-bench/bin/python --no-deps -e .
 	@PYTHONPATH=. $(PYTHON_BIN)/python -m benchmarks.streams.run .venv-bench/bin/python
 
 bench-streams-latency: setup ## Measure how long a group takes from its last event (about 2½ minutes)
@@ -93,6 +94,7 @@ bench-streams-scale: setup ## Measure two workers, many open episodes, memory an
 bench-trainer: setup ## Measure the trainer beside TRL, a plain loop and transformers' generate (about 5 minutes, 3 GB the first time)
 	@[ -x .venv-bench-trainer/bin/python ] || VIRTUAL_ENV= $(PYTHON_BIN)/uv venv -q --python $(PYTHON_BIN)/python .venv-bench-trainer
 	@VIRTUAL_ENV= $(PYTHON_BIN)/uv pip install -q --python .venv-bench-trainer/bin/python -r benchmarks/trainer/requirements.txt
+	@VIRTUAL_ENV= $(PYTHON_BIN)/uv pip install -q --python .venv-bench-trainer/bin/python --no-deps -e .
 	@PYTHONPATH=. $(PYTHON_BIN)/python -m benchmarks.trainer.run .venv-bench-trainer/bin/python
 
 bench-staleness: setup ## Measure what lag costs, with and without correction (about 15 minutes, resumable)
@@ -101,6 +103,7 @@ bench-staleness: setup ## Measure what lag costs, with and without correction (a
 bench-capture: setup ## Measure recording beside Langfuse and OpenTelemetry: the caller's time, sizes, imports, throughput (about 5 minutes)
 	@[ -x .venv-bench-capture/bin/python ] || VIRTUAL_ENV= $(PYTHON_BIN)/uv venv -q --python $(PYTHON_BIN)/python .venv-bench-capture
 	@VIRTUAL_ENV= $(PYTHON_BIN)/uv pip install -q --prerelease=allow --python .venv-bench-capture/bin/python -r benchmarks/capture/requirements.txt
+	@VIRTUAL_ENV= $(PYTHON_BIN)/uv pip install -q --python .venv-bench-capture/bin/python --no-deps -e .
 	@PYTHONPATH=. $(PYTHON_BIN)/python -m benchmarks.capture.run .venv-bench-capture/bin/python
 
 bench-capture-throughput: setup ## Record 1,000 turns a second for a minute into a broker: drops, CPU per turn (75 seconds)

@@ -11,7 +11,6 @@ import sys
 from pathlib import Path
 
 from benchmarks.capture import imports, sizes, throughput
-from benchmarks.python_path import python_path
 
 SHARES = (0.5, 0.99)
 ROOT = Path(__file__).parents[2]
@@ -20,7 +19,7 @@ VARIANTS = ("ours", "langfuse", "opentelemetry", "openinference")
 
 def environment() -> dict[str, str]:
     """Return the environment of a measured process: this repository's packages, nothing sent anywhere."""
-    return {**os.environ, "PYTHONPATH": python_path(), "PYTHONWARNINGS": "ignore"}
+    return {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
 
 
 def measure(python: str, variant: str, calls: int) -> dict[str, list[float]]:

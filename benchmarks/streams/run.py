@@ -15,9 +15,10 @@ import sys
 import time
 from pathlib import Path
 
-from benchmarks.python_path import ROOT, python_path
 from benchmarks.streams.broker import Broker, broker
 from benchmarks.streams.events import EVENTS
+
+ROOT = Path(__file__).parents[2]
 
 VARIANTS = ("plain_faust", "bare_aiokafka", "quix_app", "quix_fastavro", "ours")
 TARGETS = {"bare_aiokafka": 1.0, "quix_app": 2.0, "quix_fastavro": 2.0}
@@ -28,7 +29,7 @@ Seen = list[dict[str, dict[str, float]]]
 
 def measure(python: str, module: str, arguments: list[str]) -> dict[str, float]:
     """Run one variant in a process of its own; return what it printed last."""
-    environment = {**os.environ, "PYTHONPATH": python_path(), "PYTHONWARNINGS": "ignore"}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
     command = [python, "-m", f"benchmarks.streams.{module}", *arguments]
     done = subprocess.run(command, cwd=ROOT, env=environment, stdout=subprocess.PIPE, text=True, check=True)
     return dict(json.loads(done.stdout.splitlines()[-1]))

@@ -19,7 +19,6 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from benchmarks.python_path import python_path
 from benchmarks.trainer.overhead import STEP_S
 from benchmarks.trainer.verdicts import Verdict, at_least, at_most, reported
 from rollbus.local.kafka.service import kafka_service
@@ -38,7 +37,7 @@ PARTS = ("losses", "overhead", "fetch", "step", "sampler")
 
 def call(python: str, module: str, *arguments: str) -> dict[str, Any]:
     """Run a module; return what it printed last."""
-    environment = {**os.environ, "PYTHONPATH": python_path(), "OMP_NUM_THREADS": "1"}
+    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
     command = [python, "-m", f"benchmarks.trainer.{module}", *arguments]
     done = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, text=True, check=False)
     if done.returncode:

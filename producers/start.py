@@ -2,7 +2,7 @@
 
 import os
 import uuid
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from pathlib import Path
 
 from pydantic import ValidationError
@@ -39,12 +39,13 @@ def init(
     report_interval_s: float = 30.0,
     spool_folder: Path | str | None = None,
     spool_bytes: int = 256 * 1024 * 1024,
+    reward_keys: Mapping[str, str] | None = None,
 ) -> Recorder:
     """Return a recorder that sends to a Kafka cluster, or to `sink`; raises ConfigurationError.
 
     `security` is the whole connection with its credentials; `bootstrap_servers` alone means plain text. A broker
     that does not answer is not an error: events wait in memory, within the queue's bounds, or on disk in
-    `spool_folder`, which outlives the process.
+    `spool_folder`, which outlives the process. Rewards of a source in `reward_keys` are signed with its key.
     """
     connection = security or KafkaConnection()
     if bootstrap_servers is not None and sink is None and enabled:
@@ -74,7 +75,7 @@ def init(
         with process_hooks.importing:
             from rollbus.producers.delivery.kafka_sink import KafkaSink
 
-        return KafkaSink(connection, client_id=f"rollbus-{producer or 'producer'}")
+        return KafkaSink(connection, client_id=f"rollbus-{producer or 'producer'}", reward_keys=reward_keys)
 
     def make_spooled() -> EventSink:
         with process_hooks.importing:

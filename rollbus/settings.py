@@ -1,6 +1,6 @@
 """Every setting of every process, as one file holds them; each part receives its own with the shared ones filled in.
 
-namespace, kafka                 shared by all
+namespace, kafka, signing        shared by all
 worker, assembly, scoring, judge, runs  the stream stages
 trainer, art_server              training
 clickhouse, sink                 analytics
@@ -18,12 +18,13 @@ from rollbus.local.process.settings import StackSettings
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.kafka.connection import KafkaConnection
 from rollbus.schemas.records.config import AssemblyConfig, RunConfig, ScoringConfig
+from rollbus.schemas.signing import Signing
 from rollbus.schemas.topics import DEFAULT_NAMESPACE, wrong_namespace
 from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.trainer.backends.model_settings import ModelOptions, Retention, ServiceSettings
 from rollbus.trainer.settings import ArtServerBackend, BackendSettings, TrainerSettings
 
-SHARED = ("kafka", "namespace", "clickhouse", "run_id", "model", "max_off_policy_steps", "from_namespace")
+SHARED = ("kafka", "namespace", "signing", "clickhouse", "run_id", "model", "max_off_policy_steps", "from_namespace")
 """Settings of a part that the file holds elsewhere: at the top, or in the run."""
 
 Port = Annotated[int, Field(gt=0, lt=65536)]
@@ -96,6 +97,8 @@ class Settings(Section):
     namespace: str = DEFAULT_NAMESPACE
     """Prefix of every topic, consumer group and transactional id."""
     kafka: KafkaConnection = KafkaConnection()
+    signing: Signing = Signing()
+    """Whose control and whose rewards count; without the owner's key, that of the stack's data folder."""
     worker: StreamSettings = StreamSettings()
     assembly: AssemblyConfig = AssemblyConfig()
     scoring: ScoringConfig = ScoringConfig()
@@ -131,7 +134,22 @@ class Settings(Section):
 
     def stream_settings(self) -> StreamSettings:
         """Return the settings of the worker."""
-        return self.worker.model_copy(update={"kafka": self.kafka, "namespace": self.namespace})
+        shared = {"kafka": self.kafka, "namespace": self.namespace, "signing": self._signing()}
+        return self.worker.model_copy(update=shared)
+
+    def _signing(self) -> Signing:
+        """Return the keys; without the owner's, that of the stack's data folder is taken. Raises ConfigurationError."""
+        keys, path = self.signing, self.stack.as_stack_settings().owner_key_file
+        if keys.owner:
+            return keys
+        if path.exists():
+            try:
+                return Signing(owner=(SecretStr(path.read_text().strip()),), **keys.model_dump(exclude={"owner"}))
+            except OSError as error:
+                raise ConfigurationError(f"the owner's key {path} cannot be read: {error.strerror}") from error
+        if keys.is_used:
+            raise ConfigurationError("signing: sources have keys, but the owner has none; set `signing: owner:`, too")
+        return keys
 
     def sink_settings(self) -> SinkSettings:
         """Return the settings of the sink."""

@@ -5,7 +5,8 @@
     ├── RecordError             these bytes or this record are wrong: dead letter, go on
     │   ├── UndecodableError    not a frame or schema that we know, or a body that does not fit it
     │   ├── InvalidRecordError  decoded, but the record contradicts itself
-    │   └── RecordTooLargeError larger than a topic takes
+    │   ├── RecordTooLargeError larger than a topic takes
+    │   └── UntrustedRecordError it says what only the owner may say, without the owner's signature
     ├── DataLossError           records that were promised are gone; stop and show which
     ├── FencedError             another process took over; this one must stop
     ├── RunStoppedError         a training run ended itself; the message names what to look at
@@ -44,6 +45,10 @@ class InvalidRecordError(RecordError):
 
 class RecordTooLargeError(RecordError):
     """A record that does not fit into its topic."""
+
+
+class UntrustedRecordError(RecordError):
+    """A record of control that its owner has not signed."""
 
 
 class DataLossError(RollbusError):

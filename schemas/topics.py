@@ -40,6 +40,11 @@ class Topic:
     """`events`: as many as configured, the same for all such topics; `one`: a single partition keeps a run's order."""
     retention: Retention
 
+    @property
+    def is_open(self) -> bool:
+        """Whether producers write into it, so that its records of control need a signature."""
+        return "producers" in self.written_by
+
     def full_name(self, namespace: str = DEFAULT_NAMESPACE) -> str:
         """Return the name on the broker."""
         return namespace + self.name

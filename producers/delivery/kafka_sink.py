@@ -6,16 +6,19 @@ again, and readers absorb doubles by event id.
 """
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooLargeError, TopicAuthorizationFailedError
 
 from rollbus.producers.delivery.sink import Outbound
+from rollbus.schemas.codec import decode, record_name
 from rollbus.schemas.errors import UnavailableError
 from rollbus.schemas.kafka.clients import kafka_errors, new_producer, start_client, stop_producer
 from rollbus.schemas.kafka.connection import KafkaConnection
+from rollbus.schemas.records.events import RewardReported
+from rollbus.schemas.signing import Headers, signed
 
 LINGER_MS = 20
 MAX_BATCH_BYTES = 512 * 1024
@@ -29,8 +32,15 @@ _REFUSED = (MessageSizeTooLargeError, RecordListTooLargeError, TopicAuthorizatio
 class KafkaSink:
     """Sends to the topics named in the records; they must exist."""
 
-    def __init__(self, connection: KafkaConnection, *, client_id: str = "rollbus-producer") -> None:
-        """Connect later, in `start`."""
+    def __init__(
+        self,
+        connection: KafkaConnection,
+        *,
+        client_id: str = "rollbus-producer",
+        reward_keys: Mapping[str, str] | None = None,
+    ) -> None:
+        """Connect later, in `start`; rewards of the sources in `reward_keys` are signed with their key."""
+        self._reward_keys = reward_keys or {}
         self._connection, self._client_id = connection, client_id
         self._producer: AIOKafkaProducer | None = None
 
@@ -51,7 +61,11 @@ class KafkaSink:
             for position, record in enumerate(records):
                 try:
                     future = await self._producer.send(
-                        record.topic, record.value, key=record.key, timestamp_ms=record.timestamp_ms
+                        record.topic,
+                        record.value,
+                        key=record.key,
+                        timestamp_ms=record.timestamp_ms,
+                        headers=self._signature(record),
                     )
                     acknowledgements.append((position, future))
                 except _REFUSED:
@@ -65,6 +79,13 @@ class KafkaSink:
             elif isinstance(result, BaseException):
                 raise UnavailableError(f"Kafka did not acknowledge {records[position].topic}: {result!r}") from result
         return frozenset(refused)
+
+    def _signature(self, record: Outbound) -> Headers:
+        if not self._reward_keys or record_name(record.value) != RewardReported.__name__:
+            return []
+        source = decode(record.value).source
+        key = self._reward_keys.get(source)
+        return [] if key is None else signed(source, key.encode(), record.topic, record.key, record.value)
 
     async def close(self) -> None:
         """Let go of the connection."""

@@ -46,6 +46,32 @@ def require_judge_model(settings: Settings, rewards: "Iterable[RewardConfig]") -
         )
 
 
+def require_keys(settings: Settings) -> None:
+    """Raise ConfigurationError for a source whose reports need a signature that could not be checked."""
+    missing = [source for source in settings.assembly.signed_sources if not settings.signing.sources.get(source)]
+    if missing:
+        raise ConfigurationError(
+            f"assembly: signed_sources has {', '.join(missing)}; set the key under `signing: sources:`, or nothing of "
+            "these sources would count"
+        )
+
+
+def describe_trust(settings: Settings) -> list[str]:
+    """Say what nobody proves: a line each for the log."""
+    open_to_all = []
+    if not settings.stream_settings().signing.is_used:
+        open_to_all.append(
+            "ticks and configurations are not signed: every producer can write them; set `signing: owner:`"
+        )
+    named = {source for sources in settings.assembly.reward_sources.values() for source in sources}
+    if claimed := sorted(named - set(settings.assembly.signed_sources)):
+        open_to_all.append(
+            f"sources of rewards are self-declared: every producer can report as {', '.join(claimed)}; give them keys "
+            "(`signing: sources:`) and name them in `assembly: signed_sources:`"
+        )
+    return open_to_all
+
+
 def rewards_of(settings: Settings, stages: Sequence[Any]) -> "list[RewardConfig]":
     """Return the rewards that these stages compute at their start."""
     names = {stage.name for stage in stages}

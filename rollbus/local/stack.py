@@ -4,6 +4,8 @@
 stay. All raise ConfigurationError or UnavailableError with what to do; none prints.
 """
 
+import os
+import secrets
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -95,6 +97,7 @@ def up(
     """Start what is missing, all at once, and return when all of it answers; calls `report` for each that answers."""
     require_startable(settings, services, free_bytes=free_bytes)
     with state.hold_run_dir(settings.run_dir):
+        _make_owner_key(settings)
         processes = [(service, *_ensure_started(settings, service)) for service in services]
         statuses = []
         for service, process, started_now in processes:
@@ -194,6 +197,15 @@ def _make_folders(settings: StackSettings) -> None:
         raise ConfigurationError(
             f"the data folder {settings.data_dir} cannot be written: {error.strerror}; set `data_dir` to another one"
         ) from error
+
+
+def _make_owner_key(settings: StackSettings) -> None:
+    """Make the owner's key of a new stack; an older log has records that nobody has signed."""
+    if settings.kafka_dir.exists() or settings.owner_key_file.exists():
+        return
+    descriptor = os.open(settings.owner_key_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with open(descriptor, "w") as file:
+        file.write(secrets.token_urlsafe(32))
 
 
 def _require_space(folder: Path, free: int) -> None:

@@ -3,7 +3,7 @@
 Parsed once at the edge, frozen afterwards; an unknown key is an error. Times are stream time in ms.
 """
 
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -11,6 +11,11 @@ from rollbus.schemas.ids import content_hash
 
 MINUTE_MS = 60_000
 Share = Annotated[float, Field(gt=0, le=1)]
+
+
+def _is_empty(value: Any) -> bool:
+    """Leave a newer setting that is not used out of the hash, so that recorded outputs keep theirs in a replay."""
+    return not value
 
 
 class Config(BaseModel):
@@ -41,9 +46,13 @@ class AssemblyConfig(Config):
     reward_sources: dict[str, tuple[str, ...]] = Field(default_factory=dict)
     """Which sources may set, supersede and retract the reward of a name; `*` is every name that is not listed.
     Any source may set a name without a rule."""
+    signed_sources: tuple[str, ...] = Field(default=(), exclude_if=_is_empty)
+    """Sources whose reports need their signature; who writes the name of any other source is believed."""
 
-    def allows(self, reward: str, source: str) -> bool:
-        """Say whether a source may set a reward."""
+    def allows(self, reward: str, source: str, signer: str | None) -> bool:
+        """Say whether a source may set a reward by a report that this signer, if any, has signed."""
+        if source in self.signed_sources and signer != source:
+            return False
         sources = self.reward_sources.get(reward, self.reward_sources.get("*"))
         return sources is None or source in sources
 

@@ -6,6 +6,8 @@ All that a stage must know is in its one input topic, so the log holds the order
 from dataclasses import dataclass
 from typing import Literal
 
+OPERATOR = "operator"
+"""The writer of what an operator says of episodes."""
 RunCommandName = Literal["pause", "resume", "stop", "end_window"]
 
 

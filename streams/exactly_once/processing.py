@@ -11,13 +11,15 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from rollbus.schemas.codec import decode, encode
-from rollbus.schemas.errors import RecordError, RecordTooLargeError, UndecodableError
+from rollbus.schemas.errors import RecordError, RecordTooLargeError, UndecodableError, UntrustedRecordError
 from rollbus.schemas.limits import FRAMING_BYTES, MAX_RECORD_BYTES
 from rollbus.schemas.making import maker
 from rollbus.schemas.records.attempts import attempt_of
-from rollbus.schemas.records.control import Tick
+from rollbus.schemas.records.control import OPERATOR, ConfigApplied, Tick
 from rollbus.schemas.records.drops import DeadLetter, kept_bytes
+from rollbus.schemas.records.events import Excluded
 from rollbus.schemas.records.trajectories import Location
+from rollbus.schemas.signing import OWNER, SignerOf
 from rollbus.schemas.soundness import check_sound
 from rollbus.schemas.topics import DEAD_LETTERS
 from rollbus.streams.exactly_once.batch import Partition, RawRecord
@@ -48,6 +50,8 @@ class Encoded:
     topic: str
     key: bytes | None
     value: bytes
+    signer: str | None = None
+    """In whose name it is signed."""
 
 
 @dataclass(slots=True)
@@ -75,11 +79,12 @@ class StagePartition:
         *,
         app_version: str,
         max_record_bytes: int = MAX_RECORD_BYTES,
+        signer_of: SignerOf | None = None,
     ) -> None:
         self._stage = stage
         self._partition = partition
         self._app_version = app_version
-        self._max_bytes = max_record_bytes
+        self._max_bytes, self._signer_of = max_record_bytes, signer_of
         self._restored = 0
         self._asking = False
         self.state = stage.new_state()
@@ -117,7 +122,7 @@ class StagePartition:
             if number % YIELD_EVERY == 0:
                 await asyncio.sleep(0)
             try:
-                read.append((raw, read_record(raw, self._partition, self._max_bytes)))
+                read.append((raw, read_record(raw, self._partition, self._max_bytes, self._signer_of)))
             except RecordError as error:
                 refused.append((raw, error))
         answers = await self._answers([incoming for _, incoming in read])
@@ -146,7 +151,7 @@ class StagePartition:
     def _write(self, outgoing: Outgoing, result: Processed) -> None:
         for out, data in encoded(outgoing, self.state, self._stage.name, self._max_bytes):
             result.outgoing += 1
-            result.outputs.append(Encoded(out.topic.name, out.key.encode(), data))
+            result.outputs.append(Encoded(out.topic.name, out.key.encode(), data, out.signer))
 
     def _drain(self, result: Processed) -> None:
         """Add the touched rows; leave out a row too large for a message, which would stop the stage for good."""
@@ -173,8 +178,13 @@ def encoded(out: Outgoing, state: PartitionState, stage: str, max_bytes: int) ->
     return [(drop, encode(drop.record)) for drop in drops_instead(out.record, size, stage=stage, now_ms=state.now_ms)]
 
 
-def read_record(raw: RawRecord, partition: Partition, max_bytes: int = MAX_RECORD_BYTES) -> Incoming:
-    """Return a fetched record as a stage receives it; raises RecordError."""
+def read_record(
+    raw: RawRecord, partition: Partition, max_bytes: int = MAX_RECORD_BYTES, signer_of: SignerOf | None = None
+) -> Incoming:
+    """Return a fetched record as a stage receives it; raises RecordError.
+
+    With `signer_of`, which names the signer of a record, others than the owner may write the topic, but no control.
+    """
     if raw.value is None:
         raise UndecodableError("the record has no value; events are never deleted by key")
     if len(raw.value) > max_bytes:
@@ -185,7 +195,19 @@ def read_record(raw: RawRecord, partition: Partition, max_bytes: int = MAX_RECOR
     except UnicodeDecodeError as error:
         raise UndecodableError(f"the key is not UTF-8: {error}") from error
     check_sound(record)
-    return _incoming(record, key, _location(*partition, raw.offset), raw.value)
+    signer = None
+    if signer_of is not None:
+        signer = signer_of(raw)
+        if signer != OWNER and _is_control(record):
+            raise UntrustedRecordError(
+                f"{type(record).__name__} without the owner's signature; a producer may not write it"
+            )
+    return _incoming(record, key, _location(*partition, raw.offset), raw.value, signer)
+
+
+def _is_control(record: Any) -> bool:
+    kind = type(record)
+    return kind is Tick or kind is ConfigApplied or (kind is Excluded and record.writer_id == OPERATOR)
 
 
 def dead_letter(

@@ -224,6 +224,7 @@ class Runner:
             self.partition,
             app_version=self._app_version,
             max_record_bytes=self._settings.kafka.max_record_bytes,
+            signer_of=self._settings.signer_of(self._stage.input),
         )
         changelog_position, rows = await changelog.restore(
             self._settings, self._changelog, self.partition.partition, self._work.restore
@@ -390,7 +391,8 @@ class Runner:
             raise ConfigurationError(
                 f"topic {topic} has {count} partitions, not {expected}; keys would move: see `rollbus topics check`"
             )
-        return Row(topic, partition_of(output.key, count) if output.key else 0, output.key, output.value)
+        headers = self._settings.signing.sign(output.signer, topic, output.key, output.value) if output.signer else ()
+        return Row(topic, partition_of(output.key, count) if output.key else 0, output.key, output.value, headers)
 
     def _discard(self) -> None:
         self._ready = False

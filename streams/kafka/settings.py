@@ -1,10 +1,13 @@
 """The settings of a stream worker: cluster, namespace, and the trade of latency against throughput."""
 
+from functools import partial
+
 from pydantic import BaseModel, ConfigDict, Field
 
 from rollbus.schemas.kafka.connection import KafkaConnection
 from rollbus.schemas.limits import FETCH_BYTES
-from rollbus.schemas.topics import DEFAULT_NAMESPACE
+from rollbus.schemas.signing import SignerOf, Signing
+from rollbus.schemas.topics import DEFAULT_NAMESPACE, Topic
 
 
 class StreamSettings(BaseModel):
@@ -15,6 +18,7 @@ class StreamSettings(BaseModel):
     kafka: KafkaConnection = KafkaConnection()
     namespace: str = DEFAULT_NAMESPACE
     """Prefix of every topic, consumer group and transactional id."""
+    signing: Signing = Signing()
     event_partitions: int = Field(default=4, ge=1)
     """Partitions of the event topics; changing it for an existing namespace breaks the history of every key."""
     replication_factor: int = Field(default=1, ge=1)
@@ -41,3 +45,9 @@ class StreamSettings(BaseModel):
     metrics_host: str = "127.0.0.1"
     metrics_port: int | None = Field(default=None, ge=0, le=65_535)
     """Port of `/metrics` and `/live`; 0 takes a free one, None serves neither."""
+
+    def signer_of(self, topic: Topic) -> SignerOf | None:
+        """Return what names the signer of a topic's records; None where all of them are the owner's."""
+        if not (topic.is_open and self.signing.is_used):
+            return None
+        return partial(self.signing.signer_of, topic.full_name(self.namespace))

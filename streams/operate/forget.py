@@ -5,9 +5,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from rollbus.schemas.ids import stable_id, trajectory_id
+from rollbus.schemas.records.control import OPERATOR
 from rollbus.schemas.records.events import EpisodeStarted, Excluded
 
-WRITER = "operator"
 ORIGIN = "resampled_from"
 """The label by which a resampled attempt names the trajectory whose opening it repeats."""
 
@@ -63,11 +63,11 @@ def exclusions(episodes: Iterable[Episode], *, reason: str, now_ms: int) -> list
             event_id=stable_id("forget", each.episode_id),
             episode_id=each.episode_id,
             root_episode_id=each.root_episode_id,
-            writer_id=WRITER,
+            writer_id=OPERATOR,
             sequence=-1,
             occurred_at_ms=now_ms,
             episode_started_at_ms=0,
-            producer=WRITER,
+            producer=OPERATOR,
             reason=reason,
         )
         for each in episodes

@@ -13,6 +13,7 @@ from rollbus.schemas.kafka.clients import running
 from rollbus.schemas.kafka.writing import Row, partition_of, write_transaction
 from rollbus.schemas.records.events import EpisodeStarted, Excluded
 from rollbus.schemas.records.steps import StepCompleted
+from rollbus.schemas.signing import OWNER
 from rollbus.schemas.topics import EPISODE_EVENTS, EXCLUSIONS, TRAINING_STEPS
 from rollbus.streams.exactly_once.transaction import new_producer
 from rollbus.streams.kafka.settings import StreamSettings
@@ -68,9 +69,9 @@ async def steps_that_used(
 
 
 def _rows(settings: StreamSettings, record: Excluded) -> list[Row]:
-    root, data = record.root_episode_id.encode(), encode(record)
+    root, data, events = record.root_episode_id.encode(), encode(record), EPISODE_EVENTS.full_name(settings.namespace)
     partition = partition_of(root, partitions_of(EPISODE_EVENTS, settings))
     return [
         Row(EXCLUSIONS.full_name(settings.namespace), 0, record.episode_id.encode(), data),
-        Row(EPISODE_EVENTS.full_name(settings.namespace), partition, root, data),
+        Row(events, partition, root, data, settings.signing.sign(OWNER, events, root, data)),
     ]

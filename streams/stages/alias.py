@@ -94,7 +94,7 @@ class AliasStage(ConfiguredStage[AliasState]):
         if isinstance(record, AliasDeclared):
             return _resolve_waiting(state, record) if _is_first_time(state, record.event_id) else ()
         if isinstance(record, RewardReported):
-            return _resolve(state, record, incoming.data) if _is_first_time(state, record.event_id) else ()
+            return _take_in(state, record, incoming)
         return self.step_control(state, record)
 
     def pass_time(self, state: AliasState) -> Iterator[Outgoing]:
@@ -102,11 +102,21 @@ class AliasStage(ConfiguredStage[AliasState]):
         return _drop_expired(state)
 
 
-def _is_first_time(state: AliasState, event_id: str) -> bool:
-    if state.seen.get(event_id) is not None:
+def _take_in(state: AliasState, record: RewardReported, incoming: Incoming) -> Iterable[Outgoing]:
+    signer = incoming.signer
+    if record.source in state.config.value.signed_sources and signer != record.source:
+        detail = f"reward {record.name!r} without the signature of source {record.source!r}"
+        return [_drop(state, record.event_id, DropReason.REWARD_NOT_ALLOWED, detail)]
+    name = record.event_id if signer is None else f"{record.event_id}{_SEPARATOR}{signer}"
+    return _resolve(state, record, incoming.data, name, signer) if _is_first_time(state, name) else ()
+
+
+def _is_first_time(state: AliasState, name: str) -> bool:
+    """Say whether an event is new, by its id, or its id and its signer: no other then takes its place beforehand."""
+    if state.seen.get(name) is not None:
         return False
-    state.seen.put(event_id, state.clock.now_ms)
-    state.due.watch("s" + event_id)
+    state.seen.put(name, state.clock.now_ms)
+    state.due.watch("s" + name)
     return True
 
 
@@ -116,26 +126,29 @@ def _resolve_waiting(state: AliasState, record: AliasDeclared) -> Iterator[Outgo
     state.due.watch("a" + record.alias)
     keys = state.by_alias.pop(record.alias, set())
     for key in sorted(keys, key=lambda key: state.waiting.rows[key].order):
-        yield _with_episode(state.waiting.rows[key].get(), target)
+        signer = next(iter(key.split(_SEPARATOR)[2:]), None)
+        yield _with_episode(state.waiting.rows[key].get(), target, signer)
         state.waiting.delete(key)
 
 
-def _resolve(state: AliasState, record: RewardReported, data: bytes) -> Iterator[Outgoing]:
+def _resolve(
+    state: AliasState, record: RewardReported, data: bytes, name: str, signer: str | None
+) -> Iterator[Outgoing]:
     if record.episode_id:
-        yield Outgoing(EPISODE_EVENTS, record.root_episode_id, record)
+        yield Outgoing(EPISODE_EVENTS, record.root_episode_id, record, signer)
         return
     alias = record.alias or ""
     if target := state.targets.get(alias):
-        yield _with_episode(record, target)
+        yield _with_episode(record, target, signer)
         return
-    key = f"{alias}{_SEPARATOR}{record.event_id}"
+    key = f"{alias}{_SEPARATOR}{name}"
     state.waiting.put(key, Kept(data, state.clock.now_ms, state.order, record))
     state.order += 1
     state.by_alias[alias].add(key)
     state.due.watch("w" + key)
 
 
-def _with_episode(reward: RewardReported, target: Target) -> Outgoing:
+def _with_episode(reward: RewardReported, target: Target, signer: str | None) -> Outgoing:
     """Return the reward with its episode; without a sequence, since no writer of that episode counts it."""
     record = replace(
         reward,
@@ -144,7 +157,7 @@ def _with_episode(reward: RewardReported, target: Target) -> Outgoing:
         episode_started_at_ms=target.started_at_ms,
         sequence=-1,
     )
-    return Outgoing(EPISODE_EVENTS, target.root_episode_id, record)
+    return Outgoing(EPISODE_EVENTS, target.root_episode_id, record, signer)
 
 
 def _drop_expired(state: AliasState) -> Iterator[Outgoing]:
@@ -155,7 +168,7 @@ def _drop_expired(state: AliasState) -> Iterator[Outgoing]:
         elif key[0] == "s":
             state.seen.delete(name)
         else:
-            alias, _, event_id = name.partition(_SEPARATOR)
+            alias, event_id, *_ = name.split(_SEPARATOR)
             state.by_alias[alias].discard(name)
             if not state.by_alias[alias]:
                 del state.by_alias[alias]

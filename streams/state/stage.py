@@ -27,6 +27,8 @@ class Incoming:
     location: Location
     data: bytes
     """The record's own bytes, for a stage that keeps them."""
+    signer: str | None = None
+    """Whose valid signature it carries."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -36,6 +38,8 @@ class Outgoing:
     topic: Topic
     key: str
     record: Any
+    signer: str | None = None
+    """In whose name it is signed."""
 
 
 def dropped(

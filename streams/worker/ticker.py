@@ -20,6 +20,7 @@ from rollbus.schemas.kafka.clients import start_uncancelled, stop_producer
 from rollbus.schemas.kafka.reading import read_from
 from rollbus.schemas.kafka.writing import Row, write_transaction
 from rollbus.schemas.records.control import ConfigApplied, Tick
+from rollbus.schemas.signing import OWNER
 from rollbus.schemas.topics import RUN_LOG, Topic
 from rollbus.streams.exactly_once.transaction import new_producer
 from rollbus.streams.kafka import names
@@ -164,7 +165,9 @@ class Ticker:
 
     def _rows_for_every_partition(self, topics: Iterable[Topic], value: bytes) -> list[Row]:
         return [
-            Row(topic.full_name(self._settings.namespace), partition, None, value)
+            Row(name, partition, None, value, headers)
             for topic in topics
+            for name in [topic.full_name(self._settings.namespace)]
+            for headers in [self._settings.signing.sign(OWNER, name, None, value) if topic.is_open else ()]
             for partition in range(partitions_of(topic, self._settings))
         ]

@@ -17,6 +17,7 @@ from rollbus.local.process.tether import tethered
 from rollbus.schemas.codec import decode, encode
 from rollbus.schemas.kafka.groups import committed_offsets
 from rollbus.schemas.records.control import ConfigApplied, Tick
+from rollbus.schemas.signing import OWNER
 from rollbus.schemas.topics import EPISODE_EVENTS, topic_of
 from rollbus.settings import Settings
 from rollbus.settings_file import load_settings
@@ -32,6 +33,8 @@ CLOSING_S = 5.0
 """Longer than any episode or group of CONFIG stays open after its last event."""
 FOR_NOBODY = ConfigApplied(stage="nobody", config_hash="", content="{}")
 Frame = tuple[bytes | None, bytes]
+SIGNED = {"owner": "only-for-these-tests"}
+"""The section `signing` of the settings."""
 CONFIG: dict[str, Any] = {
     "worker": {"event_partitions": 3, "tick_interval_ms": 200, "linger_ms": 0},
     "assembly": {"inactivity_ms": 1_500, "gap_grace_ms": 800},
@@ -174,8 +177,10 @@ async def _send_everywhere(settings: StreamSettings, stages: Sequence[AnyStage],
     await producer.start()
     try:
         for topic in {stage.input for stage in stages}:
+            name = topic.full_name(settings.namespace)
+            headers = settings.signing.sign(OWNER, name, None, data)
             for partition in range(partitions_of(topic, settings)):
-                await producer.send(topic.full_name(settings.namespace), data, partition=partition)
+                await producer.send(name, data, partition=partition, headers=headers)
     finally:
         await producer.stop()
 

@@ -21,6 +21,7 @@ from rollbus.streams.replay.plan.plan import ReplayPlan, chain_of
 from rollbus.streams.replay.plan.range import Bound
 from rollbus.streams.rewards.registry import BUILT_IN
 from tests.services.replay_live import (
+    SIGNED,
     frames,
     publish,
     records,
@@ -95,7 +96,7 @@ def plan(settings: Any, name: str, *stages: str, **changes: Any) -> ReplayPlan:
 async def test_a_replay_of_live_with_killed_workers_is_live_byte_for_byte(
     kafka: str, namespace: str, tmp_path: Path, count: int
 ) -> None:
-    path = write_settings(tmp_path, kafka, namespace)
+    path = write_settings(tmp_path, kafka, namespace, signing=SIGNED)
     settings = settings_of(path)
     stream = settings.stream_settings()
     await ensure_topics(stream, all_stages(settings))

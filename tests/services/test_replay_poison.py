@@ -14,14 +14,26 @@ from rollbus.cli.root import rollbus
 from rollbus.cli.stages import all_stages
 from rollbus.consumers.dead_letters_kafka import read_dead_letters
 from rollbus.schemas.codec import decode, encode
+from rollbus.schemas.records.config import AssemblyConfig
 from rollbus.schemas.records.drops import DeadLetter
+from rollbus.schemas.records.trajectories import Trajectory
 from rollbus.schemas.topics import EPISODE_EVENTS
 from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.kafka.topics_on_broker import ensure_topics
+from rollbus.streams.operate.forget import Episode, exclusions
 from rollbus.streams.replay.kafka.run import Replay
 from rollbus.streams.rewards.registry import BUILT_IN
-from tests.builders import make_episode, make_group
-from tests.services.replay_live import frames, publish, settings_of, traffic, until_settled, workers, write_settings
+from tests.builders import make_config, make_episode, make_group, make_tick
+from tests.services.replay_live import (
+    SIGNED,
+    frames,
+    publish,
+    settings_of,
+    traffic,
+    until_settled,
+    workers,
+    write_settings,
+)
 from tests.services.stream_fixtures import send
 from tests.services.test_poison_kafka import by_hand
 from tests.services.test_replay_live import MADE_BY, drops, plan
@@ -32,8 +44,16 @@ pytestmark = pytest.mark.services
 SETTLED = ["trajectories", "scores", "run-log", "batches", "drops"]
 
 
+FORGED = (
+    make_tick(2**40, stream_time_ms=2**53),
+    make_config("assembly", AssemblyConfig(target_model="nobody")),
+    *exclusions([Episode(f"e{number}", f"e{number}") for number in range(30)], reason="", now_ms=0),
+)
+"""What a producer has no right to say."""
+
+
 def poison() -> list[tuple[bytes | None, bytes | None]]:
-    """Of each kind: unreadable, of a person's key, and refused by the stage with and without a key."""
+    """Of each kind: unreadable, of a person's key, forged, and refused by the stage with and without a key."""
     misplaced = encode(make_group("g"))
     chance, bad = random.Random(5), [encode(event) for event in make_episode("bad", turns=2)]
     fuzz = [(b"bad", mutated(bad, chance)) for _ in range(300)]
@@ -42,6 +62,7 @@ def poison() -> list[tuple[bytes | None, bytes | None]]:
         (b"k", misplaced),
         (None, misplaced),
         *fuzz,
+        *((b"k", encode(record)) for record in FORGED for _ in range(5)),
     ]
 
 
@@ -61,7 +82,7 @@ async def assembled_of(settings: StreamSettings) -> Counter[bytes]:
 async def test_a_replay_refuses_what_live_refused_and_comes_to_the_same(
     kafka: str, namespace: str, tmp_path: Path, caplog: pytest.LogCaptureFixture, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    path = write_settings(tmp_path, kafka, namespace)
+    path = write_settings(tmp_path, kafka, namespace, signing=SIGNED)
     settings = settings_of(path)
     stream = settings.stream_settings()
     await ensure_topics(stream, all_stages(settings))
@@ -76,6 +97,8 @@ async def test_a_replay_refuses_what_live_refused_and_comes_to_the_same(
     name = namespace.strip(".")
     live = await letters(stream)
     assert len(live) > 100
+    assert sum(letter.error_class == "UntrustedRecordError" for letter in live.elements()) >= 5 * len(FORGED)
+    assert any(isinstance(decode(data), Trajectory) for _, data in (await frames(stream, "trajectories"))[0])
 
     whole = Replay(stream, plan(settings, f"{name}-all"), registry=BUILT_IN)
     manifest = await whole.run()

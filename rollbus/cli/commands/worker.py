@@ -1,6 +1,7 @@
 """`rollbus worker run`: the stream stages in one process."""
 
 import asyncio
+import logging
 
 import click
 
@@ -8,7 +9,16 @@ from rollbus import __version__
 from rollbus.cli.groups import Verbs
 from rollbus.cli.output import echo
 from rollbus.cli.root import Settings, log_to_stderr, with_settings
-from rollbus.cli.stages import require_judge_model, rewards_of, select_stages, stage_configurations
+from rollbus.cli.stages import (
+    describe_trust,
+    require_judge_model,
+    require_keys,
+    rewards_of,
+    select_stages,
+    stage_configurations,
+)
+
+logger = logging.getLogger(__name__)
 
 
 @click.group(cls=Verbs)
@@ -29,6 +39,9 @@ def run(settings: Settings, stages: tuple[str, ...]) -> None:
     log_to_stderr()
     hosted = select_stages(settings, stages)
     require_judge_model(settings, rewards_of(settings, hosted))
+    require_keys(settings)
+    for line in describe_trust(settings):
+        logger.warning(line)
     run_worker(settings.stream_settings(), hosted, stage_configurations(settings), app_version=__version__)
 
 

@@ -5,7 +5,7 @@ from typing import TYPE_CHECKING, Any
 
 from rollbus import __version__
 from rollbus.cli.root import Settings
-from rollbus.cli.stages import judge_endpoint, require_judge_model
+from rollbus.cli.stages import judge_endpoint, require_judge_model, require_keys
 from rollbus.schemas.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -31,6 +31,7 @@ def make_replay(settings: Settings, plan: "ReplayPlan", reward: str | None, **op
 
     if plan.scores == "rescored":
         require_judge_model(settings, plan.asked_again())
+    require_keys(settings)
     registry, ask = find_registry(reward), judge_endpoint(settings)
     return Replay(settings.stream_settings(), plan, registry, ask=ask, version=__version__, **options)
 

@@ -22,6 +22,7 @@ from rollbus.schemas.records.drops import DropReason
 from rollbus.schemas.records.groups import TrainingBatch
 from rollbus.schemas.records.replays import StageDigest
 from rollbus.schemas.records.trajectories import Location
+from rollbus.schemas.signing import SignerOf
 from rollbus.schemas.topics import RUN_LOG, Topic, topic_of
 from rollbus.streams.exactly_once.batch import Partition, RawRecord
 from rollbus.streams.exactly_once.processing import read_record
@@ -62,6 +63,7 @@ class Chain(Steps):
         elsewhere: Sequence[Reader] = (),
         stop: asyncio.Event | None = None,
         max_record_bytes: int = MAX_RECORD_BYTES,
+        signer_of: SignerOf | None = None,
     ) -> None:
         """`change` is for recorded configurations; `early` are rewards that an episode has from its first event on.
 
@@ -77,6 +79,7 @@ class Chain(Steps):
             stop=stop,
             max_record_bytes=max_record_bytes,
         )
+        self._signer_of = signer_of
         self._source, self._excluded, self._early = source_namespace, excluded, dict(early or {})
         self._recorded, self._change, self._before_tick = recorded or Recorded(), change, before_tick
         self._reported_excluded: set[str] = set()
@@ -98,7 +101,7 @@ class Chain(Steps):
         some_left_out, asks, self._piece = bool(self._excluded), first[0].asks, records
         for raw in records:
             try:
-                incoming = read_record(raw, place, self._max_bytes)
+                incoming = read_record(raw, place, self._max_bytes, self._signer_of)
             except RecordError as error:
                 for reader in first:
                     self._dead_letter(reader, raw, place, error)

@@ -88,7 +88,7 @@ class Lane(Chain):
 
     async def run(self, sources: Sequence[Source]) -> AsyncIterator[Message]:
         """Read the sources to their ends."""
-        async for each in merged(sources):
+        async for each in merged(sources, self._signer_of):
             if isinstance(each, Piece):
                 await self.piece(each.partition, each.records)
                 yield MadePiece(each.partition, await self._collected())

@@ -11,6 +11,7 @@ from typing import Protocol
 from rollbus.schemas.codec import HEADER_BYTES, decode, headers
 from rollbus.schemas.errors import RecordError
 from rollbus.schemas.records.control import Tick
+from rollbus.schemas.signing import OWNER, SignerOf
 from rollbus.streams.exactly_once.batch import RawRecord
 
 
@@ -41,9 +42,12 @@ class Round:
     at: tuple[tuple[int, RawRecord], ...]
 
 
-async def merged(sources: Sequence[Source]) -> AsyncIterator[Piece | Round]:
-    """Yield everything in one order: what comes before the first ticks, then round after round."""
-    cursors = [_Cursor(source) for source in sources]
+async def merged(sources: Sequence[Source], signer_of: SignerOf | None = None) -> AsyncIterator[Piece | Round]:
+    """Yield everything in one order: what comes before the first ticks, then round after round.
+
+    With `signer_of`, a tick that the owner has not signed is a record as any other.
+    """
+    cursors = [_Cursor(source, signer_of) for source in sources]
     for cursor in cursors:
         async for piece in cursor.until_tick():
             yield piece
@@ -65,6 +69,7 @@ class _Cursor:
     """Stands before a tick, or at the end."""
 
     source: Source
+    signer_of: SignerOf | None
     tick: Tick | None = None
     raw: RawRecord | None = None
     number: int = -1
@@ -87,6 +92,8 @@ class _Cursor:
                 return
 
     def _is_tick(self, raw: RawRecord) -> bool:
+        if self.signer_of is not None and self.signer_of(raw) != OWNER:
+            return False
         try:
             self.tick, self.raw = decode(raw.value), raw
         except RecordError:

@@ -97,6 +97,7 @@ class ChainFactory:
             elsewhere=elsewhere,
             stop=self.follow,
             max_record_bytes=settings.kafka.max_record_bytes,
+            signer_of=settings.signer_of(plan.input),
         )
         if first_tick is not None:
             await read_on(first_tick)
@@ -130,7 +131,7 @@ class ChainFactory:
     async def _first_tick(self) -> int | None:
         """Return the number of the first tick of the range."""
         async with open_ranges(self.settings, self.ranges, fetch_bytes=LOOK_BYTES, stop=self.follow) as sources:
-            async for each in merged(sources):
+            async for each in merged(sources, self.settings.signer_of(self.plan.input)):
                 if isinstance(each, Round):
                     return each.tick.number
         return None

@@ -131,6 +131,7 @@ async def _lane(job: Job) -> Lane:
         early=early,
         app_version=job.app_version,
         heads=job.heads,
+        signer_of=job.settings.signer_of(job.plan.input),
         ask_all=None if job.registry is None else asking(job.plan, job.registry),
     )
 

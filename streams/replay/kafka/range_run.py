@@ -127,7 +127,7 @@ class RangeRun:
         opening = open_ranges(settings, self.factory.ranges, self.watch.progress, stop=stop)
         sources = await self.factory.stack.enter_async_context(opening)
         self.watch.progress(0, 0, 0)
-        async for each in merged(sources):
+        async for each in merged(sources, settings.signer_of(self.factory.plan.input)):
             if isinstance(each, Round):
                 await chain.round(each)
                 yield each.tick, [partition for partition, _ in each.at], 0

@@ -24,7 +24,7 @@ from rollbus.schemas.records.groups import Group, StepOutcome
 from rollbus.schemas.records.replays import ReplayRange
 from rollbus.schemas.records.steps import PolicyVersion
 from rollbus.schemas.records.trajectories import Location, Score
-from rollbus.schemas.topics import DROPS, EXCLUSIONS, RUN_LOG, TRAJECTORIES
+from rollbus.schemas.topics import DROPS, EPISODE_EVENTS, EXCLUSIONS, RUN_LOG, TRAJECTORIES
 from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.replay.decide.recorded import Collector, Outcomes
 from rollbus.streams.replay.decide.rounds import Source
@@ -195,6 +195,7 @@ async def read_exclusions(settings: StreamSettings) -> tuple[frozenset[str], int
 async def read_rewards(settings: StreamSettings, ranges: Sequence[ReplayRange]) -> dict[str, list[Incoming]]:
     """Return every reward report of a range, by episode, in the order of its partition."""
     found: dict[str, list[Incoming]] = {}
+    signer_of = settings.signer_of(EPISODE_EVENTS)
     async with open_ranges(settings, ranges) as sources:
         for source in sources:
             while records := await source.read():
@@ -202,6 +203,7 @@ async def read_rewards(settings: StreamSettings, ranges: Sequence[ReplayRange]) 
                     record = decode_if(raw.value, REWARDED)
                     if record is not None and record.episode_id:
                         at = Location(topic=source.place.topic, partition=source.partition, offset=raw.offset)
-                        incoming = Incoming(record, record.root_episode_id, at, raw.value or b"")
+                        signer = signer_of(raw) if signer_of else None
+                        incoming = Incoming(record, record.root_episode_id, at, raw.value or b"", signer)
                         found.setdefault(record.episode_id, []).append(incoming)
     return found

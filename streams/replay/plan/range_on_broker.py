@@ -15,6 +15,7 @@ from rollbus.schemas.errors import ConfigurationError, DataLossError
 from rollbus.schemas.kafka.reading import open_reader, read_bounds
 from rollbus.schemas.records.control import Tick
 from rollbus.schemas.records.replays import ReplayRange
+from rollbus.schemas.signing import OWNER, SignerOf
 from rollbus.schemas.topics import Topic
 from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.kafka.topics import partitions_of
@@ -57,7 +58,7 @@ async def resolve(settings: StreamSettings, topic: Topic, start: Bound, end: Bou
     async with open_reader(settings.kafka, max_partition_fetch_bytes=LOOK_BYTES) as consumer:
         consumer.assign(places)
         for place, bounds in (await read_bounds(consumer, places)).items():
-            there = _Partition(consumer, place, *bounds)
+            there = _Partition(consumer, place, *bounds, settings.signer_of(topic))
             wanted = min(await there.start(start), there.last)
             until = max(wanted, await there.end(end))
             begin = min(max(wanted, there.first), until)
@@ -125,6 +126,7 @@ class _Partition:
     place: TopicPartition
     first: int
     last: int
+    signer_of: SignerOf | None
 
     async def start(self, bound: Bound) -> int:
         """Return the wanted first offset; below `first` where it is gone."""
@@ -195,6 +197,8 @@ class _Partition:
             for record in records:
                 if record.offset >= end:
                     return None
+                if self.signer_of is not None and self.signer_of(record) != OWNER:
+                    continue
                 if record.value and record_name(record.value) == Tick.__name__:
                     return record.offset, decode(record.value)
         return None

@@ -38,7 +38,7 @@ class AssemblyStage(ConfiguredStage[AssemblyState]):
         """Take in one event, tick or configuration."""
         state.ensure_rebuilt()
         if type(incoming.record) in KINDS:
-            return _admit(state, incoming.record, incoming.data)
+            return _admit(state, incoming.record, incoming.data, incoming.signer)
         return self.step_control(state, incoming.record)
 
     def pass_time(self, state: AssemblyState) -> Iterator[Outgoing]:
@@ -46,12 +46,12 @@ class AssemblyStage(ConfiguredStage[AssemblyState]):
         return _pass_time(state)
 
 
-def _admit(state: AssemblyState, event: Event, data: bytes) -> Iterable[Outgoing]:
-    key, comes_again = state.look_up(event, data)
+def _admit(state: AssemblyState, event: Event, data: bytes, signer: str | None) -> Iterable[Outgoing]:
+    key, comes_again = state.look_up(event, data, signer)
     if comes_again is not None:
         return () if comes_again else _refuse(state, event, data, DropReason.DUPLICATE_CONFLICT)
     stub = state.stubs.get(event.episode_id)
-    if type(event) is RewardReported and not state.config.value.allows(event.name, event.source):
+    if type(event) is RewardReported and not state.config.value.allows(event.name, event.source, signer):
         return _count_not_allowed(state, key, event, data, stub)
     if stub is None:
         return _keep(state, key, event, data)

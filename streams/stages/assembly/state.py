@@ -206,9 +206,9 @@ class AssemblyState(StageState[AssemblyConfig]):
         """Return all episodes, open and closed."""
         return [*self.open, *self.stubs.rows]
 
-    def look_up(self, event: Event, data: bytes) -> tuple[str, bool | None]:
+    def look_up(self, event: Event, data: bytes, signer: str | None) -> tuple[str, bool | None]:
         """Return an event's key, and whether it comes again: None if it is new, False if its content differs."""
-        within = _key_within(event)
+        within = _key_within(event, signer)
         key = f"{event.episode_id}{SEPARATOR}{within}"
         row = self.events.get(key)
         if row is None:
@@ -307,9 +307,14 @@ class AssemblyState(StageState[AssemblyConfig]):
         return deadline
 
 
-def _key_within(event: Event) -> str:
-    """Return the key of an event within its episode: writer and sequence, or its id where the caller's key made it."""
-    return f"{event.writer_id}{SEPARATOR}{event.sequence}" if event.sequence >= 0 else event.event_id
+def _key_within(event: Event, signer: str | None) -> str:
+    """Return the key of an event within its episode: writer and sequence, or its id where the caller's key made it.
+
+    Such an id can be known beforehand, so the signer is a part of the key: nobody else takes the place of its report.
+    """
+    if event.sequence >= 0:
+        return f"{event.writer_id}{SEPARATOR}{event.sequence}"
+    return event.event_id if signer is None else SEPARATOR.join(("", "-1", signer, event.event_id))
 
 
 def _split_key(key: str) -> tuple[str, str, int]:

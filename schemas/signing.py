@@ -1,0 +1,100 @@
+"""Signatures: who wrote a record into a topic that producers write, too. Pure.
+
+A signature is a Kafka header: the signer's name, and an HMAC-SHA256 of the topic's full name, the record's key and its
+value. So no signed record can be copied to another topic or namespace, and the record's own bytes stay as they are. A
+signer may have several keys: it signs with the first, and all of them are accepted, so that a key can be replaced.
+
+Kafka tells a reader of a topic nothing about who wrote a record, and its permissions end at the topic. Ticks,
+configurations and an operator's exclusions must be in the input that producers write, since one order decides. To forge
+one takes both the permission to write and the owner's key. Producers have no key; a replay has it and may not write.
+"""
+
+import hmac
+from collections.abc import Callable, Iterable, Mapping
+from functools import cached_property
+from typing import Annotated, Any, Self
+
+from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
+
+from rollbus.schemas.soundness import SEPARATOR
+
+SIGNATURE_HEADER = "rollbus-signature"
+OWNER = "owner"
+"""The signer of ticks, configurations and exclusions; the others are sources of rewards."""
+Headers = list[tuple[str, bytes]]
+SignerOf = Callable[[Any], str | None]
+"""A fetched record of one topic to the name of its signer; None if nobody has signed it."""
+
+
+def _as_list(value: Any) -> Any:
+    """Take one key for a list of one, and an empty text, as of an unset variable, for none."""
+    return (value,) * bool(value) if isinstance(value, str | SecretStr) else value
+
+
+Key = Annotated[SecretStr, Field(min_length=16)]
+Keys = Annotated[tuple[Key, ...], BeforeValidator(_as_list)]
+
+
+class Signing(BaseModel):
+    """The keys of a namespace's owner and of the sources of rewards."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    owner: Keys = ()
+    """Without any key, every record counts as the owner's."""
+    sources: dict[str, Keys] = Field(default_factory=dict)
+    """By source of rewards."""
+    signed_since: AwareDatetime | None = None
+    """Records without a signature count as the owner's if the broker took them before this moment."""
+
+    @model_validator(mode="after")
+    def _check_names(self) -> Self:
+        wrong = [name for name in self.sources if not name or name == OWNER or SEPARATOR in name]
+        if wrong:
+            raise ValueError(f"sources: {wrong[0]!r} cannot be the name of a source that signs")
+        return self
+
+    @property
+    def is_used(self) -> bool:
+        """Whether signatures are asked for."""
+        return bool(self._keys)
+
+    def sign(self, signer: str | None, topic: str, key: bytes | None, value: bytes) -> Headers:
+        """Return the headers of a record that a signer writes; none if it has no key."""
+        keys = self._keys.get(signer or "")
+        return signed(signer or "", keys[0], topic, key, value) if keys else []
+
+    def signer_of(self, topic: str, record: Any) -> str | None:
+        """Return the signer of a fetched record of a topic; None if it has no valid signature."""
+        for name, value in getattr(record, "headers", ()):
+            if name == SIGNATURE_HEADER:
+                return self._verified(value, topic, record)
+        return OWNER if record.timestamp < self._since_ms else None
+
+    @cached_property
+    def _keys(self) -> Mapping[str, tuple[bytes, ...]]:
+        plain = {**self.sources, OWNER: self.owner}
+        return {name: tuple(key.get_secret_value().encode() for key in keys) for name, keys in plain.items() if keys}
+
+    @cached_property
+    def _since_ms(self) -> float:
+        return self.signed_since.timestamp() * 1000 if self.signed_since else -1
+
+    def _verified(self, value: bytes, topic: str, record: Any) -> str | None:
+        name = value[:-_MAC_BYTES].decode(errors="replace")
+        keys: Iterable[bytes] = self._keys.get(name, ())
+        macs = (_mac(key, name, topic, record.key, record.value or b"") for key in keys)
+        return name if any(hmac.compare_digest(mac, value[-_MAC_BYTES:]) for mac in macs) else None
+
+
+_MAC_BYTES = 32
+
+
+def signed(signer: str, secret: bytes, topic: str, key: bytes | None, value: bytes) -> Headers:
+    """Return the header by which a signer vouches for a record of a topic, named in full."""
+    return [(SIGNATURE_HEADER, signer.encode() + _mac(secret, signer, topic, key, value))]
+
+
+def _mac(secret: bytes, signer: str, topic: str, key: bytes | None, value: bytes) -> bytes:
+    parts = (signer.encode(), topic.encode(), key or b"", value)
+    return hmac.digest(secret, b"".join(len(part).to_bytes(4, "big") + part for part in parts), "sha256")

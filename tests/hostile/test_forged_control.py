@@ -1,0 +1,154 @@
+"""Time, configurations and exclusions are the owner's, although producers write the topic that they are in."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from rollbus.schemas.codec import encode
+from rollbus.schemas.records.config import AssemblyConfig
+from rollbus.schemas.records.trajectories import RewardRevised, Trajectory
+from rollbus.schemas.signing import OWNER, Signing
+from rollbus.schemas.topics import ALIASES, EPISODE_EVENTS
+from rollbus.streams.operate.forget import Episode, exclusions
+from rollbus.streams.stages.alias import AliasStage
+from rollbus.streams.stages.assembly.stage import AssemblyStage
+from tests.builders import (
+    START_MS,
+    make_alias,
+    make_config,
+    make_ended,
+    make_episode,
+    make_reward,
+    make_started,
+    make_tick,
+    make_turn,
+)
+from tests.hostile.attacker import KEY, Door, forgeries, keys
+
+FOREVER = 2**53
+(EXCLUSION,) = exclusions([Episode("e1", "e1")], reason="forgotten on request", now_ms=START_MS)
+FORGED = (
+    make_tick(1, stream_time_ms=FOREVER),
+    make_config("assembly", AssemblyConfig(target_model="nobody")),
+    EXCLUSION,
+)
+
+
+@pytest.mark.parametrize("forged", FORGED, ids=lambda record: type(record).__name__)
+@pytest.mark.parametrize("how", forgeries(EPISODE_EVENTS, FORGED[0]))
+async def test_assembly_takes_no_control_that_the_owner_has_not_signed(forged: Any, how: str) -> None:
+    door = Door(AssemblyStage(AssemblyConfig()))
+    await door.write_signed(make_tick(0))
+    await door.write(make_started())
+    assert await door.write(forged, forgeries(EPISODE_EVENTS, forged)[how]) == []
+    assert door.refusals == ["UntrustedRecordError"]
+    state = door.work.state
+    assert state.clock.now_ms == START_MS
+    assert state.config.value == AssemblyConfig()
+    outputs = [each for event in make_episode("e1", turns=1)[1:] for each in await door.write(event)]
+    assert [type(each) for each in outputs] == [Trajectory]
+
+
+@pytest.mark.parametrize("forged", FORGED[:2], ids=lambda record: type(record).__name__)
+async def test_the_alias_stage_takes_none_either(forged: Any) -> None:
+    door = Door(AliasStage(AssemblyConfig()))
+    await door.write(make_alias("order-7"))
+    for headers in forgeries(ALIASES, forged).values():
+        assert await door.write(forged, headers) == []
+    assert set(door.refusals) == {"UntrustedRecordError"}
+    assert door.work.state.clock.now_ms == 0
+
+
+async def test_what_the_owner_signs_takes_effect() -> None:
+    door = Door(AssemblyStage(AssemblyConfig()))
+    await door.write_signed(make_tick(0))
+    await door.write_signed(make_config("assembly", AssemblyConfig(min_episode_length=3)))
+    await door.write(make_started())
+    (drop,) = await door.write_signed(EXCLUSION)
+    assert drop.reason == "excluded"
+    assert door.work.state.clock.now_ms == START_MS
+    assert door.work.state.config.value.min_episode_length == 3
+    assert door.refusals == []
+
+
+async def test_both_keys_hold_while_one_replaces_the_other() -> None:
+    old, both, new = keys("k" * 16), keys("n" * 16, "k" * 16), keys("n" * 16)
+    door = Door(AssemblyStage(AssemblyConfig()), signing=both)
+    tick = make_tick(3)
+    for signing in (old, new, both):
+        assert signing.signer_of("t", _raw(tick, old)) == (OWNER if signing is not new else None)
+        assert signing.signer_of("t", _raw(tick, both)) == (OWNER if signing is not old else None)
+    await door.write_signed(tick)
+    assert door.refusals == []
+
+
+async def test_records_from_before_the_first_key_count_as_long_as_the_brokers_clock_says_so() -> None:
+    signing = keys(KEY, signed_since="2026-01-01T00:00:00Z")
+    door = Door(AssemblyStage(AssemblyConfig()), signing=signing)
+    assert signing.signed_since is not None
+    moment = int(signing.signed_since.timestamp() * 1000)
+    await door.write(make_tick(0), timestamp=moment - 1)
+    assert door.refusals == []
+    await door.write(make_tick(1), timestamp=moment)
+    assert door.refusals == ["UntrustedRecordError"]
+    await door.write(make_tick(1), forgeries(EPISODE_EVENTS, make_tick(1))["another key"], timestamp=moment - 1)
+    assert door.refusals == ["UntrustedRecordError"] * 2
+
+
+def test_keys_are_long_enough_and_are_not_printed() -> None:
+    with pytest.raises(ValueError, match="at least 16"):
+        keys("short")
+    assert not Signing.model_validate({"owner": "", "sources": {"checker": ""}}).is_used
+    for name in (OWNER, "", "a\x1fb"):
+        with pytest.raises(ValueError, match="cannot be the name"):
+            keys(KEY, sources={name: "c" * 16})
+    assert KEY not in repr(keys(KEY))
+
+
+async def test_a_producer_may_exclude_its_own_episode() -> None:
+    door = Door(AssemblyStage(AssemblyConfig()))
+    await door.write(make_started())
+    own = replace(EXCLUSION, writer_id="w1", sequence=1, event_id="x", reason="producer_queue_full")
+    (drop,) = await door.write(own)
+    assert (drop.reason, door.refusals) == ("excluded", [])
+
+
+async def test_nobody_can_take_the_place_of_an_exclusion_before_it_comes() -> None:
+    """The operator's exclusion has a known id: a report under the same id came first, and the exclusion was refused."""
+    door = Door(AssemblyStage(AssemblyConfig()))
+    for event in make_episode("e1", turns=1):
+        await door.write(event)
+    await door.write(replace(make_reward("e1", 1.0), event_id=EXCLUSION.event_id))
+    (revision,) = await door.write_signed(EXCLUSION)
+    assert isinstance(revision, RewardRevised)
+    assert revision.excluded
+
+
+async def test_a_signed_record_that_is_written_again_changes_nothing() -> None:
+    door = Door(AssemblyStage(AssemblyConfig()))
+    first, second = make_tick(0), make_tick(1)
+    for tick in (first, second):
+        await door.write_signed(tick)
+    await door.write(first, door.signing.sign(OWNER, door.topic, b"e1", encode(first)))
+    assert door.work.state.clock.now_ms == second.stream_time_ms
+    assert door.refusals == []
+
+
+async def test_an_end_by_a_stranger_to_an_episode_leaves_it_untrained_rather_than_short() -> None:
+    """Who knows an episode's id may write to it. An end without the real writers' counts is an end with a hole."""
+    door = Door(AssemblyStage(AssemblyConfig(gap_grace_ms=1_000)))
+    await door.write_signed(make_tick(0))
+    for event in (make_started(), make_turn("e1", 1)):
+        await door.write(event)
+    await door.write(make_ended("e1", 0, writer="stranger", writer_ids=("stranger",)))
+    outputs = [each for number in range(1, 4) for each in await door.write_signed(make_tick(number))]
+    (trajectory,) = [each for each in outputs if isinstance(each, Trajectory)]
+    assert (trajectory.trainable, trajectory.untrainable_reason) == (False, "missing_events")
+
+
+def _raw(record: Any, signing: Signing) -> Any:
+    from tests.streams.replay.memory import Raw
+
+    data = encode(record)
+    return Raw(0, b"e1", data, 0, tuple(signing.sign(OWNER, "t", b"e1", data)))

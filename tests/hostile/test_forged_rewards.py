@@ -1,0 +1,113 @@
+"""Who may set which reward is who holds the source's key, not who writes its name."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from rollbus.producers.delivery.kafka_sink import KafkaSink
+from rollbus.producers.delivery.sink import Outbound
+from rollbus.schemas.codec import encode
+from rollbus.schemas.kafka.connection import KafkaConnection
+from rollbus.schemas.records.config import AssemblyConfig
+from rollbus.schemas.records.trajectories import Trajectory
+from rollbus.schemas.topics import ALIASES, EPISODE_EVENTS
+from rollbus.streams.stages.alias import AliasStage
+from rollbus.streams.stages.assembly.stage import AssemblyStage
+from tests.builders import make_alias, make_alias_reward, make_episode, make_reward, make_tick
+from tests.hostile.attacker import CHECKERS_KEY, STOLEN, Door, forgeries
+
+CONFIG = AssemblyConfig(reward_sources={"correct": ("checker",)}, signed_sources=("checker",))
+WON = make_reward("e1", 1.0, name="correct", source="checker")
+FORGED = {how: headers for how, headers in forgeries(EPISODE_EVENTS, WON).items() if how != "a source's key"}
+
+
+async def trajectory(door: Door) -> Trajectory:
+    """Write the rest of the episode; return what assembly makes of it."""
+    outputs = [each for event in make_episode("e1", turns=1, reward=None) for each in await door.write(event)]
+    (found,) = [each for each in outputs if isinstance(each, Trajectory)]
+    return found
+
+
+def values(found: Trajectory) -> list[tuple[str, str, float]]:
+    return [(reward.name, reward.source, reward.value) for reward in found.rewards]
+
+
+@pytest.mark.parametrize("how", FORGED)
+async def test_a_reward_in_the_name_of_a_source_counts_only_with_its_signature(how: str) -> None:
+    door = Door(AssemblyStage(CONFIG))
+    (drop,) = await door.write(WON, FORGED[how])
+    assert drop.reason == "reward_not_allowed"
+    assert values(await trajectory(door)) == []
+
+
+async def test_the_sources_own_signature_counts_and_no_other_source_may_use_it_for_another_name() -> None:
+    door = Door(AssemblyStage(CONFIG))
+    assert await door.write_signed(WON, "checker") == []
+    (drop,) = await door.write_signed(replace(WON, event_id="x", source="judge", name="correct"), "checker")
+    assert drop.reason == "reward_not_allowed"
+    assert values(await trajectory(door)) == [("correct", "checker", 1.0)]
+
+
+async def test_nobody_can_take_the_place_of_a_sources_report_before_it_comes() -> None:
+    """The id of a report is made of episode, name and key, so that it is known beforehand."""
+    door = Door(AssemblyStage(CONFIG))
+    for earlier in (WON, replace(WON, value=-1.0), replace(WON, source="agent", name="free", value=-1.0)):
+        await door.write(earlier)
+    assert await door.write_signed(WON, "checker") == []
+    assert ("correct", "checker", 1.0) in values(await trajectory(door))
+
+
+async def test_a_report_by_alias_is_checked_and_stays_signed_on_its_way() -> None:
+    door = Door(AliasStage(CONFIG))
+    await door.write_signed(make_tick(0))
+    by_alias = make_alias_reward("order-7", 1.0, name="correct", source="checker")
+    (drop,) = await door.write(by_alias)
+    assert (drop.reason, drop.stage) == ("reward_not_allowed", "alias")
+    await door.write(replace(by_alias, source="agent", name="free"))
+    assert await door.write_signed(by_alias, "checker") == []
+    processed = await door.work.process([_raw(door, make_alias("order-7", "e1"))])
+    assert sorted(str(out.signer) for out in processed.outputs) == ["None", "checker"]
+    again = await door.work.process([_raw(door, replace(by_alias, value=0.0), "checker")])
+    assert again.outputs == []
+
+
+async def test_a_reward_of_an_episode_written_to_the_aliases_gets_no_signature_there() -> None:
+    door = Door(AliasStage(CONFIG))
+    (drop,) = await door.write(WON)
+    assert drop.reason == "reward_not_allowed"
+    processed = await door.work.process([_raw(door, replace(WON, source="agent"))])
+    assert [out.signer for out in processed.outputs] == [None]
+
+
+def test_a_producer_with_a_sources_key_signs_that_sources_rewards_alone() -> None:
+    sink = KafkaSink(KafkaConnection(), reward_keys={"checker": CHECKERS_KEY})
+    door = Door(AssemblyStage(CONFIG))
+
+    def signer(record: Any, key: bytes = b"e1") -> str | None:
+        out = Outbound(door.topic, key, encode(record), 0)
+        raw = replace(_raw(door, record), key=key, headers=tuple(sink._signature(out)))
+        return door.signing.signer_of(door.topic, raw)
+
+    assert signer(WON) == "checker"
+    assert signer(replace(WON, source="agent")) is None
+    assert signer(make_tick(0)) is None
+    assert KafkaSink(KafkaConnection())._signature(Outbound(door.topic, b"e1", encode(WON), 0)) == []
+    stolen = KafkaSink(KafkaConnection(), reward_keys={"checker": STOLEN})
+    out = Outbound(ALIASES.full_name("n."), b"a", encode(WON), 0)
+    raw = replace(_raw(door, WON), key=b"a", headers=tuple(stolen._signature(out)))
+    assert door.signing.signer_of(out.topic, raw) is None
+
+
+def test_a_setting_that_is_not_used_leaves_the_hash_of_a_configuration_as_it_was() -> None:
+    """Recorded outputs name the hash: a replay by a newer release gives the same one."""
+    assert "signed_sources" not in AssemblyConfig().model_dump_json()
+    assert CONFIG.config_hash() != AssemblyConfig(reward_sources={"correct": ("checker",)}).config_hash()
+
+
+def _raw(door: Door, record: Any, signer: str = "") -> Any:
+    from tests.streams.replay.memory import Raw
+
+    data = encode(record)
+    door.log.append(Raw(len(door.log), b"e1", data, 0, tuple(door.signing.sign(signer, door.topic, b"e1", data))))
+    return door.log[-1]

@@ -20,6 +20,7 @@ class PartitionMetrics:
     records: int = 0
     outputs: int = 0
     dead_letters: int = 0
+    leaps: int = 0
     changelog_rows: int = 0
     forgotten: int = 0
     transactions: int = 0
@@ -40,6 +41,7 @@ class PartitionMetrics:
         self.records += len(batch.records)
         self.outputs += processed.outgoing
         self.dead_letters += processed.dead_letters
+        self.leaps += processed.leaps
         self.changelog_rows += len(processed.changelog)
         self.forgotten = processed.forgotten
         self.transactions += 1
@@ -51,6 +53,7 @@ _ROWS: tuple[tuple[str, str, str, str], ...] = (
     ("records_total", "counter", "records", "Input records that were taken in."),
     ("outputs_total", "counter", "outputs", "Records that the stage emitted."),
     ("dead_letters_total", "counter", "dead_letters", "Input records that could not be read."),
+    ("leaps_total", "counter", "leaps", "Ticks from ahead of the broker's clock, which count as of its time."),
     ("changelog_rows_total", "counter", "changelog_rows", "State rows written."),
     (
         "forgotten_keys",

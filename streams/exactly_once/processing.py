@@ -7,7 +7,7 @@ other error reaches the caller, which throws this object away and restores the s
 import asyncio
 import logging
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from rollbus.schemas.codec import decode, encode
@@ -39,6 +39,11 @@ YIELD_EVERY = 200
 CACHED = 50
 """A pure stage reads so many records before it steps through them: they are still in the processor's cache then."""
 
+APPEND_TIME = 1
+"""Type of a record's timestamp: the broker's clock when it took the record."""
+LEAP_MS = 60_000
+"""How far clocks may differ."""
+
 Refused = tuple[RawRecord, RecordError]
 """A record that the stage cannot process, and the reason."""
 
@@ -65,6 +70,8 @@ class Processed:
     """Records that the stage emitted; a drop counts in place of each that was too large."""
     forgotten: int = 0
     """Keys that the state forgot to make room for newer ones, since it was opened."""
+    leaps: int = 0
+    """Ticks from ahead of the broker's clock, which count as of its time."""
     quiet: bool = False
     """True if nothing but time has passed: only ticks, without effect."""
 
@@ -122,9 +129,14 @@ class StagePartition:
             if number % YIELD_EVERY == 0:
                 await asyncio.sleep(0)
             try:
-                read.append((raw, read_record(raw, self._partition, self._max_bytes, self._signer_of)))
+                incoming = read_record(raw, self._partition, self._max_bytes, self._signer_of)
             except RecordError as error:
                 refused.append((raw, error))
+                continue
+            if type(incoming.record) is Tick and self._stage.input.is_open:
+                tick, incoming = incoming.record, replace(incoming, record=without_leap(incoming.record, raw))
+                result.leaps += incoming.record is not tick
+            read.append((raw, incoming))
         answers = await self._answers([incoming for _, incoming in read])
         for number, ((raw, incoming), answer) in enumerate(zip(read, answers, strict=True)):
             if number % YIELD_EVERY == YIELD_EVERY - 1:  # reading has just given the others their turn
@@ -203,6 +215,17 @@ def read_record(
                 f"{type(record).__name__} without the owner's signature; a producer may not write it"
             )
     return _incoming(record, key, _location(*partition, raw.offset), raw.value, signer)
+
+
+def without_leap(tick: Tick, raw: RawRecord) -> Tick:
+    """Return a tick that is at most LEAP_MS ahead of the broker's clock, if the record says what that was.
+
+    That clock is in the log, so a replay comes to the same.
+    """
+    latest = raw.timestamp + LEAP_MS
+    if getattr(raw, "timestamp_type", None) != APPEND_TIME or tick.stream_time_ms <= latest:
+        return tick
+    return replace(tick, stream_time_ms=latest)
 
 
 def _is_control(record: Any) -> bool:

@@ -1,7 +1,7 @@
 """Which topics a namespace needs and how each must be configured, from the one table in schemas; and its picture."""
 
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal
 
 from rollbus.schemas.topics import STAGE_INPUTS, TOPICS, Topic
@@ -11,9 +11,8 @@ from rollbus.streams.kafka.settings import StreamSettings
 HOUR_MS = 3_600_000
 SEGMENT_MS = HOUR_MS
 """Compaction skips the newest segment, so a changelog's segments must end after some time."""
-
-ANY_FUTURE_MS = 2**63 - 1
-"""A broker refuses records from more than an hour ahead, by default, and so a client whose clock is wrong."""
+BROKERS_CLOCK = ("message.timestamp.type", "LogAppendTime")
+"""A record's timestamp is when the broker took it: no client's clock holds back retention, or is refused."""
 
 Retention = Literal["time", "forever", "compact"]
 
@@ -27,13 +26,16 @@ class TopicSpec:
     retention: Retention
     config: tuple[tuple[str, str], ...]
     """Broker settings that must hold."""
-    wished: tuple[tuple[str, str], ...] = (("message.timestamp.after.max.ms", str(ANY_FUTURE_MS)),)
+    wished: tuple[tuple[str, str], ...] = (BROKERS_CLOCK,)
     """Settings for creation alone: a topic without them works as long as all clocks are right."""
 
 
 def topic_specs(settings: StreamSettings, stages: Iterable[Any] = ()) -> list[TopicSpec]:
     """Return every topic of the namespace: the table's, a changelog per stage, the ticker's own."""
     specs = [_spec(topic.full_name(settings.namespace), topic, topic.retention, settings) for topic in TOPICS]
+    if settings.signing.signed_since:  # what came before is believed by the broker's clock
+        opened = {topic.full_name(settings.namespace) for topic in TOPICS if topic.is_open}
+        specs = [replace(one, config=(*one.config, BROKERS_CLOCK)) if one.name in opened else one for one in specs]
     for stage in stages:
         changelog = names.changelog_topic(settings.namespace, stage.name)
         specs.append(_spec(changelog, stage.input, "compact", settings))

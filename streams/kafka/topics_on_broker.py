@@ -10,7 +10,7 @@ from typing import Any
 from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
-from aiokafka.errors import InvalidConfigurationError, TopicAlreadyExistsError, for_code
+from aiokafka.errors import TopicAlreadyExistsError, for_code
 
 from rollbus.schemas.codec import decode, record_name
 from rollbus.schemas.errors import ConfigurationError, RecordError, RejectedError, UnavailableError
@@ -179,17 +179,13 @@ def _tick_number(data: bytes | None) -> int | None:
     return None
 
 
-async def _create(admin: AIOKafkaAdminClient, specs: list[TopicSpec], replication: int, *, wished: bool = True) -> None:
+async def _create(admin: AIOKafkaAdminClient, specs: list[TopicSpec], replication: int) -> None:
     topics = [
-        NewTopic(spec.name, spec.partitions, replication, topic_configs=dict(spec.config + spec.wished * wished))
+        NewTopic(spec.name, spec.partitions, replication, topic_configs=dict(spec.config + spec.wished))
         for spec in specs
     ]
     response = await admin.create_topics(topics)
     errors = {name: (for_code(code), *message) for name, code, *message in response.topic_errors if code}
-    if wished and any(error is InvalidConfigurationError for error, *_ in errors.values()):
-        logger.warning("the broker is older than Kafka 3.6: it will refuse records of clients whose clocks are ahead")
-        await _create(admin, [spec for spec in specs if spec.name in errors], replication, wished=False)
-        return
     for name, (error, *message) in errors.items():
         if error is not TopicAlreadyExistsError:
             raise RejectedError(f"topic {name} could not be created: {error.__name__} {message[0] if message else ''}")

@@ -8,6 +8,8 @@ from collections.abc import Mapping
 from rollbus.schemas.records.lineage import lags_from
 
 NO_PARENT = -1
+MOST_UNANNOUNCED = 1_000
+"""How far above all known ones a version may be that no record has announced yet: numbers have gaps."""
 
 
 class Lineage:
@@ -23,8 +25,8 @@ class Lineage:
     def lag(self, version: int) -> int | None:
         """Return the completed steps since `version`; None if it is not an ancestor of the newest.
 
-        A version above all known ones is new and not announced yet: lag 0. A version below the oldest known one is
-        older than the log: it lags by more than all of these.
+        A version a little above all known ones is new and not announced yet: lag 0. A version below the oldest known
+        one is older than the log: it lags by more than all of these.
         """
         if self.newest is None:
             return 0
@@ -32,5 +34,5 @@ class Lineage:
             return self._lags[version]
         known = self._parents.keys() | self._lags.keys()
         if version > max(known):
-            return 0
+            return 0 if version <= max(known) + MOST_UNANNOUNCED else None
         return len(self._lags) if version < min(known) else None

@@ -43,13 +43,14 @@ class Clock:
         return self.table.rows.get(_KEY, _NEVER).now_ms
 
     def observe(self, tick: Tick) -> bool:
-        """Advance to a tick; return False for a tick seen before, which changes nothing."""
-        row = self.table.rows.get(_KEY, _NEVER)
-        if tick.number <= row.number:
+        """Advance to a tick; return False for an earlier one, which changes nothing.
+
+        Its time says which is earlier, not its number: a number that leaps would make all later ticks the earlier ones.
+        """
+        row, now_ms = self.table.rows.get(_KEY, _NEVER), tick.stream_time_ms
+        if now_ms <= row.now_ms:
             return False
-        now_ms = max(row.now_ms, tick.stream_time_ms)
-        first_ms = row.first_ms if row.number >= 0 else now_ms
-        self.table.put(_KEY, ClockRow(tick.number, now_ms, first_ms))
+        self.table.put(_KEY, ClockRow(tick.number, now_ms, row.first_ms if row.now_ms else now_ms))
         return True
 
     def since(self, arrived_ms: int) -> int:

@@ -4,6 +4,7 @@ It knows every name, also of episodes and of reports; it has none of the keys.
 """
 
 from dataclasses import dataclass, field
+from functools import partial
 from typing import Any
 
 from rollbus.schemas.codec import decode, encode
@@ -42,7 +43,7 @@ class Door:
             PureAsEffects(self.stage),
             Partition(self.topic, 0),
             app_version="1",
-            signer_of=lambda raw: self.signing.signer_of(self.topic, raw),
+            signer_of=partial(self.signing.signer_of, self.topic) if self.signing.is_used else None,
         )
 
     async def write(self, record: Any, headers: Any = (), timestamp: int = 0) -> list[Any]:

@@ -25,7 +25,7 @@ from rollbus.schemas.records.trajectories import Location
 from rollbus.schemas.signing import SignerOf
 from rollbus.schemas.topics import RUN_LOG, Topic, topic_of
 from rollbus.streams.exactly_once.batch import Partition, RawRecord
-from rollbus.streams.exactly_once.processing import read_record
+from rollbus.streams.exactly_once.processing import read_record, without_leap
 from rollbus.streams.pipeline import AnyStage
 from rollbus.streams.replay.decide.left_out import is_forgotten
 from rollbus.streams.replay.decide.made import Made
@@ -135,7 +135,8 @@ class Chain(Steps):
         await self._begin_round(found.tick, found.data)
         for partition, raw in found.at:
             place = Location(topic=self.input.full_name(self._source), partition=partition, offset=raw.offset)
-            self._deliver(self._first, partition, Incoming(found.tick, "", place, found.data))
+            tick = without_leap(found.tick, raw) if self.input.is_open else found.tick
+            self._deliver(self._first, partition, Incoming(tick, "", place, found.data))
         await self._ask_waiting()
         self._forget_touched(len(found.at) * len(self._readers))
 

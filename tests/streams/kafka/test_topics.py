@@ -42,7 +42,7 @@ def test_a_topic_as_specified_is_right_and_larger_limits_are_too() -> None:
 
 def test_a_topic_that_was_made_before_clocks_ahead_were_thought_of_is_right_too() -> None:
     spec = specs()["n.episode-events"]
-    assert dict(spec.wished) == {"message.timestamp.after.max.ms": str(2**63 - 1)}
+    assert dict(spec.wished) == {"message.timestamp.type": "LogAppendTime"}
     assert mismatches(spec, partitions=6, config={**dict(spec.config), **dict.fromkeys(dict(spec.wished), "1")}) == []
 
 

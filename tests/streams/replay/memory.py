@@ -40,6 +40,7 @@ class Raw:
     value: bytes | None
     timestamp: int = 0
     headers: tuple[tuple[str, bytes], ...] = ()
+    timestamp_type: int = 0
 
 
 @dataclass(slots=True)

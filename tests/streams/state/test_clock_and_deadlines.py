@@ -16,8 +16,15 @@ def test_a_tick_seen_before_changes_nothing() -> None:
     clock = Clock()
     assert clock.observe(make_tick(5))
     assert not clock.observe(make_tick(5))
-    assert not clock.observe(make_tick(4, stream_time_ms=START_MS + 99_000))
+    assert not clock.observe(make_tick(4))
     assert clock.now_ms == START_MS + 5_000
+
+
+def test_a_number_that_leapt_holds_no_later_tick_back() -> None:
+    clock = Clock()
+    assert clock.observe(make_tick(2**53, stream_time_ms=START_MS))
+    assert clock.observe(make_tick(1))
+    assert clock.now_ms == START_MS + 1_000
 
 
 def test_stream_time_never_goes_back() -> None:

@@ -19,9 +19,10 @@ from benchmarks.analytics.expected import expected, summary
 from benchmarks.analytics.generate import fill
 from benchmarks.analytics.shape import NAMESPACE, REPLAY
 from benchmarks.analytics.sink import compare_sink
-from rollbus.consumers.clickhouse import ClickHouseSettings, list_queries, migrate
-from rollbus.consumers.clickhouse.questions.saved import LIMITS, bind
+from rollbus.consumers.clickhouse.questions.saved import LIMITS, bind, list_queries
 from rollbus.consumers.clickhouse.store.client import ClickHouse
+from rollbus.consumers.clickhouse.store.migrator import migrate
+from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 from rollbus.local.clickhouse.service import clickhouse_service
 from rollbus.local.kafka.service import kafka_service
 from rollbus.local.process.ports import find_free_port

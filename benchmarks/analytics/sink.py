@@ -17,12 +17,13 @@ from typing import Any
 from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
-from rollbus.consumers.clickhouse import ClickHouseSettings, SinkSettings, migrate
 from rollbus.consumers.clickhouse.sink.kafka_log import KafkaLog
 from rollbus.consumers.clickhouse.sink.ranges import PartitionBuffer
 from rollbus.consumers.clickhouse.store.client import ClickHouse, Insert
 from rollbus.consumers.clickhouse.store.fills import Filled
+from rollbus.consumers.clickhouse.store.migrator import migrate
 from rollbus.consumers.clickhouse.store.origin import Row
+from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings, SinkSettings
 from rollbus.local.process.settings import HOST
 from rollbus.schemas.codec import encode
 from rollbus.schemas.kafka.connection import KafkaConnection
@@ -38,7 +39,8 @@ TIMEOUT_S = 300
 
 SINK = """
 import sys, time
-from rollbus.consumers.clickhouse import SinkSettings, run_sink
+from rollbus.consumers.clickhouse.sink.sink import run_sink
+from rollbus.consumers.clickhouse.store.settings import SinkSettings
 from rollbus.consumers.clickhouse.sink.kafka_source import KafkaSource
 
 poll, commit = KafkaSource.poll, KafkaSource.commit

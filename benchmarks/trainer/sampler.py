@@ -21,12 +21,14 @@ REQUESTS, TOKENS, ROUNDS = 16, 64, 5
 
 
 def ours(folder: Path, prompts: list[list[int]]) -> float:
-    from rollbus.trainer.service.checkpoints.checkpoint import load_model
+    from rollbus.trainer.service.checkpoints.loading import ModelLoader
+    from rollbus.trainer.service.model.model import read_config
     from rollbus.trainer.service.serve.sampler import Sampler
     from rollbus.trainer.service.serve.sampling import SamplingParameters
     from rollbus.trainer.service.serve.tokenizer import load_tokenizer
 
-    model, config = load_model(folder / "model")
+    config = read_config(folder / "model")
+    model = ModelLoader(config).load(folder / "model")
     sampler = Sampler(config, load_tokenizer(folder / "model"), max_rows=REQUESTS, keep_versions=1)
     sampler.load(0, model)
     rates = []

@@ -220,7 +220,7 @@ class Processes:
                 yield service
 
     def _has_tables(self) -> bool:
-        from rollbus.consumers.clickhouse import ask
+        from rollbus.consumers.clickhouse.questions.saved import ask
 
         try:
             ask(self.settings.clickhouse, "SELECT count() FROM schema_migrations")

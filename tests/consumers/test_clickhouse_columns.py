@@ -155,7 +155,7 @@ def test_an_insert_in_compressed_form_is_the_same_insert() -> None:
 
 LOADED = """
 import sys
-from rollbus.consumers.clickhouse import run_sink
+from rollbus.consumers.clickhouse.sink.sink import run_sink
 from rollbus.consumers.clickhouse.store.columns import column_type, encode
 encode("t", [{"name": "a", "at": 1}], {"name": column_type("String"), "at": column_type("DateTime64(3)")}, "lz4")
 print(sorted({"numpy", "pandas", "pyarrow", "polars"} & set(sys.modules)))

@@ -72,7 +72,7 @@ class BackendContract:
         assert capabilities.max_sequence_tokens > 8
 
     async def test_a_batch_becomes_a_new_version_whose_parent_is_its_base(self, backend: Backend) -> None:
-        base = await backend.current_version()
+        base = (await backend.versions()).head
         request = make_request(base)
         assert await backend.submit(request) == request.batch_hash
         result = await backend.wait(request.batch_hash, 0.05)
@@ -81,50 +81,50 @@ class BackendContract:
         assert sorted(result.trained_ids) == ["t0", "t1"]
         assert result.dropped == {}
         versions = await backend.versions()
-        assert versions.head == result.version == await backend.current_version()
+        assert versions.head == result.version == (await backend.versions()).head
         (version,) = [each for each in versions.known if each.version == result.version]
         assert (version.parent, version.batch_hash, version.checkpoint) == (base, request.batch_hash, result.checkpoint)
 
     async def test_submitting_a_hash_again_never_trains_twice(self, backend: Backend) -> None:
-        request = make_request(await backend.current_version())
+        request = make_request((await backend.versions()).head)
         await backend.submit(request)
         await backend.submit(request)
         result = await backend.wait(request.batch_hash, 0.05)
         await backend.submit(request)
         assert await backend.wait(request.batch_hash, 0.05) == result
-        assert await backend.current_version() == result.version
+        assert (await backend.versions()).head == result.version
 
     async def test_a_batch_that_is_only_prepared_is_neither_known_nor_trained(self, backend: Backend) -> None:
-        base = await backend.current_version()
+        base = (await backend.versions()).head
         request = make_request(base)
         await backend.prepare(request)
         assert await backend.journal(request.batch_hash) is None
         with pytest.raises(RejectedError, match="never"):
             await backend.status(request.batch_hash)
-        assert await backend.current_version() == base
+        assert (await backend.versions()).head == base
 
     async def test_a_prepared_batch_trains_once_and_from_the_base_that_submit_names(self, backend: Backend) -> None:
-        base = await backend.current_version()
+        base = (await backend.versions()).head
         request = make_request(base)
         await backend.prepare(replace(request, base_version=base + 1000))
         await backend.submit(request)
         await backend.submit(request)
         result = await backend.wait(request.batch_hash, 0.05)
         assert (result.state, result.base_version) == ("completed", base)
-        assert await backend.current_version() == result.version
+        assert (await backend.versions()).head == result.version
 
     async def test_preparing_a_batch_leaves_others_alone(self, backend: Backend) -> None:
-        request = make_request(await backend.current_version())
+        request = make_request((await backend.versions()).head)
         await backend.submit(request)
         await backend.prepare(make_request(request.base_version))
         result = await backend.wait(request.batch_hash, 0.05)
         assert result.batch_hash == request.batch_hash
-        assert await backend.current_version() == result.version
+        assert (await backend.versions()).head == result.version
 
     async def test_of_two_batches_for_one_base_sent_at_once_one_trains_and_the_other_is_refused(
         self, backend: Backend
     ) -> None:
-        base = await backend.current_version()
+        base = (await backend.versions()).head
         requests = make_request(base), make_request(base)
         await asyncio.gather(*(backend.submit(each) for each in requests))
         ended = await asyncio.gather(
@@ -146,7 +146,7 @@ class BackendContract:
                 await asyncio.sleep(0.01)
 
     async def test_the_journal_tells_what_was_done_and_nothing_of_what_was_not(self, backend: Backend) -> None:
-        request = make_request(await backend.current_version())
+        request = make_request((await backend.versions()).head)
         assert await backend.journal(request.batch_hash) is None
         await backend.submit(request)
         result = await backend.wait(request.batch_hash, 0.05)
@@ -161,28 +161,28 @@ class BackendContract:
             await backend.wait("unknown", 0.05)
 
     async def test_a_batch_without_signal_is_skipped_and_leaves_the_weights(self, backend: Backend) -> None:
-        base = await backend.current_version()
+        base = (await backend.versions()).head
         request = make_request(base, rewards=(1.0, 1.0))
         await backend.submit(request)
         result = await backend.wait(request.batch_hash, 0.05)
         assert (result.state, result.version, result.trained_ids) == ("skipped", base, ())
         assert dict(result.dropped) == {"t0": "no_signal", "t1": "no_signal"}
-        assert await backend.current_version() == base
+        assert (await backend.versions()).head == base
 
     async def test_a_batch_for_another_base_is_refused_and_trains_nothing(self, backend: Backend) -> None:
-        base = await backend.current_version()
+        base = (await backend.versions()).head
         request = make_request(base + 1000)
         with pytest.raises(RejectedError, match=str(base + 1000)):
             await submit_and_wait(backend, request)
         assert await backend.journal(request.batch_hash) is None
-        assert await backend.current_version() == base
+        assert (await backend.versions()).head == base
 
     async def test_a_batch_for_another_model_is_refused(self, backend: Backend) -> None:
         with pytest.raises(RejectedError, match="another"):
-            await submit_and_wait(backend, make_request(await backend.current_version(), model="another"))
+            await submit_and_wait(backend, make_request((await backend.versions()).head, model="another"))
 
     async def test_promoting_serves_a_version_and_leaves_the_head(self, backend: Backend) -> None:
-        base = await backend.current_version()
+        base = (await backend.versions()).head
         result = await submit_and_wait(backend, make_request(base))
         await backend.promote(base)
         assert (await backend.versions()).serving == base
@@ -193,7 +193,7 @@ class BackendContract:
 
     async def test_an_update_that_is_to_serve_its_version_serves_it_before_it_ends(self, backend: Backend) -> None:
         assert (await backend.capabilities()).serves_on_request
-        base = await backend.current_version()
+        base = (await backend.versions()).head
         await backend.promote(base)
         beside = await submit_and_wait(backend, make_request(base))
         assert (await backend.versions()).serving == base
@@ -206,11 +206,11 @@ class BackendContract:
         assert (await backend.versions()).serving == beside
 
     async def test_after_a_rollback_the_next_version_grows_from_there_with_a_new_number(self, backend: Backend) -> None:
-        base = await backend.current_version()
+        base = (await backend.versions()).head
         abandoned = make_request(base)
         undone = await submit_and_wait(backend, abandoned)
         await backend.promote(base, rollback=True)
-        assert await backend.current_version() == base
+        assert (await backend.versions()).head == base
         assert await backend.journal(abandoned.batch_hash) is None
         again = await submit_and_wait(backend, make_request(base))
         assert again > undone
@@ -222,7 +222,7 @@ class BackendContract:
             await backend.promote(100_000)
 
     async def test_canceling_what_has_ended_changes_nothing(self, backend: Backend) -> None:
-        request = make_request(await backend.current_version())
+        request = make_request((await backend.versions()).head)
         await submit_and_wait(backend, request)
         assert (await backend.cancel(request.batch_hash)).state == "completed"
 

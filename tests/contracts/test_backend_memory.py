@@ -35,7 +35,7 @@ class TestMemoryBackend(BackendContract):
         with pytest.raises(RejectedError, match="canceled"):
             await backend.wait(second.batch_hash)
         await backend.wait(first.batch_hash)
-        assert await backend.current_version() == 1
+        assert (await backend.versions()).head == 1
         await backend.close()
 
     async def test_a_failed_batch_says_so_and_can_be_tried_again(self) -> None:

@@ -165,9 +165,9 @@ def art_launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]
 @pytest.fixture(scope="session")
 def art_base_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The demo's shape, a little smaller, with random weights."""
-    from rollbus.trainer.service.checkpoints.checkpoint import create_model
     from rollbus.trainer.service.model.model import ModelConfig
     from rollbus.trainer.service.serve.tokenizer import build_tokenizer
+    from tests.models import create_model
 
     config = ModelConfig(layers=2, width=64, heads=4, kv_heads=2, feed_forward=128, max_tokens=128)
     tokenizer = build_tokenizer(["system user assistant choose a letter"], vocabulary=TOKENS)

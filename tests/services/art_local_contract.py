@@ -42,7 +42,7 @@ class TestArtLocal(BackendContract):
         assert (await backend.wait(first.batch_hash, 0.05)).version == 1
         with pytest.raises(RejectedError, match="canceled"):
             await backend.wait(second.batch_hash, 0.05)
-        assert await backend.current_version() == 1
+        assert (await backend.versions()).head == 1
         again = replace(second, base_version=1)
         assert await submit_and_wait(backend, again) == 2
 

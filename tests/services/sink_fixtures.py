@@ -11,9 +11,10 @@ import pytest
 from aiokafka import AIOKafkaProducer
 from aiokafka.admin import AIOKafkaAdminClient, NewTopic
 
-from rollbus.consumers.clickhouse import ClickHouseSettings, SinkSettings, ask, run_sink_async
-from rollbus.consumers.clickhouse.sink.sink import SinkCounters
+from rollbus.consumers.clickhouse.questions.saved import ask
+from rollbus.consumers.clickhouse.sink.sink import SinkCounters, run_sink_async
 from rollbus.consumers.clickhouse.sink.status import read_sink_status
+from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings, SinkSettings
 from rollbus.schemas.codec import encode
 from rollbus.schemas.kafka.connection import KafkaConnection
 from rollbus.schemas.records.drops import Drop
@@ -38,7 +39,7 @@ def sink_settings(kafka: str, clickhouse: tuple[str, int], namespace: str) -> Si
 async def sink_process(settings: SinkSettings) -> AsyncIterator[asyncio.subprocess.Process]:
     """A sink in a process of its own."""
     program = (
-        "import sys; from rollbus.consumers.clickhouse import SinkSettings, run_sink; "
+        "import sys; from rollbus.consumers.clickhouse.sink.sink import SinkSettings, run_sink; "
         "run_sink(SinkSettings.model_validate_json(sys.argv[1]))"
     )
     text = settings.model_dump_json(exclude={"clickhouse": {"password"}})

@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from rollbus.consumers.clickhouse import ClickHouseSettings
 from rollbus.consumers.clickhouse.store.client import ClickHouse
+from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 from rollbus.schemas.records.config import (
     AssemblyConfig,
     BatchingConfig,

@@ -5,8 +5,8 @@ import pytest
 from benchmarks.analytics.expected import expected, summary
 from benchmarks.analytics.generate import fill
 from benchmarks.analytics.run import asked
-from rollbus.consumers.clickhouse import ClickHouseSettings
 from rollbus.consumers.clickhouse.store.client import ClickHouse
+from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 from tests.services.test_clickhouse_queries import answer, new_database
 
 pytestmark = pytest.mark.services

@@ -23,9 +23,9 @@ KINDS: dict[str, dict[str, Any]] = {"all parameters": {}, "adapters": {"lora": {
 @pytest.fixture(scope="module")
 def base_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Room for several turns."""
-    from rollbus.trainer.service.checkpoints.checkpoint import create_model
     from rollbus.trainer.service.model.model import ModelConfig
     from rollbus.trainer.service.serve.tokenizer import build_tokenizer
+    from tests.models import create_model
 
     config = ModelConfig(layers=2, width=64, heads=4, kv_heads=2, feed_forward=128, max_tokens=320)
     tokenizer = build_tokenizer(["system user assistant tool choose a letter"], vocabulary=TOKENS)

@@ -71,7 +71,7 @@ async def test_trainer_and_sampler_agree_on_log_probs_before_and_after_updates(
     art_server: ArtServer, client: ArtClient
 ) -> None:
     for number in range(3):
-        base = await client.current_version()
+        base = (await client.versions()).head
         await client.promote(base)
         answers = await sampled(art_server)
         assert {answer.model for answer in answers} == {f"{MODEL}@{base}"}
@@ -86,7 +86,7 @@ async def test_trainer_and_sampler_agree_on_log_probs_before_and_after_updates(
 async def test_stale_turns_are_trained_against_the_log_probs_they_were_sampled_with(
     art_server: ArtServer, client: ArtClient
 ) -> None:
-    base = await client.current_version()
+    base = (await client.versions()).head
     answers = await sampled(art_server, f"{MODEL}@{base}")
     moved = await client.wait(await client.submit(made_up_batch(f"moves-{base}", base, learning_rate=0.01)), 0.1)
     late = await batch_of(art_server, f"late-{base}", answers, moved.version)
@@ -96,7 +96,7 @@ async def test_stale_turns_are_trained_against_the_log_probs_they_were_sampled_w
 
 
 async def test_an_old_version_answers_as_before_the_update(art_server: ArtServer, client: ArtClient) -> None:
-    base = await client.current_version()
+    base = (await client.versions()).head
     before = await sampled(art_server, f"{MODEL}@{base}", count=3)
     result = await client.wait(await client.submit(made_up_batch(f"old-{base}", base)), 0.1)
     await client.promote(result.version)
@@ -111,7 +111,7 @@ async def test_an_old_version_answers_as_before_the_update(art_server: ArtServer
 
 async def test_version_zero_is_read_again_when_asked_for(art_server: ArtServer, client: ArtClient) -> None:
     for number in range(7):  # more than stay loaded
-        base = await client.current_version()
+        base = (await client.versions()).head
         await client.wait(await client.submit(made_up_batch(f"push-{base}-{number}", base)), 0.05)
     loaded = {version.version for version in (await client.versions()).known if version.loaded}
     assert 0 not in loaded
@@ -120,17 +120,17 @@ async def test_version_zero_is_read_again_when_asked_for(art_server: ArtServer, 
 
 
 async def test_the_same_batch_is_trained_once(client: ArtClient, other: ArtClient) -> None:
-    base = await client.current_version()
+    base = (await client.versions()).head
     request = made_up_batch(f"once-{base}", base)
     hashes = await asyncio.gather(*(one.submit(request) for one in (client, other, client)))
     first = await client.wait(hashes[0], 0.05)
     assert await other.wait(await other.submit(request), 0.05) == first
     assert await client.journal(request.batch_hash) == first
-    assert await client.current_version() == base + 1
+    assert (await client.versions()).head == base + 1
 
 
 async def test_a_client_that_goes_away_changes_nothing(client: ArtClient, other: ArtClient) -> None:
-    base = await client.current_version()
+    base = (await client.versions()).head
     request = made_up_batch(f"gone-{base}", base, groups=16)
     await client.submit(request)
     await client.close()
@@ -139,26 +139,26 @@ async def test_a_client_that_goes_away_changes_nothing(client: ArtClient, other:
 
 
 async def test_a_batch_for_another_base_fails_and_trains_nothing(client: ArtClient) -> None:
-    base = await client.current_version()
+    base = (await client.versions()).head
     request = made_up_batch(f"early-{base}", base + 5)
     with pytest.raises(RejectedError, match=f"head is {base}"):
         await client.wait(await client.submit(request), 0.05)
     assert (await client.status(request.batch_hash)).state == "failed"
     assert await client.journal(request.batch_hash) is None
-    assert await client.current_version() == base
+    assert (await client.versions()).head == base
 
 
 async def test_a_batch_without_signal_is_skipped_and_makes_no_version(client: ArtClient) -> None:
-    base = await client.current_version()
+    base = (await client.versions()).head
     plain = made_up_batch(f"flat-{base}", base, groups=1)
     flat = replace(plain, trajectories=tuple(replace(one, reward=0.1, advantage=1e-12) for one in plain.trajectories))
     result = await client.wait(await client.submit(flat), 0.05)
     assert (result.state, result.version, set(result.dropped.values())) == ("skipped", base, {"no_signal"})
-    assert await client.current_version() == base
+    assert (await client.versions()).head == base
 
 
 async def test_what_would_spoil_the_weights_is_dropped_and_the_rest_trains(client: ArtClient) -> None:
-    base = await client.current_version()
+    base = (await client.versions()).head
     plain = made_up_batch(f"spoiled-{base}", base)
     first, *rest = plain.trajectories
     spoiled = replace(first, turns=(replace(first.turns[0], logprobs=b"\x00\x00\xc0\x7f" * 99),))
@@ -190,7 +190,7 @@ async def test_the_endpoint_answers_on_the_control_port_too(art_server: ArtServe
 
 
 async def test_serving_goes_on_during_updates(art_server: ArtServer, client: ArtClient) -> None:
-    base = await client.current_version()
+    base = (await client.versions()).head
     update = asyncio.create_task(_train(client, made_up_batch(f"busy-{base}", base, groups=64, size=8)))
     answers = 0
     while not update.done():
@@ -280,13 +280,13 @@ async def _train_as_released(server: ArtServer, *groups: list[dict[str, Any]]) -
 async def test_what_art_would_drop_or_train_wrongly_is_left_out_before_it_sees_a_released_clients_group(
     art_server: ArtServer, client: ArtClient
 ) -> None:
-    before = await client.current_version()
+    before = (await client.versions()).head
     long, *rows = await _recorded_rows(art_server, (9.0, 0.0, 1.0))
     long["messages_and_choices"][-1]["prompt_token_ids"] *= 30
     flat = await _recorded_rows(art_server, (1e6 / 3, 1e6 / 3 + 1e-9))
     nothing = await _train_as_released(art_server, flat)
     assert nothing == {"num_gradient_steps": 0, "rendered_prompts": 0, "dropped_no_signal": 2}
-    assert await client.current_version() == before
+    assert (await client.versions()).head == before
     line = await _train_as_released(art_server, [long, *rows], flat)
     assert (line["num_gradient_steps"], line["dropped_overlong"], line["dropped_no_signal"]) == (1, 1, 2)
     assert line["data/step_num_trajectories"] == 2
@@ -295,13 +295,13 @@ async def test_what_art_would_drop_or_train_wrongly_is_left_out_before_it_sees_a
 async def test_two_calls_of_released_clients_at_once_are_two_updates_one_after_the_other(
     art_server: ArtServer, client: ArtClient
 ) -> None:
-    before = await client.current_version()
+    before = (await client.versions()).head
     rows = await _recorded_rows(art_server, (0.0, 1.0, 0.0, 1.0))
     lines = await asyncio.gather(*(_train_as_released(art_server, rows) for _ in range(2)))
     assert [line["num_gradient_steps"] for line in lines] == [1, 1]
     known = {each.version: each.parent for each in (await client.versions()).known}
     assert (known[before + 1], known[before + 2]) == (before, before + 1)
-    assert await client.current_version() == before + 2
+    assert (await client.versions()).head == before + 2
 
 
 async def test_a_released_client_trains_from_where_an_operator_rolled_back_to(own_art_server: ArtServer) -> None:

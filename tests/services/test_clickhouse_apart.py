@@ -5,8 +5,9 @@ from typing import Any
 
 import pytest
 
-from rollbus.consumers.clickhouse import ClickHouseSettings, list_queries, run_query
+from rollbus.consumers.clickhouse.questions.saved import list_queries, run_query
 from rollbus.consumers.clickhouse.store.client import ClickHouse
+from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 from rollbus.schemas.ids import trajectory_id
 from tests.consumers.story import Record, story
 from tests.services.test_clickhouse_queries import beside_the_story, new_database, replayed, write

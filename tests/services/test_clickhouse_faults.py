@@ -7,9 +7,10 @@ import sys
 import pytest
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from rollbus.consumers.clickhouse import SinkSettings, migrate
 from rollbus.consumers.clickhouse.sink.status import read_sink_status
 from rollbus.consumers.clickhouse.store.client import ClickHouse
+from rollbus.consumers.clickhouse.store.migrator import migrate
+from rollbus.consumers.clickhouse.store.settings import SinkSettings
 from rollbus.schemas.topics import TOPICS
 from tests.consumers.story import story
 from tests.services.sink_fixtures import (
@@ -30,7 +31,8 @@ settings = sink_settings
 
 KILLED_BEFORE_ITS_COMMIT = """
 import os, signal, sys
-from rollbus.consumers.clickhouse import SinkSettings, run_sink
+from rollbus.consumers.clickhouse.sink.sink import run_sink
+from rollbus.consumers.clickhouse.store.settings import SinkSettings
 from rollbus.consumers.clickhouse.sink.kafka_source import KafkaSource
 
 async def commit(self, offsets):

@@ -7,12 +7,11 @@ from typing import Any
 
 import pytest
 
-from rollbus.consumers.clickhouse import ClickHouseSettings, list_queries, migrate, run_query
-from rollbus.consumers.clickhouse.questions.saved import SavedQuery, ask
-from rollbus.consumers.clickhouse.rows.rows import rows_of
+from rollbus.consumers.clickhouse.questions.saved import SavedQuery, ask, list_queries, run_query
 from rollbus.consumers.clickhouse.store.client import ClickHouse
-from rollbus.consumers.clickhouse.store.migrator import load_migrations, read_applied
+from rollbus.consumers.clickhouse.store.migrator import load_migrations, migrate, read_applied
 from rollbus.consumers.clickhouse.store.origin import Origin, Row
+from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 from rollbus.local.process.ports import find_free_port
 from rollbus.schemas.errors import ConfigurationError, RejectedError, UnavailableError
 from rollbus.schemas.ids import event_id, trajectory_id
@@ -32,6 +31,7 @@ from tests.builders import (
     make_turn,
 )
 from tests.consumers.story import Record, story
+from tests.services.sink_oracle import rows_of
 
 pytestmark = pytest.mark.services
 

@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from rollbus.consumers.clickhouse import ask
 from rollbus.consumers.clickhouse.maintain import forget
 from rollbus.consumers.clickhouse.maintain.rebuild import all_tables, rebuild
+from rollbus.consumers.clickhouse.questions.saved import ask
 from rollbus.consumers.clickhouse.sink.kafka_log import KafkaLog
 from rollbus.consumers.clickhouse.sink.log_files import FileLog, Partition, Span, export_log
 from rollbus.consumers.clickhouse.store.client import ClickHouse

@@ -11,19 +11,13 @@ from aiokafka import TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.admin.records_to_delete import RecordsToDelete
 
-from rollbus.consumers.clickhouse import (
-    ClickHouseSettings,
-    Sink,
-    SinkSettings,
-    ask,
-    migrate,
-    run_query,
-    run_sink_async,
-)
-from rollbus.consumers.clickhouse.rows.rows import rows_of
+from rollbus.consumers.clickhouse.questions.saved import ask, run_query
 from rollbus.consumers.clickhouse.sink.kafka_source import KafkaSource, Partition
+from rollbus.consumers.clickhouse.sink.sink import Sink, run_sink_async
 from rollbus.consumers.clickhouse.store.client import ClickHouse
+from rollbus.consumers.clickhouse.store.migrator import migrate
 from rollbus.consumers.clickhouse.store.origin import Origin
+from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings, SinkSettings
 from rollbus.local.clickhouse.service import clickhouse_service
 from rollbus.local.process.ports import find_free_port
 from rollbus.local.process.service import ServiceProcess
@@ -44,6 +38,7 @@ from tests.services.sink_fixtures import (
     sink_settings,
     wait_until_written,
 )
+from tests.services.sink_oracle import rows_of
 
 pytestmark = pytest.mark.services
 

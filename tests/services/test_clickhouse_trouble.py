@@ -8,8 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from rollbus.consumers.clickhouse import ClickHouseSettings, SinkSettings, migrate, run_sink_async
+from rollbus.consumers.clickhouse.sink.sink import run_sink_async
 from rollbus.consumers.clickhouse.sink.status import read_sink_status
+from rollbus.consumers.clickhouse.store.migrator import migrate
+from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings, SinkSettings
 from rollbus.local.clickhouse.service import clickhouse_service
 from rollbus.local.process.ports import find_free_port
 from rollbus.local.process.service import ServiceProcess

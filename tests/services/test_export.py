@@ -9,16 +9,17 @@ from typing import Any
 
 import pytest
 
-from rollbus.consumers.clickhouse import ClickHouseSettings, migrate
-from rollbus.consumers.clickhouse.rows.rows import rows_of
 from rollbus.consumers.clickhouse.store.client import ClickHouse
+from rollbus.consumers.clickhouse.store.migrator import migrate
 from rollbus.consumers.clickhouse.store.origin import Origin, Row
+from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 from rollbus.consumers.export.run import ExportRequest, export
 from rollbus.schemas.errors import ConfigurationError, RejectedError
 from rollbus.schemas.ids import messages_hash, trajectory_id
 from rollbus.schemas.records.events import Message
 from rollbus.schemas.records.messages import message_fields
 from tests.builders import START_MS, make_excluded, make_score, make_started, make_trajectory, make_turn
+from tests.services.sink_oracle import rows_of
 
 pytestmark = pytest.mark.services
 

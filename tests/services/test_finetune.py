@@ -13,7 +13,8 @@ from typing import Any
 import pytest
 import yaml
 
-from rollbus.consumers.clickhouse import ClickHouseSettings, ask
+from rollbus.consumers.clickhouse.questions.saved import ask
+from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 from rollbus.local.process.tether import tethered
 from tests.console import ROLLBUS
 from tests.services.art_fixtures import MODEL, ArtServer

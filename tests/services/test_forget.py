@@ -10,10 +10,10 @@ from click.testing import CliRunner
 
 from rollbus.cli.root import rollbus
 from rollbus.cli.stages import all_stages
-from rollbus.consumers.clickhouse import ask, migrate
 from rollbus.consumers.clickhouse.maintain.forget import TABLES, delete_rows, find_attempts
-from rollbus.consumers.clickhouse.rows.rows import rows_of
+from rollbus.consumers.clickhouse.questions.saved import ask
 from rollbus.consumers.clickhouse.store.client import ClickHouse
+from rollbus.consumers.clickhouse.store.migrator import migrate
 from rollbus.consumers.clickhouse.store.origin import Origin
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 from rollbus.schemas.codec import encode
@@ -24,6 +24,7 @@ from rollbus.streams.kafka.topics_on_broker import ensure_topics
 from rollbus.trainer.ledger.log_kafka import KafkaLog
 from tests.builders import START_MS, make_alias, make_alias_reward, make_episode, make_score, make_tick, make_trajectory
 from tests.services.replay_live import records, settings_of, write_settings
+from tests.services.sink_oracle import rows_of
 from tests.services.stream_fixtures import send
 
 pytestmark = pytest.mark.services

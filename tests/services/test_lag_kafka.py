@@ -7,9 +7,9 @@ from aiokafka import AIOKafkaConsumer, TopicPartition
 from aiokafka.admin import AIOKafkaAdminClient, RecordsToDelete
 from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitionAssignor
 
-from rollbus.consumers.clickhouse import SinkSettings
 from rollbus.consumers.clickhouse.sink.kafka_source import KafkaSource
 from rollbus.consumers.clickhouse.sink.status import read_sink_status
+from rollbus.consumers.clickhouse.store.settings import SinkSettings
 from rollbus.local.process.ports import find_free_port
 from rollbus.schemas.errors import UnavailableError
 from rollbus.schemas.kafka.connection import KafkaConnection

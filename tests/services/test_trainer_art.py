@@ -19,7 +19,7 @@ async def world(kafka: str, namespace: str, art_server: ArtServer) -> AsyncItera
     world = TrainerWorld(kafka, namespace, ArtServerBackend(url=art_server.url))
     await world.open()
     client = art_server.client()
-    world.sampled_by = await client.current_version()
+    world.sampled_by = (await client.versions()).head
     await client.close()
     yield world
     await world.close()

@@ -92,10 +92,6 @@ class MemoryBackend(JobBackend):
         )
         return Versions(self._weights.head, self._weights.serving, known)
 
-    async def current_version(self) -> int:
-        """Return what the next batch must name as its base."""
-        return self._weights.head
-
     async def promote(self, version: int, *, rollback: bool = False) -> None:
         """Serve a version; with `rollback` also train from it."""
         if version not in self._weights.versions:

@@ -239,10 +239,6 @@ class Backend(Protocol):
 
     async def versions(self) -> Versions: ...
 
-    async def current_version(self) -> int:
-        """`versions().head`."""
-        ...
-
     async def promote(self, version: int, *, rollback: bool = False) -> None:
         """Serve `version` to requests for the bare name; with `rollback` the next batch starts there."""
         ...

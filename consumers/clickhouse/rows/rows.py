@@ -97,11 +97,6 @@ def part_rows(record: Any, origin: Origin) -> Rows:
     return make_rows(record, origin)
 
 
-def rows_of(record: Any, origin: Origin) -> Rows:
-    """Return all rows of a record; none for one that is not stored."""
-    return [(fill.table, fill.row(record, origin)) for fill in fills_of(record)] + part_rows(record, origin)
-
-
 def tables_of(record: type) -> tuple[str, ...]:
     """Return the tables that a record type can have rows in."""
     tables = tuple(fill.table for fill in FILLS.get(record, ()))

@@ -53,18 +53,6 @@ class CountingOutput:
         """Do nothing: nothing waits."""
 
 
-@dataclass(slots=True)
-class MemoryOutput(CountingOutput):
-    """Keeps every frame."""
-
-    frames: dict[tuple[str, int], list[tuple[bytes | None, bytes]]] = field(default_factory=dict)
-
-    def append(self, topic: Topic, partition: int, key: bytes | None, frame: bytes) -> int:
-        """Keep the frame."""
-        self.frames.setdefault((topic.name, partition), []).append((key, frame))
-        return CountingOutput.append(self, topic, partition, key, frame)
-
-
 @dataclass(frozen=True, slots=True)
 class WrittenPayload:
     """What the topics hold, once all that the replay has given an offset is there too.

@@ -12,7 +12,7 @@ from rollbus.streams.in_memory import by_checksum
 from rollbus.streams.pipeline import AnyStage
 from rollbus.streams.replay.decide.chain import Chain
 from rollbus.streams.replay.decide.digest import without_location
-from rollbus.streams.replay.decide.output import MemoryOutput
+from rollbus.streams.replay.decide.output import CountingOutput
 from rollbus.streams.replay.decide.rounds import Round, merged
 
 OTHER_CLOCK = Path(__file__).parent / "other_clock"
@@ -56,6 +56,18 @@ class ListSource:
         found = self.records[self.position : self.position + self.size]
         self.position += len(found)
         return found
+
+
+@dataclass(slots=True)
+class MemoryOutput(CountingOutput):
+    """Keeps every frame."""
+
+    frames: Frames = field(default_factory=dict)
+
+    def append(self, topic: Topic, partition: int, key: bytes | None, frame: bytes) -> int:
+        """Keep the frame."""
+        self.frames.setdefault((topic.name, partition), []).append((key, frame))
+        return CountingOutput.append(self, topic, partition, key, frame)
 
 
 async def replayed(

@@ -60,21 +60,22 @@ def test_the_bytes_of_turns_travel_as_they_are() -> None:
 @given(st.integers(0, 400))
 def test_a_body_that_was_cut_anywhere_is_refused(length: int) -> None:
     whole = request_to_bytes(ONE)
-    with pytest.raises(RejectedError, match=r"cannot be read|lacks the field"):
+    with pytest.raises(RejectedError, match="cannot be read"):
         request_from_bytes(whole[: min(length, len(whole) - 1)])
 
 
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"run_id": None}, "run_id must be a non-empty string"),
-        ({"config": {"learning_rat": 1}}, "unknown fields \\['learning_rat'\\]"),
-        ({"config": {"learning_rate": math.nan}}, "config: learning_rate: .* finite"),
-        ({"config": {"learning_rate": "fast"}}, "config: learning_rate: .* number"),
-        ({"config": {"loss": "reinforce"}}, "config: loss: .* not 'reinforce'"),
-        ({"config": {"aggregation": "constant"}}, "config: all: .*aggregation_tokens"),
-        ({"base_version": "new"}, "cannot be read"),
-        ({"trajectories": [{"trajectory_id": "t"}]}, "lacks the field 'group_id'"),
+        ({"run_id": None}, "run_id: .*string, not None"),
+        ({"config": {"learning_rat": 1}}, "config.learning_rat: Extra"),
+        ({"config": {"learning_rate": math.nan}}, "config.learning_rate: .* finite"),
+        ({"config": {"learning_rate": "fast"}}, "config.learning_rate: .* number"),
+        ({"config": {"loss": "reinforce"}}, "config.loss: .* not 'reinforce'"),
+        ({"config": {"aggregation": "constant"}}, "config: .*aggregation_tokens"),
+        ({"base_version": "new"}, "base_version: .*integer"),
+        ({"trajectories": [{"trajectory_id": "t"}]}, "cannot be read: .*'turns'"),
+        ({"trajectories": [{"turns": []}]}, "16 bytes at the end belong to no turn"),
         ({"trajectories": []}, "16 bytes at the end belong to no turn"),
     ],
 )

@@ -190,7 +190,7 @@ async def test_what_was_begun_is_gone_from_the_server_and_another_submit_joins(
     await client.submit(request)
     assert server.submissions() == [BEGUN, WHOLE]
     await client.wait(request.batch_hash, 0.05)
-    assert await client.current_version() == 1
+    assert (await client.versions()).head == 1
 
 
 @pytest.mark.parametrize("changed", ["trajectories", "config", "batch_hash"])

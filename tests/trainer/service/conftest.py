@@ -7,9 +7,9 @@ import pytest
 import torch
 from torch import nn
 
-from rollbus.trainer.service.checkpoints.checkpoint import create_model, load_model
 from rollbus.trainer.service.model.model import ModelConfig
 from rollbus.trainer.service.serve.tokenizer import build_tokenizer
+from tests.models import create_model, load_model
 
 TEXTS = ["system user assistant", "choose a letter of the word and say it again"]
 SMALL = ModelConfig(layers=2, width=64, heads=4, kv_heads=2, feed_forward=128, max_tokens=128)

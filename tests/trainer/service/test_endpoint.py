@@ -12,7 +12,6 @@ import openai
 import pytest
 
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
-from rollbus.trainer.service.checkpoints.checkpoint import create_model, load_model
 from rollbus.trainer.service.serve import endpoint
 from rollbus.trainer.service.serve.answer_stream import _ChoiceStream
 from rollbus.trainer.service.serve.choices import Sampled
@@ -21,6 +20,7 @@ from rollbus.trainer.service.serve.http_server import EndpointServer
 from rollbus.trainer.service.serve.openai_answers import TextOffsets, logprobs_of, token_logprobs
 from rollbus.trainer.service.serve.openai_api import ChatRequest, CompletionRequest
 from rollbus.trainer.service.serve.sampler import Generation, Sampler
+from tests.models import create_model, load_model
 
 MESSAGES: list[Any] = [{"role": "user", "content": "choose a letter"}]
 

@@ -8,12 +8,12 @@ import openai
 import pytest
 import torch
 
-from rollbus.trainer.service.checkpoints.checkpoint import create_model, load_model
 from rollbus.trainer.service.model.model import head, trunk
 from rollbus.trainer.service.serve.endpoint import ServedModel, build_app
 from rollbus.trainer.service.serve.http_server import EndpointServer
 from rollbus.trainer.service.serve.sampler import Sampler
 from rollbus.trainer.service.serve.tokenizer import render_chat
+from tests.models import create_model, load_model
 from tests.trainer.service.conftest import SMALL
 
 TOOLS: list[Any] = [{"type": "function", "function": {"name": "look", "parameters": {"at": "number"}}}]

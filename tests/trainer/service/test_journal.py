@@ -7,8 +7,9 @@ import pytest
 from rollbus.schemas.errors import ConfigurationError, DataLossError
 from rollbus.trainer.backends.protocol import TrainResult
 from rollbus.trainer.backends.wire import to_json
-from rollbus.trainer.service.checkpoints.checkpoint import load_model, save_checkpoint
+from rollbus.trainer.service.checkpoints.checkpoint import save_checkpoint
 from rollbus.trainer.service.checkpoints.journal import Failure, Journal, VersionStore, recover
+from tests.models import load_model
 
 
 def result(batch_hash: str, base: int, version: int) -> TrainResult:

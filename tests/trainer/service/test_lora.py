@@ -11,11 +11,12 @@ from torch import Tensor
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.trainer.backends.model_settings import LoraConfig
 from rollbus.trainer.backends.protocol import TrainConfig
-from rollbus.trainer.service.checkpoints.checkpoint import create_model, is_complete, save_checkpoint
+from rollbus.trainer.service.checkpoints.checkpoint import is_complete, save_checkpoint
 from rollbus.trainer.service.checkpoints.loading import ModelLoader
 from rollbus.trainer.service.model.lora import ADAPTER
 from rollbus.trainer.service.model.model import head, read_config, trunk
 from rollbus.trainer.service.update.update import Learner
+from tests.models import create_model
 from tests.trainer.service.test_update import SEPARATE, SHARED, packed_row, same, weights
 
 CONFIG = TrainConfig(learning_rate=1e-2)

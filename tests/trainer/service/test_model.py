@@ -8,16 +8,10 @@ import torch
 from torch import nn
 
 from rollbus.schemas.errors import ConfigurationError
-from rollbus.trainer.service.checkpoints.checkpoint import (
-    create_model,
-    is_complete,
-    load_model,
-    load_optimizer,
-    read_provenance,
-    save_checkpoint,
-)
+from rollbus.trainer.service.checkpoints.checkpoint import is_complete, load_optimizer, read_provenance, save_checkpoint
 from rollbus.trainer.service.model.model import ModelConfig, build_model, head, initialize, read_config, trunk
 from rollbus.trainer.service.serve.tokenizer import load_tokenizer, render_chat
+from tests.models import create_model, load_model
 
 SMALL = ModelConfig(layers=2, width=64, heads=4, kv_heads=2, feed_forward=128, max_tokens=128)
 

@@ -7,12 +7,12 @@ from typing import Any
 import pytest
 import torch
 
-from rollbus.trainer.service.checkpoints.checkpoint import create_model, load_model
 from rollbus.trainer.service.model.model import head, trunk
 from rollbus.trainer.service.serve.sampler import Sampler, UnknownVersionError
 from rollbus.trainer.service.serve.sampling import SamplingParameters, choose
 from rollbus.trainer.service.update.rows import unpack
 from rollbus.trainer.service.update.update import micro_batches, score
+from tests.models import create_model, load_model
 
 PROMPT = [5, 60, 70, 80, 90]
 

@@ -20,13 +20,14 @@ from rollbus.schemas.errors import ConfigurationError, RejectedError, Unavailabl
 from rollbus.trainer.backends.art.server import check_base_model
 from rollbus.trainer.backends.model_settings import LoraConfig, ModelOptions, ServiceSettings
 from rollbus.trainer.backends.protocol import TrainConfig
-from rollbus.trainer.service.checkpoints.checkpoint import create_model, read_weights
+from rollbus.trainer.service.checkpoints.checkpoint import read_weights
 from rollbus.trainer.service.checkpoints.journal import Failure, Journal
 from rollbus.trainer.service.model.memory_limits import memory_failures
 from rollbus.trainer.service.serve.sampling import SamplingParameters
 from rollbus.trainer.service.serve.tokenizer import load_tokenizer
 from rollbus.trainer.service.update.art_plan import StepPlan
 from rollbus.trainer.service.update.torch_service import TorchService
+from tests.models import create_model
 from tests.trainer.service.conftest import SMALL
 from tests.trainer.service.test_update import SHARED, packed_row
 

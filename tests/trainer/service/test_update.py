@@ -10,12 +10,13 @@ from torch import Tensor
 
 from rollbus.schemas.errors import RejectedError
 from rollbus.trainer.backends.protocol import TrainConfig
-from rollbus.trainer.service.checkpoints.checkpoint import load_model, save_checkpoint
+from rollbus.trainer.service.checkpoints.checkpoint import save_checkpoint
 from rollbus.trainer.service.model.model import read_config
 from rollbus.trainer.service.serve.sampler import Sampler
 from rollbus.trainer.service.serve.sampling import SamplingParameters
 from rollbus.trainer.service.update.rows import unpack
 from rollbus.trainer.service.update.update import Learner, micro_batches, score
+from tests.models import load_model
 
 CONFIG = TrainConfig(learning_rate=1e-3)
 Row = list[tuple[int, int, list[int], int, int]]

@@ -12,6 +12,7 @@ from typing import Any
 from rollbus.schemas.errors import RejectedError, UnavailableError
 from rollbus.trainer.backends import wire, wire_batch
 from rollbus.trainer.backends.art.http import ArtHttp
+from rollbus.trainer.backends.outcomes import job_error
 from rollbus.trainer.backends.protocol import (
     TERMINAL_STATES,
     Capabilities,
@@ -79,10 +80,7 @@ class ArtClient:
             return wire.from_json(TrainResult, answer["result"])
         if status.state == "completed" and (result := await self.journal(batch_hash)) is not None:
             return result
-        if status.state == "canceled":
-            raise RejectedError(f"batch {batch_hash} was canceled: {status.message}")
-        kind = UnavailableError if status.retriable else RejectedError
-        raise kind(f"batch {batch_hash} failed on {self._http.url}: {status.message}")
+        raise job_error(replace(status, message=f"{self._http.url}: {status.message}"))
 
     async def cancel(self, batch_hash: str) -> JobStatus:
         """Cancel it while it is pending."""
@@ -96,10 +94,6 @@ class ArtClient:
     async def versions(self) -> Versions:
         """Return every version that the server keeps."""
         return wire.from_json(Versions, await self._http.ask("GET", wire.VERSIONS))
-
-    async def current_version(self) -> int:
-        """Return the head."""
-        return (await self.versions()).head
 
     async def promote(self, version: int, *, rollback: bool = False) -> None:
         """Serve a version; it is loaded when this returns."""

@@ -94,10 +94,6 @@ class ArtLocal(JobBackend):
         """Return every version that has a checkpoint."""
         return Versions(head=self.session.head(), serving=self.service.serving, known=self.session.known())
 
-    async def current_version(self) -> int:
-        """Return what the next batch must name as its base."""
-        return self.session.head()
-
     async def promote(self, version: int, *, rollback: bool = False) -> None:
         """Serve a version; with `rollback` also train from it."""
         await self.on_art(self._promote(version, rollback=rollback))

@@ -22,10 +22,7 @@ from rollbus.trainer.service.model.lora import ADAPTER, ADAPTER_CONFIG, from_pef
 from rollbus.trainer.service.model.memory_limits import ran_out_of_memory
 from rollbus.trainer.service.model.model import (
     ModelConfig,
-    build_model,
     from_hf_weights,
-    initialize,
-    read_config,
     to_hf_weights,
 )
 
@@ -40,18 +37,6 @@ HEAVY = frozenset({".safetensors", ".bin", ".pt", ".pth", ".ckpt", ".gguf", ".on
 """Of a base model's files: weights in any format, and a trainer's state; a checkpoint has its own."""
 UNCOPIED = (PROVENANCE, ADAPTER_CONFIG, ".index.json")
 """Files that describe those."""
-
-
-def create_model(directory: Path, config: ModelConfig, tokenizer: Any, seed: int) -> Path:
-    """Write a complete base model with fresh weights: config, tokenizer and safetensors."""
-    if len(tokenizer) > config.vocabulary:
-        raise ConfigurationError(
-            f"tokenizer has {len(tokenizer)} entries, the model's vocabulary only {config.vocabulary}"
-        )
-    model = build_model(config)
-    initialize(model, seed)
-    save_model(directory, model, config, tokenizer)
-    return directory
 
 
 def save_model(directory: Path, model: nn.Module, config: ModelConfig, tokenizer: Any) -> None:
@@ -111,21 +96,6 @@ def save_checkpoint(
         raise UnavailableError(
             f"checkpoint {directory} could not be written ({error}); free space on its disk and submit the batch again"
         ) from error
-
-
-def load_model(directory: Path, *, max_tokens: int | None = None) -> tuple[nn.Module, ModelConfig]:
-    """The network of a base model or checkpoint directory."""
-    config = read_config(directory, max_tokens=max_tokens)
-    model = build_model(config)
-    load_weights(directory, model, config)
-    return model, config
-
-
-def load_weights(directory: Path, model: nn.Module, config: ModelConfig) -> None:
-    try:
-        model.load_state_dict(read_weights(directory, config))
-    except RuntimeError as error:
-        raise ConfigurationError(f"the weights in {directory} do not fit the model's config.json: {error}") from error
 
 
 def weight_files(directory: Path) -> list[str]:

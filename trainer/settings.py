@@ -10,6 +10,7 @@ from rollbus.schemas.topics import DEFAULT_NAMESPACE
 from rollbus.trainer.backends.model_settings import ModelOptions
 from rollbus.trainer.backends.protocol import FrozenSettings, TrainConfig
 from rollbus.trainer.ledger.alarm import AlarmLimits
+from rollbus.trainer.validation.playing import PlayLimits
 from rollbus.trainer.validation.promotion import PromotionRule
 
 
@@ -46,7 +47,7 @@ class MemoryBackendSettings(FrozenSettings):
 BackendSettings = Annotated[ArtServerBackend | ArtLocalBackend | MemoryBackendSettings, Field(discriminator="type")]
 
 
-class ValidationSettings(FrozenSettings):
+class ValidationSettings(PlayLimits):
     """Held-out tasks that versions are measured on; see `trainer.validation`."""
 
     name: str = "held-out"
@@ -58,11 +59,9 @@ class ValidationSettings(FrozenSettings):
     """Examples in turn; without it, each example once."""
     seed: int = 0
     interval_steps: int = Field(default=5, ge=1)
+    """Measure every so many completed steps along a version's parents; the root always."""
     wait: bool = False
-    """True: training waits for each evaluation."""
-    concurrency: int = Field(default=16, ge=1)
-    timeout_s: float = Field(default=120.0, gt=0)
-    tries: int = Field(default=3, ge=1)
+    """True trains no further batch until a version that is due has been measured; False at most one interval."""
     base_url: str | None = None
     """Where the model is asked, ending in /v1; the backend's own endpoint without it."""
     api_key: SecretStr | None = None

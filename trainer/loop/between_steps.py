@@ -46,7 +46,7 @@ class BetweenSteps:
         if self._validation is None:
             return
         told = context.capabilities
-        base_url = self._validation.base_url or (told.inference_url if told else None)
+        base_url = self._validation.settings.base_url or (told.inference_url if told else None)
         if base_url is None:
             raise ConfigurationError(
                 f"run {self._settings.run_id!r} has a validation set, but its backend serves no model to ask; "

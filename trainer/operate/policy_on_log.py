@@ -132,7 +132,7 @@ async def _evaluate(
     parents = (await _read_own_ledger(settings)).lineage.parents
     if parents and version not in parents:
         raise _unknown(settings, version)
-    base_url = validation.base_url
+    base_url = validation.settings.base_url
     if base_url is None:
         async with open_backend(settings) as backend:
             base_url = (await backend.capabilities()).inference_url

@@ -10,28 +10,31 @@ import math
 import threading
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass
 from inspect import iscoroutinefunction
 from typing import Any, cast
 
+from pydantic import Field
+
 from rollbus.schemas.cancelling import all_or_none, is_being_cancelled
 from rollbus.schemas.errors import InvalidRecordError, UnavailableError
+from rollbus.trainer.backends.protocol import FrozenSettings
 from rollbus.trainer.validation.agents import Agent, EvaluationContext, EvaluationTask, Metrics
 
 Samples = Mapping[str, Sequence[float]]
 """By metric: one value per task, in the order of the tasks."""
 
 
-@dataclass(frozen=True, slots=True)
-class PlayLimits:
+RETRY_PAUSE_S = 1.0
+"""Doubles with every try."""
+
+
+class PlayLimits(FrozenSettings):
     """How tasks are played."""
 
-    concurrency: int = 16
-    timeout_s: float = 120.0
+    concurrency: int = Field(default=16, ge=1)
+    timeout_s: float = Field(default=120.0, gt=0)
     """For one try of one episode."""
-    tries: int = 3
-    retry_pause_s: float = 1.0
-    """Doubles with every try."""
+    tries: int = Field(default=3, ge=1)
 
 
 async def play_tasks(
@@ -39,7 +42,7 @@ async def play_tasks(
     tasks: Sequence[EvaluationTask],
     context: EvaluationContext,
     *,
-    limits: PlayLimits | None = None,
+    limits: PlayLimits,
     progress: Callable[[int, int], None] | None = None,
     sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
 ) -> Samples:
@@ -47,7 +50,6 @@ async def play_tasks(
 
     `progress` receives how many of how many episodes are done.
     """
-    limits = limits or PlayLimits()
     gate, done = asyncio.Semaphore(limits.concurrency), 0
 
     async def one(task: EvaluationTask) -> Metrics:
@@ -82,7 +84,7 @@ async def _play_with_retries(
                     f"{number} times, last with {error!r}; see that {context.base_url} serves {context.model}, or "
                     "let the agent return the metrics of an episode that went wrong"
                 ) from error
-        await sleep(limits.retry_pause_s * 2 ** (number - 1))
+        await sleep(RETRY_PAUSE_S * 2 ** (number - 1))
     raise AssertionError("tries is at least 1")
 
 

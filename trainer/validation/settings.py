@@ -4,9 +4,8 @@ from pathlib import Path
 
 from rollbus.trainer.settings import ArtServerBackend, TrainerSettings
 from rollbus.trainer.validation.agents import load_agent
-from rollbus.trainer.validation.playing import PlayLimits
 from rollbus.trainer.validation.validating import Validation
-from rollbus.trainer.validation.validation import ValidationRule, ValidationSet, read_examples
+from rollbus.trainer.validation.validation import ValidationSet, read_examples
 
 
 def load_validation(settings: TrainerSettings) -> Validation | None:
@@ -21,9 +20,6 @@ def load_validation(settings: TrainerSettings) -> Validation | None:
     return Validation(
         agent=load_agent(chosen.agent, folder=Path.cwd()),
         set=ValidationSet(chosen.name, chosen.episodes or len(examples), chosen.seed, examples),
-        rule=ValidationRule(chosen.interval_steps, chosen.wait),
-        limits=PlayLimits(chosen.concurrency, chosen.timeout_s, chosen.tries),
-        base_url=chosen.base_url,
+        settings=chosen,
         api_key=key.get_secret_value() if key else "none",
-        options=chosen.options,
     )

@@ -7,8 +7,8 @@ every version at the interval is measured.
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Awaitable, Callable, Collection, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 from rollbus.schemas.errors import RollbusError
@@ -16,10 +16,11 @@ from rollbus.schemas.records.steps import Evaluation
 from rollbus.schemas.topics import EVALUATIONS
 from rollbus.trainer.ledger.lineage import Lineage
 from rollbus.trainer.ledger.log import Publication
+from rollbus.trainer.settings import ValidationSettings
 from rollbus.trainer.validation.agents import Agent, EvaluationContext
 from rollbus.trainer.validation.evaluation import build_evaluation, evaluation_key
-from rollbus.trainer.validation.playing import PlayLimits, Samples, play_tasks
-from rollbus.trainer.validation.validation import ValidationRule, ValidationSet, due_versions, make_tasks
+from rollbus.trainer.validation.playing import Samples, play_tasks
+from rollbus.trainer.validation.validation import ValidationSet, due_versions, make_tasks
 
 logger = logging.getLogger(__name__)
 
@@ -30,12 +31,8 @@ class Validation:
 
     agent: Agent
     set: ValidationSet
-    rule: ValidationRule = field(default_factory=ValidationRule)
-    limits: PlayLimits = field(default_factory=PlayLimits)
-    base_url: str | None = None
-    """The model's endpoint; the backend's own without it."""
+    settings: ValidationSettings
     api_key: str = "none"
-    options: Mapping[str, Any] = field(default_factory=dict)
 
 
 async def measure(
@@ -49,9 +46,9 @@ async def measure(
     progress: Callable[[int, int], None] | None = None,
 ) -> Evaluation:
     """Play the set with one version and return the record."""
-    context = EvaluationContext(f"{model}@{version}", base_url, validation.api_key, validation.options)
+    context = EvaluationContext(f"{model}@{version}", base_url, validation.api_key, validation.settings.options)
     samples: Samples = await play_tasks(
-        validation.agent, make_tasks(validation.set), context, limits=validation.limits, progress=progress
+        validation.agent, make_tasks(validation.set), context, limits=validation.settings, progress=progress
     )
     return build_evaluation(
         samples,
@@ -101,13 +98,13 @@ class Validating:
             if self._running is None and due:
                 self._start_measuring(due[0])
             others = [version for version in due if self._running is None or version != self._running[0]]
-            if self._running is None or not (self._validation.rule.wait or to_the_end or others):
+            if self._running is None or not (self._validation.settings.wait or to_the_end or others):
                 return ended
             await wait_for(asyncio.wait([self._running[1]]))
 
     def is_due_at(self, steps: int) -> bool:
         """Whether an evaluation runs, or the version after so many completed steps is due."""
-        return self._running is not None or steps % self._validation.rule.interval_steps == 0
+        return self._running is not None or steps % self._validation.settings.interval_steps == 0
 
     async def close(self) -> None:
         """Cancel what is running; it is due again at the next start."""
@@ -119,7 +116,8 @@ class Validating:
 
     def _list_due(self, lineage: Lineage) -> list[int]:
         settled = self._measured | self._given_up
-        return [version for version in due_versions(lineage, self._validation.rule, settled) if version not in settled]
+        interval = self._validation.settings.interval_steps
+        return [version for version in due_versions(lineage, interval, settled) if version not in settled]
 
     def _start_measuring(self, version: int) -> None:
         logger.info(

@@ -37,16 +37,6 @@ class ValidationSet:
         return content_hash([self.name, self.episodes, self.seed, [dict(example) for example in self.examples]])
 
 
-@dataclass(frozen=True, slots=True)
-class ValidationRule:
-    """When a version is measured."""
-
-    interval_steps: int = 5
-    """Every so many completed steps along a version's parents; the root always."""
-    wait: bool = False
-    """True trains no further batch until a version that is due has been measured; False at most one interval."""
-
-
 def make_tasks(chosen: ValidationSet) -> tuple[EvaluationTask, ...]:
     """Return the tasks of a set, in order."""
     count = max(len(chosen.examples), 1)
@@ -67,7 +57,7 @@ def _task(chosen: ValidationSet, index: int, attempt: int, row: int) -> Evaluati
     )
 
 
-def due_versions(lineage: Lineage, rule: ValidationRule, measured: Collection[int]) -> tuple[int, ...]:
+def due_versions(lineage: Lineage, interval_steps: int, measured: Collection[int]) -> tuple[int, ...]:
     """Return the versions to measure, in order: what candidates must beat, then those at the interval, oldest first.
 
     Versions before the newest one measured are not due any more; if nothing was measured, only the newest is due.
@@ -76,7 +66,7 @@ def due_versions(lineage: Lineage, rule: ValidationRule, measured: Collection[in
         return ()
     path = list(lineage.lags(lineage.head))
     root = len(path) - 1
-    marks = [version for lag, version in enumerate(path) if (root - lag) % rule.interval_steps == 0]
+    marks = [version for lag, version in enumerate(path) if (root - lag) % interval_steps == 0]
     measured_marks = [mark for mark in marks if mark in measured]
     newer = marks[: marks.index(measured_marks[0])] if measured_marks else marks[:1]
     return (*_find_to_beat(lineage, measured, newer), *reversed(newer))

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Callable
-from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -12,11 +11,11 @@ from rollbus.schemas.records.steps import Evaluation, StepCompleted
 from rollbus.schemas.topics import EVALUATIONS, POLICY_VERSIONS, TRAINING_STEPS
 from rollbus.trainer.ledger.log_memory import MemoryLog
 from rollbus.trainer.loop.loop import Trainer
+from rollbus.trainer.settings import ValidationSettings
 from rollbus.trainer.validation.agents import Agent, EvaluationContext, EvaluationTask, Metrics
-from rollbus.trainer.validation.playing import PlayLimits
 from rollbus.trainer.validation.promotion import PromotionRule
 from rollbus.trainer.validation.validating import Validation
-from rollbus.trainer.validation.validation import ValidationRule, ValidationSet
+from rollbus.trainer.validation.validation import ValidationSet
 from tests.builders import START_MS
 from tests.trainer.scenario import World
 
@@ -27,13 +26,20 @@ async def by_version(task: EvaluationTask, context: EvaluationContext) -> Metric
     return {"win": float(task.index < version), "reward": version + task.seed % 2}
 
 
-def validation(agent: Agent = by_version, *, interval: int = 2, wait: bool = False, episodes: int = 10) -> Validation:
+def validation(
+    agent: Agent = by_version, *, interval: int = 2, wait: bool = False, episodes: int = 10, **settings: Any
+) -> Validation:
     return Validation(
         agent=agent,
         set=ValidationSet("held-out", episodes, seed=5),
-        rule=ValidationRule(interval, wait),
-        limits=PlayLimits(tries=1),
-        base_url="http://127.0.0.1:1/v1",
+        settings=ValidationSettings(
+            agent="by_version",
+            episodes=episodes,
+            interval_steps=interval,
+            wait=wait,
+            tries=1,
+            **{"base_url": "http://127.0.0.1:1/v1", **settings},
+        ),
     )
 
 
@@ -201,7 +207,7 @@ async def test_validation_without_a_model_to_ask_is_a_configuration_error() -> N
     world = World()
     world.add_batches(1)
     with pytest.raises(ConfigurationError, match="serves no model to ask"):
-        await trainer(world, replace(validation(), base_url=None)).run(until_idle=True)
+        await trainer(world, validation(base_url=None)).run(until_idle=True)
 
 
 async def test_evaluations_are_written_between_steps_and_never_inside_one() -> None:

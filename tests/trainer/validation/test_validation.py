@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.trainer.ledger.lineage import Lineage
-from rollbus.trainer.validation.validation import ValidationRule, ValidationSet, due_versions, make_tasks, read_examples
+from rollbus.trainer.validation.validation import ValidationSet, due_versions, make_tasks, read_examples
 from tests.builders import make_version
 
 EXAMPLES = ({"id": "a", "question": "1+1"}, {"id": "b", "question": "2+2"})
@@ -60,7 +60,7 @@ def lineage(*, head: int, serving: int) -> Lineage:
 
 
 def due(head: int, *measured: int, serving: int = 0, interval: int = 5) -> tuple[int, ...]:
-    return due_versions(lineage(head=head, serving=serving), ValidationRule(interval), measured)
+    return due_versions(lineage(head=head, serving=serving), interval, measured)
 
 
 def test_the_root_is_due_before_any_training() -> None:
@@ -89,13 +89,13 @@ def test_a_version_that_was_rolled_back_is_not_due() -> None:
     found = lineage(head=10, serving=0)
     for version in range(6, 11):
         found.apply(make_version(version, version - 1, state="rolled_back"))
-    assert due_versions(found, ValidationRule(5), {0}) == (5,)
+    assert due_versions(found, 5, {0}) == (5,)
     found.apply(make_version(11, 5, state="candidate"))
-    assert due_versions(found, ValidationRule(5), {0, 5}) == ()
+    assert due_versions(found, 5, {0, 5}) == ()
 
 
 def test_nothing_is_due_before_there_is_a_version() -> None:
-    assert due_versions(Lineage(), ValidationRule(), ()) == ()
+    assert due_versions(Lineage(), 5, ()) == ()
 
 
 def test_examples_are_read_from_json_lines_and_from_a_list(tmp_path: Path) -> None:

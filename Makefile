@@ -14,7 +14,7 @@ PARALLEL := --no-loadscope-reorder -n
 SERVICE_WORKERS ?= 4
 FAST_WORKERS ?= 2
 # Every process imports every test module, so the frameworks, of which each takes seconds to import, get one of their own.
-FRAMEWORKS := tests/producers/integrations
+FRAMEWORKS := tests/producers/integrations $(wildcard tests/harness/test_workflows.py)
 
 .DEFAULT_GOAL := help
 .PHONY: help setup kafka demo finetune-demo test test-java test-openai test-ui test-clients test-fast test-frameworks test-311 faults bench-analytics bench-sink bench-capture bench-capture-throughput bench-replay bench-streams bench-streams-latency bench-streams-scale bench-trainer bench-staleness check format lint types clean
@@ -36,7 +36,7 @@ finetune-demo: setup ## Finetune tic-tac-toe from a NeMo configuration, killed a
 test: setup ## Run every test, on real Kafka, ClickHouse's engine and ART
 	@mkdir -p .make/results
 	@$(MAKE) --no-print-directory test-frameworks test-311 test-openai test-java > .make/results/others 2>&1 & others=$$!; trap 'kill $$others' INT TERM; \
-	$(PYTHON_BIN)/pytest $(PARALLEL) $(SERVICE_WORKERS) --ignore $(FRAMEWORKS) | tee .make/results/main; failed=$${PIPESTATUS[0]}; \
+	$(PYTHON_BIN)/pytest $(PARALLEL) $(SERVICE_WORKERS) $(addprefix --ignore=,$(FRAMEWORKS)) | tee .make/results/main; failed=$${PIPESTATUS[0]}; \
 	wait $$others || { failed=1; cat .make/results/others; }; \
 	echo; echo "Frameworks, Python 3.11, openai's versions, Java; then all else on Python 3.12:"; \
 	grep -hE '^=.* (passed|failed|error)|^openai|Tests run:.*Skipped: [0-9]+$$' .make/results/{others,main}; exit $$failed
@@ -66,9 +66,9 @@ test-clients: setup ## Use the local ClickHouse endpoint with curl and ClickHous
 	@$(PYTHON_BIN)/pytest -q tests/services/test_local_clickhouse.py tests/services/test_clickhouse_curl.py tests/services/test_clickhouse_users.py
 	@$(PYTHON_BIN)/python -m tests.clients.run .make/clients
 
-test-fast: setup ## Run the tests that need no service
-	@$(PYTHON_BIN)/pytest $(PARALLEL) $(FAST_WORKERS) -m "not services and not faults" \
-	  --ignore tests/services --ignore tests/faults --ignore $(FRAMEWORKS)
+test-fast: setup ## Run the tests that need no service and little time
+	@$(PYTHON_BIN)/pytest $(PARALLEL) $(FAST_WORKERS) -m "not services and not slow and not faults" \
+	  --ignore tests/services --ignore tests/faults $(addprefix --ignore=,$(FRAMEWORKS))
 
 test-frameworks: setup
 	@$(PYTHON_BIN)/pytest $(FRAMEWORKS)

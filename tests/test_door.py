@@ -12,6 +12,7 @@ from rollbus.cli.root import COMMANDS
 from tests.cli.test_cli import every_command
 from tests.installs import ROOT, own_environment, run
 
+pytestmark = pytest.mark.slow
 STATIC = ROOT / "rollbus" / "ui" / "static"
 
 

@@ -11,6 +11,7 @@ import pytest
 from tests.installs import FOLDERS, ROOT, build_wheel, run
 from tests.schemas.codecs import buildable
 
+pytestmark = pytest.mark.slow
 PACKED = {".py", ".pyi", ".typed", ".avsc", ".sql", ".yaml", ".sha256", ".html", ".js", ".css", ".svg", ".txt"}
 """Endings of what the package needs at work."""
 NOBODY = "127.0.0.1:1"

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from rollbus.consumers.clickhouse.rows.events import message_json
-from rollbus.consumers.clickhouse.rows.rows import FILLS, PARTS, fills_of, rows_of
+from rollbus.consumers.clickhouse.rows.rows import FILLS, PARTS, fills_of
 from rollbus.consumers.clickhouse.sink.ranges import PartitionBuffer
 from rollbus.consumers.clickhouse.store.columns import column_type, encode
 from rollbus.consumers.clickhouse.store.fills import Filled
@@ -27,6 +27,7 @@ from rollbus.schemas.codec import encode as encode_record
 from rollbus.schemas.ids import canonical_json
 from rollbus.schemas.records.events import Message
 from tests.builders import START_MS, make_turn
+from tests.consumers.all_rows import rows_of
 from tests.consumers.story import story
 
 RECORDS = [record for _, _, record in story()]

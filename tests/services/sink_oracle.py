@@ -3,10 +3,8 @@
 from typing import Any
 
 from rollbus.consumers.clickhouse.questions.saved import ask
-from rollbus.consumers.clickhouse.rows.rows import fills_of, part_rows
 from rollbus.consumers.clickhouse.sink.kafka_log import KafkaLog
 from rollbus.consumers.clickhouse.sink.ranges import PartitionBuffer
-from rollbus.consumers.clickhouse.store.origin import Origin, Rows
 from rollbus.consumers.clickhouse.store.settings import SinkSettings
 from rollbus.schemas.topics import TOPICS
 
@@ -41,8 +39,3 @@ def stored(settings: SinkSettings, *, final: bool = True) -> dict[str, tuple[int
     ]
     found = ask(settings.clickhouse, " UNION ALL ".join(parts)).rows
     return {table: (count, total) for table, count, total in found if count}
-
-
-def rows_of(record: Any, origin: Origin) -> Rows:
-    """Return all rows of a record; none for one that is not stored."""
-    return [(fill.table, fill.row(record, origin)) for fill in fills_of(record)] + part_rows(record, origin)

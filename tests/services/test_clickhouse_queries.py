@@ -30,8 +30,8 @@ from tests.builders import (
     make_trajectory,
     make_turn,
 )
+from tests.consumers.all_rows import rows_of
 from tests.consumers.story import Record, story
-from tests.services.sink_oracle import rows_of
 
 pytestmark = pytest.mark.services
 

@@ -26,6 +26,7 @@ from rollbus.schemas.codec import encode
 from rollbus.schemas.kafka.connection import KafkaConnection
 from rollbus.schemas.records.drops import Drop, ProducerReport
 from tests.builders import START_MS, make_trajectory
+from tests.consumers.all_rows import rows_of
 from tests.consumers.story import story
 from tests.services.sink_fixtures import (
     counts,
@@ -38,7 +39,6 @@ from tests.services.sink_fixtures import (
     sink_settings,
     wait_until_written,
 )
-from tests.services.sink_oracle import rows_of
 
 pytestmark = pytest.mark.services
 

@@ -19,7 +19,7 @@ from rollbus.schemas.ids import messages_hash, trajectory_id
 from rollbus.schemas.records.events import Message
 from rollbus.schemas.records.messages import message_fields
 from tests.builders import START_MS, make_excluded, make_score, make_started, make_trajectory, make_turn
-from tests.services.sink_oracle import rows_of
+from tests.consumers.all_rows import rows_of
 
 pytestmark = pytest.mark.services
 

@@ -23,8 +23,8 @@ from rollbus.schemas.topics import EPISODE_EVENTS, TRAINING_STEPS
 from rollbus.streams.kafka.topics_on_broker import ensure_topics
 from rollbus.trainer.ledger.log_kafka import KafkaLog
 from tests.builders import START_MS, make_alias, make_alias_reward, make_episode, make_score, make_tick, make_trajectory
+from tests.consumers.all_rows import rows_of
 from tests.services.replay_live import records, settings_of, write_settings
-from tests.services.sink_oracle import rows_of
 from tests.services.stream_fixtures import send
 
 pytestmark = pytest.mark.services

@@ -152,6 +152,7 @@ def of_run(row: tuple[bytes | None, bytes], stage: str) -> bool:
     return "." not in stage or row[0] == stage.partition(".")[2].encode()
 
 
+@pytest.mark.slow
 def test_digests_do_not_depend_on_hash_seed_time_zone_locale_or_clock() -> None:
     program = (
         "import asyncio, time; from tests.streams.replay.test_chain import whole, live;"

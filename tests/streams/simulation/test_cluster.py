@@ -32,9 +32,10 @@ from tests.streams.simulation.log import Cheat
 HISTORIES, SHARE = 10_000, 500
 FAST = 2 * SHARE
 SHARES = [
-    pytest.param(start, marks=pytest.mark.faults if start >= FAST else ()) for start in range(0, HISTORIES, SHARE)
+    pytest.param(start, marks=pytest.mark.faults if start >= FAST else pytest.mark.slow if start else ())
+    for start in range(0, HISTORIES, SHARE)
 ]
-"""The first belong to the fast tests and are always the same; `make faults` draws the others."""
+"""The first two are always the same, and one of them belongs to the fast tests; `make faults` draws the others."""
 CHEATS = [cheat for cheat in get_args(Cheat) if cheat]
 SEEDS_FOR_CHEATS = 400
 
@@ -173,6 +174,7 @@ async def test_a_seed_gives_the_same_history_again() -> None:
     assert first.events == second.events
 
 
+@pytest.mark.slow
 async def test_histories_hold_what_they_are_meant_to_hold() -> None:
     """Among few histories there are batches, both ends of steps, drops of several kinds and several runs."""
     kinds, reasons, runs = set(), set(), set()

@@ -25,7 +25,7 @@ from starlette.routing import Route
 from rollbus.schemas.errors import RollbusError
 from rollbus.trainer.service.serve.answer_stream import DONE, AnswerStream, event
 from rollbus.trainer.service.serve.choices import Choices
-from rollbus.trainer.service.serve.openai_answers import chat_choice, completion_choice, describe_origin, usage
+from rollbus.trainer.service.serve.openai_answers import describe_origin, make_choice, usage
 from rollbus.trainer.service.serve.openai_api import ChatRequest, CompletionRequest, RequestError, parse
 from rollbus.trainer.service.serve.sampler import Generation, Sampler, UnknownVersionError
 from rollbus.trainer.service.serve.tokenizer import render_chat
@@ -145,34 +145,29 @@ class _Endpoint:
 
     async def chat(self, request: Request) -> Response:
         wanted, prompt = await _parse_aside_if_long(self._chat_prompt, await _body(request))
-        choices = await self._start(wanted, [prompt])
-        if wanted.stream:
-            return _stream(self._events("chat.completion.chunk", wanted, choices))
-        if (answers := await choices.answers(unless=_wait_for_hang_up(request))) is None:
-            return Response(status_code=CLIENT_GONE)
-        tokenizer, answer_id = self._served.tokenizer, choices.id
-
-        def tell() -> Response:
-            found = [chat_choice(wanted, i, one, tokenizer, answer_id=answer_id) for i, one in enumerate(answers)]
-            return JSONResponse(self._answer("chat.completion", wanted, choices, found, answers))
-
-        return await self._told(tell, wanted, answers)
+        return await self._respond("chat.completion", request, wanted, [prompt])
 
     async def completions(self, request: Request) -> Response:
         wanted, prompts = await _parse_aside_if_long(self._completion_prompts, await _body(request))
+        return await self._respond("text_completion", request, wanted, prompts)
+
+    async def _respond(
+        self, kind: str, request: Request, wanted: ChatRequest | CompletionRequest, prompts: list[list[int]]
+    ) -> Response:
+        """Answer a request, whole or as a stream; the answer is written aside where that takes long."""
         choices = await self._start(wanted, prompts)
         if wanted.stream:
-            return _stream(self._events("text_completion", wanted, choices))
+            return _stream(self._events(kind, wanted, choices))
         if (answers := await choices.answers(unless=_wait_for_hang_up(request))) is None:
             return Response(status_code=CLIENT_GONE)
+        sampled = sum(len(answer.token_ids) for answer in answers)
+        self._served.completion_tokens += sampled
+        named = sampled * (1 + wanted.alternatives) if wanted.wants_logprobs else 0
 
-        def tell() -> Response:
-            found = [completion_choice(wanted, i, one, self._served.tokenizer) for i, one in enumerate(answers)]
-            if wanted.return_token_ids or wanted.wants_logprobs:
-                found = [{**one, "prompt_token_ids": choices.prompt_of(i)} for i, one in enumerate(found)]
-            return JSONResponse(self._answer("text_completion", wanted, choices, found, answers))
+        def write() -> Response:
+            return JSONResponse(self._answer(kind, wanted, choices, answers, sampled))
 
-        return await self._told(tell, wanted, answers)
+        return await asyncio.to_thread(write) if named > LONG_ANSWER_TOKENS else write()
 
     def _chat_prompt(self, body: bytes) -> tuple[ChatRequest, list[int]]:
         wanted = parse(ChatRequest, body)
@@ -236,32 +231,29 @@ class _Endpoint:
             finding.add_done_callback(lambda _: self._finding.pop(version))
         return await asyncio.shield(finding)
 
-    async def _told(
-        self, tell: Callable[[], Response], wanted: ChatRequest | CompletionRequest, answers: list[Generation]
-    ) -> Response:
-        """Write the answer; aside, where that takes long."""
-        sampled = sum(len(answer.token_ids) for answer in answers)
-        self._served.completion_tokens += sampled
-        named = sampled * (1 + wanted.alternatives) if wanted.wants_logprobs else 0
-        return await asyncio.to_thread(tell) if named > LONG_ANSWER_TOKENS else tell()
-
     def _answer(
         self,
         kind: str,
         wanted: ChatRequest | CompletionRequest,
         choices: Choices,
-        found: list[dict[str, Any]],
         answers: list[Generation],
+        sampled: int,
     ) -> dict[str, Any]:
-        sampled = sum(len(answer.token_ids) for answer in answers)
-        body = self._envelope(kind, choices)
-        body["choices"] = found
-        body["usage"] = usage(choices.prompt_tokens, sampled)
-        if len(choices.prompts) == 1 and (wanted.return_token_ids or wanted.wants_logprobs):
-            body["prompt_token_ids"] = choices.prompts[0]
+        """Return the body of a whole answer."""
+        found = [
+            make_choice(wanted, index, one, self._served.tokenizer, answer_id=choices.id)
+            for index, one in enumerate(answers)
+        ]
+        body = self._envelope(kind, choices) | {"choices": found, "usage": usage(choices.prompt_tokens, sampled)}
+        if wanted.return_token_ids or wanted.wants_logprobs:
+            if len(choices.prompts) == 1:
+                body["prompt_token_ids"] = choices.prompts[0]
+            if not isinstance(wanted, ChatRequest):
+                body["choices"] = [{**one, "prompt_token_ids": choices.prompt_of(i)} for i, one in enumerate(found)]
         return body
 
     async def _events(self, kind: str, wanted: ChatRequest | CompletionRequest, choices: Choices) -> AsyncIterator[str]:
+        kind = "chat.completion.chunk" if isinstance(wanted, ChatRequest) else kind
         stream = AnswerStream(wanted, choices, self._envelope(kind, choices), self._served.tokenizer)
         async for one in stream.events():
             yield one

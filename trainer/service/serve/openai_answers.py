@@ -14,23 +14,23 @@ from rollbus.trainer.service.serve.tokenizer import token_bytes
 from rollbus.trainer.service.serve.tool_calls import ToolCall, read_tool_calls
 
 
-def chat_choice(
-    request: ChatRequest, index: int, answer: Generation, tokenizer: Any, *, answer_id: str
+def make_choice(
+    request: ChatRequest | CompletionRequest, index: int, answer: Generation, tokenizer: Any, *, answer_id: str
 ) -> dict[str, Any]:
     """One choice; if tools were offered, calls in the text become `tool_calls`."""
-    message: dict[str, Any] = {"role": "assistant", "content": answer.text}
-    calls: list[ToolCall] = []
-    if request.offered_tools:
-        message["content"], calls = read_tool_calls(answer.text)
-    if calls:
-        message["tool_calls"] = [call.to_openai(call_id(answer_id, index, number)) for number, call in enumerate(calls)]
-    choice: dict[str, Any] = {
-        "index": index,
-        "message": message,
-        "finish_reason": finish_reason(answer, called=bool(calls)),
-        "stop_reason": None,
-        "logprobs": None,
-    }
+    choice: dict[str, Any] = {"index": index, "finish_reason": answer.finish_reason, "logprobs": None}
+    if isinstance(request, CompletionRequest):
+        choice["text"] = answer.text
+    else:
+        message: dict[str, Any] = {"role": "assistant", "content": answer.text}
+        calls: list[ToolCall] = []
+        if request.offered_tools:
+            message["content"], calls = read_tool_calls(answer.text)
+        if calls:
+            message["tool_calls"] = [
+                call.to_openai(call_id(answer_id, index, number)) for number, call in enumerate(calls)
+            ]
+        choice |= {"message": message, "finish_reason": finish_reason(answer, called=bool(calls)), "stop_reason": None}
     if request.wants_logprobs:
         choice["logprobs"] = logprobs_of(request, answer, tokenizer, TextOffsets())
     if request.return_token_ids or request.wants_logprobs:
@@ -45,20 +45,6 @@ def call_id(answer_id: str, choice: int, number: int) -> str:
 
 def finish_reason(answer: Generation, *, called: bool) -> str:
     return "tool_calls" if called and answer.finish_reason == "stop" else answer.finish_reason
-
-
-def completion_choice(request: CompletionRequest, index: int, answer: Generation, tokenizer: Any) -> dict[str, Any]:
-    choice: dict[str, Any] = {
-        "index": index,
-        "text": answer.text,
-        "finish_reason": answer.finish_reason,
-        "logprobs": None,
-    }
-    if request.wants_logprobs:
-        choice["logprobs"] = logprobs_of(request, answer, tokenizer, TextOffsets())
-    if request.return_token_ids or request.wants_logprobs:
-        choice["token_ids"] = list(answer.token_ids)
-    return choice
 
 
 class TextOffsets:

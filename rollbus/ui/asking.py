@@ -13,7 +13,7 @@ from pathlib import Path
 from queue import Empty, LifoQueue
 from typing import TYPE_CHECKING, Any
 
-from rollbus.consumers.clickhouse.questions.saved import SavedQuery, bind, list_queries, parse_query
+from rollbus.consumers.clickhouse.questions.saved import READ_ONLY, SavedQuery, bind, list_queries, parse_query
 from rollbus.consumers.clickhouse.store.client import ClickHouse
 from rollbus.schemas.errors import ConfigurationError
 
@@ -23,12 +23,7 @@ if TYPE_CHECKING:
     from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 
 FOLDER = Path(__file__).parent / "questions"
-READ_ONLY = {
-    "max_execution_time": 20,
-    "max_result_rows": 20_000,
-    "result_overflow_mode": "throw",
-    "readonly": 2,  # allows reads and the settings above; 1 would refuse those too
-}
+LIMITS = {"max_execution_time": 20, "max_result_rows": 20_000, "result_overflow_mode": "throw", **READ_ONLY}
 CONNECTIONS = 4
 """Questions at a time: a page asks several at once, and ClickHouse uses all its threads for each."""
 
@@ -59,7 +54,7 @@ class Asking:
             chosen.setdefault("namespace", self._namespace)
         bound = bind(query, chosen)
         with self._client() as client:
-            columns, rows = client.query(query.sql, bound, READ_ONLY)
+            columns, rows = client.query(query.sql, bound, LIMITS)
         return columns, [[make_plain(value) for value in row] for row in rows]
 
     def close(self) -> None:

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from rollbus.local.clickhouse.request import READONLY_LIMITS
+from rollbus.local.clickhouse.reader_role import READONLY_LIMITS
 from rollbus.local.clickhouse.server import prepare
 from rollbus.local.process.ports import find_free_port
 from rollbus.local.process.settings import StackSettings

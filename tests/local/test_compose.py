@@ -9,7 +9,7 @@ import pytest
 import yaml
 
 from rollbus.cli.root import rollbus
-from rollbus.local.clickhouse.request import READONLY_LIMITS
+from rollbus.local.clickhouse.reader_role import READONLY_LIMITS
 from rollbus.local.kafka.config import BROKER_SETTINGS, server_properties
 from rollbus.local.process.settings import HOST, StackSettings
 from rollbus.settings import Settings

@@ -14,7 +14,7 @@ import pytest
 from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import DatabaseError
 
-from rollbus.local.clickhouse.request import READONLY_AT_ONCE
+from rollbus.local.clickhouse.reader_role import READONLY_AT_ONCE
 from rollbus.local.process.ports import find_free_port
 from rollbus.local.process.settings import HOST
 from tests.services.clickhouse_guarded import Guarded, guarded, started

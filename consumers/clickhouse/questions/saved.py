@@ -29,6 +29,8 @@ from rollbus.schemas.errors import ConfigurationError, RejectedError
 FOLDER = Path(__file__).parents[1] / "queries"
 LIMITS = {"max_execution_time": 60, "max_result_rows": 1_000_000, "result_overflow_mode": "throw"}
 """A question that takes longer or returns more needs another wording."""
+READ_ONLY = {"readonly": 2}
+"""Allows reads and the settings above; 1 would refuse those too."""
 
 _PARAM = re.compile(r"param (\w+) ([\w()]+) = (.+?) : (.+)")
 _CHART = re.compile(r"chart (\w+)")
@@ -88,10 +90,15 @@ def run_query(settings: ClickHouseSettings, name: str, values: Mapping[str, Any]
     return ask(settings, query.sql, bind(query, values or {}))
 
 
-def ask(settings: ClickHouseSettings, sql: str, values: Mapping[str, Any] | None = None) -> Answer:
-    """Answer any one statement, with limits on time and size."""
+def ask(
+    settings: ClickHouseSettings, sql: str, values: Mapping[str, Any] | None = None, *, writes: bool = False
+) -> Answer:
+    """Answer any one statement, with limits on time and size; the server refuses one that changes anything.
+
+    With `writes` it does not.
+    """
     with closing(ClickHouse(settings)) as client:
-        columns, rows = client.query(sql, values, LIMITS)
+        columns, rows = client.query(sql, values, LIMITS if writes else LIMITS | READ_ONLY)
         if not columns:  # the server names no columns for an answer without rows
             columns = _read_columns(client, sql, values)
     return Answer(columns, rows)

@@ -97,9 +97,12 @@ class ClickHouse:
     def query(
         self, sql: str, parameters: Mapping[str, Any] | None = None, settings: Mapping[str, Any] | None = None
     ) -> tuple[list[str], list[tuple[Any, ...]]]:
-        """Return column names and rows."""
+        """Return column names and rows; settings that this user may not change are left as they are for it."""
         with self._raising_ours("query"):
-            result = self._connected().query(sql, parameters=dict(parameters or {}), settings=dict(settings or {}))
+            client = self._connected()
+            fixed = {name for name, setting in client.server_settings.items() if setting.readonly}
+            chosen = {name: value for name, value in (settings or {}).items() if name not in fixed}
+            result = client.query(sql, parameters=dict(parameters or {}), settings=chosen)
             return list(result.column_names), [tuple(row) for row in result.result_rows]
 
     def insert(self, table: str, rows: Sequence[Row], *, token: str | None = None) -> None:

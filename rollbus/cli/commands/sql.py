@@ -66,13 +66,25 @@ def run(settings: Settings, name: str, values: tuple[str, ...], **shown: Any) ->
 
 @sql.command()
 @click.argument("statement")
+@click.option("--write", "writes", is_flag=True, help="Let the statement change tables.")
 @output_options
 @with_settings
-def query(settings: Settings, statement: str, **shown: Any) -> None:
-    """Answer one SQL statement of your own."""
+def query(settings: Settings, statement: str, writes: bool, **shown: Any) -> None:
+    """Answer one SQL statement of your own; without --write the server refuses one that changes anything."""
     from rollbus.consumers.clickhouse.questions.saved import ask
 
-    _print(ask(settings.clickhouse, statement), **shown)
+    _print(ask(settings.clickhouse, statement, writes=writes), **shown)
+
+
+@sql.command()
+@click.option("--user", default="readonly", help="Name the user.")
+@with_settings
+def grants(settings: Settings, user: str) -> None:
+    """Print the statements by which an administrator makes the read-only user on a ClickHouse server."""
+    from rollbus.local.clickhouse.reader_role import make_role_statements
+
+    for statement in make_role_statements(settings.clickhouse.database, user):
+        echo(f"{statement};")
 
 
 def find_defaults(settings: Settings) -> dict[str, str]:

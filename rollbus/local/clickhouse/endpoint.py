@@ -10,7 +10,8 @@ several statements in one request, engines and functions that reach outside. Ans
 while they are made, if their format allows it.
 
 CLICKHOUSE_PASSWORD and CLICKHOUSE_READONLY_PASSWORD set the passwords of the users `default` and `readonly`.
-Without them the users have none: only this machine can connect.
+Without them the users have none: only this machine can connect. The process starts itself again without its environment
+and gives up all files but its data and the installed code, and the network (`confinement`).
 """
 
 import argparse
@@ -19,6 +20,7 @@ import base64
 import binascii
 import json
 import os
+import socket
 import sys
 import time
 from collections.abc import AsyncGenerator, AsyncIterator, Mapping
@@ -36,11 +38,12 @@ from starlette.routing import Route
 from starlette.types import Send
 
 from rollbus.local.clickhouse.compression import BlockPacker, EncodingPacker, Packer, PlainPacker, choose_encoding
+from rollbus.local.clickhouse.confinement import confine, shed_environment
 from rollbus.local.clickhouse.errors import ClickHouseError, Code, refusal
+from rollbus.local.clickhouse.reader_role import READONLY_USER
 from rollbus.local.clickhouse.request import (
     READONLY_BYTES,
     READONLY_SEND_S,
-    READONLY_USER,
     Request,
     find_credentials,
     parse_request,
@@ -61,6 +64,7 @@ MAX_HEAD_BYTES = 1_114_112
 """As a server's http_max_uri_size (1 MiB) with room for headers: inserts carry their statement in the address."""
 SLICE_BYTES = 1_048_576
 """Sent of an answer at a time: no more of it waits for a reader that has stopped."""
+PASSWORDS = {"default": "CLICKHOUSE_PASSWORD", READONLY_USER: "CLICKHOUSE_READONLY_PASSWORD"}
 _LOCAL_NAMES = frozenset({"127.0.0.1", "localhost", "::1"})
 _CONTENT_TYPES = {
     "TabSeparated": "text/tab-separated-values; charset=UTF-8",
@@ -101,8 +105,8 @@ def make_app(engine: "Engine", *, send_s: float = READONLY_SEND_S) -> Starlette:
     @asynccontextmanager
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         yield
+        threads.submit(engine.close).result()
         threads.shutdown()
-        engine.close()
 
     return Starlette(
         routes=[Route("/ping", ping, methods=["GET"]), Route("/", statement, methods=["GET", "POST"])],
@@ -110,8 +114,8 @@ def make_app(engine: "Engine", *, send_s: float = READONLY_SEND_S) -> Starlette:
     )
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """Serve until SIGTERM or SIGINT; 2 if the data folder cannot be used."""
+def main(passwords: Mapping[str, str], arguments: list[str] | None = None) -> int:
+    """Serve until SIGTERM or SIGINT; 2 if the data folder cannot be used. `passwords` are by user."""
     defaults = StackSettings()
     parser = argparse.ArgumentParser(prog="python -m rollbus.local.clickhouse.endpoint", description=__doc__)
     parser.add_argument("--port", type=int, default=defaults.clickhouse_port)
@@ -126,17 +130,23 @@ def main(arguments: list[str] | None = None) -> int:
     # As in the official image: a DateTime must not depend on the machine. The engine reads it when it is imported.
     os.environ["TZ"] = "UTC"
     time.tzset()
-    from rollbus.local.clickhouse.engine import Engine
-
+    data = options.data.resolve()
+    data.mkdir(parents=True, exist_ok=True)
     try:
-        engine = Engine(options.data, _read_passwords(os.environ))
+        listener = socket.create_server((HOST, options.port))
+    except OSError as error:
+        print(f"port {options.port} of {HOST} cannot be used: {error.strerror}", file=sys.stderr)
+        return 1
+    for missing in confine(data):
+        print(f"this process keeps rights that it does not need, as the kernel lacks {missing}", file=sys.stderr)
+    try:
+        with ThreadPoolExecutor(1) as opening:
+            engine = opening.submit(_open_engine, data, passwords).result()
     except ConfigurationError as error:
         print(error, file=sys.stderr)
         return 2
-    uvicorn.run(
+    config = uvicorn.Config(
         make_app(engine, send_s=options.send_s),
-        host=HOST,
-        port=options.port,
         log_level="warning",
         access_log=False,
         http="h11",
@@ -144,12 +154,15 @@ def main(arguments: list[str] | None = None) -> int:
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=SHUTDOWN_S,
     )
+    uvicorn.Server(config).run(sockets=[listener])
     return 0
 
 
-def _read_passwords(environment: Mapping[str, str]) -> dict[str, str]:
-    names = {"default": "CLICKHOUSE_PASSWORD", READONLY_USER: "CLICKHOUSE_READONLY_PASSWORD"}
-    return {user: environment[name] for user, name in names.items() if environment.get(name)}
+def _open_engine(data: Path, passwords: Mapping[str, str]) -> "Engine":
+    """Import and open it, in another thread than the first: of that one it would ask /proc how large its stack is."""
+    from rollbus.local.clickhouse.engine import Engine
+
+    return Engine(data, passwords)
 
 
 async def _read_request(http: HttpRequest, engine: "Engine") -> Request | None:
@@ -306,4 +319,5 @@ def _host(origin: str) -> str | None:
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    found = shed_environment(PASSWORDS.values())
+    sys.exit(main({user: found[name] for user, name in PASSWORDS.items() if found.get(name)}))

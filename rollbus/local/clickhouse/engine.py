@@ -21,13 +21,9 @@ from typing import Any
 import chdb
 
 from rollbus.local.clickhouse.errors import Code, from_engine, refusal
-from rollbus.local.clickhouse.request import (
-    READONLY_AT_ONCE,
-    READONLY_LIMITS,
-    READONLY_USER,
-    Request,
-    find_lowered_limits,
-)
+from rollbus.local.clickhouse.reader_role import READONLY_AT_ONCE, READONLY_LIMITS, READONLY_USER
+from rollbus.local.clickhouse.reading import FUNCTIONS, TABLE_FUNCTIONS, find_reach, refuse_beyond_reading
+from rollbus.local.clickhouse.request import Request, find_lowered_limits
 from rollbus.local.clickhouse.sessions import Sessions
 from rollbus.local.clickhouse.settings import SERVER_LIKE, applied, apply, execute, needs_own_handle, quote
 from rollbus.local.clickhouse.sql import (
@@ -43,15 +39,6 @@ from rollbus.schemas.errors import ConfigurationError
 
 _connect: Callable[[str], Any] = chdb.connect  # it has no type hints
 
-_REACHING_OUT = frozenset(
-    {"file", "hascolumnintable", "catboostevaluate", "aiclassify", "aiembed", "aiextract", "aifilter",
-     "aigenerate", "airedact", "aisimilarity", "aitranslate"}
-)  # fmt: skip
-"""Functions that reach files of this machine, other servers, or models. The engine lists the table functions among
-them: `readonly` refuses to read those, but DESCRIBE would still connect to learn their columns."""
-_OUTSIDE = """SELECT lower(name) FROM system.table_functions
-WHERE NOT allow_readonly AND lower(name) NOT IN (SELECT lower(name) FROM system.functions)"""
-"""`format` is both kinds: as a table function it only parses its own argument."""
 _GO_HELLO = b"SELECT displayName(), version(), revision(), timezone()"
 _PARAMETER = re.compile(r"[A-Za-z_][A-Za-z0-9_]*\Z")
 
@@ -90,8 +77,7 @@ class Engine:
         self._classify: Callable[[bytes], dict[str, Any]] = self._keeper._conn.classify_query
         self._classify_lock = threading.Lock()
         self._sessions = Sessions(lambda: self._open(None))
-        outside = execute(self._keeper, _OUTSIDE)
-        self._reaching_out = _REACHING_OUT | set(outside.decode().split())
+        self._reach = find_reach(execute(self._keeper, FUNCTIONS), execute(self._keeper, TABLE_FUNCTIONS))
         self.version, self.timezone = execute(self._keeper, "SELECT version(), timezone()").decode().split()
 
     def authenticate(self, user: str, password: str) -> None:
@@ -119,7 +105,7 @@ class Engine:
                 held.enter_context(self._reader())
             handle = held.enter_context(self._handle(request, alters=kind == "CONTROL"))
             if request.user == READONLY_USER:
-                self._refuse_reaching_out(request)
+                self._check_reading(request)
             if insert is not None:
                 return _insert(handle, request, insert)
             if kind == "READ_ONLY" and _can_stream(request):
@@ -153,17 +139,21 @@ class Engine:
             several = count > 1 or (count == 0 and has_second_statement(statement))
         if several:
             raise refusal(Code.SYNTAX_ERROR, "Syntax error (Multi-statements are not allowed): send one a request")
-        may_only_read = not request.writes_allowed or request.user == READONLY_USER
+        asks_to_read = request.settings.get("readonly", "0") != "0"  # the engine would still run KILL and SYSTEM
+        may_only_read = not request.writes_allowed or asks_to_read or request.user == READONLY_USER
         # A statement that the engine cannot parse passes: the engine answers with the place of the mistake.
         if may_only_read and kind not in {"READ_ONLY", "UNKNOWN"}:
-            reason = "with GET" if not request.writes_allowed else f"as user {READONLY_USER!r}"
             raise refusal(
-                Code.READONLY, f"Cannot execute query in readonly mode: only statements that read are served {reason}"
+                Code.READONLY,
+                "Cannot execute query in readonly mode: only statements that read are served to GET, with the setting "
+                f"readonly, and to user {READONLY_USER!r}",
             )
         return str(kind)
 
-    def _refuse_reaching_out(self, request: Request) -> None:
-        """Refuse functions that `readonly` lets pass, found in the engine's own parse under any spelling."""
+    def _check_reading(self, request: Request) -> None:
+        """Raise unless a reader may ask this, by the engine's own parse, with the values of its parameters."""
+        if request.database == "system":
+            raise refusal(Code.READONLY, f"Database system is not served to user {READONLY_USER!r} as the current one")
         handle = self._open(None)  # the request's limits apply to its answer only
         try:
             tree: bytes = handle.query(b"EXPLAIN AST " + request.sql, "TSVRaw", params=dict(request.parameters)).bytes()
@@ -171,11 +161,7 @@ class Engine:
             raise from_engine(error) from error
         finally:
             handle.close()
-        for line in tree.lower().splitlines():
-            kind, _, name = line.strip().partition(b" ")
-            function = name.partition(b" ")[0].decode(errors="replace")
-            if kind == b"function" and function in self._reaching_out:
-                raise refusal(Code.READONLY, f"Function {function} is not served to user {READONLY_USER!r}")
+        refuse_beyond_reading(tree.decode(errors="replace").splitlines(), self._reach)
 
     @contextmanager
     def _reader(self) -> Iterator[None]:

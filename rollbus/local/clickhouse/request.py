@@ -11,24 +11,10 @@ from email.parser import BytesParser
 
 from rollbus.local.clickhouse.compression import decompress
 from rollbus.local.clickhouse.errors import Code, refusal
+from rollbus.local.clickhouse.reader_role import READONLY_LIMITS, READONLY_USER
 
 DEFAULT_FORMAT = "TabSeparated"
 
-READONLY_USER = "readonly"
-READONLY_AT_ONCE = 4
-"""Statements of the read-only user that run at a time."""
-READONLY_MEMORY_BYTES = 2_000_000_000
-"""Of all of them together. The engine has one user only, so each statement has its share; every saved question over a
-million trajectories takes less."""
-READONLY_LIMITS = {
-    "max_execution_time": "30",
-    "max_result_rows": "1000000",
-    "max_rows_to_read": "1000000000",
-    "max_result_bytes": "1000000000",
-    "max_memory_usage": str(READONLY_MEMORY_BYTES // READONLY_AT_ONCE),
-    "max_temporary_data_on_disk_size_for_query": "1000000000",
-}
-"""Of one statement: a wrong question ends with an error before it uses up the machine."""
 READONLY_BYTES = 1_048_576
 """Of a request's body, plain: four times the longest statement, with room for its parameters."""
 READONLY_SEND_S = 60.0

@@ -11,7 +11,7 @@ from hashlib import sha256
 from pathlib import Path
 from xml.sax.saxutils import escape
 
-from rollbus.local.clickhouse.request import READONLY_AT_ONCE, READONLY_LIMITS, READONLY_USER
+from rollbus.local.clickhouse.reader_role import READONLY_AT_ONCE, READONLY_GRANT, READONLY_LIMITS, READONLY_USER
 from rollbus.local.clickhouse.service import is_healthy
 from rollbus.local.process.service import Service
 from rollbus.local.process.settings import HOST
@@ -42,7 +42,7 @@ USERS = """<clickhouse>
 </clickhouse>
 """
 USER = """
-    <{name}>{password}<networks><ip>{host}</ip></networks><profile>{profile}</profile><quota>default</quota></{name}>"""
+    <{name}>{password}<networks><ip>{host}</ip></networks><profile>{profile}</profile><quota>default</quota>{grants}</{name}>"""
 
 
 def find_server() -> str | None:
@@ -75,15 +75,18 @@ def prepare(binary: str, folder: Path, *, port: int, environment: Mapping[str, s
 def users_xml(environment: Mapping[str, str]) -> str:
     """The two users; a password is written as its hash."""
     limits = READONLY_LIMITS | {"max_concurrent_queries_for_user": str(READONLY_AT_ONCE)}
+    grants = f"<grants><query>{READONLY_GRANT.format(tables='*.*')}</query></grants>"
     accounts = (
-        ("default", "CLICKHOUSE_PASSWORD", "default"),
-        (READONLY_USER, "CLICKHOUSE_READONLY_PASSWORD", "rollbus_readonly"),
+        ("default", "CLICKHOUSE_PASSWORD", "default", ""),
+        (READONLY_USER, "CLICKHOUSE_READONLY_PASSWORD", "rollbus_readonly", grants),
     )
     return USERS.format(
         limits="".join(f"<{name}>{value}</{name}>" for name, value in limits.items()),
         users="".join(
-            USER.format(name=name, password=_password(environment.get(variable, "")), host=HOST, profile=profile)
-            for name, variable, profile in accounts
+            USER.format(
+                name=name, password=_password(environment.get(variable, "")), host=HOST, profile=profile, grants=each
+            )
+            for name, variable, profile, each in accounts
         ),
     )
 

@@ -1,0 +1,39 @@
+"""The read-only user: its limits, the same on the local endpoint and on a ClickHouse server, and there its role."""
+
+from collections.abc import Iterator
+
+READONLY_USER = "readonly"
+READONLY_AT_ONCE = 4
+"""Statements of the read-only user that run at a time."""
+READONLY_MEMORY_BYTES = 2_000_000_000
+"""Of all of them together. The engine has one user only, so each statement has its share; every saved question over a
+million trajectories takes less."""
+READONLY_LIMITS = {
+    "max_execution_time": "30",
+    "max_result_rows": "1000000",
+    "max_rows_to_read": "1000000000",
+    "max_result_bytes": "1000000000",
+    "max_memory_usage": str(READONLY_MEMORY_BYTES // READONLY_AT_ONCE),
+    "max_temporary_data_on_disk_size_for_query": "1000000000",
+}
+"""Of one statement: a wrong question ends with an error before it uses up the machine."""
+READONLY_GRANT = "GRANT SELECT ON {tables}"
+"""All that it may do: none on sources (files, URLs, other servers), dictionaries, settings or users."""
+ROLE = "rollbus_reader"
+PASSWORD_HASH = "<SHA-256 of the password, as hex>"
+
+
+def make_role_statements(database: str, user: str = READONLY_USER) -> Iterator[str]:
+    """Yield the statements by which an administrator makes the user on a server, for one database."""
+    limits = READONLY_LIMITS | {
+        "max_concurrent_queries_for_user": str(READONLY_AT_ONCE),
+        "readonly": "1",
+        "allow_ddl": "0",
+    }
+    yield f"CREATE ROLE IF NOT EXISTS {ROLE}"
+    settings = ", ".join(f"{name} = {value}" for name, value in limits.items())
+    yield f"CREATE SETTINGS PROFILE IF NOT EXISTS {ROLE} SETTINGS {settings} TO {ROLE}"
+    yield f"{READONLY_GRANT.format(tables=f'`{database}`.*')} TO {ROLE}"
+    yield f"CREATE USER IF NOT EXISTS `{user}` IDENTIFIED WITH sha256_hash BY '{PASSWORD_HASH}'"
+    yield f"GRANT {ROLE} TO `{user}`"
+    yield f"SET DEFAULT ROLE {ROLE} TO `{user}`"

@@ -25,7 +25,7 @@ from rollbus.demo.base_model import WarmStartSettings
 from rollbus.demo.configuration import GROUP_SIZE, MODEL, NAMESPACE, RUN, write_settings
 from rollbus.demo.game.agents import AgentSettings
 from rollbus.demo.show import report
-from rollbus.demo.show.evaluation import GAMES, Comparison, Evaluation, as_record, evaluate, schedule
+from rollbus.demo.show.evaluation import GAMES, Comparison, evaluate, rate_of, schedule
 from rollbus.demo.show.plot import draw
 from rollbus.demo.show.status import DemoStatus, Query, read_groups, read_status
 from rollbus.demo.show.view import LiveView
@@ -38,6 +38,7 @@ from rollbus.local.process.supervisor import Supervisor
 from rollbus.schemas.errors import ConfigurationError, ServiceError, UnavailableError
 from rollbus.schemas.kafka.connection import KafkaConnection
 from rollbus.schemas.kafka.lag import LagReader, open_lag
+from rollbus.schemas.records.steps import Evaluation
 from rollbus.settings import Settings
 from rollbus.trainer.operate.publishing import publish_evaluation
 
@@ -121,7 +122,7 @@ class Demo:
             with self._timed("evaluation after"):
                 after = self._evaluate(stack, version=last.version, label="after")
             for evaluation in (before, after):
-                self._record_evaluation(settings, evaluation)
+                asyncio.run(publish_evaluation(settings.kafka, NAMESPACE, evaluation))
             supervisor.check()
             comparison = Comparison(before, after)
             self._report(settings.clickhouse, query, comparison, last)
@@ -165,16 +166,14 @@ class Demo:
             games = schedule(self.options.seed, self.options.games)
             with show_progress(f"evaluation {label}: {MODEL}@{version}") as progress:
                 async with AsyncOpenAI(base_url=stack.model_url, api_key="none", max_retries=4) as client:
-                    return await evaluate(client, MODEL, version, games, progress=progress)
+                    now_ms = time.time_ns() // 1_000_000
+                    return await evaluate(
+                        client, MODEL, version, games, run=RUN, seed=self.options.seed, now_ms=now_ms, progress=progress
+                    )
 
         evaluation = asyncio.run(play())
-        self.console.print(f"[green]✓[/green] {label:<11} wins {evaluation.wins.percent()}", highlight=False)
+        self.console.print(f"[green]✓[/green] {label:<11} wins {rate_of(evaluation).percent()}", highlight=False)
         return evaluation
-
-    def _record_evaluation(self, settings: Settings, evaluation: Evaluation) -> None:
-        seed, games = self.options.seed, schedule(self.options.seed, self.options.games)
-        record = as_record(evaluation, run=RUN, seed=seed, games=games, now_ms=time.time_ns() // 1_000_000)
-        asyncio.run(publish_evaluation(settings.kafka, NAMESPACE, record))
 
     async def _learn(self, supervisor: Supervisor, stack: StackSettings, query: Query) -> DemoStatus:
         """Let the agents play and the rest learn; return the status once nothing changes any more."""

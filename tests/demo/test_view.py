@@ -7,11 +7,12 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from rollbus.demo.show.evaluation import Comparison, Evaluation
+from rollbus.demo.show.evaluation import Comparison, rate_of
 from rollbus.demo.show.plot import draw, points, reference_lines
-from rollbus.demo.show.statistics import Tally
 from rollbus.demo.show.status import COUNTS, DROPS, DemoStatus, GroupWins, VersionReward, read_status
 from rollbus.demo.show.view import LiveView, line, render, sparkline, time_left_s
+from rollbus.schemas.records.steps import Evaluation
+from rollbus.trainer.validation.evaluation import build_evaluation
 
 STATUS = DemoStatus(
     events=700,
@@ -29,9 +30,14 @@ STATUS = DemoStatus(
 )
 
 
+def make_evaluation(version: int, **counts: int) -> Evaluation:
+    games = {name: [float(each == name) for each in counts for _ in range(counts[each])] for name in counts}
+    return build_evaluation(games, model="agent", policy_version=version, name="held out", now_ms=1)
+
+
 def make_comparison() -> Comparison:
-    before = Evaluation("agent", 0, Tally(wins=360, draws=100, losses=340, illegal=12))
-    return Comparison(before, Evaluation("agent", 31, Tally(wins=500, draws=80, losses=226, illegal=6)))
+    before = make_evaluation(0, win=360, draw=100, loss=340, illegal=12)
+    return Comparison(before, make_evaluation(31, win=500, draw=80, loss=226, illegal=6))
 
 
 def test_one_line_says_everything_that_matters() -> None:
@@ -105,6 +111,11 @@ def test_a_comparison_is_real_when_its_interval_lies_above_zero() -> None:
     assert comparison.is_real
     assert comparison.gain.value == pytest.approx(140 / 812)
     assert not Comparison(comparison.after, comparison.before).is_real
+    assert not Comparison(comparison.before, comparison.before).is_real
+
+
+def test_a_rate_reads_as_percent() -> None:
+    assert rate_of(make_evaluation(0, win=400, loss=400)).percent() == "50.0 % [46.5, 53.5]"
 
 
 def test_the_status_is_read_with_three_questions() -> None:

@@ -9,6 +9,7 @@ and not recorded, so nothing here can end up in training.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
+from typing import NamedTuple
 
 from openai import AsyncOpenAI
 
@@ -16,13 +17,13 @@ from rollbus.demo.game.game import Board, Opening, Result, held_out_openings
 from rollbus.demo.game.opponents import seeded
 from rollbus.demo.game.playing import play_game, read_whole_reply
 from rollbus.demo.game.prompt import MAX_REPLY_TOKENS, messages
-from rollbus.demo.show.statistics import Interval, Tally, difference
 from rollbus.schemas.ids import content_hash
-from rollbus.schemas.records import steps
+from rollbus.schemas.records.steps import Evaluation
 from rollbus.trainer.validation.agents import EvaluationContext, EvaluationTask
-from rollbus.trainer.validation.evaluation import build_evaluation
-from rollbus.trainer.validation.playing import PlayLimits, Samples, play_tasks
+from rollbus.trainer.validation.evaluation import build_evaluation, difference, interval_of
+from rollbus.trainer.validation.playing import PlayLimits, play_tasks
 
+FORMULAS = "rates: Wilson 95 %; difference: Newcombe 95 % (method 10)"
 NAME = "tictactoe-held-out"
 GAMES = 29 * 28
 """812: ± 3.4 points on a rate, ± 4.9 on a difference."""
@@ -41,17 +42,15 @@ class Game:
     opponent_seed: str
 
 
-@dataclass(frozen=True, slots=True)
-class Evaluation:
-    """What one policy version did."""
+class Interval(NamedTuple):
+    """A value and the bounds of its 95 % interval."""
 
-    model: str
-    version: int
-    tally: Tally
+    low: float
+    value: float
+    high: float
 
-    @property
-    def wins(self) -> Interval:
-        return self.tally.rate(Result.WIN)
+    def percent(self) -> str:
+        return f"{100 * self.value:.1f} % [{100 * self.low:.1f}, {100 * self.high:.1f}]"
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,12 +62,17 @@ class Comparison:
 
     @property
     def gain(self) -> Interval:
-        return difference(self.after.wins, self.before.wins)
+        return Interval(*difference(self.after, self.before, Result.WIN.value))
 
     @property
     def is_real(self) -> bool:
         """Whether the interval of the difference lies above zero."""
         return self.gain.low > 0
+
+
+def rate_of(evaluation: Evaluation, result: Result = Result.WIN) -> Interval:
+    """Return the share of games that ended so."""
+    return Interval(*interval_of(evaluation, result.value))
 
 
 def schedule(seed: int, games: int = GAMES) -> tuple[Game, ...]:
@@ -82,9 +86,12 @@ async def evaluate(
     version: int,
     games: Sequence[Game],
     *,
+    run: str,
+    seed: int,
+    now_ms: int,
     progress: Callable[[int, int], None] | None = None,
 ) -> Evaluation:
-    """Play the games at `model@version`."""
+    """Play the games at `model@version`. The same evaluation has the same id whenever it is played."""
 
     async def agent(task: EvaluationTask, context: EvaluationContext) -> Mapping[str, float]:
         ended = await _play(client, context.model, games[task.index])
@@ -93,29 +100,16 @@ async def evaluate(
     tasks = [EvaluationTask(game.index, game.opening.id, 0, _sampling_seed(game.opponent_seed, 0)) for game in games]
     context = EvaluationContext(f"{model}@{version}", str(client.base_url))
     samples = await play_tasks(agent, tasks, context, limits=PlayLimits(concurrency=CONCURRENCY), progress=progress)
-    return Evaluation(model, version, _tally(samples))
-
-
-def as_record(evaluation: Evaluation, *, run: str, seed: int, games: Sequence[Game], now_ms: int) -> steps.Evaluation:
-    """The same evaluation has the same id whenever it is written."""
-    tally = evaluation.tally
-    samples = {
-        result.value: [1.0] * tally.count(result) + [0.0] * (tally.games - tally.count(result)) for result in Result
-    }
     return build_evaluation(
         samples,
-        model=evaluation.model,
-        policy_version=evaluation.version,
+        model=model,
+        policy_version=version,
         name=NAME,
         now_ms=now_ms,
         run_id=run,
         seed=seed,
         set_hash=content_hash([[game.opening.id, game.opponent_seed] for game in games]),
     )
-
-
-def _tally(samples: Samples) -> Tally:
-    return Tally.of(result for result in Result for ended_so in samples[result.value] if ended_so)
 
 
 async def _play(client: AsyncOpenAI, model: str, game: Game) -> Result:

@@ -14,9 +14,10 @@ from matplotlib.figure import Figure
 
 from rollbus.demo.game.game import Result, held_out_openings
 from rollbus.demo.game.reference import fixed_order, optimum, uniform, value_on
-from rollbus.demo.show.evaluation import Comparison, Evaluation
-from rollbus.demo.show.statistics import FORMULAS, Interval, mean_interval
+from rollbus.demo.show.evaluation import FORMULAS, Comparison, Interval, rate_of
 from rollbus.demo.show.status import GroupWins
+from rollbus.schemas.records.steps import Evaluation
+from rollbus.trainer.validation.evaluation import mean_interval
 
 INK, GRID, SEEN, HELD_OUT = "#22303c", "#dfe5ea", "#2a7ab8", "#d9822b"
 OUTCOMES = ((Result.WIN, "#3d9970"), (Result.DRAW, "#9fb6c3"), (Result.LOSS, "#d9d2c5"), (Result.ILLEGAL, "#c0392b"))
@@ -55,15 +56,15 @@ def draw(path: Path, groups: Sequence[GroupWins], comparison: Comparison, *, see
     _draw_outcomes(outcome, comparison)
     gain = comparison.gain
     figure.suptitle(
-        f"Tic-tac-toe learned from its own traffic: {100 * comparison.before.wins.value:.1f} % → "
-        f"{100 * comparison.after.wins.value:.1f} % wins  ({100 * gain.value:+.1f} points, "
+        f"Tic-tac-toe learned from its own traffic: {100 * rate_of(comparison.before).value:.1f} % → "
+        f"{100 * rate_of(comparison.after).value:.1f} % wins  ({100 * gain.value:+.1f} points, "
         f"95 % interval {100 * gain.low:+.1f} to {100 * gain.high:+.1f})",
         fontsize=12.5,
         color=INK,
         fontweight="bold",
     )
     figure.supxlabel(
-        f"seed {seed} · {comparison.after.tally.games} held-out games against a random opponent, before and after "
+        f"seed {seed} · {comparison.after.episodes} held-out games against a random opponent, before and after "
         f"the same · {FORMULAS}",
         fontsize=8,
         color="#6b7884",
@@ -75,7 +76,7 @@ def draw(path: Path, groups: Sequence[GroupWins], comparison: Comparison, *, see
 def _point(groups: Sequence[GroupWins]) -> Point:
     """Attempts of a group are not independent of one another, groups are."""
     middle = sum(group.version for group in groups) / len(groups)
-    return Point(middle, mean_interval([group.wins for group in groups]))
+    return Point(middle, Interval(*mean_interval([group.wins for group in groups])))
 
 
 def _draw_course(axes: Axes, course: Sequence[Point], comparison: Comparison) -> None:
@@ -84,9 +85,9 @@ def _draw_course(axes: Axes, course: Sequence[Point], comparison: Comparison) ->
     axes.fill_between(versions, low, high, color=SEEN, alpha=0.18, linewidth=0)
     axes.plot(versions, value, color=SEEN, linewidth=2.2, label="the agents' own games (95 % band)")
     for evaluation in (comparison.before, comparison.after):
-        wins = evaluation.wins
+        wins = rate_of(evaluation)
         axes.errorbar(
-            [evaluation.version],
+            [evaluation.policy_version],
             [100 * wins.value],
             yerr=[[100 * (wins.value - wins.low)], [100 * (wins.high - wins.value)]],
             fmt="o",
@@ -96,7 +97,7 @@ def _draw_course(axes: Axes, course: Sequence[Point], comparison: Comparison) ->
             linewidth=2,
             label="held-out games (95 %)" if evaluation is comparison.before else None,
         )
-    last = max([comparison.after.version, *versions])
+    last = max([comparison.after.policy_version, *versions])
     for name, share in reference_lines():
         axes.axhline(100 * share, color="#8895a0", linewidth=1, linestyle=(0, (5, 4)), zorder=0)
         axes.annotate(
@@ -120,7 +121,8 @@ def _draw_outcomes(axes: Axes, comparison: Comparison) -> None:
     for place, evaluation in enumerate((comparison.before, comparison.after)):
         _draw_bar(axes, place, evaluation)
     axes.set_xticks(
-        [0, 1], [f"before\nversion {comparison.before.version}", f"after\nversion {comparison.after.version}"]
+        [0, 1],
+        [f"before\nversion {comparison.before.policy_version}", f"after\nversion {comparison.after.policy_version}"],
     )
     axes.set_xlim(-0.6, 1.6)
     axes.set_ylim(0, 112)
@@ -133,13 +135,13 @@ def _draw_outcomes(axes: Axes, comparison: Comparison) -> None:
 def _draw_bar(axes: Axes, place: int, evaluation: Evaluation) -> None:
     bottom = 0.0
     for result, colour in OUTCOMES:
-        share = 100 * evaluation.tally.rate(result).value
+        share = 100 * rate_of(evaluation, result).value
         axes.bar(place, share, bottom=bottom, width=0.62, color=colour, label=None if place else result.value)
         if share >= 3:
             text = "white" if result is Result.WIN else INK
             axes.text(place, bottom + share / 2, f"{share:.1f}", ha="center", va="center", color=text, fontsize=10)
         bottom += share
-    wins = evaluation.wins
+    wins = rate_of(evaluation)
     error = [[100 * (wins.value - wins.low)], [100 * (wins.high - wins.value)]]
     axes.errorbar(place + 0.24, 100 * wins.value, yerr=error, color=INK, capsize=4, linewidth=1.4)
 

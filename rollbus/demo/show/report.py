@@ -13,9 +13,8 @@ from rollbus.consumers.clickhouse.questions.output import as_table
 from rollbus.consumers.clickhouse.questions.saved import load_query, run_query
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 from rollbus.demo.game.game import Result
-from rollbus.demo.show.evaluation import Comparison
+from rollbus.demo.show.evaluation import FORMULAS, Comparison, rate_of
 from rollbus.demo.show.plot import reference_lines
-from rollbus.demo.show.statistics import FORMULAS
 
 QUESTIONS = (
     "reward_by_policy_version",
@@ -30,13 +29,13 @@ MOST_ROWS = 8
 
 def print_comparison(console: Console, comparison: Comparison) -> None:
     """Print the evaluation before and after."""
-    games = comparison.before.tally.games
+    games = comparison.before.episodes
     table = Table(title=f"{games} held-out games against a random opponent, the same before and after")
     table.add_column("")
     for name, evaluation in (("before", comparison.before), ("after", comparison.after)):
-        table.add_column(f"{name}: {evaluation.model}@{evaluation.version}", justify="right")
+        table.add_column(f"{name}: {evaluation.model}@{evaluation.policy_version}", justify="right")
     for result in Result:
-        rates = [one.tally.rate(result).percent() for one in (comparison.before, comparison.after)]
+        rates = [rate_of(one, result).percent() for one in (comparison.before, comparison.after)]
         table.add_row(result.value, *rates, style="bold" if result is Result.WIN else "")
     console.print(table)
     gain = comparison.gain
@@ -86,9 +85,9 @@ def write_result(path: Path, comparison: Comparison, *, seed: int, seconds: dict
         "steps": steps,
         "before": asdict(comparison.before),
         "after": asdict(comparison.after),
-        "wins_before": asdict(comparison.before.wins),
-        "wins_after": asdict(comparison.after.wins),
-        "gain": asdict(comparison.gain),
+        "wins_before": rate_of(comparison.before)._asdict(),
+        "wins_after": rate_of(comparison.after)._asdict(),
+        "gain": comparison.gain._asdict(),
         "intervals": FORMULAS,
         "seconds": seconds,
     }

@@ -8,7 +8,8 @@ from torch import nn
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.trainer.service.checkpoints.checkpoint import save_model
 from rollbus.trainer.service.checkpoints.loading import ModelLoader
-from rollbus.trainer.service.model.model import ModelConfig, build_model, initialize, read_config
+from rollbus.trainer.service.model.config import ModelConfig, read_config
+from rollbus.trainer.service.model.model import build_model, initialize
 
 
 def create_model(directory: Path, config: ModelConfig, tokenizer: Any, seed: int) -> Path:

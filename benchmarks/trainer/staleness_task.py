@@ -18,7 +18,8 @@ from torch import Tensor
 
 from rollbus.streams.stages.grouping.advantages import advantages
 from rollbus.trainer.backends.protocol import TrainConfig
-from rollbus.trainer.service.model.model import ModelConfig, head, initialize, trunk
+from rollbus.trainer.service.model.config import ModelConfig
+from rollbus.trainer.service.model.model import head, initialize, trunk
 from rollbus.trainer.service.update.update import Learner
 
 Variant = Literal["none", "cispo", "mask", "ppo"]

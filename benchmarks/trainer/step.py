@@ -32,7 +32,8 @@ SIZES = {"demo": (2, 128, 256, 384), "small": (4, 256, 768, 4096)}
 
 def make(folder: Path) -> None:
     from rollbus.trainer.service.checkpoints.checkpoint import save_model
-    from rollbus.trainer.service.model.model import ModelConfig, build_model, initialize
+    from rollbus.trainer.service.model.config import ModelConfig
+    from rollbus.trainer.service.model.model import build_model, initialize
     from rollbus.trainer.service.serve.tokenizer import build_tokenizer
 
     layers, width, feed_forward, vocabulary = SIZES[folder.name]
@@ -77,7 +78,7 @@ def timed(step: Callable[[], Any]) -> dict[str, float]:
 def ours(folder: Path) -> Callable[[], Any]:
     """`Learner.step` on rows packed as ART packs them: several to a row of 1,024 positions."""
     from rollbus.trainer.backends.protocol import TrainConfig
-    from rollbus.trainer.service.model.model import read_config
+    from rollbus.trainer.service.model.config import read_config
     from rollbus.trainer.service.update.update import Learner
 
     learner = Learner(read_config(folder / "model"))

@@ -48,6 +48,7 @@ COMMANDS: dict[str, Entry] = {
     "forget": Entry("forget", "forget", "Exclude a person's episodes and delete their rows.", "streams"),
     "trainer": Entry("trainer", "trainer", "Turn batches into GRPO updates, and look at the steps.", "trainer"),
     "policy": Entry("policy", "policy", "List, serve, measure and roll back versions of the weights.", "trainer"),
+    "model": Entry("model", "model", "Import a base model from this machine, or fetch one.", "local"),
     "art-server": Entry("art_server", "art_server", "Run OpenPipe ART with its model endpoint.", "local"),
     "proxy": Entry("proxy", "proxy", "Record programs that cannot be changed, with a proxy.", "proxy"),
     "dead-letters": Entry(

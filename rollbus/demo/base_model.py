@@ -78,4 +78,8 @@ def _sources() -> list[Path]:
     demo = Path(__file__).parent
     service = Path(trainer.__path__[0]) / "service"
     names = ("game/game.py", "game/opponents.py", "game/prompt.py", "warm_start.py")
-    return [*(demo / name for name in names), service / "model" / "model.py", service / "serve" / "tokenizer.py"]
+    return [
+        *(demo / name for name in names),
+        *(service / "model" / name for name in ("config.py", "network.py", "model.py")),
+        service / "serve" / "tokenizer.py",
+    ]

@@ -23,7 +23,8 @@ from rollbus.demo.game.game import Board, Position, begin, free_cells, play, tra
 from rollbus.demo.game.opponents import seeded
 from rollbus.demo.game.prompt import SYSTEM, messages
 from rollbus.trainer.service.checkpoints.checkpoint import save_model
-from rollbus.trainer.service.model.model import INITIAL_DEVIATION, ModelConfig, build_model, head, initialize, trunk
+from rollbus.trainer.service.model.config import INITIAL_DEVIATION, ModelConfig
+from rollbus.trainer.service.model.model import build_model, head, initialize, trunk
 from rollbus.trainer.service.serve.tokenizer import build_tokenizer, render_chat
 
 ADAM_BETAS = (0.9, 0.99)

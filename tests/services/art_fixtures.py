@@ -165,7 +165,7 @@ def art_launcher(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Launcher]
 @pytest.fixture(scope="session")
 def art_base_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The demo's shape, a little smaller, with random weights."""
-    from rollbus.trainer.service.model.model import ModelConfig
+    from rollbus.trainer.service.model.config import ModelConfig
     from rollbus.trainer.service.serve.tokenizer import build_tokenizer
     from tests.models import create_model
 

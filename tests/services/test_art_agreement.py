@@ -23,7 +23,7 @@ KINDS: dict[str, dict[str, Any]] = {"all parameters": {}, "adapters": {"lora": {
 @pytest.fixture(scope="module")
 def base_model(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Room for several turns."""
-    from rollbus.trainer.service.model.model import ModelConfig
+    from rollbus.trainer.service.model.config import ModelConfig
     from rollbus.trainer.service.serve.tokenizer import build_tokenizer
     from tests.models import create_model
 

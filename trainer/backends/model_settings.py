@@ -55,7 +55,7 @@ class ModelOptions(FrozenSettings):
     """How one model is served and trained."""
 
     max_tokens: int | None = Field(default=None, gt=0)
-    """Longest sequence; the base model's own without it."""
+    """Longest sequence; without it the base model's own, and with our model service at most 4096."""
     max_rows: int = Field(default=64, ge=1)
     """Completions generated at once."""
     keep_versions: int = Field(default=6, ge=1)

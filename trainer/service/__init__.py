@@ -1,6 +1,7 @@
-"""Our model service: a Qwen2-shaped model behind an OpenAI-compatible endpoint, trained on packed rows.
+"""Our model service: the families of `model/config` behind an OpenAI-compatible endpoint, trained on packed rows.
 
-model         the network, its adapters, what memory it needs
+importing     a folder, a GGUF file or a package in; a base model out
+model         the networks, their adapters, what memory they need
 serve         requests in; tokens, log-probs and the policy version out
 update        packed rows in; one optimizer step out
 checkpoints   versions on disk, the journal of batches, which versions may go

@@ -8,6 +8,9 @@ from rollbus.cli.groups import Verbs
 from rollbus.cli.output import show_progress
 from rollbus.cli.root import Settings, log_to_stderr, with_settings
 
+DEFAULT_MODEL = "smollm2"
+"""Served where nothing is configured, once it is fetched."""
+
 
 @click.group(cls=Verbs)
 def art_server() -> None:
@@ -18,7 +21,7 @@ def art_server() -> None:
 @click.option(
     "--base-model",
     type=click.Path(path_type=Path, file_okay=False),
-    help="Serve the model in this folder (Hugging Face layout); default: `art_server: base_model:`, else the demo's.",
+    help="Serve the model in this folder (Hugging Face layout); default: `art_server: base_model:`, else SmolLM2.",
 )
 @with_settings
 def run(settings: Settings, base_model: Path | None) -> None:
@@ -33,10 +36,26 @@ def run(settings: Settings, base_model: Path | None) -> None:
 
 
 def ensure_base_model(settings: Settings) -> Path:
-    """Return the configured base model; without one, the demo's, which the first use trains (about 20 s)."""
+    """Return the base model: the configured one, SmolLM2 if it is fetched, or the demo's (trained once, about 20 s)."""
     if settings.art_server.base_model:
         return settings.art_server.base_model
     from rollbus.demo.base_model import WarmStartSettings, ensure
+    from rollbus.trainer.service.importing.packaged import PACKAGED, fetched_folder, models_cache
 
-    with show_progress("no base_model configured: training the demo's small model") as progress:
+    fetched = fetched_folder(DEFAULT_MODEL, models_cache())
+    if fetched.is_dir() and _may_serve(settings, fetched):
+        click.echo(f"serving {PACKAGED[DEFAULT_MODEL].title} ({fetched})", err=True)
+        return fetched
+    reason = (
+        "its versions go on here" if fetched.is_dir() else f"`rollbus model fetch {DEFAULT_MODEL}` brings a real one"
+    )
+    click.echo(f"serving the demo's model, which only plays tic-tac-toe and holds 128 tokens: {reason}", err=True)
+    with show_progress("training the demo's small model") as progress:
         return ensure(WarmStartSettings(), settings.stack.data_dir / "models", progress)
+
+
+def _may_serve(settings: Settings, base_model: Path) -> bool:
+    """Whether the versions in the server's directory, if there are any, are of this base model."""
+    directory = settings.art_server_settings(base_model).directory
+    versions = directory.glob(f"*/models/{settings.art_server.model}/checkpoints/*/config.json")
+    return all(config.read_bytes() == (base_model / "config.json").read_bytes() for config in versions)

@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch import nn
 
-from rollbus.trainer.service.model.model import ModelConfig
+from rollbus.trainer.service.model.config import ModelConfig
 from rollbus.trainer.service.serve.tokenizer import build_tokenizer
 from tests.models import create_model, load_model
 

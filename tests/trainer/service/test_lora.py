@@ -13,8 +13,9 @@ from rollbus.trainer.backends.model_settings import LoraConfig
 from rollbus.trainer.backends.protocol import TrainConfig
 from rollbus.trainer.service.checkpoints.checkpoint import is_complete, save_checkpoint
 from rollbus.trainer.service.checkpoints.loading import ModelLoader
+from rollbus.trainer.service.model.config import read_config
 from rollbus.trainer.service.model.lora import ADAPTER
-from rollbus.trainer.service.model.model import head, read_config, trunk
+from rollbus.trainer.service.model.model import head, trunk
 from rollbus.trainer.service.update.update import Learner
 from tests.models import create_model
 from tests.trainer.service.test_update import SEPARATE, SHARED, packed_row, same, weights

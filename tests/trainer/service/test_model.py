@@ -9,11 +9,13 @@ from torch import nn
 
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.trainer.service.checkpoints.checkpoint import is_complete, load_optimizer, read_provenance, save_checkpoint
-from rollbus.trainer.service.model.model import ModelConfig, build_model, head, initialize, read_config, trunk
+from rollbus.trainer.service.model.config import ModelConfig, read_config
+from rollbus.trainer.service.model.model import build_model, head, initialize, trunk
 from rollbus.trainer.service.serve.tokenizer import load_tokenizer, render_chat
 from tests.models import create_model, load_model
 
 SMALL = ModelConfig(layers=2, width=64, heads=4, kv_heads=2, feed_forward=128, max_tokens=128)
+PLAIN = SMALL.to_hf()
 
 
 def logits(model: nn.Module, token_ids: torch.Tensor) -> torch.Tensor:
@@ -58,12 +60,17 @@ def test_the_same_seed_gives_the_same_weights() -> None:
 @pytest.mark.parametrize(
     ("config", "says"),
     [
-        ({"model_type": "llama"}, "Qwen2 shapes only"),
-        ({"model_type": "qwen2", "use_sliding_window": True}, "sliding-window"),
-        ({"model_type": "qwen2", "rope_scaling": {"type": "yarn", "factor": 4.0}}, "'yarn'"),
-        ({"model_type": "qwen2", "rope_parameters": {"rope_type": "linear", "rope_theta": 1e6}}, "'linear'"),
-        ({"model_type": "qwen2", "hidden_act": "gelu"}, "'gelu'"),
-        ({"model_type": "qwen2", "max_position_embeddings": 64}, "vocab_size"),
+        (
+            {"model_type": "qwen3_moe"},
+            "'qwen3_moe'; this service runs llama, mistral, qwen2, qwen3, gemma",
+        ),
+        ({}, "of type None"),
+        (PLAIN | {"model_type": "llama", "attention_bias": True}, "`attention_bias`"),
+        (PLAIN | {"model_type": "llama", "mlp_bias": True}, "`mlp_bias`"),
+        (PLAIN | {"rope_scaling": {"type": "dynamic", "factor": 4.0}}, "'dynamic'"),
+        (PLAIN | {"hidden_act": "gelu"}, "'gelu'"),
+        (PLAIN | {"quantization_config": {"quant_method": "gptq"}}, "quantised by gptq"),
+        ({"model_type": "qwen2", "max_position_embeddings": 64}, "lacks 'vocab_size'"),
     ],
 )
 def test_another_kind_of_model_is_refused_by_name(config: dict[str, Any], says: str) -> None:

@@ -18,13 +18,10 @@ from torch import Tensor, nn
 
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
 from rollbus.trainer.backends.model_settings import LoraConfig
+from rollbus.trainer.service.model.config import ModelConfig
 from rollbus.trainer.service.model.lora import ADAPTER, ADAPTER_CONFIG, from_peft, peft_config, to_peft
 from rollbus.trainer.service.model.memory_limits import ran_out_of_memory
-from rollbus.trainer.service.model.model import (
-    ModelConfig,
-    from_hf_weights,
-    to_hf_weights,
-)
+from rollbus.trainer.service.model.weights import from_hf_weights, to_hf_weights
 
 WEIGHTS = "model.safetensors"
 INDEX = "model.safetensors.index.json"
@@ -48,7 +45,7 @@ def save_model(directory: Path, model: nn.Module, config: ModelConfig, tokenizer
     hf_config = config.to_hf(eos_token_id=tokenizer.eos_token_id)
     (partial / "config.json").write_text(json.dumps(hf_config, indent=2) + "\n", encoding="utf-8")
     _write_weights(partial, to_hf_weights(model.state_dict(), config))
-    _publish(partial, directory)
+    publish_folder(partial, directory)
 
 
 def save_checkpoint(
@@ -84,13 +81,13 @@ def save_checkpoint(
         if lora is None:
             _write_weights(partial, to_hf_weights({**model.state_dict(), **masters}, config))
         else:
-            save_file(to_peft({name: one.detach() for name, one in masters.items()}), partial / ADAPTER)
+            save_file(to_peft(masters, config), partial / ADAPTER)
             (partial / ADAPTER_CONFIG).write_text(json.dumps(peft_config(lora, base), indent=2) + "\n")
         if optimizer is not None:
             save_file(optimizer_tensors(masters, optimizer), partial / OPTIMIZER)
         write_json(partial / PROVENANCE, provenance)
         before_publishing(partial)
-        _publish(partial, directory)
+        publish_folder(partial, directory)
     except (OSError, SafetensorError) as error:
         shutil.rmtree(partial, ignore_errors=True)
         raise UnavailableError(
@@ -115,20 +112,27 @@ def read_weights(directory: Path, config: ModelConfig) -> dict[str, Tensor]:
     files = weight_files(directory)
     try:
         weights = {name: weight for file in files for name, weight in load_file(directory / file).items()}
-        return from_hf_weights(weights, config)
+        broken = [name for name, weight in weights.items() if not bool(torch.isfinite(weight).all())]
     except FileNotFoundError as error:
         raise ConfigurationError(f"no weights at {error.filename or directory}") from error
-    except (SafetensorError, RuntimeError, ValueError, KeyError) as error:
+    except (SafetensorError, RuntimeError, ValueError) as error:
         if ran_out_of_memory(error):
             raise
         raise ConfigurationError(f"the weights in {directory} cannot be read: {error}") from error
-    except MemoryError:
-        raise
-    except Exception as error:  # torchtune's converter raises a bare Exception for a name that it does not know
-        raise ConfigurationError(f"the weights in {directory} do not fit the model's config.json: {error}") from error
+    if broken:
+        raise ConfigurationError(
+            f"{len(broken)} weights in {directory} hold NaN or infinity, among them {broken[0]!r}; take another copy "
+            "of this model, or roll back to an earlier version"
+        )
+    try:
+        return from_hf_weights(weights, config)
+    except KeyError as error:
+        raise ConfigurationError(
+            f"the weights in {directory} do not fit the model's config.json, which has no place for {error}"
+        ) from error
 
 
-def read_adapter(directory: Path, lora: LoraConfig) -> dict[str, Tensor]:
+def read_adapter(directory: Path, lora: LoraConfig, config: ModelConfig) -> dict[str, Tensor]:
     """The adapter's weights, under the names of `build_model`.
 
     Their scale is in the settings; ConfigurationError if it differs from the one they were trained with.
@@ -143,10 +147,10 @@ def read_adapter(directory: Path, lora: LoraConfig) -> dict[str, Tensor]:
             f"{lora.alpha:g}; put it back, or give this run another directory"
         )
     try:
-        return from_peft(load_file(directory / ADAPTER))
+        return from_peft(load_file(directory / ADAPTER), config)
     except FileNotFoundError as error:
         raise ConfigurationError(f"no adapter at {directory / ADAPTER}") from error
-    except SafetensorError as error:
+    except (SafetensorError, KeyError) as error:
         raise ConfigurationError(f"the adapter in {directory} cannot be read: {error}") from error
 
 
@@ -239,7 +243,8 @@ def write_json(path: Path, content: Mapping[str, Any]) -> None:
     _sync(path.parent)
 
 
-def _publish(partial: Path, final: Path) -> None:
+def publish_folder(partial: Path, final: Path) -> None:
+    """Sync a folder's files and rename it: it appears whole or not at all."""
     for path in sorted(partial.iterdir()):
         _sync(path)
     _sync(partial)

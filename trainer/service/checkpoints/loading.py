@@ -12,9 +12,10 @@ from torch import Tensor, nn
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.trainer.backends.model_settings import LoraConfig, Precision
 from rollbus.trainer.service.checkpoints.checkpoint import WEIGHTS, read_adapter, read_weights
+from rollbus.trainer.service.model.config import ModelConfig
 from rollbus.trainer.service.model.lora import ADAPTER, freeze_all_but_adapters, initialize_adapters, is_adapter
 from rollbus.trainer.service.model.memory_limits import ran_out_of_memory
-from rollbus.trainer.service.model.model import ModelConfig, build_model, set_precision
+from rollbus.trainer.service.model.model import build_model, set_precision
 
 ADAPTER_SEED = 0
 
@@ -49,6 +50,7 @@ class ModelLoader:
         if self._frozen is None:
             self._frozen = self._build_on_base(self.lora)
         shared = {id(one): one for name, one in self._frozen.named_parameters() if not is_adapter(name)}
+        shared |= {id(one): one for one in self._frozen.buffers()}
         return copy.deepcopy(self._frozen, shared)
 
     def trained_weights(self, checkpoint: Path) -> dict[str, Tensor]:
@@ -60,7 +62,7 @@ class ModelLoader:
                 f"checkpoint {checkpoint} holds all weights and no adapter; take `lora` out of the settings, or give "
                 "this run another directory"
             )
-        return read_adapter(checkpoint, self.lora)
+        return read_adapter(checkpoint, self.lora, self.config)
 
     def load(self, checkpoint: Path) -> nn.Module:
         """Return a network with the weights of this checkpoint."""

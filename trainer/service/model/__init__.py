@@ -1,4 +1,4 @@
-"""Token ids in, log-probs out: the Qwen2-shaped network, its LoRA adapters and what memory it needs.
+"""Token ids in, log-probs out: the networks of the families that this service runs, their adapters, and their memory.
 
-Read `model` first, then `lora` and `master_weights`.
+Read `config` first, whose table lists the families, then `network`, `model`, `weights`, `lora` and `master_weights`.
 """

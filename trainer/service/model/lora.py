@@ -13,21 +13,12 @@ import torch
 from torch import Tensor, nn
 
 from rollbus.trainer.backends.model_settings import LoraConfig
+from rollbus.trainer.service.model.config import ModelConfig
+from rollbus.trainer.service.model.weights import from_hf_weights, to_hf_weights
 
 ADAPTER = "adapter_model.safetensors"
 ADAPTER_CONFIG = "adapter_config.json"
-ATTENTION = ("q_proj", "k_proj", "v_proj", "output_proj")
-PREFIX = "base_model.model.model."
-NAMES = (
-    ("attn.output_proj", "self_attn.o_proj"),
-    *((f"attn.{name}", f"self_attn.{name}") for name in ("q_proj", "k_proj", "v_proj")),
-    ("mlp.w1", "mlp.gate_proj"),
-    ("mlp.w2", "mlp.down_proj"),
-    ("mlp.w3", "mlp.up_proj"),
-    ("lora_a", "lora_A"),
-    ("lora_b", "lora_B"),
-)
-"""torchtune's and PEFT's."""
+PREFIX = "base_model.model."
 
 
 def is_adapter(name: str) -> bool:
@@ -52,12 +43,13 @@ def initialize_adapters(model: nn.Module, seed: int) -> None:
                 parameter.zero_()
 
 
-def to_peft(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {PREFIX + _renamed(name): weight.contiguous() for name, weight in weights.items() if is_adapter(name)}
+def to_peft(weights: Mapping[str, Tensor], config: ModelConfig) -> dict[str, Tensor]:
+    adapters = {name: weight for name, weight in weights.items() if is_adapter(name)}
+    return {PREFIX + name: weight for name, weight in to_hf_weights(adapters, config).items()}
 
 
-def from_peft(weights: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    return {_renamed(name.removeprefix(PREFIX), back=True): weight for name, weight in weights.items()}
+def from_peft(weights: Mapping[str, Tensor], config: ModelConfig) -> dict[str, Tensor]:
+    return from_hf_weights({name.removeprefix(PREFIX): weight for name, weight in weights.items()}, config)
 
 
 def peft_config(lora: LoraConfig, base: Path) -> dict[str, Any]:
@@ -74,9 +66,3 @@ def peft_config(lora: LoraConfig, base: Path) -> dict[str, Any]:
         "fan_in_fan_out": False,
         "inference_mode": True,
     }
-
-
-def _renamed(name: str, *, back: bool = False) -> str:
-    for ours, theirs in NAMES:
-        name = name.replace(theirs, ours) if back else name.replace(ours, theirs)
-    return name

@@ -1,4 +1,4 @@
-"""Keys and values of every request in flight, one row each, behind torchtune's attention layers.
+"""Keys and values of every request in flight, one row each, behind the attention layers.
 
 torchtune's own cache moves all rows forward together; here each row has its own position, so requests join and leave
 between decoding steps. One pool serves all loaded weight versions, since a row belongs to one request.
@@ -6,10 +6,11 @@ between decoding steps. One pool serves all loaded weight versions, since a row 
 
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 
-from rollbus.trainer.service.model.model import ModelConfig
+from rollbus.trainer.service.model.config import ModelConfig
 
 
 class CachePool:
@@ -40,7 +41,6 @@ class CachePool:
         layers: Any = model.layers
         for layer, cache in zip(layers, self._layers, strict=True):
             layer.attn.kv_cache = cache
-            layer.attn.cache_enabled = True
 
     def aim(self, rows_B: Tensor, positions_B_T: Tensor, length: int) -> None:
         """Say where the next forward pass writes and how far it reads."""
@@ -48,15 +48,14 @@ class CachePool:
 
 
 class _LayerCache:
-    """What torchtune's attention calls as its `kv_cache`."""
+    """What `network.Attention` calls as its `kv_cache`."""
 
     def __init__(
         self, pool: CachePool, rows: int, config: ModelConfig, *, device: torch.device, dtype: torch.dtype
     ) -> None:
         shape = (rows, config.max_tokens, config.kv_heads, config.head_width)
         self._pool = pool
-        self._keys = torch.zeros(shape, device=device, dtype=dtype)
-        self._values = torch.zeros(shape, device=device, dtype=dtype)
+        self._keys, self._values = (_zeros(shape, device=device, dtype=dtype) for _ in range(2))
 
     def update(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Store [B, K, T, H] and return what the rows attend over, [B, K, S, H]."""
@@ -69,3 +68,11 @@ class _LayerCache:
             return keys, values
         read = self._keys[pool.rows_B, : pool.length], self._values[pool.rows_B, : pool.length]
         return read[0].transpose(1, 2), read[1].transpose(1, 2)
+
+
+def _zeros(shape: tuple[int, ...], *, device: torch.device, dtype: torch.dtype) -> Tensor:
+    """Zeros that take memory of the processor only where they are written: most rows are short."""
+    if device.type != "cpu":
+        return torch.zeros(shape, device=device, dtype=dtype)
+    size = torch.empty((), dtype=dtype).element_size()
+    return torch.from_numpy(np.zeros((*shape[:-1], shape[-1] * size), dtype=np.uint8)).view(dtype)

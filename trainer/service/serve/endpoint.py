@@ -28,7 +28,7 @@ from rollbus.trainer.service.serve.choices import Choices
 from rollbus.trainer.service.serve.openai_answers import describe_origin, make_choice, usage
 from rollbus.trainer.service.serve.openai_api import ChatRequest, CompletionRequest, RequestError, parse
 from rollbus.trainer.service.serve.sampler import Generation, Sampler, UnknownVersionError
-from rollbus.trainer.service.serve.tokenizer import render_chat
+from rollbus.trainer.service.serve.tokenizer import render_chat, renders_tools
 
 logger = logging.getLogger(__name__)
 
@@ -101,6 +101,7 @@ def build_app(served: ServedModel, *, api_key: str | None = None) -> Starlette:
 class _Endpoint:
     def __init__(self, served: ServedModel) -> None:
         self._served = served
+        self._renders_tools = renders_tools(served.tokenizer)
         self._finding: dict[int, asyncio.Future[bool]] = {}
         """Searches for versions that are not loaded, shared by the requests for one."""
 
@@ -171,6 +172,13 @@ class _Endpoint:
 
     def _chat_prompt(self, body: bytes) -> tuple[ChatRequest, list[int]]:
         wanted = parse(ChatRequest, body)
+        if wanted.offered_tools and not self._renders_tools:
+            raise RequestError(
+                400,
+                "tools: this model's chat template renders none, so it would never see them; give it a "
+                "chat_template.jinja that does, or describe them in a message",
+                param="tools",
+            )
         try:
             return wanted, render_chat(self._served.tokenizer, wanted.messages, wanted.offered_tools)
         except Exception as error:  # the template is the user's, and may raise anything
@@ -181,9 +189,6 @@ class _Endpoint:
         prompts = [
             encode(prompt, add_special_tokens=False) if isinstance(prompt, str) else prompt for prompt in wanted.prompts
         ]
-        vocabulary = self._served.sampler.config.vocabulary
-        if any(not 0 <= token_id < vocabulary for prompt in prompts for token_id in prompt):
-            raise RequestError(400, "prompt: a token id lies outside the vocabulary", param="prompt")
         return wanted, prompts
 
     async def _start(self, wanted: ChatRequest | CompletionRequest, prompts: list[list[int]]) -> Choices:
@@ -194,6 +199,8 @@ class _Endpoint:
         param = "messages" if isinstance(wanted, ChatRequest) else "prompt"
         if not all(prompts):
             raise RequestError(400, f"{param}: a prompt is empty; it needs a token to begin with", param=param)
+        if any(min(prompt) < 0 or max(prompt) >= served.sampler.config.vocabulary for prompt in prompts):
+            raise RequestError(400, f"{param}: a token id lies outside the vocabulary", param=param)
         if len(prompts) * wanted.n > MAX_CHOICES:
             raise RequestError(
                 400, f"n: {len(prompts)} prompts, {wanted.n} times each; {MAX_CHOICES} answers are the most", param="n"

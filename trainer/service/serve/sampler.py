@@ -18,7 +18,8 @@ import torch
 from torch import Tensor, nn
 
 from rollbus.trainer.backends.model_settings import LogprobsMode
-from rollbus.trainer.service.model.model import ModelConfig, head, trunk
+from rollbus.trainer.service.model.config import ModelConfig
+from rollbus.trainer.service.model.model import head, trunk
 from rollbus.trainer.service.serve.cache import CachePool
 from rollbus.trainer.service.serve.growing_text import GrowingText
 from rollbus.trainer.service.serve.sampling import SamplingParameters, choose
@@ -82,6 +83,7 @@ class Sampler:
         threads: int = 1,
         device: str = "cpu",
         dtype: torch.dtype = torch.float32,
+        stop_ids: frozenset[int] = frozenset(),
     ) -> None:
         self.config = config
         self.logprobs_mode = logprobs_mode
@@ -89,7 +91,7 @@ class Sampler:
         """Decoding and prompt passes made so far; with `tokens` it shows how well requests share steps."""
         self.tokens = 0
         self._tokenizer = tokenizer
-        self._eos = int(tokenizer.eos_token_id)
+        self._stop_ids = stop_ids | {int(tokenizer.eos_token_id)}
         self._keep = keep_versions
         self._threads = threads
         self._device = torch.device(device)
@@ -287,7 +289,7 @@ class Sampler:
         reason: FinishReason
         text: str | None = None
         cut: int | None = None
-        ended = request.token_ids[-1] == self._eos and not parameters.ignore_eos
+        ended = request.token_ids[-1] in self._stop_ids and not parameters.ignore_eos
         if request.text is not None and not ended:
             request.text.add(request.token_ids[-1])
             if _first_stop(request.text.text, parameters.stop) is not None:

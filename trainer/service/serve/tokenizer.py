@@ -4,6 +4,7 @@ Any text encodes (256 byte symbols), lower-case words merge, and everything else
 that digits, capitals and newlines are tokens of their own: a board of a game reads cell by cell.
 """
 
+import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
@@ -19,11 +20,13 @@ from tokenizers import (
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from rollbus.schemas.errors import ConfigurationError
+from rollbus.trainer.service.serve.chat_template import chat_template
 from rollbus.trainer.service.serve.tool_calls import with_parsed_arguments
 
 IM_START = "<|im_start|>"
 IM_END = "<|im_end|>"
 END_OF_TEXT = "<|endoftext|>"
+TOKENIZER_FILES = ("tokenizer.json", "tokenizer.model", "vocab.json", "tokenizer_config.json")
 WORD_OR_CHARACTER = r" ?[a-z]+|[\s\S]"
 
 REPLACEMENT = "\ufffd"
@@ -32,26 +35,6 @@ _PRINTABLE = (*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100))
 _OTHERS = (byte for byte in range(0x100) if byte not in _PRINTABLE)
 BYTE_OF = {chr(byte): byte for byte in _PRINTABLE} | {chr(0x100 + place): byte for place, byte in enumerate(_OTHERS)}
 """How byte-level vocabularies, since GPT-2's, write a byte as a character."""
-
-CHAT_TEMPLATE = (
-    "{%- set opening = messages[0]['content'] if messages[0]['role'] == 'system' else '' -%}"
-    "{%- if tools -%}"
-    "{{- '<|im_start|>system\n' + opening + ('\n' if opening else '') + '<tools>\n' -}}"
-    "{%- for tool in tools -%}{{- (tool['function'] or tool) | tojson + '\n' -}}{%- endfor -%}"
-    "{{- '</tools><|im_end|>\n' -}}"
-    "{%- endif -%}"
-    "{%- for message in (messages[1:] if tools and opening else messages) -%}"
-    "{{- '<|im_start|>' + message['role'] + '\n' + (message['content'] or '') -}}"
-    "{%- for call in message['tool_calls'] or [] -%}"
-    "{{- '' if loop.first and not message['content'] else '\n' -}}"
-    "{%- set function = call['function'] -%}"
-    "{{- '<tool_call>\n{\"name\": ' + (function['name'] | tojson) -}}"
-    "{{- ', \"arguments\": ' + (function['arguments'] | tojson) + '}\n</tool_call>' -}}"
-    "{%- endfor -%}"
-    "{{- '<|im_end|>\n' -}}"
-    "{%- endfor -%}"
-    "{%- if add_generation_prompt -%}{{- '<|im_start|>assistant\n' -}}{%- endif -%}"
-)
 
 
 def build_tokenizer(texts: Iterable[str], *, vocabulary: int = 384) -> PreTrainedTokenizerFast:
@@ -81,20 +64,23 @@ def build_tokenizer(texts: Iterable[str], *, vocabulary: int = 384) -> PreTraine
         eos_token=IM_END,
         pad_token=END_OF_TEXT,
         additional_special_tokens=[IM_START],
-        chat_template=CHAT_TEMPLATE,
+        chat_template=chat_template(),
         clean_up_tokenization_spaces=False,
     )
 
 
-def load_tokenizer(directory: Path) -> Any:
-    """The tokenizer of a model directory.
+def load_tokenizer(directory: Path, *, vocabulary: int | None = None) -> Any:
+    """The tokenizer of a model directory, whose ids lie below `vocabulary`.
 
-    ConfigurationError if it cannot be read, has no chat template, or no token that ends.
+    ConfigurationError if it cannot be read, has no chat template or one that fails, has no token that ends, or has more
+    tokens than the model.
     """
     if not directory.is_dir():
         raise ConfigurationError(
             f"no tokenizer at {directory}; give a directory in Hugging Face layout (nothing is fetched from a hub)"
         )
+    if not any((directory / name).exists() for name in TOKENIZER_FILES):
+        raise ConfigurationError(f"{directory} has no tokenizer; copy its {TOKENIZER_FILES[0]} there")
     try:
         tokenizer = AutoTokenizer.from_pretrained(str(directory), local_files_only=True)
     except Exception as error:  # of a damaged file transformers lets out whatever it met
@@ -111,7 +97,40 @@ def load_tokenizer(directory: Path) -> Any:
         raise ConfigurationError(
             f"the tokenizer of {directory} has no eos_token, so no answer would end; name it in tokenizer_config.json"
         )
+    images = getattr(tokenizer, "image_token_id", None)  # Gemma 3's lies beyond the embeddings of its text models
+    highest = max(number for number in tokenizer.get_vocab().values() if number != images)
+    if vocabulary is not None and highest >= vocabulary:
+        raise ConfigurationError(
+            f"the tokenizer of {directory} has ids up to {highest}, the model's vocabulary only {vocabulary} entries; "
+            "take the tokenizer that belongs to these weights, or resize their embeddings"
+        )
+    try:
+        render_chat(tokenizer, [{"role": "user", "content": "hello"}], None)
+    except Exception as error:  # the template is the user's
+        raise ConfigurationError(
+            f"the chat template of {directory} fails on a plain question ({type(error).__name__}: {error}); mend its "
+            "chat_template.jinja"
+        ) from error
     return tokenizer
+
+
+def read_stop_ids(directory: Path) -> frozenset[int]:
+    """Tokens that end an answer by generation_config.json, in addition to the tokenizer's own: Gemma's end of turn."""
+    try:
+        found = json.loads((directory / "generation_config.json").read_bytes())["eos_token_id"]
+        return frozenset([found] if isinstance(found, int) else map(int, found or []))
+    except (OSError, ValueError, LookupError, TypeError):
+        return frozenset()  # the file is optional
+
+
+def renders_tools(tokenizer: Any) -> bool:
+    """Whether the chat template shows the model which tools it is offered."""
+    chat = [{"role": "user", "content": "hello"}]
+    tool = {"type": "function", "function": {"name": "look", "description": "", "parameters": {"type": "object"}}}
+    try:
+        return render_chat(tokenizer, chat, [tool]) != render_chat(tokenizer, chat, None)
+    except Exception:  # what it says is the answer to the first request with tools
+        return True
 
 
 def render_chat(tokenizer: Any, messages: list[dict[str, Any]], tools: list[dict[str, Any]] | None) -> list[int]:

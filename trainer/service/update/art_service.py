@@ -10,7 +10,7 @@ from typing import Any
 from rollbus.schemas.errors import RejectedError
 from rollbus.trainer.backends.model_settings import ServiceSettings
 from rollbus.trainer.service.checkpoints.checkpoint import PROVENANCE, write_json
-from rollbus.trainer.service.model.model import SequenceLimits, read_limits
+from rollbus.trainer.service.model.config import SequenceLimits, read_limits
 from rollbus.trainer.service.serve.tokenizer import load_tokenizer
 from rollbus.trainer.service.update.torch_service import TorchService
 

@@ -5,8 +5,6 @@ ART's LocalBackend calls it: `start_openai_server` once, `train` with packed row
 caller left in `plan`.
 """
 
-from __future__ import annotations
-
 import asyncio
 import logging
 import threading
@@ -24,12 +22,12 @@ from rollbus.trainer.service.checkpoints.checkpoint import save_checkpoint
 from rollbus.trainer.service.checkpoints.journal import VersionStore
 from rollbus.trainer.service.checkpoints.loading import ModelLoader
 from rollbus.trainer.service.checkpoints.retention import BASE_VERSION
+from rollbus.trainer.service.model.config import read_config
 from rollbus.trainer.service.model.memory_limits import loading_failures, memory_failures, memory_refusals
-from rollbus.trainer.service.model.model import read_config
 from rollbus.trainer.service.serve.endpoint import ServedModel, build_app
 from rollbus.trainer.service.serve.http_server import EndpointServer
 from rollbus.trainer.service.serve.sampler import Sampler
-from rollbus.trainer.service.serve.tokenizer import load_tokenizer
+from rollbus.trainer.service.serve.tokenizer import load_tokenizer, read_stop_ids
 from rollbus.trainer.service.update.art_plan import StepPlan
 from rollbus.trainer.service.update.update import Learner
 
@@ -39,6 +37,8 @@ if TYPE_CHECKING:
 
 logger = logging.getLogger(__name__)
 
+DEFAULT_MAX_TOKENS = 4096
+"""Of a model that could go further: each row reserves room for so many."""
 GRADIENT_STEPS = "data/step_num_gradient_steps"
 
 
@@ -47,19 +47,14 @@ class TorchService:
 
     def __init__(self, settings: ServiceSettings) -> None:
         self.settings, options = settings, settings.options
-        self.config = read_config(settings.base_model, max_tokens=options.max_tokens)
+        self.config = read_config(settings.base_model, max_tokens=options.max_tokens or DEFAULT_MAX_TOKENS)
         rows = f"{options.max_rows} rows of {self.config.max_tokens} tokens"
         with memory_refusals(f"starting {settings.model} with {rows}"):
             self._open(settings, options)
 
     def _open(self, settings: ServiceSettings, options: ModelOptions) -> None:
         """Allocate the rows, load the weights in training and the newest version, and serve that."""
-        self.tokenizer = load_tokenizer(settings.base_model)
-        if len(self.tokenizer) > self.config.vocabulary:
-            raise ConfigurationError(
-                f"the tokenizer of {settings.base_model} has {len(self.tokenizer)} entries, the model's vocabulary "
-                f"only {self.config.vocabulary}; take the tokenizer that belongs to these weights"
-            )
+        self.tokenizer = load_tokenizer(settings.base_model, vocabulary=self.config.vocabulary)
         self.loader = ModelLoader(
             self.config,
             precision=options.precision,
@@ -83,6 +78,7 @@ class TorchService:
             threads=options.sampler_threads,
             device=options.device,
             dtype=self.loader.dtype,
+            stop_ids=read_stop_ids(settings.base_model),
         )
         self.learner = Learner(self.config, loader=self.loader)
         self._loading = threading.Lock()

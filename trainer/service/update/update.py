@@ -19,8 +19,9 @@ from rollbus.trainer.backends.protocol import TrainConfig
 from rollbus.trainer.service.checkpoints.checkpoint import load_optimizer
 from rollbus.trainer.service.checkpoints.loading import ModelLoader
 from rollbus.trainer.service.checkpoints.retention import BASE_VERSION
+from rollbus.trainer.service.model.config import ModelConfig
 from rollbus.trainer.service.model.master_weights import MasterWeights
-from rollbus.trainer.service.model.model import ModelConfig, head, trunk
+from rollbus.trainer.service.model.model import head, trunk
 from rollbus.trainer.service.update.rows import Tree, TreeBatch, batches, unpack
 
 logger = logging.getLogger(__name__)

@@ -1,0 +1,132 @@
+"""SmolLM2-135M-Instruct, fetched as a user does, is the model that transformers runs: served, saved, adapted."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import transformers
+from safetensors.torch import load_file
+from torch import Tensor
+
+from rollbus.trainer.backends.model_settings import LoraConfig
+from rollbus.trainer.backends.protocol import TrainConfig
+from rollbus.trainer.service.checkpoints.checkpoint import save_checkpoint
+from rollbus.trainer.service.checkpoints.loading import ModelLoader
+from rollbus.trainer.service.model.config import read_config
+from rollbus.trainer.service.model.lora import ADAPTER
+from rollbus.trainer.service.model.model import head, trunk
+from rollbus.trainer.service.serve.tokenizer import load_tokenizer, read_stop_ids, render_chat, renders_tools
+from rollbus.trainer.service.update.update import Learner
+from tests.models import load_model
+from tests.trainer.service.test_update import SHARED, packed_row
+
+QUESTION = [{"role": "user", "content": "What is the capital of France?"}]
+DEFAULT = "<|im_start|>system\nYou are a helpful AI assistant named SmolLM, trained by Hugging Face<|im_end|>\n"
+LORA = LoraConfig(rank=4, alpha=8.0)
+
+
+@pytest.fixture(scope="module")
+def smollm2(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Its folder, as the command prints it; the first run on a machine fetches and converts it."""
+    done = subprocess.run(
+        [Path(sys.executable).with_name("rollbus"), "model", "fetch", "smollm2"],
+        capture_output=True,
+        text=True,
+        check=False,
+        cwd=tmp_path_factory.mktemp("elsewhere"),
+    )
+    assert done.returncode == 0, done.stderr
+    return Path(done.stdout.strip())
+
+
+@pytest.fixture(scope="module")
+def tokenizer(smollm2: Path) -> Any:
+    return load_tokenizer(smollm2, vocabulary=read_config(smollm2).vocabulary)
+
+
+@pytest.fixture(scope="module")
+def prompt(tokenizer: Any) -> Tensor:
+    return torch.tensor([render_chat(tokenizer, QUESTION, None)])
+
+
+@pytest.fixture(scope="module")
+def theirs(smollm2: Path) -> Any:
+    transformers.logging.disable_progress_bar()
+    return transformers.AutoModelForCausalLM.from_pretrained(
+        str(smollm2), local_files_only=True, dtype=torch.float32
+    ).eval()
+
+
+def logits(model: Any, tokens: Tensor) -> Tensor:
+    with torch.no_grad():
+        return head(model, trunk(model, tokens))
+
+
+def test_it_is_the_model_that_transformers_runs_and_knows_something(
+    smollm2: Path, theirs: Any, tokenizer: Any, prompt: Tensor, tmp_path: Path
+) -> None:
+    model, config = load_model(smollm2, max_tokens=256)
+    with torch.no_grad():
+        expected = theirs(prompt).logits
+    ours = logits(model, prompt)
+    assert torch.allclose(ours, expected, atol=1e-4), float((ours - expected).abs().max())
+    for _ in range(7):
+        prompt = torch.cat([prompt, logits(model, prompt)[:, -1:].argmax(dim=-1)], dim=1)
+    assert tokenizer.decode(prompt[0, -7:]) == "The capital of France is Paris."
+    save_checkpoint(tmp_path / "0001", model, config, base=smollm2, provenance={"version": 1})
+    saved, ours = load_file(tmp_path / "0001" / "model.safetensors"), load_file(smollm2 / "model.safetensors")
+    assert saved.keys() == ours.keys()
+    assert all(torch.equal(saved[name], ours[name]) for name in saved)
+
+
+def test_its_adapter_is_what_peft_adds_to_the_base(smollm2: Path, theirs: Any, tmp_path: Path) -> None:
+    loader = ModelLoader(read_config(smollm2, max_tokens=256), lora=LORA, base=smollm2)
+    learner = Learner(loader.config, loader=loader)
+    for _ in range(2):
+        learner.step(packed_row(SHARED, 32), TrainConfig(learning_rate=1e-3))
+    folder = tmp_path / "0001"
+    save_checkpoint(
+        folder,
+        learner.model,
+        loader.config,
+        base=smollm2,
+        provenance={"version": 1},
+        masters=learner.masters.named,
+        lora=LORA,
+    )
+    tokens, adapter = torch.arange(300, 340)[None], load_file(folder / ADAPTER)
+    before = logits(learner.loader.load(folder), tokens)
+    down = [name for name in adapter if name.endswith(".lora_A.weight")]
+    assert len(down) == 7 * 30
+    with torch.no_grad():
+        for name in down:
+            module = theirs.get_submodule(name.removeprefix("base_model.model.").removesuffix(".lora_A.weight"))
+            module.weight += LORA.alpha / LORA.rank * adapter[name.replace("lora_A", "lora_B")] @ adapter[name]
+        assert torch.allclose(before, theirs(tokens).logits, atol=1e-4)
+    assert not torch.allclose(before, logits(load_model(smollm2, max_tokens=256)[0], tokens), atol=1e-2)
+
+
+def test_digits_are_tokens_of_their_own_and_the_turn_ends_with_its_mark(smollm2: Path, tokenizer: Any) -> None:
+    """As in the model's own tokenizer: transformers' reading of the file has another end and five tokens more."""
+    assert tokenizer.convert_ids_to_tokens(tokenizer.encode("order 4711!")) == ["order", "Ġ", "4", "7", "1", "1", "!"]
+    assert (tokenizer.eos_token, tokenizer.eos_token_id, len(tokenizer)) == ("<|im_end|>", 2, 49152)
+    assert read_stop_ids(smollm2) <= {2}
+    text = "Größe 9 → \t<|x|>\n日本語 isn't"
+    assert tokenizer.decode(tokenizer.encode(text)) == text
+
+
+def test_its_chat_is_its_own_and_tools_are_shown(tokenizer: Any) -> None:
+    asked = "<|im_start|>user\nWhat is the capital of France?<|im_end|>\n<|im_start|>assistant\n"
+    assert tokenizer.decode(render_chat(tokenizer, QUESTION, None)) == DEFAULT + asked
+    system = {"role": "system", "content": "Be brief."}
+    opened = tokenizer.decode(render_chat(tokenizer, [system, *QUESTION], None))
+    assert opened == "<|im_start|>system\nBe brief.<|im_end|>\n" + asked
+    tool = {"type": "function", "function": {"name": "stock", "parameters": {"type": "object"}}}
+    shown = tokenizer.decode(render_chat(tokenizer, [system, *QUESTION], [tool]))
+    assert shown.startswith("<|im_start|>system\nBe brief.\nTo call one of these functions, answer with <tool_call>")
+    assert '<tools>\n{"name": "stock", "parameters": {"type": "object"}}\n</tools><|im_end|>\n' in shown
+    assert shown.endswith(asked)
+    assert renders_tools(tokenizer)

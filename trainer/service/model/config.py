@@ -1,0 +1,258 @@
+"""config.json of a base model → the shape of its network, or one sentence about what this service does not run.
+
+`FAMILIES` lists the networks it runs. What a config.json leaves out has the value that transformers gives it.
+"""
+
+import copy
+import json
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from transformers import AutoConfig
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+from rollbus.schemas.errors import ConfigurationError
+
+INITIAL_DEVIATION = 0.02  # as Qwen2's initializer_range
+ACTIVATIONS = ("silu", "gelu_pytorch_tanh")
+ROPES = ("default", "linear", "llama3", "yarn")
+"""Rotary positions whose frequencies do not depend on how long a sequence is."""
+REQUIRED = (
+    *("vocab_size", "num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size"),
+    "max_position_embeddings",
+)
+SLIDING = "sliding_attention"
+
+
+@dataclass(frozen=True, slots=True)
+class Family:
+    """How the networks of one `model_type` differ from Llama's."""
+
+    biases: bool = False
+    """Queries, keys and values have one."""
+    head_norms: bool = False
+    """Queries and keys are normed head by head before they are rotated."""
+    gemma: bool = False
+    """Norms multiply by 1 + w, and embeddings by the root of the width."""
+    output_norms: bool = False
+    """The outputs of attention and feed-forward are normed before they are added."""
+
+
+FAMILIES = {
+    "llama": Family(),  # Llama 2 and 3.x, SmolLM2
+    "mistral": Family(),
+    "qwen2": Family(biases=True),  # Qwen2.5 too
+    "qwen3": Family(head_norms=True),
+    "gemma": Family(gemma=True),
+    "gemma2": Family(gemma=True, output_norms=True),
+    "gemma3_text": Family(gemma=True, output_norms=True, head_norms=True),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class ScaledRope:
+    """Rotary positions for sequences longer than those of the pretraining."""
+
+    frequencies: tuple[float, ...]
+    """Radians per position, one for each pair of a head's numbers."""
+    scale: float
+    """Of the sines and cosines."""
+
+
+@dataclass(frozen=True, slots=True)
+class ModelConfig:
+    """Shape of the network; the field names are ours, `to_hf` and `from_hf` translate."""
+
+    vocabulary: int = 384
+    layers: int = 2
+    width: int = 128
+    heads: int = 4
+    kv_heads: int = 2
+    feed_forward: int = 256
+    max_tokens: int = 512
+    """Longest sequence, prompt and completion together."""
+    rope_theta: float = 10_000.0
+    norm_epsilon: float = 1e-6
+    tied: bool = True
+    """Input embedding and output projection share one matrix."""
+    model_type: str = "qwen2"
+    activation: str = "silu"
+    head_dim: int | None = None
+    """Width of a head; None divides the width by the heads."""
+    rope: ScaledRope | None = None
+    """Instead of `rope_theta`."""
+    window: int | None = None
+    """Newest tokens that a sliding layer attends to."""
+    sliding: tuple[bool, ...] = ()
+    """For each layer, whether it slides; empty if none does."""
+    sliding_rope_theta: float | None = None
+    """Of the sliding layers, where it differs."""
+    attention_scale: float | None = None
+    """Of queries times keys; None takes the root of the head's width."""
+    attention_cap: float | None = None
+    logit_cap: float | None = None
+    """Both bound numbers by cap · tanh(x / cap)."""
+
+    @property
+    def family(self) -> Family:
+        return FAMILIES[self.model_type]
+
+    @property
+    def head_width(self) -> int:
+        return self.head_dim or self.width // self.heads
+
+    def to_hf(self, *, eos_token_id: int | None = None) -> dict[str, Any]:
+        """Return the config.json of a model that this project makes: a plain one of Qwen2's family."""
+        return {
+            "architectures": ["Qwen2ForCausalLM"],
+            "model_type": "qwen2",
+            "vocab_size": self.vocabulary,
+            "num_hidden_layers": self.layers,
+            "hidden_size": self.width,
+            "num_attention_heads": self.heads,
+            "num_key_value_heads": self.kv_heads,
+            "intermediate_size": self.feed_forward,
+            "max_position_embeddings": self.max_tokens,
+            "rope_parameters": {"rope_type": "default", "rope_theta": self.rope_theta},
+            "rms_norm_eps": self.norm_epsilon,
+            "tie_word_embeddings": self.tied,
+            "hidden_act": "silu",
+            "attention_dropout": 0.0,
+            "use_sliding_window": False,
+            "initializer_range": INITIAL_DEVIATION,
+            "eos_token_id": eos_token_id,
+            "bos_token_id": None,
+            "dtype": "float32",
+        }
+
+    @classmethod
+    def from_hf(cls, config: dict[str, Any], *, max_tokens: int | None = None) -> "ModelConfig":
+        """ConfigurationError for a model that this service does not run, which names what it cannot do."""
+        if (kind := config.get("model_type")) not in FAMILIES:
+            raise ConfigurationError(
+                f"base model is of type {kind!r}; this service runs {', '.join(FAMILIES)}; use ART's own service "
+                "(`art_server: art:`, on a GPU) for others"
+            )
+        if lacking := [name for name in REQUIRED if name not in config]:
+            raise ConfigurationError(f"the base model's config.json lacks {', '.join(map(repr, lacking))}")
+        try:
+            whole = {name: int(config[name]) for name in REQUIRED}
+            hf = AutoConfig.for_model(**copy.deepcopy(config))  # it writes into nested settings
+            epsilon, kv_heads = float(hf.rms_norm_eps), int(hf.num_key_value_heads)
+        except (TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as error:
+            raise ConfigurationError(f"the base model's config.json has a wrong number: {error}") from error
+        _require_supported(hf)
+        width, heads, longest = whole["hidden_size"], whole["num_attention_heads"], whole["max_position_embeddings"]
+        head_dim = getattr(hf, "head_dim", None)
+        if min(heads, kv_heads) < 1 or heads % kv_heads or (not head_dim and width % heads):
+            raise ConfigurationError(
+                f"the base model's config.json contradicts itself: hidden_size {width}, num_attention_heads "
+                f"{heads} and num_key_value_heads {kv_heads} must be positive, each a multiple of the next"
+            )
+        scalar = getattr(hf, "query_pre_attn_scalar", None)
+        return cls(
+            vocabulary=whole["vocab_size"],
+            layers=whole["num_hidden_layers"],
+            width=width,
+            heads=heads,
+            kv_heads=kv_heads,
+            feed_forward=whole["intermediate_size"],
+            max_tokens=min(longest, max_tokens) if max_tokens else longest,
+            norm_epsilon=epsilon,
+            tied=bool(hf.tie_word_embeddings),
+            model_type=hf.model_type,
+            activation=_activation(hf),
+            head_dim=head_dim if head_dim != width // heads else None,
+            attention_scale=scalar**-0.5 if scalar else None,
+            attention_cap=getattr(hf, "attn_logit_softcapping", None),
+            logit_cap=getattr(hf, "final_logit_softcapping", None),
+            **_sliding_layers(hf),
+            **_positions(hf),
+        )
+
+
+def _activation(hf: Any) -> str:
+    return str(getattr(hf, "hidden_activation", None) or hf.hidden_act)
+
+
+def _require_supported(hf: Any) -> None:
+    """Raise ConfigurationError for a variant that would be another network without what it asks for."""
+    if _activation(hf) not in ACTIVATIONS:
+        raise ConfigurationError(
+            f"base model's hidden_act is {_activation(hf)!r}; this service runs {' and '.join(ACTIVATIONS)} only"
+        )
+    for name in ("attention_bias", "mlp_bias", "use_bidirectional_attention"):
+        if getattr(hf, name, False):
+            raise ConfigurationError(f"base model has `{name}`, which this service does not run; take one without it")
+    if stored := getattr(hf, "quantization_config", None):
+        method = stored.get("quant_method", "an unknown method") if isinstance(stored, dict) else stored
+        raise ConfigurationError(
+            f"the base model's weights are quantised by {method}, and these cannot be trained; take the model's "
+            "float16, bfloat16 or float32 weights, or a GGUF file, which `rollbus model import` converts"
+        )
+
+
+def _sliding_layers(hf: Any) -> dict[str, Any]:
+    """Return which layers attend to a window only, and how long it is."""
+    window = getattr(hf, "sliding_window", None)
+    if not window:
+        return {}
+    kinds = getattr(hf, "layer_types", None) or [SLIDING] * hf.num_hidden_layers
+    sliding = tuple(kind == SLIDING for kind in kinds)
+    return {"window": int(window), "sliding": sliding} if any(sliding) else {}
+
+
+def _positions(hf: Any) -> dict[str, Any]:
+    """Return the rotary positions: of all layers, and of the sliding ones where they differ."""
+    by_layer = hf.rope_parameters if SLIDING in hf.rope_parameters else {None: hf.rope_parameters}
+    for parameters in by_layer.values():
+        if (kind := parameters["rope_type"]) not in ROPES:
+            raise ConfigurationError(
+                f"base model's rotary positions are of type {kind!r}; this service runs {', '.join(ROPES)}; take the "
+                "model without rope_scaling, whose sequences are then as long as its pretraining's"
+            )
+    layer = "full_attention" if SLIDING in by_layer else None
+    parameters = by_layer[layer]
+    found: dict[str, Any] = {"rope_theta": float(parameters["rope_theta"])}
+    if parameters["rope_type"] != "default":
+        frequencies, scale = ROPE_INIT_FUNCTIONS[parameters["rope_type"]](hf, None, layer_type=layer)
+        found["rope"] = ScaledRope(tuple(frequencies.tolist()), float(scale))
+    if layer:
+        found["sliding_rope_theta"] = float(by_layer[SLIDING]["rope_theta"])
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class SequenceLimits:
+    """Limits of a batch, for any architecture."""
+
+    max_tokens: int
+    vocabulary: int
+
+
+def read_limits(directory: Path, *, max_tokens: int | None = None) -> SequenceLimits:
+    """From the config.json of any causal language model."""
+    loaded = _read_json(directory)
+    try:
+        longest = int(loaded["max_position_embeddings"])
+        return SequenceLimits(min(longest, max_tokens) if max_tokens else longest, int(loaded["vocab_size"]))
+    except KeyError as error:
+        raise ConfigurationError(f"the base model's config.json lacks {error}") from error
+
+
+def read_config(directory: Path, *, max_tokens: int | None = None) -> ModelConfig:
+    return ModelConfig.from_hf(_read_json(directory), max_tokens=max_tokens)
+
+
+def _read_json(directory: Path) -> dict[str, Any]:
+    path = directory / "config.json"
+    try:
+        loaded: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError as error:
+        raise ConfigurationError(f"no model at {directory}: config.json is missing") from error
+    except ValueError as error:
+        raise ConfigurationError(f"{path} is not JSON: {error}") from error
+    if not isinstance(loaded, dict):
+        raise ConfigurationError(f"{path} must be a JSON object, not a {type(loaded).__name__}")
+    return loaded

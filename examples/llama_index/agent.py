@@ -28,7 +28,12 @@ async def main() -> None:
     recorder = rollbus.init(bootstrap_servers=KAFKA, namespace=NAMESPACE, producer="llama-index-example")
     install(recorder)
     llm = OpenAILike(
-        model="agent", api_base=ENDPOINT, api_key="unused", is_chat_model=True, is_function_calling_model=True
+        model="agent",
+        api_base=ENDPOINT,
+        api_key="unused",
+        max_tokens=128,
+        is_chat_model=True,
+        is_function_calling_model=True,
     )
     agent = FunctionAgent(name="keeper", description="Knows the stock.", tools=[stock], llm=record_llm(llm, recorder))
     async with recorder.episode(task="stock", example_id="bolts") as episode:

@@ -7,7 +7,7 @@ python examples/openai_agents/agent.py
 import asyncio
 import os
 
-from agents import Agent, Runner, function_tool, set_tracing_disabled
+from agents import Agent, ModelSettings, Runner, function_tool, set_tracing_disabled
 from openai import AsyncOpenAI
 
 import rollbus
@@ -29,7 +29,12 @@ async def main() -> None:
     set_tracing_disabled(True)  # the SDK's own tracing sends to OpenAI
     recorder = rollbus.init(bootstrap_servers=KAFKA, namespace=NAMESPACE, producer="openai-agents-example")
     client = AsyncOpenAI(base_url=ENDPOINT, api_key="unused")
-    agent = record_agent(Agent(name="keeper", tools=[stock]), recorder, client=client, model="agent")
+    agent = record_agent(
+        Agent(name="keeper", tools=[stock], model_settings=ModelSettings(max_tokens=128)),
+        recorder,
+        client=client,
+        model="agent",
+    )
     async with recorder.episode(task="stock", example_id="bolts") as episode:
         result = await Runner.run(agent, "How many bolts are there?", hooks=RollbusHooks(recorder), max_turns=4)
         text = str(result.final_output)

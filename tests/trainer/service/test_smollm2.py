@@ -54,10 +54,9 @@ def prompt(tokenizer: Any) -> Tensor:
 
 @pytest.fixture(scope="module")
 def theirs(smollm2: Path) -> Any:
-    transformers.logging.disable_progress_bar()
-    return transformers.AutoModelForCausalLM.from_pretrained(
-        str(smollm2), local_files_only=True, dtype=torch.float32
-    ).eval()
+    transformers.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    model: Any = transformers.AutoModelForCausalLM
+    return model.from_pretrained(str(smollm2), local_files_only=True, dtype=torch.float32).eval()
 
 
 def logits(model: Any, tokens: Tensor) -> Tensor:
@@ -77,9 +76,9 @@ def test_it_is_the_model_that_transformers_runs_and_knows_something(
         prompt = torch.cat([prompt, logits(model, prompt)[:, -1:].argmax(dim=-1)], dim=1)
     assert tokenizer.decode(prompt[0, -7:]) == "The capital of France is Paris."
     save_checkpoint(tmp_path / "0001", model, config, base=smollm2, provenance={"version": 1})
-    saved, ours = load_file(tmp_path / "0001" / "model.safetensors"), load_file(smollm2 / "model.safetensors")
-    assert saved.keys() == ours.keys()
-    assert all(torch.equal(saved[name], ours[name]) for name in saved)
+    saved, given = load_file(tmp_path / "0001" / "model.safetensors"), load_file(smollm2 / "model.safetensors")
+    assert saved.keys() == given.keys()
+    assert all(torch.equal(saved[name], given[name]) for name in saved)
 
 
 def test_its_adapter_is_what_peft_adds_to_the_base(smollm2: Path, theirs: Any, tmp_path: Path) -> None:

@@ -49,7 +49,9 @@ class ModelLoader:
             return model.to(self.device)
         if self._frozen is None:
             self._frozen = self._build_on_base(self.lora)
-        shared = {id(one): one for name, one in self._frozen.named_parameters() if not is_adapter(name)}
+        shared: dict[int, Tensor] = {
+            id(one): one for name, one in self._frozen.named_parameters() if not is_adapter(name)
+        }
         shared |= {id(one): one for one in self._frozen.buffers()}
         return copy.deepcopy(self._frozen, shared)
 

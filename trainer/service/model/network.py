@@ -27,7 +27,10 @@ with warnings.catch_warnings():  # torchtune imports torchao, which warns and lo
     from torchtune.modules import FeedForward, RMSNorm, TransformerSelfAttentionLayer  # type: ignore[import-untyped]
     from torchtune.modules.peft import LoRALinear  # type: ignore[import-untyped]
 
-ACTIVATIONS = {"silu": nn.SiLU, "gelu_pytorch_tanh": partial(nn.GELU, approximate="tanh")}
+ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
+    "silu": nn.SiLU,
+    "gelu_pytorch_tanh": partial(nn.GELU, approximate="tanh"),
+}
 
 
 class Network(nn.Module):
@@ -83,14 +86,13 @@ class Attention(nn.Module):
         shared = queries.shape[1] // keys.shape[1]
         if shared > 1:
             keys, values = (one.repeat_interleave(shared, dim=1) for one in (keys, values))
-        attend = _capped_attention if self._cap else functional.scaled_dot_product_attention
-        mixed = attend(
-            *(queries, keys, values),
-            attn_mask=None if mask is None else mask[:, None],
-            is_causal=mask is None,
-            scale=self._scale,
-            **({"cap": self._cap} if self._cap else {}),
-        )
+        seen = None if mask is None else mask[:, None]
+        if self._cap is None:
+            mixed = functional.scaled_dot_product_attention(
+                queries, keys, values, attn_mask=seen, is_causal=mask is None, scale=self._scale
+            )
+        else:
+            mixed = _capped_attention(queries, keys, values, seen, scale=self._scale, cap=self._cap)
         output: Tensor = self.output_proj(mixed.transpose(1, 2).reshape(*x_B_T_D.shape[:2], -1))
         return output
 
@@ -142,19 +144,11 @@ def _norm(config: ModelConfig) -> Callable[[int], nn.Module]:
 
 
 def _capped_attention(
-    queries: Tensor,
-    keys: Tensor,
-    values: Tensor,
-    *,
-    attn_mask: Tensor | None,
-    is_causal: bool,
-    scale: float | None,
-    cap: float,
+    queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, *, scale: float | None, cap: float
 ) -> Tensor:
     """As scaled_dot_product_attention, with scores bounded by cap · tanh(score / cap): Gemma 2."""
     scores = (queries @ keys.transpose(2, 3)).float() * (scale or queries.shape[-1] ** -0.5)
-    if is_causal:
-        attn_mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
-    assert attn_mask is not None
-    bounded = (cap * torch.tanh(scores / cap)).masked_fill(~attn_mask, torch.finfo(torch.float32).min)
+    if mask is None:
+        mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()
+    bounded = (cap * torch.tanh(scores / cap)).masked_fill(~mask, torch.finfo(torch.float32).min)
     return bounded.softmax(dim=-1).to(values.dtype) @ values

@@ -72,7 +72,7 @@ LOADER: Any = transformers.AutoModelForCausalLM
 @pytest.fixture(scope="module", params=KINDS)
 def folder(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A tiny random model as transformers saves it; norms and biases are random too."""
-    transformers.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    transformers.logging.disable_progress_bar()
     path = tmp_path_factory.mktemp("families") / str(request.param)
     torch.manual_seed(1)
     config = transformers.AutoConfig.for_model(**json.loads(json.dumps(SHAPE | KINDS[str(request.param)])))

@@ -110,7 +110,7 @@ def test_a_folder_is_copied_once_and_is_the_same_model(folder: Path, cache: Path
 
 
 def test_a_gguf_file_is_the_model_that_transformers_reads(gguf: Path, cache: Path, tokenizer: Any) -> None:
-    transformers.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    transformers.logging.disable_progress_bar()
     made = import_model(gguf, cache)
     theirs = transformers.AutoModelForCausalLM.from_pretrained(
         str(gguf.parent), gguf_file=gguf.name, dtype=torch.float32, local_files_only=True

@@ -54,7 +54,7 @@ def prompt(tokenizer: Any) -> Tensor:
 
 @pytest.fixture(scope="module")
 def theirs(smollm2: Path) -> Any:
-    transformers.logging.disable_progress_bar()  # type: ignore[no-untyped-call]
+    transformers.logging.disable_progress_bar()
     model: Any = transformers.AutoModelForCausalLM
     return model.from_pretrained(str(smollm2), local_files_only=True, dtype=torch.float32).eval()
 

@@ -133,7 +133,7 @@ def _read_tokenizer(reader: Any) -> Any:
     ]
     built.add_tokens(added)
     named = {name: _field(reader, f"ggml.{key}_token_id") for name, key in SPECIAL.items()}
-    return PreTrainedTokenizerFast(  # type: ignore[no-untyped-call]
+    return PreTrainedTokenizerFast(
         tokenizer_object=built,
         chat_template=_field(reader, "chat_template"),
         clean_up_tokenization_spaces=False,

@@ -1,5 +1,7 @@
 """The plan of one update: from the trainer, or from the configuration of a client that drives ART itself."""
 
+from __future__ import annotations
+
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

@@ -5,6 +5,8 @@ ART's LocalBackend calls it: `start_openai_server` once, `train` with packed row
 caller left in `plan`.
 """
 
+from __future__ import annotations
+
 import asyncio
 import logging
 import threading

@@ -24,7 +24,10 @@ from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.trainer.backends.model_settings import ModelOptions, Retention, ServiceSettings
 from rollbus.trainer.settings import ArtServerBackend, BackendSettings, TrainerSettings
 
-SHARED = ("kafka", "namespace", "signing", "clickhouse", "run_id", "model", "max_off_policy_steps", "from_namespace")
+SHARED = (
+    *("kafka", "namespace", "signing", "clickhouse", "run_id", "model", "from_namespace"),
+    *("max_off_policy_steps", "max_share_per_source"),
+)
 """Settings of a part that the file holds elsewhere: at the top, or in the run."""
 
 Port = Annotated[int, Field(gt=0, lt=65536)]
@@ -168,6 +171,7 @@ class Settings(Section):
                 "run_id": run.run_id,
                 "model": run.model,
                 "max_off_policy_steps": run.batching.max_off_policy_steps,
+                "max_share_per_source": run.batching.max_share_per_source,
             }
         )
 

@@ -88,6 +88,7 @@ class TrainerSettings(FrozenSettings):
     backend: BackendSettings = ArtServerBackend()
     train: TrainConfig = TrainConfig()
     max_off_policy_steps: int = Field(default=4, ge=0)
+    max_share_per_source: dict[str, float] = Field(default_factory=dict)
     serve: Literal["at_once", "after_evaluation"] = "at_once"
     """`after_evaluation` announces a candidate; an operator promotes it, or `promote_if` does."""
     promote_if: PromotionRule | None = None

@@ -166,6 +166,9 @@ class BatchingConfig(Config):
     max_waiting_groups: int = Field(default=64, ge=1)
     """Admitted groups that may wait for a batch; beyond it the oldest are dropped as `superseded`."""
     max_off_policy_steps: int = Field(default=4, ge=0)
+    max_share_per_source: dict[str, Share] = Field(default_factory=dict, exclude_if=_is_empty)
+    """By label, such as `user`: most of a training step that the episodes with one value of it may be. The trainer
+    drops what is more as `source_share`, and everything if there are fewer than 1 / share sources."""
     flush_ms: int | None = Field(default=None, gt=0)
     """Stream time after which a batch is cut with fewer groups; None waits for `groups_per_step`."""
 

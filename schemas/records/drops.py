@@ -62,6 +62,8 @@ class DropReason(StrEnum):
     PAYLOAD_LOST = "payload_lost"
     """Its location no longer holds it."""
     REJECTED_BY_BACKEND = "rejected_by_backend"
+    SOURCE_SHARE = "source_share"
+    """Its source has more of the batch than `max_share_per_source` lets one have."""
     RUN_STOPPED = "run_stopped"
 
 

@@ -58,7 +58,7 @@ class Command:
 
 COMMANDS: Mapping[Role, Command] = {
     "replay": Command(TOPICS, (REPLAYS,)),
-    "promote": Command((RUN_LOG, REPLAYS), _INPUTS, "promote"),
+    "promote": Command((RUN_LOG, REPLAYS), tuple(topic for topic in _INPUTS if not topic.is_open), "promote"),
     "forget": Command((EPISODE_EVENTS, EXCLUSIONS, TRAINING_STEPS, REPLAYS), (EPISODE_EVENTS, EXCLUSIONS), "forget"),
     "operator": Command((RUN_LOG, BATCHES, DEAD_LETTERS, *_INPUTS), (RUN_LOG, *_INPUTS)),
 }

@@ -337,6 +337,15 @@ def test_rewards_by_label_count_each_trajectory_once(filled: ClickHouseSettings)
     ]
 
 
+def test_who_had_most_of_a_step(filled: ClickHouseSettings) -> None:
+    rows = answer(filled, "share_by_source")
+    assert {row["source"] for row in rows} == {"ada", "bob"}
+    for step in {row["step"] for row in rows}:
+        assert sum(row["share"] for row in rows if row["step"] == step) in (0, 1)
+    assert [row["kept_out"] for row in rows] == [0] * len(rows)
+    assert answer(filled, "share_by_source", label="nobody")[0]["source"] == ""
+
+
 def test_whether_a_step_helped_is_told_on_the_same_tasks(filled: ClickHouseSettings) -> None:
     rows = answer(filled, "did_step_help", step=3)
     assert [(row["task"], row["episodes_before"], row["episodes_after"]) for row in rows] == [

@@ -1,31 +1,19 @@
 """What `rollbus topics acls` prints, applied to a broker that enforces it: each role can do its work, and no more."""
 
-import argparse
 import asyncio
-import dataclasses
-import shlex
-from collections.abc import AsyncIterator, Iterable, Iterator
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 from typing import Any
 
 import pytest
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
-from aiokafka.admin import AIOKafkaAdminClient
 from aiokafka.errors import (
     GroupAuthorizationFailedError,
     TopicAuthorizationFailedError,
     TransactionalIdAuthorizationFailed,
 )
-from aiokafka.protocol.admin import CreateAclsRequest
-from click.testing import CliRunner
-from pydantic import SecretStr
 
-from rollbus.cli.root import rollbus
-from rollbus.local.kafka.service import kafka_service
-from rollbus.local.process.ports import find_free_port
-from rollbus.local.process.service import ServiceProcess
-from rollbus.local.process.tether import tethered
 from rollbus.producers import init
 from rollbus.producers.delivery.kafka_sink import KafkaSink
 from rollbus.producers.delivery.sink import Outbound
@@ -33,15 +21,12 @@ from rollbus.resample.attempts import Resampler
 from rollbus.resample.requests import resample
 from rollbus.schemas.codec import encode
 from rollbus.schemas.ids import canonical_json, trajectory_id
-from rollbus.schemas.kafka.connection import KafkaConnection
 from rollbus.schemas.kafka.writing import Row, send_each
 from rollbus.schemas.records.control import ConfigApplied
 from rollbus.schemas.records.groups import ResampleRequested
 from rollbus.schemas.records.steps import StepCompleted
 from rollbus.schemas.topics import EPISODE_EVENTS, RESAMPLE_REQUESTS, TOPICS, TRAINING_STEPS, TRAJECTORIES
-from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.kafka.topics_on_broker import ensure_topics
-from rollbus.streams.operate.acls import ROLES
 from rollbus.streams.operate.forget import Search
 from rollbus.streams.operate.forget_on_log import search_log, steps_that_used, write_exclusions
 from rollbus.streams.replay.kafka.manifest import read_manifests
@@ -50,106 +35,13 @@ from rollbus.trainer.ledger.log_kafka import KafkaLog
 from rollbus.trainer.loop.loop import Trainer
 from tests.builders import START_MS, make_excluded
 from tests.faults.episodes import RUN, Traffic, group_events, pipeline
-from tests.services.stream_fixtures import read_topic, stream_settings
+from tests.services.acl_broker import apply, command, connection, printed, server, settings_of, write_configs
+from tests.services.stream_fixtures import read_topic
 from tests.services.stream_process import running
 from tests.trainer.scenario import SETTINGS
 
+__all__ = ["server"]
 pytestmark = pytest.mark.services
-
-PASSWORD = "only-for-this-test"
-LOGIN = "org.apache.kafka.common.security.plain.PlainLoginModule required"
-TYPES = {"topic": 2, "group": 3, "transactional_id": 5}
-PATTERNS = {"literal": 3, "prefixed": 4}
-OPERATIONS = {"Read": 3, "Write": 4, "Create": 5, "Delete": 6, "Describe": 8, "DescribeConfigs": 10}
-ALLOW = 3
-"""Numbers of Kafka's protocol (AclBindings)."""
-
-BROKER = {
-    "listener.security.protocol.map": "CLIENT:SASL_PLAINTEXT,CONTROLLER:PLAINTEXT",
-    "sasl.enabled.mechanisms": "PLAIN",
-    "sasl.mechanism.inter.broker.protocol": "PLAIN",
-    "listener.name.client.plain.sasl.jaas.config": " ".join(
-        [
-            f'{LOGIN} username="admin" password="{PASSWORD}"',
-            *(f'user_{user}="{PASSWORD}"' for user in ("admin", *ROLES)),
-        ]
-    )
-    + ";",
-    "authorizer.class.name": "org.apache.kafka.metadata.authorizer.StandardAuthorizer",
-    "super.users": "User:admin;User:ANONYMOUS",  # the controller's own listener knows no users
-}
-
-
-@pytest.fixture
-def server(tmp_path: Path) -> Iterator[str]:
-    """Address of a broker that asks who one is, and lets nobody but its administrator do anything."""
-    log = tmp_path / "kafka.log"
-    service = kafka_service(
-        folder=tmp_path / "kafka", client_port=find_free_port(), controller_port=find_free_port(), changes=BROKER
-    )
-    service = dataclasses.replace(service, is_healthy=lambda: "Kafka Server started" in log.read_text())
-    broker = ServiceProcess(service, log_path=log, prefix=tethered())
-    try:
-        broker.start()
-        broker.wait_until_healthy()
-        yield service.address
-    finally:
-        broker.stop()
-
-
-def connection(server: str, user: str) -> KafkaConnection:
-    """The broker as one user reaches it."""
-    return KafkaConnection(
-        bootstrap_servers=server,
-        security_protocol="SASL_PLAINTEXT",
-        sasl_mechanism="PLAIN",
-        username=user,
-        password=SecretStr(PASSWORD),
-    )
-
-
-def settings_of(server: str, namespace: str, user: str) -> StreamSettings:
-    return stream_settings(server, namespace).model_copy(update={"kafka": connection(server, user)})
-
-
-def printed(config: Path) -> Iterator[tuple[str, argparse.Namespace]]:
-    """Each line of `rollbus topics acls` as `kafka-acls` would take it, with its role."""
-    parser = argparse.ArgumentParser(exit_on_error=False)
-    parser.add_argument("--operation", action="append")
-    parser.add_argument("--resource-pattern-type", choices=PATTERNS)
-    for kind in TYPES:
-        parser.add_argument(f"--{kind.replace('_', '-')}")
-    role = ""
-    for line in command(config, "topics", "acls").splitlines():
-        if line.startswith("#"):
-            role = line.removeprefix("# ").partition(":")[0]
-        else:
-            yield role, parser.parse_args(shlex.split(line))
-
-
-def command(config: Path, *arguments: str) -> str:
-    """What a command says, given with these settings."""
-    result = CliRunner().invoke(rollbus, ["-c", str(config), *arguments], env={"COLUMNS": "200"})
-    assert result.exit_code == 0, result.output
-    return result.output
-
-
-async def apply(server: str, lines: Iterable[tuple[str, argparse.Namespace]]) -> None:
-    """Allow each role's user what was printed for it."""
-    admin = AIOKafkaAdminClient(**connection(server, "admin").client_options())
-    await admin.start()
-    try:
-        for role, line in lines:
-            ((kind, name),) = [(kind, name) for kind in TYPES if (name := getattr(line, kind)) is not None]
-            pattern = PATTERNS[line.resource_pattern_type]
-            for operation in line.operation:
-                request = CreateAclsRequest(
-                    TYPES[kind], name, pattern, f"User:{role}", "*", OPERATIONS[operation], ALLOW
-                )
-                response: Any = await admin._send_request(request)
-                assert all(code == 0 for code, _ in response.creation_responses), response
-    finally:
-        await admin.close()
 
 
 async def consume_everything(server: str, namespace: str) -> int:
@@ -285,13 +177,7 @@ async def test_the_printed_permissions_are_enough_for_each_role_and_no_more(
     server: str, namespace: str, tmp_path: Path
 ) -> None:
     await ensure_topics(settings_of(server, namespace, "admin"), pipeline())
-    configs: dict[str, Path] = {role: tmp_path / f"{role}.yaml" for role in ROLES}
-    for role, config in configs.items():
-        kafka = f"{{bootstrap_servers: '{server}', security_protocol: SASL_PLAINTEXT, sasl_mechanism: PLAIN, "
-        kafka += f"username: {role}, password: {PASSWORD}}}"
-        config.write_text(
-            f"namespace: {namespace}\nkafka: {kafka}\nworker: {{event_partitions: 2}}\nruns: [{{run_id: main}}]\n"
-        )
+    configs = write_configs(server, namespace, tmp_path)
     await apply(server, list(printed(configs["worker"])))
     await work(server, namespace)
     await make_an_attempt(server, namespace)

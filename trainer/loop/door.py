@@ -5,14 +5,15 @@ members keeps its recorded advantages; computed again, they would favour the mem
 """
 
 import math
-from collections.abc import Container, Mapping
-from dataclasses import dataclass
+from collections.abc import Container, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 
 from rollbus.schemas.records.drops import DropReason
 from rollbus.schemas.records.groups import Group, GroupMember, TrainingBatch
 from rollbus.schemas.records.steps import DroppedMember
 from rollbus.trainer.backends.protocol import TrainTrajectory
 from rollbus.trainer.loop.inspection import Inspected
+from rollbus.trainer.loop.shares import over_share
 
 
 @dataclass(frozen=True, slots=True)
@@ -22,6 +23,8 @@ class DoorRules:
     max_off_policy_steps: int
     max_sequence_tokens: int | None = None
     """Longest history that the backend takes; None if it does not say."""
+    max_share_per_source: Mapping[str, float] = field(default_factory=dict)
+    """By label: most of a batch that the episodes with one value of it may be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +51,27 @@ def check_batch(
         kept, lost = _check_group(group, payloads, seen_ids, lags=lags, excluded=excluded, rules=rules)
         admitted.extend(kept)
         dropped.extend(lost)
+    while over := over_share(
+        [payloads[each.trajectory_id].payload.labels for each in admitted], rules.max_share_per_source
+    ):
+        dropped += _drop([each for position, each in enumerate(admitted) if position in over], DropReason.SOURCE_SHARE)
+        left = [each for position, each in enumerate(admitted) if position not in over]
+        admitted = _with_signal(left)
+        groups = {each.group_id for each in admitted}
+        dropped += _drop([each for each in left if each.group_id not in groups], DropReason.NO_SIGNAL)
     return DoorResult(tuple(admitted), tuple(dropped))
+
+
+def _with_signal(kept: Sequence[TrainTrajectory]) -> list[TrainTrajectory]:
+    groups = {each.group_id for each in kept if each.advantage != 0}
+    return [each for each in kept if each.group_id in groups]
+
+
+def _drop(trajectories: Iterable[TrainTrajectory], reason: DropReason) -> list[DroppedMember]:
+    return [
+        DroppedMember(trajectory_id=each.trajectory_id, group_id=each.group_id, reason=str(reason))
+        for each in trajectories
+    ]
 
 
 def _check_group(
@@ -80,13 +103,7 @@ def _check_group(
             )
         else:
             lost.append(DroppedMember(trajectory_id=member.trajectory_id, group_id=group.group_id, reason=str(reason)))
-    if any(trajectory.advantage != 0 for trajectory in kept):
-        return kept, lost
-    without_signal = [
-        DroppedMember(trajectory_id=each.trajectory_id, group_id=group.group_id, reason=str(DropReason.NO_SIGNAL))
-        for each in kept
-    ]
-    return [], lost + without_signal
+    return (kept, lost) if _with_signal(kept) else ([], lost + _drop(kept, DropReason.NO_SIGNAL))
 
 
 def _find_refusal(

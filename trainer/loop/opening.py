@@ -254,5 +254,6 @@ def _check_payloads(
     excluded: Collection[str],
 ) -> DoorResult:
     capabilities = context.capabilities
-    rules = DoorRules(context.settings.max_off_policy_steps, capabilities.max_sequence_tokens if capabilities else None)
+    settings, longest = context.settings, capabilities.max_sequence_tokens if capabilities else None
+    rules = DoorRules(settings.max_off_policy_steps, longest, settings.max_share_per_source)
     return check_batch(batch, payloads, lags=lags, excluded=excluded, rules=rules)

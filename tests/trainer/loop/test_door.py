@@ -189,3 +189,46 @@ def test_a_turn_brings_the_temperature_that_its_logprobs_were_processed_with() -
     payload = other(turns=(turn_with(temperature=0.7, logprob_mode="processed"),))
     turns = check(make_group("g1"), [make_payload("g1-1"), payload]).admitted[0].turns
     assert (turns[0].temperature, turns[0].logprob_mode) == (0.7, "processed")
+
+
+def labelled(batch_users: list[list[str]]) -> tuple[list[Group], list[Trajectory]]:
+    """Groups of as many members as users, and their payloads."""
+    groups, payloads = [], []
+    for number, users in enumerate(batch_users):
+        names = [f"g{number}-{place}" for place in range(len(users))]
+        members = [make_member(name, 1.0, advantage=1.0) for name in names]
+        groups.append(make_group(f"g{number}", members=members))
+        payloads += [
+            make_payload(name, labels={"user": user} if user else {}) for name, user in zip(names, users, strict=True)
+        ]
+    return groups, payloads
+
+
+def share(groups: list[Group], payloads: list[Trajectory], most: float) -> DoorResult:
+    return check_batch(
+        make_batch(0, groups),
+        {payload.trajectory_id: inspect(payload) for payload in payloads},
+        lags=LAGS,
+        excluded=(),
+        rules=DoorRules(4, 100, {"user": most}),
+    )
+
+
+def test_who_writes_most_has_no_more_than_its_share_of_a_step() -> None:
+    groups, payloads = labelled([["eve"] * 4, ["eve", "eve", "ann", "bob"], ["ann", "bob", "cat", ""]])
+    assert reasons(share(groups, payloads, 0.34)) == dict.fromkeys(["g0-3", "g1-0", "g1-1"], "source_share")
+    assert share(groups, payloads, 0.5).dropped == ()
+
+
+@given(st.lists(st.lists(st.sampled_from(["eve", "ann", "bob", "cat", ""]), min_size=1, max_size=6), max_size=6),
+       st.sampled_from([0.1, 0.25, 0.3, 0.5, 0.9, 1.0]))  # fmt: skip
+def test_no_source_ever_has_more_and_every_member_has_one_fate(users: list[list[str]], most: float) -> None:
+    groups, payloads = labelled(users)
+    result = share(groups, payloads, most)
+    names = {payload.trajectory_id: payload.labels.get("user", "") for payload in payloads}
+    trained = [names[each.trajectory_id] for each in result.admitted]
+    assert all(trained.count(user) <= most * len(trained) for user in set(trained))
+    kept, gone = ([each.trajectory_id for each in result.admitted], [each.trajectory_id for each in result.dropped])
+    assert sorted(kept + gone) == sorted(names)
+    if most == 1.0:
+        assert result.dropped == ()

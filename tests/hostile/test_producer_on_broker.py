@@ -1,0 +1,110 @@
+"""A producer with the permissions printed for it, on a broker that enforces them, and what it tries."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable
+from functools import partial
+from pathlib import Path
+
+import pytest
+from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, TopicPartition
+from aiokafka.errors import (
+    GroupAuthorizationFailedError,
+    KafkaError,
+    TopicAuthorizationFailedError,
+    TransactionalIdAuthorizationFailed,
+)
+from aiokafka.structs import OffsetAndMetadata
+
+from rollbus.consumers.dead_letters_kafka import read_dead_letters
+from rollbus.schemas.codec import encode
+from rollbus.schemas.records.config import AssemblyConfig
+from rollbus.schemas.signing import Signing
+from rollbus.schemas.topics import ALIASES, EPISODE_EVENTS, EXCLUSIONS, RUN_LOG, SCORES, TRAJECTORIES
+from rollbus.streams.kafka.topics_on_broker import ensure_topics
+from rollbus.streams.operate.forget import Episode, exclusions
+from tests.builders import make_config, make_tick
+from tests.faults.episodes import Traffic, check_fates, pipeline
+from tests.faults.recorded import read_everything
+from tests.hostile.attacker import KEY, keys
+from tests.services.acl_broker import apply, connection, printed, server, settings_of, write_configs
+from tests.services.stream_process import running
+
+__all__ = ["server"]
+pytestmark = pytest.mark.services
+
+FOREVER = 2**53
+SIGNING: Signing = keys(KEY)
+FORGED = (
+    make_tick(2**40, stream_time_ms=FOREVER),
+    make_tick(FOREVER, stream_time_ms=1),
+    make_config("assembly", AssemblyConfig(target_model="nobody")),
+    make_config("scoring", AssemblyConfig()),
+)
+
+
+async def refused(attempt: Callable[[], Awaitable[object]], error: type[KafkaError]) -> None:
+    with pytest.raises(error):
+        await asyncio.wait_for(attempt(), 20)
+
+
+async def test_a_producer_can_write_nothing_but_events_and_what_it_forges_among_them_changes_nothing(
+    server: str, namespace: str, tmp_path: Path
+) -> None:
+    configs = write_configs(server, namespace, tmp_path)
+    admin = settings_of(server, namespace, "admin")
+    await ensure_topics(admin, pipeline())
+    await apply(server, list(printed(configs["producer"])))
+    options = connection(server, "producer").client_options()
+    own = TopicPartition(EPISODE_EVENTS.full_name(namespace), 0)
+    producer, consumer = AIOKafkaProducer(**options), AIOKafkaConsumer(**options, auto_offset_reset="earliest")
+    member = AIOKafkaConsumer(**options, group_id=f"{namespace}assembly", enable_auto_commit=False)
+    await producer.start()
+    await consumer.start()
+    try:
+        # The broker refuses all that is not the producer's.
+        for topic in (TRAJECTORIES, SCORES, RUN_LOG, EXCLUSIONS):
+            name = topic.full_name(namespace)
+            await refused(partial(producer.send_and_wait, name, b"x"), TopicAuthorizationFailedError)
+        for changelog in ("ticker", "assembly"):
+            name = f"{namespace}{changelog}.changelog"
+            await refused(partial(producer.send_and_wait, name, b"x"), TopicAuthorizationFailedError)
+        consumer.assign([own])
+        await refused(lambda: consumer.getmany(timeout_ms=5_000), TopicAuthorizationFailedError)
+        claim = {own: OffsetAndMetadata(FOREVER, f"claimed by {namespace}assembly.me")}
+        member.assign([own])
+        await member.start()
+        await refused(lambda: member.commit(claim), GroupAuthorizationFailedError)
+        for name in ("ticker", "assembly.me"):
+            ticker = AIOKafkaProducer(**options, transactional_id=f"{namespace}{name}")
+            try:
+                await refused(ticker.start, TransactionalIdAuthorizationFailed)
+            finally:
+                await ticker.stop()
+
+        # What it forges among events is counted, and nothing else comes of it.
+        traffic = Traffic(admin.model_copy(update={"kafka": connection(server, "producer")}))
+        signed = admin.model_copy(update={"signing": SIGNING})
+        async with running(signed, pipeline()):
+            await traffic.send(range(2))
+            episodes = [Episode(each, each) for each in sorted({event.episode_id for event in traffic.events})]
+            forged = [*FORGED, *exclusions(episodes, reason="forgotten", now_ms=0)]
+            for topic in (EPISODE_EVENTS, ALIASES):
+                name = topic.full_name(namespace)
+                for partition in range(2):
+                    for record in forged if topic is EPISODE_EVENTS else FORGED:
+                        await producer.send_and_wait(name, encode(record), partition=partition, timestamp_ms=FOREVER)
+            await traffic.send(range(2, 4))
+            traffic.settings = admin
+            await traffic.until_trained()
+    finally:
+        await producer.stop()
+        await consumer.stop()
+        await member.stop()
+    found = await read_everything(admin, pipeline())
+    check_fates(found, traffic.events)
+    letters = await read_dead_letters(admin.kafka, namespace)
+    count = 2 * (len(forged) + len(FORGED))
+    assert [letter.error_class for letter in letters] == ["UntrustedRecordError"] * count
+    now_ms = time.time() * 1000  # the timestamps are the broker's, not the forger's
+    assert all(abs(letter.timestamp_ms - now_ms) < 600_000 for letter in letters)

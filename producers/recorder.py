@@ -149,14 +149,14 @@ class Recorder:
         client: Client,
         *,
         episode: Episode | None = None,
-        function: str | None = None,
+        function: str | Callable[[], str] | None = None,
         logprobs: str | None = None,
         hide_injected: bool = True,
     ) -> Client:
         """Return a client of the same type, on the same connections, whose calls are recorded.
 
-        Calls belong to `episode`, else to the current one; outside of any they pass untouched. `logprobs` overrides
-        the recorder's mode.
+        Calls belong to `episode`, else to the current one; outside of any they pass untouched. `function` names the
+        function they are made in, or returns its name at each call. `logprobs` overrides the recorder's mode.
         """
         if not self.settings.enabled:
             return client

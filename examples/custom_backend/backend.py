@@ -11,20 +11,23 @@ from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field
-
-from rollbus.harness import (
-    Builder,
+from nat.builder.builder import Builder
+from nat.builder.evaluator import EvaluatorInfo
+from nat.cli.register_workflow import register_evaluator, register_trainer_adapter
+from nat.data_models.evaluator import EvalInputItem, EvaluatorBaseConfig
+from nat.data_models.finetuning import (
     EpisodeItem,
-    TrainerAdapter,
     TrainerAdapterConfig,
     TrainingJobRef,
     TrainingJobStatus,
     TrainingStatusEnum,
     Trajectory,
     TrajectoryCollection,
-    register_trainer_adapter,
 )
+from nat.finetuning.interfaces.trainer_adapter import TrainerAdapter
+from nat.plugins.eval.data_models.evaluator_io import EvalOutputItem
+from nat.plugins.eval.evaluator.base_evaluator import BaseEvaluator
+from pydantic import BaseModel, ConfigDict, Field
 
 
 class FolderBackend(BaseModel):
@@ -102,3 +105,22 @@ def _messages(trajectory: Trajectory) -> Iterator[dict[str, str]]:
 async def best_of_adapter(config: BestOfAdapterConfig, builder: Builder) -> AsyncIterator[BestOfAdapter]:
     """Yield the adapter."""
     yield BestOfAdapter(adapter_config=config)
+
+
+class RightConfig(EvaluatorBaseConfig, name="best_of_right"):
+    """Chosen in YAML as `_type: best_of_right`."""
+
+
+class Right(BaseEvaluator):
+    """Compares an answer with the right one."""
+
+    async def evaluate_item(self, item: EvalInputItem) -> EvalOutputItem:
+        """Return 1 for the right answer."""
+        right = str(item.output_obj).strip() == str(item.expected_output_obj)
+        return EvalOutputItem(id=item.id, score=float(right), reasoning=f"right={right}")
+
+
+@register_evaluator(config_type=RightConfig)
+async def best_of_right(config: RightConfig, builder: Any) -> AsyncIterator[EvaluatorInfo]:
+    """Yield the evaluator."""
+    yield EvaluatorInfo(config=config, evaluate_fn=Right().evaluate, description="Whether an answer is right.")

@@ -43,7 +43,7 @@ class Capture:
     outbox: Outbox
     episodes: OpenEpisodes
     episode: Episode | None
-    function: str | None
+    function: str | Callable[[], str] | None
     mode: str
     hide_injected: bool
     server: str = ""
@@ -101,7 +101,8 @@ class Call:
         self._started = time.perf_counter()
         self._capture, self._episode, self._surface = capture, episode, surface
         self._guard = capture.outbox.guard
-        self._function = capture.function or current_function() or episode.function
+        named = capture.function() if callable(capture.function) else capture.function
+        self._function = named or current_function() or episode.function
         self.original = arguments
         self._request = surface.recorded(arguments)
         self._known: frozenset[str] = capture.refusing.get(self._kind(), NOTHING) if capture.refusing else NOTHING

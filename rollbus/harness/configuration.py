@@ -1,101 +1,197 @@
-"""The sections of a configuration file, and the one object that they become.
+"""A YAML file and `-o` overrides → the toolkit's configuration and ours; every mistake reported together.
 
-`llms`, `functions` and the like are tables of name → entry; an entry's `_type` says which registered class it is.
+The toolkit reads, fills in and checks its sections itself. Here the guides' types are put on the bus, overrides reach
+every section, and a key that no class knows is a mistake, with its line and the nearest name.
 """
 
+import os
+import sys
+from collections.abc import Iterable, Iterator, Mapping
+from importlib import import_module
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
-from pydantic import BaseModel, ConfigDict, Field, SerializeAsAny
-
-from rollbus.harness.finetune_config import FinetuneConfig
-from rollbus.harness.registry import Kind
-from rollbus.harness.typed import (
-    EvaluatorConfig,
-    FunctionConfig,
-    LLMConfig,
-    TrainerAdapterConfig,
-    TrainerConfig,
-    TrajectoryBuilderConfig,
+import yaml
+from nat.data_models.config import Config
+from nat.data_models.dataset_handler import (
+    EvalDatasetCsvConfig,
+    EvalDatasetCustomConfig,
+    EvalDatasetJsonConfig,
+    EvalDatasetJsonlConfig,
+    EvalDatasetParquetConfig,
 )
+from nat.data_models.evaluate_config import EvalConfig
+from nat.runtime.loader import PluginTypes, discover_and_register_plugins
+from nat.utils.io.yaml_tools import yaml_load
+from pydantic import BaseModel, ValidationError
 
-DatasetType = Literal["json", "jsonl", "csv", "parquet"]
+from rollbus.harness import troubles
+from rollbus.harness.components import ART_TYPES, BusConfig
+from rollbus.harness.run import Plan
+from rollbus.schemas.errors import ConfigurationError, nearest
+from rollbus.settings_file import Place, describe_mistake, dotted, read_document
 
-
-class _Strict(BaseModel):
-    model_config = ConfigDict(extra="forbid", populate_by_name=True)
-
-
-class DatasetStructure(_Strict):
-    """Which keys of an example hold what."""
-
-    question_key: str = "question"
-    answer_key: str = "answer"
-    disable: bool = False
-    """True hands the whole example to the workflow."""
+COMPONENTS = ("trajectory_builders", "trainer_adapters", "trainers")
+"""Sections with a `_type` of the guides; an entry is chosen by `finetuning` under the name without the s."""
 
 
-class DatasetConfig(_Strict):
-    """A file of examples."""
-
-    type: DatasetType | None = Field(default=None, alias="_type")
-    """By the file's ending without it."""
-    file_path: Path
-    id_key: str = "id"
-    structure: DatasetStructure = DatasetStructure()
-
-
-class EvalGeneralConfig(_Strict):
-    """How the dataset is run."""
-
-    max_concurrency: int = Field(default=8, ge=1)
-    """Examples at a time."""
-    output_dir: Path = Path("./.tmp/nat/examples/default/")
-    dataset: DatasetConfig | None = None
-
-
-class EvalConfig(_Strict):
-    """The dataset, and what scores it."""
-
-    general: EvalGeneralConfig = EvalGeneralConfig()
-    evaluators: dict[str, SerializeAsAny[EvaluatorConfig]] = {}
-
-
-class BusConfig(_Strict):
-    """What the toolkit does not have: where the log and the tables are, and settings of rollbus' own parts."""
-
-    imports: tuple[str, ...] = ()
-    """Modules that register components; searched next to the configuration file first."""
-    run_id: str | None = Field(default=None, pattern=r"^[a-z0-9][a-z0-9-]*$")
-    """Name of the run; drawn without it."""
-    data_dir: Path = Path(".rollbus/finetune")
-    """Folder of the local stack, and of what `--resume` needs."""
-    groups_per_step: int | None = Field(default=None, ge=1)
-    """Groups of one optimizer step; a whole epoch is one step without it."""
-    settings: dict[str, Any] = {}
-    """Laid over the settings that are made for the run, as in a settings file: `kafka`, `clickhouse`, `trainer`, …"""
-
-
-class Configuration(_Strict):
-    """A whole configuration."""
-
-    llms: dict[str, SerializeAsAny[LLMConfig]] = {}
-    functions: dict[str, SerializeAsAny[FunctionConfig]] = {}
-    workflow: SerializeAsAny[FunctionConfig] | None = None
-    eval: EvalConfig = EvalConfig()
-    trajectory_builders: dict[str, SerializeAsAny[TrajectoryBuilderConfig]] = {}
-    trainer_adapters: dict[str, SerializeAsAny[TrainerAdapterConfig]] = {}
-    trainers: dict[str, SerializeAsAny[TrainerConfig]] = {}
-    finetuning: FinetuneConfig = FinetuneConfig()
-    rollbus: BusConfig = BusConfig()
-
-
-TABLES: dict[tuple[str, ...], Kind] = {
-    ("llms",): "llm",
-    ("functions",): "function",
-    ("eval", "evaluators"): "evaluator",
-    ("trajectory_builders",): "trajectory_builder",
-    ("trainer_adapters",): "trainer_adapter",
-    ("trainers",): "trainer",
+DATASETS: dict[str, Any] = {
+    ".json": EvalDatasetJsonConfig,
+    ".jsonl": EvalDatasetJsonlConfig,
+    ".csv": EvalDatasetCsvConfig,
+    ".parquet": EvalDatasetParquetConfig,
 }
-"""Sections with entries that have a `_type`, and their kind; `workflow` is a single entry."""
+"""By a file's ending."""
+
+
+def load_plan(path: Path, overrides: Iterable[tuple[str, str]] = ()) -> Plan:
+    """Return what a file says; raises ConfigurationError that lists every mistake, one line each."""
+    _, lines, mistakes = read_document(path, os.environ)
+    try:
+        values = yaml_load(path)
+    except Exception as error:
+        raise ConfigurationError(f"{path} cannot be read: {error}") from error
+    for key, text in overrides:
+        mistakes += _override(values, key, text, lines)
+    own = values.pop("rollbus", None) or {}
+    if not mistakes:
+        discover_and_register_plugins(PluginTypes.CONFIG_OBJECT)
+        _import_modules(own, path)
+        EvalConfig.rebuild_annotations()  # type: ignore[no-untyped-call]  # what was registered after the toolkit's own plugins
+        Config.model_rebuild(force=True)
+        _put_on_bus(values)
+    try:
+        bus = BusConfig.model_validate(own)
+    except ValidationError as error:
+        mistakes += [_told(("rollbus",), detail, own, lines, BusConfig) for detail in error.errors()]
+    try:
+        config = Config.model_validate(values)
+    except ValidationError as error:
+        mistakes += [_told((), detail, values, lines, Config) for detail in error.errors()]
+    if not mistakes:
+        found = [*_unknown(config, values, ()), *_dangling(config)]
+        mistakes = [f"  {_line(place, lines)}: {dotted(place)}: {message}" for place, message in found]
+        if not mistakes:
+            return Plan(config, bus)
+    raise ConfigurationError("\n".join([f"{len(mistakes)} mistake(s) in the configuration {path}:", *mistakes]))
+
+
+def with_dataset(config: Config, dataset: str | Path | None) -> Config:
+    """Return the configuration with another dataset, read by its ending: the toolkit reads every one as JSON."""
+    given = config.eval.general.dataset
+    if dataset is None or isinstance(given, EvalDatasetCustomConfig):
+        return config
+    kind = DATASETS.get(Path(dataset).suffix, type(given))
+    shared = {} if given is None else given.model_dump(include={"id_key", "structure", "filter"})
+    general = config.eval.general.model_copy(update={"dataset": kind(file_path=str(dataset), **shared)})
+    return config.model_copy(update={"eval": config.eval.model_copy(update={"general": general})})
+
+
+def _override(values: dict[str, Any], key: str, text: str, lines: dict[Place, str]) -> list[str]:
+    """Set one dotted key, as YAML reads its value; a value that is not YAML is text."""
+    place = tuple(key.split("."))
+    section: Any = values
+    for depth, part in enumerate(place[:-1]):
+        section = section.setdefault(part, {})
+        if not isinstance(section, dict):
+            return [f"  -o {key}: {dotted(place[: depth + 1])} is a value, not a section"]
+    try:
+        section[place[-1]] = yaml.safe_load(text) if text.strip() else text
+    except yaml.YAMLError:
+        section[place[-1]] = text
+    lines[place] = f"-o {key}"
+    return []
+
+
+def _import_modules(own: Any, path: Path) -> None:
+    """Import what `rollbus: imports:` names; the file's own folder is looked into first, as a script's is."""
+    folder = str(path.resolve().parent)
+    if folder not in sys.path:
+        sys.path.insert(0, folder)
+    named = own.get("imports", ()) if isinstance(own, Mapping) else ()
+    for name in named if isinstance(named, list | tuple) else (named,):
+        try:
+            import_module(str(name))
+        except Exception as error:  # a module of the user's may raise anything
+            told = troubles.crash_in_words(error)
+            raise ConfigurationError(
+                f"rollbus: imports: module {name!r} cannot be imported: {told}; it must be next to the configuration "
+                "file, in PYTHONPATH or be installed"
+            ) from error
+
+
+def _put_on_bus(values: dict[str, Any]) -> None:
+    for table in COMPONENTS:
+        section = values.get(table)
+        for entry in section.values() if isinstance(section, dict) else ():
+            if isinstance(entry, dict):
+                entry["_type"] = ART_TYPES.get(entry.get("_type", ""), entry.get("_type"))
+
+
+def _unknown(model: Any, values: Any, place: Place) -> Iterator[tuple[Place, str]]:
+    """Yield keys that no class knows, at any depth; also in classes that would pass them over in silence."""
+    if isinstance(model, BaseModel) and isinstance(values, Mapping):
+        fields = {field.alias or name: name for name, field in type(model).model_fields.items()}
+        names = {**{name: name for name in fields.values()}, **fields}
+        is_open = type(model).model_config.get("extra") == "allow"
+        for key, value in values.items():
+            if str(key) in names:
+                yield from _unknown(getattr(model, names[str(key)]), value, (*place, str(key)))
+            elif not is_open and not _is_alias(model, str(key)):
+                yield (*place, str(key)), f"is not a setting; {nearest(str(key), fields)}"
+    elif isinstance(model, Mapping) and isinstance(values, Mapping):
+        for key, value in values.items():
+            yield from _unknown(model.get(key), value, (*place, str(key)))
+
+
+def _is_alias(model: BaseModel, key: str) -> bool:
+    choices = (getattr(field.validation_alias, "choices", ()) for field in type(model).model_fields.values())
+    return any(key in found for found in choices)
+
+
+def _dangling(config: Config) -> Iterator[tuple[Place, str]]:
+    """Yield what `finetuning` says that cannot be: names without an entry in their table, the command line's part."""
+    chosen = config.finetuning
+    if chosen.run_configuration is not None:
+        yield ("finetuning", "run_configuration"), "is set by the command line; give its options there"
+    if not chosen.enabled:
+        return
+    for table in COMPONENTS:
+        field = table.removesuffix("s")
+        name, known = getattr(chosen, field), getattr(config, table)
+        if name not in known:
+            yield ("finetuning", field), f"{table} has no entry {name!r}; {nearest(str(name), known)}"
+    reward, known = chosen.reward_function, config.eval.evaluators
+    if reward is None:
+        yield ("finetuning", "reward_function"), "is not set; name an entry of eval.evaluators"
+    elif reward.name not in known:
+        hint = nearest(reward.name, known)
+        yield ("finetuning", "reward_function", "name"), f"eval.evaluators has no entry {reward.name!r}; {hint}"
+
+
+def _told(section: Place, detail: Any, values: Any, lines: Mapping[Place, str], model: type[BaseModel]) -> str:
+    place: Place = (*section, *_place(detail["loc"], values))
+    if detail["type"] == "union_tag_not_found":
+        told = f"{dotted(place)}: has no `_type`"
+    elif detail["type"] == "union_tag_invalid":
+        named = [one.strip(" '") for one in detail["ctx"]["expected_tags"].split(",") if "/" not in one]
+        known = [*named, *(one for one, ours in ART_TYPES.items() if ours in named)]
+        told = f"{dotted(place)}: has no type {detail['ctx']['tag']!r}; {nearest(detail['ctx']['tag'], known)}"
+    else:
+        told = describe_mistake({**detail, "loc": place}, model)
+    return f"  {_line(place, lines)}: {told}"
+
+
+def _place(location: Place, values: Any) -> Place:
+    """Return where a mistake is in the file: pydantic also names the `_type` on the way."""
+    place: list[str | int] = []
+    for number, key in enumerate(location, start=1):
+        inner = values.get(key) if isinstance(values, Mapping) else None
+        if inner is not None or number == len(location) or isinstance(values, list):
+            place.append(key)
+            values = inner
+    return tuple(place)
+
+
+def _line(place: Place, lines: Mapping[Place, str]) -> str:
+    return next((lines[place[:n]] for n in range(len(place), 0, -1) if place[:n] in lines), "not given")

@@ -2,8 +2,8 @@
 
 from dataclasses import dataclass
 
-from rollbus.harness.episodes import Trajectory, TrajectoryCollection
-from rollbus.harness.finetune_config import CurriculumLearningConfig
+from nat.data_models.finetuning import CurriculumLearningConfig, Trajectory, TrajectoryCollection
+
 from rollbus.harness.publishing import total
 from rollbus.schemas.records.config import CurriculumConfig
 from rollbus.schemas.records.groups import Group, GroupMember
@@ -23,12 +23,12 @@ class Chosen:
     """Positions of the chosen groups in the collection, in rank order."""
 
 
-def curriculum_config(config: CurriculumLearningConfig) -> CurriculumConfig:
+def curriculum_config(config: CurriculumLearningConfig, seed: int = 0) -> CurriculumConfig:
     """Return the stream's configuration; a disabled curriculum lets everything through, an epoch at a time."""
-    shared = {"mode": "harness", "groups_per_window": NO_LIMIT, "seed": config.seed}
+    shared = {"mode": "harness", "groups_per_window": NO_LIMIT, "seed": seed}
     if not config.enabled:
         return CurriculumConfig.model_validate({**shared, "initial_percentile": 1.0, "min_reward_diff": 0.0})
-    chosen = config.model_dump(exclude={"enabled", "seed"})
+    chosen = config.model_dump(exclude={"enabled"})
     return CurriculumConfig.model_validate({**shared, **chosen})
 
 
@@ -36,7 +36,9 @@ NO_LIMIT = 1_000_000
 """Groups of an epoch: its window is closed by command, never by count."""
 
 
-def choose(collection: TrajectoryCollection, epoch: int, memory: Memory, config: CurriculumLearningConfig) -> Chosen:
+def choose(
+    collection: TrajectoryCollection, epoch: int, memory: Memory, config: CurriculumLearningConfig, seed: int = 0
+) -> Chosen:
     """Return the groups of an epoch to train on."""
     positions = [index for index, group in enumerate(collection.trajectories) if group]
     if not config.enabled:
@@ -44,7 +46,7 @@ def choose(collection: TrajectoryCollection, epoch: int, memory: Memory, config:
     groups = [_group(index, collection.trajectories[index], collection.run_id) for index in positions]
     if not groups:
         return Chosen(_of(collection, ()), memory, ())
-    decision = harness(Window(collection.run_id, epoch, groups), memory, curriculum_config(config))
+    decision = harness(Window(collection.run_id, epoch, groups), memory, curriculum_config(config, seed))
     included = tuple(int(group_id) for group_id in decision.admitted)
     kept = [
         [

@@ -16,7 +16,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from rollbus.harness.episodes import TrajectoryCollection
+from nat.data_models.finetuning import TrajectoryCollection
+
 from rollbus.harness.publishing import total
 
 Row = dict[str, Any]
@@ -88,6 +89,11 @@ def reward_metrics(collection: TrajectoryCollection, prefix: str = "") -> dict[s
         f"{prefix}min_reward": min(rewards, default=None),
         f"{prefix}max_reward": max(rewards, default=None),
     }
+
+
+def count(collection: TrajectoryCollection) -> int:
+    """Return how many trajectories there are in all groups."""
+    return sum(map(len, collection.trajectories))
 
 
 def append_line(path: str | Path, values: Mapping[str, Any]) -> None:

@@ -10,6 +10,7 @@ import logging
 import os
 import time
 from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, suppress
 from dataclasses import replace
 from pathlib import Path
@@ -22,10 +23,10 @@ import yaml
 from rollbus.demo.base_model import WarmStartSettings, ensure
 from rollbus.demo.processes import stack_rows, stage_rows
 from rollbus.harness import troubles
-from rollbus.harness.art_components import ARTTrainerAdapterConfig
 from rollbus.harness.bus_kafka import KafkaBus
-from rollbus.harness.configuration import Configuration
-from rollbus.harness.run_settings import adapter_of, laid_over, on_art_server, settings_of
+from rollbus.harness.components import BusTrainerAdapterConfig
+from rollbus.harness.run import Plan
+from rollbus.harness.run_settings import laid_over, on_art_server, settings_of
 from rollbus.local.process.ports import find_free_port, is_free
 from rollbus.local.process.service import Service, answers_http
 from rollbus.local.process.settings import HOST
@@ -51,9 +52,9 @@ SETTINGS_FILE, SECRET_MODE = "settings.yaml", 0o600
 class Processes:
     """Everything that runs in addition to the harness; use it as a block, in the main thread."""
 
-    def __init__(self, config: Configuration, run_id: str, folder: Path, *, settings_file: Path | None = None) -> None:
-        self._config, self._run_id, self._folder = config, run_id, folder
-        self._given = settings_file
+    def __init__(self, plan: Plan, run_id: str, folder: Path) -> None:
+        self._plan, self._run_id, self._folder = plan, run_id, folder
+        self._given = plan.bus.settings_file
         self._stack = ExitStack()
         self._supervisor: Supervisor | None = None
         self.settings: Settings
@@ -77,7 +78,8 @@ class Processes:
         for service in self._missing(path):
             self._supervisor.start(service)
         self._supervisor.wait()
-        asyncio.run(self._create_topics())
+        with ThreadPoolExecutor(1) as thread:  # the caller may run in an event loop
+            thread.submit(asyncio.run, self._create_topics()).result()
         for service in self._stages(path):
             self._supervisor.start(service)
         self._supervisor.wait()
@@ -126,13 +128,13 @@ class Processes:
     # Settings
 
     @property
-    def _art(self) -> ARTTrainerAdapterConfig | None:
+    def _art(self) -> BusTrainerAdapterConfig | None:
         """Return the adapter's configuration, where the run trains on an ART server."""
-        adapter = adapter_of(self._config)
-        return adapter if isinstance(adapter, ARTTrainerAdapterConfig) and on_art_server(self._config) else None
+        adapter = self._plan.adapter
+        return adapter if isinstance(adapter, BusTrainerAdapterConfig) and on_art_server(self._plan) else None
 
     def _document(self) -> dict[str, Any]:
-        own = settings_of(self._config, self._run_id, self.namespace)
+        own = settings_of(self._plan, self._run_id, self.namespace)
         services = self._services_here() if self._given is None else self._services_given(self._given)
         document: dict[str, Any] = _plain(laid_over(services, own))
         return document
@@ -184,7 +186,7 @@ class Processes:
     def _model_port(self) -> int:
         """Return the port of the trained model's endpoint, as an entry under `llms` has it."""
         names = {self._art.backend.base_model, self._art.backend.name} if self._art is not None else set()
-        for llm in self._config.llms.values():
+        for llm in self._plan.config.llms.values():
             address = urlsplit(str(getattr(llm, "base_url", "") or ""))
             if getattr(llm, "model_name", None) in names and address.hostname in LOOPBACK and address.port:
                 return address.port
@@ -202,7 +204,7 @@ class Processes:
             self._require_startable(art)
             yield replace(rows["art-server"], is_healthy=lambda: _answers(art.backend.ip, art.backend.port))
 
-    def _require_startable(self, art: ARTTrainerAdapterConfig) -> None:
+    def _require_startable(self, art: BusTrainerAdapterConfig) -> None:
         """Refuse to start a server for an address that is not ours, or for a model that is not here."""
         backend = art.backend
         if backend.ip not in LOOPBACK:
@@ -216,7 +218,7 @@ class Processes:
 
     def _stages(self, settings_file: Path) -> Iterator[Service]:
         for service in stage_rows(settings_file, has_tables=self._has_tables):
-            if service.name != "trainer" or isinstance(adapter_of(self._config), ARTTrainerAdapterConfig):
+            if service.name != "trainer" or isinstance(self._plan.adapter, BusTrainerAdapterConfig):
                 yield service
 
     def _has_tables(self) -> bool:

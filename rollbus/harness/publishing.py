@@ -9,7 +9,8 @@ from collections import Counter
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from rollbus.harness.episodes import DPOItem, EpisodeItem, EpisodeItemRole, Trajectory, TrajectoryCollection
+from nat.data_models.finetuning import DPOItem, EpisodeItem, EpisodeItemRole, Trajectory, TrajectoryCollection
+
 from rollbus.harness.run_view import Attempt, group_id_of
 from rollbus.harness.transcripts import STEP_REWARD
 from rollbus.schemas.errors import InvalidRecordError

@@ -9,17 +9,23 @@ An episode whose id begins with `local:` stays in memory: evaluations end up in 
 import asyncio
 import uuid
 from collections.abc import Sequence
+from contextvars import ContextVar
 from typing import Any
 
-from rollbus.harness.evaluation_models import IntermediateStep
+from nat.data_models.intermediate_step import IntermediateStep, IntermediateStepType
+
 from rollbus.harness.transcripts import logprobs_with_tokens
 from rollbus.producers import EventSink, MemorySink, Outbound, Recorder, init
 from rollbus.schemas import codec
-from rollbus.schemas.records.events import Event, Message, ToolCalled, TurnRecorded
+from rollbus.schemas.records.events import Event, TurnRecorded
 from rollbus.schemas.records.tokens import decode_logprobs, decode_token_ids
 
 LOCAL = "local:"
 FLUSH_S = 60.0
+
+
+RECORDING: "ContextVar[Recording | None]" = ContextVar("rollbus_recording", default=None)
+"""The recorder of the run whose workflow is being built."""
 
 
 class Recording:
@@ -88,33 +94,17 @@ class _Tee:
         await self._inner.close()
 
 
-def steps_of(events: Sequence[Event]) -> list[IntermediateStep]:
-    """Return an episode's model and tool calls as evaluators and custom builders read them."""
-    steps: list[IntermediateStep] = []
-    for event in events:
-        if isinstance(event, TurnRecorded):
-            steps += _model_call(event)
-        elif isinstance(event, ToolCalled):
-            metadata = {"tool_call_id": event.tool_call_id, "error": event.error}
-            shared: dict[str, Any] = {"name": event.name, "metadata": metadata, "input": event.arguments}
-            steps.append(IntermediateStep(event_type="TOOL_START", **shared))
-            steps.append(IntermediateStep(event_type="TOOL_END", output=event.result, **shared))
-    return steps
-
-
-def _model_call(turn: TurnRecorded) -> list[IntermediateStep]:
-    function = turn.function or "<workflow>"
-    asked = [_plain(message) for message in turn.added_messages]
-    start = IntermediateStep(event_type="LLM_START", name=turn.model, function_name=function, input=asked)
-    end = IntermediateStep(
-        event_type="LLM_END",
-        name=turn.model,
-        function_name=function,
-        output=turn.completion.content or "",
-        logprobs=logprobs_of(turn),
-        metadata={"event_id": turn.event_id, **_plain(turn.completion)},
-    )
-    return [start, end]
+def attach_logprobs(steps: Sequence[IntermediateStep], events: Sequence[Event]) -> None:
+    """Give every model call among the toolkit's steps its log-probs, whole, with the sampled ids."""
+    turns = [event for event in events if isinstance(event, TurnRecorded)]
+    for step in steps:
+        if step.event_type is not IntermediateStepType.LLM_END or step.payload.data is None:
+            continue
+        said = str(step.payload.data.output or "")
+        turn = next((one for one in turns if said.startswith(one.completion.content or "")), None)
+        if turn is not None:
+            turns.remove(turn)
+            step.payload.data.logprobs = logprobs_of(turn)  # type: ignore[attr-defined]  # where its parsers look
 
 
 def logprobs_of(turn: TurnRecorded) -> dict[str, Any]:
@@ -130,8 +120,3 @@ def logprobs_of(turn: TurnRecorded) -> dict[str, Any]:
         logprob_mode=turn.logprob_mode,
         temperature=turn.temperature,
     )
-
-
-def _plain(message: Message) -> dict[str, Any]:
-    names = ("role", "content", "name", "tool_call_id", "tool_calls")
-    return {name: value for name in names if (value := getattr(message, name)) is not None}

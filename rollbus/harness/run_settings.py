@@ -9,85 +9,63 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from nat.data_models.config import Config
+from nat.data_models.finetuning import CurriculumLearningConfig, TrajectoryBuilderConfig
 from pydantic import ValidationError
 
-from rollbus.harness.art_components import ARTTrainerAdapterConfig, ARTTrainingConfig, ARTTrajectoryBuilderConfig
-from rollbus.harness.art_registration import NO_KEY
-from rollbus.harness.builder import TrainedModel
-from rollbus.harness.configuration import Configuration
+from rollbus.harness.art_server import NO_KEY
+from rollbus.harness.components import ARTTrainingConfig, BusTrainerAdapterConfig, BusTrajectoryBuilderConfig
 from rollbus.harness.curriculum import NO_LIMIT, curriculum_config
-from rollbus.harness.evaluation_run import TASK
-from rollbus.harness.typed import TrainerAdapterConfig, TrajectoryBuilderConfig
+from rollbus.harness.run import TASK, Plan
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.settings import Settings
 
 GROUP_WINDOW_MS = 30_000
 """Attempts at an example end together; one that failed for good holds its group open for so long."""
+PATIENCE_MS = 24 * 3_600_000
+"""Stream time that an episode may be open: it ends when the whole dataset is played and scored."""
 TICK_MS = 200
 """An epoch waits for a few ticks; five a second cost little."""
 EVENT_PARTITIONS = 2
 
 
-def settings_of(config: Configuration, run_id: str, namespace: str) -> dict[str, Any]:
+def settings_of(plan: Plan, run_id: str, namespace: str) -> dict[str, Any]:
     """Return the settings of the run's stages; `rollbus: settings:` is laid over them."""
-    adapter, builder = adapter_of(config), builder_of(config)
+    adapter, builder = plan.adapter, plan.builder
     document: dict[str, Any] = {
         "namespace": namespace,
         "worker": {"event_partitions": EVENT_PARTITIONS, "tick_interval_ms": TICK_MS},
-        "assembly": _assembly(config, builder),
-        "scoring": {"rewards": [{"type": "feedback", "name": _reward(config)}]},
-        "runs": [_run(config, run_id, _generations(builder), model_of(adapter))],
+        "assembly": _assembly(plan, builder),
+        "scoring": {"rewards": [{"type": "feedback", "name": plan.reward}]},
+        "runs": [_run(plan, run_id, _generations(builder), plan.model)],
     }
-    if isinstance(adapter, ARTTrainerAdapterConfig):
+    if isinstance(adapter, BusTrainerAdapterConfig):
         document["trainer"] = _trainer(adapter)
-        if on_art_server(config):
+        if on_art_server(plan):
             document["trainer"]["backend"] = _backend(adapter)
-        document["art_server"] = _art_server(config, adapter)
-    found: dict[str, Any] = laid_over(document, config.rollbus.settings)
+        document["art_server"] = _art_server(plan, adapter)
+    found: dict[str, Any] = laid_over(document, plan.bus.settings)
     return found
 
 
-def checked_settings(config: Configuration) -> None:
+def checked_settings(plan: Plan) -> None:
     """Raise ConfigurationError, with every mistake, where `rollbus: settings:` does not fit the settings of a run."""
     try:
-        Settings.model_validate(settings_of(config, "check", "check."))
+        Settings.model_validate(settings_of(plan, "check", "check."))
     except ValidationError as error:
         mistakes = [f"  {'.'.join(map(str, one['loc']))}: {one['msg']}" for one in error.errors()]
         raise ConfigurationError("\n".join(["mistakes under `rollbus: settings:`", *mistakes])) from error
 
 
-def adapter_of(config: Configuration) -> TrainerAdapterConfig:
-    """Return the chosen adapter's configuration."""
-    return config.trainer_adapters[config.finetuning.trainer_adapter or ""]
-
-
-def builder_of(config: Configuration) -> TrajectoryBuilderConfig:
-    """Return the chosen builder's configuration."""
-    return config.trajectory_builders[config.finetuning.trajectory_builder or ""]
-
-
-def model_of(adapter: TrainerAdapterConfig) -> str:
-    """Return the name of the trained model."""
-    return adapter.backend.name if isinstance(adapter, ARTTrainerAdapterConfig) else "agent"
-
-
-def trained_model(config: Configuration) -> TrainedModel | None:
-    """Return what requests for the base model are asked of instead."""
-    adapter = adapter_of(config)
-    if not isinstance(adapter, ARTTrainerAdapterConfig):
-        return None
-    return TrainedModel(adapter.backend.name, adapter.backend.base_model)
-
-
-def on_art_server(config: Configuration) -> bool:
+def on_art_server(plan: Plan) -> bool:
     """Say whether the run trains on an ART server, and not in memory."""
-    found: Any = config.rollbus.settings
+    found: Any = plan.bus.settings
     for key in ("trainer", "backend", "type"):
         found = found.get(key) if isinstance(found, Mapping) else None
-    return isinstance(adapter_of(config), ARTTrainerAdapterConfig) and found in (None, "art-server")
+    return isinstance(plan.adapter, BusTrainerAdapterConfig) and found in (None, "art-server")
 
 
-def processed_logprobs(config: Configuration) -> bool:
+def processed_logprobs(config: Config) -> bool:
     """Say whether a model is sampled at another temperature than 1: its log-probs must be of that distribution."""
     temperatures = [getattr(llm, "temperature", None) for llm in config.llms.values()]
     return any(temperature not in (None, 1.0) for temperature in temperatures)
@@ -100,39 +78,35 @@ def laid_over(base: Any, over: Any) -> Any:
     return over
 
 
-def _reward(config: Configuration) -> str:
-    assert config.finetuning.reward_function is not None
-    return config.finetuning.reward_function.name
-
-
 def _generations(builder: TrajectoryBuilderConfig) -> int:
     return int(getattr(builder, "num_generations", 2))
 
 
-def _assembly(config: Configuration, builder: TrajectoryBuilderConfig) -> dict[str, Any]:
-    tuning = config.finetuning
-    found: dict[str, Any] = {"target_functions": list(tuning.target_functions)}
+def _assembly(plan: Plan, builder: TrajectoryBuilderConfig) -> dict[str, Any]:
+    tuning = plan.config.finetuning
+    found: dict[str, Any] = {"target_functions": list(tuning.target_functions), "inactivity_ms": PATIENCE_MS}
     if tuning.target_model is not None:
-        found["target_model"] = _target_model(config, tuning.target_model)
-    if isinstance(builder, ARTTrajectoryBuilderConfig):
+        found["target_model"] = _target_model(plan, tuning.target_model)
+    if isinstance(builder, BusTrajectoryBuilderConfig):
         found["include_tool_calls"] = builder.include_tool_calls
         found["min_episode_length"] = max(1, math.ceil(builder.min_episode_length / 2))
     return found
 
 
-def _target_model(config: Configuration, name: str) -> str:
+def _target_model(plan: Plan, name: str) -> str:
     """Return the name that answers carry: an entry under `llms` stands for its model, the base for the trained one."""
-    asked = str(getattr(config.llms[name], "model_name", name)) if name in config.llms else name
-    trained = trained_model(config)
-    return asked if trained is None else trained.name_for(asked)
+    asked = str(getattr(plan.config.llms[name], "model_name", name)) if name in plan.config.llms else name
+    return plan.trained[1] if plan.trained is not None and asked == plan.trained[0] else asked
 
 
-def _run(config: Configuration, run_id: str, generations: int, model: str) -> dict[str, Any]:
+def _run(plan: Plan, run_id: str, generations: int, model: str) -> dict[str, Any]:
     single = generations == 1
+    everything = CurriculumLearningConfig()
+    curriculum = plan.config.finetuning.curriculum_learning if plan.curriculum_on_bus else everything
     return {
         "run_id": run_id,
         "model": model,
-        "filter": {"tasks": [TASK], "labels": {"run": run_id}, "models": _models(config, model)},
+        "filter": {"tasks": [TASK], "labels": {"run": run_id}, "models": _models(plan, model)},
         "grouping": {
             "strategy": "baseline" if single else "by_example",
             "group_size": generations,
@@ -140,11 +114,9 @@ def _run(config: Configuration, run_id: str, generations: int, model: str) -> di
             "window_ms": GROUP_WINDOW_MS,
             "advantage": "mean_std",
         },
-        "curriculum": curriculum_config(config.finetuning.curriculum_learning).model_dump(
-            mode="json", exclude_defaults=True
-        ),
+        "curriculum": curriculum_config(curriculum, plan.bus.seed).model_dump(mode="json", exclude_defaults=True),
         "batching": {
-            "groups_per_step": config.rollbus.groups_per_step or NO_LIMIT,
+            "groups_per_step": plan.bus.groups_per_step or NO_LIMIT,
             "max_waiting_groups": NO_LIMIT,
             # The steps of an epoch follow one another on what the weights before the first of them sampled.
             "max_off_policy_steps": NO_LIMIT,
@@ -153,14 +125,14 @@ def _run(config: Configuration, run_id: str, generations: int, model: str) -> di
     }
 
 
-def _models(config: Configuration, model: str) -> list[str]:
+def _models(plan: Plan, model: str) -> list[str]:
     """Return the models whose episodes count: the trained one; where none is trained here, all that are asked."""
-    if trained_model(config) is not None:
+    if plan.trained is not None:
         return [model]
-    return sorted({str(getattr(llm, "model_name", name)) for name, llm in config.llms.items()} | {model})
+    return sorted({str(getattr(llm, "model_name", name)) for name, llm in plan.config.llms.items()} | {model})
 
 
-def _trainer(adapter: ARTTrainerAdapterConfig) -> dict[str, Any]:
+def _trainer(adapter: BusTrainerAdapterConfig) -> dict[str, Any]:
     training = adapter.training or ARTTrainingConfig()
     return {
         "train": {"learning_rate": training.learning_rate, "kl_coefficient": training.beta},
@@ -169,14 +141,14 @@ def _trainer(adapter: ARTTrainerAdapterConfig) -> dict[str, Any]:
     }
 
 
-def _backend(adapter: ARTTrainerAdapterConfig) -> dict[str, Any]:
+def _backend(adapter: BusTrainerAdapterConfig) -> dict[str, Any]:
     found: dict[str, Any] = {"type": "art-server", "url": adapter.backend.url}
     if adapter.backend.api_key != NO_KEY:
         found["token"] = adapter.backend.api_key
     return found
 
 
-def _art_server(config: Configuration, adapter: ARTTrainerAdapterConfig) -> dict[str, Any]:
+def _art_server(plan: Plan, adapter: BusTrainerAdapterConfig) -> dict[str, Any]:
     """Return the server's part; it counts where the server is started here."""
     backend = adapter.backend
     found: dict[str, Any] = {"model": backend.name}
@@ -189,6 +161,6 @@ def _art_server(config: Configuration, adapter: ARTTrainerAdapterConfig) -> dict
         found["keep_checkpoints"] = 1
     if backend.api_key != NO_KEY:
         found["token"] = backend.api_key
-    if processed_logprobs(config):
+    if processed_logprobs(plan.config):
         found["logprobs_mode"] = "processed"
     return found

@@ -2,7 +2,8 @@
 
 from typing import Any
 
-from rollbus.harness.episodes import EpisodeItem, EpisodeItemRole, Trajectory
+from nat.data_models.finetuning import EpisodeItem, EpisodeItemRole, Trajectory
+
 from rollbus.schemas.records import trajectories as records
 from rollbus.schemas.records.events import Message
 from rollbus.schemas.records.tokens import BYTES_PER_TOKEN, decode_logprobs, decode_token_ids

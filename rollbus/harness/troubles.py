@@ -1,9 +1,20 @@
 """What goes wrong in finetuning, each as an error that says what to look at."""
 
+import math
+import sysconfig
+import traceback
 from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeGuard, TypeVar
 
 from rollbus.schemas.errors import RunStoppedError, UnavailableError
 
+Shape = TypeVar("Shape")
+NOT_THEIRS = (
+    *{sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib")},
+    str(Path(__file__).parents[1]),
+)
+"""Folders whose files are not a user's own."""
 WITHOUT_LOGPROBS = ("no_logprobs", "missing_logprobs", "no_token_ids", "no_prompt_token_ids", "invalid_logprobs")
 
 
@@ -51,3 +62,39 @@ def rewards_flat(epochs: int, mean: float) -> RunStoppedError:
         "was trained; increase `num_generations`, sample at a higher `temperature`, check that the evaluator tells "
         "attempts apart, and that `min_reward_diff` is not above what it gives"
     )
+
+
+def crash_in_words(error: BaseException) -> str:
+    """Return a user's exception, with the innermost place that is in a file of theirs."""
+    while error.__cause__ is not None:
+        error = error.__cause__
+    frames = traceback.extract_tb(error.__traceback__)
+    theirs = [
+        frame for frame in frames if not frame.filename.startswith(NOT_THEIRS) and "<frozen" not in frame.filename
+    ]
+    place = f" ({theirs[-1].filename}, line {theirs[-1].lineno}, in {theirs[-1].name})" if theirs else ""
+    return f"{type(error).__name__}: {error}{place}"
+
+
+def is_reward(value: object) -> TypeGuard[float]:
+    """Say whether a score can be a reward: a finite number."""
+    try:
+        return isinstance(value, int | float) and math.isfinite(value)
+    except OverflowError:  # a whole number beyond what a float holds
+        return False
+
+
+def worth_of(item: Any) -> float | None:
+    """Return an evaluated example's score with the rewards of its steps; None without a score, which is not 0."""
+    try:
+        worth = item.score + sum(getattr(item, "shaped_rewards", None) or ()) if is_reward(item.score) else None
+    except TypeError:
+        return None
+    return worth if is_reward(worth) else None
+
+
+def checked(value: Any, expected: type[Shape], method: str) -> Shape:
+    """Return what a user's method returned; raises RunStoppedError where it is of another shape."""
+    if not isinstance(value, expected):
+        raise RunStoppedError(f"{method} returned {type(value).__name__}; expected {expected.__name__}")
+    return value

@@ -1,36 +1,40 @@
-"""The custom components that the guide on extending describes, with rollbus' imports in place of the toolkit's."""
+"""The custom components that the guide on extending describes, written for the toolkit alone."""
 
 from collections.abc import AsyncIterator
 from typing import Any
 
-from pydantic import BaseModel, Field
-
-from rollbus.harness import (
-    Builder,
-    EpisodeItem,
-    EpisodeItemRole,
-    EvalInputItem,
-    EvalOutputItem,
-    EvaluationRunOutput,
-    EvaluatorConfig,
-    FunctionConfig,
-    Trainer,
-    TrainerAdapter,
-    TrainerAdapterConfig,
-    TrainerConfig,
-    TrainingJobRef,
-    TrainingJobStatus,
-    TrainingStatusEnum,
-    Trajectory,
-    TrajectoryBuilder,
-    TrajectoryBuilderConfig,
-    TrajectoryCollection,
+from nat.builder.builder import Builder
+from nat.builder.evaluator import EvaluatorInfo
+from nat.builder.framework_enum import LLMFrameworkEnum
+from nat.builder.function_info import FunctionInfo
+from nat.cli.register_workflow import (
     register_evaluator,
     register_function,
     register_trainer,
     register_trainer_adapter,
     register_trajectory_builder,
 )
+from nat.data_models.evaluate_runtime import EvaluationRunOutput
+from nat.data_models.evaluator import EvalInput, EvaluatorBaseConfig
+from nat.data_models.finetuning import (
+    EpisodeItem,
+    EpisodeItemRole,
+    TrainerAdapterConfig,
+    TrainerConfig,
+    TrainingJobRef,
+    TrainingJobStatus,
+    TrainingStatusEnum,
+    Trajectory,
+    TrajectoryBuilderConfig,
+    TrajectoryCollection,
+)
+from nat.data_models.function import FunctionBaseConfig
+from nat.finetuning.interfaces.finetuning_runner import Trainer
+from nat.finetuning.interfaces.trainer_adapter import TrainerAdapter
+from nat.finetuning.interfaces.trajectory_builder import TrajectoryBuilder
+from nat.finetuning.utils.parsers.base_parser import parse_to_openai_messages
+from nat.plugins.eval.data_models.evaluator_io import EvalOutput, EvalOutputItem
+from pydantic import BaseModel, Field
 
 
 class MyTrajectoryBuilderConfig(TrajectoryBuilderConfig, name="my_traj_builder"):
@@ -55,26 +59,22 @@ class MyTrajectoryBuilder(TrajectoryBuilder):
         groups: dict[Any, list[Trajectory]] = {}
         for output in self.evaluation_runs.pop(run_id):
             scores = dict(output.evaluation_results)[self.run_config.reward_function.name]  # type: ignore[union-attr]
-            for item, score in zip(output.eval_input.eval_input_items, scores.eval_output_items, strict=True):
-                groups.setdefault(item.id, []).append(
-                    Trajectory(
-                        episode=_episode(item), reward=await self.compute_reward(score), metadata={"id": item.id}
-                    )
-                )
+            items = {item.id: item for item in output.eval_input.eval_input_items}
+            for score in scores.eval_output_items:
+                episode = [_item(one) for one in parse_to_openai_messages(items[score.id].trajectory)]
+                reward = await self.compute_reward(score)
+                metadata = {"id": score.id}
+                groups.setdefault(score.id, []).append(Trajectory(episode=episode, reward=reward, metadata=metadata))
         return TrajectoryCollection(trajectories=list(groups.values()), run_id=run_id)
 
     def log_progress(self, run_id: str, metrics: dict[str, Any], output_dir: str | None = None) -> None:
         pass
 
 
-def _episode(item: EvalInputItem) -> list[EpisodeItem]:
-    episode = []
-    for step in item.trajectory:
-        if step.event_type == "LLM_START":
-            episode += [EpisodeItem(role=EpisodeItemRole(one["role"]), content=one["content"]) for one in step.input]
-        elif step.event_type == "LLM_END":
-            episode.append(EpisodeItem(role=EpisodeItemRole.ASSISTANT, content=step.output, logprobs=step.logprobs))
-    return episode
+def _item(message: dict[str, Any]) -> EpisodeItem:
+    metadata = {name: message[name] for name in ("tool_calls", "tool_call_id") if name in message}
+    role = EpisodeItemRole(message["role"])
+    return EpisodeItem(role=role, content=message["content"], logprobs=message.get("logprobs"), metadata=metadata)
 
 
 class MyBackendConfig(BaseModel):
@@ -106,7 +106,9 @@ class MyTrainerAdapter(TrainerAdapter):
         return TrainingJobRef(run_id=trajectories.run_id, backend="mine")
 
     async def status(self, ref: TrainingJobRef) -> TrainingJobStatus:
-        return TrainingJobStatus(run_id=ref.run_id, backend="mine", status=TrainingStatusEnum.COMPLETED)
+        return TrainingJobStatus(
+            run_id=ref.run_id, backend="mine", status=TrainingStatusEnum.COMPLETED, progress=100.0001
+        )
 
     async def wait_until_complete(self, ref: TrainingJobRef, poll_interval: float = 10.0) -> TrainingJobStatus:
         return await self.status(ref)
@@ -122,17 +124,13 @@ class MyTrainerConfig(TrainerConfig, name="my_trainer"):
 class MyTrainer(Trainer):
     """The simplest loop that the interface allows."""
 
-    async def run_epoch(self, epoch: int, run_id: str) -> TrainingJobRef | None:
+    async def run_epoch(self, epoch: int, run_id: str) -> TrainingJobRef:
         await self.trajectory_builder.start_run(run_id, {"epoch": epoch})
         return await self.trainer_adapter.submit(await self.trajectory_builder.finalize(run_id, {"epoch": epoch}))
 
     async def run(self, num_epochs: int) -> list[TrainingJobStatus]:
-        statuses = []
-        for epoch in range(num_epochs):
-            ref = await self.run_epoch(epoch, "mine")
-            assert ref is not None
-            statuses.append(await self.trainer_adapter.wait_until_complete(ref))
-        return statuses
+        refs = [await self.run_epoch(epoch, "mine") for epoch in range(num_epochs)]
+        return [await self.trainer_adapter.wait_until_complete(ref) for ref in refs]
 
     async def get_metrics(self, run_id: str) -> dict[str, Any]:
         return {}
@@ -144,7 +142,7 @@ class MyTrainer(Trainer):
         pass
 
 
-class MyWorkflowConfig(FunctionConfig, name="my_agent_workflow"):
+class MyWorkflowConfig(FunctionBaseConfig, name="my_agent_workflow"):
     llm: str
 
 
@@ -152,7 +150,7 @@ class OtherWorkflowConfig(MyWorkflowConfig, name="my_workflow"):
     pass
 
 
-class MyEvaluatorConfig(EvaluatorConfig, name="my_custom_evaluator"):
+class MyEvaluatorConfig(EvaluatorBaseConfig, name="my_custom_evaluator"):
     pass
 
 
@@ -171,22 +169,26 @@ async def my_trainer(config: MyTrainerConfig, builder: Builder) -> AsyncIterator
     yield MyTrainer(trainer_config=config)
 
 
-@register_function(config_type=MyWorkflowConfig)
-@register_function(config_type=OtherWorkflowConfig)
-async def my_agent_workflow(config: MyWorkflowConfig, builder: Builder) -> AsyncIterator[Any]:
-    llm = await builder.get_llm(config.llm)
+async def my_agent_workflow(config: MyWorkflowConfig, builder: Builder) -> AsyncIterator[FunctionInfo]:
+    llm = await builder.get_llm(config.llm, wrapper_type=LLMFrameworkEnum.LANGCHAIN)
 
-    async def run(question: str) -> str | None:
-        answer = await llm.chat([{"role": "user", "content": question}])
-        content: str | None = answer.choices[0].message.content
-        return content
+    async def run(question: str) -> str:
+        return str((await llm.ainvoke(question)).content)
 
-    yield run
+    yield FunctionInfo.from_fn(run)
+
+
+for _type in (MyWorkflowConfig, OtherWorkflowConfig):
+    register_function(config_type=_type, framework_wrappers=[LLMFrameworkEnum.LANGCHAIN])(my_agent_workflow)
 
 
 @register_evaluator(config_type=MyEvaluatorConfig)
-async def my_custom_evaluator(config: MyEvaluatorConfig, builder: Builder) -> AsyncIterator[Any]:
-    async def evaluate(item: EvalInputItem) -> EvalOutputItem:
-        return EvalOutputItem(id=item.id, score=float(item.output_obj == item.expected_output_obj), reasoning="equal")
+async def my_custom_evaluator(config: MyEvaluatorConfig, builder: Any) -> AsyncIterator[EvaluatorInfo]:
+    async def evaluate(items: EvalInput) -> EvalOutput:
+        found = [
+            EvalOutputItem(id=one.id, score=float(one.output_obj == one.expected_output_obj), reasoning="equal")
+            for one in items.eval_input_items
+        ]
+        return EvalOutput(average_score=None, eval_output_items=found)
 
-    yield evaluate
+    yield EvaluatorInfo(config=config, evaluate_fn=evaluate, description="equal")  # type: ignore[arg-type]  # as all of its own

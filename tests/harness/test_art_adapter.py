@@ -2,16 +2,18 @@
 
 import json
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import httpx
 import pytest
+from nat.data_models.finetuning import FinetuneConfig
 
-from rollbus.harness import FinetuneConfig
-from rollbus.harness.art_components import ARTBackendConfig, ARTTrainerAdapterConfig
-from rollbus.harness.art_registration import model_json, register
-from rollbus.harness.art_trainer_adapter import ARTTrainerAdapter
+from rollbus.harness.art_server import model_json, register
+from rollbus.harness.components import ARTBackendConfig, BusTrainerAdapterConfig
+from rollbus.harness.run import CURRENT, Run
+from rollbus.harness.run_log import RunLog
 from rollbus.harness.run_settings import settings_of
+from rollbus.harness.trainer_adapter import BusTrainerAdapter
 from rollbus.schemas.errors import RejectedError, UnavailableError
 from rollbus.settings import Settings
 from tests.harness.world import document, read
@@ -81,10 +83,15 @@ async def test_a_refusal_names_the_model() -> None:
         await register(ARTBackendConfig(**BACKEND), httpx.MockTransport(Server(400)))
 
 
-async def test_no_answer_at_the_configured_address_says_what_to_look_at(free_address: tuple[str, int]) -> None:
+async def test_no_answer_at_the_configured_address_says_what_to_look_at(
+    tmp_path: Path, free_address: tuple[str, int]
+) -> None:
     host, port = free_address
-    config = ARTTrainerAdapterConfig.model_validate({"backend": {"ip": host, "port": port}})
-    adapter = ARTTrainerAdapter(config)
+    plain = document(tmp_path)
+    plain["rollbus"] = {}
+    CURRENT.set(Run(read(tmp_path, plain), "run-1", cast(RunLog, None)))
+    config = BusTrainerAdapterConfig.model_validate({"backend": {"ip": host, "port": port}})
+    adapter = BusTrainerAdapter(config)
     assert adapter.health_url == f"http://{host}:{port}/health"
     with pytest.raises(UnavailableError, match=rf"Failed to connect to ART backend at http://{host}:{port}: .*curl"):
         await adapter.initialize(FinetuneConfig())

@@ -6,8 +6,14 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from nat.data_models.finetuning import (
+    CurriculumLearningConfig,
+    EpisodeItem,
+    EpisodeItemRole,
+    Trajectory,
+    TrajectoryCollection,
+)
 
-from rollbus.harness import CurriculumLearningConfig, EpisodeItem, EpisodeItemRole, Trajectory, TrajectoryCollection
 from rollbus.harness.curriculum import choose
 from rollbus.streams.stages.curriculum.modes import Memory
 
@@ -114,8 +120,8 @@ def test_a_subsample_keeps_its_share_of_groups_rounded_up_and_in_rank_order() ->
 
 def test_a_subsample_is_repeatable_and_another_seed_gives_another() -> None:
     def included(seed: int) -> tuple[int, ...]:
-        curriculum = config(initial_percentile=1, random_subsample=0.3, seed=seed)
-        return choose(collection(*TEN), 0, start(curriculum), curriculum).included
+        curriculum = config(initial_percentile=1, random_subsample=0.3)
+        return choose(collection(*TEN), 0, start(curriculum), curriculum, seed).included
 
     assert included(1) == included(1)
     assert len({included(seed) for seed in range(5)}) > 1

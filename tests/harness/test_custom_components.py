@@ -7,8 +7,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from nat.data_models.finetuning import (
+    EpisodeItem,
+    EpisodeItemRole,
+    TrainingStatusEnum,
+    Trajectory,
+    TrajectoryCollection,
+)
 
-from rollbus.harness import EpisodeItem, EpisodeItemRole, TrainingStatusEnum, Trajectory, TrajectoryCollection
+from rollbus.harness.outputs import count
 from rollbus.harness.publishing import publications
 from rollbus.schemas.records.trajectories import Trajectory as Record
 from tests.harness import guide_components
@@ -32,10 +39,10 @@ async def test_all_three_of_the_guides_components_run_and_their_trajectories_are
     config = read(tmp_path, plain)
     async with opened(config, memory_bus(config), Endpoint()) as made:
         statuses = await made.trainer.run(2)
-        await made.log.wait_for(lambda view: len(view.group_of) == 12, "all groups")
-        view = made.log.view
+        await made.run.log.wait_for(lambda view: len(view.group_of) == 12, "all groups")
+        view = made.run.log.view
     assert isinstance(made.adapter, guide_components.MyTrainerAdapter)
-    assert [one.count() for one in made.adapter.submitted] == [6, 6]
+    assert [count(one) for one in made.adapter.submitted] == [6, 6]
     assert [status.status for status in statuses] == [TrainingStatusEnum.COMPLETED] * 2
     hints = {record.group_hint for record in view.trajectories.values()}
     assert hints == {f"group:{RUN}/{epoch}/e{n}" for epoch in range(2) for n in range(3)}
@@ -48,7 +55,7 @@ async def test_a_users_builder_trains_on_art_through_the_bus(tmp_path: Path) -> 
     config = read(tmp_path, plain)
     async with opened(config, memory_bus(config), Endpoint()) as made:
         statuses = await run_epochs(made, 2)
-        steps = list(made.log.view.completed.values())
+        steps = list(made.run.log.view.completed.values())
     assert [status.status for status in statuses] == [TrainingStatusEnum.COMPLETED] * 2
     assert [len(step.trained) for step in steps] == [6, 6]
 

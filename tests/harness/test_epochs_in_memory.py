@@ -5,14 +5,27 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from nat.data_models.evaluator import EvalInputItem
+from nat.data_models.finetuning import TrainingStatusEnum
+from nat.plugins.eval.data_models.evaluator_io import EvalOutputItem
 
-from rollbus.harness import EvalInputItem, EvalOutputItem, TrainingStatusEnum, plot
-from rollbus.harness.art_trainer_adapter import ARTTrainerAdapter
+from rollbus.harness import plot
 from rollbus.harness.finetune import Components
+from rollbus.harness.trainer_adapter import BusTrainerAdapter
 from rollbus.schemas.errors import RejectedError, RunStoppedError
 from rollbus.trainer.backends.memory import MemoryBackend
 from rollbus.trainer.backends.protocol import TrainRequest
-from tests.harness.world import RUN, Endpoint, document, memory_bus, opened, read, run_epochs
+from tests.harness.world import RUN, SCORES, WORKFLOWS, Endpoint, ask, document, memory_bus, opened, read, run_epochs
+
+
+def use(workflow: Any) -> str:
+    WORKFLOWS[workflow.__name__] = workflow
+    return str(workflow.__name__)
+
+
+def score_by(score: Any) -> str:
+    SCORES[score.__name__] = score
+    return str(score.__name__)
 
 
 def rows_of(tmp_path: Path) -> list[dict[str, Any]]:
@@ -29,7 +42,7 @@ async def test_two_epochs_are_played_grouped_trained_and_written_down(tmp_path: 
     bus, endpoint = memory_bus(config), Endpoint()
     async with opened(config, bus, endpoint, plots=True) as made:
         statuses = await run_epochs(made, 2)
-        view = made.log.view
+        view = made.run.log.view
     assert [status.status for status in statuses] == [TrainingStatusEnum.COMPLETED] * 2
     assert len(endpoint.asked) == 2 * 3 * 2
     assert {request["model"] for request in endpoint.asked} == {"agent"}, "requests go to the model in training"
@@ -80,28 +93,30 @@ async def test_the_curriculum_expands_on_the_bus_as_in_the_toolkit(tmp_path: Pat
 
 @pytest.mark.parametrize("ends_after", [1, 2, 4, 5, 7])
 async def test_a_run_killed_in_the_middle_resumes_with_the_same_counts(tmp_path: Path, ends_after: int) -> None:
-    config = read(tmp_path, document(tmp_path, curriculum_learning={"enabled": True, "initial_percentile": 0.6}))
-    bus, endpoint = memory_bus(config), Endpoint()
-
     class Killed(BaseException):
         pass
 
-    create = endpoint.create
+    calls = 0
 
-    async def create_until_killed(**request: Any) -> Any:
-        if len(endpoint.asked) == ends_after:
+    async def killed(question: str, llm: Any) -> str:
+        nonlocal calls
+        calls += 1
+        if calls > ends_after:
             raise Killed
-        return await create(**request)
+        return await ask(question, llm)
 
-    endpoint.create = create_until_killed  # type: ignore[method-assign]
+    plain = document(tmp_path, curriculum_learning={"enabled": True, "initial_percentile": 0.6})
+    plain["workflow"]["how"] = use(killed)
+    config = read(tmp_path, plain)
+    bus, endpoint = memory_bus(config), Endpoint()
     with pytest.raises(BaseException) as caught:  # noqa: PT011
         async with opened(config, bus, endpoint) as made:
             await run_epochs(made, 2)
     assert caught.group_contains(Killed) if isinstance(caught.value, BaseExceptionGroup) else caught.type is Killed
-    endpoint.create = create  # type: ignore[method-assign]
+    WORKFLOWS["killed"] = ask
     async with opened(config, bus, endpoint, resume=True) as made:
         statuses = await run_epochs(made, 2)
-        view = made.log.view
+        view = made.run.log.view
     assert [status.status for status in statuses] == [TrainingStatusEnum.COMPLETED] * 2
     rows = rows_of(tmp_path)
     assert [(row["epoch"], row["num_trajectories"], row["filtered_groups"]) for row in rows] == [(0, 6, 2), (1, 6, 2)]
@@ -117,15 +132,14 @@ async def test_a_finished_run_that_is_resumed_asks_nothing_and_changes_nothing(t
     asked = len(endpoint.asked)
     async with opened(config, bus, endpoint, resume=True) as made:
         await run_epochs(made, 2)
-        assert len(made.log.view.completed) == 2
+        assert len(made.run.log.view.completed) == 2
     assert len(endpoint.asked) == asked
     assert [{**row, "timestamp": ""} for row in rows_of(tmp_path)] == before
 
 
 async def flaky(question: str, llm: Any) -> str:
     """Fails the first time that it is asked about question 1."""
-    answer = await llm.chat([{"role": "user", "content": question}])
-    said = str(answer.choices[0].message.content)
+    said = await ask(question, llm)
     if question == "question 1" and said == "1":
         raise ValueError("broken")
     return said
@@ -133,25 +147,25 @@ async def flaky(question: str, llm: Any) -> str:
 
 async def test_a_failed_attempt_is_made_again_and_stays_on_record(tmp_path: Path) -> None:
     plain = document(tmp_path)
-    plain["workflow"]["function"] = f"{__name__}:flaky"
+    plain["workflow"]["how"] = use(flaky)
     config = read(tmp_path, plain)
     async with opened(config, memory_bus(config), Endpoint()) as made:
         await run_epochs(made, 1)
-        view = made.log.view
+        view = made.run.log.view
     assert rows_of(tmp_path)[0]["num_trajectories"] == 6
     assert [reason.split()[0] for reason in view.dropped.values()] == ["score_missing"]
 
 
 async def hopeless(question: str, llm: Any) -> str:
-    answer = await llm.chat([{"role": "user", "content": question}])
+    said = await ask(question, llm)
     if question == "question 1":
         raise ValueError("broken")
-    return str(answer.choices[0].message.content)
+    return said
 
 
 async def test_an_example_that_always_fails_costs_that_example_only(tmp_path: Path) -> None:
     plain = document(tmp_path)
-    plain["workflow"]["function"] = f"{__name__}:hopeless"
+    plain["workflow"]["how"] = use(hopeless)
     config = read(tmp_path, plain)
     async with opened(config, memory_bus(config), Endpoint()) as made:
         (status,) = await run_epochs(made, 1)
@@ -166,7 +180,7 @@ def unsure(item: EvalInputItem) -> float | None:
 
 async def test_an_attempt_without_a_score_is_left_out_and_not_zero(tmp_path: Path) -> None:
     plain = document(tmp_path)
-    plain["eval"]["evaluators"]["good"]["function"] = f"{__name__}:unsure"
+    plain["eval"]["evaluators"]["good"]["how"] = score_by(unsure)
     config = read(tmp_path, plain)
     async with opened(config, memory_bus(config), Endpoint()) as made:
         await run_epochs(made, 1)
@@ -179,7 +193,7 @@ def word_or_number(item: EvalInputItem) -> Any:
 
 async def test_scores_that_are_no_numbers_cost_their_attempts_and_count_in_no_validation(tmp_path: Path) -> None:
     plain = document(tmp_path)
-    plain["eval"]["evaluators"]["good"]["function"] = f"{__name__}:word_or_number"
+    plain["eval"]["evaluators"]["good"]["how"] = score_by(word_or_number)
     config = read(tmp_path, plain)
     dataset = str(tmp_path / "train.json")
     async with opened(config, memory_bus(config), Endpoint(), validation_dataset=dataset) as made:
@@ -189,20 +203,24 @@ async def test_scores_that_are_no_numbers_cost_their_attempts_and_count_in_no_va
     assert rows_of(tmp_path)[0]["num_trajectories"] == 4
 
 
+class Shaped(EvalOutputItem):
+    shaped_rewards: list[float]
+
+
 def shaped(item: EvalInputItem) -> EvalOutputItem:
-    """A step's reward beside the result's."""
+    """A step's reward in addition to the result's."""
     good = float(int(item.output_obj) % 2 == 0)
-    return EvalOutputItem.model_validate({"id": item.id, "score": good, "shaped_rewards": [0.25]})
+    return Shaped(id=item.id, score=good, reasoning="", shaped_rewards=[0.25])
 
 
 async def test_rewards_of_steps_count_and_stand_at_their_turns(tmp_path: Path) -> None:
     plain = document(tmp_path)
-    plain["eval"]["evaluators"]["good"]["function"] = f"{__name__}:shaped"
+    plain["eval"]["evaluators"]["good"]["how"] = score_by(shaped)
     config = read(tmp_path, plain)
     async with opened(config, memory_bus(config), Endpoint()) as made:
         await made.builder.start_run(RUN, {"epoch": 0})
         collection = await made.builder.finalize(RUN, {"epoch": 0})
-        view = made.log.view
+        view = made.run.log.view
     found = collection.trajectories[0]
     assert sorted(one.reward for one in found) == [0.0, 1.0]
     assert [one.shaped_rewards for one in found] == [[0.25], [0.25]]
@@ -239,7 +257,7 @@ async def test_one_generation_is_grouped_by_example_and_held_against_a_baseline(
         assert [len(group) for group in collection.trajectories] == [1, 1, 1]
     async with opened(config, memory_bus(config), Endpoint()) as made:
         await run_epochs(made, 2)
-        assert [len(step.trained) for step in made.log.view.completed.values()] == [3]
+        assert [len(step.trained) for step in made.run.log.view.completed.values()] == [3]
 
 
 async def test_several_steps_an_epoch_are_one_job(tmp_path: Path) -> None:
@@ -248,7 +266,7 @@ async def test_several_steps_an_epoch_are_one_job(tmp_path: Path) -> None:
     config = read(tmp_path, plain)
     async with opened(config, memory_bus(config), Endpoint()) as made:
         (status,) = await run_epochs(made, 1)
-        assert [len(step.trained) for step in made.log.view.completed.values()] == [4, 4, 2]
+        assert [len(step.trained) for step in made.run.log.view.completed.values()] == [4, 4, 2]
     assert (status.progress, (status.metadata or {})["steps"]) == (100.0, 3)
 
 
@@ -297,9 +315,24 @@ def always_one(item: EvalInputItem) -> float:
     return 1.0
 
 
+async def test_a_solved_task_ends_well_with_its_final_validation(tmp_path: Path) -> None:
+    plain = document(tmp_path)
+    plain["eval"]["evaluators"]["good"]["how"] = score_by(always_one)
+    config = read(tmp_path, plain)
+    run: dict[str, Any] = {"validation_dataset": str(tmp_path / "train.json"), "validation_interval": 100}
+    async with opened(config, memory_bus(config), Endpoint(), **run) as made:
+        statuses = await run_epochs(made, 9)
+    assert [status.status for status in statuses] == [TrainingStatusEnum.COMPLETED] * 5
+    assert [row["epoch"] for row in output(tmp_path, "validation_history.json")] == [0, 5]
+
+
+def always_half(item: EvalInputItem) -> float:
+    return 0.5
+
+
 async def test_flat_rewards_end_the_run_with_what_to_look_at(tmp_path: Path) -> None:
     plain = document(tmp_path)
-    plain["eval"]["evaluators"]["good"]["function"] = f"{__name__}:always_one"
+    plain["eval"]["evaluators"]["good"]["how"] = score_by(always_half)
     config = read(tmp_path, plain)
     async with opened(config, memory_bus(config), Endpoint()) as made:
         with pytest.raises(RunStoppedError, match="Rewards are flat: 5 epochs in a row"):
@@ -318,7 +351,7 @@ async def test_validation_runs_by_interval_and_at_the_end_and_trains_nothing(
     run: dict[str, Any] = {"validation_dataset": str(held_out), "validation_interval": 2}
     async with opened(config, memory_bus(config), Endpoint(), plots=True, **run) as made:
         await run_epochs(made, 3)
-        assert not any("held out" in str(one.turns) for one in made.log.view.trajectories.values())
+        assert not any("held out" in str(one.turns) for one in made.run.log.view.trajectories.values())
     rows = output(tmp_path, "validation_history.json")
     assert [row["epoch"] for row in rows] == [0, 2, 3]
     assert drawn[-1] == [0, 2, 3], "the last picture shows the last validation"
@@ -327,7 +360,7 @@ async def test_validation_runs_by_interval_and_at_the_end_and_trains_nothing(
     assert list(rows[0]) == [*fields, "avg_reward_low", "avg_reward_high"]
 
 
-def always_two(question: str) -> str:
+async def always_two(question: str, llm: Any) -> str:
     return "2"
 
 
@@ -335,7 +368,7 @@ async def test_validation_with_a_configuration_of_its_own_runs_that_one(tmp_path
     other = tmp_path / "other"
     other.mkdir()
     plain = document(other)
-    plain["workflow"] = {"_type": "python", "function": f"{__name__}:always_two"}
+    plain["workflow"]["how"] = use(always_two)
     read(other, plain)
     config = read(tmp_path, document(tmp_path))
     run: dict[str, Any] = {
@@ -351,8 +384,8 @@ async def test_validation_with_a_configuration_of_its_own_runs_that_one(tmp_path
 
 async def test_validation_counts_the_rewards_of_steps_as_training_does(tmp_path: Path) -> None:
     plain = document(tmp_path)
-    plain["eval"]["evaluators"]["good"]["function"] = f"{__name__}:shaped"
-    plain["workflow"] = {"_type": "python", "function": f"{__name__}:always_two"}
+    plain["eval"]["evaluators"]["good"]["how"] = score_by(shaped)
+    plain["workflow"]["how"] = use(always_two)
     config = read(tmp_path, plain)
     dataset = str(tmp_path / "train.json")
     async with opened(config, memory_bus(config), Endpoint(), validation_dataset=dataset) as made:
@@ -364,7 +397,7 @@ async def test_a_validation_configuration_brings_its_own_dataset(tmp_path: Path)
     other = tmp_path / "other"
     other.mkdir()
     plain = document(other, examples=5)
-    plain["workflow"] = {"_type": "python", "function": f"{__name__}:always_two"}
+    plain["workflow"]["how"] = use(always_two)
     read(other, plain)
     config = read(tmp_path, document(tmp_path))
     path = str(other / "config.yml")
@@ -395,13 +428,13 @@ async def test_progress_is_logged_where_the_caller_says(tmp_path: Path) -> None:
 async def test_what_a_trainer_leaves_out_of_its_collection_is_not_trained(tmp_path: Path) -> None:
     config = read(tmp_path, document(tmp_path))
     async with opened(config, memory_bus(config), Endpoint()) as made:
-        assert isinstance(made.adapter, ARTTrainerAdapter)
+        assert isinstance(made.adapter, BusTrainerAdapter)
         await made.builder.start_run(RUN, {"epoch": 0})
         collection = await made.builder.finalize(RUN, {"epoch": 0})
         kept = collection.model_copy(update={"trajectories": collection.trajectories[:2]})
         ref = await made.adapter.submit(kept)
         status = await made.adapter.wait_until_complete(ref)
-        (step,) = made.log.view.completed.values()
+        (step,) = made.run.log.view.completed.values()
     assert status.status is TrainingStatusEnum.COMPLETED
     assert len(step.trained) == 4
     assert [dropped.reason for dropped in step.dropped] == ["excluded", "excluded"]
@@ -412,7 +445,7 @@ async def test_a_job_may_be_asked_about_after_its_end(tmp_path: Path) -> None:
     async with opened(config, memory_bus(config), Endpoint()) as made:
         await run_epochs(made, 1)
         metrics = await made.trainer.get_metrics(RUN)
-    assert metrics["statuses"] == ["completed"]
+    assert [job["status"]["status"].value for job in metrics["jobs"]] == ["completed"]
     assert metrics["epochs"][0]["step_policy_version"] == 1
 
 
@@ -422,4 +455,4 @@ async def test_cleanup_ends_what_is_still_being_played(tmp_path: Path) -> None:
     async with opened(config, memory_bus(config), Endpoint()) as made:
         await made.builder.start_run(RUN, {"epoch": 0})
     tasks = getattr(made.builder, "evaluation_runs")  # noqa: B009
-    assert all(task.done() for task in tasks.values())
+    assert all(task.done() for played in tasks.values() for task in played)

@@ -1,25 +1,33 @@
-"""A small world for the harness: examples, a model that counts, an endpoint in memory, and the bus in memory."""
+"""A small world for the plugin: examples, an endpoint on loopback that counts, and the bus in memory."""
 
 import json
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
+import threading
+from collections.abc import AsyncIterator, Callable, Iterator, Sequence
+from contextlib import asynccontextmanager, contextmanager
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
 import yaml
-from openai.types.chat import ChatCompletion
+from nat.builder.builder import Builder
+from nat.builder.evaluator import EvaluatorInfo
+from nat.builder.framework_enum import LLMFrameworkEnum
+from nat.builder.function_info import FunctionInfo
+from nat.cli.register_workflow import register_evaluator, register_function
+from nat.data_models.evaluator import EvalInput, EvalInputItem, EvaluatorBaseConfig
+from nat.data_models.finetuning import FinetuneRunConfig, TrainingJobStatus
+from nat.data_models.function import FunctionBaseConfig
+from nat.plugins.eval.data_models.evaluator_io import EvalOutput, EvalOutputItem
 
-from rollbus.harness import Builder, FinetuneRunConfig, TrainingJobStatus
-from rollbus.harness.art_trainer import ARTTrainer
-from rollbus.harness.bus_memory import MemoryBus
-from rollbus.harness.config_file import load_configuration
-from rollbus.harness.configuration import Configuration
-from rollbus.harness.evaluation_models import EvalInputItem
+from rollbus.harness.configuration import load_plan
 from rollbus.harness.finetune import Components, components
 from rollbus.harness.recording import Recording
+from rollbus.harness.run import CURRENT, Plan, Run
 from rollbus.harness.run_log import RunLog
-from rollbus.harness.run_settings import settings_of, trained_model
+from rollbus.harness.run_settings import settings_of
+from rollbus.harness.trainer import BusTrainer
 from rollbus.settings import Settings
+from tests.harness.bus_memory import MemoryBus
 
 RUN = "art-run-test"
 
@@ -31,37 +39,108 @@ class Endpoint:
         self.asked: list[dict[str, Any]] = []
         self.with_tokens = with_tokens
         self.version = 0
-        self.chat = self
-        self.completions = self
-        self.base_url = "http://memory/v1"
+        self.before: Callable[[dict[str, Any]], None] = lambda request: None
+        self._lock = threading.Lock()
 
-    async def create(self, **request: Any) -> ChatCompletion:
-        self.asked.append(request)
-        question = str(request["messages"][-1]["content"])
-        seen = sum(str(one["messages"][-1]["content"]) == question for one in self.asked)
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        with self._lock:
+            self.asked.append(request)
+            question = str(request["messages"][-1]["content"])
+            seen = sum(str(one["messages"][-1]["content"]) == question for one in self.asked)
         choice: dict[str, Any] = {
             "index": 0,
             "finish_reason": "stop",
             "message": {"role": "assistant", "content": str(seen)},
         }
-        answer: dict[str, Any] = {
+        if self.with_tokens:
+            token: dict[str, Any] = {"token": "t", "bytes": None, "logprob": -0.5, "top_logprobs": []}
+            choice |= {"logprobs": {"content": [token], "refusal": None}, "token_ids": [seen]}
+            choice["prompt_token_ids"] = [ord(letter) for letter in question]
+        return {
             "id": f"answer-{len(self.asked)}",
             "object": "chat.completion",
             "created": 0,
             "model": f"{request['model']}@{self.version}",
             "usage": {"prompt_tokens": len(question), "completion_tokens": 1, "total_tokens": len(question) + 1},
+            "choices": [choice],
         }
-        if self.with_tokens:
-            token: dict[str, Any] = {"token": "t", "bytes": None, "logprob": -0.5, "top_logprobs": []}
-            choice |= {"logprobs": {"content": [token], "refusal": None}, "token_ids": [seen]}
-            choice["prompt_token_ids"] = [ord(letter) for letter in question]
-        return ChatCompletion.model_validate({**answer, "choices": [choice]})
+
+    @contextmanager
+    def served(self) -> Iterator[str]:
+        """Serve on loopback; yield the address."""
+        endpoint = self
+
+        class Handler(BaseHTTPRequestHandler):
+            protocol_version = "HTTP/1.1"
+
+            def do_POST(self) -> None:
+                request = json.loads(self.rfile.read(int(self.headers["content-length"])))
+                endpoint.before(request)
+                body = json.dumps(endpoint.answer(request)).encode()
+                self.send_response(200)
+                self.send_header("content-type", "application/json")
+                self.send_header("content-length", str(len(body)))
+                self.end_headers()
+                self.wfile.write(body)
+
+            def log_message(self, *_: Any) -> None:
+                pass
+
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        try:
+            yield f"http://127.0.0.1:{server.server_port}/v1"
+        finally:
+            server.shutdown()
+            thread.join()
+            server.server_close()
+
+
+Ask = Callable[[str, Any], Any]
+WORKFLOWS: dict[str, Ask] = {}
+"""By the workflow's `how`: what it does with a question and a LangChain model."""
+SCORES: dict[str, Callable[[EvalInputItem], Any]] = {}
+"""By the evaluator's `how`: an item's score, or its whole EvalOutputItem."""
+
+
+class AskConfig(FunctionBaseConfig, name="test_ask"):
+    llm: str
+    how: str = "ask"
+
+
+class ScoreConfig(EvaluatorBaseConfig, name="test_score"):
+    how: str = "parity"
+
+
+@register_function(config_type=AskConfig, framework_wrappers=[LLMFrameworkEnum.LANGCHAIN])
+async def ask_workflow(config: AskConfig, builder: Builder) -> AsyncIterator[FunctionInfo]:
+    llm = await builder.get_llm(config.llm, wrapper_type=LLMFrameworkEnum.LANGCHAIN)
+
+    async def run(question: str) -> str:
+        return str(await WORKFLOWS[config.how](question, llm))
+
+    yield FunctionInfo.from_fn(run)
+
+
+@register_evaluator(config_type=ScoreConfig)
+async def score_evaluator(config: ScoreConfig, builder: Any) -> AsyncIterator[EvaluatorInfo]:
+    async def evaluate(items: EvalInput) -> EvalOutput:
+        found = []
+        for item in items.eval_input_items:
+            score = SCORES[config.how](item)
+            whole = (
+                score if isinstance(score, EvalOutputItem) else EvalOutputItem(id=item.id, score=score, reasoning="")
+            )
+            found.append(whole)
+        return EvalOutput(average_score=None, eval_output_items=found)
+
+    yield EvaluatorInfo(config=config, evaluate_fn=evaluate, description="a test's")  # type: ignore[arg-type]  # as all of its own
 
 
 async def ask(question: str, llm: Any) -> str:
     """The workflow: one question, one answer."""
-    answer = await llm.chat([{"role": "user", "content": question}])
-    return str(answer.choices[0].message.content)
+    return str((await llm.ainvoke(question)).content)
 
 
 def parity(item: EvalInputItem) -> float:
@@ -69,20 +148,25 @@ def parity(item: EvalInputItem) -> float:
     return float(int(item.output_obj) % 2 == 0)
 
 
+WORKFLOWS["ask"], SCORES["parity"] = ask, parity
+
+
 def document(tmp_path: Path, *, examples: int = 3, **finetuning: Any) -> dict[str, Any]:
     """A whole configuration; the dataset is written beside it."""
     dataset = tmp_path / "train.json"
     dataset.write_text(json.dumps([{"id": f"e{n}", "question": f"question {n}"} for n in range(examples)]))
     return {
-        "llms": {"policy": {"_type": "openai", "model_name": "base", "base_url": "http://127.0.0.1:9/v1"}},
-        "workflow": {"_type": "python", "function": "tests.harness.world:ask", "llm": "policy"},
+        "llms": {
+            "policy": {"_type": "openai", "model_name": "base", "base_url": "http://127.0.0.1:9/v1", "api_key": "k"}
+        },
+        "workflow": {"_type": "test_ask", "llm": "policy"},
         "eval": {
             "general": {
                 "max_concurrency": 4,
                 "output_dir": str(tmp_path / "eval"),
-                "dataset": {"file_path": str(dataset)},
+                "dataset": {"_type": "json", "file_path": str(dataset)},
             },
-            "evaluators": {"good": {"_type": "python", "function": "tests.harness.world:parity"}},
+            "evaluators": {"good": {"_type": "test_score"}},
         },
         "trajectory_builders": {"b": {"_type": "openpipe_art_traj_builder", "num_generations": 2}},
         "trainer_adapters": {
@@ -106,51 +190,42 @@ def document(tmp_path: Path, *, examples: int = 3, **finetuning: Any) -> dict[st
     }
 
 
-def read(tmp_path: Path, plain: dict[str, Any]) -> Configuration:
+def read(tmp_path: Path, plain: dict[str, Any]) -> Plan:
     path = tmp_path / "config.yml"
     path.write_text(yaml.safe_dump(plain))
-    return load_configuration(path, {})
+    return load_plan(path)
 
 
-def memory_bus(config: Configuration, **options: Any) -> MemoryBus:
+def memory_bus(plan: Plan, **options: Any) -> MemoryBus:
     """The bus of a configuration, with the settings that its real processes would have."""
-    settings = Settings.model_validate(settings_of(config, RUN, "test."))
+    settings = Settings.model_validate(settings_of(plan, RUN, "test."))
     loop = settings.trainer_settings().model_copy(update={"retry_pauses_s": (), "batch_wait_s": 0.0})
     return MemoryBus(settings.runs[0], assembly=settings.assembly, scoring=settings.scoring, settings=loop, **options)
 
 
 @asynccontextmanager
 async def opened(
-    config: Configuration, bus: MemoryBus, model: Endpoint, *, resume: bool = False, plots: bool = False, **run: Any
+    plan: Plan, bus: MemoryBus, model: Endpoint, *, resume: bool = False, plots: bool = False, **options: Any
 ) -> AsyncIterator[Components]:
-    """The components of a run on the bus in memory, their model in place of the configured one."""
+    """The components of a run on the bus in memory, their model at the endpoint."""
     recording = Recording("test.", bus.sink)
     log = RunLog(bus, RUN, recording, stalled_s=2.0)
     await bus.open()
     await log.read_to_the_end()
-    builder = Builder(config, recording=recording, trained=trained_model(config))
-    await use(model, builder)
-    run_config = FinetuneRunConfig(config_file=config, **run)
-    async with builder, components(builder, log, run_config, resume=resume) as made:
-        if isinstance(made.trainer, ARTTrainer):
-            made.trainer.plots = plots
-        try:
-            yield made
-        finally:
-            await log.close()
-
-
-async def use(endpoint: Endpoint, builder: Builder) -> None:
-    """Put it in place of the client."""
-    from dataclasses import replace
-
-    assert builder.recording is not None
-    for name in builder.config.llms:
-        model = await builder.get_llm(name)
-        client = builder.recording.recorder.wrap(endpoint)
-        builder._made["llm", name] = replace(model, client=client)
+    run = Run(plan, RUN, log, resume)
+    CURRENT.set(run)
+    with model.served() as address:
+        for llm in plan.config.llms.values():
+            llm.base_url = address  # type: ignore[attr-defined]
+        async with components(run, FinetuneRunConfig(**options)) as made:
+            if isinstance(made.trainer, BusTrainer):
+                made.trainer.plots = plots
+            try:
+                yield made
+            finally:
+                await log.close()
 
 
 async def run_epochs(made: Components, epochs: int) -> Sequence[TrainingJobStatus]:
-    assert isinstance(made.trainer, ARTTrainer)
+    assert isinstance(made.trainer, BusTrainer)
     return await made.trainer.run(epochs)

@@ -84,13 +84,16 @@ def run(kafka: str, clickhouse: tuple[str, int], own_art_server: ArtServer, tmp_
 
 
 def configuration(art: ArtServer) -> dict[str, Any]:
-    workflow = WORKFLOW.stem
     return {
-        "llms": {"policy": {"_type": "openai", "model_name": "base", "base_url": art.model_url}},
-        "workflow": {"_type": "python", "function": f"{workflow}:babble", "llm": "policy"},
+        "llms": {"policy": {"_type": "openai", "model_name": "base", "base_url": art.model_url, "api_key": "none"}},
+        "workflow": {"_type": "babble", "llm": "policy"},
         "eval": {
-            "general": {"max_concurrency": 32, "output_dir": "eval", "dataset": {"file_path": "train.jsonl"}},
-            "evaluators": {"even": {"_type": "python", "function": f"{workflow}:evenness"}},
+            "general": {
+                "max_concurrency": 32,
+                "output_dir": "eval",
+                "dataset": {"_type": "jsonl", "file_path": "train.jsonl"},
+            },
+            "evaluators": {"even": {"_type": "evenness"}},
         },
         "trajectory_builders": {"b": {"_type": "openpipe_art_traj_builder", "num_generations": GENERATIONS}},
         "trainer_adapters": {
@@ -110,7 +113,7 @@ def configuration(art: ArtServer) -> dict[str, Any]:
             "num_epochs": EPOCHS,
             "output_dir": "output",
         },
-        "rollbus": {"run_id": RUN, "data_dir": "state"},
+        "rollbus": {"imports": [WORKFLOW.stem], "run_id": RUN, "data_dir": "state"},
     }
 
 
@@ -149,3 +152,24 @@ def test_a_run_killed_in_the_middle_resumes_learns_and_has_every_count(run: Run)
     ((completed, trained),) = run.ask(steps)
     assert completed == EPOCHS
     assert trained == sum(row["num_trajectories"] for row in rows), "no group of so many is without signal"
+
+
+def test_the_toolkits_own_command_trains_on_the_bus(run: Run) -> None:
+    plain = yaml.safe_load((run.folder / "finetune.yml").read_text())
+    own = plain.pop("rollbus")
+    plain["workflow"] = {"_type": "chat_completion", "llm_name": "policy", "system_prompt": "Answer."}
+    plain["llms"]["policy"]["max_tokens"] = 4
+    plain["eval"]["evaluators"]["even"] = {"_type": "avg_llm_latency"}  # it differs from attempt to attempt
+    plain["trajectory_builders"]["b"] = {"_type": "rollbus_traj_builder", "num_generations": 2}
+    plain["trainer_adapters"]["a"]["_type"] = "rollbus_trainer_adapter"
+    bus = {"run_id": RUN, "data_dir": own["data_dir"], "settings_file": "rollbus.yaml"}
+    plain["trainers"]["t"] = {"_type": "rollbus_trainer", "bus": bus}
+    plain["finetuning"]["num_epochs"] = 2
+    (run.folder / "nat.yml").write_text(yaml.safe_dump(plain))
+    environment = {name: value for name, value in os.environ.items() if not name.startswith("ROLLBUS_")}
+    command = [*tethered(), str(Path(ROLLBUS).with_name("nat")), "finetune", "--config_file", "nat.yml"]
+    found = subprocess.run(command, cwd=run.folder, env=environment, capture_output=True, text=True, timeout=DEADLINE_S)
+    assert found.returncode == 0, found.stdout[-3000:] + found.stderr[-6000:]
+    assert [row["num_trajectories"] for row in run.rows()] == [EXAMPLES * 2] * 2
+    steps = "SELECT uniqExact(step), sum(trained) FROM steps FINAL WHERE namespace = {namespace:String}"
+    assert run.ask(steps) == [(2, EXAMPLES * 2 * 2)]

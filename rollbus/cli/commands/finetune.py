@@ -1,6 +1,6 @@
 """`rollbus finetune`: run a NeMo Agent Toolkit finetuning configuration on the bus."""
 
-import os
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -70,13 +70,15 @@ def finetune(source: SettingsFile, /, config_file: Path, resume: bool, check: bo
     It starts what does not run yet: Kafka, ClickHouse, the stages of the run, and an ART server if the configured
     address is on this machine. It ends with code 1 if a job failed.
     """
-    from rollbus.harness.config_file import load_configuration
-    from rollbus.harness.finetune import FinetuneOptions, describe, run_finetune
-    from rollbus.harness.finetune_config import FinetuneRunConfig
+    from nat.data_models.finetuning import FinetuneRunConfig
 
-    config = load_configuration(config_file, os.environ, options["override"])
-    run = FinetuneRunConfig(config_file=config_file, **options)
-    chosen = FinetuneOptions(config, run, settings_file=source.path, resume=resume)
+    from rollbus.harness.configuration import load_plan
+    from rollbus.harness.finetune import FinetuneOptions, describe, run_finetune
+
+    plan = load_plan(config_file, options["override"])
+    if source.path is not None:
+        plan = replace(plan, bus=plan.bus.model_copy(update={"settings_file": source.path}))
+    chosen = FinetuneOptions(plan, FinetuneRunConfig(config_file=config_file, **options), resume=resume)
     if check:
         echo(describe(chosen))
         return

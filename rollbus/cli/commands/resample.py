@@ -2,7 +2,9 @@
 
 import asyncio
 import sys
+from importlib import import_module
 from pathlib import Path
+from typing import Any
 
 import click
 
@@ -32,7 +34,6 @@ def run(settings: Settings, agent: str, run_id: str | None, concurrency: int, ti
     attempts the stream worker asks for. An attempt is made at most once. MODULE is searched in this folder first.
     """
     import rollbus.producers
-    from rollbus.harness.calling import find
     from rollbus.resample.attempts import Resampler
     from rollbus.resample.requests import resample as resample_run
 
@@ -44,7 +45,7 @@ def run(settings: Settings, agent: str, run_id: str | None, concurrency: int, ti
         )
     if str(Path.cwd()) not in sys.path:
         sys.path.insert(0, str(Path.cwd()))  # as `python -m` does
-    function = find(agent, what="agent")
+    function = _find(agent)
     require_topics(settings, "resample-requests")
     recorder = rollbus.producers.init(security=settings.kafka, namespace=settings.namespace, producer="resample")
 
@@ -61,3 +62,20 @@ def run(settings: Settings, agent: str, run_id: str | None, concurrency: int, ti
         recorder.close()
         if not resampler.left:  # closing would wait for them without end
             loop.close()
+
+
+def _find(path: str) -> Any:
+    """Return the object at `module:name`; raises ConfigurationError."""
+    module_name, separator, name = path.partition(":")
+    if not separator or not name:
+        raise ConfigurationError(f"agent: {path!r} must be written as module:name")
+    try:
+        found: Any = import_module(module_name)
+        for part in name.split("."):
+            found = getattr(found, part)
+    except Exception as error:  # a module of the user's may raise anything
+        told = f"{type(error).__name__}: {error}"
+        raise ConfigurationError(
+            f"agent: {path!r} cannot be imported ({told}); it must be here or installed"
+        ) from error
+    return found

@@ -8,19 +8,29 @@ import asyncio
 import logging
 import time
 from collections.abc import Callable
+from contextlib import AsyncExitStack
 from pathlib import Path
+from statistics import fmean
 from typing import Any
 
+from nat.data_models.finetuning import (
+    CurriculumLearningConfig,
+    FinetuneConfig,
+    TrainingJobRef,
+    TrainingJobStatus,
+    TrainingStatusEnum,
+    TrajectoryCollection,
+)
+from nat.finetuning.interfaces.finetuning_runner import Trainer
+
 from rollbus.harness import troubles
-from rollbus.harness.art_components import ARTTrainerConfig
-from rollbus.harness.art_trainer_adapter import ARTTrainerAdapter
+from rollbus.harness.components import BusTrainerConfig
 from rollbus.harness.curriculum import Chosen, choose
-from rollbus.harness.episodes import TrainingJobRef, TrainingJobStatus, TrainingStatusEnum, TrajectoryCollection
-from rollbus.harness.finetune_config import FinetuneConfig
-from rollbus.harness.interfaces import Trainer
-from rollbus.harness.outputs import Outputs, reward_metrics
+from rollbus.harness.evaluation import Crashed
+from rollbus.harness.outputs import Outputs, count, reward_metrics
 from rollbus.harness.publishing import total
-from rollbus.harness.run_log import RunLog
+from rollbus.harness.run import CURRENT, Run, current_run
+from rollbus.harness.trainer_adapter import BusTrainerAdapter
 from rollbus.schemas.records.steps import Evaluation
 from rollbus.schemas.topics import EVALUATIONS
 from rollbus.streams.stages.curriculum.modes import Memory
@@ -31,23 +41,23 @@ logger = logging.getLogger(__name__)
 
 FLAT_EPOCHS = 5
 """Without a group whose rewards differ, before the run stops: more of the same teaches nothing."""
+SOLVED = 1.0
+"""Reward of every attempt of an epoch that leaves nothing to learn."""
 
 
-class ARTTrainer(Trainer):
-    """Runs epochs; on the bus with the adapter to ART, in process with any other."""
+class BusTrainer(Trainer):
+    """Runs epochs."""
 
-    def __init__(self, trainer_config: ARTTrainerConfig, **kwargs: Any) -> None:
+    def __init__(self, trainer_config: BusTrainerConfig, **kwargs: Any) -> None:
         super().__init__(trainer_config, **kwargs)
-        self.run_log: RunLog | None = None
-        self.run_id = ""
-        self.model = ""
-        """Name of the trained model, for evaluation records."""
-        self.resume = False
+        self.curriculum_config: CurriculumLearningConfig  # type: ignore[assignment]  # None until it is initialized
+        self._curriculum_state: dict[str, Any]  # type: ignore[assignment]
         self.plots = True
         """Whether reward_plot.png is drawn again after each epoch."""
         self.on_epoch: Callable[[int, int], None] = lambda done, total: None
         self._outputs: Outputs
-        self._chosen: Chosen | None = None
+        self._own_run = AsyncExitStack()
+        """The run, where nobody opened one before: under `nat finetune`."""
         self._flat = 0
         self._statuses: dict[int, TrainingJobStatus] = {}
         self._refs: dict[int, TrainingJobRef] = {}
@@ -56,106 +66,155 @@ class ARTTrainer(Trainer):
         """Epochs that an earlier process wrote down: builder and adapter have their lines of them."""
 
     async def initialize(self, run_config: FinetuneConfig) -> None:
-        """Initialize everything; a resumed curriculum continues from its state."""
+        """Open the run, unless it is open, and initialize everything; a resumed curriculum continues from its state."""
+        if CURRENT.get() is None:
+            from rollbus.harness.finetune import started_run
+
+            await self._own_run.enter_async_context(started_run(run_config, self.trainer_config))
+        run = current_run("rollbus_trainer")
+        run.attach(self.trajectory_builder)
         await super().initialize(run_config)
         self._outputs = Outputs(run_config.output_dir)
-        self._written = {int(row["epoch"]) for row in self._outputs.training_rows()} if self.resume else set()
-        state = self._outputs.curriculum_state() if self.resume else None
+        self._written = {int(row["epoch"]) for row in self._outputs.training_rows()} if run.resume else set()
+        state = self._outputs.curriculum_state() if run.resume else None
         if state is not None:
             self._curriculum_state = {
                 **{name: state[name] for name in ("current_percentile", "last_expansion_epoch", "total_groups")},
                 "included_groups": set(state["included_groups"]),
             }
-        elif not self.resume:
+        elif not run.resume:
             self._outputs.clear()
 
     async def run(self, num_epochs: int) -> list[TrainingJobStatus]:
-        """Run all epochs; stops after the first that fails."""
-        statuses = []
+        """Run all epochs; stops after the first that fails, and where everything is solved."""
+        statuses: list[TrainingJobStatus] = []
         for epoch in range(num_epochs):
             self.on_epoch(epoch, num_epochs)
             await self._validate(epoch)
-            ref = await self.run_epoch(epoch, self.run_id)
+            ref = await self.run_epoch(epoch, self._run.run_id)
             status = await self._finish(epoch, ref)
             statuses.append(status)
             if status.status is not TrainingStatusEnum.COMPLETED:
-                logger.error("Training %s failed: %s", self.run_id, status.message)
+                logger.error("Training %s failed: %s", self._run.run_id, status.message)
                 return statuses
             logger.info("Completed epoch %d/%d", epoch + 1, num_epochs)
+            if self._flat >= FLAT_EPOCHS:
+                logger.info("Every attempt of %d epochs was rewarded %s: nothing is left to learn", self._flat, SOLVED)
+                break
         self.on_epoch(num_epochs, num_epochs)
-        await self._validate(num_epochs, last=True)
+        await self._validate(len(statuses), last=True)
         self._warn_of_no_gain()
         return statuses
 
-    async def run_epoch(self, epoch: int, run_id: str) -> TrainingJobRef | None:
+    async def run_epoch(self, epoch: int, run_id: str) -> TrainingJobRef | None:  # type: ignore[override]
         """Collect and submit one epoch; None where nothing of it teaches anything."""
         logger.info("Starting epoch %d for run %s", epoch + 1, run_id)
-        meta = {"epoch": epoch}
+        meta = {"epoch": epoch, "run_id": run_id, "trainer_config": self.trainer_config.model_dump()}
         await self.trajectory_builder.start_run(run_id, meta)
         collection = await self.trajectory_builder.finalize(run_id, meta)
-        if not collection.count():
+        if not count(collection):
             reasons = getattr(self.trajectory_builder, "last_reasons", {})
             raise troubles.no_trajectories(epoch, self.run_config.target_functions, reasons)
         chosen = await self._choose(collection, epoch)
-        self._metrics[epoch] = self._epoch_metrics(collection, chosen.collection)
-        self._stop_where_flat(collection, chosen.collection)
-        if isinstance(self.trainer_adapter, ARTTrainerAdapter):
-            return await self.trainer_adapter.submit(collection)  # the run's curriculum has chosen from it already
-        if not chosen.collection.count():
+        self._metrics[epoch] = self._epoch_metrics(collection, chosen)
+        self._stop_where_flat(collection, chosen)
+        if self._run.plan.curriculum_on_bus:
+            ref = await self.trainer_adapter.submit(collection)  # the run's curriculum has chosen from it already
+        elif count(chosen):
+            ref = await self.trainer_adapter.submit(chosen)
+        else:
             logger.warning("No trajectories left in epoch %d after the curriculum", epoch + 1)
             return None
-        return await self.trainer_adapter.submit(chosen.collection)
+        self._refs[epoch] = ref
+        return ref
 
     def apply_curriculum_learning(
         self, trajectory_collection: TrajectoryCollection, epoch: int
     ) -> TrajectoryCollection:
         """Return the groups to train on, and remember what was decided."""
-        chosen = choose(trajectory_collection, epoch, self._memory(), self.curriculum_config)
+        seed = self._run.plan.bus.seed
+        chosen = choose(trajectory_collection, epoch, self._memory(), self.curriculum_config, seed)
         self._remember(chosen)
         return chosen.collection
 
     async def get_metrics(self, run_id: str) -> dict[str, Any]:
-        """Return the run's epochs and how each one's job ended."""
+        """Return the run's jobs and how each ended, its epochs' metrics, and the curriculum's state."""
+        jobs = [
+            {"job_ref": ref.model_dump(), "status": self._statuses[epoch].model_dump()}
+            for epoch, ref in self._refs.items()
+            if epoch in self._statuses
+        ]
         return {
             "run_id": run_id,
-            "num_epochs": len(self._statuses),
-            "statuses": [status.status.value for status in self._statuses.values()],
+            "total_epochs": len(self._refs),
+            "jobs": jobs,
             "epochs": [self._metrics[epoch] for epoch in sorted(self._metrics)],
             "curriculum": self.get_curriculum_state(),
         }
 
     async def cleanup(self) -> None:
-        """Cancel what is still being played."""
-        tasks = list(getattr(self.trajectory_builder, "evaluation_runs", {}).values())
+        """Cancel what is still being played, and close the run where it was opened here."""
+        runs = getattr(self.trajectory_builder, "evaluation_runs", {}).values()
+        tasks = [task for played in runs if isinstance(played, list) for task in played]
         waiting = [task for task in tasks if isinstance(task, asyncio.Task) and not task.done()]
         for task in waiting:
             task.cancel()
         await asyncio.gather(*waiting, return_exceptions=True)
+        await self._own_run.aclose()
 
     def log_progress(self, epoch: int, metrics: dict[str, Any], output_dir: str | None = None) -> None:
         """Write the epoch's line, the histories, the curriculum's state and the plot."""
         outputs = self._outputs if output_dir is None else Outputs(Path(output_dir))
-        outputs.training(epoch, self.run_id, metrics)
+        outputs.training(epoch, self._run.run_id, metrics)
         if self.curriculum_config.enabled:
             outputs.curriculum(self.get_curriculum_state())
         if self.plots:
             outputs.plot()
-        logger.info(
-            "Epoch %d progress logged - Avg Reward: %.4f, Trajectories: %d",
-            epoch + 1,
-            metrics["avg_reward"],
-            metrics["num_trajectories"],
+        reward, number = metrics["avg_reward"], metrics["num_trajectories"]
+        logger.info("Epoch %d progress logged - Avg Reward: %.4f, Trajectories: %d", epoch + 1, reward, number)
+
+    async def run_validation_evaluation(self, epoch: int, run_id: str) -> dict[str, Any]:
+        """Evaluate on the held-out examples; a crash counts as failed, and a failure of all as `error`, not as 0."""
+        original = self.run_config.run_configuration
+        assert original is not None
+        validation = original.model_copy(
+            update={
+                "config_file": original.validation_config_file or original.config_file,
+                "dataset": original.validation_dataset,
+            }
         )
+        builder = self.trajectory_builder
+        builder.run_config = self.run_config.model_copy(update={"run_configuration": validation})
+        try:
+            results = dict((await builder.run_eval()).evaluation_results)
+            items = results[self._run.plan.reward].eval_output_items if self._run.plan.reward in results else ()
+        except Exception as error:
+            logger.exception("validation of epoch %d failed", epoch)
+            return {"epoch": epoch, "avg_reward": None, "num_examples": 0, "error": troubles.crash_in_words(error)}
+        finally:
+            builder.run_config = self.run_config
+        failed = getattr(builder.trajectory_builder_config, "failure_reward", None) or 0.0
+        worths = (failed if isinstance(one, Crashed) else troubles.worth_of(one) for one in items)
+        rewards = [one for one in worths if one is not None]
+        if not rewards:
+            return {"epoch": epoch, "avg_reward": None, "num_examples": 0, "error": "no example has a score"}
+        found = {"avg_reward": fmean(rewards), "min_reward": min(rewards), "max_reward": max(rewards)}
+        return {"epoch": epoch, **found, "num_examples": len(rewards), "rewards": rewards}
+
+    @property
+    def _run(self) -> Run:
+        return current_run("rollbus_trainer")
 
     async def _finish(self, epoch: int, ref: TrainingJobRef | None) -> TrainingJobStatus:
         """Wait for the epoch's job and write everything down; what the step measured is then known too."""
         if ref is None:
             status = TrainingJobStatus(
-                run_id=self.run_id,
+                run_id=self._run.run_id,
                 backend="none",
                 status=TrainingStatusEnum.COMPLETED,
                 progress=100.0,
                 message="No trajectories to train on",
+                metadata={"epoch": epoch},
             )
         else:
             status = await self.trainer_adapter.wait_until_complete(ref)
@@ -164,22 +223,23 @@ class ARTTrainer(Trainer):
         self._metrics[epoch] = metrics
         if epoch not in self._written:
             told = {name: metrics[name] for name in ("num_trajectories", "num_groups", "avg_reward")}
-            self.trajectory_builder.log_progress(self.run_id, {"epoch": epoch, **told})
+            self.trajectory_builder.log_progress(self._run.run_id, {"epoch": epoch, **told})
             if ref is not None:
                 self.trainer_adapter.log_progress(ref, {"epoch": epoch, "status": status.status.value})
         self.log_progress(epoch, metrics)
         if status.status is TrainingStatusEnum.COMPLETED:
-            logger.info("Training %s completed successfully.", self.run_id)
+            logger.info("Training %s completed successfully.", self._run.run_id)
         return status
 
-    async def _choose(self, collection: TrajectoryCollection, epoch: int) -> Chosen:
+    async def _choose(self, collection: TrajectoryCollection, epoch: int) -> TrajectoryCollection:
         """Ask the run's curriculum on the bus, or decide here."""
-        if isinstance(self.trainer_adapter, ARTTrainerAdapter):
-            chosen = await self.trainer_adapter.decide(collection, epoch)
-        else:
-            chosen = choose(collection, epoch, self._memory(), self.curriculum_config)
-        self._remember(chosen)
-        return chosen
+        if not self._run.plan.curriculum_on_bus:
+            chosen = self.apply_curriculum_learning(collection, epoch)
+            return troubles.checked(chosen, TrajectoryCollection, f"{type(self).__name__}.apply_curriculum_learning")
+        assert isinstance(self.trainer_adapter, BusTrainerAdapter)
+        decided = await self.trainer_adapter.decide(collection, epoch)
+        self._remember(decided)
+        return decided.collection
 
     def _memory(self) -> Memory:
         state = self._curriculum_state
@@ -198,9 +258,9 @@ class ARTTrainer(Trainer):
         groups = [group for group in collection.trajectories if group]
         metrics: dict[str, Any] = {
             **reward_metrics(collection),
-            "num_trajectories": collection.count(),
+            "num_trajectories": count(collection),
             "num_groups": len(groups),
-            "filtered_trajectories": kept.count(),
+            "filtered_trajectories": count(kept),
             "filtered_groups": len(kept.trajectories),
             **reward_metrics(kept, "filtered_"),
             "curriculum_percentile": self._curriculum_state["current_percentile"] if enabled else 1.0,
@@ -211,20 +271,22 @@ class ARTTrainer(Trainer):
         rewards = [[total(one) for one in group] for group in collection.trajectories if group]
         single = getattr(self.trajectory_builder, "num_generations", 2) < 2
         differ = single or any(max(group) > min(group) for group in rewards)
-        self._flat = 0 if chosen.count() and differ else self._flat + 1
-        if self._flat >= FLAT_EPOCHS:
-            everything = [reward for group in rewards for reward in group]
+        self._flat = 0 if count(chosen) and differ else self._flat + 1
+        everything = [reward for group in rewards for reward in group]
+        if self._flat >= FLAT_EPOCHS and min(everything) < SOLVED:
             raise troubles.rewards_flat(self._flat, sum(everything) / len(everything))
 
     async def _validate(self, epoch: int, *, last: bool = False) -> None:
         run = self.run_config.run_configuration
-        if run is None or not run.validates or (epoch % run.validation_interval and not last):
+        if run is None or not (run.validation_dataset or run.validation_config_file):
+            return
+        if epoch % run.validation_interval and not last:
             return
         done = [row for row in self._outputs.validation_rows() if row["epoch"] == epoch and "error" not in row]
         if done:
             return
         logger.info("Running validation %s", "after the last epoch" if last else f"before epoch {epoch + 1}")
-        metrics = await self.run_validation_evaluation(epoch, self.run_id)
+        metrics = await self.run_validation_evaluation(epoch, self._run.run_id)
         record = None if "error" in metrics else self._evaluation(metrics["rewards"])
         if record is not None:
             low, high = record.metrics["reward_low"], record.metrics["reward_high"]
@@ -236,18 +298,17 @@ class ARTTrainer(Trainer):
             logger.warning("Validation of epoch %d failed: %s", epoch + 1, metrics["error"])
             return
         logger.info("Validation - Avg Reward: %.4f, Examples: %d", metrics["avg_reward"], metrics["num_examples"])
-        if self.run_log is not None:
-            await self.run_log.publish([Publication(EVALUATIONS, evaluation_key(record), record)])
+        await self._run.log.publish([Publication(EVALUATIONS, evaluation_key(record), record)])
 
     def _evaluation(self, rewards: list[float]) -> Evaluation:
         """Return the record of a validation, with the 95 % interval of its mean."""
         return build_evaluation(
             {"reward": rewards},
-            model=self.model,
-            policy_version=self.run_log.view.newest_version() if self.run_log is not None else 0,
+            model=self._run.plan.model,
+            policy_version=self._run.log.view.newest_version(),
             name="validation",
             now_ms=time.time_ns() // 1_000_000,
-            run_id=self.run_id or None,
+            run_id=self._run.run_id,
         )
 
     def _warn_of_no_gain(self) -> None:

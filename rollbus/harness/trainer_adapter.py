@@ -6,23 +6,29 @@ out of the collection that it submits is excluded before the window closes.
 
 import logging
 import os
-import time
 from collections.abc import Iterable
 from statistics import fmean
 from typing import Any
 
+from nat.data_models.finetuning import (
+    FinetuneConfig,
+    TrainingJobRef,
+    TrainingJobStatus,
+    TrainingStatusEnum,
+    TrajectoryCollection,
+)
+from nat.finetuning.interfaces.trainer_adapter import TrainerAdapter
+
 from rollbus.harness import troubles
-from rollbus.harness.art_components import ARTTrainerAdapterConfig
-from rollbus.harness.art_registration import register
+from rollbus.harness.art_server import register
+from rollbus.harness.components import BusTrainerAdapterConfig
 from rollbus.harness.curriculum import Chosen
-from rollbus.harness.episodes import TrainingJobRef, TrainingJobStatus, TrainingStatusEnum, TrajectoryCollection
-from rollbus.harness.finetune_config import FinetuneConfig
-from rollbus.harness.interfaces import TrainerAdapter
-from rollbus.harness.outputs import append_line
-from rollbus.harness.publishing import PUBLISHED, publications
+from rollbus.harness.outputs import append_line, count
+from rollbus.harness.publishing import PUBLISHED
+from rollbus.harness.run import current_run
 from rollbus.harness.run_log import RunLog
+from rollbus.harness.run_settings import on_art_server
 from rollbus.harness.run_view import RunView
-from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.records.trajectories import RewardRevised
 from rollbus.schemas.topics import TRAJECTORIES
 from rollbus.streams.stages.curriculum.modes import Memory
@@ -34,20 +40,20 @@ BACKEND = "openpipe_art"
 POLL_S = 10.0
 
 
-class ARTTrainerAdapter(TrainerAdapter):
+class BusTrainerAdapter(TrainerAdapter):
     """Submits epochs."""
 
-    def __init__(self, adapter_config: ARTTrainerAdapterConfig) -> None:
+    def __init__(self, adapter_config: BusTrainerAdapterConfig) -> None:
         super().__init__(adapter_config)
         self.config = adapter_config
-        self.run_log: RunLog | None = None
         self.health_url: str | None = f"{adapter_config.backend.url}/health"
         """Asked for health; None where the run's backend is in memory."""
 
     async def initialize(self, run_config: FinetuneConfig) -> None:
         """Take in the configuration; raises UnavailableError where the configured address does not answer."""
         await super().initialize(run_config)
-        if self.health_url is None:
+        if not on_art_server(current_run("rollbus_trainer_adapter").plan):
+            self.health_url = None
             return
         if not await self.is_healthy():
             raise troubles.no_connection(self.config.backend.url)
@@ -70,9 +76,9 @@ class ARTTrainerAdapter(TrainerAdapter):
         """Publish what is not on the bus yet, close the epoch's window and name the job that comes of it."""
         epoch = self._epoch(trajectories)
         chosen = await self.decide(trajectories, epoch)
-        count, groups = chosen.collection.count(), len(chosen.collection.trajectories)
-        logger.info("Submitted %d trajectories in %d groups for training", count, groups)
-        metadata = {"epoch": epoch, "num_trajectories": count, "num_groups": groups}
+        number, groups = count(chosen.collection), len(chosen.collection.trajectories)
+        logger.info("Submitted %d trajectories in %d groups for training", number, groups)
+        metadata = {"epoch": epoch, "num_trajectories": number, "num_groups": groups}
         return TrainingJobRef(run_id=trajectories.run_id, backend=BACKEND, metadata=metadata)
 
     async def decide(self, trajectories: TrajectoryCollection, epoch: int) -> Chosen:
@@ -156,19 +162,9 @@ class ARTTrainerAdapter(TrainerAdapter):
 
     async def _publish_rest(self, trajectories: TrajectoryCollection, epoch: int) -> None:
         """Publish what the caller made itself, and wait until the stages have decided on it."""
-        log = self._log()
-        assert self.run_config.reward_function is not None
-        missing = publications(
-            trajectories,
-            run_id=log.run_id,
-            epoch=epoch,
-            task="workflow",
-            reward_name=self.run_config.reward_function.name,
-            now_ms=time.time_ns() // 1_000_000,
-            model=self.config.backend.name,
-            policy_version=log.view.newest_version(),
-        )
-        await log.publish(missing)
+        run = current_run("rollbus_trainer_adapter")
+        log = run.log
+        await run.publish(trajectories, epoch)
         ids = [str(one.metadata[PUBLISHED]) for group in trajectories.trajectories for one in group if one.metadata]
         await log.wait_for(lambda view: view.settled(ids), f"the groups of epoch {epoch}")
 
@@ -186,9 +182,7 @@ class ARTTrainerAdapter(TrainerAdapter):
         return self._log().view.next_epoch()
 
     def _log(self) -> RunLog:
-        if self.run_log is None:
-            raise ConfigurationError("the adapter to ART needs the bus; run it through `rollbus finetune`")
-        return self.run_log
+        return current_run("rollbus_trainer_adapter").log
 
 
 def _exclusions(view: RunView, epoch: int, given: set[str]) -> Iterable[Publication]:

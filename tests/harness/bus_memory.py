@@ -1,6 +1,6 @@
 """The bus without Kafka: the same pure stages, the same trainer loop, a backend without a model.
 
-It ships with the package, so that a configuration and its components can be tried and tested in a second. Every look
+Every look
 at it lets one tick pass, so stream time moves only while somebody waits.
 """
 

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 import yaml
+from nat.data_models.config import Config
+from nat.plugins.customizer.dpo.config import NeMoCustomizerTrainerAdapterConfig
 
-from rollbus.harness.art_components import ARTTrainerAdapterConfig, ARTTrajectoryBuilderConfig
-from rollbus.harness.config_file import load_configuration
-from rollbus.harness.configuration import Configuration
-from rollbus.harness.dpo_components import NeMoCustomizerTrainerAdapterConfig
+from rollbus.harness.components import ART_TYPES, BusTrainerAdapterConfig, BusTrajectoryBuilderConfig
+from rollbus.harness.configuration import load_plan
 from rollbus.schemas.errors import ConfigurationError
 from tests.harness import guide_components
 
@@ -18,13 +18,19 @@ GUIDES = Path(__file__).parent / "guides"
 ENVIRONMENT = {"TRAINING_API_KEY": "s3cret", "NVIDIA_API_KEY": "s3cret"}
 
 
-def load(path: Path, *overrides: tuple[str, str]) -> Configuration:
-    return load_configuration(path, ENVIRONMENT, overrides)
+def load(path: Path, *overrides: tuple[str, str]) -> Config:
+    return load_plan(path, overrides).config
 
 
-def adapter_of(config: Configuration) -> ARTTrainerAdapterConfig:
+@pytest.fixture(autouse=True)
+def environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name, value in ENVIRONMENT.items():
+        monkeypatch.setenv(name, value)
+
+
+def adapter_of(config: Config) -> BusTrainerAdapterConfig:
     found = config.trainer_adapters["art_adapter"]
-    assert isinstance(found, ARTTrainerAdapterConfig)
+    assert isinstance(found, BusTrainerAdapterConfig)
     return found
 
 
@@ -36,7 +42,7 @@ def test_the_art_guides_configuration_is_read_as_it_stands() -> None:
     assert adapter.training is not None
     assert adapter.training.learning_rate == 1e-6
     builder = config.trajectory_builders["art_builder"]
-    assert isinstance(builder, ARTTrajectoryBuilderConfig)
+    assert isinstance(builder, BusTrajectoryBuilderConfig)
     assert builder.num_generations == 2
     assert config.finetuning.num_epochs == 20
     assert config.finetuning.target_functions == ["<workflow>"]
@@ -67,6 +73,8 @@ def test_every_fragment_of_the_art_guide_fits_into_its_configuration(fragment: A
     path.write_text(yaml.safe_dump(whole))
     config = load(path)
     plain = config.model_dump(mode="json", by_alias=True)
+    for entry in fragment.get("trainer_adapters", {}).values():
+        entry["_type"] = ART_TYPES[entry["_type"]]
     assert _laid_over(plain, fragment) == plain
 
 
@@ -113,7 +121,7 @@ def test_an_override_reaches_its_section(key: str, text: str, read: Any) -> None
         ),
         ("name: my_reward", "name: my_rewards", "eval.evaluators has no entry 'my_rewards'; did you mean 'my_reward'?"),
         ("port: 7623", "port: here", "backend.port: Input should be a valid integer"),
-        ("_type: my_workflow", "type: my_workflow", "workflow: has no `_type`"),
+        ("_type: my_workflow", "_type: my_workflo", "workflow: has no type 'my_workflo'; did you mean 'my_workflow'?"),
     ],
 )
 def test_a_mistake_is_named_with_what_was_meant(old: str, new: str, message: str, tmp_path: Path) -> None:
@@ -139,24 +147,25 @@ def test_all_mistakes_are_reported_together(tmp_path: Path) -> None:
         load(path)
 
 
-def test_an_unset_variable_is_named(tmp_path: Path) -> None:
+def test_an_unset_variable_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("TRAINING_API_KEY")
     with pytest.raises(ConfigurationError, match=r"\$\{TRAINING_API_KEY\} is not set"):
-        load_configuration(GUIDES / "extending.yml", {})
+        load(GUIDES / "extending.yml")
 
 
 @pytest.mark.parametrize("text", ["Answer: yes: or no", "@home", "100%, [not more", "%a"])
 def test_an_override_that_is_no_yaml_is_text(text: str) -> None:
-    assert load(GUIDES / "art.yml", ("workflow.llm", text)).workflow.llm == text  # type: ignore[union-attr]
+    assert load(GUIDES / "art.yml", ("workflow.llm", text)).workflow.llm == text  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("key", ["llms", "trainers", "eval.evaluators"])
 def test_a_table_that_is_none_is_a_mistake(key: str) -> None:
-    with pytest.raises(ConfigurationError, match=rf"-o {key}: {key}: must be a table of names and entries, not 1"):
+    with pytest.raises(ConfigurationError, match=rf"-o {key}: {key}: Input should be a valid dictionary"):
         load(GUIDES / "art.yml", (key, "1"))
 
 
-def test_an_override_of_an_entry_that_is_not_there_names_the_nearest() -> None:
-    with pytest.raises(ConfigurationError, match="did you mean 'art_adapter'"):
+def test_an_override_of_an_entry_that_is_not_there_is_a_mistake() -> None:
+    with pytest.raises(ConfigurationError, match=r"trainer_adapters\.art_adaptor: has no `_type`"):
         load(GUIDES / "art.yml", ("trainer_adapters.art_adaptor.training.beta", "1"))
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import httpx
 
 from rollbus.harness import troubles
-from rollbus.harness.art_components import ARTBackendConfig
+from rollbus.harness.components import ARTBackendConfig
 from rollbus.schemas.errors import RejectedError
 
 NO_KEY = "default"

@@ -11,6 +11,8 @@ from rollbus.streams.kafka.settings import StreamSettings
 HOUR_MS = 3_600_000
 SEGMENT_MS = HOUR_MS
 """Compaction skips the newest segment, so a changelog's segments must end after some time."""
+COMPACTION_LAG_MS = 24 * HOUR_MS
+"""Until when what is deleted from a changelog is also gone from the broker's disk."""
 BROKERS_CLOCK = ("message.timestamp.type", "LogAppendTime")
 """A record's timestamp is when the broker took it: no client's clock holds back retention, or is refused."""
 
@@ -38,10 +40,14 @@ def topic_specs(settings: StreamSettings, stages: Iterable[Any] = ()) -> list[To
         specs = [replace(one, config=(*one.config, BROKERS_CLOCK)) if one.name in opened else one for one in specs]
     for stage in stages:
         changelog = names.changelog_topic(settings.namespace, stage.name)
-        specs.append(_spec(changelog, stage.input, "compact", settings))
+        specs.append(_compacted(_spec(changelog, stage.input, "compact", settings)))
     ticker = names.changelog_topic(settings.namespace, names.TICKER)
     specs.append(TopicSpec(ticker, 1, "compact", _config("compact", settings)))
     return specs
+
+
+def _compacted(spec: TopicSpec) -> TopicSpec:
+    return replace(spec, wished=(*spec.wished, ("max.compaction.lag.ms", str(COMPACTION_LAG_MS))))
 
 
 def partitions_of(topic: Topic, settings: StreamSettings) -> int:

@@ -11,9 +11,10 @@ import pytest
 from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import DatabaseError
 
-from rollbus.consumers.clickhouse import ClickHouseSettings, list_queries, migrate, run_query
-from rollbus.consumers.clickhouse.questions.saved import bind
+from rollbus.consumers.clickhouse.questions.saved import bind, list_queries, run_query
 from rollbus.consumers.clickhouse.store.client import ClickHouse
+from rollbus.consumers.clickhouse.store.migrator import migrate
+from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 from rollbus.ui.asking import questions
 from tests.console import ROLLBUS
 from tests.services.clickhouse_guarded import Guarded, guarded

@@ -16,7 +16,17 @@ TABLES = (
     *("events", "episodes", "episode_ends", "turns", "turn_tokens", "tool_calls", "rewards"),
     *("trajectories", "trajectory_turns", "trajectory_rewards", "histories", "reward_revisions", "scores"),
 )
-"""Groups, batches, steps and drops name trajectories and hold no texts."""
+"""Tables that hold texts, tokens or labels of an episode, by its id."""
+TABLES_OF_IDS = (
+    *("groups", "group_members", "curriculum_states", "batches", "batch_groups", "steps", "step_members"),
+    *("step_outcomes", "policy_versions", "evaluations", "run_commands", "drop_trajectories", "producer_reports"),
+    *("config_applied", "sink_ranges", "replays", "schema_migrations"),
+)
+"""They name trajectories, and stay: a step could not be explained without them."""
+TABLES_BY_CONTENT = ("dead_letters", "drops")
+"""Bytes that could not be read, deleted where an id of the episode is among them; error texts, emptied."""
+NEEDLES = 250
+"""Ids that one search through bytes may look for, by ClickHouse's limit of 255."""
 KEPT = "kind != 'Excluded'"
 """Condition of the rows of `events` to delete: the exclusion itself stays, since exporters read it."""
 IDS_PER_STATEMENT = 2_000
@@ -64,15 +74,18 @@ def _find_with_roots(client: ClickHouse, namespace: str, condition: str) -> dict
 
 
 def delete_rows(settings: ClickHouseSettings, episode_ids: Iterable[str]) -> int:
-    """Delete every row of these episodes, and return how many there were; raises ServiceError."""
+    """Delete every row of these episodes, empty the error texts about them, and return how many rows that were.
+
+    Raises ServiceError.
+    """
     with closing(ClickHouse(settings)) as client:
         return delete_rows_by(client, episode_ids)
 
 
 def delete_rows_by(client: ClickHouse, episode_ids: Iterable[str]) -> int:
     """Do the same with an open client."""
-    deleted = 0
-    for ids in _portions(sorted(episode_ids)):
+    deleted, episode_ids = 0, sorted(episode_ids)
+    for ids in _portions(episode_ids):
         chosen = f"episode_id IN ({_quote_all(ids)})"
         _, reports = client.query(f"SELECT DISTINCT namespace, event_id FROM rewards WHERE {chosen}")
         _, aliases = client.query(_ALIASES.format(chosen=chosen))
@@ -80,6 +93,13 @@ def delete_rows_by(client: ClickHouse, episode_ids: Iterable[str]) -> int:
         for table in TABLES:
             condition = f"{chosen} AND {KEPT}" if table == "events" else chosen
             deleted += delete_where(client, table, condition)
+        known = _quote_all([*ids, *map(trajectory_id, ids)])
+        failed = f"unit_id IN ({known}) AND detail != ''"
+        deleted += _mutate_where(client, "drops", f"UPDATE detail = '' WHERE {failed}", failed)
+    for portion in _portions(episode_ids, NEEDLES // 2):
+        known = _quote_all([*portion, *map(trajectory_id, portion)])
+        anywhere = f"multiSearchAny(concat(ifNull(key, ''), ' ', ifNull(value, ''), ' ', message), [{known}])"
+        deleted += delete_where(client, "dead_letters", anywhere)
     return deleted
 
 
@@ -97,15 +117,19 @@ def delete_reports(
 
 def delete_where(client: ClickHouse, table: str, condition: str) -> int:
     """Delete a table's rows for which a condition holds; return how many there were, once they are gone."""
+    return _mutate_where(client, table, f"DELETE WHERE {condition}", condition)
+
+
+def _mutate_where(client: ClickHouse, table: str, mutation: str, condition: str) -> int:
     _, ((count,),) = client.query(f"SELECT count() FROM {table} WHERE {condition}")
     if count:
-        client.command(f"ALTER TABLE {table} DELETE WHERE {condition} SETTINGS mutations_sync = 2")
+        client.command(f"ALTER TABLE {table} {mutation} SETTINGS mutations_sync = 2")
     return int(count)
 
 
-def _portions(items: Sequence[T]) -> Iterator[Sequence[T]]:
-    for first in range(0, len(items), IDS_PER_STATEMENT):
-        yield items[first : first + IDS_PER_STATEMENT]
+def _portions(items: Sequence[T], size: int = IDS_PER_STATEMENT) -> Iterator[Sequence[T]]:
+    for first in range(0, len(items), size):
+        yield items[first : first + size]
 
 
 def _quote_all(texts: Iterable[str]) -> str:

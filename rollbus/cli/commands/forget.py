@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 import click
 
 from rollbus.cli.needs import require_topics
-from rollbus.cli.output import Console, Table
+from rollbus.cli.output import Console, Table, format_time
+from rollbus.cli.places import find_places
 from rollbus.cli.root import Settings, with_settings
 from rollbus.schemas.errors import ConfigurationError
 
@@ -38,8 +39,9 @@ def forget(
 ) -> None:
     """Forget episodes by label: no stage, trainer, replay or export uses them from now on.
 
-    Stages drop their open state, the trainer refuses them, and their rows in ClickHouse are deleted. Kafka's bytes go
-    with retention. The weights still know them: the command lists the steps that used them.
+    Stages drop their open state, the trainer refuses them, and their rows in ClickHouse are deleted. The command prints
+    each place where their texts, ids, log-probs or labels may be: removed there, expiring by a time, or not removable,
+    and why. The weights still know them: it lists the steps that used them.
     """
     from rollbus.schemas.ids import trajectory_id
     from rollbus.streams.operate.forget import exclusions
@@ -62,9 +64,8 @@ def forget(
         now_ms = int(time.time() * 1000)
         written = asyncio.run(write_exclusions(stream, exclusions(found, reason=reason, now_ms=now_ms)))
         console.print(f"{written} are on the list of exclusions from now on; {len(found) - written} were already on it")
-        if clickhouse:
-            console.print(f"{delete_listed(settings)} rows deleted in ClickHouse")
-    _print_what_stays(settings, console)
+        removed = delete_listed(settings) if clickhouse else None
+        _print_places(settings, console, removed, len(steps), now_ms)
     if steps:
         table = Table("run", "step", "version", "their trajectories", title="steps that used them")
         for (run, step), record in sorted(steps.items()):
@@ -112,14 +113,29 @@ def delete_listed(settings: Settings) -> int:
     return delete_rows(settings.clickhouse, listed)
 
 
-def _print_what_stays(settings: Settings, console: Console) -> None:
+def _print_places(
+    settings: Settings, console: Console, rows_removed: int | None, trained_steps: int, now_ms: int
+) -> None:
+    """Print what became of the data in each place where it may rest."""
+    from rollbus.cli.stages import all_stages
+    from rollbus.streams.kafka.names import changelog_topic
     from rollbus.streams.replay.kafka.manifest import read_manifests
 
-    hours = settings.worker.retention_hours
-    console.print(f"Kafka's own bytes go with retention, after {hours} h; dead letters are kept as they came")
-    replays = asyncio.run(read_manifests(settings.stream_settings()))
-    if replays:
-        console.print(f"replays made before keep their copies: rollbus replay delete {' | '.join(sorted(replays))}")
+    stream = settings.stream_settings()
+    places = find_places(
+        namespace=stream.namespace,
+        retention_hours=settings.worker.retention_hours,
+        changelogs=[changelog_topic(stream.namespace, stage.name) for stage in all_stages(settings)],
+        replays=sorted(asyncio.run(read_manifests(stream))),
+        rows_removed=rows_removed,
+        trained_steps=trained_steps,
+        now_ms=now_ms,
+    )
+    table = Table("place", "holds", "what becomes of it")
+    for place in places:
+        by = "" if place.by_ms is None else f" by {format_time(place.by_ms)} UTC"
+        table.add_row(place.name, place.holds, f"{place.outcome}{by}: {place.why}")
+    console.print(table)
 
 
 def _parse_labels(pairs: tuple[str, ...]) -> dict[str, str]:

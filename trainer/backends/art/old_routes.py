@@ -12,7 +12,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import json
-import re
 import uuid
 from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import TYPE_CHECKING, Any, TypeVar
@@ -21,7 +20,6 @@ from art import types
 from starlette.responses import JSONResponse, StreamingResponse
 
 from rollbus.schemas.errors import RejectedError
-from rollbus.trainer.backends.appending import append_line
 from rollbus.trainer.backends.art.old_bodies import read_call, trainable
 from rollbus.trainer.backends.guards import Limits
 from rollbus.trainer.backends.outcomes import describe, is_retriable
@@ -93,14 +91,10 @@ class _OldRoutes:
         return JSONResponse(None)
 
     async def log(self, request: Request) -> Response:
-        """Keep what a client reports, a line per call, next to the checkpoints; nothing here reads it."""
+        """Take what a client reports, and keep nothing: nothing here reads it, and it holds whole conversations."""
         body = await _read_object(request)
         self._check_model(_require(body, "model", dict))
-        split = re.sub(r"\W", "_", str(body.get("split", "val")))
-        folder = self._backend.service.store.directory.parent / "reported"
-        folder.mkdir(exist_ok=True)
-        line = json.dumps(_require(body, "trajectory_groups", list)).encode()
-        await asyncio.to_thread(append_line, folder / f"{split}.jsonl", line)
+        _require(body, "trajectory_groups", list)
         return JSONResponse(None)
 
     async def close(self, request: Request) -> Response:

@@ -6,6 +6,7 @@ clients that drive ART. The checkpoint of an update names its batch and holds th
 
 import asyncio
 import logging
+import shutil
 import time
 from collections.abc import AsyncIterator, Mapping
 from dataclasses import replace
@@ -34,6 +35,9 @@ logger = logging.getLogger(__name__)
 
 PROJECT = "rollbus"
 JOURNAL_NAME = "journal.jsonl"
+LEFT_OF_TEXTS = ("tensors", "reported")
+"""Folders next to the checkpoints: the token ids and log-probs of the batch that ART trains, and what earlier releases
+kept of clients' reports. Nothing reads them after the update."""
 
 
 class ArtSession:
@@ -45,6 +49,8 @@ class ArtSession:
         directory = settings.directory / PROJECT / "models" / settings.model
         of_service = replace(settings, directory=directory)
         self._lock = FolderLock(directory)
+        self._directory = directory
+        self._remove_texts()  # of an update that was killed
         self.journal = Journal(directory / JOURNAL_NAME)
         store = TorchService.open_store(of_service)
         for note in recover(self.journal, store):
@@ -115,7 +121,10 @@ class ArtSession:
             results.append(from_json(TrainResult, found["result"]))
             return found
 
-        trained = await self._train(request, admitted, provenance)
+        try:
+            trained = await self._train(request, admitted, provenance)
+        finally:
+            await asyncio.to_thread(self._remove_texts)
         if trained.metrics.get(GRADIENT_STEPS) and self.own is not None:
             self.own.note(trained.step, provenance(trained.step, trained.metrics))
             self.own.serve(trained.step)
@@ -141,6 +150,7 @@ class ArtSession:
         finally:
             if isinstance(self.service, TorchService):
                 self.service.plan = None
+            await asyncio.to_thread(self._remove_texts)
         newest = self.service.store.numbers()[-1]
         if self.own is not None and newest != base:
             self.own.note(newest, provenance(newest, metrics))
@@ -148,6 +158,13 @@ class ArtSession:
     async def serve(self, version: int, *, as_head: bool = False) -> None:
         """Answer requests for the bare name with a version; with `as_head` the next update builds on it too."""
         await asyncio.to_thread(self.keeping.serve, version, as_head=as_head)
+
+    def _remove_texts(self) -> None:
+        for name in LEFT_OF_TEXTS:
+            folder = self._directory / name
+            shutil.rmtree(folder, ignore_errors=True)
+            if folder.exists():
+                logger.warning("%s could not be removed; it holds what was trained on as token ids", folder)
 
     def _provenance(self, request: TrainRequest, admitted: Admitted, remarks: Mapping[str, Any]) -> Provenance:
         """Return what describes an update that begins now, for its checkpoint."""

@@ -1,0 +1,102 @@
+"""Every place where prompts, ids, log-probs or labels may rest, and what becomes of a person's in each.
+
+`rollbus forget` prints one line a place: removed, expires by a time, or cannot, and why. A test compares the rows with
+the table of topics, the tables of ClickHouse and the stages' changelogs, so a new place cannot be left out. Pure.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import Literal
+
+from rollbus.schemas.topics import TOPICS
+
+Outcome = Literal["removed", "expires", "cannot"]
+IDS = "ids and numbers"
+ALL = "texts, token ids, log-probs, labels"
+TOPIC_HOLDS = {
+    "episode-events": ALL,
+    "aliases": "aliases, comments",
+    "trajectories": ALL,
+    "scores": "ids, rewards, labels' names",
+    "closed-groups": IDS,
+    "resample-requests": "the first messages of a conversation",
+    "run-log": IDS,
+    "curriculum": IDS,
+    "batches": IDS,
+    "training-steps": IDS,
+    "policy-versions": IDS,
+    "evaluations": IDS,
+    "replays": IDS,
+    "exclusions": IDS,
+    "producer-reports": "counters",
+    "drops": "ids; of a failed score the error text of its reward function",
+    "dead-letters": "bytes as they came, with their texts",
+}
+ROLL_HOURS = 168
+"""Kafka's default `segment.ms`: retention removes whole segments, so the newest record of one decides."""
+COMPACTION_HOURS = 25
+"""The changelogs' own segments of an hour and `max.compaction.lag.ms` of a day."""
+OLD_PARTS_MINUTES = 8
+"""ClickHouse's default `old_parts_lifetime`: so long it keeps the files that a deletion has replaced."""
+HOUR_MS, MINUTE_MS = 3_600_000, 60_000
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """What becomes of a person's data in one place."""
+
+    name: str
+    holds: str
+    outcome: Outcome
+    why: str
+    """How it was removed, or why it cannot be; for what expires, the time is `by_ms`."""
+    by_ms: int | None = None
+
+
+ELSEWHERE = (
+    Place("art-server's journal", IDS, "cannot", "after a crash it tells which batch was trained"),
+    Place("art-server's batch on disk", "token ids, log-probs", "removed", "after each update, and at each start"),
+    Place("memory of workers, trainer, art-server", ALL, "removed", "with the episode, the batch or the request"),
+    Place("spool folders of producers", ALL, "cannot", "they are on the agents' machines, until they are delivered"),
+    Place("logs", "ids, texts of errors", "cannot", "rollbus does not search them; remove them as they age"),
+    Place("exports, outputs of finetune runs", ALL, "cannot", "rollbus does not know the copies; delete them"),
+    Place("ClickHouse backups, copies of disks", ALL, "cannot", "rollbus does not make them, nor know them"),
+    Place("W&B, MLflow, Langfuse, OpenPipe", "what was logged there", "cannot", "other services; ask them"),
+)
+
+
+def find_places(
+    *,
+    namespace: str,
+    retention_hours: int,
+    changelogs: Iterable[str],
+    replays: Iterable[str],
+    rows_removed: int | None,
+    trained_steps: int,
+    now_ms: int,
+) -> Iterator[Place]:
+    """Yield every place; `rows_removed` is None if ClickHouse was not asked, `trained_steps` used the person's data."""
+    expiry_ms = now_ms + (retention_hours + ROLL_HOURS) * HOUR_MS
+    for topic in TOPICS:
+        name, holds = f"Kafka {topic.full_name(namespace)}", TOPIC_HOLDS[topic.name]
+        if topic.retention == "time":
+            yield Place(name, holds, "expires", "retention; Kafka removes no single record", expiry_ms)
+        else:
+            yield Place(name, holds, "cannot", "the ledger keeps for ever what was trained and why not")
+    compacted_ms = now_ms + COMPACTION_HOURS * HOUR_MS
+    for changelog in changelogs:
+        why = "the stage deletes its state at once, compaction the bytes"
+        yield Place(f"Kafka {changelog}", f"what is open: {ALL}", "expires", why, compacted_ms)
+    for replay in replays:
+        why = f"it keeps its copy until `rollbus replay delete {replay}`"
+        yield Place(f"Kafka, replay {replay}", ALL, "cannot", why)
+    if rows_removed is None:
+        yield Place("ClickHouse", ALL, "cannot", "--no-clickhouse left it out")
+    else:
+        yield Place("ClickHouse's tables", ALL, "removed", f"{rows_removed} rows; groups, steps, drops keep ids")
+        parts_ms = now_ms + OLD_PARTS_MINUTES * MINUTE_MS
+        yield Place("ClickHouse's old parts on disk", ALL, "expires", "the server deletes what it replaced", parts_ms)
+    if trained_steps:
+        why = f"{trained_steps} steps learned from it; `rollbus policy rollback` goes back"
+        yield Place("checkpoints", "weights", "cannot", why)
+    yield from ELSEWHERE

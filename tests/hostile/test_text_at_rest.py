@@ -1,0 +1,156 @@
+"""After `rollbus forget`, a person's words are in no file but those that the command itself names."""
+
+import asyncio
+import json
+import re
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import cramjam
+import pytest
+
+from rollbus.cli.places import TOPIC_HOLDS, find_places
+from rollbus.cli.stages import all_stages
+from rollbus.consumers.clickhouse.maintain.forget import TABLES, TABLES_BY_CONTENT, TABLES_OF_IDS
+from rollbus.consumers.clickhouse.questions.saved import ask
+from rollbus.consumers.clickhouse.store.client import ClickHouse
+from rollbus.consumers.clickhouse.store.migrator import RECORD_TABLE, load_migrations, migrate
+from rollbus.consumers.clickhouse.store.origin import Origin
+from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
+from rollbus.schemas.codec import encode
+from rollbus.schemas.ids import trajectory_id
+from rollbus.schemas.records.drops import DeadLetter, Drop
+from rollbus.schemas.topics import EPISODE_EVENTS, TOPICS
+from rollbus.streams.kafka.topics_on_broker import ensure_topics
+from tests.builders import START_MS, make_episode, make_score, make_tick, make_trajectory
+from tests.console import ROLLBUS
+from tests.consumers.all_rows import rows_of
+from tests.services.clickhouse_guarded import Guarded, guarded
+from tests.services.replay_live import settings_of, write_settings
+from tests.services.stream_fixtures import send
+
+__all__ = ["guarded"]
+
+MARKER = "Zq7-marker-of-ann-XJ9"
+FRAME = b"\x28\xb5\x2f\xfd"
+"""Where a ZSTD frame begins."""
+LZ4 = 0x82
+"""ClickHouse's number of the method, before two sizes."""
+
+
+def test_every_topic_and_every_table_has_its_row() -> None:
+    assert set(TOPIC_HOLDS) == {topic.name for topic in TOPICS}
+    statements = [RECORD_TABLE, *(each for migration in load_migrations() for each in migration.statements)]
+    tables = {found[1] for each in statements if (found := re.match(r"CREATE TABLE IF NOT EXISTS (\w+)", each))}
+    assert tables == {*TABLES, *TABLES_OF_IDS, *TABLES_BY_CONTENT}
+
+
+def test_every_place_says_what_becomes_of_it() -> None:
+    places = list(
+        find_places(namespace="shop.", retention_hours=72, changelogs=["shop.assembly.changelog"], replays=["r"],
+                    rows_removed=3, trained_steps=2, now_ms=START_MS)
+    )  # fmt: skip
+    assert {each.outcome for each in places} == {"removed", "expires", "cannot"}
+    assert all(each.why for each in places)
+    assert all((each.by_ms is not None) == (each.outcome == "expires") for each in places)
+    by_name = {each.name: each for each in places}
+    assert by_name["Kafka shop.episode-events"].by_ms == START_MS + (72 + 168) * 3_600_000
+    assert by_name["Kafka shop.run-log"].outcome == "cannot"
+    assert by_name["Kafka shop.assembly.changelog"].outcome == "expires"
+    assert len(by_name) == len(places)
+
+
+def plain_bytes(data: bytes) -> Iterator[bytes]:
+    """Yield a file's bytes, and whatever ZSTD frame or LZ4 block of ClickHouse's is anywhere in them."""
+    yield data
+    for found in re.finditer(re.escape(FRAME), data):
+        try:
+            yield bytes(cramjam.zstd.decompress(data[found.start() :]))
+        except cramjam.DecompressionError:
+            decoder = cramjam.zstd.Decompressor()
+            for size in block_sizes(data, found.start()):
+                decoder.decompress(data[found.start() : found.start() + size])
+                yield bytes(decoder.flush())
+    for found in re.finditer(bytes([LZ4]), data):
+        start = found.start()
+        size, whole = (int.from_bytes(data[start + place : start + place + 4], "little") for place in (1, 5))
+        if 9 < size <= len(data) - start and 0 < whole < 1 << 24:
+            try:
+                yield bytes(cramjam.lz4.decompress_block(data[start + 9 : start + size], output_len=whole))
+            except cramjam.DecompressionError:
+                continue
+
+
+def block_sizes(data: bytes, start: int) -> Iterator[int]:
+    """Yield the size of the block that a frame lies in, by the head before it."""
+    size = int.from_bytes(data[start - 8 : start - 4], "little") - 9
+    if data[start - 9] == 0x90 and 0 < size <= len(data) - start:
+        yield size
+
+
+def files_with(marker: str, *folders: Path) -> set[str]:
+    found = set()
+    for folder in folders:
+        for path in folder.rglob("*"):
+            if path.is_file() and any(marker.encode() in each for each in plain_bytes(path.read_bytes())):
+                found.add(str(path.relative_to(folder)))
+    return found
+
+
+@pytest.mark.services
+def test_no_byte_of_a_forgotten_person_stays_where_it_can_be_removed(
+    kafka: str, namespace: str, guarded: Guarded, tmp_path: Path
+) -> None:
+    database = namespace.strip(".").replace("-", "_")
+    own = {"port": guarded.port, "password": guarded.password, "database": database}
+    path = write_settings(tmp_path, kafka, namespace, clickhouse=own)
+    settings = settings_of(path)
+    stream = settings.stream_settings()
+    clickhouse: ClickHouseSettings = settings.clickhouse
+    migrate(clickhouse)
+
+    async def fill() -> None:
+        await ensure_topics(stream, all_stages(settings))
+        items = [(event.root_episode_id.encode(), encode(event)) for event in events("ann")]
+        await send(stream, EPISODE_EVENTS.name, [*items, (None, encode(make_tick(0)))])
+
+    def events(who: str) -> list[Any]:
+        return make_episode(who, start={"labels": {"user": who, "said": f"{MARKER} {who}"}})
+
+    asyncio.run(fill())
+    client = ClickHouse(clickhouse)
+    offset = 0
+    for who in ("ann", "bob"):
+        text = f"{MARKER} {who}"
+        letter = DeadLetter(topic="t", partition=0, offset=0, timestamp_ms=START_MS, value=f"\0{who}\0{text}".encode(),
+                            value_bytes=1, stage="assembly", error_class="X", message="m")  # fmt: skip
+        drop = Drop(unit="trajectory", unit_id=trajectory_id(who), reason="score_failed", stage="scoring",
+                    detail=text, dropped_at_ms=START_MS)  # fmt: skip
+        records = [*events(who), make_trajectory(who, labels={"user": who, "said": text}), letter, drop,
+                   make_score(trajectory_id(who), episode_id=who)]  # fmt: skip
+        for record in records:
+            offset += 1
+            for table, row in rows_of(record, Origin(namespace, "t", 0, offset, START_MS)):
+                client.insert(table, [row])
+    for table in (*TABLES, *TABLES_BY_CONTENT):  # the server's eight minutes, in a second
+        client.command(f"ALTER TABLE {table} MODIFY SETTING old_parts_lifetime = 1")
+    assert files_with(f"{MARKER} ann", guarded.folder / "data"), "the search finds what is there"
+
+    run = subprocess.run([ROLLBUS, "--config", str(path), "forget", "--label", "user=ann"], cwd=tmp_path,
+                         capture_output=True, text=True, check=True)  # fmt: skip
+    told = re.sub(r"\s+", " ", run.stdout)
+    for topic in TOPICS:
+        assert topic.full_name(namespace) in told
+    assert "removed:" in told
+    assert "expires by" in told
+    assert "cannot:" in told
+    deadline = time.monotonic() + 120
+    while left := files_with(f"{MARKER} ann", guarded.folder):
+        assert time.monotonic() < deadline, left
+        time.sleep(0.5)
+    assert files_with(f"{MARKER} bob", guarded.folder / "data")
+    assert ask(clickhouse, "SELECT count() FROM drops").rows == [(2,)]
+    assert json.dumps(MARKER) not in run.stdout

@@ -7,9 +7,7 @@ clickhouse, sink                 analytics
 stack                            the local stack
 """
 
-from collections import Counter
 from pathlib import Path
-from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
@@ -29,10 +27,6 @@ SHARED = (
     *("max_off_policy_steps", "max_share_per_source"),
 )
 """Settings of a part that the file holds elsewhere: at the top, or in the run."""
-
-Port = Annotated[int, Field(gt=0, lt=65536)]
-STARTED_PORTS = ("kafka_port", "kafka_controller_port", "clickhouse_port")
-"""Ports of what `rollbus up` always starts; art-server may be left out, or run elsewhere."""
 
 
 class Section(BaseModel):
@@ -71,29 +65,6 @@ class JudgeSection(Section):
     """Of one request; a reward's own `timeout_s` holds for the whole call."""
 
 
-class StackSection(Section):
-    """Folder and ports of the local stack; two stacks on one machine need different ones."""
-
-    data_dir: Path = Path(".rollbus")
-    kafka_port: Port = 9092
-    kafka_controller_port: Port = 9093
-    clickhouse_port: Port = 8123
-    art_port: Port = 7623
-    model_port: Port = 8000
-
-    @model_validator(mode="after")
-    def _require_different_ports(self) -> "StackSection":
-        """Refuse a port that is given twice: Kafka would end with a long Java trace."""
-        ports = Counter(getattr(self, name) for name in STARTED_PORTS)
-        if twice := sorted(port for port, count in ports.items() if count > 1):
-            raise ValueError(f"port {twice[0]} is given to several services; {', '.join(STARTED_PORTS)} must differ")
-        return self
-
-    def as_stack_settings(self) -> StackSettings:
-        """Return what `rollbus.local` takes."""
-        return StackSettings(**self.model_dump())
-
-
 class Settings(Section):
     """The content of one settings file."""
 
@@ -111,7 +82,7 @@ class Settings(Section):
     art_server: ArtServerSection = ArtServerSection()
     clickhouse: ClickHouseSettings = ClickHouseSettings()
     sink: SinkSettings = SinkSettings()
-    stack: StackSection = StackSection()
+    stack: StackSettings = StackSettings()
 
     @field_validator("namespace")
     @classmethod
@@ -142,7 +113,7 @@ class Settings(Section):
 
     def _signing(self) -> Signing:
         """Return the keys; without the owner's, that of the stack's data folder is taken. Raises ConfigurationError."""
-        keys, path = self.signing, self.stack.as_stack_settings().owner_key_file
+        keys, path = self.signing, self.stack.owner_key_file
         if keys.owner:
             return keys
         if path.exists():
@@ -180,7 +151,7 @@ class Settings(Section):
         backend = self.trainer.backend
         if not isinstance(backend, ArtServerBackend):
             return backend
-        own = {"url": self.stack.as_stack_settings().art_url, "token": self.art_server.token}
+        own = {"url": self.stack.art_url, "token": self.art_server.token}
         return backend.model_copy(update={key: own[key] for key in own if key not in backend.model_fields_set})
 
     def run(self, run_id: str | None = None) -> RunConfig:

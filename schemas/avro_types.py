@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, Literal, Union, get_args, get_origin
 
-from rollbus.schemas.records.registry import RECORDS
+from rollbus.schemas.topics import RECORDS
 
 AVRO_NAMESPACE = "rollbus"
 AVRO_FOLDER = Path(__file__).parent / "avro"

@@ -15,7 +15,7 @@ from fastavro.schema import fingerprint, to_parsing_canonical_form
 from rollbus.schemas.avro_fastavro import Read, Write, resolving_reader
 from rollbus.schemas.avro_types import AVRO_FOLDER, newest_version
 from rollbus.schemas.errors import InvalidRecordError, RecordError, UndecodableError
-from rollbus.schemas.records.registry import RECORDS
+from rollbus.schemas.topics import RECORDS
 
 try:
     from rollbus.schemas import avro_native as avro

@@ -142,25 +142,9 @@ PRODUCER_REPORTS = Topic("producer-reports", "producer", (drops.ProducerReport,)
 DROPS = Topic("drops", "unit id", (drops.Drop,), ("any stage",), (), "events", "forever")
 DEAD_LETTERS = Topic("dead-letters", "origin key", (drops.DeadLetter,), ("any consumer",), (), "one", "time")
 
-TOPICS: tuple[Topic, ...] = (
-    EPISODE_EVENTS,
-    ALIASES,
-    TRAJECTORIES,
-    SCORES,
-    CLOSED_GROUPS,
-    RESAMPLE_REQUESTS,
-    RUN_LOG,
-    CURRICULUM,
-    BATCHES,
-    TRAINING_STEPS,
-    POLICY_VERSIONS,
-    EVALUATIONS,
-    REPLAYS,
-    EXCLUSIONS,
-    PRODUCER_REPORTS,
-    DROPS,
-    DEAD_LETTERS,
-)
+TOPICS: tuple[Topic, ...] = tuple(each for each in tuple(globals().values()) if isinstance(each, Topic))
+RECORDS: tuple[type, ...] = tuple(dict.fromkeys(record for topic in TOPICS for record in topic.records))
+"""Every record type that travels on a topic."""
 
 STAGE_INPUTS: dict[str, Topic] = {
     "alias": ALIASES,

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial, reduce, wraps
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import click
 
@@ -23,49 +23,40 @@ else:
     Settings = Any  # to import it takes longer than to print a help text
 
 
-@dataclass(frozen=True, slots=True)
-class Entry:
+class Entry(NamedTuple):
     """One row of the command table."""
 
-    module: str
-    attribute: str
     help: str
     extra: str
     """The extra that brings what the command needs."""
+    module: str | None = None
+    """Where the command is; by default in the module of its name."""
 
 
 COMMANDS: dict[str, Entry] = {
-    "up": Entry("stack", "up", "Start Kafka, ClickHouse and the ART server on this machine.", "local"),
-    "status": Entry("stack", "status", "Show what runs, where it listens and whether it is healthy.", "local"),
-    "down": Entry("stack", "down", "Stop what `up` started; data stays.", "local"),
-    "demo": Entry("demo", "demo", "Watch an agent get better at tic-tac-toe from its own traffic.", "local"),
-    "finetune": Entry("finetune", "finetune", "Run a NeMo Agent Toolkit finetuning configuration on the bus.", "local"),
-    "topics": Entry("topics", "topics", "Create, check, list and draw the Kafka topics.", "streams"),
-    "worker": Entry("worker", "worker", "Run the stages that turn episode events into batches.", "streams"),
-    "run": Entry("run", "run", "Check, list, pause, resume and stop the runs of one log.", "streams"),
-    "replay": Entry("replay", "replay", "Decide again with other rewards, groups or curriculum.", "streams"),
-    "resample": Entry("resample", "resample", "Run your agent again on openings that came only once.", "streams"),
-    "forget": Entry("forget", "forget", "Exclude a person's episodes and delete their rows.", "streams"),
-    "trainer": Entry("trainer", "trainer", "Turn batches into GRPO updates, and look at the steps.", "trainer"),
-    "policy": Entry("policy", "policy", "List, serve, measure and roll back versions of the weights.", "trainer"),
-    "model": Entry("model", "model", "Import a base model from this machine, or fetch one.", "local"),
-    "art-server": Entry("art_server", "art_server", "Run OpenPipe ART with its model endpoint.", "local"),
-    "proxy": Entry("proxy", "proxy", "Record programs that cannot be changed, with a proxy.", "proxy"),
-    "dead-letters": Entry(
-        "dead_letters", "dead_letters", "Show what could not be processed, and try it again.", "streams"
-    ),
-    "sink": Entry("sink", "sink", "Write every topic into ClickHouse, and rebuild tables.", "clickhouse"),
-    "sql": Entry("sql", "sql", "Ask ClickHouse saved questions or your own.", "clickhouse"),
-    "ui": Entry("ui", "ui", "Show what was trained and why, in a browser.", "ui"),
-    "export": Entry("export", "export", "Write data sets for other trainers: SFT, preference pairs.", "export"),
-    "log-to": Entry(
-        "log_to",
-        "log_to",
-        "Log steps to W&B, MLflow, Langfuse or OpenPipe.",
-        "wandb,mlflow,langfuse,openpipe",
-    ),
+    "up": Entry("Start Kafka, ClickHouse and the ART server on this machine.", "local", "stack"),
+    "status": Entry("Show what runs, where it listens and whether it is healthy.", "local", "stack"),
+    "down": Entry("Stop what `up` started; data stays.", "local", "stack"),
+    "demo": Entry("Watch an agent get better at tic-tac-toe from its own traffic.", "local"),
+    "finetune": Entry("Run a NeMo Agent Toolkit finetuning configuration on the bus.", "local"),
+    "topics": Entry("Create, check, list and draw the Kafka topics.", "streams"),
+    "worker": Entry("Run the stages that turn episode events into batches.", "streams"),
+    "run": Entry("Check, list, pause, resume and stop the runs of one log.", "streams"),
+    "replay": Entry("Decide again with other rewards, groups or curriculum.", "streams"),
+    "resample": Entry("Run your agent again on openings that came only once.", "streams"),
+    "forget": Entry("Exclude a person's episodes and delete their rows.", "streams"),
+    "trainer": Entry("Turn batches into GRPO updates, and look at the steps.", "trainer"),
+    "policy": Entry("List, serve, measure and roll back versions of the weights.", "trainer"),
+    "model": Entry("Import a base model from this machine, or fetch one.", "local"),
+    "art-server": Entry("Run OpenPipe ART with its model endpoint.", "local"),
+    "proxy": Entry("Record programs that cannot be changed, with a proxy.", "proxy"),
+    "dead-letters": Entry("Show what could not be processed, and try it again.", "streams"),
+    "sink": Entry("Write every topic into ClickHouse, and rebuild tables.", "clickhouse"),
+    "sql": Entry("Ask ClickHouse saved questions or your own.", "clickhouse"),
+    "ui": Entry("Show what was trained and why, in a browser.", "ui"),
+    "export": Entry("Write data sets for other trainers: SFT, preference pairs.", "export"),
+    "log-to": Entry("Log steps to W&B, MLflow, Langfuse or OpenPipe.", "wandb,mlflow,langfuse,openpipe"),
 }
-
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110, "show_default": True}
 
@@ -82,8 +73,9 @@ class Nouns(Verbs):
         entry = COMMANDS.get(cmd_name)
         if entry is None:
             return None
-        module = importlib.import_module(f"rollbus.cli.commands.{entry.module}")
-        command: click.Command = getattr(module, entry.attribute)
+        attribute = cmd_name.replace("-", "_")
+        module = importlib.import_module(f"rollbus.cli.commands.{entry.module or attribute}")
+        command: click.Command = getattr(module, attribute)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -132,11 +124,7 @@ def rollbus(ctx: click.Context, config: Path | None, debug: bool) -> None:
     every number lands in ClickHouse.
     """
     ctx.obj = SettingsFile(config)
-    for name in (
-        "urllib3",
-        "clickhouse_connect",
-        "aiokafka",
-    ):  # they log what they raise; the command reports it in words
+    for name in ("urllib3", "clickhouse_connect", "aiokafka"):  # they log what they raise; we report it in words
         library = logging.getLogger(name)
         ctx.call_on_close(partial(library.setLevel, library.level))
         library.setLevel(logging.CRITICAL)

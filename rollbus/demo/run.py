@@ -147,8 +147,8 @@ class Demo:
             shutil.rmtree(folder)
         folder.mkdir(parents=True)
         (folder / MARKER).touch()
-        kafka, controller, clickhouse, art, model = _find_free_ports(5)
-        return StackSettings(folder, kafka, controller, clickhouse, art, model)
+        names = [name for name in StackSettings.model_fields if name.endswith("_port")]
+        return StackSettings(data_dir=folder, **dict(zip(names, _find_free_ports(len(names)), strict=True)))
 
     def _start_stack(self, supervisor: Supervisor, stack: StackSettings, settings_file: Path) -> None:
         rows = processes.stack_rows(stack, settings_file)

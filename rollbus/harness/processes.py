@@ -195,7 +195,7 @@ class Processes:
     # Processes
 
     def _missing(self, settings_file: Path) -> Iterator[Service]:
-        stack = self.settings.stack.as_stack_settings()
+        stack = self.settings.stack
         rows = {service.name: service for service in stack_rows(stack, settings_file)}
         art = self._art
         if self._given is None:

@@ -1,5 +1,5 @@
 """The records on the wire: frozen dataclasses, one module per family.
 
 In: field values. Out: validated records with deterministic ids. Read `events` first, then `trajectories`, `groups`,
-`steps`; `registry` lists all of them, `tokens` packs token ids and log-probs.
+`steps`; `tokens` packs token ids and log-probs.
 """

@@ -8,10 +8,9 @@ import pytest
 from rollbus.consumers.clickhouse.rows.rows import FILLS, NOT_STORED, tables_of, topics_of
 from rollbus.consumers.clickhouse.store.migrator import load_migrations
 from rollbus.consumers.clickhouse.store.origin import MAX_TIME_MS, Origin
-from rollbus.schemas.records.registry import RECORDS
 from rollbus.schemas.records.steps import Evaluation
 from rollbus.schemas.records.tokens import encode_logprobs, encode_token_ids
-from rollbus.schemas.topics import TOPICS
+from rollbus.schemas.topics import RECORDS, TOPICS
 from tests.builders import make_started, make_trajectory, make_turn
 from tests.consumers.all_rows import rows_of
 from tests.consumers.story import story

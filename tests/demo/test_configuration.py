@@ -16,7 +16,14 @@ from rollbus.settings_file import load_settings
 
 
 def test_the_written_file_is_what_every_process_reads(tmp_path: Path) -> None:
-    stack = StackSettings(tmp_path, 1001, 1002, 1003, 1004, 1005)
+    stack = StackSettings(
+        data_dir=tmp_path,
+        kafka_port=1001,
+        kafka_controller_port=1002,
+        clickhouse_port=1003,
+        art_port=1004,
+        model_port=1005,
+    )
     written = write_settings(tmp_path / "settings.yaml", stack, tmp_path / "model")
     assert load_settings(Settings, tmp_path / "settings.yaml", {}) == written
     assert written.stream_settings().kafka.bootstrap_servers == "127.0.0.1:1001"

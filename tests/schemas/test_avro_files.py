@@ -6,8 +6,7 @@ import json
 import pytest
 
 from rollbus.schemas.avro_types import AVRO_FOLDER, avro_schema, avsc_path, avsc_text, newest_version
-from rollbus.schemas.records.registry import RECORDS
-from rollbus.schemas.topics import TOPICS
+from rollbus.schemas.topics import RECORDS, TOPICS
 
 
 @pytest.mark.parametrize("record", RECORDS, ids=lambda record: record.__name__)

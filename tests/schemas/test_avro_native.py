@@ -16,7 +16,7 @@ from rollbus.schemas.avro_fastavro import Read
 from rollbus.schemas.codec import HEADER_BYTES, decode, encode
 from rollbus.schemas.errors import InvalidRecordError, UndecodableError
 from rollbus.schemas.records.events import EpisodeStarted, Message, TurnRecorded
-from rollbus.schemas.records.registry import RECORDS
+from rollbus.schemas.topics import RECORDS
 from tests.schemas.codecs import using
 from tests.schemas.test_codec import EXAMPLES_PER_TYPE, records_of
 

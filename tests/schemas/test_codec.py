@@ -18,9 +18,9 @@ from rollbus.schemas.codec import HEADER_BYTES, MARKER, decode, encode, record_n
 from rollbus.schemas.errors import InvalidRecordError, RecordError, UndecodableError
 from rollbus.schemas.records.control import Tick
 from rollbus.schemas.records.events import EpisodeStarted, Message, RewardReported, TurnRecorded
-from rollbus.schemas.records.registry import RECORDS
 from rollbus.schemas.records.tokens import encode_logprobs, encode_token_ids
 from rollbus.schemas.records.trajectories import History, Location, Score, Span, Trajectory
+from rollbus.schemas.topics import RECORDS
 from tests.schemas.codecs import using
 
 TICK = Tick(number=7, stream_time_ms=7000, wall_clock_ms=1_700_000_000_000, interval_ms=1000)

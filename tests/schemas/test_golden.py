@@ -7,7 +7,7 @@ import pytest
 
 from rollbus.schemas.avro_types import newest_version
 from rollbus.schemas.codec import decode, encode
-from rollbus.schemas.records.registry import RECORDS
+from rollbus.schemas.topics import RECORDS
 from tests.schemas.golden import FOLDER, path_of, plain, sample
 
 BY_NAME = {record.__name__: record for record in RECORDS}

@@ -1,24 +1,40 @@
 """The settings of the local stack: its data folder and ports. Everything listens on loopback."""
 
-from dataclasses import dataclass, field
+from collections import Counter
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 HOST = "127.0.0.1"
+STARTED_PORTS = ("kafka_port", "kafka_controller_port", "clickhouse_port")
+"""Ports of what `rollbus up` always starts; art-server may be left out, or run elsewhere."""
+
+Port = Annotated[int, Field(gt=0, lt=65536)]
 
 
-@dataclass(frozen=True, slots=True)
-class StackSettings:
-    """Folder and ports of one local stack; two stacks need different folders and ports."""
+class StackSettings(BaseModel):
+    """Folder and ports of one local stack; two stacks on one machine need different ones."""
 
-    data_dir: Path = field(default_factory=lambda: Path(".rollbus"))
-    kafka_port: int = 9092
-    kafka_controller_port: int = 9093
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    data_dir: Path = Path(".rollbus")
+    kafka_port: Port = 9092
+    kafka_controller_port: Port = 9093
     """Where the broker's own controller listens; no client uses it."""
-    clickhouse_port: int = 8123
-    art_port: int = 7623
+    clickhouse_port: Port = 8123
+    art_port: Port = 7623
     """Control routes of art-server."""
-    model_port: int = 8000
+    model_port: Port = 8000
     """OpenAI-compatible endpoint of art-server."""
+
+    @model_validator(mode="after")
+    def _require_different_ports(self) -> "StackSettings":
+        """Refuse a port that is given twice: Kafka would end with a long Java trace."""
+        ports = Counter(getattr(self, name) for name in STARTED_PORTS)
+        if twice := sorted(port for port, count in ports.items() if count > 1):
+            raise ValueError(f"port {twice[0]} is given to several services; {', '.join(STARTED_PORTS)} must differ")
+        return self
 
     @property
     def owner_key_file(self) -> Path:

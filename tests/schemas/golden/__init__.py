@@ -15,8 +15,8 @@ from typing import Any, Literal, Union, get_args, get_origin
 
 from rollbus.schemas.avro_types import avsc_path, newest_version
 from rollbus.schemas.codec import encode
-from rollbus.schemas.records.registry import RECORDS
 from rollbus.schemas.records.tokens import encode_logprobs, encode_token_ids
+from rollbus.schemas.topics import RECORDS
 
 FOLDER = Path(__file__).parent
 Fields = dict[str, set[str]]

@@ -17,7 +17,7 @@ FAST_WORKERS ?= 2
 FRAMEWORKS := tests/producers/integrations $(wildcard tests/harness/test_workflows.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup kafka demo finetune-demo test test-java test-openai test-ui test-clients test-fast test-frameworks test-311 faults bench-analytics bench-sink bench-capture bench-capture-throughput bench-replay bench-streams bench-streams-latency bench-streams-scale bench-trainer bench-staleness check format lint types clean
+.PHONY: help setup kafka demo finetune-demo test test-java test-openai test-ui test-clients test-fast test-frameworks test-311 faults bench-analytics bench-sink bench-capture bench-capture-throughput bench-replay bench-streams bench-streams-latency bench-streams-scale bench-trainer bench-staleness audit check format lint types clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | column -t -s @
@@ -114,6 +114,9 @@ bench-analytics: setup ## Measure the sink beside bare inserts, and every questi
 
 bench-sink: setup ## Measure the sink alone beside bare inserts of the same blocks (about 3 minutes)
 	@PYTHONPATH=. $(PYTHON_BIN)/python -m benchmarks.analytics.run 0
+
+audit: setup ## Look for known vulnerabilities in the locked packages, and write a CycloneDX bill of materials
+	@scripts/audit
 
 check: setup ## Format, lint, types and the fast tests, beside each other
 	@$(MAKE) --no-print-directory -j3 --output-sync=target lint types test-frameworks test-fast

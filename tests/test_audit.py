@@ -1,0 +1,38 @@
+"""`make audit`: a bill of what is locked, and what a service of vulnerabilities says about it."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import h11
+
+SCRIPT = Path(__file__).parents[1] / "scripts" / "audit"
+STAND_IN = """#!/bin/sh
+[ "$1" = export ] || { echo "h11 has PYSEC-2026-1"; exit 1; }
+"""
+"""For uv with a service that knows a vulnerability: the real one also asks the registry about each package."""
+
+
+def audit(folder: Path, *arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    environment |= {"BILL": str(folder / "bill.json"), "PATH": "/usr/bin:/bin"}
+    return subprocess.run([str(SCRIPT), *arguments], env=environment, capture_output=True, text=True, check=False)
+
+
+def test_a_vulnerability_fails_the_audit(tmp_path: Path) -> None:
+    uv = tmp_path / "uv"
+    uv.write_text(STAND_IN)
+    uv.chmod(0o755)
+    found = audit(tmp_path, UV=str(uv))
+    assert found.returncode == 1
+    assert "PYSEC-2026-1" in found.stdout
+
+
+def test_a_service_that_cannot_be_reached_is_said_and_the_bill_names_what_is_locked(tmp_path: Path) -> None:
+    found = audit(tmp_path, "--service-url", "http://127.0.0.1:9/")
+    assert found.returncode == 0
+    assert "nothing was checked" in found.stderr
+    bill = json.loads((tmp_path / "bill.json").read_text())
+    assert bill["bomFormat"] == "CycloneDX"
+    listed = {component["purl"] for component in bill["components"]}
+    assert f"pkg:pypi/h11@{h11.__version__}" in listed
+    assert {each.split("@")[0] for each in listed} >= {"pkg:pypi/torch", "pkg:pypi/chdb", "pkg:pypi/aiokafka"}

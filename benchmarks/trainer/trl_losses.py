@@ -19,6 +19,7 @@ import torch
 import trl
 from torch import Tensor
 from trl import GRPOTrainer
+from trl.trainer.grpo_trainer import nanstd
 
 SEED = 11
 ROWS, PROMPT_TOKENS, TOKENS = 5, 2, 7
@@ -130,6 +131,13 @@ def _trainer(leaf: Tensor, entropy: Tensor, options: dict[str, Any]) -> SimpleNa
     )
 
 
+def batch_advantages() -> dict[str, Any]:
+    """Advantages with `scale_rewards: batch`: TRL's line, which stands in a method that generates, on its `nanstd`."""
+    rewards = torch.tensor([1.0, 0.0, 0.25, 0.75, 0.7, 0.1], dtype=torch.float64)
+    mean = rewards.view(-1, 3).nanmean(dim=1).repeat_interleave(3)
+    return {"rewards": rewards.tolist(), "advantages": ((rewards - mean) / (nanstd(rewards) + 1e-4)).tolist()}
+
+
 def document() -> dict[str, Any]:
     return {
         "trl": trl.__version__,
@@ -137,6 +145,7 @@ def document() -> dict[str, Any]:
         "max_completion_length": MAX_COMPLETION_LENGTH,
         "inputs": {name: values.tolist() for name, values in inputs().items()},
         "cases": losses(),
+        "batch_std": batch_advantages(),
     }
 
 
@@ -152,6 +161,7 @@ def main() -> None:
         known = json.loads(options.check.read_text(encoding="utf-8"))
         wrong = [name for name, case in found["cases"].items() if not _same(case, known["cases"].get(name))]
         wrong += [name for name in known["cases"] if name not in found["cases"]]
+        wrong += [] if found["batch_std"] == known["batch_std"] else ["batch_std"]
         if wrong:
             sys.exit(f"TRL {trl.__version__} gives other losses than {options.check} (TRL {known['trl']}): {wrong}")
         print(f"TRL {trl.__version__}: {len(found['cases'])} losses and gradients as in {options.check}")

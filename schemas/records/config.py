@@ -107,7 +107,7 @@ class GroupingConfig(Config):
     reward_grace_ms: int = Field(default=0, ge=0)
     """How long each score of a task in `feedback_tasks` waits for its rewards, even if one comes early."""
     feedback_tasks: tuple[str, ...] = ()
-    advantage: Literal["mean", "mean_std", "leave_one_out"] = "leave_one_out"
+    advantage: Literal["mean", "mean_std", "unbiased_std", "leave_one_out"] = "leave_one_out"
     signal_tolerance: float = Field(default=1e-9, ge=0)
     max_history_tokens: int | None = Field(default=None, gt=0)
     """Longer trajectories are dropped as `overlong` before the group mean."""

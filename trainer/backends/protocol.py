@@ -63,6 +63,8 @@ class TrainConfig(FrozenSettings):
     loss: Literal["cispo", "ppo", "dppo"] = "cispo"
     advantages: Literal["given", "art"] = "given"
     """`given` trains on `TrainTrajectory.advantage`; `art` lets ART compute and scale its own."""
+    advantage_scale: Literal["none", "batch_std"] = "none"
+    """`batch_std` divides given advantages by the unbiased deviation of the rewards in the batch."""
     ratio_min: float = Field(default=0.0, ge=0)
     """cispo: lower bound of the detached importance ratio."""
     ratio_max: float = Field(default=5.0, gt=0)
@@ -83,6 +85,12 @@ class TrainConfig(FrozenSettings):
     """Weight tokens or sequences by current over behaviour probability instead of leaving it to the loss's ratio."""
     importance_cap: float = Field(default=2.0, gt=0)
     """Of that weight: what exceeds it is truncated to it, or masked."""
+    importance_floor: float = Field(default=0.0, ge=0)
+    """Of that weight: what lies below is raised to it, or masked. IcePop is `token_mask` from 0.5 to 5."""
+    sequence_mask: Literal["none", "geometric_mean", "product", "k1", "k3"] = "none"
+    """Leave out sequences whose tokens have moved too far from the behaviour policy, as measured so."""
+    sequence_mask_bounds: tuple[float, float] | None = None
+    """Least and greatest measure of a sequence that trains."""
     kl_coefficient: float = Field(default=0.0, ge=0)
     kl_estimator: Literal["k1", "k3"] = "k1"
     """`k1` is subtracted from the advantages, centred; `k3` is added to the loss."""
@@ -112,6 +120,13 @@ class TrainConfig(FrozenSettings):
             )
         if self.ratio_min > self.ratio_max:
             raise ValueError(f"ratio_min {self.ratio_min:g} lies above ratio_max {self.ratio_max:g}")
+        if self.importance_floor > self.importance_cap:
+            raise ValueError(f"importance_floor {self.importance_floor:g} lies above importance_cap")
+        low, high = self.sequence_mask_bounds or (0.0, 0.0)
+        if low > high or (self.sequence_mask_bounds is None) != (self.sequence_mask == "none"):
+            raise ValueError("sequence_mask and sequence_mask_bounds go together; give bounds as [least, greatest]")
+        if self.advantages == "art" and self.advantage_scale != "none":
+            raise ValueError("advantage_scale divides given advantages; with advantages `art` ART scales its own")
         return self
 
 

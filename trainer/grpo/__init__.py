@@ -2,7 +2,8 @@
 
 ratios          how much likelier a token or sequence is under the current policy
 token_losses    cispo, ppo with dual clip, dppo: per token
-corrections     truncated or masked importance weights; the mask of stale negatives
+corrections     truncated or masked importance weights; masks of far and of stale negative sequences
+batch_scale     advantages on the scale of a whole batch
 penalties       KL to a reference (k1 in the reward, k3 in the loss) and to the behaviour
 aggregation     from tokens to the loss of a step
 step_loss       all of them in order, and the sums behind a step's metrics
@@ -21,7 +22,8 @@ unless asked for.
 """
 
 from rollbus.trainer.grpo.aggregation import divisor, token_weight
-from rollbus.trainer.grpo.corrections import ImportanceWeights, importance_weights, stale_negatives
+from rollbus.trainer.grpo.batch_scale import batch_scale
+from rollbus.trainer.grpo.corrections import ImportanceWeights, far_sequences, importance_weights, stale_negatives
 from rollbus.trainer.grpo.penalties import behaviour_kl, kl_k1, kl_k3, penalised_advantages
 from rollbus.trainer.grpo.ratios import ratio, sequence_product, sequence_ratio, sequence_sums
 from rollbus.trainer.grpo.step_loss import LossSums, TokenBatch, combine, metrics, policy_loss
@@ -32,11 +34,13 @@ __all__ = [
     "LossSums",
     "TokenBatch",
     "TokenLoss",
+    "batch_scale",
     "behaviour_kl",
     "cispo",
     "combine",
     "divisor",
     "dppo",
+    "far_sequences",
     "importance_weights",
     "kl_k1",
     "kl_k3",

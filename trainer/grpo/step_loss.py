@@ -1,7 +1,7 @@
 """One micro-batch's share of a step: the chosen loss, its corrections and penalties, and the sums behind the metrics.
 
 The order: ratio (against the behaviour, or with a correction against the proximal policy) → loss per token →
-importance weight → mask of stale negatives → penalties → weights, sum, divisor of the step.
+importance weight → masks of sequences → penalties → weights, sum, divisor of the step.
 """
 
 from dataclasses import dataclass, fields, replace
@@ -45,6 +45,7 @@ class LossSums:
     ratio_max: Tensor
     clipped: Tensor
     masked_stale: Tensor
+    masked_far: Tensor
     mismatch_kl: Tensor
     log_ratio_max: Tensor
     log_ratio_absolute: Tensor
@@ -72,6 +73,17 @@ def policy_loss(batch: TokenBatch, settings: TrainConfig, *, global_tokens: floa
             threshold=settings.off_policy_mask_threshold,
         )
         loss_N = torch.where(stale_N, 0.0, loss_N)
+    far_N = torch.zeros_like(mask_N)
+    if settings.sequence_mask != "none" and settings.sequence_mask_bounds is not None:
+        far_N = corrections.far_sequences(
+            current_N,
+            behaviour_N,
+            batch.sequence_N,
+            mask_N,
+            measure=settings.sequence_mask,
+            bounds=settings.sequence_mask_bounds,
+        )
+        loss_N = torch.where(far_N, 0.0, loss_N)
     reference_kl_N = torch.zeros_like(current_N)
     if batch.reference_N is not None:
         reference_kl_N = penalties.kl_k3(current_N, batch.reference_N)
@@ -83,7 +95,7 @@ def policy_loss(batch: TokenBatch, settings: TrainConfig, *, global_tokens: floa
     if settings.entropy_bonus:
         loss_N = loss_N - settings.entropy_bonus * entropy_N
     loss = (torch.where(mask_N, loss_N, 0.0) * batch.weights_N).sum() / global_tokens
-    return _sums(batch, loss, token.clipped_N, stale_N, entropy_N, reference_kl_N)
+    return _sums(batch, loss, token.clipped_N, stale_N, far_N, entropy_N, reference_kl_N)
 
 
 def corrected_loss(batch: TokenBatch, settings: TrainConfig) -> TokenLoss:
@@ -100,6 +112,7 @@ def corrected_loss(batch: TokenBatch, settings: TrainConfig) -> TokenLoss:
         batch.mask_N,
         correction=settings.importance_correction,
         cap=settings.importance_cap,
+        floor=settings.importance_floor,
     )
     return TokenLoss(token.loss_N * importance.weights_N, token.clipped_N | importance.held_N)
 
@@ -143,7 +156,13 @@ def _without_junk(batch: TokenBatch) -> TokenBatch:
 
 
 def _sums(
-    batch: TokenBatch, loss: Tensor, clipped_N: Tensor, stale_N: Tensor, entropy_N: Tensor, reference_kl_N: Tensor
+    batch: TokenBatch,
+    loss: Tensor,
+    clipped_N: Tensor,
+    stale_N: Tensor,
+    far_N: Tensor,
+    entropy_N: Tensor,
+    reference_kl_N: Tensor,
 ) -> LossSums:
     """Ratios are reported per token against the behaviour, whatever the loss made of them."""
     mask_N = batch.mask_N
@@ -162,6 +181,7 @@ def _sums(
         ratio_max=torch.where(mask_N, ratio_N, 0.0).max().double() if mask_N.numel() else none,
         clipped=total(clipped_N),
         masked_stale=total(stale_N),
+        masked_far=total(far_N),
         mismatch_kl=total(ratios.ratio_less_one(batch.current_N, batch.behaviour_N) - log_ratio_N),
         log_ratio_max=log_ratio_N.abs().max().double() if mask_N.numel() else none,
         log_ratio_absolute=total(log_ratio_N.abs()),
@@ -193,6 +213,7 @@ def metrics(sums: LossSums) -> dict[str, float]:
         "ratio_max": float(sums.ratio_max),
         "clip_fraction": float(sums.clipped) / tokens,
         "stale_mask_fraction": float(sums.masked_stale) / tokens,
+        "sequence_mask_fraction": float(sums.masked_far) / tokens,
         "mismatch_kl": float(sums.mismatch_kl) / tokens,
         "logprob_difference_mean": float(sums.log_ratio_absolute) / tokens,
         "logprob_difference_max": float(sums.log_ratio_max),

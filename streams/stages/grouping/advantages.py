@@ -2,6 +2,7 @@
 
     mean            A_i = r_i − mean(r)
     mean_std        A_i = (r_i − mean(r)) / (std(r) + 1e-6), std of the population, as ART computes it
+    unbiased_std    A_i = (r_i − mean(r)) / (std(r) + 1e-4), std with G − 1, as TRL and verl (with 1e-6) compute it
     leave_one_out   A_i = r_i − mean(r without r_i) = G / (G − 1) · (r_i − mean(r)), right for groups of unequal size
 
 A group whose rewards are all equal within the tolerance has no signal, and its advantages are 0.
@@ -18,6 +19,8 @@ from rollbus.schemas.records.trajectories import Score
 
 STD_FLOOR = 1e-6
 """As in ART: it keeps near-constant groups finite."""
+UNBIASED_STD_FLOOR = 1e-4
+"""As in TRL."""
 
 _member_of = copier(
     *(Score, GroupMember),
@@ -48,15 +51,21 @@ def statistics(rewards_G: Sequence[float]) -> Statistics:
 
 
 def advantages(rewards_G: Sequence[float], kind: str) -> list[float]:
-    """Return one advantage per reward."""
+    """Return one advantage per reward; ValueError for a kind that this release does not know."""
     stats, size = statistics(rewards_G), len(rewards_G)
+    others = max(size - 1, 1)  # of a group of one the distance is 0, whatever it is divided by
+    distances_G = [reward - stats.mean for reward in rewards_G]
+    if kind == "leave_one_out":
+        return [size / others * distance for distance in distances_G]
     if kind == "mean":
-        return [reward - stats.mean for reward in rewards_G]
-    if kind == "mean_std":
-        return [(reward - stats.mean) / (stats.std + STD_FLOOR) for reward in rewards_G]
-    if size < 2:
-        return [0.0] * size
-    return [size / (size - 1) * (reward - stats.mean) for reward in rewards_G]
+        divisor = 1.0
+    elif kind == "mean_std":
+        divisor = stats.std + STD_FLOOR
+    elif kind == "unbiased_std":
+        divisor = stats.std * math.sqrt(size / others) + UNBIASED_STD_FLOOR
+    else:
+        raise ValueError(f"no kind of advantage {kind!r}; there are mean, mean_std, unbiased_std and leave_one_out")
+    return [distance / divisor for distance in distances_G]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

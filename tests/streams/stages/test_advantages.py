@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from rollbus.streams.stages.grouping.advantages import advantages
 
-KINDS: list[Any] = ["mean", "mean_std", "leave_one_out"]
+KINDS: list[Any] = ["mean", "mean_std", "unbiased_std", "leave_one_out"]
 rewards = st.lists(st.integers(-20, 20).map(lambda value: value / 4), min_size=1, max_size=6)
 """A singleton and equal rewards among them."""
 
@@ -54,4 +54,4 @@ def test_leave_one_out_is_the_distance_to_the_mean_of_the_others() -> None:
 
 
 def test_a_singleton_has_no_advantage() -> None:
-    assert [advantages([0.7], kind) for kind in KINDS] == [[0.0]] * 3
+    assert [advantages([0.7], kind) for kind in KINDS] == [[0.0]] * len(KINDS)

@@ -23,6 +23,7 @@ from rollbus.trainer.backends.model_settings import ModelOptions, ServiceSetting
 from rollbus.trainer.backends.outcomes import completed
 from rollbus.trainer.backends.protocol import TrainRequest, TrainResult, Version
 from rollbus.trainer.backends.wire import from_json, to_json
+from rollbus.trainer.grpo import batch_scale
 from rollbus.trainer.service.checkpoints.checkpoint import read_provenance
 from rollbus.trainer.service.checkpoints.folder_lock import FolderLock
 from rollbus.trainer.service.checkpoints.journal import Journal, recover
@@ -200,7 +201,10 @@ class ArtSession:
         backend, config, engine = self.backend, request.config, self.settings.options.art
         arguments = art_arguments(config) if engine is None else update_arguments(config, engine)
         if config.advantages == "given":
-            backend.given = {one.trajectory_id: one.advantage for one in admitted.trajectories}
+            scale = 1.0
+            if config.advantage_scale == "batch_std":
+                scale = batch_scale([one.reward for one in admitted.trajectories])
+            backend.given = {one.trajectory_id: one.advantage * scale for one in admitted.trajectories}
         backend.aggregation = config.aggregation
         if any(turn.temperature != 1 for one in admitted.trajectories for turn in one.turns):
             backend.tempered = admitted.trajectories

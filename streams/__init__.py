@@ -5,7 +5,7 @@ Rooms in reading order:
     state           what a stage is, and the rows that it remembers; pure
     stages          the decisions: alias, assembly, scoring, grouping, curriculum, resample; pure
     rewards         reward functions by name
-    pipeline        which stages there are; `in_memory` runs all of them over a log in memory
+    pipeline        which stages there are
     exactly_once    a batch of records becomes one Kafka transaction
     kafka           names and topics
     worker          a process: Faust, the ticker, the watchdog, metrics

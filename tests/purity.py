@@ -48,7 +48,7 @@ PURE: Mapping[str, Room] = {
     "streams/core": Room(
         (
             *("streams/exactly_once/batch.py", "streams/exactly_once/processing.py"),
-            *("streams/in_memory.py", "streams/pipeline.py"),
+            "streams/pipeline.py",
         ),
         (
             *("schemas/records", "schemas/codec", "streams/state", "streams/rewards", "streams/rewards/registry"),

@@ -9,10 +9,10 @@ from aiokafka import TopicPartition
 from aiokafka.errors import CommitFailedError, IllegalStateError
 
 from rollbus.consumers.loggers.follow_kafka import _feed
-from rollbus.consumers.loggers.memory import MemoryLogger
 from rollbus.schemas.codec import encode
 from rollbus.schemas.records.steps import StepCompleted
 from tests.builders import START_MS
+from tests.consumers.memory_logger import MemoryLogger
 
 PLACE = TopicPartition("rollbus.training-steps", 0)
 

@@ -7,8 +7,8 @@ import pytest
 
 from rollbus.schemas.records.trajectories import Location
 from rollbus.schemas.topics import Topic
-from rollbus.trainer.ledger.log_memory import MemoryBroker, MemoryLog
 from tests.contracts.trainer_log import TrainerLogContract, as_bytes
+from tests.trainer.log_memory import MemoryBroker, MemoryLog
 
 
 class MemoryWorld:

@@ -22,11 +22,11 @@ from rollbus.schemas.records.trajectories import Location
 from rollbus.schemas.soundness import check_sound
 from rollbus.schemas.topics import DEAD_LETTERS, STAGE_INPUTS, TOPICS, Topic
 from rollbus.streams.exactly_once.batch import Partition
-from rollbus.streams.in_memory import Log, Reader
 from rollbus.streams.kafka.topics import partitions_of
 from rollbus.streams.pipeline import AnyStage
 from rollbus.streams.state.stage import Incoming
 from tests.faults.recorded import Entry, Recorded
+from tests.flow.in_memory import Log, Reader
 
 Pair = tuple[bytes | None, bytes | None]
 """Key and value."""

@@ -21,9 +21,9 @@ from rollbus.schemas.records.drops import Drop
 from rollbus.schemas.records.groups import Group, TrainingBatch
 from rollbus.schemas.records.trajectories import Trajectory
 from rollbus.schemas.topics import ALIASES, BATCHES, CURRICULUM, DROPS, EPISODE_EVENTS, RUN_LOG, SCORES, TRAJECTORIES
-from rollbus.streams.in_memory import Flow
 from rollbus.streams.pipeline import namespace_stages, run_stages
 from tests.builders import START_MS, make_alias, make_alias_reward, make_episode, make_outcome, make_reward, make_tick
+from tests.flow.in_memory import Flow
 from tests.flow.reference import expect
 
 ASSEMBLY = AssemblyConfig(inactivity_ms=60_000, gap_grace_ms=60_000)

@@ -23,9 +23,9 @@ from rollbus.schemas.records.events import EpisodeStarted, Event
 from rollbus.schemas.records.groups import Group, ResampleRequested
 from rollbus.schemas.records.trajectories import Score, Trajectory
 from rollbus.schemas.topics import EPISODE_EVENTS, RESAMPLE_REQUESTS, RUN_LOG, SCORES, TRAJECTORIES
-from rollbus.streams.in_memory import Flow
 from rollbus.streams.pipeline import namespace_stages, run_stages
 from tests.builders import make_episode, make_tick, make_turn
+from tests.flow.in_memory import Flow
 
 RUN = RunConfig(
     grouping=GroupingConfig(group_size=4, strategy="by_prompt"),

@@ -25,14 +25,14 @@ from rollbus.schemas.topics import (
     TRAJECTORIES,
     Topic,
 )
-from rollbus.streams.in_memory import Flow
 from rollbus.streams.pipeline import namespace_stages, run_stages
 from rollbus.trainer.backends.memory import MemoryBackend
 from rollbus.trainer.backends.protocol import Backend
 from rollbus.trainer.ledger.log import Publication
-from rollbus.trainer.ledger.log_memory import MemoryBroker, MemoryLog
 from rollbus.trainer.loop.loop import Trainer
 from rollbus.trainer.settings import TrainerSettings
+from tests.flow.in_memory import Flow
+from tests.trainer.log_memory import MemoryBroker, MemoryLog
 
 TICK_MS = 1_000
 START_MS = 1_700_000_000_000

@@ -15,11 +15,11 @@ from rollbus.schemas.records.config import (
     ScoringConfig,
 )
 from rollbus.schemas.topics import ALIASES, DROPS, EPISODE_EVENTS, TOPICS
-from rollbus.streams.in_memory import Flow
 from rollbus.streams.pipeline import namespace_stages, run_stages
 from rollbus.streams.state.stage import PureAsEffects
 from tests.builders import START_MS, make_alias, make_episode, make_reward, make_tick
 from tests.consumers.story import Record
+from tests.flow.in_memory import Flow
 from tests.services.test_clickhouse_queries import NAMESPACE, answer, new_database, write
 from tests.streams.simulation.judging import REGISTRY
 from tests.streams.simulation.trainer import SimulatedTrainer

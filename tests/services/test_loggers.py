@@ -16,11 +16,11 @@ from typing import Any
 import pytest
 
 from rollbus.consumers.loggers.follow_kafka import follow
-from rollbus.consumers.loggers.memory import MemoryLogger
 from rollbus.consumers.loggers.protocol import RunLogger
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.kafka.connection import KafkaConnection
 from rollbus.schemas.records.steps import Evaluation, StepCompleted
+from tests.consumers.memory_logger import MemoryLogger
 from tests.consumers.story import story
 from tests.services.sink_fixtures import create_topics, encoded, send, sink_settings
 

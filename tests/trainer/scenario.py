@@ -12,10 +12,10 @@ from rollbus.schemas.records.tokens import encode_logprobs, encode_token_ids
 from rollbus.schemas.records.trajectories import History, Location, Span, Trajectory
 from rollbus.schemas.topics import BATCHES, DROPS, TRAINING_STEPS, TRAJECTORIES
 from rollbus.trainer.backends.memory import MemoryBackend
-from rollbus.trainer.ledger.log_memory import MemoryBroker, MemoryLog
 from rollbus.trainer.loop.loop import Trainer
 from rollbus.trainer.settings import TrainerSettings
 from tests.builders import START_MS, make_group, make_member, make_trajectory
+from tests.trainer.log_memory import MemoryBroker, MemoryLog
 
 SETTINGS = TrainerSettings(alarm=None, batch_wait_s=0.0, poll_interval_s=0.001, retry_pauses_s=(0.0,) * 3)
 UPDATE_S = 0.003

@@ -1,6 +1,6 @@
 """What the trainer needs from the log: its ledger, the next batch, a transaction, payload by location.
 
-One seam, two sides: `log_kafka` with the broker, `log_memory` for tests and trials; one contract suite for both.
+One seam, two sides: `log_kafka` with the broker, and a log in memory in the tests; one contract suite for both.
 """
 
 from collections.abc import Awaitable, Callable, Collection, Iterable, Mapping, Sequence

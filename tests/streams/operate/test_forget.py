@@ -8,12 +8,12 @@ from rollbus.schemas.codec import encode
 from rollbus.schemas.ids import trajectory_id
 from rollbus.schemas.records.config import AssemblyConfig, GroupingConfig, RunConfig, ScoringConfig
 from rollbus.schemas.topics import DROPS, EPISODE_EVENTS, RUN_LOG, TRAJECTORIES, Topic
-from rollbus.streams.in_memory import Flow
 from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.operate import forget_on_log as forget_kafka
 from rollbus.streams.operate.forget import Episode, Search, exclusions
 from rollbus.streams.pipeline import namespace_stages, run_stages
 from tests.builders import START_MS, make_episode, make_started, make_tick
+from tests.flow.in_memory import Flow
 from tests.streams.exactly_once.test_transaction_parts import Raw
 
 RUN = RunConfig(grouping=GroupingConfig(group_size=2, window_ms=60_000))

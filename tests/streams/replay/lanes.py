@@ -6,12 +6,12 @@ from dataclasses import dataclass
 from typing import Any
 
 from rollbus.schemas.codec import decode
-from rollbus.streams.in_memory import by_checksum
 from rollbus.streams.pipeline import AnyStage
 from rollbus.streams.replay.decide.chain import Chain
 from rollbus.streams.replay.decide.lane import Elsewhere, Lane, MadePiece, MadeRound, Message, joined
 from rollbus.streams.replay.decide.output import CountingOutput
 from rollbus.streams.replay.decide.reader import Reader
+from tests.flow.in_memory import by_checksum
 from tests.streams.replay.memory import Frames, ListSource, MemoryOutput
 
 NAMES: dict[str, Any] = {"partition_of": by_checksum, "source_namespace": "", "namespace": "replay."}

@@ -8,12 +8,12 @@ from typing import Any
 
 from rollbus.schemas.codec import decode, encode
 from rollbus.schemas.topics import Topic
-from rollbus.streams.in_memory import by_checksum
 from rollbus.streams.pipeline import AnyStage
 from rollbus.streams.replay.decide.chain import Chain
 from rollbus.streams.replay.decide.digest import without_location
 from rollbus.streams.replay.decide.output import CountingOutput
 from rollbus.streams.replay.decide.rounds import Round, merged
+from tests.flow.in_memory import by_checksum
 
 OTHER_CLOCK = Path(__file__).parent / "other_clock"
 ENVIRONMENTS = (

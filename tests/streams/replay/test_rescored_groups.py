@@ -12,7 +12,6 @@ from rollbus.schemas.records.config import AssemblyConfig, GroupingConfig, Rewar
 from rollbus.schemas.records.events import TurnRecorded
 from rollbus.schemas.records.groups import ClosedGroup, Group
 from rollbus.schemas.records.trajectories import Location, Trajectory
-from rollbus.streams.in_memory import by_checksum
 from rollbus.streams.pipeline import AnyStage, namespace_stages, run_stages
 from rollbus.streams.replay.decide.output import WrittenPayload
 from rollbus.streams.replay.decide.steps import StoppedError
@@ -20,6 +19,7 @@ from rollbus.streams.rewards.contract import RewardContext, RewardFunction
 from rollbus.streams.rewards.registry import BUILT_IN
 from rollbus.streams.stages.scoring.group_scoring import GroupScoringStage
 from tests.builders import make_episode, make_group, make_tick, make_trajectory
+from tests.flow.in_memory import by_checksum
 from tests.streams.replay.lanes import replayed_in_lanes
 from tests.streams.replay.memory import ListSource, MemoryOutput, Raw, replayed
 

@@ -10,10 +10,10 @@ from aiohttp import web
 from rollbus.schemas.errors import RejectedError, UnavailableError
 from rollbus.schemas.records.config import RewardConfig, ScoringConfig
 from rollbus.schemas.topics import SCORES, TRAJECTORIES
-from rollbus.streams.in_memory import Log, Reader
 from rollbus.streams.rewards.endpoint import Endpoint
 from rollbus.streams.stages.scoring.stage import ScoringStage
 from tests.builders import make_trajectory
+from tests.flow.in_memory import Log, Reader
 
 Handler = Callable[[Any], Awaitable[Any]]
 

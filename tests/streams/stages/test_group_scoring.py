@@ -16,7 +16,6 @@ from rollbus.schemas.records.events import TurnRecorded
 from rollbus.schemas.records.groups import ClosedGroup, Group
 from rollbus.schemas.records.trajectories import Location, Trajectory
 from rollbus.schemas.topics import DROPS, EPISODE_EVENTS, RUN_LOG, TRAJECTORIES
-from rollbus.streams.in_memory import Flow
 from rollbus.streams.pipeline import namespace_stages, run_stages
 from rollbus.streams.rewards.contract import RewardContext, RewardFunction
 from rollbus.streams.rewards.registry import BUILT_IN, check
@@ -24,6 +23,7 @@ from rollbus.streams.stages.scoring.group_scoring import GroupScoringStage, Judg
 from rollbus.streams.stages.scoring.stage import ScoringStage
 from rollbus.streams.state.stage import Incoming
 from tests.builders import make_config, make_episode, make_group, make_member, make_tick, make_trajectory
+from tests.flow.in_memory import Flow
 from tests.stepping import Stepper
 
 

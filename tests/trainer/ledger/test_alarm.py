@@ -15,9 +15,9 @@ from rollbus.schemas.topics import BATCHES, RUN_LOG
 from rollbus.trainer.backends.memory import MemoryBackend
 from rollbus.trainer.backends.protocol import TrainResult
 from rollbus.trainer.ledger.alarm import AlarmLimits, find_alarm, find_pause, pause_for
-from rollbus.trainer.ledger.log_memory import MemoryLog
 from rollbus.trainer.operate.policy import roll_back
 from tests.builders import make_command
+from tests.trainer.log_memory import MemoryLog
 from tests.trainer.scenario import SETTINGS, World, check_exactly_once, make_batch
 
 LIMITS = AlarmLimits(window_steps=3)

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from rollbus.schemas.errors import UnavailableError
 from rollbus.schemas.records.steps import StepCompleted
 from rollbus.trainer.backends.memory import MemoryBackend
-from rollbus.trainer.ledger.log_memory import MemoryLog
+from tests.trainer.log_memory import MemoryLog
 from tests.trainer.loop.crashes import Crash, CrashAt
 from tests.trainer.scenario import World, check_exactly_once
 

@@ -18,9 +18,9 @@ from rollbus.schemas.topics import BATCHES, POLICY_VERSIONS, RUN_LOG, SCORES, TR
 from rollbus.trainer.backends.memory import MemoryBackend
 from rollbus.trainer.backends.protocol import Versions
 from rollbus.trainer.ledger.log import ReceivedBatch
-from rollbus.trainer.ledger.log_memory import MemoryLog
 from rollbus.trainer.loop.loop import Trainer
 from tests.builders import make_score, make_version
+from tests.trainer.log_memory import MemoryLog
 from tests.trainer.scenario import World, check_exactly_once, make_batch
 
 

@@ -16,11 +16,11 @@ from rollbus.trainer.backends.memory import MemoryBackend
 from rollbus.trainer.backends.protocol import TrainResult
 from rollbus.trainer.ledger.alarm import AlarmLimits
 from rollbus.trainer.ledger.log import Publication
-from rollbus.trainer.ledger.log_memory import MemoryLog
 from rollbus.trainer.loop import step
 from rollbus.trainer.settings import MemoryBackendSettings
 from rollbus.trainer.validation.promotion import PromotionRule
 from tests.builders import make_command
+from tests.trainer.log_memory import MemoryLog
 from tests.trainer.loop.crashes import CrashAt
 from tests.trainer.loop.test_crashes import run_with_crash, weights
 from tests.trainer.scenario import UPDATE_S, World, check_exactly_once, make_batch

@@ -11,10 +11,10 @@ from rollbus.schemas.records.trajectories import Location, Trajectory
 from rollbus.schemas.topics import BATCHES, SCORES
 from rollbus.trainer.backends.memory import MemoryBackend
 from rollbus.trainer.ledger.log import ReceivedBatch
-from rollbus.trainer.ledger.log_memory import MemoryLog
 from rollbus.trainer.loop.inspection import Inspected
 from rollbus.trainer.loop.reading_ahead import ReadingAhead
 from tests.builders import make_score
+from tests.trainer.log_memory import MemoryLog
 from tests.trainer.scenario import World, check_exactly_once
 
 

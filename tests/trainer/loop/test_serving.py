@@ -12,7 +12,7 @@ from rollbus.schemas.topics import POLICY_VERSIONS, TRAINING_STEPS
 from rollbus.trainer.backends.memory import MemoryBackend
 from rollbus.trainer.backends.protocol import Capabilities, TrainRequest
 from rollbus.trainer.ledger.log import Publication
-from rollbus.trainer.ledger.log_memory import MemoryLog
+from tests.trainer.log_memory import MemoryLog
 from tests.trainer.scenario import UPDATE_S, World, check_exactly_once
 
 

@@ -14,10 +14,10 @@ from rollbus.schemas.topics import POLICY_VERSIONS, RUN_LOG
 from rollbus.trainer.backends.memory import MemoryBackend
 from rollbus.trainer.backends.protocol import Capabilities, TrainRequest, TrainResult, Versions
 from rollbus.trainer.ledger.log import Publication
-from rollbus.trainer.ledger.log_memory import MemoryLog
 from rollbus.trainer.operate.policy import roll_back
 from rollbus.trainer.serving import serve_version
 from tests.builders import START_MS
+from tests.trainer.log_memory import MemoryLog
 from tests.trainer.loop.crashes import Crash, CrashAt
 from tests.trainer.scenario import SETTINGS, World, check_exactly_once
 

@@ -6,11 +6,11 @@ from rollbus.schemas.records.steps import Evaluation
 from rollbus.schemas.topics import EVALUATIONS, POLICY_VERSIONS
 from rollbus.trainer.ledger.lineage import Lineage
 from rollbus.trainer.ledger.log import ReceivedBatch
-from rollbus.trainer.ledger.log_memory import MemoryLog
 from rollbus.trainer.operate.policy import roll_back
 from rollbus.trainer.validation.evaluation import build_evaluation
 from rollbus.trainer.validation.promotion import PromotionRule, find_promotion
 from tests.builders import START_MS, make_version
+from tests.trainer.log_memory import MemoryLog
 from tests.trainer.scenario import World
 
 RULE = PromotionRule(evaluation="held out", metric="reward")

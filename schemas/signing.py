@@ -59,6 +59,12 @@ class Signing(BaseModel):
         """Whether signatures are asked for."""
         return bool(self._keys)
 
+    @property
+    def fingerprint(self) -> str:
+        """A name of the owner's key in use, from which nobody learns the key; empty without one."""
+        keys = self._keys.get(OWNER)
+        return hmac.digest(keys[0], b"fingerprint", "sha256").hex()[:16] if keys else ""
+
     def sign(self, signer: str | None, topic: str, key: bytes | None, value: bytes) -> Headers:
         """Return the headers of a record that a signer writes; none if it has no key."""
         keys = self._keys.get(signer or "")

@@ -116,7 +116,9 @@ class Ticker:
                 if row.key == _TICK:
                     self.last = decode(row.value)
                 elif row.key is not None and row.key.startswith(_CONFIG) and row.value is not None:
-                    self._applied[row.key.removeprefix(_CONFIG).decode()] = row.value.decode()
+                    applied, _, signed_with = row.value.decode().partition("@")
+                    if signed_with == self._settings.signing.fingerprint:  # under another key it may not have counted
+                        self._applied[row.key.removeprefix(_CONFIG).decode()] = applied
         if self.last is None:
             self.last = await self._last_written()
         logger.info("ticking from tick=%s", self.last and self.last.number)
@@ -152,8 +154,10 @@ class Ticker:
         ]
         rows += self._rows_for_every_partition(self._inputs, encode(tick))
         rows.append(Row(self._changelog, 0, _TICK, encode(tick)))
+        fingerprint = self._settings.signing.fingerprint
+        signed_with = f"@{fingerprint}" if fingerprint else ""
         rows += [
-            Row(self._changelog, 0, _CONFIG + change.place.encode(), change.record.config_hash.encode())
+            Row(self._changelog, 0, _CONFIG + change.place.encode(), (change.record.config_hash + signed_with).encode())
             for change in changes
         ]
         async with asyncio.timeout(self._settings.transaction_timeout_s):

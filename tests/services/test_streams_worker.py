@@ -29,6 +29,7 @@ from rollbus.streams.state.stage import Incoming, Outgoing
 from rollbus.streams.state.ticker import inputs_in_use
 from rollbus.streams.worker import transport
 from tests.builders import make_tick
+from tests.hostile.attacker import keys
 from tests.services.stream_fixtures import (
     CountStage,
     CountState,
@@ -130,15 +131,18 @@ async def test_poison_becomes_dead_letters_with_origin_and_the_rest_goes_on(sett
     assert [drop.detail for drop in drops] == ["k0:1"]
 
 
-async def test_ticks_reach_every_input_and_a_configuration_is_applied_once(settings: StreamSettings) -> None:
+async def test_ticks_reach_every_input_and_a_configuration_is_applied_once_per_key(settings: StreamSettings) -> None:
     config = AssemblyConfig()
     applied = ConfigApplied(
         stage="assembly", config_hash=config.config_hash(), content=canonical_json(config.model_dump(mode="json"))
     )
-    for _ in range(2):
-        async with running(settings, [CountStage("assembly")], [applied]) as worker:
-            first = worker.ticker.last.number if worker.ticker.last else 0
-            await until(lambda: worker.ticker.last and worker.ticker.last.number >= first + 3, "no ticks")  # noqa: B023
+    signed = settings.model_copy(update={"signing": keys("k" * 16)})
+    enough = 0
+    for kept in (settings, settings, signed, signed):
+        async with running(kept, [CountStage("assembly")], [applied]) as worker:
+            enough += 3
+            await until(lambda: worker.ticker.last and worker.ticker.last.number >= enough, "no ticks")  # noqa: B023
+            enough = worker.ticker.last.number if worker.ticker.last else 0
     for topic in inputs_in_use([applied]):
         partitions = 1 if topic.partitions == "one" else settings.event_partitions
         records = await read_topic(settings, topic.name, partitions)
@@ -146,7 +150,7 @@ async def test_ticks_reach_every_input_and_a_configuration_is_applied_once(setti
         highest = max(tick.number for tick in ticks)
         assert sorted(tick.number for tick in ticks) == sorted(list(range(highest + 1)) * partitions)
         configs = [record for record in records if isinstance(record, ConfigApplied)]
-        assert configs == ([applied] * partitions if topic in CONFIGURED["assembly"] else [])
+        assert configs == ([applied] * 2 * partitions if topic in CONFIGURED["assembly"] else [])
 
 
 async def test_two_stages_read_one_topic_each_at_its_own_position(settings: StreamSettings) -> None:

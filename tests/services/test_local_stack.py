@@ -1,6 +1,5 @@
 """`up`, `status` and `down` with the real Kafka and ClickHouse, on free ports."""
 
-from dataclasses import replace
 from pathlib import Path
 
 import clickhouse_connect
@@ -33,6 +32,8 @@ def test_the_stack_comes_up_keeps_its_data_over_a_crash_and_goes_down(settings: 
     try:
         assert [s.state for s in up(settings, services)] == ["started", "started"]
         assert [s.state for s in status(settings, services)] == ["running", "running"]
+        key = settings.owner_key_file
+        assert (len(key.read_text()) >= 32, key.stat().st_mode & 0o777) == (True, 0o600)
         with clickhouse_connect.get_client(host=HOST, port=settings.clickhouse_port) as client:
             client.command("CREATE TABLE kept (a UInt8) ENGINE = MergeTree ORDER BY a")
             client.insert("kept", [[1]], column_names=["a"])
@@ -45,7 +46,7 @@ def test_the_stack_comes_up_keeps_its_data_over_a_crash_and_goes_down(settings: 
         with clickhouse_connect.get_client(host=HOST, port=settings.clickhouse_port) as client:
             assert client.command("SELECT count() FROM kept") == 1
 
-        another = replace(settings, data_dir=settings.data_dir.with_name("other"))
+        another = settings.model_copy(update={"data_dir": settings.data_dir.with_name("other")})
         with pytest.raises(ConfigurationError, match=rf"port {settings.kafka_port} for kafka is already in use"):
             up(another, stack_services(another))
         started = state.read_all(settings.run_dir)

@@ -31,9 +31,9 @@ from pydantic import BaseModel, SecretStr
 
 from rollbus.harness import troubles
 from rollbus.harness.llms import with_recorded_models
-from rollbus.harness.publishing import labels_of
+from rollbus.harness.publishing import TASK, labels_of
 from rollbus.harness.recording import RECORDING, attach_logprobs
-from rollbus.harness.run import TASK, Run
+from rollbus.harness.run import Run
 from rollbus.harness.run_view import Attempt, group_id_of
 from rollbus.producers import Episode
 from rollbus.producers.episode.context import enter, leave
@@ -156,17 +156,11 @@ class BusEvaluation(EvaluationRun):
         play = self._play
         if play is None:
             return None
-        attempt, view = Attempt(self._run.run_id, play.epoch, str(item.id), play.generation), self._run.log.view
-        while attempt.episode_id in view.started or attempt.episode_id in view.ended:
-            reason = view.ended.get(attempt.episode_id)
-            if reason == "completed":
-                self._left_out.add(item.id)
-                play.trajectory_ids.append(attempt.trajectory_id)
-                break
-            if reason is None:
-                with self._run.recording.recorder.attach(attempt.episode_id) as episode:
-                    episode.exclude("the process that played it was killed; it is played again")
-            attempt = replace(attempt, number=attempt.number + 1)
+        attempt = Attempt(self._run.run_id, play.epoch, str(item.id), play.generation)
+        attempt, is_finished = self._run.next_attempt(attempt)
+        if is_finished:
+            self._left_out.add(item.id)
+            play.trajectory_ids.append(attempt.trajectory_id)
         return attempt
 
     async def _try(

@@ -4,29 +4,31 @@ The parts find the run that they belong to here: `rollbus finetune` opens it bef
 `nat finetune` the trainer does when it is initialized.
 """
 
-import time
+import asyncio
+import logging
 from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import asynccontextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass
-from functools import partial
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 from nat.data_models.config import Config
-from nat.data_models.finetuning import TrainerAdapterConfig, TrajectoryBuilderConfig, TrajectoryCollection
+from nat.data_models.evaluate_runtime import EvaluationRunOutput
+from nat.data_models.finetuning import DPOItem, TrainerAdapterConfig, TrajectoryBuilderConfig, TrajectoryCollection
 from nat.finetuning.interfaces.trajectory_builder import TrajectoryBuilder
 
 from rollbus.harness import troubles
 from rollbus.harness.components import BusConfig, BusTrainerAdapterConfig, BusTrainerConfig
-from rollbus.harness.publishing import publications
+from rollbus.harness.publishing import PUBLISHED, example_names, record_trajectory
 from rollbus.harness.recording import Recording
 from rollbus.harness.run_log import RunLog
+from rollbus.harness.run_view import Attempt
 from rollbus.schemas.errors import ConfigurationError
 
 if TYPE_CHECKING:
     from rollbus.harness.processes import Processes
 
-TASK = "workflow"
+logger = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True)
@@ -92,42 +94,76 @@ class Run:
         from rollbus.harness.evaluation import evaluate
         from rollbus.harness.trajectory_builder import BusTrajectoryBuilder
 
+        async def run_eval() -> EvaluationRunOutput:
+            return await evaluate(builder.run_config, self)
+
         if isinstance(builder, BusTrajectoryBuilder):
             return
         if type(builder).run_eval is TrajectoryBuilder.run_eval:
-            builder.run_eval = partial(_evaluate, builder, self, evaluate)  # type: ignore[method-assign]
+            builder.run_eval = run_eval  # type: ignore[method-assign]
         builder.finalize = self._publishing(builder)  # type: ignore[assignment,method-assign]
 
     def _publishing(self, builder: TrajectoryBuilder) -> Callable[..., Awaitable[TrajectoryCollection]]:
-        """Return the builder's `finalize`, its result published before anybody sees it."""
+        """Return the builder's `finalize`: published, and only what the stages keep is seen."""
         finalize, epochs = builder.finalize, iter(range(1_000_000_000))
 
         async def published(run_id: str, meta: dict[str, Any] | None = None) -> TrajectoryCollection:
             collection = await finalize(run_id, meta)
             troubles.checked(collection, TrajectoryCollection, f"{type(builder).__name__}.finalize")
             number = next(epochs)
-            await self.publish(collection, int((meta or {}).get("epoch", number)))
-            return collection
+            return await self.publish(collection, int((meta or {}).get("epoch", number)))
 
         return published
 
-    async def publish(self, collection: TrajectoryCollection, epoch: int) -> None:
-        """Put those trajectories of an epoch on the log that are not there yet."""
-        found = publications(
-            collection,
-            run_id=self.run_id,
-            epoch=epoch,
-            task=TASK,
-            reward_name=self.plan.reward,
-            now_ms=time.time_ns() // 1_000_000,
-            model=self.plan.model,
-            policy_version=self.log.view.newest_version(),
-        )
-        await self.log.publish(found)
+    async def publish(self, collection: TrajectoryCollection, epoch: int) -> TrajectoryCollection:
+        """Put those trajectories of an epoch on the log that are not there yet; return what the stages keep of it."""
+        view = self.log.view
+        shared = {
+            "reward_name": self.plan.reward,
+            "model": f"{self.plan.model}@{view.newest_version()}",
+            "function": self.plan.config.finetuning.target_functions[0],
+        }
+        recorded, ids = [], []
+        for name, group in zip(example_names(collection), collection.trajectories, strict=True):
+            for position, trajectory in enumerate(group):
+                metadata = trajectory.metadata = dict(trajectory.metadata or {})
+                if any(isinstance(one, DPOItem) for one in trajectory.episode):
+                    return collection
+                if PUBLISHED not in metadata:
+                    attempt, is_finished = self.next_attempt(Attempt(self.run_id, epoch, name, position))
+                    metadata |= {PUBLISHED: attempt.trajectory_id, "epoch": epoch}
+                    if not is_finished:
+                        size = len(group)
+                        recorded.append(
+                            record_trajectory(self.recording, attempt, trajectory, group_size=size, **shared)
+                        )
+                ids.append(str(metadata[PUBLISHED]))
+        await asyncio.gather(*recorded)
+        await self.recording.flush()
+        await self.log.wait_for(lambda view: view.settled(ids), f"the groups of epoch {epoch}")
+        if reasons := view.reasons(ids):
+            logger.warning("left out of epoch %d: %s", epoch + 1, troubles.counted(reasons))
+        groups = [[one for one in group if self.is_kept(one.metadata)] for group in collection.trajectories]
+        return TrajectoryCollection(trajectories=[one for one in groups if one], run_id=collection.run_id)
 
+    def is_kept(self, metadata: dict[str, Any] | None) -> bool:
+        """Whether the stages keep a trajectory: grouped, or without tokens for an adapter that trains on text."""
+        fate = self.log.view.fate(str((metadata or {})[PUBLISHED])) or ""
+        trains_text = not isinstance(self.plan.adapter, BusTrainerAdapterConfig)
+        return fate == "grouped" or (trains_text and any(code in fate for code in troubles.WITHOUT_LOGPROBS))
 
-async def _evaluate(builder: TrajectoryBuilder, run: Run, evaluate: Callable[..., Awaitable[Any]]) -> Any:
-    return await evaluate(builder.run_config, run)
+    def next_attempt(self, attempt: Attempt) -> tuple[Attempt, bool]:
+        """Return the attempt to make now, and whether an earlier process has finished it."""
+        view = self.log.view
+        while attempt.episode_id in view.started or attempt.episode_id in view.ended:
+            reason = view.ended.get(attempt.episode_id)
+            if reason == "completed":
+                return attempt, True
+            if reason is None:
+                with self.recording.recorder.attach(attempt.episode_id) as episode:
+                    episode.exclude("the process that played it was killed; it is played again")
+            attempt = replace(attempt, number=attempt.number + 1)
+        return attempt, False
 
 
 CURRENT: ContextVar[Run | None] = ContextVar("rollbus_run", default=None)

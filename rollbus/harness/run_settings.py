@@ -14,9 +14,10 @@ from nat.data_models.finetuning import CurriculumLearningConfig, TrajectoryBuild
 from pydantic import ValidationError
 
 from rollbus.harness.art_server import NO_KEY
-from rollbus.harness.components import ARTTrainingConfig, BusTrainerAdapterConfig, BusTrajectoryBuilderConfig
+from rollbus.harness.components import ARTTrainingConfig, BusTrainerAdapterConfig
 from rollbus.harness.curriculum import NO_LIMIT, curriculum_config
-from rollbus.harness.run import TASK, Plan
+from rollbus.harness.publishing import TASK
+from rollbus.harness.run import Plan
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.settings import Settings
 
@@ -87,9 +88,8 @@ def _assembly(plan: Plan, builder: TrajectoryBuilderConfig) -> dict[str, Any]:
     found: dict[str, Any] = {"target_functions": list(tuning.target_functions), "inactivity_ms": PATIENCE_MS}
     if tuning.target_model is not None:
         found["target_model"] = _target_model(plan, tuning.target_model)
-    if isinstance(builder, BusTrajectoryBuilderConfig):
-        found["include_tool_calls"] = builder.include_tool_calls
-        found["min_episode_length"] = max(1, math.ceil(builder.min_episode_length / 2))
+    found["include_tool_calls"] = bool(getattr(builder, "include_tool_calls", True))
+    found["min_episode_length"] = max(1, math.ceil(getattr(builder, "min_episode_length", 2) / 2))
     return found
 
 

@@ -235,7 +235,8 @@ class BusTrainer(Trainer):
         """Ask the run's curriculum on the bus, or decide here."""
         if not self._run.plan.curriculum_on_bus:
             chosen = self.apply_curriculum_learning(collection, epoch)
-            return troubles.checked(chosen, TrajectoryCollection, f"{type(self).__name__}.apply_curriculum_learning")
+            troubles.checked(chosen, TrajectoryCollection, f"{type(self).__name__}.apply_curriculum_learning")
+            return chosen
         assert isinstance(self.trainer_adapter, BusTrainerAdapter)
         decided = await self.trainer_adapter.decide(collection, epoch)
         self._remember(decided)

@@ -84,7 +84,7 @@ class BusTrainerAdapter(TrainerAdapter):
     async def decide(self, trajectories: TrajectoryCollection, epoch: int) -> Chosen:
         """Close the epoch's window and return what the run's curriculum lets through."""
         log = self._log()
-        await self._publish_rest(trajectories, epoch)
+        await current_run("rollbus_trainer_adapter").publish(trajectories, epoch)
         await self._exclude_left_out(trajectories, epoch)
         await log.end_epoch(epoch)
         window = log.view.windows[epoch]
@@ -159,14 +159,6 @@ class BusTrainerAdapter(TrainerAdapter):
 
     def _has_ended(self, ref: TrainingJobRef) -> bool:
         return self._status(ref).status is not TrainingStatusEnum.RUNNING
-
-    async def _publish_rest(self, trajectories: TrajectoryCollection, epoch: int) -> None:
-        """Publish what the caller made itself, and wait until the stages have decided on it."""
-        run = current_run("rollbus_trainer_adapter")
-        log = run.log
-        await run.publish(trajectories, epoch)
-        ids = [str(one.metadata[PUBLISHED]) for group in trajectories.trajectories for one in group if one.metadata]
-        await log.wait_for(lambda view: view.settled(ids), f"the groups of epoch {epoch}")
 
     async def _exclude_left_out(self, trajectories: TrajectoryCollection, epoch: int) -> None:
         log = self._log()

@@ -20,6 +20,7 @@ from rollbus.harness import troubles
 from rollbus.harness.components import BusTrainerAdapterConfig, BusTrajectoryBuilderConfig
 from rollbus.harness.evaluation import PLAY, Play, Played, evaluate
 from rollbus.harness.outputs import append_line, count
+from rollbus.harness.publishing import PUBLISHED
 from rollbus.harness.run import Run, current_run
 from rollbus.harness.transcripts import STEP_REWARD, as_trajectory
 
@@ -98,8 +99,7 @@ class BusTrajectoryBuilder(TrajectoryBuilder):
         )
         self.last_reasons = dict(log.view.reasons(played))
         if self.last_reasons:
-            told = ", ".join(f"{reason}: {number}" for reason, number in self.last_reasons.items())
-            logger.warning("left out of epoch %d: %s", self._epochs[run_id] + 1, told)
+            logger.warning("left out of epoch %d: %s", self._epochs[run_id] + 1, troubles.counted(self.last_reasons))
         trains_ids = isinstance(self._run().plan.adapter, BusTrainerAdapterConfig)
         groups = self._grouped(played) if trains_ids else self._scored(played)
         collection = TrajectoryCollection(trajectories=groups, run_id=run_id)
@@ -145,7 +145,7 @@ class BusTrajectoryBuilder(TrajectoryBuilder):
     async def _worth(self, item: Any, meta: dict[str, Any]) -> float | None:
         worth = await self.compute_reward(item, meta)
         if worth is not None:
-            troubles.checked(worth, float, f"{type(self).__name__}.compute_reward")
+            troubles.checked(worth, (int, float), f"{type(self).__name__}.compute_reward", "a number or None")
         return worth if troubles.is_reward(worth) else None
 
     def _end(self, played: Played, worth: float | None, item: Any) -> None:
@@ -174,7 +174,7 @@ class BusTrajectoryBuilder(TrajectoryBuilder):
             record = self._run().log.view.trajectories.get(one)
             rewards = record.rewards if record is not None else ()
             worth = [report.value for report in rewards if report.name == self._run().plan.reward]
-            if record is not None and worth:
+            if record is not None and worth and self._run().is_kept({PUBLISHED: one}):
                 groups.setdefault(record.example_id, []).append(self._as_trajectory(one, worth[-1]))
         return list(groups.values())
 

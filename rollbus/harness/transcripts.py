@@ -32,7 +32,9 @@ def as_trajectory(record: records.Trajectory, worth: float, *, include_tool_call
         episode.append(_item(turn.completion, _logprobs(turn, *spans[index]) if index in spans else {}))
     if not include_tool_calls:
         episode = [item for item in episode if item.role not in (EpisodeItemRole.TOOL, EpisodeItemRole.FUNCTION)]
-    steps = [report.value for report in record.rewards if report.name.endswith(f".{STEP_REWARD}")]
+    order = {turn.event_id: index for index, turn in enumerate(record.turns)}
+    reports = [report for report in record.rewards if report.name.endswith(f".{STEP_REWARD}")]
+    steps = [report.value for report in sorted(reports, key=lambda one: order.get(one.turn_event_id or "", 0))]
     return Trajectory(
         episode=episode,
         reward=worth - sum(steps),

@@ -5,11 +5,10 @@ import sysconfig
 import traceback
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeGuard, TypeVar
+from typing import Any, TypeGuard
 
 from rollbus.schemas.errors import RunStoppedError, UnavailableError
 
-Shape = TypeVar("Shape")
 NOT_THEIRS = (
     *{sysconfig.get_paths()[name] for name in ("stdlib", "purelib", "platlib")},
     str(Path(__file__).parents[1]),
@@ -29,7 +28,7 @@ def no_connection(url: str, detail: str = "") -> UnavailableError:
 
 def no_trajectories(epoch: int, target_functions: Sequence[str], reasons: Mapping[str, int]) -> RunStoppedError:
     """An epoch without a trajectory that could be trained."""
-    told = ", ".join(f"{reason}: {count}" for reason, count in reasons.items()) or "no episode was recorded"
+    told = counted(reasons) or "no episode was recorded"
     codes = {reason.split(" ")[0] for reason in reasons}
     if codes and all(any(code in reason for code in WITHOUT_LOGPROBS) for reason in reasons):
         return RunStoppedError(
@@ -42,6 +41,11 @@ def no_trajectories(epoch: int, target_functions: Sequence[str], reasons: Mappin
         f"{list(target_functions)} and target_model name what the workflow calls, that it asks a model under `llms`, "
         "that the evaluator returns a score, and the workflow's own errors above"
     )
+
+
+def counted(reasons: Mapping[str, int]) -> str:
+    """Return reasons with their numbers."""
+    return ", ".join(f"{reason}: {number}" for reason, number in reasons.items())
 
 
 def training_failed(message: str) -> str:
@@ -93,8 +97,8 @@ def worth_of(item: Any) -> float | None:
     return worth if is_reward(worth) else None
 
 
-def checked(value: Any, expected: type[Shape], method: str) -> Shape:
+def checked(value: Any, expected: Any, method: str, told: str = "") -> Any:
     """Return what a user's method returned; raises RunStoppedError where it is of another shape."""
     if not isinstance(value, expected):
-        raise RunStoppedError(f"{method} returned {type(value).__name__}; expected {expected.__name__}")
+        raise RunStoppedError(f"{method} returned {type(value).__name__}; expected {told or expected.__name__}")
     return value

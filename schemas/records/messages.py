@@ -3,17 +3,34 @@
 A field that is None is left out, so that a message hashes alike however many fields a later version adds.
 """
 
+import json
 from collections.abc import Iterable
 
-from rollbus.schemas.ids import messages_hash
+from rollbus.schemas.ids import canonical_json, messages_hash
 from rollbus.schemas.records.events import Message
 
 MESSAGE_FIELDS = ("role", "content", "name", "tool_call_id", "tool_calls", "parts", "reasoning")
 
 
 def message_fields(message: Message) -> dict[str, str]:
-    """Return the fields that are set."""
-    return {name: value for name in MESSAGE_FIELDS if (value := getattr(message, name)) is not None}
+    """Return the fields that are set; beside tool calls an empty content is none, as frameworks send it back."""
+    fields = {name: value for name in MESSAGE_FIELDS if (value := getattr(message, name)) is not None}
+    if message.tool_calls is not None:
+        fields["tool_calls"] = _without_spacing(message.tool_calls)
+        if fields.get("content") == "":
+            del fields["content"]
+    return fields
+
+
+def _without_spacing(calls: str) -> str:
+    """Return tool calls with their arguments spaced in one way: frameworks read them, and write them again."""
+    try:
+        found = json.loads(calls)
+        for call in found:
+            call["function"]["arguments"] = canonical_json(json.loads(call["function"]["arguments"]))
+        return canonical_json(found)
+    except (ValueError, TypeError, KeyError):  # not in OpenAI's form, or arguments that are not JSON
+        return calls
 
 
 def history_hash(messages: Iterable[Message]) -> str:

@@ -9,7 +9,7 @@ from nat.plugins.eval.data_models.evaluator_io import EvalOutputItem
 
 from rollbus.harness import finetune as ft
 from rollbus.harness.components import BusConfig
-from rollbus.harness.publishing import _examples
+from rollbus.harness.publishing import example_names
 from rollbus.harness.troubles import worth_of
 from rollbus.schemas.errors import ConfigurationError, RejectedError, RunStoppedError
 from rollbus.trainer.backends.memory import MemoryBackend
@@ -45,7 +45,7 @@ def test_what_cannot_be_added_up_is_worth_nothing(item: dict[str, Any]) -> None:
 
 def test_groups_of_like_names_are_told_apart() -> None:
     groups = [[Trajectory(episode=[], reward=1.0, metadata={"id": name})] for name in ("a", "a", "a#2", "a")]
-    names = list(_examples(TrajectoryCollection(trajectories=groups, run_id="r")))
+    names = list(example_names(TrajectoryCollection(trajectories=groups, run_id="r")))
     assert len(set(names)) == 4, names
 
 

@@ -2,11 +2,13 @@
 
 import json
 import sys
-from collections.abc import Iterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
+from langchain_core.messages import HumanMessage, ToolMessage
+from nat.cli.register_workflow import register_trainer, register_trajectory_builder
 from nat.data_models.finetuning import (
     EpisodeItem,
     EpisodeItemRole,
@@ -15,11 +17,14 @@ from nat.data_models.finetuning import (
     TrajectoryCollection,
 )
 
+from rollbus.harness.components import BusTrainerConfig, BusTrajectoryBuilderConfig
 from rollbus.harness.outputs import count
-from rollbus.harness.publishing import publications
+from rollbus.harness.trainer import BusTrainer
+from rollbus.harness.trajectory_builder import BusTrajectoryBuilder
+from rollbus.schemas.errors import RunStoppedError
 from rollbus.schemas.records.trajectories import Trajectory as Record
 from tests.harness import guide_components
-from tests.harness.world import RUN, Endpoint, document, memory_bus, opened, read, run_epochs
+from tests.harness.world import RUN, WORKFLOWS, Endpoint, document, memory_bus, opened, read, run_epochs
 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "custom_backend"
 
@@ -106,24 +111,35 @@ def item(role: str, content: str, logprobs: Any = None) -> EpisodeItem:
 LOGPROBS = {"content": [{"logprob": -0.1}, {"logprob": -0.2}], "prompt_token_ids": [1, 2], "token_ids": [3, 4]}
 
 
-def published(*episode: EpisodeItem, **fields: Any) -> Record:
-    collection = TrajectoryCollection(
-        trajectories=[[Trajectory(episode=list(episode), reward=1.0, metadata={"id": "e"}, **fields)]], run_id="r"
-    )
-    arguments: dict[str, Any] = {"run_id": RUN, "epoch": 3, "task": "t", "reward_name": "good", "now_ms": 5}
-    (one,) = publications(collection, **arguments, model="m", policy_version=7)
-    assert publications(collection, **arguments) == [], "what is published once is not published again"
-    record: Record = one.record
+async def records_of(tmp_path: Path, *groups: list[Trajectory]) -> list[Record]:
+    """What the stages make of a collection, in its order; publishing it again changes nothing."""
+    plain = document(tmp_path)
+    guide_builder(plain)
+    plan = read(tmp_path, plain)
+    collection = TrajectoryCollection(trajectories=list(groups), run_id="r")
+    async with opened(plan, memory_bus(plan), Endpoint()) as made:
+        await made.run.publish(collection, 3)
+        await made.run.publish(collection, 3)
+        records = made.run.log.view.trajectories
+        ids = [str((one.metadata or {})["trajectory_id"]) for group in collection.trajectories for one in group]
+        await made.run.log.wait_for(lambda view: all(one in view.trajectories for one in ids), "the records")
+    assert sorted(records) == sorted(ids)
+    return [records[one] for one in ids]
+
+
+async def published(tmp_path: Path, *episode: EpisodeItem, **fields: Any) -> Record:
+    trajectory = Trajectory(episode=list(episode), reward=1.0, metadata={"id": "e"}, **fields)
+    (record,) = await records_of(tmp_path, [trajectory])
     return record
 
 
-def test_log_probs_with_token_ids_are_trained_as_sampled() -> None:
-    record = published(item("user", "?"), item("assistant", "!", LOGPROBS))
+async def test_log_probs_with_token_ids_are_trained_as_sampled(tmp_path: Path) -> None:
+    record = await published(tmp_path, item("user", "?"), item("assistant", "!", LOGPROBS))
     assert record.trainable
     (history,) = record.histories
     (span,) = history.spans
-    assert (span.start, span.end, span.policy_version) == (2, 4, 7)
-    assert (record.group_size, record.labels["epoch"], record.turns[0].model) == (1, "3", "m")
+    assert (span.start, span.end, span.policy_version) == (2, 4, 0)
+    assert (record.group_size, record.labels["epoch"], record.turns[0].model) == (1, "3", "agent@0")
 
 
 @pytest.mark.parametrize(
@@ -132,26 +148,30 @@ def test_log_probs_with_token_ids_are_trained_as_sampled() -> None:
         ({}, "no_logprobs"),
         ({"content": [{"logprob": -0.1}]}, "no_token_ids"),
         ({**LOGPROBS, "token_ids": [3]}, "length_mismatch"),
-        ({**LOGPROBS, "content": [{"logprob": 0.5}, {"logprob": -1}]}, "invalid_logprobs"),
-        ({**LOGPROBS, "content": [{"logprob": None}, {"logprob": -1}]}, "invalid_logprobs"),
+        ({**LOGPROBS, "content": [{"logprob": 0.5}, {"logprob": -1}]}, "missing_logprobs"),
+        ({**LOGPROBS, "content": [{"logprob": None}, {"logprob": -1}]}, "missing_logprobs"),
     ],
 )
-def test_log_probs_that_cannot_be_trained_are_kept_with_their_reason(logprobs: Any, reason: str) -> None:
-    record = published(item("user", "?"), item("assistant", "!", logprobs))
+async def test_log_probs_that_cannot_be_trained_are_kept_with_their_reason(
+    tmp_path: Path, logprobs: Any, reason: str
+) -> None:
+    record = await published(tmp_path, item("user", "?"), item("assistant", "!", logprobs))
     assert (record.trainable, record.untrainable_reason) == (False, reason)
     assert record.turns[0].completion.content == "!"
 
 
-def test_tool_messages_stay_tool_messages() -> None:
+async def test_tool_messages_stay_tool_messages(tmp_path: Path) -> None:
     call = EpisodeItem(role=EpisodeItemRole.TOOL, content="4", metadata={"tool_call_id": "call-1", "name": "add"})
-    record = published(item("user", "?"), item("assistant", "", LOGPROBS), call, item("assistant", "4", LOGPROBS))
+    record = await published(
+        tmp_path, item("user", "?"), item("assistant", "", LOGPROBS), call, item("assistant", "4", LOGPROBS)
+    )
     (message,) = record.turns[1].added_messages
     assert (message.role, message.tool_call_id, message.name) == ("tool", "call-1", "add")
 
 
-def test_shaped_rewards_are_part_of_what_a_trajectory_is_worth() -> None:
-    record = published(item("user", "?"), item("assistant", "!", LOGPROBS), shaped_rewards=[0.25, 0.5])
-    assert [(one.name, one.value) for one in record.rewards] == [
+async def test_shaped_rewards_are_part_of_what_a_trajectory_is_worth(tmp_path: Path) -> None:
+    record = await published(tmp_path, item("user", "?"), item("assistant", "!", LOGPROBS), shaped_rewards=[0.25, 0.5])
+    assert sorted((one.name, one.value) for one in record.rewards) == [
         ("good", 1.75),
         ("good.step", 0.25),
         ("good.step", 0.5),
@@ -164,38 +184,142 @@ def two(example: str | None = None, **fields: Any) -> list[Trajectory]:
     return [Trajectory(episode=episode, reward=reward, metadata=metadata, **fields) for reward in (0.0, 1.0)]
 
 
-def records_of(*groups: list[Trajectory]) -> list[Record]:
-    collection = TrajectoryCollection(trajectories=list(groups), run_id="r")
-    found = publications(
-        collection, run_id=RUN, epoch=0, task="t", reward_name="good", now_ms=5, model="m", policy_version=7
-    )
-    return [one.record for one in found]
-
-
-def test_two_groups_of_one_example_are_two_groups() -> None:
-    found = records_of(two("e"), two("e"), two("f"))
+async def test_two_groups_of_one_example_are_two_groups(tmp_path: Path) -> None:
+    found = await records_of(tmp_path, two("e"), two("e"), two("f"))
     assert len({one.trajectory_id for one in found}) == 6
-    assert [one.group_hint for one in found[::2]] == [f"group:{RUN}/0/{name}" for name in ("e", "e#2", "f")]
+    assert [one.group_hint for one in found[::2]] == [f"group:{RUN}/3/{name}" for name in ("e", "e#2", "f")]
 
 
-def test_an_inner_list_is_one_group_whatever_ids_its_trajectories_carry() -> None:
+async def test_an_inner_list_is_one_group_whatever_ids_its_trajectories_carry(tmp_path: Path) -> None:
     attempts = two()
     for number, attempt in enumerate(attempts):
         attempt.metadata = {"id": f"e-generation-{number}"}
-    assert {one.group_hint for one in records_of(attempts)} == {f"group:{RUN}/0/e-generation-0"}
+    assert {one.group_hint for one in await records_of(tmp_path, attempts)} == {f"group:{RUN}/3/e-generation-0"}
 
 
-def test_an_episode_without_messages_is_kept_with_its_reason_and_costs_no_other() -> None:
+async def test_an_episode_without_messages_is_kept_with_its_reason_and_costs_no_other(tmp_path: Path) -> None:
     empty = Trajectory(episode=[], reward=0.0)
-    found = records_of([empty, *two()])
+    found = await records_of(tmp_path, [empty, *two()])
     assert [one.untrainable_reason for one in found] == ["no_turns", None, None]
 
 
-def test_tool_calls_are_json_whether_given_as_json_or_as_a_list() -> None:
+async def test_tool_calls_are_json_whether_given_as_json_or_as_a_list(tmp_path: Path) -> None:
     calls = [{"id": "c", "type": "function", "function": {"name": "add", "arguments": "{}"}}]
     for given in (calls, json.dumps(calls)):
         asked = EpisodeItem(
             role=EpisodeItemRole.ASSISTANT, content="", logprobs=LOGPROBS, metadata={"tool_calls": given}
         )
-        (turn,) = published(item("user", "?"), asked).turns
+        (turn,) = (await published(tmp_path, item("user", "?"), asked)).turns
         assert json.loads(turn.completion.tool_calls or "") == calls
+
+
+class TwiceConfig(BusTrajectoryBuilderConfig, name="twice_builder"):
+    pass
+
+
+class Twice(BusTrajectoryBuilder):
+    async def compute_reward(self, output_item: Any, meta: Any = None) -> Any:
+        assert {"epoch", "run_id", "trainer_config", "generation"} <= meta.keys()
+        return 2 * output_item.score
+
+
+class WordConfig(BusTrajectoryBuilderConfig, name="word_builder"):
+    pass
+
+
+class Word(BusTrajectoryBuilder):
+    async def compute_reward(self, output_item: Any, meta: Any = None) -> Any:
+        return "good"
+
+
+class FirstConfig(BusTrainerConfig, name="first_trainer"):
+    pass
+
+
+class First(BusTrainer):
+    def apply_curriculum_learning(self, trajectory_collection: TrajectoryCollection, epoch: int) -> Any:
+        return trajectory_collection.model_copy(update={"trajectories": trajectory_collection.trajectories[:1]})
+
+
+@register_trajectory_builder(config_type=TwiceConfig)
+async def twice_builder(config: TwiceConfig, builder: Any) -> AsyncIterator[Any]:
+    yield Twice(config)
+
+
+@register_trajectory_builder(config_type=WordConfig)
+async def word_builder(config: WordConfig, builder: Any) -> AsyncIterator[Any]:
+    yield Word(config)
+
+
+@register_trainer(config_type=FirstConfig)
+async def first_trainer(config: FirstConfig, builder: Any) -> AsyncIterator[Any]:
+    yield First(config)
+
+
+async def test_a_subclass_says_what_an_attempt_is_worth(tmp_path: Path) -> None:
+    plain = document(tmp_path)
+    plain["trajectory_builders"]["b"]["_type"] = "twice_builder"
+    plan = read(tmp_path, plain)
+    async with opened(plan, memory_bus(plan), Endpoint()) as made:
+        await run_epochs(made, 1)
+        groups = list(made.run.log.view.groups.values())
+    assert [sorted(member.reward for member in group.members) for group in groups] == [[0.0, 2.0]] * 3
+
+
+async def test_a_reward_that_is_no_number_names_the_method(tmp_path: Path) -> None:
+    plain = document(tmp_path)
+    plain["trajectory_builders"]["b"]["_type"] = "word_builder"
+    plan = read(tmp_path, plain)
+    async with opened(plan, memory_bus(plan), Endpoint()) as made:
+        with pytest.raises(RunStoppedError, match=r"Word\.compute_reward returned str; expected a number"):
+            await run_epochs(made, 1)
+
+
+async def test_a_subclass_chooses_what_is_trained(tmp_path: Path) -> None:
+    plain = document(tmp_path, curriculum_learning={"enabled": True, "initial_percentile": 1.0})
+    plain["trainers"]["t"]["_type"] = "first_trainer"
+    plan = read(tmp_path, plain)
+    async with opened(plan, memory_bus(plan), Endpoint()) as made:
+        (status,) = await run_epochs(made, 1)
+        (step,) = made.run.log.view.completed.values()
+    assert (status.status, len(step.trained)) == (TrainingStatusEnum.COMPLETED, 2)
+
+
+async def test_an_adapter_of_ones_own_gets_what_the_stages_keep(tmp_path: Path, beside_the_example: None) -> None:
+    plain = document(tmp_path)
+    plain["trajectory_builders"]["b"]["min_episode_length"] = 4
+    plain["trainer_adapters"]["a"] = {"_type": "best_of_adapter", "backend": {"folder": str(tmp_path / "files")}}
+    plain["rollbus"]["imports"] = ["backend"]
+    plan = read(tmp_path, plain)
+    async with opened(plan, memory_bus(plan), Endpoint()) as made:
+        with pytest.raises(RunStoppedError, match="too_short"):
+            await run_epochs(made, 1)
+
+
+class Buying(Endpoint):
+    """Calls a tool, with an empty content as some servers write it, and then answers."""
+
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        answer = super().answer(request)
+        if request["messages"][-1]["role"] != "tool":
+            call = {"id": "call-1", "type": "function", "function": {"name": "price", "arguments": '{"item":"apple"}'}}
+            answer["choices"][0]["message"] = {"role": "assistant", "content": "", "tool_calls": [call]}
+        return answer
+
+
+async def test_a_call_of_a_tool_is_one_message_where_the_server_writes_an_empty_content(tmp_path: Path) -> None:
+    async def buy(question: str, llm: Any) -> str:
+        asked = [HumanMessage(question), await llm.ainvoke(question)]
+        call = asked[-1].tool_calls[0]
+        return str((await llm.ainvoke([*asked, ToolMessage("4", tool_call_id=call["id"])])).content)
+
+    plain = document(tmp_path, examples=1)
+    WORKFLOWS["buy"], plain["workflow"]["how"] = buy, "buy"
+    plan = read(tmp_path, plain)
+    async with opened(plan, memory_bus(plan), Buying()) as made:
+        await made.builder.start_run(RUN, {"epoch": 0})
+        collection = await made.builder.finalize(RUN, {"epoch": 0})
+        (record, _) = made.run.log.view.trajectories.values()
+    assert len(record.turns) == 2
+    roles = [[one.role.value for one in found.episode] for found in collection.trajectories[0]]  # type: ignore[union-attr]
+    assert roles == [["user", "assistant", "tool", "assistant"]] * 2

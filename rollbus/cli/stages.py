@@ -24,6 +24,13 @@ def all_stages(settings: Settings) -> list[Any]:
     return stages
 
 
+async def create_topics(settings: Settings) -> list[str]:
+    """Create every topic that is missing; return their names."""
+    from rollbus.streams.kafka.topics_on_broker import ensure_topics
+
+    return await ensure_topics(settings.stream_settings(), all_stages(settings))
+
+
 def judge_endpoint(settings: Settings) -> Any:
     """Return the model that judges ask, or None if none is configured."""
     from rollbus.streams.rewards.endpoint import Endpoint

@@ -18,6 +18,7 @@ from openai import AsyncOpenAI
 from rich.console import Console
 
 from rollbus.cli.output import show_progress
+from rollbus.cli.stages import create_topics
 from rollbus.consumers.clickhouse.store.client import ClickHouse
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 from rollbus.demo import base_model, processes
@@ -39,7 +40,6 @@ from rollbus.schemas.errors import ConfigurationError, ServiceError, Unavailable
 from rollbus.schemas.kafka.connection import KafkaConnection
 from rollbus.schemas.kafka.lag import LagReader, open_lag
 from rollbus.schemas.records.steps import Evaluation
-from rollbus.settings import Settings
 from rollbus.trainer.operate.publishing import publish_evaluation
 
 POLL_S = 2.0
@@ -110,7 +110,7 @@ class Demo:
         with Supervisor(log_dir=stack.log_dir) as supervisor:
             with self._timed("start"), self.console.status("starting Kafka, ClickHouse and art-server"):
                 self._start_stack(supervisor, stack, settings_file)
-                asyncio.run(_create_topics(settings))
+                asyncio.run(create_topics(settings))
                 query = ClickHouse(settings.clickhouse).query
                 for service in processes.stage_rows(settings_file, has_tables=lambda: can_read(query)):
                     supervisor.start(service)
@@ -277,13 +277,6 @@ async def _drain(look: _Look) -> DemoStatus:
                 f"{DRAIN_S:.0f} s after the last game {status.episodes - status.trajectories} episodes are not yet "
                 f"trajectories and {status.batches - status.steps} batches are not yet steps; see the logs"
             )
-
-
-async def _create_topics(settings: Settings) -> None:
-    from rollbus.cli.stages import all_stages
-    from rollbus.streams.kafka.topics_on_broker import ensure_topics
-
-    await ensure_topics(settings.stream_settings(), all_stages(settings))
 
 
 def can_read(query: Query) -> bool:

@@ -19,7 +19,9 @@ from typing import Any, Self
 from urllib.parse import urlsplit
 
 import yaml
+from pydantic_core import to_jsonable_python
 
+from rollbus.cli.stages import create_topics
 from rollbus.demo.base_model import WarmStartSettings, ensure
 from rollbus.demo.processes import stack_rows, stage_rows
 from rollbus.harness import troubles
@@ -79,7 +81,7 @@ class Processes:
             self._supervisor.start(service)
         self._supervisor.wait()
         with ThreadPoolExecutor(1) as thread:  # the caller may run in an event loop
-            thread.submit(asyncio.run, self._create_topics()).result()
+            thread.submit(asyncio.run, create_topics(self.settings)).result()
         for service in self._stages(path):
             self._supervisor.start(service)
         self._supervisor.wait()
@@ -136,7 +138,7 @@ class Processes:
     def _document(self) -> dict[str, Any]:
         own = settings_of(self._plan, self._run_id, self.namespace)
         services = self._services_here() if self._given is None else self._services_given(self._given)
-        document: dict[str, Any] = _plain(laid_over(services, own))
+        document: dict[str, Any] = to_jsonable_python(laid_over(services, own))
         return document
 
     def _write(self, document: Mapping[str, Any]) -> Path:
@@ -230,12 +232,6 @@ class Processes:
             return False
         return True
 
-    async def _create_topics(self) -> None:
-        from rollbus.cli.stages import all_stages
-        from rollbus.streams.kafka.topics_on_broker import ensure_topics
-
-        await ensure_topics(self.settings.stream_settings(), all_stages(self.settings))
-
 
 def wait_until_free(ports: Sequence[int], timeout_s: float = LEAVING_S) -> None:
     """Wait for the ports of an earlier start; one that stays taken is reported by the service that needs it."""
@@ -253,12 +249,3 @@ def _answers(host: str, port: int) -> bool:
         return httpx.get(f"http://{host}:{port}/health", timeout=5.0).status_code == 200
     except httpx.HTTPError:
         return False
-
-
-def _plain(value: Any) -> Any:
-    """Return what YAML writes: no paths, no tuples."""
-    if isinstance(value, Mapping):
-        return {str(key): _plain(item) for key, item in value.items()}
-    if isinstance(value, list | tuple):
-        return [_plain(item) for item in value]
-    return str(value) if isinstance(value, Path) else value

@@ -3,16 +3,15 @@
 The page asks by name and never sends SQL. Its answers are smaller than those of `rollbus sql`: a browser draws them.
 """
 
-import math
 import threading
 from collections.abc import Mapping
 from contextlib import contextmanager
-from datetime import date, datetime
 from functools import cache
 from pathlib import Path
 from queue import Empty, LifoQueue
 from typing import TYPE_CHECKING, Any
 
+from rollbus.consumers.clickhouse.questions.output import make_plain
 from rollbus.consumers.clickhouse.questions.saved import READ_ONLY, SavedQuery, bind, list_queries, parse_query
 from rollbus.consumers.clickhouse.store.client import ClickHouse
 from rollbus.schemas.errors import ConfigurationError
@@ -76,18 +75,3 @@ class Asking:
                 yield client
             finally:
                 self._idle.put(client)
-
-
-def make_plain(value: Any) -> Any:
-    """Return a value that JSON can hold; a number that is not finite becomes null, bytes become hex."""
-    if isinstance(value, float):
-        return value if math.isfinite(value) else None
-    if isinstance(value, datetime | date):
-        return value.isoformat()
-    if isinstance(value, bytes):
-        return value.hex()
-    if isinstance(value, Mapping):
-        return {str(key): make_plain(each) for key, each in value.items()}
-    if isinstance(value, list | tuple):
-        return [make_plain(each) for each in value]
-    return value if value is None or isinstance(value, str | int | bool) else str(value)

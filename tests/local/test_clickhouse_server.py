@@ -44,7 +44,7 @@ def settings(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[StackS
 def test_up_starts_the_binary_and_down_ends_it(settings: StackSettings) -> None:
     service = next(each for each in stack_services(settings) if each.name == "clickhouse")
     [started] = up(settings, [service])
-    assert (started.state, started.address) == ("started", settings.clickhouse_url)
+    assert (started.state, started.address) == ("started", f"http://127.0.0.1:{settings.clickhouse_port}")
     assert [each.state for each in status(settings, [service])] == ["running"]
     command = Path(f"/proc/{started.pid}/cmdline").read_bytes().decode().split("\0")
     assert "server" in command

@@ -8,11 +8,12 @@ from typing import Any
 import pytest
 from starlette.testclient import TestClient
 
+from rollbus.consumers.clickhouse.questions.output import make_plain
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
 from rollbus.schemas.kafka.lag import GroupLag, PartitionLag
 from rollbus.ui.app import STATIC, make_app, stream_pulses
-from rollbus.ui.asking import Asking, make_plain, questions
+from rollbus.ui.asking import Asking, questions
 from rollbus.ui.lag import LagRow, make_lag_rows
 from rollbus.ui.token_text import decode_each, load_texts
 

@@ -5,8 +5,8 @@ for every task, 0 or 1 for a share. It may be sync (then it runs in a thread) or
 plays, or held-out tasks would end up in training: use a client that `Recorder.wrap` does not wrap.
 """
 
-import importlib
 import inspect
+import pkgutil
 import sys
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass, field
@@ -59,8 +59,7 @@ def load_agent(name: str, *, folder: Path | None = None) -> Agent:
     """
     for entry in entry_points(group=ENTRY_POINTS, name=name):
         return _load_callable(name, entry.load)
-    module, separator, function = name.partition(":")
-    if not (separator and module and function):
+    if not all(name.partition(":")):
         known = ", ".join(sorted(entry_points(group=ENTRY_POINTS).names)) or "none"
         raise ConfigurationError(
             f"no evaluation agent {name!r}: name one of the entry-point group {ENTRY_POINTS} ({known}), or "
@@ -68,14 +67,7 @@ def load_agent(name: str, *, folder: Path | None = None) -> Agent:
         )
     if folder is not None and str(folder) not in sys.path:
         sys.path.insert(0, str(folder))
-
-    def load() -> Any:
-        loaded: Any = importlib.import_module(module)
-        for part in function.split("."):
-            loaded = getattr(loaded, part)
-        return loaded
-
-    return _load_callable(name, load)
+    return _load_callable(name, lambda: pkgutil.resolve_name(name))
 
 
 def _load_callable(name: str, load: Callable[[], Any]) -> Agent:

@@ -7,7 +7,7 @@ import csv
 import io
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import date, datetime
 from typing import Any
 
@@ -121,18 +121,19 @@ def _plain(value: Any) -> Any:
 
 
 def _json(value: Any) -> str:
-    return json.dumps(_finite(value), ensure_ascii=False, default=_text)
+    return json.dumps(make_plain(value), ensure_ascii=False)
 
 
-def _finite(value: Any) -> Any:
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    if isinstance(value, dict):
-        return {str(key): _finite(item) for key, item in value.items()}
-    if isinstance(value, (list, tuple)):
-        return [_finite(item) for item in value]
-    return value
-
-
-def _text(value: Any) -> str:
-    return str(_plain(value))
+def make_plain(value: Any) -> Any:
+    """Return a value that JSON can hold; a number that is not finite becomes null, bytes become hex."""
+    if isinstance(value, float):
+        return value if math.isfinite(value) else None
+    if isinstance(value, datetime | date):
+        return value.isoformat()
+    if isinstance(value, bytes):
+        return value.hex()
+    if isinstance(value, Mapping):
+        return {str(key): make_plain(each) for key, each in value.items()}
+    if isinstance(value, list | tuple):
+        return [make_plain(each) for each in value]
+    return value if value is None or isinstance(value, str | int | bool) else str(value)

@@ -2,8 +2,8 @@
 
 import asyncio
 import sys
-from importlib import import_module
 from pathlib import Path
+from pkgutil import resolve_name
 from typing import Any
 
 import click
@@ -66,16 +66,12 @@ def run(settings: Settings, agent: str, run_id: str | None, concurrency: int, ti
 
 def _find(path: str) -> Any:
     """Return the object at `module:name`; raises ConfigurationError."""
-    module_name, separator, name = path.partition(":")
-    if not separator or not name:
+    if not all(path.partition(":")):
         raise ConfigurationError(f"agent: {path!r} must be written as module:name")
     try:
-        found: Any = import_module(module_name)
-        for part in name.split("."):
-            found = getattr(found, part)
+        return resolve_name(path)
     except Exception as error:  # a module of the user's may raise anything
         told = f"{type(error).__name__}: {error}"
         raise ConfigurationError(
             f"agent: {path!r} cannot be imported ({told}); it must be here or installed"
         ) from error
-    return found

@@ -10,7 +10,7 @@ from rollbus.cli.groups import Verbs
 from rollbus.cli.needs import require_topics
 from rollbus.cli.output import Console, Table, echo, format_time
 from rollbus.cli.root import Settings, with_settings
-from rollbus.cli.stages import all_stages
+from rollbus.cli.stages import all_stages, create_topics
 
 if TYPE_CHECKING:
     from rollbus.streams.operate.acls import Role
@@ -29,9 +29,7 @@ def topics() -> None:
 @with_settings
 def create(settings: Settings) -> None:
     """Create every topic that is missing, with its partitions, retention and limits."""
-    from rollbus.streams.kafka.topics_on_broker import ensure_topics
-
-    created = asyncio.run(ensure_topics(settings.stream_settings(), all_stages(settings)))
+    created = asyncio.run(create_topics(settings))
     for name in created:
         echo(f"created {name}")
     if not created:

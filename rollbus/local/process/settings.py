@@ -63,10 +63,6 @@ class StackSettings(BaseModel):
         return f"{HOST}:{self.kafka_port}"
 
     @property
-    def clickhouse_url(self) -> str:
-        return f"http://{HOST}:{self.clickhouse_port}"
-
-    @property
     def art_url(self) -> str:
         return f"http://{HOST}:{self.art_port}"
 

@@ -17,13 +17,16 @@ FAST_WORKERS ?= 2
 FRAMEWORKS := tests/producers/integrations $(wildcard tests/harness/test_workflows.py)
 
 .DEFAULT_GOAL := help
-.PHONY: help setup kafka demo finetune-demo test test-java test-openai test-ui test-clients test-fast test-frameworks test-311 faults bench-analytics bench-sink bench-capture bench-capture-throughput bench-replay bench-streams bench-streams-latency bench-streams-scale bench-trainer bench-staleness audit check format lint types clean
+.PHONY: help setup kafka model demo finetune-demo test test-java test-openai test-ui test-clients test-fast test-frameworks test-311 faults bench-analytics bench-sink bench-capture bench-capture-throughput bench-replay bench-streams bench-streams-latency bench-streams-scale bench-trainer bench-staleness audit check format lint types clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | column -t -s @
 
 setup: ## Fetch and install whatever is missing (about 3 GB the first time)
 	@scripts/setup
+
+model: setup ## Fetch SmolLM2 into the user's cache, once (93 MB, converted to 540 MB)
+	@$(PYTHON_BIN)/rollbus model fetch smollm2 > /dev/null
 
 kafka: setup ## Fetch Kafka's jars (part of setup)
 
@@ -33,7 +36,7 @@ demo: setup ## Watch an agent get better from its own traffic (about 8 minutes)
 finetune-demo: setup ## Finetune tic-tac-toe from a NeMo configuration, killed and resumed on the way (about 7 minutes)
 	@$(PYTHON_BIN)/python -m benchmarks.finetuning.prove
 
-test: setup ## Run every test, on real Kafka, ClickHouse's engine and ART
+test: model ## Run every test, on real Kafka, ClickHouse's engine and ART
 	@mkdir -p .make/results
 	@$(MAKE) --no-print-directory test-frameworks test-311 test-openai test-java > .make/results/others 2>&1 & others=$$!; trap 'kill $$others' INT TERM; \
 	$(PYTHON_BIN)/pytest $(PARALLEL) $(SERVICE_WORKERS) $(addprefix --ignore=,$(FRAMEWORKS)) | tee .make/results/main; failed=$${PIPESTATUS[0]}; \
@@ -66,7 +69,7 @@ test-clients: setup ## Use the local ClickHouse endpoint with curl and ClickHous
 	@$(PYTHON_BIN)/pytest -q tests/services/test_local_clickhouse.py tests/services/test_clickhouse_curl.py tests/services/test_clickhouse_users.py
 	@$(PYTHON_BIN)/python -m tests.clients.run .make/clients
 
-test-fast: setup ## Run the tests that need no service and little time
+test-fast: model ## Run the tests that need no service and little time
 	@$(PYTHON_BIN)/pytest $(PARALLEL) $(FAST_WORKERS) -m "not services and not slow and not faults" \
 	  --ignore tests/services --ignore tests/faults $(addprefix --ignore=,$(FRAMEWORKS))
 

@@ -42,7 +42,7 @@ async def main() -> None:
     """Ask one question, and report whether the answer names a number."""
     recorder = rollbus.init(bootstrap_servers=KAFKA, namespace=NAMESPACE, producer="adk-example")
     client = recorder.wrap(AsyncOpenAI(base_url=ENDPOINT, api_key="unused"))
-    model = LiteLlm(model="openai/agent", client=client, api_base=ENDPOINT, api_key="unused", max_tokens=128)
+    model = LiteLlm(model="openai/agent", client=client, api_base=ENDPOINT, api_key="unused", max_tokens=64)
     agent = LlmAgent(name="keeper", model=model, tools=[stock], instruction="You know the stock.")
     runner = InMemoryRunner(app=App(name="shop", root_agent=agent, plugins=[RollbusPlugin(recorder)]))
     async with recorder.episode(task="stock", example_id="bolts") as episode:

@@ -30,7 +30,7 @@ def run(client: OpenAI, recorder: rollbus.Recorder, question: str) -> str:
     """Let the model answer, calling the tool as often as it asks for it (at most four times)."""
     messages: list[Any] = [{"role": "user", "content": question}]
     for _ in range(4):
-        answer = litellm.completion(model="openai/agent", messages=messages, tools=TOOLS, max_tokens=128, client=client)
+        answer = litellm.completion(model="openai/agent", messages=messages, tools=TOOLS, max_tokens=64, client=client)
         message = answer.choices[0].message
         if not message.tool_calls:
             return message.content or ""

@@ -31,7 +31,7 @@ async def main() -> None:
         model="agent",
         api_base=ENDPOINT,
         api_key="unused",
-        max_tokens=128,
+        max_tokens=64,
         is_chat_model=True,
         is_function_calling_model=True,
     )

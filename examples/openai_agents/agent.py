@@ -30,7 +30,7 @@ async def main() -> None:
     recorder = rollbus.init(bootstrap_servers=KAFKA, namespace=NAMESPACE, producer="openai-agents-example")
     client = AsyncOpenAI(base_url=ENDPOINT, api_key="unused")
     agent = record_agent(
-        Agent(name="keeper", tools=[stock], model_settings=ModelSettings(max_tokens=128)),
+        Agent(name="keeper", tools=[stock], model_settings=ModelSettings(max_tokens=64)),
         recorder,
         client=client,
         model="agent",

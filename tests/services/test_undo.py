@@ -30,7 +30,7 @@ async def test_a_bad_reward_is_undone_and_the_ledger_names_every_step(
     environment = {key: value for key, value in os.environ.items() if not key.startswith("ROLLBUS_")}
     environment |= {"KAFKA": kafka, "ART_SERVER": own_art_server.url, "MODEL_URL": own_art_server.model_url,
                     "ROLLBUS_EXAMPLE_NAMESPACE": namespace, "ROLLBUS_EXAMPLE_REPLAY": name,
-                    "OMP_NUM_THREADS": "1"}  # fmt: skip
+                    "ROLLBUS_EXAMPLE_RATE": "0.01", "OMP_NUM_THREADS": "1"}  # fmt: skip
     process = await asyncio.create_subprocess_exec(
         sys.executable, str(EXAMPLE), env=environment, cwd=tmp_path,
         stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,

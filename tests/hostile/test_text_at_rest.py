@@ -1,10 +1,12 @@
 """After `rollbus forget`, a person's words are in no file but those that the command itself names."""
 
 import asyncio
+import contextlib
 import json
 import re
 import subprocess
 import time
+from array import array
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -21,18 +23,22 @@ from rollbus.consumers.clickhouse.store.migrator import RECORD_TABLE, load_migra
 from rollbus.consumers.clickhouse.store.origin import Origin
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 from rollbus.schemas.codec import encode
+from rollbus.schemas.errors import ServiceError
 from rollbus.schemas.ids import trajectory_id
 from rollbus.schemas.records.drops import DeadLetter, Drop
+from rollbus.schemas.records.tokens import decode_token_ids
 from rollbus.schemas.topics import EPISODE_EVENTS, TOPICS
 from rollbus.streams.kafka.topics_on_broker import ensure_topics
+from rollbus.trainer.backends.protocol import TrainRequest
 from tests.builders import START_MS, make_episode, make_score, make_tick, make_trajectory
 from tests.console import ROLLBUS
 from tests.consumers.all_rows import rows_of
+from tests.services.art_fixtures import ArtServer, art_base_model, art_launcher, made_up_batch, own_art_server
 from tests.services.clickhouse_guarded import Guarded, guarded
 from tests.services.replay_live import settings_of, write_settings
 from tests.services.stream_fixtures import send
 
-__all__ = ["guarded"]
+__all__ = ["art_base_model", "art_launcher", "guarded", "own_art_server"]
 
 MARKER = "Zq7-marker-of-ann-XJ9"
 FRAME = b"\x28\xb5\x2f\xfd"
@@ -154,3 +160,34 @@ def test_no_byte_of_a_forgotten_person_stays_where_it_can_be_removed(
     assert files_with(f"{MARKER} bob", guarded.folder / "data")
     assert ask(clickhouse, "SELECT count() FROM drops").rows == [(2,)]
     assert json.dumps(MARKER) not in run.stdout
+
+
+@pytest.mark.services
+async def test_no_token_of_a_batch_stays_on_disk_after_its_update_or_after_a_kill(own_art_server: ArtServer) -> None:
+    first, second = made_up_batch("of ann", 0), made_up_batch("of bob", 1)
+    server = own_art_server
+    server.start()
+    client = server.client()
+    await client.wait(await client.submit(first), 0.05)
+    assert files_with_tokens(first, server.directory) == set()
+    server.stop()
+    server.start(die_at="updated")
+    with contextlib.suppress(ServiceError):
+        await client.submit(second)
+    server.wait_until_dead()
+    assert files_with_tokens(second, server.directory), "the search finds what a killed update leaves"
+    server.start()
+    assert files_with_tokens(second, server.directory) == set()
+    await client.close()
+
+
+def files_with_tokens(batch: TrainRequest, folder: Path) -> set[str]:
+    """Return the files that hold a prompt of the batch, in whichever width."""
+    prompts = [decode_token_ids(turn.prompt_token_ids) for one in batch.trajectories for turn in one.turns]
+    runs = [array(width, ids).tobytes() for ids in prompts for width in ("i", "q")]
+    texts = [", ".join(map(str, ids)).encode() for ids in prompts]
+    found = set()
+    for path in folder.rglob("*"):
+        if path.is_file() and any(each in path.read_bytes() for each in (*runs, *texts)):
+            found.add(str(path.relative_to(folder)))
+    return found

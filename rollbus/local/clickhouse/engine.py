@@ -161,7 +161,8 @@ class Engine:
             raise from_engine(error) from error
         finally:
             handle.close()
-        refuse_beyond_reading(tree.decode(errors="replace").splitlines(), self._reach)
+        words = {token.text for token in tokens(request.sql) if token.kind == "name"}
+        refuse_beyond_reading(tree.decode(errors="replace").splitlines(), words, self._reach)
 
     @contextmanager
     def _reader(self) -> Iterator[None]:

@@ -8,7 +8,7 @@ allowed by the engine's own categories, so that those of a later release are ref
 """
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass
 
 from rollbus.local.clickhouse.errors import ClickHouseError, Code, refusal
@@ -53,6 +53,9 @@ STATEMENTS = frozenset(
      "selectintersectexceptquery", "selectwithunionquery", "showcolumns", "showcreatedatabasequery",
      "showcreatetablequery", "showcreateviewquery", "showfunctions", "showindexes", "showtables"}
 )  # fmt: skip
+WITHOUT_CHILDREN = frozenset({"showcolumns", "showindexes", "showtables"})
+"""Their conditions are not in what EXPLAIN AST prints, so they may have none."""
+CONDITIONS = frozenset({"WHERE", "LIMIT"})
 NODES = STATEMENTS | {
     *("arrayjoin", "asterisk", "columnslistmatcher", "columnsregexpmatcher", "columnsexcepttransformer"),
     *(
@@ -102,8 +105,11 @@ def _is_allowed(name: str, rows: Mapping[str, Mapping[str, str]]) -> bool:
     return name in OTHERS or (bool(categories) and categories <= CATEGORIES)
 
 
-def refuse_beyond_reading(tree: Iterable[str], reach: Reach) -> None:
-    """Raise unless every node of a statement is allowed; the lines of EXPLAIN AST, the statement's own first."""
+def refuse_beyond_reading(tree: Iterable[str], words: Collection[str], reach: Reach) -> None:
+    """Raise unless every node of a statement is allowed: the lines of EXPLAIN AST, the statement's own first.
+
+    `words` are the statement's unquoted names, in upper case.
+    """
     statement: str | None = None
     for line in tree:
         kind, _, rest = line.strip().lower().partition(" ")
@@ -113,6 +119,8 @@ def refuse_beyond_reading(tree: Iterable[str], reach: Reach) -> None:
         name = rest.strip().partition(" ")[0]
         if kind not in NODES or statement not in STATEMENTS:
             raise _refuse(f"{kind.removesuffix('query')} is not served")
+        if kind in WITHOUT_CHILDREN and not CONDITIONS.isdisjoint(words):
+            raise _refuse("a condition of SHOW is not served; select from system.tables or system.columns")
         if kind in {"function", "identifier"} and name in reach.functions:
             raise _refuse(f"function {name} is not served")
         if kind == "function" and name in reach.table_functions:

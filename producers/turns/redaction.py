@@ -11,7 +11,7 @@ replaced by a digest, so that equal openings still group.
 import hashlib
 import json
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 from urllib.parse import unquote
@@ -86,9 +86,10 @@ class Redactor:
         self.changed = self.changed or masked != text
         return masked
 
-    def look_at_request(self, request: Mapping[str, Any]) -> None:
+    def look_at_request(self, request: Mapping[str, Any], *, besides: Collection[str]) -> None:
         """Look at what shapes the prompt and is not recorded: template arguments, `extra_body`, fields of messages that
         nobody knows. Their texts are not kept; what `redact` would change in them costs the turn its tokens.
+        `besides` are arguments that are recorded.
         """
         if self._privacy.redact is None:
             return
@@ -96,7 +97,7 @@ class Redactor:
             if name == "messages":
                 for message in value or ():
                     self._look_at(_unrecorded(message))
-            elif name not in NOT_PROMPT:
+            elif name not in NOT_PROMPT and name not in besides:
                 self._look_at(value)
 
     def _look_at(self, value: Any) -> None:

@@ -84,7 +84,7 @@ def drafts_of(exchange: Exchange, privacy: Privacy) -> list[Draft]:
     masked = redactor.spelt_out if ids_of(request.get("prompt")) else redactor.message
     prompt = tuple(masked(message_of(message)) for message in request.get("messages") or ())
     tools = redactor.text(tools_json(request), "tools")
-    redactor.look_at_request({name: value for name, value in request.items() if name not in (*TOOLS_FIELDS, "prompt")})
+    redactor.look_at_request(request, besides=(*TOOLS_FIELDS, "prompt"))
     sampled = [token_ids_of(choice) for choice in answer.choices]
     sampled_tokens = None if any(ids is None for ids in sampled) else sum(len(ids or ()) for ids in sampled)
     shared = {

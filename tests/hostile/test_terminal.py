@@ -3,7 +3,12 @@
 import io
 import json
 import logging
-from contextlib import redirect_stdout
+import os
+import pty
+import re
+import subprocess
+from contextlib import redirect_stdout, suppress
+from pathlib import Path
 from typing import Any
 
 import click
@@ -17,6 +22,11 @@ from rollbus.consumers.clickhouse.questions.chart import as_chart
 from rollbus.consumers.clickhouse.questions.output import as_csv, as_json, as_table
 from rollbus.schemas.errors import ServiceError
 from rollbus.schemas.unseen import escape_unseen
+from tests.console import ROLLBUS
+from tests.services.clickhouse_guarded import Guarded, guarded
+
+__all__ = ["guarded"]
+TERMINAL = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "200"}
 
 ATTACKS = {
     "window title": "\x1b]0;pwned\x07",
@@ -103,3 +113,28 @@ def test_json_of_them_holds_the_same_values_without_the_characters() -> None:
 def test_what_people_write_stays_readable() -> None:
     for text in ("Zoë said “no”", "می‌خواهم", "👨‍👩‍👧", "東京\u3000駅", "two\nlines\tand a tab"):
         assert escape_unseen(text) == text
+
+
+@pytest.mark.services
+@pytest.mark.parametrize("output", ["table", "csv", "json", "chart"])
+def test_a_label_in_clickhouse_moves_no_real_terminal(guarded: Guarded, tmp_path: Path, output: str) -> None:
+    path = tmp_path / "rollbus.yaml"
+    path.write_text(
+        json.dumps({"clickhouse": {"port": guarded.port, "password": guarded.password, "database": "default"}})
+    )
+    text = "".join(ATTACKS[name] for name in ATTACKS if name != "half").encode().hex()
+    own, of_command = pty.openpty()
+    asked = f"SELECT unhex('{text}') AS label, 1 AS mean"
+    command = [ROLLBUS, "--config", str(path), "sql", "query", "-o", output, asked]
+    with subprocess.Popen(command, cwd=tmp_path, stdout=of_command, stderr=of_command, env=TERMINAL) as process:
+        os.close(of_command)
+        shown = b""
+        with suppress(OSError):  # the end of a terminal
+            while piece := os.read(own, 65_536):
+                shown += piece
+    os.close(own)
+    assert process.returncode == 0
+    of_rich = re.sub(r"\x1b\[[0-9;]*m|\r\n|\x1b\[\?25[hl]", "", shown.decode())
+    assert "\\u001b" in of_rich
+    assert "\x1b[8m" not in shown.decode()
+    assert_tame(of_rich)

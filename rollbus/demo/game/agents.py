@@ -20,6 +20,7 @@ from dataclasses import dataclass
 from openai import AsyncOpenAI, OpenAIError
 
 import rollbus.producers
+from rollbus.cli.root import log_to_stderr
 from rollbus.demo.game.game import Board, Opening, Result, training_openings
 from rollbus.demo.game.opponents import seeded
 from rollbus.demo.game.playing import play_game, read_whole_reply
@@ -170,6 +171,5 @@ async def play(settings: AgentSettings) -> None:
 
 
 if __name__ == "__main__":
-    logging.basicConfig(level=logging.INFO, format="%(asctime)s %(levelname)s %(name)s %(message)s")
-    logging.getLogger("httpx").setLevel(logging.WARNING)
+    log_to_stderr()
     asyncio.run(play(AgentSettings(**json.loads(sys.argv[1]))))

@@ -10,8 +10,7 @@ from contextlib import aclosing
 from aiokafka import TopicPartition
 
 from rollbus.consumers.dead_letters import Copy, Original, copy_headers, letter_origin, make_copies
-from rollbus.schemas.codec import decode
-from rollbus.schemas.errors import RecordError
+from rollbus.schemas.codec import decode_if
 from rollbus.schemas.kafka.connection import KafkaConnection
 from rollbus.schemas.kafka.reading import read_from
 from rollbus.schemas.kafka.writing import Row, send_each
@@ -24,7 +23,7 @@ async def read_dead_letters(kafka: KafkaConnection, namespace: str) -> list[Dead
     """Return every dead letter that is kept, oldest first; raises UnavailableError."""
     place = TopicPartition(DEAD_LETTERS.full_name(namespace), 0)
     async with aclosing(read_from(kafka, {place: 0})) as records:
-        letters = [_decode_letter(record.value) async for record in records]
+        letters = [decode_if(record.value, DeadLetter) async for record in records]
     return [letter for letter in letters if letter is not None]
 
 
@@ -56,11 +55,3 @@ async def _read_written(kafka: KafkaConnection, letters: Iterable[DeadLetter]) -
             if (origin_name := f"{record.topic}:{record.partition}:{record.offset}") in cut:
                 originals[origin_name] = (record.key, record.value)
     return written, originals
-
-
-def _decode_letter(data: bytes | None) -> DeadLetter | None:
-    try:
-        letter = decode(data)
-    except RecordError:
-        return None  # the other letters are shown all the same
-    return letter if isinstance(letter, DeadLetter) else None

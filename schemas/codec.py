@@ -8,7 +8,7 @@ import json
 import struct
 from dataclasses import dataclass
 from functools import cache
-from typing import Any
+from typing import Any, TypeVar
 
 from fastavro.schema import fingerprint, to_parsing_canonical_form
 
@@ -22,6 +22,7 @@ try:
 except ImportError:  # without a C compiler: slower, with the same results
     from rollbus.schemas import avro_fastavro as avro  # type: ignore[no-redef]
 
+Record = TypeVar("Record")
 MARKER = b"\xc3\x01"
 UNREADABLE = b"rollbus: unreadable batch: "
 """What stands in the place of records that could not be read from the broker; the reason follows."""
@@ -66,6 +67,20 @@ def decode(data: bytes | None) -> Any:
         raise UndecodableError(f"{reader.name}: the record is {error}") from error
     except Exception as error:  # broken bytes raise many kinds
         raise UndecodableError(f"{reader.name}: the body does not fit its schema: {error!r}") from error
+
+
+def decode_if(data: bytes | None, *kinds: type[Record]) -> Record | None:
+    """Return a record of one of these types; None for any other, and for one that cannot be read.
+
+    For readers other than the stage that decides on the topic: that stage, or the sink, makes the dead letter.
+    """
+    if data is None or record_name(data) not in [kind.__name__ for kind in kinds]:
+        return None
+    try:
+        record: Record = decode(data)
+        return record
+    except RecordError:
+        return None
 
 
 def encode_part(record: Any) -> bytes:

@@ -11,8 +11,7 @@ from collections.abc import Collection, Mapping
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from rollbus.schemas.codec import decode
-from rollbus.schemas.errors import RecordError
+from rollbus.schemas.codec import decode_if
 from rollbus.schemas.kafka.clients import kafka_errors, new_consumer, start_client, stop_clients
 from rollbus.schemas.kafka.connection import KafkaConnection
 from rollbus.schemas.kafka.reading import POLL_MS, SHORT_WAIT_MS
@@ -49,7 +48,7 @@ class KafkaPayload:
         found = {}
         for location in locations:
             value = values.get((self._partition(location), location.offset))
-            if value is not None and (trajectory := _decoded(value)) is not None:
+            if (trajectory := decode_if(value, Trajectory)) is not None:
                 found[location] = trajectory
         return found
 
@@ -104,11 +103,3 @@ async def _read_records(
             if offsets and offsets[0] - position > GAP_RECORDS:
                 consumer.seek(partition, offsets[0])
     return values
-
-
-def _decoded(value: bytes) -> Trajectory | None:
-    try:
-        record = decode(value)
-    except RecordError:
-        return None
-    return record if isinstance(record, Trajectory) else None

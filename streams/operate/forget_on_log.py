@@ -7,8 +7,7 @@ only ids.
 from collections.abc import Callable, Sequence
 from contextlib import aclosing
 
-from rollbus.schemas.codec import decode, encode, record_name
-from rollbus.schemas.errors import RecordError
+from rollbus.schemas.codec import decode_if, encode
 from rollbus.schemas.kafka.clients import running
 from rollbus.schemas.kafka.writing import Row, partition_of, write_transaction
 from rollbus.schemas.records.events import EpisodeStarted, Excluded
@@ -36,12 +35,8 @@ async def search_log(settings: StreamSettings, search: Search, progress: Callabl
             count += 1
             if count % 1_000 == 0:
                 progress(1_000)
-            try:
-                data = raw.value or b""
-                if record_name(data) == EpisodeStarted.__name__:
-                    search.add_start(decode(data))
-            except RecordError:
-                continue  # assembly has made a dead letter of it
+            if (start := decode_if(raw.value, EpisodeStarted)) is not None:
+                search.add_start(start)
     progress(count % 1_000)
 
 

@@ -14,8 +14,8 @@ from aiokafka import AIOKafkaProducer, TopicPartition
 from aiokafka.errors import InvalidProducerEpoch, KafkaError, ProducerFenced
 
 from rollbus.schemas.cancelling import is_being_cancelled
-from rollbus.schemas.codec import decode, encode, record_name
-from rollbus.schemas.errors import RecordError, UnavailableError
+from rollbus.schemas.codec import decode, decode_if, encode
+from rollbus.schemas.errors import UnavailableError
 from rollbus.schemas.kafka.clients import start_uncancelled, stop_producer
 from rollbus.schemas.kafka.reading import read_from
 from rollbus.schemas.kafka.writing import Row, write_transaction
@@ -129,10 +129,7 @@ class Ticker:
         place = TopicPartition(self._run_log, 0)
         async with aclosing(read_from(self._settings.kafka, {place: 0}, newest=LOOKED_AT)) as rows:
             async for row in rows:
-                value = row.value
-                with suppress(RecordError):  # poison
-                    if value and record_name(value) == Tick.__name__:
-                        last = decode(value)
+                last = decode_if(row.value, Tick) or last
         if last is not None:
             logger.warning("%s has lost the last tick, continuing from the one in %s", self._changelog, self._run_log)
         return last

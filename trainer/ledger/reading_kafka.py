@@ -8,8 +8,7 @@ from dataclasses import dataclass
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from rollbus.schemas.codec import decode, record_name
-from rollbus.schemas.errors import RecordError
+from rollbus.schemas.codec import decode, decode_if
 from rollbus.schemas.kafka.clients import kafka_errors, start_client, stop_clients
 from rollbus.schemas.kafka.connection import KafkaConnection
 from rollbus.schemas.kafka.reading import SHORT_WAIT_MS, new_reader, read_from, read_on
@@ -112,12 +111,12 @@ class Exclusions(View):
 
     def add_record(self, frame: Frame) -> None:
         """Keep the episode of a record that excludes one."""
-        try:
-            record = decode(frame.value)
-        except RecordError:
-            return  # grouping, which decides on scores, dead-letters it
-        if isinstance(record, Excluded) or (isinstance(record, Score) and record.excluded):
-            self.episodes.add(record.episode_id)
+        exclusion = decode_if(frame.value, Excluded)
+        score = decode_if(frame.value, Score)
+        if exclusion is not None:
+            self.episodes.add(exclusion.episode_id)
+        elif score is not None and score.excluded:
+            self.episodes.add(score.episode_id)
 
 
 class Pauses(View):
@@ -129,14 +128,9 @@ class Pauses(View):
 
     def add_record(self, frame: Frame) -> None:
         """Keep a command to the run."""
-        if frame.key != self._run_id.encode() or record_name(frame.value) != RunCommand.__name__:
-            return
-        try:
-            command = decode(frame.value)
-        except RecordError:
-            return  # the curriculum, which decides on run-log, dead-letters it
-        standing = () if self.standing is None else (self.standing,)
-        self.standing = find_pause([*standing, command])
+        if frame.key == self._run_id.encode() and (command := decode_if(frame.value, RunCommand)) is not None:
+            standing = () if self.standing is None else (self.standing,)
+            self.standing = find_pause([*standing, command])
 
 
 class Evaluations(View):
@@ -148,9 +142,6 @@ class Evaluations(View):
 
     def add_record(self, frame: Frame) -> None:
         """Keep those of the model."""
-        try:
-            record = decode(frame.value)
-        except RecordError:
-            return  # the sink, which writes evaluations down, dead-letters it
-        if isinstance(record, Evaluation) and record.model == self._model:
-            self.found.append(record)
+        evaluation = decode_if(frame.value, Evaluation)
+        if evaluation is not None and evaluation.model == self._model:
+            self.found.append(evaluation)

@@ -11,9 +11,8 @@ from dataclasses import dataclass, field
 from rollbus.consumers.clickhouse.maintain.forget import KEPT, TABLES, Place, delete_reports
 from rollbus.consumers.clickhouse.sink.log_files import Log
 from rollbus.consumers.clickhouse.store.client import ClickHouse
-from rollbus.consumers.clickhouse.store.origin import KafkaRecord, Row
-from rollbus.schemas.codec import decode
-from rollbus.schemas.errors import RecordError
+from rollbus.consumers.clickhouse.store.origin import Row
+from rollbus.schemas.codec import decode_if
 from rollbus.schemas.records.events import AliasDeclared, Excluded
 from rollbus.schemas.topics import EXCLUSIONS
 
@@ -31,20 +30,9 @@ async def read_list(log: Log) -> frozenset[str]:
     episodes: set[str] = set()
     for partition, span in (await log.spans([EXCLUSIONS.name])).items():
         async for records in log.read(partition, span):
-            episodes.update(record.episode_id for record in _exclusions(records))
+            decoded = (decode_if(record.value, Excluded) for record in records)
+            episodes.update(exclusion.episode_id for exclusion in decoded if exclusion is not None)
     return frozenset(episodes)
-
-
-def _exclusions(records: Sequence[KafkaRecord]) -> list[Excluded]:
-    exclusions = []
-    for record in records:
-        try:
-            decoded = decode(record.value)
-        except RecordError:
-            continue  # the sink has made a dead letter of it
-        if isinstance(decoded, Excluded):
-            exclusions.append(decoded)
-    return exclusions
 
 
 def stored_list(client: ClickHouse, namespace: str) -> frozenset[str]:

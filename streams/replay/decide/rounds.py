@@ -8,8 +8,7 @@ from collections.abc import AsyncIterator, Sequence
 from dataclasses import dataclass, field
 from typing import Protocol
 
-from rollbus.schemas.codec import HEADER_BYTES, decode, headers
-from rollbus.schemas.errors import RecordError
+from rollbus.schemas.codec import HEADER_BYTES, decode_if, headers
 from rollbus.schemas.records.control import Tick
 from rollbus.schemas.signing import OWNER, SignerOf
 from rollbus.streams.exactly_once.batch import RawRecord
@@ -94,10 +93,7 @@ class _Cursor:
     def _is_tick(self, raw: RawRecord) -> bool:
         if self.signer_of is not None and self.signer_of(raw) != OWNER:
             return False
-        try:
-            self.tick, self.raw = decode(raw.value), raw
-        except RecordError:
+        if (tick := decode_if(raw.value, Tick)) is None:
             return False
-        assert self.tick is not None
-        self.number = self.tick.number
+        self.tick, self.raw, self.number = tick, raw, tick.number
         return True

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 
 from pydantic import ValidationError
 
+from rollbus.schemas.codec import decode_if
 from rollbus.schemas.kafka.writing import partition_of
 from rollbus.schemas.records.config import Config, RewardConfig, RunConfig, ScoringConfig
 from rollbus.schemas.records.control import ConfigApplied, RunCommand, Tick
@@ -29,16 +30,15 @@ from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.replay.decide.recorded import Collector, Outcomes
 from rollbus.streams.replay.decide.rounds import Source
 from rollbus.streams.replay.decide.scores import as_asked
-from rollbus.streams.replay.kafka.source import decode_if, open_ranges, read_records, read_whole
+from rollbus.streams.replay.kafka.source import open_ranges, read_records, read_whole
 from rollbus.streams.replay.plan.plan import OF_A_RUN, ReplayPlan
 from rollbus.streams.rewards.registry import Registry
 from rollbus.streams.stages.scoring.group_scoring import FindGroup, Judged, JudgedGroups
 from rollbus.streams.state.stage import Incoming
 
 C = TypeVar("C", bound=Config)
-NEEDED = frozenset(each.__name__ for each in (Tick, ConfigApplied, PolicyVersion, RunCommand))
-JUDGED = frozenset(each.__name__ for each in (Group, Drop, ConfigApplied))
-SCORED, EXCLUDED, REWARDED = (frozenset((each.__name__,)) for each in (Score, Excluded, RewardReported))
+NEEDED: tuple[type[Any], ...] = (Tick, ConfigApplied, PolicyVersion, RunCommand)
+JUDGED: tuple[type[Any], ...] = (Group, Drop, ConfigApplied)
 REMEMBERED = 4_096
 """Scores kept after they were found, for a second component that asks for the same."""
 ScoreKey = tuple[str, int]
@@ -90,8 +90,8 @@ class RecordedScores:
         end = self._ends.get(number)
         ended = not records
         for raw in records:
-            score = decode_if(raw.value, SCORED)
-            if isinstance(score, Score):
+            score = decode_if(raw.value, Score)
+            if score is not None:
                 if self._revisions or score.revision == 0:
                     self._ahead[number].setdefault((score.trajectory_id, score.revision), score)
                 ended = ended or (end is not None and score.revision == 0 and score.location.offset >= end)
@@ -115,7 +115,7 @@ class LiveReader:
                     self._collector.end()
                     return
             raw = self._ahead.popleft()
-            record = decode_if(raw.value, NEEDED)
+            record = decode_if(raw.value, *NEEDED)
             if record is not None:
                 self._collector.take((raw.key or b"").decode(errors="replace"), record)
 
@@ -169,7 +169,7 @@ async def find_judged(settings: StreamSettings, plan: ReplayPlan, registry: Regi
     for topic in (RUN_LOG, DROPS):
         async with aclosing(read_whole(settings, topic)) as records:
             async for raw in records:
-                record = decode_if(raw.value, JUDGED)
+                record = decode_if(raw.value, *JUDGED)
                 found.take(record)
                 note_configuration(record, RunConfig, OF_A_RUN, live)
 
@@ -186,7 +186,7 @@ async def read_exclusions(settings: StreamSettings) -> tuple[frozenset[str], int
     async with aclosing(read_whole(settings, EXCLUSIONS)) as found:
         async for raw in found:
             position = raw.offset + 1
-            record = decode_if(raw.value, EXCLUDED)
+            record = decode_if(raw.value, Excluded)
             if record is not None:
                 episodes.add(record.episode_id)
     return frozenset(episodes), position
@@ -200,7 +200,7 @@ async def read_rewards(settings: StreamSettings, ranges: Sequence[ReplayRange]) 
         for source in sources:
             while records := await source.read():
                 for raw in records:
-                    record = decode_if(raw.value, REWARDED)
+                    record = decode_if(raw.value, RewardReported)
                     if record is not None and record.episode_id:
                         at = Location(topic=source.place.topic, partition=source.partition, offset=raw.offset)
                         signer = signer_of(raw) if signer_of else None

@@ -7,8 +7,7 @@ from typing import Any
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from rollbus.schemas.codec import decode, record_name
-from rollbus.schemas.errors import RecordError
+from rollbus.schemas.codec import decode_if
 from rollbus.schemas.kafka.reading import READ_AT_ONCE, open_reader, read_from
 from rollbus.schemas.records.replays import ReplayRange
 from rollbus.schemas.topics import Topic, topic_of
@@ -94,19 +93,8 @@ async def read_records(
     settings: StreamSettings, topic: Topic, *kinds: type, partitions: int | None = None
 ) -> AsyncGenerator[Any, None]:
     """Yield the records of these types that a topic holds, decoded."""
-    names = frozenset(kind.__name__ for kind in kinds)
     async with aclosing(read_whole(settings, topic, partitions)) as records:
         async for raw in records:
-            record = decode_if(raw.value, names)
+            record = decode_if(raw.value, *kinds)
             if record is not None:
                 yield record
-
-
-def decode_if(data: bytes | None, names: frozenset[str]) -> Any:
-    """Return a record of one of these types, None for any other and for what cannot be read."""
-    if data is None or record_name(data) not in names:
-        return None
-    try:
-        return decode(data)
-    except RecordError:
-        return None

@@ -10,7 +10,7 @@ from datetime import UTC, datetime
 
 from aiokafka import AIOKafkaConsumer, TopicPartition
 
-from rollbus.schemas.codec import decode, record_name
+from rollbus.schemas.codec import decode_if
 from rollbus.schemas.errors import ConfigurationError, DataLossError
 from rollbus.schemas.kafka.reading import open_reader, read_bounds
 from rollbus.schemas.records.control import Tick
@@ -199,8 +199,8 @@ class _Partition:
                     return None
                 if self.signer_of is not None and self.signer_of(record) != OWNER:
                     continue
-                if record.value and record_name(record.value) == Tick.__name__:
-                    return record.offset, decode(record.value)
+                if (tick := decode_if(record.value, Tick)) is not None:
+                    return record.offset, tick
         return None
 
 

@@ -7,26 +7,41 @@ clickhouse, sink                 analytics
 stack                            the local stack
 """
 
+import logging
+from collections.abc import Mapping
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings, SinkSettings
 from rollbus.local.process.settings import StackSettings
+from rollbus.schemas.credentials import (
+    PASSWORD,
+    READONLY_PASSWORD,
+    TOKEN,
+    make_secrets,
+    read_secret,
+    secrets_folder,
+)
 from rollbus.schemas.errors import ConfigurationError
+from rollbus.schemas.http.guard import LOCAL_NAMES
 from rollbus.schemas.kafka.connection import KafkaConnection
 from rollbus.schemas.records.config import AssemblyConfig, RunConfig, ScoringConfig
 from rollbus.schemas.signing import Signing
 from rollbus.schemas.topics import DEFAULT_NAMESPACE, wrong_namespace
 from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.trainer.backends.model_settings import ModelOptions, Retention, ServiceSettings
-from rollbus.trainer.settings import ArtServerBackend, BackendSettings, TrainerSettings
+from rollbus.trainer.settings import ArtLocalBackend, ArtServerBackend, BackendSettings, TrainerSettings
 
+logger = logging.getLogger(__name__)
 SHARED = (
     *("kafka", "namespace", "signing", "clickhouse", "run_id", "model", "from_namespace"),
-    *("max_off_policy_steps", "max_share_per_source"),
+    *("max_off_policy_steps", "max_share_per_source", "insecure"),
 )
 """Settings of a part that the file holds elsewhere: at the top, or in the run."""
+PASSWORDS = {"default": PASSWORD, "readonly": READONLY_PASSWORD}
+"""ClickHouse's user → the name of the credential."""
 
 
 class Section(BaseModel):
@@ -70,6 +85,9 @@ class Settings(Section):
 
     namespace: str = DEFAULT_NAMESPACE
     """Prefix of every topic, consumer group and transactional id."""
+    insecure: bool = False
+    """True: the servers ask for no token and no password. Every program and every user of this machine can then train
+    the model and change the tables."""
     kafka: KafkaConnection = KafkaConnection()
     signing: Signing = Signing()
     """Whose control and whose rewards count; without the owner's key, that of the stack's data folder."""
@@ -93,7 +111,7 @@ class Settings(Section):
 
     @model_validator(mode="after")
     def _require_shared_settings_once(self) -> "Settings":
-        for name in ("worker", "trainer", "sink"):
+        for name in ("worker", "trainer", "sink", "stack"):
             misplaced = sorted(set(SHARED) & getattr(self, name).model_fields_set)
             if misplaced:
                 raise ValueError(f"{name}: {', '.join(misplaced)}: set this at the top of the file, or in the run")
@@ -106,9 +124,43 @@ class Settings(Section):
             raise ValueError(f"runs: every run needs its own run_id, got {', '.join(names)}")
         return self
 
+    def with_credentials(self, environment: Mapping[str, str]) -> "Settings":
+        """Return the settings with the local stack's credentials where they name none, for servers on this machine."""
+        if self.insecure:
+            return self
+        folder, changes = secrets_folder(self.stack.data_dir, environment), dict[str, BaseModel]()
+        if self.art_server.token is None and (token := read_secret(folder, TOKEN)):
+            changes["art_server"] = self.art_server.model_copy(update={"token": SecretStr(token)})
+        name = PASSWORDS.get(self.clickhouse.user)
+        if self.clickhouse.host in LOCAL_NAMES and not self.clickhouse.password.get_secret_value() and name:
+            password = SecretStr(read_secret(folder, name) or "")
+            changes["clickhouse"] = self.clickhouse.model_copy(update={"password": password})
+        return self.model_copy(update=changes)
+
+    def with_token(self, host: str, environment: Mapping[str, str]) -> "Settings":
+        """Return the settings of a server on `host`, whose token is made if there is none.
+
+        Raises ConfigurationError if it would be open to other machines.
+        """
+        if self.insecure and host not in LOCAL_NAMES:
+            raise ConfigurationError(
+                f"`insecure: true` serves everybody, and {host} is no loopback address; set a token"
+            )
+        if self.insecure:
+            logger.warning("INSECURE: every program and every user of this machine is served without a token")
+        if self.insecure or self.art_server.token is not None:
+            return self
+        make_secrets(secrets_folder(self.stack.data_dir, environment))
+        return self.with_credentials(environment)
+
+    def stack_settings(self) -> StackSettings:
+        """Return what `rollbus.local` takes."""
+        return self.stack.model_copy(update={"insecure": self.insecure})
+
     def stream_settings(self) -> StreamSettings:
         """Return the settings of the worker."""
-        shared = {"kafka": self.kafka, "namespace": self.namespace, "signing": self._signing()}
+        token = self.worker.metrics_token or self.art_server.token
+        shared = {"kafka": self.kafka, "namespace": self.namespace, "signing": self._signing(), "metrics_token": token}
         return self.worker.model_copy(update=shared)
 
     def _signing(self) -> Signing:
@@ -149,9 +201,16 @@ class Settings(Section):
     def _backend(self) -> BackendSettings:
         """Return the trainer's backend; an ART server without address or token gets those of this file."""
         backend = self.trainer.backend
+        if isinstance(backend, ArtLocalBackend):
+            return backend.model_copy(update={"token": backend.token or self.art_server.token})
         if not isinstance(backend, ArtServerBackend):
             return backend
-        own = {"url": self.stack.art_url, "token": self.art_server.token}
+        own: dict[str, object] = {"url": self.stack_settings().art_url}
+        if "url" not in backend.model_fields_set or urlsplit(backend.url).hostname in (
+            *LOCAL_NAMES,
+            self.art_server.host,
+        ):
+            own["token"] = self.art_server.token
         return backend.model_copy(update={key: own[key] for key in own if key not in backend.model_fields_set})
 
     def run(self, run_id: str | None = None) -> RunConfig:
@@ -176,6 +235,7 @@ class Settings(Section):
             host=section.host,
             port=self.stack.model_port,
             api_key=section.token.get_secret_value() if section.token else None,
+            insecure=self.insecure,
             retention=Retention(section.keep_checkpoints, section.keep_every),
             options=section,
         )

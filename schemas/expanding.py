@@ -14,6 +14,7 @@ import cramjam
 from rollbus.schemas.errors import RecordTooLargeError
 
 CODECS: dict[str, Any] = {"lz4": cramjam.lz4, "zstd": cramjam.zstd, "gzip": cramjam.gzip, "deflate": cramjam.zlib}
+"""In the order in which an answer of HTTP prefers them."""
 KEPT_BYTES = 4 * 1024 * 1024
 """A thread keeps a room of which no more was written: its pages need not be asked for again, which halves the time."""
 _XERIAL = b"\x82SNAPPY\0"

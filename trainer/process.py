@@ -104,6 +104,7 @@ async def _start_art_local(model: str, chosen: ArtLocalBackend) -> Backend:
             directory=chosen.directory,
             host=chosen.model_host,
             port=chosen.model_port,
+            api_key=chosen.token.get_secret_value() if chosen.token else None,
             options=chosen,
         )
     )

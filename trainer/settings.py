@@ -32,6 +32,8 @@ class ArtLocalBackend(ModelOptions):
     """Checkpoints and journal."""
     model_host: str = "127.0.0.1"
     model_port: int = 8000
+    token: SecretStr | None = None
+    """Of that port; the one of `art_server` without it."""
 
 
 class MemoryBackendSettings(FrozenSettings):

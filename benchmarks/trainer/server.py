@@ -13,7 +13,7 @@ from typing import Any
 
 from starlette.applications import Starlette
 
-from rollbus.trainer.backends.art.server import control_routes
+from rollbus.trainer.backends.art.server import control_door, control_routes
 from rollbus.trainer.backends.memory import MemoryBackend
 from rollbus.trainer.backends.protocol import TrainRequest, TrainResult
 from rollbus.trainer.service.serve.http_server import listen, quiet_server
@@ -45,7 +45,7 @@ async def serve(step_s: float) -> None:
     app = Starlette(routes=control_routes(backend))  # type: ignore[arg-type]
     listener = listen("127.0.0.1", 0, "port")
     print(listener.getsockname()[1], flush=True)
-    await quiet_server(app).serve(sockets=[listener])
+    await quiet_server(app, control_door(None)).serve(sockets=[listener])
 
 
 if __name__ == "__main__":

@@ -41,8 +41,9 @@ async def ask(runner: InMemoryRunner, question: str) -> str:
 async def main() -> None:
     """Ask one question, and report whether the answer names a number."""
     recorder = rollbus.init(bootstrap_servers=KAFKA, namespace=NAMESPACE, producer="adk-example")
-    client = recorder.wrap(AsyncOpenAI(base_url=ENDPOINT, api_key="unused"))
-    model = LiteLlm(model="openai/agent", client=client, api_base=ENDPOINT, api_key="unused", max_tokens=64)
+    key = rollbus.read_token()
+    client = recorder.wrap(AsyncOpenAI(base_url=ENDPOINT, api_key=key))
+    model = LiteLlm(model="openai/agent", client=client, api_base=ENDPOINT, api_key=key, max_tokens=64)
     agent = LlmAgent(name="keeper", model=model, tools=[stock], instruction="You know the stock.")
     runner = InMemoryRunner(app=App(name="shop", root_agent=agent, plugins=[RollbusPlugin(recorder)]))
     async with recorder.episode(task="stock", example_id="bolts") as episode:

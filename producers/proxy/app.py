@@ -17,7 +17,7 @@ from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from types import UnionType
 from typing import Any, get_args
-from urllib.parse import unquote
+from urllib.parse import unquote, urlsplit
 
 import httpx
 from starlette.applications import Starlette
@@ -37,6 +37,7 @@ from rollbus.producers.episode.episode import NOT_SAMPLED, Episode
 from rollbus.producers.proxy import relay
 from rollbus.producers.proxy.episodes import FUNCTION_HEADER, HEADER, Episodes, UnknownEpisodeError
 from rollbus.producers.recorder import Recorder
+from rollbus.schemas.http.guard import JSON_TYPES, LOCAL_NAMES, Door, Head, names_of, same, token_admits
 from rollbus.schemas.records.events import StopReason
 
 logger = logging.getLogger(__name__)
@@ -44,8 +45,9 @@ RECORDED: Mapping[str, Surface] = {"chat/completions": CHAT, "completions": COMP
 """Paths under `/v1` whose POST is recorded."""
 METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"]
 HOP_BY_HOP = frozenset(
-    {"connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade", "host", "content-length"}
-)
+    {"connection", "keep-alive", "te", "trailer", "transfer-encoding", "upgrade", "host", "content-length",
+     "proxy-authorization", "proxy-authenticate", "proxy-connection", "expect"}
+)  # fmt: skip
 """Headers that belong to one connection; `content-encoding` goes too, as bodies are unpacked here."""
 EPISODE_FIELDS: Mapping[str, type | UnionType] = {
     "task": str,
@@ -63,6 +65,10 @@ _KINDS: Mapping[type | UnionType, str] = {
     str | int: "text or a whole number",
     dict: "an object",
 }
+MAX_BODY_BYTES = 64 << 20
+"""Of a request; a model server takes half as much."""
+BODY_TYPES = JSON_TYPES | {"multipart/form-data", "application/octet-stream"}
+"""Files are uploaded to a server's API, too."""
 DELIVERY_TIMEOUT_S = 0.25
 """How long an answer's last byte may wait until its record is with the broker: no end of episode overtakes it then."""
 
@@ -77,6 +83,12 @@ class Proxy:
     http: httpx.AsyncClient
     task: str | None = None
     mode: str = "force"
+    token: str | None = None
+    """What programs bring as their key, or in `Proxy-Authorization`; None asks for none."""
+    upstream_key: str | None = None
+    """The server's key, sent in place of the token."""
+    address: str = "http://127.0.0.1:8001"
+    """Where programs reach this proxy."""
     episodes: Episodes = field(init=False)
     refusing: Refusing = field(default_factory=dict)
     _flushing: asyncio.Task[bool] | None = field(init=False, default=None)
@@ -126,7 +138,7 @@ class Proxy:
             raise ValueError(f"unknown fields {', '.join(unknown)}; an episode has {', '.join(sorted(EPISODE_FIELDS))}")
         _check(fields, EPISODE_FIELDS)
         episode = self.episodes.open(**fields)
-        base_url = f"{str(request.base_url).rstrip('/')}/rollbus/episodes/{episode.id}/v1"
+        base_url = f"{self.address}/rollbus/episodes/{episode.id}/v1"
         return JSONResponse({"id": episode.id, "base_url": base_url}, status_code=201)
 
     async def reward(self, request: Request) -> Response:
@@ -217,12 +229,44 @@ class Proxy:
 
     async def _send(self, request: Request, body: bytes) -> httpx.Response:
         ours = HOP_BY_HOP | {HEADER, "rollbus-started", FUNCTION_HEADER, *NOT_SAMPLED, "accept-encoding"}
-        headers = [(name, value) for name, value in request.headers.items() if name not in ours]
+        named = {name.strip().lower() for name in request.headers.get("connection", "").split(",")}
+        headers = [(name, value) for name, value in request.headers.items() if name not in ours | named]
+        headers = self._with_key(headers)
         path, query = request.scope["raw_path"].decode("latin-1").partition("/v1/")[2], request.url.query
+        path = normalise(path, request.path_params["path"])
         url = f"{self.upstream}/{path}?{query}" if query else f"{self.upstream}/{path}"
         self.http.cookies.clear()  # what the server set for one program is not another's to send
         built = self.http.build_request(request.method, url, headers=headers, content=body)
         return await self.http.send(built, stream=True)
+
+    def door(self, host: str) -> Door:
+        """What the proxy asks of a request."""
+        by_key = token_admits(self.token, open_paths=("/rollbus/health",))
+
+        def admit(head: Head) -> None:
+            given = head.headers.get("proxy-authorization", "").partition(" ")[2].strip()
+            if self.token is None or not same(given, self.token):
+                by_key(head)
+
+        return Door(admit, MAX_BODY_BYTES, names_of(host), media_types=BODY_TYPES)
+
+    def _with_key(self, headers: list[tuple[str, str]]) -> list[tuple[str, str]]:
+        """Put the server's key where a program has sent the token; only a server on this machine may see the token."""
+        own = None if self.token is None else f"Bearer {self.token}"
+        rest = [(name, value) for name, value in headers if name != "authorization" or value != own]
+        if len(rest) == len(headers):
+            return headers
+        if self.upstream_key is not None:
+            return [*rest, ("authorization", f"Bearer {self.upstream_key}")]
+        return headers if urlsplit(self.upstream).hostname in LOCAL_NAMES else rest
+
+
+def normalise(raw: str, decoded: str) -> str:
+    """Return a path as it is sent on; ValueError for one that leaves /v1, or that can be read in two ways."""
+    tail = unquote(raw)
+    if any(part in (".", "..") for part in tail.replace("\\", "/").split("/")) or tail != decoded or "\0" in tail:
+        raise ValueError("the path leaves /v1, or can be read in two ways")
+    return "/".join(part for part in raw.split("/") if part)
 
 
 class _Stream(StreamingResponse):

@@ -1,5 +1,6 @@
 """The command line: `rollbus NOUN VERB`. Each noun is one module in `commands`, loaded only when it is used."""
 
+import os
 import sys
 
 
@@ -11,4 +12,5 @@ def main() -> None:
         if error.name not in ("click", "rich", "yaml"):
             raise
         sys.exit("rollbus: the command line is not installed; run: pip install 'rollbus[cli]'")
+    os.umask(0o077)  # what rollbus writes holds prompts, weights and passwords
     rollbus()

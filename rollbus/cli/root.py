@@ -143,7 +143,7 @@ class SettingsFile:
             from rollbus.settings import Settings
             from rollbus.settings_file import load_settings
 
-            self._settings = load_settings(Settings, self.path, os.environ)
+            self._settings = load_settings(Settings, self.path, os.environ).with_credentials(os.environ)
         return self._settings
 
 

@@ -1,11 +1,13 @@
 """The demo's choices → one settings file, as for any other run of rollbus; it decides what learns, and how."""
 
+import os
 from pathlib import Path
 from typing import Any
 
 import yaml
 
 from rollbus.local.process.settings import HOST, StackSettings
+from rollbus.schemas.credentials import make_secrets
 from rollbus.settings import Settings
 
 NAMESPACE = "demo."
@@ -73,6 +75,7 @@ def settings_document(stack: StackSettings, base_model: Path) -> dict[str, Any]:
 def write_settings(path: Path, stack: StackSettings, base_model: Path) -> Settings:
     """Write the file and return the settings that every process will read from it."""
     document = settings_document(stack, base_model)
-    settings = Settings.model_validate(document)
+    make_secrets(stack.secrets_dir)
+    settings = Settings.model_validate(document).with_credentials(os.environ)
     path.write_text("# Written by `rollbus demo`.\n" + yaml.safe_dump(document, sort_keys=False), encoding="utf-8")
     return settings

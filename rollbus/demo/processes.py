@@ -11,6 +11,7 @@ from rollbus.demo.game.agents import AgentSettings
 from rollbus.local.process.service import Service
 from rollbus.local.process.settings import StackSettings
 from rollbus.local.stack import stack_services
+from rollbus.schemas.credentials import FOLDER_VARIABLE, TOKEN_VARIABLE
 
 STAGES = ("worker", "sink", "trainer")
 
@@ -27,8 +28,10 @@ def stage_rows(settings_file: Path, *, has_tables: Callable[[], bool]) -> tuple[
     return tuple({**rows, "sink": replace(rows["sink"], is_healthy=has_tables)}.values())
 
 
-def agents_row(settings: AgentSettings) -> Service:
-    return _row("agents", [sys.executable, "-m", "rollbus.demo.game.agents", json.dumps(asdict(settings))])
+def agents_row(settings: AgentSettings, token: str) -> Service:
+    """Return the agents; every user sees a command line, so the token is in the environment."""
+    row = _row("agents", [sys.executable, "-m", "rollbus.demo.game.agents", json.dumps(asdict(settings))])
+    return replace(row, env={**_environment(), TOKEN_VARIABLE: token})
 
 
 def _row(name: str, command: Sequence[str]) -> Service:
@@ -42,5 +45,7 @@ def _rollbus(settings_file: Path, noun: str) -> list[str]:
 
 def _environment() -> Mapping[str, str]:
     """Return one thread for each: several processes share a few cores, and spinning threads take them from others."""
-    ours = {name: value for name, value in os.environ.items() if not name.startswith("ROLLBUS_")}
+    ours = {
+        name: value for name, value in os.environ.items() if not name.startswith("ROLLBUS_") or name == FOLDER_VARIABLE
+    }
     return {**ours, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}

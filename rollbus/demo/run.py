@@ -36,6 +36,7 @@ from rollbus.local.process.ports import find_free_port
 from rollbus.local.process.service import log_tail
 from rollbus.local.process.settings import StackSettings
 from rollbus.local.process.supervisor import Supervisor
+from rollbus.schemas.credentials import NO_TOKEN, TOKEN, read_secret
 from rollbus.schemas.errors import ConfigurationError, ServiceError, UnavailableError
 from rollbus.schemas.kafka.connection import KafkaConnection
 from rollbus.schemas.kafka.lag import LagReader, open_lag
@@ -148,7 +149,8 @@ class Demo:
         folder.mkdir(parents=True)
         (folder / MARKER).touch()
         names = [name for name in StackSettings.model_fields if name.endswith("_port")]
-        return StackSettings(data_dir=folder, **dict(zip(names, _find_free_ports(len(names)), strict=True)))
+        ports = dict(zip(names, _find_free_ports(len(names)), strict=True))
+        return StackSettings.model_validate({"data_dir": folder, **ports})
 
     def _start_stack(self, supervisor: Supervisor, stack: StackSettings, settings_file: Path) -> None:
         rows = processes.stack_rows(stack, settings_file)
@@ -165,7 +167,7 @@ class Demo:
         async def play() -> Evaluation:
             games = schedule(self.options.seed, self.options.games)
             with show_progress(f"evaluation {label}: {MODEL}@{version}") as progress:
-                async with AsyncOpenAI(base_url=stack.model_url, api_key="none", max_retries=4) as client:
+                async with AsyncOpenAI(base_url=stack.model_url, api_key=_token(stack), max_retries=4) as client:
                     now_ms = time.time_ns() // 1_000_000
                     return await evaluate(
                         client, MODEL, version, games, run=RUN, seed=self.options.seed, now_ms=now_ms, progress=progress
@@ -189,7 +191,8 @@ class Demo:
                     episodes=options.episodes,
                     group_size=GROUP_SIZE,
                     episodes_per_s=options.episodes_per_s,
-                )
+                ),
+                _token(stack),
             )
         )
         async with open_lag(KafkaConnection(bootstrap_servers=stack.bootstrap_servers)) as lag:
@@ -227,6 +230,10 @@ class Demo:
         began = time.monotonic()
         yield
         self.seconds[phase] = round(time.monotonic() - began, 1)
+
+
+def _token(stack: StackSettings) -> str:
+    return read_secret(stack.secrets_dir, TOKEN) or NO_TOKEN
 
 
 @dataclass(slots=True)

@@ -13,8 +13,6 @@ from rollbus.harness import troubles
 from rollbus.harness.components import ARTBackendConfig
 from rollbus.schemas.errors import RejectedError
 
-NO_KEY = "default"
-"""The toolkit's word for no key."""
 TIMEOUT_S = 600.0
 """A server may load the model first."""
 
@@ -37,7 +35,7 @@ def model_json(backend: ARTBackendConfig) -> dict[str, Any]:
 
 async def register(backend: ARTBackendConfig, transport: httpx.AsyncBaseTransport | None = None) -> None:
     """Register the model; raises RejectedError for what the server refuses, UnavailableError without an answer."""
-    headers = {} if backend.api_key == NO_KEY else {"authorization": f"Bearer {backend.api_key}"}
+    headers = {"authorization": f"Bearer {backend.token}"} if backend.token else {}
     model = model_json(backend)
     async with httpx.AsyncClient(
         base_url=backend.url, headers=headers, timeout=TIMEOUT_S, transport=transport

@@ -10,12 +10,16 @@ from nat.data_models.finetuning import TrainerAdapterConfig, TrainerConfig, Traj
 from nat.llm.openai_llm import OpenAIModelConfig
 from pydantic import BaseModel, ConfigDict, Field
 
+from rollbus.schemas.credentials import token_for
+
 ART_TYPES = {
     "openpipe_art_traj_builder": "rollbus_traj_builder",
     "openpipe_art_trainer_adapter": "rollbus_trainer_adapter",
     "openpipe_art_trainer": "rollbus_trainer",
 }
 """The guides' `_type`s, and what `rollbus finetune` reads them as."""
+NO_KEY = "default"
+"""The toolkit's word for no key."""
 
 
 class BusTrajectoryBuilderConfig(TrajectoryBuilderConfig, name="rollbus_traj_builder"):
@@ -55,7 +59,7 @@ class ARTBackendConfig(BaseModel):
     name: str = Field(default="trainer_run", description="Name of the trained model, in requests too.")
     project: str = Field(default="trainer_project", description="Project it belongs to.")
     base_model: str = Field(default="Qwen/Qwen2.5-7B-Instruct", description="Model that training starts from.")
-    api_key: str = Field(default="default", description="Bearer token; `default` sends none.")
+    api_key: str = Field(default="default", description="Bearer token; `default` is that of `rollbus up`.")
     delete_old_checkpoints: bool = Field(default=False, description="Delete checkpoints that are no longer needed.")
     init_args: ARTInitArgs | None = None
     engine_args: ARTEngineArgs | None = None
@@ -65,6 +69,11 @@ class ARTBackendConfig(BaseModel):
     def url(self) -> str:
         """Return the server's address."""
         return f"http://{self.ip}:{self.port}"
+
+    @property
+    def token(self) -> str | None:
+        """Return the bearer token; without a key, that of this machine's stack for a server on this machine."""
+        return self.api_key if self.api_key != NO_KEY else token_for(self.url)
 
 
 class ARTTrainingConfig(BaseModel):

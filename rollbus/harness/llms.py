@@ -20,6 +20,7 @@ from nat.llm.openai_llm import OpenAIModelConfig
 
 from rollbus.harness.components import RecordedOpenAIConfig
 from rollbus.harness.recording import RECORDING, Recording
+from rollbus.schemas.credentials import token_for
 
 CLIENTS = {
     "root_client": "client",
@@ -68,6 +69,8 @@ def with_recorded_models(config: Config, trained: "tuple[str, str] | None") -> C
     for name, llm in config.llms.items():
         if isinstance(llm, OpenAIModelConfig) or (isinstance(llm, NIMModelConfig) and llm.base_url):
             values = llm.model_dump(exclude={"type"}, exclude_unset=True)
+            if llm.api_key is None and (token := token_for(llm.base_url)):
+                values["api_key"] = token
             if trained is not None and llm.model_name == trained[0]:
                 values["model_name"] = trained[1]
             llms[name] = RecordedOpenAIConfig.model_validate(values)

@@ -13,7 +13,6 @@ from nat.data_models.config import Config
 from nat.data_models.finetuning import CurriculumLearningConfig, TrajectoryBuilderConfig
 from pydantic import ValidationError
 
-from rollbus.harness.art_server import NO_KEY
 from rollbus.harness.components import ARTTrainingConfig, BusTrainerAdapterConfig
 from rollbus.harness.curriculum import NO_LIMIT, curriculum_config
 from rollbus.harness.publishing import TASK
@@ -143,8 +142,8 @@ def _trainer(adapter: BusTrainerAdapterConfig) -> dict[str, Any]:
 
 def _backend(adapter: BusTrainerAdapterConfig) -> dict[str, Any]:
     found: dict[str, Any] = {"type": "art-server", "url": adapter.backend.url}
-    if adapter.backend.api_key != NO_KEY:
-        found["token"] = adapter.backend.api_key
+    if token := adapter.backend.token:
+        found["token"] = token
     return found
 
 
@@ -159,8 +158,8 @@ def _art_server(plan: Plan, adapter: BusTrainerAdapterConfig) -> dict[str, Any]:
         found["max_tokens"] = backend.init_args.max_seq_length
     if backend.delete_old_checkpoints:
         found["keep_checkpoints"] = 1
-    if backend.api_key != NO_KEY:
-        found["token"] = backend.api_key
+    if token := backend.token:
+        found["token"] = token
     if processed_logprobs(plan.config):
         found["logprobs_mode"] = "processed"
     return found

@@ -21,6 +21,7 @@ from rollbus.local.process.ports import is_free, listener_of, require_free
 from rollbus.local.process.processes import describe, end, is_running
 from rollbus.local.process.service import Service, ServiceProcess, answers_http
 from rollbus.local.process.settings import StackSettings
+from rollbus.schemas.credentials import make_secrets
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
 
 FREE_BYTES_NEEDED = 1 << 30
@@ -52,10 +53,13 @@ def stack_services(settings: StackSettings, *, art_command: Sequence[str] | None
         controller_port=settings.kafka_controller_port,
     )
     port, binary = settings.clickhouse_port, find_server()
+    secrets = None if settings.insecure else settings.secrets_dir
     if binary is None:
-        clickhouse = clickhouse_service(folder=settings.clickhouse_dir, port=port)
+        clickhouse = clickhouse_service(folder=settings.clickhouse_dir, port=port, secrets=secrets)
     else:
-        clickhouse = server_service(binary=binary, folder=settings.clickhouse_dir / "server", port=port)
+        clickhouse = server_service(
+            binary=binary, folder=settings.clickhouse_dir / "server", port=port, secrets=secrets
+        )
     if art_command is None:
         return kafka, clickhouse
     return kafka, clickhouse, art_service(settings, art_command)
@@ -191,8 +195,12 @@ def _find_status(settings: StackSettings, service: Service) -> ServiceStatus:
 
 def _make_folders(settings: StackSettings) -> None:
     try:
+        settings.data_dir.mkdir(mode=0o700, parents=True, exist_ok=True)
+        settings.data_dir.chmod(0o700)
         for folder in (settings.run_dir, settings.log_dir):
             folder.mkdir(parents=True, exist_ok=True)
+        if not settings.insecure:
+            make_secrets(settings.secrets_dir)
     except OSError as error:
         raise ConfigurationError(
             f"the data folder {settings.data_dir} cannot be written: {error.strerror}; set `data_dir` to another one"

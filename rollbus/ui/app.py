@@ -11,6 +11,7 @@ browser to load anything from elsewhere.
 """
 
 import asyncio
+import hmac
 import json
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from contextlib import asynccontextmanager
@@ -21,14 +22,14 @@ from typing import TYPE_CHECKING, Any
 from starlette.applications import Starlette
 from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
-from starlette.middleware.trustedhost import TrustedHostMiddleware
 from starlette.requests import Request
-from starlette.responses import FileResponse, JSONResponse, StreamingResponse
+from starlette.responses import FileResponse, JSONResponse, RedirectResponse, Response, StreamingResponse
 from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from rollbus.schemas.errors import ConfigurationError, RollbusError
+from rollbus.schemas.http.guard import Door, Head, RefusedError, same
 from rollbus.ui.asking import Asking
 from rollbus.ui.token_text import Texts
 
@@ -37,8 +38,7 @@ if TYPE_CHECKING:
 
 Lags = Callable[[], Awaitable[Sequence["LagRow"]]]
 STATIC = Path(__file__).parent / "static"
-LOCAL_NAMES = ["127.0.0.1", "localhost", "[::1]"]
-"""Names of this machine in a browser; a page of elsewhere that resolves to it has another name."""
+COOKIE = "rollbus-page"
 PULSE_S = 2.0
 """Between two checks for new data; a sink lingers for one second."""
 HEADERS = {
@@ -61,8 +61,12 @@ def make_app(
 ) -> Starlette:
     """Return the application; it closes `asking` when it ends. `lags` asks Kafka for its consumer groups."""
 
-    async def page(_: Request) -> FileResponse:
-        return FileResponse(STATIC / "index.html")
+    async def page(request: Request) -> Response:
+        if (token := request.query_params.get("token")) is None:
+            return FileResponse(STATIC / "index.html")
+        answer = RedirectResponse("/", 303)
+        answer.set_cookie(COOKIE, token, httponly=True, samesite="strict")
+        return answer
 
     async def ask(request: Request) -> JSONResponse:
         try:
@@ -99,9 +103,26 @@ def make_app(
             Route("/api/live", live),
             Mount("/static", StaticFiles(directory=STATIC)),
         ],
-        middleware=[Middleware(TrustedHostMiddleware, allowed_hosts=LOCAL_NAMES), Middleware(_Headers)],
+        middleware=[Middleware(_Headers)],
         lifespan=lifespan,
     )
+
+
+def page_door(token: str | None) -> Door:
+    """What the page asks of a request: the token that the command's address has brought, from then on as a cookie."""
+
+    def admit(head: Head) -> int:
+        given = head.cookie(COOKIE) or (head.query.get("token", "") if head.path == "/" else "")
+        if token is not None and not same(given, token):
+            raise RefusedError(401, "open the address that `rollbus ui` has printed")
+        return 0
+
+    return Door(admit, 0, describe=lambda refused: ({"content-type": "text/plain"}, f"{refused.message}\n".encode()))
+
+
+def page_token(token: str) -> str:
+    """Return the page's own token, the same at each start; who learns it cannot train."""
+    return hmac.new(token.encode(), b"page", "sha256").hexdigest()
 
 
 async def stream_pulses(asking: Asking, values: Mapping[str, str], pulse_s: float) -> AsyncIterator[str]:

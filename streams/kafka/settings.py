@@ -2,7 +2,7 @@
 
 from functools import partial
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, SecretStr
 
 from rollbus.schemas.kafka.connection import KafkaConnection
 from rollbus.schemas.limits import FETCH_BYTES
@@ -45,6 +45,8 @@ class StreamSettings(BaseModel):
     metrics_host: str = "127.0.0.1"
     metrics_port: int | None = Field(default=None, ge=0, le=65_535)
     """Port of `/metrics` and `/live`; 0 takes a free one, None serves neither."""
+    metrics_token: SecretStr | None = None
+    """Bearer token of `/metrics`; the one of `art_server` without it."""
 
     def signer_of(self, topic: Topic) -> SignerOf | None:
         """Return what names the signer of a topic's records; None where all of them are the owner's."""

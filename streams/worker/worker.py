@@ -122,7 +122,11 @@ class Worker:
         settings = self._settings
         if settings.metrics_port is not None:
             self._server = MetricsServer(
-                settings.metrics_host, settings.metrics_port, metrics=self.metrics_text, live=self._describe_stall
+                settings.metrics_host,
+                settings.metrics_port,
+                metrics=self.metrics_text,
+                live=self._describe_stall,
+                token=settings.metrics_token.get_secret_value() if settings.metrics_token else None,
             )
             self.metrics_port = await self._server.start()
         await self._ends.start()

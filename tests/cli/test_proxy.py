@@ -16,8 +16,9 @@ from rollbus.producers.turns.redaction import Field
 
 
 @pytest.fixture
-def served(monkeypatch: pytest.MonkeyPatch) -> list[Any]:
+def served(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFactory) -> list[Any]:
     """The applications that would be served."""
+    monkeypatch.setenv("ROLLBUS_SECRETS", str(tmp_path_factory.mktemp("secrets")))
     apps: list[Any] = []
     monkeypatch.setattr(uvicorn.Server, "run", lambda server, sockets: apps.append(server.config.app))
     return apps
@@ -39,7 +40,7 @@ def test_every_field_that_can_be_withheld_is_offered() -> None:
 
 def test_what_leaves_the_proxy_and_what_outlives_it_can_be_set(served: list[Any], tmp_path: Path) -> None:
     invoke("--withhold", "messages", "--withhold", "tools", "--sample-rate", "0.5", "--spool-folder", str(tmp_path))
-    recorder: Recorder = served[0].routes[0].endpoint.__self__.recorder
+    recorder: Recorder = served[0].app.routes[0].endpoint.__self__.recorder
     assert recorder.settings.withhold == {"messages", "tools"}
     assert recorder.settings.sample_rate == 0.5
     recorder.feedback(alias="order-1", reward=1.0)

@@ -7,7 +7,6 @@ import os
 import subprocess
 import sys
 import tempfile
-from dataclasses import replace
 from pathlib import Path
 
 from rollbus.local.clickhouse.service import clickhouse_service
@@ -15,6 +14,7 @@ from rollbus.local.process.ports import find_free_port
 from rollbus.local.process.service import ServiceProcess
 from rollbus.local.process.settings import HOST
 from rollbus.local.process.tether import tethered
+from tests.services.clickhouse_guarded import write_passwords
 
 HERE = Path(__file__).parent
 LIMIT_S = 300
@@ -26,11 +26,9 @@ def main(modules: Path) -> int:
     """Return 0 if every client's tests pass."""
     with tempfile.TemporaryDirectory() as name:
         folder, port = Path(name), find_free_port()
-        service = clickhouse_service(folder=folder / "data", port=port)
-        passwords = {"CLICKHOUSE_PASSWORD": OWNER, "CLICKHOUSE_READONLY_PASSWORD": READER}
-        process = ServiceProcess(
-            replace(service, env=dict(os.environ) | passwords), log_path=folder / "log", prefix=tethered()
-        )
+        secrets = write_passwords(folder / "secrets", OWNER, READER)
+        service = clickhouse_service(folder=folder / "data", port=port, secrets=secrets)
+        process = ServiceProcess(service, log_path=folder / "log", prefix=tethered())
         try:
             process.start()
             process.wait_until_healthy()

@@ -25,7 +25,8 @@ def test_the_written_file_is_what_every_process_reads(tmp_path: Path) -> None:
         model_port=1005,
     )
     written = write_settings(tmp_path / "settings.yaml", stack, tmp_path / "model")
-    assert load_settings(Settings, tmp_path / "settings.yaml", {}) == written
+    assert load_settings(Settings, tmp_path / "settings.yaml", {}).with_credentials({}) == written
+    assert written.art_server.token is not None
     assert written.stream_settings().kafka.bootstrap_servers == "127.0.0.1:1001"
     assert written.sink_settings().clickhouse.port == 1003
     assert written.trainer_settings(RUN).train.learning_rate == 4e-4

@@ -70,7 +70,10 @@ async def test_every_field_of_the_backend_reaches_the_server() -> None:
     assert json.loads(deleted.content)["steps_to_keep"] == []
 
 
-async def test_without_options_only_the_model_is_registered_and_no_key_is_sent() -> None:
+async def test_without_options_only_the_model_is_registered_and_no_key_is_sent(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("ROLLBUS_SECRETS", str(tmp_path))
     server = Server()
     await register(ARTBackendConfig(ip="localhost", port=1), httpx.MockTransport(server))
     (first,) = server.asked

@@ -1,5 +1,5 @@
 """The real services of `tests/services`."""
 
-from tests.services.conftest import clickhouse, kafka, namespace
+from tests.services.conftest import art_base_model, art_launcher, clickhouse, kafka, namespace
 
-__all__ = ["clickhouse", "kafka", "namespace"]
+__all__ = ["art_base_model", "art_launcher", "clickhouse", "kafka", "namespace"]

@@ -13,6 +13,7 @@ from rollbus.local.clickhouse.server import prepare
 from rollbus.local.process.ports import find_free_port
 from rollbus.local.process.settings import StackSettings
 from rollbus.local.stack import down, stack_services, status, up
+from tests.services.clickhouse_guarded import write_passwords
 
 STAND_IN = """#!{python}
 import http.server, sys, xml.etree.ElementTree as ET
@@ -60,7 +61,7 @@ def test_without_the_binary_the_endpoint_is_started(tmp_path: Path, monkeypatch:
 
 def test_the_configuration_has_the_port_the_data_and_loopback_alone(tmp_path: Path) -> None:
     folder = tmp_path / "a & b"
-    command = prepare("/opt/clickhouse", folder, port=8124, environment={})
+    command = prepare("/opt/clickhouse", folder, port=8124, secrets=None)
     assert command == ["/opt/clickhouse", "server", f"--config-file={folder}/config.xml"]
     config = ET.parse(folder / "config.xml").getroot()
     assert (config.findtext("http_port"), config.findtext("listen_host")) == ("8124", "127.0.0.1")
@@ -70,9 +71,10 @@ def test_the_configuration_has_the_port_the_data_and_loopback_alone(tmp_path: Pa
 
 
 def test_the_users_have_the_endpoints_passwords_and_limits(tmp_path: Path) -> None:
-    prepare("clickhouse", tmp_path, port=1, environment={"CLICKHOUSE_READONLY_PASSWORD": "reader's <secret>"})
+    secrets = write_passwords(tmp_path / "secrets", "owner's", "reader's <secret>")
+    prepare("clickhouse", tmp_path, port=1, secrets=secrets)
     users = ET.parse(tmp_path / "users.xml").getroot()
-    assert users.findtext("users/default/password") == ""
+    assert users.findtext("users/default/password_sha256_hex") == sha256(b"owner's").hexdigest()
     assert users.findtext("users/readonly/password_sha256_hex") == sha256(b"reader's <secret>").hexdigest()
     assert "secret" not in (tmp_path / "users.xml").read_text()
     assert users.findtext("users/readonly/profile") == "rollbus_readonly"

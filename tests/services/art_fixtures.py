@@ -63,7 +63,9 @@ class ArtServer:
     def start(self, *, die_at: str = "") -> None:
         own = {"model": MODEL, "base_model": str(self.base_model), "directory": str(self.directory), **self.options}
         stack = {"art_port": self.control_port, "model_port": self.model_port}
-        self.process_id = self.launcher.launch({"art_server": own, "stack": stack}, die_at)
+        self.process_id = self.launcher.launch(
+            {"art_server": own, "stack": stack, "insecure": "token" not in own}, die_at
+        )
         deadline = time.monotonic() + START_TIMEOUT_S
         while not self._answers():
             assert self.is_running(), f"the art-server died at its start; see {self.launcher.log}"

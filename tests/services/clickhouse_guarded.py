@@ -15,6 +15,7 @@ from rollbus.local.process.ports import find_free_port
 from rollbus.local.process.service import ServiceProcess
 from rollbus.local.process.settings import HOST
 from rollbus.local.process.tether import tethered
+from rollbus.schemas.credentials import PASSWORD, READONLY_PASSWORD
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,12 +48,20 @@ def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Guarded]:
         yield endpoint
 
 
+def write_passwords(folder: Path, owner: str, reader: str) -> Path:
+    """Write the passwords of the two users, as `rollbus up` does; return the folder."""
+    folder.mkdir(parents=True, exist_ok=True)
+    (folder / PASSWORD).write_text(owner)
+    (folder / READONLY_PASSWORD).write_text(reader)
+    return folder
+
+
 @contextmanager
 def started(endpoint: Guarded) -> Iterator[Guarded]:
     """The endpoint while it runs."""
-    service = clickhouse_service(folder=endpoint.folder / "data", port=endpoint.port)
-    secrets = [f"CLICKHOUSE_PASSWORD={endpoint.password}", f"CLICKHOUSE_READONLY_PASSWORD={endpoint.reader_password}"]
-    command = ["env", *secrets, *service.command(), "--send-s", str(endpoint.send_s)]
+    secrets = write_passwords(endpoint.folder.with_name("secrets"), endpoint.password, endpoint.reader_password)
+    service = clickhouse_service(folder=endpoint.folder / "data", port=endpoint.port, secrets=secrets)
+    command = [*service.command(), "--send-s", str(endpoint.send_s)]
     process = ServiceProcess(
         replace(service, command=lambda: command), log_path=endpoint.folder / "log", prefix=tethered()
     )

@@ -378,7 +378,7 @@ async def test_a_mistake_of_a_client_is_told_as_one(
     art_server: ArtServer, method: str, path: str, body: str, says: str
 ) -> None:
     async with httpx.AsyncClient(base_url=art_server.url) as http:
-        answer = await http.request(method, path, content=body)
+        answer = await http.request(method, path, content=body, headers={"content-type": "application/json"})
     error = answer.json()["error"]
     assert (answer.status_code < 500, error["retriable"]) == (True, False)
     assert says in error["message"]

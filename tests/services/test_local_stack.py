@@ -12,6 +12,7 @@ from rollbus.local.process.processes import end, is_running
 from rollbus.local.process.service import ServiceProcess
 from rollbus.local.process.settings import HOST, StackSettings
 from rollbus.local.stack import down, stack_services, status, up
+from rollbus.schemas.credentials import PASSWORD, read_secret
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
 
 pytestmark = pytest.mark.services
@@ -34,7 +35,9 @@ def test_the_stack_comes_up_keeps_its_data_over_a_crash_and_goes_down(settings: 
         assert [s.state for s in status(settings, services)] == ["running", "running"]
         key = settings.owner_key_file
         assert (len(key.read_text()) >= 32, key.stat().st_mode & 0o777) == (True, 0o600)
-        with clickhouse_connect.get_client(host=HOST, port=settings.clickhouse_port) as client:
+        with clickhouse_connect.get_client(
+            host=HOST, port=settings.clickhouse_port, password=read_secret(settings.secrets_dir, PASSWORD) or ""
+        ) as client:
             client.command("CREATE TABLE kept (a UInt8) ENGINE = MergeTree ORDER BY a")
             client.insert("kept", [[1]], column_names=["a"])
 
@@ -43,7 +46,9 @@ def test_the_stack_comes_up_keeps_its_data_over_a_crash_and_goes_down(settings: 
         end(clickhouse.identity, grace_s=0)
         assert [s.state for s in status(settings, services)] == ["running", "crashed"]
         assert [s.state for s in up(settings, services)] == ["running", "started"]
-        with clickhouse_connect.get_client(host=HOST, port=settings.clickhouse_port) as client:
+        with clickhouse_connect.get_client(
+            host=HOST, port=settings.clickhouse_port, password=read_secret(settings.secrets_dir, PASSWORD) or ""
+        ) as client:
             assert client.command("SELECT count() FROM kept") == 1
 
         another = settings.model_copy(update={"data_dir": settings.data_dir.with_name("other")})

@@ -30,8 +30,10 @@ export async function open(hash = "#/", { address = PAGE, tolerated = null, ...o
   complaints = [], elsewhere = [];
   page.on("console", (message) => message.type() === "error" && !tolerated?.test(message.text()) && complaints.push(message.text()));
   page.on("pageerror", (error) => complaints.push(error.message));
-  page.on("request", (request) => request.url().startsWith(address) || request.url().startsWith("data:") || elsewhere.push(request.url()));
-  await page.goto(address + hash);
+  const site = new URL(address).origin + "/";
+  page.on("request", (request) => request.url().startsWith(site) || request.url().startsWith("data:") || elsewhere.push(request.url()));
+  if (address !== site) await page.goto(address);  // it brings the token, which is a cookie from then on
+  await page.goto(site + hash);
   await drawn();
 }
 

@@ -11,8 +11,9 @@ from starlette.testclient import TestClient
 from rollbus.consumers.clickhouse.questions.output import make_plain
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
+from rollbus.schemas.http.guard import Guard
 from rollbus.schemas.kafka.lag import GroupLag, PartitionLag
-from rollbus.ui.app import STATIC, make_app, stream_pulses
+from rollbus.ui.app import STATIC, make_app, page_door, page_token, stream_pulses
 from rollbus.ui.asking import Asking, questions
 from rollbus.ui.lag import LagRow, make_lag_rows
 from rollbus.ui.token_text import decode_each, load_texts
@@ -60,7 +61,18 @@ def test_what_is_vendored_carries_its_licence() -> None:
 
 
 def test_a_page_of_elsewhere_that_resolves_to_this_machine_is_not_served() -> None:
-    assert browser(Told()).get("/", headers={"host": "evil.example"}).status_code == 400
+    guarded = TestClient(Guard(make_app(Told(), namespace="rollbus."), page_door(None)), base_url="http://127.0.0.1")
+    assert guarded.get("/").status_code == 200
+    assert guarded.get("/", headers={"host": "evil.example"}).status_code == 403
+
+
+def test_the_printed_address_brings_a_cookie_and_nothing_else_opens_the_page() -> None:
+    secret = page_token("the stack's")
+    guarded = TestClient(Guard(make_app(Told(), namespace="rollbus."), page_door(secret)), base_url="http://127.0.0.1")
+    for path in ("/", "/?token=wrong", f"/api/ask/runs?token={secret}", "/static/page.js"):
+        assert guarded.get(path).status_code == 401
+    assert guarded.get(f"/?token={secret}").status_code == 200
+    assert guarded.get("/").status_code == 200
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])

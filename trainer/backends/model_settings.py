@@ -98,5 +98,7 @@ class ServiceSettings:
     """Of the OpenAI-compatible endpoint; 0 takes a free one."""
     api_key: str | None = None
     """Bearer token of every port; None asks for none."""
+    insecure: bool = False
+    """Whether the ports may be open without a token."""
     retention: Retention = field(default_factory=Retention)
     options: ModelOptions = field(default_factory=ModelOptions)

@@ -1,5 +1,6 @@
 """`rollbus art-server run`: run OpenPipe ART in its own process, with the model endpoint."""
 
+import os
 from pathlib import Path
 
 import click
@@ -32,6 +33,7 @@ def run(settings: Settings, base_model: Path | None) -> None:
     from rollbus.trainer.backends.art.server import serve
 
     log_to_stderr()
+    settings = settings.with_token(settings.art_server.host, os.environ)
     serve(settings.art_server_settings(base_model or ensure_base_model(settings)), settings.stack.art_port)
 
 

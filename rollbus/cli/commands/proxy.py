@@ -1,5 +1,6 @@
 """`rollbus proxy`: record programs that cannot be changed, with a proxy."""
 
+import os
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -13,6 +14,10 @@ from rollbus.cli.root import Settings, log_to_stderr, with_settings
 
 if TYPE_CHECKING:
     from rollbus.producers.turns.redaction import Field
+
+
+UPSTREAM_KEY = "ROLLBUS_UPSTREAM_API_KEY"
+"""The model server's key, where programs bring the proxy's token as theirs."""
 
 
 @click.group(cls=Verbs)
@@ -79,12 +84,13 @@ def run(
     /rollbus/episodes opens one and answers with the base URL to use for it.
     """
     import httpx
-    import uvicorn
 
     from rollbus.producers import init
     from rollbus.producers.proxy.app import Proxy
+    from rollbus.schemas.http.server import make_server
 
     log_to_stderr()
+    settings = settings.with_token(host, os.environ)
     with open_listener(host, port) as listener, suppress(KeyboardInterrupt):  # uvicorn raises Ctrl-C again
         recorder = init(
             security=settings.kafka,
@@ -96,5 +102,15 @@ def run(
         )
         limits = httpx.Limits(max_connections=None)
         http = httpx.AsyncClient(timeout=httpx.Timeout(timeout, connect=10.0), limits=limits)
-        app = Proxy(recorder, upstream.rstrip("/"), http, task=task, mode=logprobs).app()
-        uvicorn.Server(uvicorn.Config(app, log_config=None, access_log=False)).run(sockets=[listener])
+        token = settings.art_server.token
+        made = Proxy(
+            recorder,
+            upstream.rstrip("/"),
+            http,
+            task=task,
+            mode=logprobs,
+            token=token.get_secret_value() if token else None,
+            upstream_key=os.environ.get(UPSTREAM_KEY),
+            address=f"http://{host}:{listener.getsockname()[1]}",
+        )
+        make_server(made.app(), made.door(host), log_config=None).run(sockets=[listener])

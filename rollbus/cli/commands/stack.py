@@ -28,7 +28,7 @@ def up(settings: Settings, art: bool) -> None:
     """
     from rollbus.local import stack
 
-    console, local = Console(), settings.stack
+    console, local = Console(), settings.stack_settings()
     stack.require_startable(local, stack.stack_services(local, art_command=["art-server"] if art else None))
     services = _services(settings, art=art)
     try:
@@ -44,7 +44,7 @@ def status(settings: Settings) -> None:
     """Show what runs, where it listens and whether it is healthy; exit with code 1 if a running service is not."""
     from rollbus.local import stack
 
-    local = settings.stack
+    local = settings.stack_settings()
     statuses = stack.status(local, stack.stack_services(local, art_command=["art-server"]))
     table = Table("service", "state", "address", "pid", "")
     for row in statuses:
@@ -60,7 +60,7 @@ def down(settings: Settings) -> None:
     from rollbus.local import stack
 
     console = Console()
-    if not stack.down(settings.stack, report=_printer(console)):
+    if not stack.down(settings.stack_settings(), report=_printer(console)):
         console.print("nothing to stop: `rollbus up` started nothing here")
 
 
@@ -72,7 +72,7 @@ def _services(settings: Settings, *, art: bool) -> "tuple[Service, ...]":
     if art:
         command = [sys.executable, "-m", "rollbus", *_config_option(), "art-server", "run"]
         command += ["--base-model", str(ensure_base_model(settings))]
-    return stack.stack_services(settings.stack, art_command=command)
+    return stack.stack_services(settings.stack_settings(), art_command=command)
 
 
 def _config_option() -> list[str]:

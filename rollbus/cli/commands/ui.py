@@ -1,6 +1,7 @@
 """`rollbus ui`: show what was trained, on which traffic, and what happened to the rest, in a browser."""
 
 import logging
+import os
 from contextlib import suppress
 from pathlib import Path
 
@@ -11,7 +12,7 @@ from rollbus.cli.output import echo
 from rollbus.cli.root import Settings, with_settings
 
 HOST = "127.0.0.1"
-"""The page has no login, so it serves this machine only; forward the port over SSH to look from elsewhere."""
+"""The page serves this machine only; forward the port over SSH to look from elsewhere."""
 
 
 @click.command()
@@ -27,9 +28,8 @@ def ui(settings: Settings, port: int, tokenizer: Path | None) -> None:
 
     It reads ClickHouse and Kafka, writes nothing, and serves this machine only.
     """
-    import uvicorn
-
-    from rollbus.ui.app import make_app
+    from rollbus.schemas.http.server import make_server
+    from rollbus.ui.app import make_app, page_door, page_token
     from rollbus.ui.asking import Asking
     from rollbus.ui.lag import LagOfGroups
     from rollbus.ui.token_text import load_texts
@@ -45,7 +45,9 @@ def ui(settings: Settings, port: int, tokenizer: Path | None) -> None:
     )
     with open_listener(HOST, port) as listener:
         listener.listen()  # the address below answers from now on
-        echo(f"http://{HOST}:{listener.getsockname()[1]}/ (Ctrl-C stops)")
-        config = uvicorn.Config(app, log_level="warning", access_log=False, timeout_graceful_shutdown=1)
+        token = settings.with_token(HOST, os.environ).art_server.token
+        secret = page_token(token.get_secret_value()) if token else None
+        query = f"?token={secret}" if secret else ""
+        echo(f"http://{HOST}:{listener.getsockname()[1]}/{query} (Ctrl-C stops)")
         with suppress(KeyboardInterrupt):  # Ctrl-C is the normal end; uvicorn raises it again
-            uvicorn.Server(config).run(sockets=[listener])
+            make_server(app, page_door(secret), timeout_graceful_shutdown=1).run(sockets=[listener])

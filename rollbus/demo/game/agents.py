@@ -26,6 +26,7 @@ from rollbus.demo.game.opponents import seeded
 from rollbus.demo.game.playing import play_game, read_whole_reply
 from rollbus.demo.game.prompt import MAX_REPLY_TOKENS, TASK, messages, reward
 from rollbus.producers import Recorder
+from rollbus.schemas.credentials import read_token
 
 logger = logging.getLogger(__name__)
 
@@ -159,7 +160,7 @@ async def play(settings: AgentSettings) -> None:
         logprob_mode="raw",
         report_interval_s=5.0,
     )
-    async with AsyncOpenAI(base_url=settings.model_url, api_key="none", max_retries=4) as client:
+    async with AsyncOpenAI(base_url=settings.model_url, api_key=read_token(), max_retries=4) as client:
         agents = Agents(settings, recorder, client)
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, agents.stop)

@@ -8,15 +8,15 @@ JDBC does not use HTTP's encodings by default. It asks with `compress=1` for Cli
 """
 
 import struct
-from typing import Any, Protocol
+from typing import Protocol
 
 import cramjam
 from clickhouse_cityhash.cityhash import CityHash128
 
 from rollbus.local.clickhouse.errors import Code, refusal
+from rollbus.schemas.errors import RecordTooLargeError
+from rollbus.schemas.expanding import CODECS, expand
 
-_CODECS: dict[str, Any] = {"lz4": cramjam.lz4, "zstd": cramjam.zstd, "gzip": cramjam.gzip, "deflate": cramjam.zlib}
-"""In the order in which an answer prefers them."""
 _LZ4_BLOCK = 0x82
 _BLOCK_HEADER = struct.Struct("<BII")
 _BLOCK_BYTES = 1_048_576
@@ -44,7 +44,7 @@ class EncodingPacker:
     """One frame of an HTTP encoding: not every client reads a second one."""
 
     def __init__(self, encoding: str) -> None:
-        self._compressor = _CODECS[encoding].Compressor()
+        self._compressor = CODECS[encoding].Compressor()
 
     def pack(self, piece: bytes) -> bytes:
         self._compressor.compress(piece)
@@ -62,20 +62,16 @@ class BlockPacker(PlainPacker):
         return b"".join(_lz4_block(piece[start : start + _BLOCK_BYTES]) for start in starts)
 
 
-def decompress(body: bytes, content_encoding: str | None, most: int | None = None) -> bytes:
+def decompress(body: bytes, content_encoding: str | None, most: int) -> bytes:
     """Return the plain body from any number of frames; raises if it is longer than `most`."""
     name = (content_encoding or "identity").strip().lower()
     if name == "identity" or not body:
         return body
-    codec = _CODECS.get(name)
-    if codec is None:
-        raise refusal(Code.NOT_IMPLEMENTED, f"Unknown Content-Encoding {name!r}; known: {', '.join(_CODECS)}")
+    if name not in CODECS:
+        raise refusal(Code.NOT_IMPLEMENTED, f"Unknown Content-Encoding {name!r}; known: {', '.join(CODECS)}")
     try:
-        if most is None:
-            return bytes(codec.decompress(body))
-        room = bytearray(most)
-        return bytes(room[: codec.decompress_into(body, room)])
-    except cramjam.DecompressionError as error:
+        return expand(body, name, most)
+    except RecordTooLargeError as error:
         raise refusal(Code.CANNOT_DECOMPRESS, f"The body is not valid {name}: {error}") from error
 
 
@@ -86,7 +82,7 @@ def choose_encoding(accept_encoding: str | None) -> str | None:
         for name in (accept_encoding or "").split(",")
         if not name.replace(" ", "").lower().endswith(";q=0")
     }
-    return next((name for name in _CODECS if name in accepted), None)
+    return next((name for name in CODECS if name in accepted), None)
 
 
 def _lz4_block(data: bytes) -> bytes:

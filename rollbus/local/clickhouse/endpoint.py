@@ -9,9 +9,9 @@ It answers with ClickHouse's own error code to what it does not serve: external 
 several statements in one request, engines and functions that reach outside. Answers over a megabyte are sent
 while they are made, if their format allows it.
 
-CLICKHOUSE_PASSWORD and CLICKHOUSE_READONLY_PASSWORD set the passwords of the users `default` and `readonly`.
-Without them the users have none: only this machine can connect. The process starts itself again without its environment
-and gives up all files but its data and the installed code, and the network (`confinement`).
+The passwords of the users `default` and `readonly` are in the folder that --secrets names. The process starts itself
+again without its environment and gives up all files but its data and the installed code, and the network
+(`confinement`).
 """
 
 import argparse
@@ -28,9 +28,7 @@ from concurrent.futures import Executor, ThreadPoolExecutor
 from contextlib import aclosing, asynccontextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
-from urllib.parse import urlsplit
 
-import uvicorn
 from starlette.applications import Starlette
 from starlette.requests import Request as HttpRequest
 from starlette.responses import PlainTextResponse, Response, StreamingResponse
@@ -42,6 +40,7 @@ from rollbus.local.clickhouse.confinement import confine, shed_environment
 from rollbus.local.clickhouse.errors import ClickHouseError, Code, refusal
 from rollbus.local.clickhouse.reader_role import READONLY_USER
 from rollbus.local.clickhouse.request import (
+    OWNER_BYTES,
     READONLY_BYTES,
     READONLY_SEND_S,
     Request,
@@ -49,7 +48,10 @@ from rollbus.local.clickhouse.request import (
     parse_request,
 )
 from rollbus.local.process.settings import HOST, StackSettings
+from rollbus.schemas.credentials import PASSWORD, READONLY_PASSWORD, read_secret
 from rollbus.schemas.errors import ConfigurationError
+from rollbus.schemas.http.guard import Answered, Door, Head, RefusedError
+from rollbus.schemas.http.server import make_server
 
 if TYPE_CHECKING:
     from rollbus.local.clickhouse.engine import Answer, Engine
@@ -64,8 +66,8 @@ MAX_HEAD_BYTES = 1_114_112
 """As a server's http_max_uri_size (1 MiB) with room for headers: inserts carry their statement in the address."""
 SLICE_BYTES = 1_048_576
 """Sent of an answer at a time: no more of it waits for a reader that has stopped."""
-PASSWORDS = {"default": "CLICKHOUSE_PASSWORD", READONLY_USER: "CLICKHOUSE_READONLY_PASSWORD"}
-_LOCAL_NAMES = frozenset({"127.0.0.1", "localhost", "::1"})
+REFUSALS = {413: Code.TOO_MANY_BYTES, 408: Code.TIMEOUT_EXCEEDED, 503: Code.TOO_MANY_SIMULTANEOUS_QUERIES}
+"""Status of a refusal → the protocol's code."""
 _CONTENT_TYPES = {
     "TabSeparated": "text/tab-separated-values; charset=UTF-8",
     "TSV": "text/tab-separated-values; charset=UTF-8",
@@ -85,8 +87,7 @@ def make_app(engine: "Engine", *, send_s: float = READONLY_SEND_S) -> Starlette:
 
     async def statement(http: HttpRequest) -> Response:
         try:
-            _refuse_strangers(http)
-            request = await _read_request(http, engine)
+            request = await _read_request(http)
             if request is None:
                 return PlainTextResponse("Ok.\n")
             answer = await asyncio.get_running_loop().run_in_executor(threads, engine.run, request)
@@ -114,8 +115,32 @@ def make_app(engine: "Engine", *, send_s: float = READONLY_SEND_S) -> Starlette:
     )
 
 
-def main(passwords: Mapping[str, str], arguments: list[str] | None = None) -> int:
-    """Serve until SIGTERM or SIGINT; 2 if the data folder cannot be used. `passwords` are by user."""
+def statement_door(engine: "Engine") -> Door:
+    """What the endpoint asks of a request: a user's password, before the body is read."""
+
+    def admit(head: Head) -> int | None:
+        if head.path != "/" or (head.method == "GET" and "query" not in head.query and not head.has_body):
+            return 0
+        try:
+            login = _read_login(head.headers.get("authorization"))
+            user, password = find_credentials(head.query, head.headers, login)
+            engine.authenticate(user, password)
+        except ClickHouseError as error:
+            raise RefusedError(error.status, str(error), {"X-ClickHouse-Exception-Code": str(error.code)}) from error
+        return READONLY_BYTES if user == READONLY_USER else None
+
+    def describe(refused: RefusedError) -> Answered:
+        """Write the error as the protocol's clients read it."""
+        code = REFUSALS.get(refused.status, Code.AUTHENTICATION_FAILED)
+        text = refused.message if refused.message.startswith("Code: ") else str(refusal(code, refused.message))
+        headers = {"content-type": "text/plain; charset=UTF-8", "X-ClickHouse-Exception-Code": str(int(code))}
+        return headers, f"{text} (version {engine.version})\n".encode()
+
+    return Door(admit, OWNER_BYTES, media_types=None, describe=describe)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Serve until SIGTERM or SIGINT; 2 if the data folder cannot be used."""
     defaults = StackSettings()
     parser = argparse.ArgumentParser(prog="python -m rollbus.local.clickhouse.endpoint", description=__doc__)
     parser.add_argument("--port", type=int, default=defaults.clickhouse_port)
@@ -126,6 +151,8 @@ def main(passwords: Mapping[str, str], arguments: list[str] | None = None) -> in
         default=READONLY_SEND_S,
         help=f"seconds in which the user {READONLY_USER} must have taken a long answer",
     )
+    parser.add_argument("--secrets", type=Path, help="read the users' passwords from this folder")
+    parser.add_argument("--insecure", action="store_true", help="serve without passwords")
     options = parser.parse_args(arguments)
     # As in the official image: a DateTime must not depend on the machine. The engine reads it when it is imported.
     os.environ["TZ"] = "UTC"
@@ -133,7 +160,11 @@ def main(passwords: Mapping[str, str], arguments: list[str] | None = None) -> in
     data = options.data.resolve()
     data.mkdir(parents=True, exist_ok=True)
     try:
+        passwords = {} if options.insecure else _read_passwords(options.secrets)
         listener = socket.create_server((HOST, options.port))
+    except ConfigurationError as error:
+        print(error, file=sys.stderr)
+        return 2
     except OSError as error:
         print(f"port {options.port} of {HOST} cannot be used: {error.strerror}", file=sys.stderr)
         return 1
@@ -145,16 +176,13 @@ def main(passwords: Mapping[str, str], arguments: list[str] | None = None) -> in
     except ConfigurationError as error:
         print(error, file=sys.stderr)
         return 2
-    config = uvicorn.Config(
+    make_server(
         make_app(engine, send_s=options.send_s),
-        log_level="warning",
-        access_log=False,
-        http="h11",
+        statement_door(engine),
         h11_max_incomplete_event_size=MAX_HEAD_BYTES,
         timeout_keep_alive=KEEP_ALIVE_S,
         timeout_graceful_shutdown=SHUTDOWN_S,
-    )
-    uvicorn.Server(config).run(sockets=[listener])
+    ).run(sockets=[listener])
     return 0
 
 
@@ -165,45 +193,32 @@ def _open_engine(data: Path, passwords: Mapping[str, str]) -> "Engine":
     return Engine(data, passwords)
 
 
-async def _read_request(http: HttpRequest, engine: "Engine") -> Request | None:
+def _read_passwords(folder: Path | None) -> dict[str, str]:
+    names = {"default": PASSWORD, READONLY_USER: READONLY_PASSWORD}
+    found = {user: folder and read_secret(folder, name) for user, name in names.items()}
+    if missing := [names[user] for user, password in found.items() if not password]:
+        raise ConfigurationError(
+            f"ClickHouse's users need passwords, and {', '.join(missing)} is missing in {folder or '--secrets'}; "
+            "`rollbus up` makes them. --insecure serves everybody on this machine"
+        )
+    return {user: str(password) for user, password in found.items()}
+
+
+async def _read_request(http: HttpRequest) -> Request | None:
     """Return the request, or None for the bare GET that only asks whether the server is there."""
     has_body = not {"content-length", "transfer-encoding"}.isdisjoint(http.headers.keys())
     if http.method != "POST" and not has_body and "query" not in http.query_params:
         return None
-    login = _read_login(http.headers.get("authorization"))
-    user, password = find_credentials(http.query_params, http.headers, login)
-    try:
-        engine.authenticate(user, password)
-    except ClickHouseError:
-        async for _ in http.stream():
-            pass
-        raise
-    body = await _read_body(http, READONLY_BYTES if user == READONLY_USER else None)
     try:
         return parse_request(
             method=http.method,
             parameters=http.query_params,
             headers=http.headers,
-            body=body,
-            login=login,
+            body=await http.body(),
+            login=_read_login(http.headers.get("authorization")),
         )
     except ValueError as error:  # a UnicodeError, too
         raise refusal(Code.BAD_ARGUMENTS, f"The request cannot be read: {error}") from error
-
-
-async def _read_body(http: HttpRequest, most: int | None) -> bytes:
-    """Return the body; one that is too long is also read to its end, as a sending client would miss the answer."""
-    if most is None:
-        return await http.body()
-    body = bytearray()
-    is_longer = False
-    async for piece in http.stream():
-        is_longer |= len(body) + len(piece) > most
-        if not is_longer:
-            body += piece
-    if is_longer:
-        raise refusal(Code.TOO_MANY_BYTES, f"The body is longer than the {most} bytes that {READONLY_USER!r} may send")
-    return bytes(body)
 
 
 def _make_success(
@@ -300,24 +315,6 @@ def _read_login(authorization: str | None) -> tuple[str, str] | None:
     return user, password
 
 
-def _refuse_strangers(http: HttpRequest) -> None:
-    """Refuse a web page of elsewhere that sends SQL through a browser on this machine.
-
-    A page in a sandbox has the origin `null`. An image has none, but its browser marks the request as `cross-site`.
-    """
-    origin = http.headers.get("origin")
-    is_strange = http.url.hostname not in _LOCAL_NAMES or http.headers.get("sec-fetch-site") == "cross-site"
-    if is_strange or (origin and _host(origin) not in _LOCAL_NAMES):
-        raise refusal(Code.AUTHENTICATION_FAILED, "Only pages and names of this machine are served")
-
-
-def _host(origin: str) -> str | None:
-    try:
-        return urlsplit(origin).hostname
-    except ValueError:  # a bracket that nothing closes
-        return None
-
-
 if __name__ == "__main__":
-    found = shed_environment(PASSWORDS.values())
-    sys.exit(main({user: found[name] for user, name in PASSWORDS.items() if found.get(name)}))
+    shed_environment(())
+    sys.exit(main())

@@ -17,6 +17,8 @@ DEFAULT_FORMAT = "TabSeparated"
 
 READONLY_BYTES = 1_048_576
 """Of a request's body, plain: four times the longest statement, with room for its parameters."""
+OWNER_BYTES = 256 * 1024 * 1024
+"""Of the owner's body, as sent and plain: the sink's inserts take a tenth."""
 READONLY_SEND_S = 60.0
 """Time to read a long answer: a reader that stops would keep a place that others wait for."""
 
@@ -68,7 +70,7 @@ def parse_request(
 ) -> Request:
     """Read a request; `login` comes from its Authorization header. Header names are lower case."""
     user, _ = find_credentials(parameters, headers, login)
-    plain = decompress(body, headers.get("content-encoding"), READONLY_BYTES if user == READONLY_USER else None)
+    plain = decompress(body, headers.get("content-encoding"), READONLY_BYTES if user == READONLY_USER else OWNER_BYTES)
     values = dict(parameters)
     content_type = headers.get("content-type", "")
     if content_type.startswith("multipart/form-data"):

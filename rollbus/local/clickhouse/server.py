@@ -4,9 +4,7 @@ It gets the port and the two users of the local endpoint, with the same limits. 
 within the endpoint's: the two do not read each other's tables.
 """
 
-import os
 import shutil
-from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
 from xml.sax.saxutils import escape
@@ -15,6 +13,7 @@ from rollbus.local.clickhouse.reader_role import READONLY_AT_ONCE, READONLY_GRAN
 from rollbus.local.clickhouse.service import is_healthy
 from rollbus.local.process.service import Service
 from rollbus.local.process.settings import HOST
+from rollbus.schemas.credentials import PASSWORD, READONLY_PASSWORD, make_secrets, read_secret
 
 CONFIG = """<clickhouse>
   <logger><console>1</console><level>warning</level></logger>
@@ -50,48 +49,54 @@ def find_server() -> str | None:
     return shutil.which("clickhouse")
 
 
-def server_service(*, binary: str, folder: Path, port: int) -> Service:
-    """The server with its configuration and data in `folder`."""
+def server_service(*, binary: str, folder: Path, port: int, secrets: Path | None = None) -> Service:
+    """The server with its configuration and data in `folder`, its passwords in `secrets`; None for no passwords."""
     return Service(
         name="clickhouse",
-        command=lambda: prepare(binary, folder, port=port, environment=os.environ),
+        command=lambda: prepare(binary, folder, port=port, secrets=secrets),
         is_healthy=lambda: is_healthy(port),
         address=f"http://{HOST}:{port}",
         ports={"clickhouse_port": port},
     )
 
 
-def prepare(binary: str, folder: Path, *, port: int, environment: Mapping[str, str]) -> list[str]:
+def prepare(binary: str, folder: Path, *, port: int, secrets: Path | None) -> list[str]:
     """Write the configuration and return the command that runs the server with it."""
     data = (folder / "data").resolve()
     data.mkdir(parents=True, exist_ok=True)
     config, users = folder / "config.xml", folder / "users.xml"
     paths = {"data": escape(str(data)), "users": escape(str(users.resolve()))}
     config.write_text(CONFIG.format(host=HOST, port=port, **paths), encoding="utf-8")
-    users.write_text(users_xml(environment), encoding="ascii")
+    if secrets is not None:
+        make_secrets(secrets)
+    users.write_text(users_xml(secrets), encoding="ascii")
     return [binary, "server", f"--config-file={config.resolve()}"]
 
 
-def users_xml(environment: Mapping[str, str]) -> str:
+def users_xml(secrets: Path | None) -> str:
     """The two users; a password is written as its hash."""
     limits = READONLY_LIMITS | {"max_concurrent_queries_for_user": str(READONLY_AT_ONCE)}
     grants = f"<grants><query>{READONLY_GRANT.format(tables='*.*')}</query></grants>"
     accounts = (
-        ("default", "CLICKHOUSE_PASSWORD", "default", ""),
-        (READONLY_USER, "CLICKHOUSE_READONLY_PASSWORD", "rollbus_readonly", grants),
+        ("default", PASSWORD, "default", ""),
+        (READONLY_USER, READONLY_PASSWORD, "rollbus_readonly", grants),
     )
     return USERS.format(
         limits="".join(f"<{name}>{value}</{name}>" for name, value in limits.items()),
         users="".join(
             USER.format(
-                name=name, password=_password(environment.get(variable, "")), host=HOST, profile=profile, grants=each
+                name=user,
+                password=_password(secrets and read_secret(secrets, name)),
+                host=HOST,
+                profile=profile,
+                grants=each,
             )
-            for name, variable, profile, each in accounts
+            for user, name, profile, each in accounts
         ),
     )
 
 
-def _password(password: str) -> str:
+def _password(password: Path | str | None) -> str:
     if not password:
         return "<password></password>"
-    return f"<password_sha256_hex>{sha256(password.encode()).hexdigest()}</password_sha256_hex>"
+    return f"<password_sha256_hex>{sha256(str(password).encode()).hexdigest()}</password_sha256_hex>"

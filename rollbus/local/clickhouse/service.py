@@ -5,10 +5,11 @@ from pathlib import Path
 
 from rollbus.local.process.service import Service, answers_http
 from rollbus.local.process.settings import HOST
+from rollbus.schemas.credentials import make_secrets
 
 
-def clickhouse_service(*, folder: Path, port: int) -> Service:
-    """The endpoint with its data in `folder`."""
+def clickhouse_service(*, folder: Path, port: int, secrets: Path | None = None) -> Service:
+    """The endpoint with its data in `folder` and its passwords in `secrets`, made if missing; None for no passwords."""
     command = [
         sys.executable,
         "-m",
@@ -17,10 +18,17 @@ def clickhouse_service(*, folder: Path, port: int) -> Service:
         str(port),
         "--data",
         str(folder.resolve()),
+        *(["--insecure"] if secrets is None else ["--secrets", str(secrets.resolve())]),
     ]
+
+    def prepare() -> list[str]:
+        if secrets is not None:
+            make_secrets(secrets)
+        return command
+
     return Service(
         name="clickhouse",
-        command=lambda: command,
+        command=prepare,
         is_healthy=lambda: is_healthy(port),
         address=f"http://{HOST}:{port}",
         ports={"clickhouse_port": port},

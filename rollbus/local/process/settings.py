@@ -1,10 +1,13 @@
 """The settings of the local stack: its data folder and ports. Everything listens on loopback."""
 
+import os
 from collections import Counter
 from pathlib import Path
 from typing import Annotated
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+from rollbus.schemas.credentials import secrets_folder
 
 HOST = "127.0.0.1"
 STARTED_PORTS = ("kafka_port", "kafka_controller_port", "clickhouse_port")
@@ -27,6 +30,13 @@ class StackSettings(BaseModel):
     """Control routes of art-server."""
     model_port: Port = 8000
     """OpenAI-compatible endpoint of art-server."""
+    insecure: bool = False
+    """True: no passwords and no token."""
+
+    @property
+    def secrets_dir(self) -> Path:
+        """Holds the token and the passwords."""
+        return secrets_folder(self.data_dir, os.environ)
 
     @model_validator(mode="after")
     def _require_different_ports(self) -> "StackSettings":

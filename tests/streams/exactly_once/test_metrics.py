@@ -8,7 +8,7 @@ from rollbus.streams.worker.metrics_server import MetricsServer
 
 async def get(port: int, path: str) -> str:
     reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    writer.write(f"GET {path} HTTP/1.1\r\nHost: here\r\nConnection: close\r\n\r\n".encode())
+    writer.write(f"GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n".encode())
     answer = (await reader.read()).decode()
     writer.close()
     await writer.wait_closed()

@@ -13,7 +13,7 @@ from rollbus.schemas.errors import RejectedError, UnavailableError
 from rollbus.schemas.topics import SCORES
 from rollbus.trainer.backends import wire
 from rollbus.trainer.backends.art.client import ArtClient
-from rollbus.trainer.backends.art.server import control_routes
+from rollbus.trainer.backends.art.server import control_door, control_routes
 from rollbus.trainer.backends.memory import MemoryBackend
 from rollbus.trainer.backends.protocol import Capabilities, TrainRequest, Versions
 from rollbus.trainer.service.serve.http_server import listen, quiet_server
@@ -149,7 +149,7 @@ async def serving(backend: MemoryBackend) -> AsyncIterator[Server]:
     server = Server(backend)
     listener = listen("127.0.0.1", 0, "port")
     server.url = "http://{}:{}".format(*listener.getsockname()[:2])
-    http = quiet_server(server)
+    http = quiet_server(server, control_door(None))
     running = asyncio.create_task(http.serve(sockets=[listener]))
     try:
         yield server

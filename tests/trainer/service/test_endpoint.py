@@ -15,7 +15,7 @@ from rollbus.schemas.errors import ConfigurationError, UnavailableError
 from rollbus.trainer.service.serve import endpoint
 from rollbus.trainer.service.serve.answer_stream import _ChoiceStream
 from rollbus.trainer.service.serve.choices import Sampled
-from rollbus.trainer.service.serve.endpoint import ServedModel, build_app
+from rollbus.trainer.service.serve.endpoint import ServedModel, build_app, model_door
 from rollbus.trainer.service.serve.http_server import EndpointServer
 from rollbus.trainer.service.serve.openai_answers import TextOffsets, logprobs_of, token_logprobs
 from rollbus.trainer.service.serve.openai_api import ChatRequest, CompletionRequest
@@ -52,7 +52,7 @@ class EndlessSampler:
 
 @pytest.fixture(scope="module")
 def url(served: ServedModel) -> Iterator[str]:
-    server = EndpointServer(build_app(served, api_key="secret"), host="127.0.0.1", port=0)
+    server = EndpointServer(build_app(served), model_door("secret"), host="127.0.0.1", port=0)
     server.start()
     yield f"http://{server.host}:{server.port}"
     server.stop()
@@ -239,16 +239,13 @@ async def test_an_empty_prompt_is_told_as_such(client: openai.AsyncOpenAI, promp
         await client.completions.create(model="agent", prompt=prompt, max_tokens=2)
 
 
-async def test_a_body_beyond_all_bounds_is_refused_before_it_is_read_whole(
-    url: str, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(endpoint, "MAX_BODY_BYTES", 1000)
-    body = {"model": "agent", "messages": [{"role": "user", "content": "a" * 2000}]}
+async def test_a_body_beyond_all_bounds_is_refused_before_it_is_read_whole(url: str) -> None:
+    body = {"model": "agent", "messages": [{"role": "user", "content": "a" * (32 << 20)}]}
     async with httpx.AsyncClient(headers={"Authorization": "Bearer secret"}) as http:
         answer = await http.post(f"{url}/v1/chat/completions", json=body)
     assert (answer.status_code, answer.json()["error"]["message"]) == (
         413,
-        "the request body is longer than 1000 bytes",
+        "the request body is longer than 33554432 bytes",
     )
 
 
@@ -287,10 +284,13 @@ async def test_a_seed_and_its_negative_are_two_seeds(client: openai.AsyncOpenAI)
     assert len(texts) == 2
 
 
+JSON_HEADERS = {"Authorization": "Bearer secret", "content-type": "application/json"}
+
+
 async def test_a_wrong_key_and_broken_json_are_refused(url: str) -> None:
     async with httpx.AsyncClient() as http:
         assert (await http.get(f"{url}/v1/models")).status_code == 401
-        broken = await http.post(f"{url}/v1/chat/completions", content=b"{", headers={"Authorization": "Bearer secret"})
+        broken = await http.post(f"{url}/v1/chat/completions", content=b"{", headers=JSON_HEADERS)
         assert broken.status_code == 400
         assert "JSON" in broken.json()["error"]["message"]
         assert (await http.get(f"{url}/health")).json()["status"] == "ok"
@@ -301,7 +301,7 @@ async def test_models_lists_every_loaded_version(client: openai.AsyncOpenAI) -> 
 
 
 async def test_metrics_count_requests(url: str) -> None:
-    async with httpx.AsyncClient() as http:
+    async with httpx.AsyncClient(headers={"Authorization": "Bearer secret"}) as http:
         text = (await http.get(f"{url}/metrics")).text
     values = dict(line.split() for line in text.splitlines() if not line.startswith("#"))
     assert int(values["rollbus_service_requests_total"]) > 0
@@ -315,7 +315,7 @@ async def test_what_a_client_that_hangs_up_asked_for_is_given_up(
 ) -> None:
     sampler = EndlessSampler(served.sampler)
     server = EndpointServer(build_app(ServedModel("agent", cast(Any, sampler), served.tokenizer, serving=1)),
-                            host="127.0.0.1", port=0)  # fmt: skip
+                            model_door(None), host="127.0.0.1", port=0)  # fmt: skip
     server.start()
     body = {"model": "agent", "messages": MESSAGES, "prompt": "choose", "stream": streaming, "max_tokens": 9, "n": 3}
     async with httpx.AsyncClient(timeout=60) as http:
@@ -340,7 +340,7 @@ async def test_what_a_client_asked_for_that_left_before_the_stream_began_is_give
         return found.wait(60)
 
     model = ServedModel("agent", cast(Any, sampler), served.tokenizer, serving=1, find_version=find_version)
-    server = EndpointServer(build_app(model), host="127.0.0.1", port=0)
+    server = EndpointServer(build_app(model), model_door(None), host="127.0.0.1", port=0)
     server.start()
     body = {"model": "agent@7", "messages": MESSAGES, "prompt": "choose", "stream": True, "max_tokens": 9, "n": 3}
     async with httpx.AsyncClient(timeout=60) as http:
@@ -379,7 +379,7 @@ async def test_many_who_ask_for_a_version_on_disk_hold_up_nobody_else(served: Se
         return False
 
     model = ServedModel("agent", served.sampler, served.tokenizer, serving=1, find_version=find_version)
-    server = EndpointServer(build_app(model), host="127.0.0.1", port=0)
+    server = EndpointServer(build_app(model), model_door(None), host="127.0.0.1", port=0)
     server.start()
     where, long = f"http://{server.host}:{server.port}/v1/completions", "X" * endpoint.LONG_BODY_BYTES
     async with httpx.AsyncClient(timeout=60) as http:
@@ -482,7 +482,7 @@ class WaitingTokenizer:
 async def test_others_are_answered_while_a_long_prompt_is_read(served: ServedModel, path: str) -> None:
     tokenizer = WaitingTokenizer(served.tokenizer)
     app = build_app(ServedModel("agent", served.sampler, tokenizer, serving=1))
-    server = EndpointServer(app, host="127.0.0.1", port=0)
+    server = EndpointServer(app, model_door(None), host="127.0.0.1", port=0)
     server.start()
     where, long = f"http://{server.host}:{server.port}", "X" * endpoint.LONG_BODY_BYTES
     body = {"model": "agent", "prompt": long, "messages": [{"role": "user", "content": long}]}
@@ -518,7 +518,7 @@ class WaitingDecoder:
 async def test_others_are_answered_while_a_long_answer_is_written(served: ServedModel, path: str) -> None:
     tokenizer = WaitingDecoder(served.tokenizer)
     app = build_app(ServedModel("agent", served.sampler, tokenizer, serving=1))
-    server = EndpointServer(app, host="127.0.0.1", port=0)
+    server = EndpointServer(app, model_door(None), host="127.0.0.1", port=0)
     server.start()
     where = f"http://{server.host}:{server.port}/v1/{path}"
     short = {"model": "agent", "prompt": "choose", "messages": MESSAGES, "max_tokens": 2}

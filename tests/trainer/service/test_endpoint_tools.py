@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from rollbus.trainer.service.model.model import head, trunk
-from rollbus.trainer.service.serve.endpoint import ServedModel, build_app
+from rollbus.trainer.service.serve.endpoint import ServedModel, build_app, model_door
 from rollbus.trainer.service.serve.http_server import EndpointServer
 from rollbus.trainer.service.serve.sampler import Sampler
 from rollbus.trainer.service.serve.tokenizer import render_chat
@@ -28,7 +28,9 @@ def client(tmp_path_factory: pytest.TempPathFactory, tokenizer: Any) -> Iterator
     teach(model, render_chat(tokenizer, ASK, TOOLS), [*tokenizer.encode(SAID), tokenizer.eos_token_id])
     sampler = Sampler(config, tokenizer, max_rows=4)
     sampler.load(0, model)
-    server = EndpointServer(build_app(ServedModel("agent", sampler, tokenizer, 0)), host="127.0.0.1", port=0)
+    server = EndpointServer(
+        build_app(ServedModel("agent", sampler, tokenizer, 0)), model_door(None), host="127.0.0.1", port=0
+    )
     server.start()
     with openai.OpenAI(base_url=f"http://{server.host}:{server.port}/v1", api_key="none", max_retries=0) as one:
         yield one

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import hmac
 import json
 import logging
 import os
@@ -22,6 +21,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rollbus.schemas.errors import ConfigurationError, RejectedError, RollbusError
+from rollbus.schemas.http.guard import LOCAL_NAMES, Answered, Door, RefusedError, as_json, names_of, token_admits
 from rollbus.trainer.backends import wire, wire_batch
 from rollbus.trainer.backends.art import environment as art_environment
 from rollbus.trainer.backends.model_settings import ServiceSettings
@@ -41,7 +41,9 @@ logger = logging.getLogger(__name__)
 
 CLIENT_GONE = 499
 """For an answer without a client; as nginx has it."""
-LOOPBACK = ("127.0.0.1", "localhost", "::1")
+HEALTH_PATHS = (wire.HEALTH, "/healthcheck")
+MAX_BATCH_BYTES = 512 << 20
+"""Of one request: a batch of 500 sequences of 60,000 tokens is half as large."""
 
 
 def serve(settings: ServiceSettings, control_port: int) -> None:
@@ -54,11 +56,21 @@ def serve(settings: ServiceSettings, control_port: int) -> None:
 
     check_base_model(settings.base_model)
     listener = listen(settings.host, control_port, "control port")
-    if settings.api_key is None and settings.host not in LOOPBACK:
-        logger.warning("everyone who reaches %s can use and train the model; set `art_server: token:`", settings.host)
+    _require_token(settings)
     art_environment.protect()
     with _ended_by_sigint():
         asyncio.run(_serve(settings, listener))
+
+
+def _require_token(settings: ServiceSettings) -> None:
+    """Raise ConfigurationError for ports that would be open to everybody, unless the settings want them on loopback."""
+    if settings.api_key is not None:
+        return
+    if not settings.insecure or settings.host not in LOCAL_NAMES:
+        raise ConfigurationError(
+            f"the ports on {settings.host} would be open to everybody; set `art_server: token:`, or on loopback "
+            "`insecure: true`"
+        )
 
 
 @contextlib.contextmanager
@@ -98,7 +110,7 @@ async def _serve(settings: ServiceSettings, listener: socket.socket) -> None:
     backend = ArtLocal(settings)
     try:
         await backend.start()
-        server = quiet_server(build_control_app(backend, token=settings.api_key))
+        server = quiet_server(build_control_app(backend), control_door(settings.api_key, settings.host))
         logger.info("control on %s:%s, model on %s", *listener.getsockname()[:2], backend.service.base_url)
         await _serve_until_stopped(server, listener)
     finally:
@@ -118,7 +130,13 @@ async def _serve_until_stopped(server: uvicorn.Server, listener: socket.socket) 
     await server.serve(sockets=[listener])
 
 
-def build_control_app(backend: ArtLocal, *, token: str | None = None) -> Starlette:
+def control_door(token: str | None, host: str = "127.0.0.1") -> Door:
+    """What the control port asks of a request; without a token everybody may train."""
+    admit = token_admits(token, open_paths=HEALTH_PATHS)
+    return Door(admit, MAX_BATCH_BYTES, names_of(host), {"application/json", wire_batch.MEDIA_TYPE}, _describe)
+
+
+def build_control_app(backend: ArtLocal) -> Starlette:
     """Every route of the control port, around a started backend."""
     from starlette.applications import Starlette
     from starlette.routing import Mount
@@ -128,22 +146,22 @@ def build_control_app(backend: ArtLocal, *, token: str | None = None) -> Starlet
     from rollbus.trainer.service.update.torch_service import TorchService
 
     service = backend.service
-    model_routes = [Mount("/", build_app(service.served, api_key=token))] if isinstance(service, TorchService) else []
+    model_routes = [Mount("/", build_app(service.served))] if isinstance(service, TorchService) else []
     return Starlette(
         routes=[
-            *control_routes(backend, token=token),
-            *_guarded_routes(art_old_routes.routes(backend), token),
+            *control_routes(backend),
+            *_make_routes(art_old_routes.routes(backend)),
             *model_routes,
         ]
     )
 
 
-def control_routes(backend: ArtLocal, *, token: str | None = None) -> list[Route]:
+def control_routes(backend: ArtLocal) -> list[Route]:
     """The routes of `wire` around a backend, and both health routes."""
     from starlette.routing import Route
 
     control = _Control(backend)
-    guarded: list[tuple[str, str, Handler]] = [
+    handlers: list[tuple[str, str, Handler]] = [
         ("GET", wire.CAPABILITIES, control.capabilities),
         ("POST", wire.BATCHES, control.submit),
         ("PUT", wire.PREPARED, control.prepare),
@@ -154,8 +172,8 @@ def control_routes(backend: ArtLocal, *, token: str | None = None) -> list[Route
         ("GET", wire.VERSIONS, control.versions),
         ("POST", wire.SERVING, control.promote),
     ]
-    health = [Route(path, control.health) for path in (wire.HEALTH, "/healthcheck")]
-    return [*health, *_guarded_routes(guarded, token)]
+    health = [Route(path, control.health) for path in HEALTH_PATHS]
+    return [*health, *_make_routes(handlers)]
 
 
 class _Control:
@@ -227,20 +245,21 @@ class _Control:
 Handler = Callable[["Request"], Awaitable["Response"]]
 
 
-def _guarded_routes(handlers: Sequence[tuple[str, str, Handler]], token: str | None) -> list[Route]:
+def _make_routes(handlers: Sequence[tuple[str, str, Handler]]) -> list[Route]:
     from starlette.routing import Route
 
-    return [Route(path, _guarded(handler, token), methods=[method]) for method, path, handler in handlers]
+    return [Route(path, _answering(handler), methods=[method]) for method, path, handler in handlers]
 
 
-def _guarded(handler: Handler, token: str | None) -> Handler:
-    """Check the bearer token, and answer every failure as JSON that says whether trying again can help."""
+def _describe(refused: RefusedError) -> Answered:
+    return as_json(wire.error_to_json(refused.message, retriable=refused.status == 503))
+
+
+def _answering(handler: Handler) -> Handler:
+    """Answer every failure as JSON that says whether trying again can help."""
     from starlette.requests import ClientDisconnect
 
     async def answer(request: Request) -> Response:
-        given = request.headers.get("authorization", "").removeprefix("Bearer ")
-        if token is not None and not hmac.compare_digest(given.encode(), token.encode()):
-            return _respond(wire.error_to_json("the bearer token is missing or wrong", retriable=False), 401)
         try:
             return await handler(request)
         except ClientDisconnect:

@@ -7,7 +7,6 @@ which. The endpoint runs in its own thread, so training never delays it by more 
 """
 
 import asyncio
-import hmac
 import logging
 import random
 import re
@@ -23,6 +22,7 @@ from starlette.responses import JSONResponse, PlainTextResponse, Response, Strea
 from starlette.routing import Route
 
 from rollbus.schemas.errors import RollbusError
+from rollbus.schemas.http.guard import Answered, Door, RefusedError, as_json, names_of, token_admits
 from rollbus.trainer.service.serve.answer_stream import DONE, AnswerStream, event
 from rollbus.trainer.service.serve.choices import Choices
 from rollbus.trainer.service.serve.openai_answers import describe_origin, make_choice, usage
@@ -84,15 +84,20 @@ class ServedModel:
         )
 
 
-def build_app(served: ServedModel, *, api_key: str | None = None) -> Starlette:
+def model_door(api_key: str | None, host: str = "127.0.0.1") -> Door:
+    """What the endpoint asks of a request; without a key everybody may ask."""
+    return Door(token_admits(api_key, open_paths=("/health",)), MAX_BODY_BYTES, names_of(host), describe=_describe)
+
+
+def build_app(served: ServedModel) -> Starlette:
     endpoint = _Endpoint(served)
     return Starlette(
         routes=[
             Route("/health", endpoint.health),
             Route("/metrics", endpoint.metrics),
-            Route("/v1/models", _guarded(endpoint.models, api_key)),
-            Route("/v1/chat/completions", _guarded(endpoint.chat, api_key), methods=["POST"]),
-            Route("/v1/completions", _guarded(endpoint.completions, api_key), methods=["POST"]),
+            Route("/v1/models", _answering(endpoint.models)),
+            Route("/v1/chat/completions", _answering(endpoint.chat), methods=["POST"]),
+            Route("/v1/completions", _answering(endpoint.completions), methods=["POST"]),
         ],
         exception_handlers={HTTPException: _answer_unknown_path},
     )
@@ -145,11 +150,11 @@ class _Endpoint:
         return JSONResponse({"object": "list", "data": entries})
 
     async def chat(self, request: Request) -> Response:
-        wanted, prompt = await _parse_aside_if_long(self._chat_prompt, await _body(request))
+        wanted, prompt = await _parse_aside_if_long(self._chat_prompt, await request.body())
         return await self._respond("chat.completion", request, wanted, [prompt])
 
     async def completions(self, request: Request) -> Response:
-        wanted, prompts = await _parse_aside_if_long(self._completion_prompts, await _body(request))
+        wanted, prompts = await _parse_aside_if_long(self._completion_prompts, await request.body())
         return await self._respond("text_completion", request, wanted, prompts)
 
     async def _respond(
@@ -282,17 +287,6 @@ class _Endpoint:
         }
 
 
-async def _body(request: Request) -> bytes:
-    """Read a request as far as MAX_BODY_BYTES; RequestError 413 for a longer one."""
-    parts, size = [], 0
-    async for part in request.stream():
-        parts.append(part)
-        size += len(part)
-        if size > MAX_BODY_BYTES:
-            raise RequestError(413, f"the request body is longer than {MAX_BODY_BYTES} bytes")
-    return b"".join(parts)
-
-
 async def _parse_aside_if_long(read: Callable[[bytes], T], body: bytes) -> T:
     return await asyncio.to_thread(read, body) if len(body) > LONG_BODY_BYTES else read(body)
 
@@ -317,14 +311,16 @@ def _stream(events: AsyncIterator[str]) -> Response:
 Handler = Callable[[Request], Awaitable[Response]]
 
 
-def _guarded(handler: Handler, api_key: str | None) -> Handler:
-    """Check the bearer token and answer every failure in OpenAI's shape."""
+def _describe(refused: RefusedError) -> Answered:
+    code = "invalid_api_key" if refused.status == 401 else None
+    return as_json(RequestError(refused.status, refused.message, code=code).body())
+
+
+def _answering(handler: Handler) -> Handler:
+    """Answer every failure in OpenAI's shape."""
 
     async def answer(request: Request) -> Response:
         try:
-            given = request.headers.get("authorization", "").removeprefix("Bearer ")
-            if api_key is not None and not hmac.compare_digest(given.encode(), api_key.encode()):
-                raise RequestError(401, "the API key is missing or wrong", code="invalid_api_key")
             return await handler(request)
         except RequestError as error:
             return JSONResponse(error.body(), status_code=error.status)

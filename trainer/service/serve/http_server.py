@@ -9,6 +9,8 @@ from typing import Any
 import uvicorn
 
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
+from rollbus.schemas.http.guard import Door
+from rollbus.schemas.http.server import make_server
 
 START_TIMEOUT_S = 15.0
 
@@ -16,12 +18,11 @@ START_TIMEOUT_S = 15.0
 class EndpointServer:
     """Starts and stops an app; takes the port when it is made."""
 
-    def __init__(self, app: Any, *, host: str, port: int) -> None:
-        self._app = app
+    def __init__(self, app: Any, door: Door, *, host: str, port: int) -> None:
         self.host = host
         self._socket = listen(host, port, "model port")
         self.port: int = self._socket.getsockname()[1]
-        self._server = quiet_server(app)
+        self._server = quiet_server(app, door)
         self._thread = threading.Thread(target=self._serve, name="endpoint", daemon=True)
 
     def start(self) -> None:
@@ -40,10 +41,9 @@ class EndpointServer:
         asyncio.run(self._server.serve(sockets=[self._socket]))
 
 
-def quiet_server(app: Any) -> uvicorn.Server:
-    """Return a server that logs trouble only and, when it is to end, lets answers under way end first."""
-    config = uvicorn.Config(app, log_level="warning", access_log=False, lifespan="off", timeout_graceful_shutdown=5)
-    return uvicorn.Server(config)
+def quiet_server(app: Any, door: Door) -> uvicorn.Server:
+    """Return a server that, when it is to end, lets answers under way end first."""
+    return make_server(app, door, lifespan="off", timeout_graceful_shutdown=5)
 
 
 def listen(host: str, port: int, name: str) -> socket.socket:

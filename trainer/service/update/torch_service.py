@@ -26,7 +26,7 @@ from rollbus.trainer.service.checkpoints.loading import ModelLoader
 from rollbus.trainer.service.checkpoints.retention import BASE_VERSION
 from rollbus.trainer.service.model.config import read_config
 from rollbus.trainer.service.model.memory_limits import loading_failures, memory_failures, memory_refusals
-from rollbus.trainer.service.serve.endpoint import ServedModel, build_app
+from rollbus.trainer.service.serve.endpoint import ServedModel, build_app, model_door
 from rollbus.trainer.service.serve.http_server import EndpointServer
 from rollbus.trainer.service.serve.sampler import Sampler
 from rollbus.trainer.service.serve.tokenizer import load_tokenizer, read_stop_ids
@@ -146,8 +146,10 @@ class TorchService:
     async def start_openai_server(self, config: dev.OpenAIServerConfig | None) -> tuple[str, int]:
         """Start the endpoint; a second call returns the running one's address."""
         if self._server is None:
-            app = build_app(self.served, api_key=self.settings.api_key)
-            self._server = EndpointServer(app, host=self.settings.host, port=self.settings.port)
+            door = model_door(self.settings.api_key, self.settings.host)
+            self._server = EndpointServer(
+                build_app(self.served), door, host=self.settings.host, port=self.settings.port
+            )
             await asyncio.to_thread(self._server.start)
         return self._server.host, self._server.port
 

@@ -1,0 +1,66 @@
+"""An application behind its door, under uvicorn: one way for every server; a connection may not be silent for long."""
+
+import asyncio
+from typing import Any
+
+import h11
+import uvicorn
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from rollbus.schemas.http.guard import App, Door, Guard
+
+HEAD_S = 10.0
+"""In which a connection must have sent a whole head, from its opening or from its last answer's end on."""
+HEAD_BYTES = 65_536
+
+
+class PromptHeads(H11Protocol):
+    """uvicorn's own protocol, which would wait for a head for ever."""
+
+    _head_timer: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: Any) -> None:
+        super().connection_made(transport)
+        self._wait_for_head()
+
+    def data_received(self, data: bytes) -> None:
+        super().data_received(data)
+        self._wait_for_head()
+
+    def on_response_complete(self) -> None:
+        super().on_response_complete()
+        self._wait_for_head()
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        self._cancel()
+        super().connection_lost(exc)
+
+    def _wait_for_head(self) -> None:
+        """Let the time run while a head is awaited, and only then; a piece of it does not start it again."""
+        if self.conn.their_state is not h11.IDLE:
+            self._cancel()
+        elif self._head_timer is None:
+            limit_s = max(HEAD_S, self.config.timeout_keep_alive)
+            self._head_timer = self.loop.call_later(limit_s, self._close_silent)
+
+    def _close_silent(self) -> None:
+        self._head_timer = None
+        if self.conn.their_state is h11.IDLE and not self.transport.is_closing():
+            self.transport.close()
+
+    def _cancel(self) -> None:
+        if self._head_timer is not None:
+            self._head_timer.cancel()
+            self._head_timer = None
+
+
+def make_server(app: App, door: Door, **options: Any) -> uvicorn.Server:
+    """Return a server of the application behind its door, which logs trouble only; `options` are uvicorn's and win."""
+    standard: dict[str, Any] = {
+        "log_level": "warning",
+        "access_log": False,
+        "ws": "none",
+        "http": PromptHeads,
+        "h11_max_incomplete_event_size": HEAD_BYTES,
+    }
+    return uvicorn.Server(uvicorn.Config(Guard(app, door), **standard | options))

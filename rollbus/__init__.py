@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from rollbus.producers import Episode, Recorder, init
     from rollbus.schemas.credentials import read_token
 
-# In a checkout this folder shadows the installed package, whose other folders stand beside it, not in it.
+# In a checkout this folder shadows the installed package, whose other folders are next to it, not in it.
 __path__ = extend_path(__path__, __name__)
 
 from rollbus.schemas.lazy import lazy_names

@@ -23,7 +23,7 @@ OWNER = "owner"
 """The signer of ticks, configurations and exclusions; the others are sources of rewards."""
 Headers = list[tuple[str, bytes]]
 SignerOf = Callable[[Any], str | None]
-"""A fetched record of one topic to the name of its signer; None if nobody has signed it."""
+"""A fetched record of one topic to the name of its signer; None if it is not signed."""
 
 
 def _as_list(value: Any) -> Any:
@@ -61,7 +61,7 @@ class Signing(BaseModel):
 
     @property
     def fingerprint(self) -> str:
-        """A name of the owner's key in use, from which nobody learns the key; empty without one."""
+        """A name of the owner's key in use, from which the key cannot be learned; empty without one."""
         keys = self._keys.get(OWNER)
         return hmac.digest(keys[0], b"fingerprint", "sha256").hex()[:16] if keys else ""
 

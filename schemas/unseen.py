@@ -1,4 +1,4 @@
-"""Text of strangers → text that a person can look at: what a terminal would obey, or nobody can see, is named.
+"""Text of strangers → text that a person can look at: what a terminal would obey, or no reader can see, is named.
 
 Labels, tasks, names of tools and errors come from agents and their users. A control sequence among them could rename
 the terminal, clear it or write its clipboard; a bidirectional override shows another order than is there. The page does

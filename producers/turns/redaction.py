@@ -34,7 +34,7 @@ NOT_PROMPT = frozenset(
     {"model", "user", "safety_identifier", "prompt_cache_key", "metadata", "service_tier", "timeout", "include",
      "stream_options", "extra_headers", "extra_query", "previous_response_id", "logit_bias"}
 )  # fmt: skip
-"""Arguments of a call that no chat template sees. Any other may shape the prompt: also one that nobody knows."""
+"""Arguments of a call that no chat template sees. Any other may shape the prompt: also an unknown one."""
 READABLE_PARTS = frozenset({"text", "input_text", "output_text", "refusal", "image_url", "input_image", "video_url"})
 """Kinds of parts whose texts say all there is, but for what their URL itself holds; others hold sounds and files."""
 MAX_LAYERS = 6
@@ -107,7 +107,7 @@ class Redactor:
             if isinstance(value, type):  # what an answer is to be parsed as
                 value = value.model_json_schema()  # type: ignore[attr-defined]
             text = value if isinstance(value, str) else canonical(value)
-        except Exception:  # no JSON form: nobody can say what it is
+        except Exception:  # no JSON form: its content is unknown
             self.changed = True
             return
         self.text(text, "messages")

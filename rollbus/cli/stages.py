@@ -64,7 +64,7 @@ def require_keys(settings: Settings) -> None:
 
 
 def describe_trust(settings: Settings) -> list[str]:
-    """Say what nobody proves: a line each for the log."""
+    """Say which claims no key proves: a line each for the log."""
     open_to_all = []
     if not settings.stream_settings().signing.is_used:
         open_to_all.append(

@@ -57,7 +57,7 @@ class BusTrainer(Trainer):
         self.on_epoch: Callable[[int, int], None] = lambda done, total: None
         self._outputs: Outputs
         self._own_run = AsyncExitStack()
-        """The run, where nobody opened one before: under `nat finetune`."""
+        """The run, where none was opened before: under `nat finetune`."""
         self._flat = 0
         self._statuses: dict[int, TrainingJobStatus] = {}
         self._refs: dict[int, TrainingJobRef] = {}

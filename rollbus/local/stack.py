@@ -208,7 +208,7 @@ def _make_folders(settings: StackSettings) -> None:
 
 
 def _make_owner_key(settings: StackSettings) -> None:
-    """Make the owner's key of a new stack; an older log has records that nobody has signed."""
+    """Make the owner's key of a new stack; an older log has records without a signature."""
     if settings.kafka_dir.exists() or settings.owner_key_file.exists():
         return
     descriptor = os.open(settings.owner_key_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)

@@ -80,8 +80,8 @@ class KafkaConnection(BaseModel):
 
     def unavailable(self, error: BaseException, what: str = "") -> UnavailableError:
         """Return our error for a client's: what was being done, which broker, what it said, and what to look at."""
-        told = f"Kafka at {self.bootstrap_servers} {_how_it_failed(error)}; {self._remedy()}"
-        return UnavailableError(f"{what}: {told}" if what else told)
+        problem = f"Kafka at {self.bootstrap_servers} {_how_it_failed(error)}; {self._remedy()}"
+        return UnavailableError(f"{what}: {problem}" if what else problem)
 
     def _remedy(self) -> str:
         """Say what to look at: the client tells a refused password from no answer in its log only."""

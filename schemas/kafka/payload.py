@@ -31,7 +31,7 @@ class KafkaPayload:
         self._namespace = namespace
         self._consumer: AIOKafkaConsumer | None = None
         self._lock = asyncio.Lock()
-        """Partitions of a stage ask at the same time, and a consumer stands at one place."""
+        """Partitions of a stage ask at the same time, and a consumer has one position."""
 
     async def fetch(self, locations: Collection[Location]) -> Mapping[Location, Trajectory]:
         """Return the trajectories found; UnavailableError where the broker does not answer in time."""

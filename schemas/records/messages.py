@@ -13,7 +13,7 @@ MESSAGE_FIELDS = ("role", "content", "name", "tool_call_id", "tool_calls", "part
 
 
 def message_fields(message: Message) -> dict[str, str]:
-    """Return the fields that are set; beside tool calls an empty content is none, as frameworks send it back."""
+    """Return the fields that are set; next to tool calls an empty content is none, as frameworks send it back."""
     fields = {name: value for name in MESSAGE_FIELDS if (value := getattr(message, name)) is not None}
     if message.tool_calls is not None:
         fields["tool_calls"] = _without_spacing(message.tool_calls)

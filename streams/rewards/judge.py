@@ -1,7 +1,7 @@
 """What another model says of a trajectory: a number in its answer, scaled to 0 … 1.
 
 The model is asked through the worker's `ask`, so this module knows no client. The trajectory's text is data to the
-judge: it stands between markers, and the instruction says so.
+judge: it is between markers, and the instruction says so.
 """
 
 import re

@@ -45,8 +45,8 @@ class BetweenSteps:
         await self._replay_steps(context)
         if self._validation is None:
             return
-        told = context.capabilities
-        base_url = self._validation.settings.base_url or (told.inference_url if told else None)
+        capabilities = context.capabilities
+        base_url = self._validation.settings.base_url or (capabilities.inference_url if capabilities else None)
         if base_url is None:
             raise ConfigurationError(
                 f"run {self._settings.run_id!r} has a validation set, but its backend serves no model to ask; "

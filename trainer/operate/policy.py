@@ -39,7 +39,7 @@ def versions_above(lineage: Lineage, version: int) -> tuple[int, ...]:
     return tuple(each for each, lag in lags.items() if lag < lags[version])
 
 
-def _check_possible(lineage: Lineage, version: int, told: Capabilities, versions: Versions) -> None:
+def _check_possible(lineage: Lineage, version: int, capabilities: Capabilities, versions: Versions) -> None:
     """Raise ConfigurationError if the backend would refuse: it could not train from the head that the log names."""
     kept = {each.version for each in versions.known}
     if version not in kept and lineage.head is not None:
@@ -47,8 +47,8 @@ def _check_possible(lineage: Lineage, version: int, told: Capabilities, versions
         raise ConfigurationError(
             f"version {version} has no checkpoint any more, retention removed it; those that have one are: {there}"
         )
-    if not told.rolls_back and versions.head != version:
+    if not capabilities.rolls_back and versions.head != version:
         raise ConfigurationError(
-            f"backend {told.backend} trains and serves its newest version, {versions.head}, and cannot go back; stop "
-            f"its server, move the checkpoints above {version} away, start it, and roll back again"
+            f"backend {capabilities.backend} trains and serves its newest version, {versions.head}, and cannot go back; "
+            f"stop its server, move the checkpoints above {version} away, start it, and roll back again"
         )

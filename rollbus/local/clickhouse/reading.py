@@ -3,7 +3,7 @@
     EXPLAIN AST … ─▶ one line a node ─▶ kinds of nodes, names of functions, tables of `system`
 
 Fails closed: a kind of node that is not listed is refused. `* APPLY(f)` is one, since its node does not name the
-function. A name counts wherever it stands, since `arrayMap(file, …)` passes a function by its name alone. Functions are
+function. A name counts in every place, since `arrayMap(file, …)` passes a function by its name alone. Functions are
 allowed by the engine's own categories, so that those of a later release are refused until somebody looks at them.
 """
 

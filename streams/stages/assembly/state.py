@@ -310,7 +310,7 @@ class AssemblyState(StageState[AssemblyConfig]):
 def _key_within(event: Event, signer: str | None) -> str:
     """Return the key of an event within its episode: writer and sequence, or its id where the caller's key made it.
 
-    Such an id can be known beforehand, so the signer is a part of the key: nobody else takes the place of its report.
+    Such an id can be known beforehand, so the signer is a part of the key: no other writer can take its place.
     """
     if event.sequence >= 0:
         return f"{event.writer_id}{SEPARATOR}{event.sequence}"

@@ -115,10 +115,10 @@ class ArtSession:
     async def update(self, request: TrainRequest, admitted: Admitted) -> TrainResult:
         """Call ART's `train` once, for one optimizer step."""
         results: list[TrainResult] = []
-        told = self._provenance(request, admitted, {"run_id": request.run_id})
+        describe_update = self._provenance(request, admitted, {"run_id": request.run_id})
 
         def provenance(version: int, metrics: Mapping[str, float]) -> dict[str, Any]:
-            found = told(version, metrics)
+            found = describe_update(version, metrics)
             results.append(from_json(TrainResult, found["result"]))
             return found
 

@@ -326,8 +326,8 @@ def _answering(handler: Handler) -> Handler:
             return JSONResponse(error.body(), status_code=error.status)
         except RollbusError as error:
             logger.warning("%s failed: %s", request.url.path, error)
-            told = RequestError(503 if error.retriable else 500, str(error))
-            return JSONResponse(told.body(), status_code=told.status)
+            refusal = RequestError(503 if error.retriable else 500, str(error))
+            return JSONResponse(refusal.body(), status_code=refusal.status)
         except Exception as error:
             logger.exception("%s failed", request.url.path)
             failure = RequestError(500, f"{type(error).__name__}: {error}")

@@ -5,6 +5,7 @@ import asyncio
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -24,11 +25,11 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def environment(folder: Path) -> Iterator[dict[str, str]]:
+def environment(folder: Path) -> Iterator[dict[str, Any]]:
     """Of a shell in which `rollbus up` has started the stack; its ports are free ones."""
     ports = {name: str(find_free_port()) for name in ("kafka", "kafka_controller", "clickhouse", "art", "model")}
     kafka = f"127.0.0.1:{ports['kafka']}"
-    shell = {f"ROLLBUS_STACK__{name.upper()}_PORT": port for name, port in ports.items()} | {
+    shell: dict[str, Any] = {f"ROLLBUS_STACK__{name.upper()}_PORT": port for name, port in ports.items()} | {
         "ROLLBUS_KAFKA__BOOTSTRAP_SERVERS": kafka,
         "KAFKA_BOOTSTRAP_SERVERS": kafka,
         "OPENAI_BASE_URL": f"http://127.0.0.1:{ports['model']}/v1",
@@ -44,7 +45,7 @@ def environment(folder: Path) -> Iterator[dict[str, str]]:
         run(ROLLBUS, "down", cwd=folder, **shell)
 
 
-async def play(environment: dict[str, str], folder: Path, name: str, *arguments: str) -> dict[str, int]:
+async def play(environment: dict[str, Any], folder: Path, name: str, *arguments: str) -> dict[str, int]:
     """Run an example to its end and return the recorder's counters, which it prints last."""
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, str(EXAMPLES / name / "agent.py"), *arguments),
@@ -60,7 +61,7 @@ async def play(environment: dict[str, str], folder: Path, name: str, *arguments:
     return counters
 
 
-async def test_every_example_records_turns_that_can_be_trained(environment: dict[str, str], folder: Path) -> None:
+async def test_every_example_records_turns_that_can_be_trained(environment: dict[str, Any], folder: Path) -> None:
     where = ("--endpoint", environment["OPENAI_BASE_URL"], "--kafka", environment["KAFKA_BOOTSTRAP_SERVERS"])
     played = await asyncio.gather(
         *(play(environment, folder, framework) for framework in FRAMEWORKS),
@@ -72,7 +73,7 @@ async def test_every_example_records_turns_that_can_be_trained(environment: dict
         assert not [name for name in counters if name.startswith(("turns_untrainable", "hook_errors"))], counters
 
 
-def test_a_prompt_that_does_not_fit_is_refused_with_both_numbers(environment: dict[str, str], folder: Path) -> None:
+def test_a_prompt_that_does_not_fit_is_refused_with_both_numbers(environment: dict[str, Any], folder: Path) -> None:
     import httpx
 
     body = {"model": "agent", "messages": [{"role": "user", "content": "order 4711 " * 900}], "max_tokens": 8}

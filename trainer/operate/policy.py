@@ -49,6 +49,6 @@ def _check_possible(lineage: Lineage, version: int, capabilities: Capabilities, 
         )
     if not capabilities.rolls_back and versions.head != version:
         raise ConfigurationError(
-            f"backend {capabilities.backend} trains and serves its newest version, {versions.head}, and cannot go back; "
-            f"stop its server, move the checkpoints above {version} away, start it, and roll back again"
+            f"backend {capabilities.backend} trains and serves its newest version, {versions.head}, and cannot go back;"
+            f" stop its server, move the checkpoints above {version} away, start it, and roll back again"
         )

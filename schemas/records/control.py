@@ -4,7 +4,9 @@ All that a stage must know is in its one input topic, so the log holds the order
 """
 
 from dataclasses import dataclass
-from typing import Literal
+from typing import Any, Literal
+
+from rollbus.schemas.records.events import Excluded
 
 OPERATOR = "operator"
 """The writer of what an operator says of episodes."""
@@ -44,3 +46,9 @@ class RunCommand:
     command: RunCommandName
     command_id: str
     comment: str | None = None
+
+
+def is_control(record: Any) -> bool:
+    """Say whether only the owner may say this: time, a configuration, an operator's exclusion."""
+    kind = type(record)
+    return kind is Tick or kind is ConfigApplied or (kind is Excluded and record.writer_id == OPERATOR)

@@ -15,9 +15,8 @@ from rollbus.schemas.errors import RecordError, RecordTooLargeError, Undecodable
 from rollbus.schemas.limits import FRAMING_BYTES, MAX_RECORD_BYTES
 from rollbus.schemas.making import maker
 from rollbus.schemas.records.attempts import attempt_of
-from rollbus.schemas.records.control import OPERATOR, ConfigApplied, Tick
+from rollbus.schemas.records.control import Tick, is_control
 from rollbus.schemas.records.drops import DeadLetter, kept_bytes
-from rollbus.schemas.records.events import Excluded
 from rollbus.schemas.records.trajectories import Location
 from rollbus.schemas.signing import OWNER, SignerOf
 from rollbus.schemas.soundness import check_sound
@@ -210,7 +209,7 @@ def read_record(
     signer = None
     if signer_of is not None:
         signer = signer_of(raw)
-        if signer != OWNER and _is_control(record):
+        if signer != OWNER and is_control(record):
             raise UntrustedRecordError(
                 f"{type(record).__name__} without the owner's signature; a producer may not write it"
             )
@@ -226,11 +225,6 @@ def without_leap(tick: Tick, raw: RawRecord) -> Tick:
     if getattr(raw, "timestamp_type", None) != APPEND_TIME or tick.stream_time_ms <= latest:
         return tick
     return replace(tick, stream_time_ms=latest)
-
-
-def _is_control(record: Any) -> bool:
-    kind = type(record)
-    return kind is Tick or kind is ConfigApplied or (kind is Excluded and record.writer_id == OPERATOR)
 
 
 def dead_letter(

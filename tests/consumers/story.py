@@ -4,6 +4,7 @@ e1–e4 and e5, e6, e9 reach groups g1, g2, g3; g2 has no signal; e7 cannot be t
 The step trains e1, e2 (lag 0) and e5, e6 (lag 1), and drops e9 as stale.
 """
 
+from dataclasses import replace
 from typing import Any
 
 from rollbus.schemas.ids import event_id, trajectory_id
@@ -76,7 +77,7 @@ def _events() -> list[Record]:
         events = make_episode(episode, reward=REWARDS[episode], turns=2, version=version_of(episode))
         records += [("episode-events", episode, event) for event in events]
     records.append(("episode-events", "e7", make_tool("e7", 9)))
-    records.append(("episode-events", "e7", make_excluded("e7")))
+    records.append(("episode-events", "e7", replace(make_excluded("e7"), writer_id="w1", sequence=10)))
     records.append(("aliases", "ticket-1", make_alias("ticket-1", "e1")))
     records.append(("aliases", "ticket-1", make_alias_reward("ticket-1", 1.0)))
     return records

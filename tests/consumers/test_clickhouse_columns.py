@@ -66,11 +66,11 @@ def test_a_table_is_filled_by_columns_or_row_by_row_and_never_both() -> None:
 
 
 def test_a_range_gives_the_rows_of_its_records() -> None:
-    reading = PartitionBuffer(namespace="t.", topic="episode-events", partition=0, start=0)
+    reading = PartitionBuffer(namespace="t.", topic="trajectories", partition=0, start=0)
     expected: dict[str, list[Any]] = {}
     for offset, record in enumerate(RECORDS):
-        reading.add(KafkaRecord("episode-events", 0, offset, START_MS, b"k", encode_record(record)))
-        for table, row in rows_of(record, Origin("t.", "episode-events", 0, offset, START_MS)):
+        reading.add(KafkaRecord("trajectories", 0, offset, START_MS, b"k", encode_record(record)))
+        for table, row in rows_of(record, Origin("t.", "trajectories", 0, offset, START_MS)):
             expected.setdefault(table, []).append(row)
     made = reading.cut()
     assert made is not None

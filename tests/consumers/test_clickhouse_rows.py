@@ -5,13 +5,15 @@ from typing import Any
 
 import pytest
 
-from rollbus.consumers.clickhouse.rows.rows import FILLS, NOT_STORED, tables_of, topics_of
+from rollbus.consumers.clickhouse.rows.rows import FILLS, NOT_STORED, fills_of, tables_of, topics_of
 from rollbus.consumers.clickhouse.store.migrator import load_migrations
 from rollbus.consumers.clickhouse.store.origin import MAX_TIME_MS, Origin
+from rollbus.schemas.records.config import AssemblyConfig
 from rollbus.schemas.records.steps import Evaluation
 from rollbus.schemas.records.tokens import encode_logprobs, encode_token_ids
 from rollbus.schemas.topics import RECORDS, TOPICS
-from tests.builders import make_started, make_trajectory, make_turn
+from rollbus.streams.operate.forget import Episode, exclusions
+from tests.builders import make_config, make_started, make_trajectory, make_turn
 from tests.consumers.all_rows import rows_of
 from tests.consumers.story import story
 
@@ -108,3 +110,14 @@ def test_every_table_is_rebuilt_from_the_topics_that_its_records_are_in() -> Non
     assert topics_of(["rewards"]) == ("episode-events", "aliases")
     assert topics_of(["policy_versions"]) == ("run-log", "policy-versions")
     assert set(topics_of(["dead_letters"])) == {topic.name for topic in TOPICS}
+
+
+def test_control_is_stored_from_the_owners_topics_alone() -> None:
+    """A producer's word that an episode is forgotten made a rebuild leave out its rows."""
+    (forgotten,) = exclusions([Episode("e1", "e1")], reason="", now_ms=0)
+    config = make_config("assembly", AssemblyConfig())
+    for record, own in ((forgotten, "exclusions"), (config, "trajectories")):
+        assert fills_of(record, own)
+        assert not fills_of(record, "episode-events")
+        assert not fills_of(record, "aliases")
+    assert fills_of(dataclasses.replace(forgotten, writer_id="w1"), "episode-events")

@@ -10,7 +10,7 @@ from typing import Any
 from rollbus.consumers.clickhouse.rows import events, operations, runs, steps, trajectories
 from rollbus.consumers.clickhouse.store.fills import Fill
 from rollbus.consumers.clickhouse.store.origin import Origin, Rows
-from rollbus.schemas.records.control import ConfigApplied, RunCommand, Tick
+from rollbus.schemas.records.control import ConfigApplied, RunCommand, Tick, is_control
 from rollbus.schemas.records.drops import DeadLetter, Drop, ProducerReport
 from rollbus.schemas.records.events import (
     AliasDeclared,
@@ -82,11 +82,20 @@ NOT_STORED: dict[type, str] = {
 }
 
 
-def fills_of(record: Any) -> tuple[Fill, ...]:
-    """Return the tables that get a row of this record; raises InvalidRecordError for tokens that cannot be read."""
+def fills_of(record: Any, topic: str = "") -> tuple[Fill, ...]:
+    """Return the tables that get a row of this record; raises InvalidRecordError for tokens that cannot be read.
+
+    Control in a topic that producers write gets none: it may be forged, and the owner's own topics have it too.
+    """
+    if topic in _OPEN and type(record) in _STORED_CONTROL and is_control(record):
+        return ()
     if type(record) is TurnRecorded and not events.has_tokens(record):
         return FILLS[TurnRecorded][:-1]
     return FILLS.get(type(record), ())
+
+
+_OPEN = frozenset(topic.name for topic in TOPICS if topic.is_open)
+_STORED_CONTROL = (ConfigApplied, Excluded)
 
 
 def part_rows(record: Any, origin: Origin) -> Rows:

@@ -103,7 +103,7 @@ class PartitionBuffer:
         refused = False
         try:
             decoded = decode(record.value)
-            fills = fills_of(decoded)
+            fills = fills_of(decoded, self.topic)
             parts = part_rows(decoded, self._place.origin(record.offset, record.timestamp_ms))
         except RecordError as error:
             decoded, fills, parts, refused = self._dead_letter(record, error), FILLS[DeadLetter], [], True

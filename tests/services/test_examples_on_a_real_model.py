@@ -37,12 +37,12 @@ def environment(folder: Path) -> Iterator[dict[str, Any]]:
     }
     run(ROLLBUS, "model", "fetch", "smollm2", cwd=folder)
     try:
-        said = run(ROLLBUS, "up", cwd=folder, **shell)
+        said = run(ROLLBUS, "up", cwd=folder, check=True, **shell)
         assert "serving SmolLM2-135M-Instruct" in said.stderr
-        run(ROLLBUS, "topics", "create", cwd=folder, **shell)
+        run(ROLLBUS, "topics", "create", cwd=folder, check=True, **shell)
         yield shell
     finally:
-        run(ROLLBUS, "down", cwd=folder, **shell)
+        run(ROLLBUS, "down", cwd=folder, check=True, **shell)
 
 
 async def play(environment: dict[str, Any], folder: Path, name: str, *arguments: str) -> dict[str, int]:

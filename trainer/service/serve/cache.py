@@ -1,9 +1,11 @@
 """Keys and values of every request in flight, one row each, behind the attention layers.
 
 torchtune's own cache moves all rows forward together; here each row has its own position, so requests join and leave
-between decoding steps. One pool serves all loaded weight versions, since a row belongs to one request.
+between decoding steps. One pool serves all loaded weight versions, since a row belongs to one request. A free row keeps
+what it holds until it is taken, and later requests copy the beginning that they share with it.
 """
 
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -11,6 +13,10 @@ import torch
 from torch import Tensor, nn
 
 from rollbus.trainer.service.model.config import ModelConfig
+from rollbus.trainer.service.serve.prefixes import PrefixIndex, Shared
+
+KEPT_ROWS = 16
+"""Free rows whose contents are kept before untouched rows are taken into use."""
 
 
 class CachePool:
@@ -19,7 +25,10 @@ class CachePool:
     def __init__(self, config: ModelConfig, rows: int, *, device: torch.device, dtype: torch.dtype) -> None:
         self.rows = rows
         self.max_tokens = config.max_tokens
-        self._free = list(range(rows))[::-1]
+        self.prefixes = PrefixIndex()
+        self._untouched = list(range(rows))[::-1]
+        self._kept: dict[int, None] = {}
+        """Free rows that hold something, the one that was useful longest ago first."""
         self._layers = [_LayerCache(self, rows, config, device=device, dtype=dtype) for _ in range(config.layers)]
         self.rows_B: Tensor | None = None
         self.positions_B_T: Tensor | None = None
@@ -28,13 +37,44 @@ class CachePool:
 
     @property
     def free_rows(self) -> int:
-        return len(self._free)
+        return len(self._untouched) + len(self._kept)
 
-    def take(self) -> int:
-        return self._free.pop()
+    def take(self, wanted: Sequence[tuple[int, Sequence[int]]]) -> list[int]:
+        """Return a free row for each version and prompt; rows that hold what a prompt begins with go last."""
+        for version, prompt in wanted:
+            self._mark_useful(self.prefixes.find(version, prompt).row)
+        return [self._take(version, prompt) for version, prompt in wanted]
 
-    def give_back(self, row: int) -> None:
-        self._free.append(row)
+    def _take(self, version: int, prompt: Sequence[int]) -> int:
+        if not self._kept or (self._untouched and len(self._kept) < KEPT_ROWS):
+            return self._untouched.pop()
+        shared = self.prefixes.find(version, prompt)
+        row = next((row for row in self._kept if row != shared.row), shared.row)
+        del self._kept[row]
+        if row == shared.row:  # the only one left: it keeps the beginning, for this prompt and for others
+            self.prefixes.hold(row, version, prompt[: shared.tokens])
+        else:
+            self.prefixes.forget(row)
+        return row
+
+    def _mark_useful(self, row: int) -> None:
+        if row in self._kept:
+            self._kept[row] = self._kept.pop(row)
+
+    def give_back(self, row: int, version: int, tokens: Sequence[int]) -> None:
+        """Free a row that holds these tokens as this version reads them."""
+        self.prefixes.hold(row, version, tokens)
+        self._kept[row] = None
+
+    def copy_prefixes(self, shared_by_row: Mapping[int, Shared]) -> None:
+        """Copy into each row the beginning that another row holds."""
+        rows_by_shared: dict[Shared, list[int]] = {}
+        for row, shared in shared_by_row.items():
+            rows_by_shared.setdefault(shared, []).append(row)
+            self._mark_useful(shared.row)
+        for shared, rows in rows_by_shared.items():
+            for layer in self._layers:
+                layer.copy(shared.row, rows, shared.tokens)
 
     def attach(self, model: nn.Module) -> None:
         """Let `model`'s attention layers read and write this pool."""
@@ -56,6 +96,11 @@ class _LayerCache:
         shape = (rows, config.max_tokens, config.kv_heads, config.head_width)
         self._pool = pool
         self._keys, self._values = (_zeros(shape, device=device, dtype=dtype) for _ in range(2))
+
+    def copy(self, source: int, targets: list[int], length: int) -> None:
+        """Copy the first positions of a row to others."""
+        for cached in (self._keys, self._values):
+            cached[targets, :length] = cached[source, :length]
 
     def update(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Store [B, K, T, H] and return what the rows attend over, [B, K, S, H]."""

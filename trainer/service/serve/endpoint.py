@@ -120,6 +120,7 @@ class _Endpoint:
         values: dict[str, tuple[str, float]] = {
             "requests_total": ("counter", served.requests),
             "prompt_tokens_total": ("counter", served.prompt_tokens),
+            "prompt_tokens_reused_total": ("counter", sampler.reused_tokens),
             "completion_tokens_total": ("counter", served.completion_tokens),
             "forward_passes_total": ("counter", sampler.steps),
             "sampled_tokens_total": ("counter", sampler.tokens),

@@ -22,6 +22,7 @@ from rollbus.trainer.service.model.config import ModelConfig
 from rollbus.trainer.service.model.model import head, trunk
 from rollbus.trainer.service.serve.cache import CachePool
 from rollbus.trainer.service.serve.growing_text import GrowingText
+from rollbus.trainer.service.serve.prefixes import BLOCK_TOKENS, NOTHING, PrefixIndex, Shared
 from rollbus.trainer.service.serve.sampling import SamplingParameters, choose
 
 logger = logging.getLogger(__name__)
@@ -57,6 +58,8 @@ class _Request:
     random_number: Callable[[], float]
     slot: int = -1
     """Its row in the cache pool; -1 while it waits."""
+    shared: Shared = NOTHING
+    """The beginning of its prompt that was copied from another row."""
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     alternatives: list[Alternatives] = field(default_factory=list)
@@ -90,6 +93,8 @@ class Sampler:
         self.steps = 0
         """Decoding and prompt passes made so far; with `tokens` it shows how well requests share steps."""
         self.tokens = 0
+        self.reused_tokens = 0
+        """Prompt tokens copied from other requests instead of read."""
         self._tokenizer = tokenizer
         self._stop_ids = stop_ids | {int(tokenizer.eos_token_id)}
         self._keep = keep_versions
@@ -206,15 +211,58 @@ class Sampler:
         """One step of every request: those already running decode one token, the new ones read their prompt."""
         running = self._active
         self._active = [*running, *joined]
-        for request in joined:
-            request.slot = self._pool.take()
+        rows = self._pool.take([(request.version, request.prompt) for request in joined])
+        for request, row in zip(joined, rows, strict=True):
+            request.slot = row
         for version in sorted({request.version for request in self._active}):
             model = self._models[version]
-            for batch in _prompt_batches([request for request in joined if request.version == version]):
-                self._sample(batch, self._read_prompts(model, batch))
+            unread = [request for request in joined if request.version == version]
+            while unread:
+                wave, unread = self._plan_wave(unread)
+                self._read_wave(model, wave)
             if batch := [request for request in running if request.version == version]:
                 self._sample(batch, self._decode(model, batch))
         self._answer_finished()
+
+    def _plan_wave(self, unread: list[_Request]) -> tuple[list[_Request], list[_Request]]:
+        """Split prompts into those to read now, and those that will share more with one of these than with any row."""
+        wave, later, planned = list[_Request](), list[_Request](), PrefixIndex()
+        for request in unread:
+            shared = self._pool.prefixes.find(request.version, request.prompt)
+            if planned.find(request.version, request.prompt).tokens >= shared.tokens + BLOCK_TOKENS:
+                later.append(request)
+            else:
+                request.shared = shared
+                wave.append(request)
+                planned.hold(request.slot, request.version, request.prompt)
+        return wave, later
+
+    def _read_wave(self, model: nn.Module, wave: list[_Request]) -> None:
+        """Read prompts and sample the first token of each: whole ones, then what follows a shared beginning."""
+        sharing = [request for request in wave if request.shared.tokens]
+        self._pool.copy_prefixes({request.slot: request.shared for request in sharing})
+        for batch in _prompt_batches([request for request in wave if not request.shared.tokens]):
+            self._sample(batch, self._read_prompts(model, batch))
+        for batch in _prompt_batches(sharing):
+            self._sample(batch, self._read_endings(model, batch))
+        for request in wave:
+            self._pool.prefixes.hold(request.slot, request.version, request.prompt)
+            self.reused_tokens += request.shared.tokens
+
+    def _read_endings(self, model: nn.Module, batch: list[_Request]) -> Tensor:
+        """Logits [B, V] after each prompt, whose beginnings the rows hold already."""
+        endings = [list(request.prompt[request.shared.tokens :]) for request in batch]
+        longest, length = max(map(len, endings)), max(len(request.prompt) for request in batch)
+        padded = [[*ending, *[0] * (longest - len(ending))] for ending in endings]
+        token_ids_B_T = torch.tensor(padded, device=self._device)
+        starts_B_1 = torch.tensor([[request.shared.tokens] for request in batch], device=self._device)
+        positions_B_T = starts_B_1 + torch.arange(longest, device=self._device)
+        positions_B_T.clamp_max_(self.config.max_tokens - 1)  # of padding: no prompt reaches it
+        mask_B_T_S = torch.arange(length, device=self._device) <= positions_B_T[:, :, None]
+        self._pool.aim(self._slots(batch), positions_B_T, length=length)
+        hidden_B_T_D = trunk(model, token_ids_B_T, positions_B_T=positions_B_T, mask_B_T_S=mask_B_T_S)
+        last_B = torch.tensor([len(ending) - 1 for ending in endings], device=self._device)
+        return head(model, hidden_B_T_D[torch.arange(len(batch), device=self._device), last_B])
 
     def _read_prompts(self, model: nn.Module, batch: list[_Request]) -> Tensor:
         """Logits [B, V] after each prompt."""
@@ -327,7 +375,8 @@ class Sampler:
             return
         request.released = True
         if request.slot >= 0:
-            self._pool.give_back(request.slot)
+            held = [*request.prompt, *request.token_ids[:-1]] if request.token_ids else []  # the last was never read
+            self._pool.give_back(request.slot, request.version, held)
             request.slot = -1
         with self._wake:
             self._users[request.version] -= 1
@@ -345,9 +394,9 @@ class Sampler:
 
 
 def _prompt_batches(requests: list[_Request]) -> list[list[_Request]]:
-    """Prompts of similar length together, each batch within PREFILL_TOKENS of padded tokens."""
+    """Prompts of similar length together, each batch within PREFILL_TOKENS of padded tokens, shared ones included."""
     batches: list[list[_Request]] = []
-    for request in sorted(requests, key=lambda request: len(request.prompt)):
+    for request in sorted(requests, key=lambda request: (len(request.prompt), request.shared.tokens)):
         if batches and len(request.prompt) * (len(batches[-1]) + 1) <= PREFILL_TOKENS:
             batches[-1].append(request)
         else:

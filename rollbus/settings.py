@@ -17,6 +17,7 @@ from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, m
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings, SinkSettings
 from rollbus.local.process.settings import StackSettings
 from rollbus.schemas.credentials import (
+    OWNER_KEY,
     PASSWORD,
     READONLY_PASSWORD,
     TOKEN,
@@ -90,7 +91,7 @@ class Settings(Section):
     the model and change the tables."""
     kafka: KafkaConnection = KafkaConnection()
     signing: Signing = Signing()
-    """Whose control and whose rewards count; without the owner's key, that of the stack's data folder."""
+    """Whose control and whose rewards count; without the owner's key, that of the stack's secrets."""
     worker: StreamSettings = StreamSettings()
     assembly: AssemblyConfig = AssemblyConfig()
     scoring: ScoringConfig = ScoringConfig()
@@ -131,6 +132,8 @@ class Settings(Section):
         folder, changes = secrets_folder(self.stack.data_dir, environment), dict[str, BaseModel]()
         if self.art_server.token is None and (token := read_secret(folder, TOKEN)):
             changes["art_server"] = self.art_server.model_copy(update={"token": SecretStr(token)})
+        if not self.signing.owner and (key := read_secret(folder, OWNER_KEY)):
+            changes["signing"] = Signing(owner=(SecretStr(key),), **self.signing.model_dump(exclude={"owner"}))
         name = PASSWORDS.get(self.clickhouse.user)
         if self.clickhouse.host in LOCAL_NAMES and not self.clickhouse.password.get_secret_value() and name:
             password = SecretStr(read_secret(folder, name) or "")
@@ -159,23 +162,11 @@ class Settings(Section):
 
     def stream_settings(self) -> StreamSettings:
         """Return the settings of the worker."""
-        token = self.worker.metrics_token or self.art_server.token
-        shared = {"kafka": self.kafka, "namespace": self.namespace, "signing": self._signing(), "metrics_token": token}
-        return self.worker.model_copy(update=shared)
-
-    def _signing(self) -> Signing:
-        """Return the keys; without the owner's, that of the stack's data folder is taken. Raises ConfigurationError."""
-        keys, path = self.signing, self.stack.owner_key_file
-        if keys.owner:
-            return keys
-        if path.exists():
-            try:
-                return Signing(owner=(SecretStr(path.read_text().strip()),), **keys.model_dump(exclude={"owner"}))
-            except OSError as error:
-                raise ConfigurationError(f"the owner's key {path} cannot be read: {error.strerror}") from error
-        if keys.is_used:
+        if self.signing.is_used and not self.signing.owner:
             raise ConfigurationError("signing: sources have keys, but the owner has none; set `signing: owner:`, too")
-        return keys
+        token = self.worker.metrics_token or self.art_server.token
+        shared = {"kafka": self.kafka, "namespace": self.namespace, "signing": self.signing, "metrics_token": token}
+        return self.worker.model_copy(update=shared)
 
     def sink_settings(self) -> SinkSettings:
         """Return the settings of the sink."""

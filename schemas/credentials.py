@@ -3,6 +3,7 @@
     token                          bearer token of every port of ours
     clickhouse_password            of ClickHouse's user `default`
     clickhouse_readonly_password   of its user `readonly`
+    owner_key                      signs ticks and configurations, in a stack that has had one from its beginning
 
 `rollbus up` makes them in `secrets` of its data folder; ROLLBUS_SECRETS names another folder, such as the one where
 containers find their secrets.
@@ -10,7 +11,7 @@ containers find their secrets.
 
 import os
 import secrets
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -18,6 +19,7 @@ from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.http.guard import LOCAL_NAMES
 
 TOKEN, PASSWORD, READONLY_PASSWORD = "token", "clickhouse_password", "clickhouse_readonly_password"
+OWNER_KEY = "owner_key"
 FOLDER_VARIABLE = "ROLLBUS_SECRETS"
 TOKEN_VARIABLE = "ROLLBUS_ART_SERVER__TOKEN"
 """The setting's own variable."""
@@ -47,10 +49,10 @@ def read_secret(folder: Path, name: str) -> str | None:
         ) from error
 
 
-def make_secrets(folder: Path) -> None:
+def make_secrets(folder: Path, names: Sequence[str] = (TOKEN, PASSWORD, READONLY_PASSWORD)) -> None:
     """Make what is missing, readable by this user only; another process may do the same at this moment."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-    for name in (TOKEN, PASSWORD, READONLY_PASSWORD):
+    for name in names:
         path, own = folder / name, folder / f".{name}.{os.getpid()}"
         if read_secret(folder, name) is not None:
             continue

@@ -4,8 +4,6 @@
 stay. All raise ConfigurationError or UnavailableError with what to do; none prints.
 """
 
-import os
-import secrets
 import shutil
 import time
 from collections.abc import Callable, Sequence
@@ -21,7 +19,7 @@ from rollbus.local.process.ports import is_free, listener_of, require_free
 from rollbus.local.process.processes import describe, end, is_running
 from rollbus.local.process.service import Service, ServiceProcess, answers_http
 from rollbus.local.process.settings import StackSettings
-from rollbus.schemas.credentials import make_secrets
+from rollbus.schemas.credentials import OWNER_KEY, PASSWORD, READONLY_PASSWORD, TOKEN, make_secrets
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
 
 FREE_BYTES_NEEDED = 1 << 30
@@ -101,7 +99,6 @@ def up(
     """Start what is missing, all at once, and return when all of it answers; calls `report` for each that answers."""
     require_startable(settings, services, free_bytes=free_bytes)
     with state.hold_run_dir(settings.run_dir):
-        _make_owner_key(settings)
         processes = [(service, *_ensure_started(settings, service)) for service in services]
         statuses = []
         for service, process, started_now in processes:
@@ -200,20 +197,12 @@ def _make_folders(settings: StackSettings) -> None:
         for folder in (settings.run_dir, settings.log_dir):
             folder.mkdir(parents=True, exist_ok=True)
         if not settings.insecure:
-            make_secrets(settings.secrets_dir)
+            new = not settings.kafka_dir.exists()  # an older log has records without a signature
+            make_secrets(settings.secrets_dir, (TOKEN, PASSWORD, READONLY_PASSWORD, *(OWNER_KEY,) * new))
     except OSError as error:
         raise ConfigurationError(
             f"the data folder {settings.data_dir} cannot be written: {error.strerror}; set `data_dir` to another one"
         ) from error
-
-
-def _make_owner_key(settings: StackSettings) -> None:
-    """Make the owner's key of a new stack; an older log has records without a signature."""
-    if settings.kafka_dir.exists() or settings.owner_key_file.exists():
-        return
-    descriptor = os.open(settings.owner_key_file, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
-    with open(descriptor, "w") as file:
-        file.write(secrets.token_urlsafe(32))
 
 
 def _require_space(folder: Path, free: int) -> None:

@@ -12,7 +12,7 @@ from rollbus.local.process.processes import end, is_running
 from rollbus.local.process.service import ServiceProcess
 from rollbus.local.process.settings import HOST, StackSettings
 from rollbus.local.stack import down, stack_services, status, up
-from rollbus.schemas.credentials import PASSWORD, read_secret
+from rollbus.schemas.credentials import OWNER_KEY, PASSWORD, read_secret
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
 
 pytestmark = pytest.mark.services
@@ -33,7 +33,7 @@ def test_the_stack_comes_up_keeps_its_data_over_a_crash_and_goes_down(settings: 
     try:
         assert [s.state for s in up(settings, services)] == ["started", "started"]
         assert [s.state for s in status(settings, services)] == ["running", "running"]
-        key = settings.owner_key_file
+        key = settings.secrets_dir / OWNER_KEY
         assert (len(key.read_text()) >= 32, key.stat().st_mode & 0o777) == (True, 0o600)
         with clickhouse_connect.get_client(
             host=HOST, port=settings.clickhouse_port, password=read_secret(settings.secrets_dir, PASSWORD) or ""

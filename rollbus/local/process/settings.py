@@ -47,11 +47,6 @@ class StackSettings(BaseModel):
         return self
 
     @property
-    def owner_key_file(self) -> Path:
-        """Holds the key that signs ticks and configurations."""
-        return self.data_dir / "owner.key"
-
-    @property
     def run_dir(self) -> Path:
         """Holds a file for each started process, and the lock."""
         return self.data_dir / "run"

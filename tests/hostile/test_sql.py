@@ -204,9 +204,7 @@ def test_no_secret_is_in_the_environment_of_the_process(guarded: Guarded) -> Non
         assert guarded.password.encode() not in environment
         assert guarded.reader_password.encode() not in environment
         names = {entry.partition(b"=")[0].decode() for entry in environment.split(b"\0") if entry}
-        assert all(
-            name.startswith(("PATH", "LANG", "LC_", "TZ", "PYTHON", "OMP_", "LD_", "ROLLBUS_PASSED")) for name in names
-        )
+        assert all(name.startswith(("PATH", "LANG", "LC_", "TZ", "PYTHON", "OMP_", "LD_")) for name in names)
 
 
 def test_every_saved_question_can_be_asked_by_a_reader(guarded: Guarded) -> None:

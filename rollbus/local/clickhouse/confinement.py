@@ -9,20 +9,17 @@ No library on PyPI for either is well kept, and the kernel's interface is small 
 """
 
 import ctypes
-import json
 import os
 import platform
 import struct
 import sys
 import sysconfig
-from collections.abc import Callable, Collection, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import rollbus
 import rollbus.schemas
 
-PASSED = "ROLLBUS_PASSED_FD"
-"""Names the file descriptor by which values pass from before to after `shed_environment`."""
 KEPT = ("PATH", "LANG", "LC_", "TZ", "PYTHON", "LD_LIBRARY_PATH", "OMP_NUM_THREADS")
 """Beginnings of the names of variables that stay."""
 SYSTEM = ("/usr/lib", "/usr/lib64", "/lib", "/lib64", "/etc/ld.so.cache", "/sys/devices/system", "/sys/fs/cgroup",
@@ -52,19 +49,14 @@ ALLOWED, REFUSED = 0x7FFF_0000, 0x0005_0001
 _libc = ctypes.CDLL(None, use_errno=True)
 
 
-def shed_environment(passed: Collection[str]) -> dict[str, str]:
-    """Start this program again without its environment, and return the values of `passed`, which came another way.
+def shed_environment() -> None:
+    """Start this program again without its environment, if that holds more than the process needs.
 
     Deleting a variable is not enough: /proc/self/environ shows what the process was started with.
     """
-    if PASSED in os.environ:
-        with open(int(os.environ.pop(PASSED)), "rb") as file:
-            return dict(json.load(file))
-    pipe = os.memfd_create("passed", 0)
-    os.write(pipe, json.dumps({name: os.environ[name] for name in passed if name in os.environ}).encode())
-    os.lseek(pipe, 0, os.SEEK_SET)
     kept = {name: value for name, value in os.environ.items() if name.startswith(KEPT)}
-    return os.execve(sys.executable, sys.orig_argv, kept | {PASSED: str(pipe)})
+    if kept != dict(os.environ):
+        os.execve(sys.executable, sys.orig_argv, kept)
 
 
 def confine(data: Path) -> list[str]:

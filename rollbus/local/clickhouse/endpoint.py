@@ -316,5 +316,5 @@ def _read_login(authorization: str | None) -> tuple[str, str] | None:
 
 
 if __name__ == "__main__":
-    shed_environment(())
+    shed_environment()
     sys.exit(main())

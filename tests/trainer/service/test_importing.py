@@ -3,7 +3,10 @@
 import errno
 import hashlib
 import json
+import os
 import shutil
+import subprocess
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,7 @@ from rollbus.trainer.service.model.config import ModelConfig
 from rollbus.trainer.service.model.model import head, trunk
 from rollbus.trainer.service.serve.tokenizer import load_tokenizer, render_chat
 from tests.models import create_model, load_model
+from tests.trainer.service.test_families import LLAMA3, SHAPE
 
 CONFIG = ModelConfig(layers=1, width=64, heads=2, kv_heads=1, feed_forward=64, max_tokens=64)
 TOKENS = torch.arange(40)[None]
@@ -107,6 +111,46 @@ def test_a_folder_is_copied_once_and_is_the_same_model(folder: Path, cache: Path
     assert torch.equal(one, two)
     assert import_model(folder, cache) == made
     assert left_in(cache) == [made.name]
+
+
+def test_a_changed_template_makes_another_model(folder: Path, cache: Path) -> None:
+    first = import_model(folder, cache)
+    template = (folder / "chat_template.jinja").read_text()
+    (folder / "chat_template.jinja").write_text(template + "{# mended #}")
+    second = import_model(folder, cache)
+    assert first != second
+    assert "mended" in (second / "chat_template.jinja").read_text()
+
+
+@pytest.mark.parametrize(
+    ("kind", "options"),
+    [
+        ("qwen3", {"head_dim": 32}),
+        ("llama", {"rope_parameters": LLAMA3, "head_dim": 16, "max_position_embeddings": 131_072}),
+    ],
+)
+def test_small_folders_of_qwen3_and_llama_3_are_imported_by_the_command(
+    kind: str, options: dict[str, Any], folder: Path, tmp_path: Path
+) -> None:
+    """In bfloat16, as hubs have them; and a path without a model ends the command with one sentence."""
+    shape: dict[str, Any] = SHAPE | options | {"model_type": kind}
+    loader: Any = transformers.AutoModelForCausalLM
+    loader.from_config(transformers.AutoConfig.for_model(**shape), dtype=torch.bfloat16).save_pretrained(folder)
+    environment = os.environ | {"XDG_CACHE_HOME": str(tmp_path / "home")}
+
+    def run_import(path: Path) -> subprocess.CompletedProcess[str]:
+        command = [str(Path(sys.executable).with_name("rollbus")), "model", "import", str(path)]
+        return subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+
+    done = run_import(folder)
+    assert done.returncode == 0, done.stderr
+    model = load_model(Path(done.stdout.strip()), max_tokens=64)[0]
+    with torch.no_grad():
+        assert head(model, trunk(model, TOKENS)).isfinite().all()
+    refused = run_import(tmp_path / "nowhere")
+    assert (refused.returncode, refused.stdout) == (1, "")
+    assert refused.stderr.startswith("Error: ")
+    assert refused.stderr.count("\n") == 1
 
 
 def test_a_gguf_file_is_the_model_that_transformers_reads(gguf: Path, cache: Path, tokenizer: Any) -> None:

@@ -1,4 +1,4 @@
-"""A folder in Hugging Face layout or a GGUF file → a base model in the cache, named by the hash of its weights.
+"""A folder in Hugging Face layout or a GGUF file → a base model in the cache, named by the hash of its files.
 
 Order: check what can be known before, fill a temporary folder, check it as the service will read it, rename. A process
 killed on the way leaves a temporary folder, which the next import of the same model removes.
@@ -44,7 +44,8 @@ def import_model(
     """
     weights = _find_weights(source)
     report(f"hashing {', '.join(path.name for path in weights)}")
-    target = cache / f"{name or source.stem.lower()}-{_hash_files(weights, template)}"
+    files = _files_of(source, weights)
+    target = cache / f"{name or source.stem.lower()}-{_hash_files(files, template)}"
     if target.is_dir():
         return target
     with _write_folder(target) as partial:
@@ -58,9 +59,10 @@ def import_model(
             convert_gguf(weights[0], partial)
         else:
             read_config(source)  # says what is not supported before gigabytes are copied
-            _require_disk(cache, sum(path.stat().st_size for path in weights))
+            _require_disk(cache, sum(path.stat().st_size for path in files))
             report(f"copying {source}")
-            _copy_folder(source, weights, partial)
+            for path in files:
+                shutil.copyfile(path, partial / path.name)
         if template is not None:
             (partial / "chat_template.jinja").write_text(template, encoding="utf-8")
         report("checking config, tokenizer, chat template and weights")
@@ -109,18 +111,24 @@ def _find_weights(source: Path) -> list[Path]:
     return ggufs
 
 
+def _files_of(source: Path, weights: list[Path]) -> list[Path]:
+    """Return the files that make the model: no weights in other formats, and beside a GGUF file only a tokenizer."""
+    if weights[0].suffix == GGUF:
+        beside = (weights[0].with_name(name) for name in ("tokenizer.json", "tokenizer_config.json"))
+        return [*weights, *(path for path in beside if path.exists())]
+    return [
+        path
+        for path in sorted(source.iterdir())
+        if path.is_file() and (path in weights or path.name == INDEX or path.suffix not in HEAVY)
+    ]
+
+
 def _hash_files(files: list[Path], template: str | None) -> str:
     whole = hashlib.sha256((template or "").encode())
     for path in files:
         with path.open("rb") as opened:
             whole.update(hashlib.file_digest(opened, "sha256").digest())
     return whole.hexdigest()[:HASH_DIGITS]
-
-
-def _copy_folder(source: Path, weights: list[Path], partial: Path) -> None:
-    for path in sorted(source.iterdir()):
-        if path.is_file() and (path in weights or path.name == INDEX or path.suffix not in HEAVY):
-            shutil.copyfile(path, partial / path.name)
 
 
 @contextmanager

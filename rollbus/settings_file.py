@@ -19,6 +19,8 @@ from pydantic import BaseModel, SecretStr, ValidationError
 from rollbus.schemas.errors import ConfigurationError, nearest
 
 ENVIRONMENT_PREFIX = "ROLLBUS_"
+MOST_CHARACTERS, MOST_VALUES = 1_000_000, 100_000
+"""Of a YAML file: a hundred times the longest settings."""
 _LEVEL = "__"
 _VARIABLE = re.compile(r"\$\{([A-Za-z_][A-Za-z0-9_]*)(?::-([^}]*))?\}")
 
@@ -75,14 +77,48 @@ def read_document(
         ) from None
 
 
+def parse_yaml(text: str) -> Any:
+    """Return what a YAML text holds; raises YAMLError or ValueError, also where it stands for too much."""
+    try:
+        refuse_growth(yaml.compose(text, Loader=yaml.SafeLoader))
+        return yaml.safe_load(text)
+    except RecursionError as error:
+        raise ValueError("it is nested too deep, or contains itself") from error
+
+
+def read_text(path: Path) -> str:
+    """Return a file's text; raises OSError, or ValueError for one that is too long or no text."""
+    with path.open(encoding="utf-8") as file:
+        text = file.read(MOST_CHARACTERS + 1)
+    if len(text) > MOST_CHARACTERS:
+        raise ValueError(f"more than {MOST_CHARACTERS} characters")
+    return text
+
+
+def refuse_growth(node: yaml.Node | None) -> None:
+    """Raise ValueError for a document whose aliases stand for more values than anybody writes."""
+    sizes: dict[int, int] = {}
+
+    def size_of(node: yaml.Node) -> int:
+        if id(node) not in sizes:
+            below = node.value if isinstance(node, yaml.CollectionNode) else ()
+            each = (one for item in below for one in (item if isinstance(item, tuple) else (item,)))
+            sizes[id(node)] = 1 + sum(map(size_of, each))
+        return sizes[id(node)]
+
+    if node is not None and size_of(node) > MOST_VALUES:
+        raise ValueError(f"its *aliases stand for more than {MOST_VALUES} values")
+
+
 def _document(
     path: Path, environment: Mapping[str, str], is_text: IsText
 ) -> tuple[dict[str, Any], dict[Place, str], list[str]]:
     try:
-        node = yaml.compose(path.read_text(), Loader=yaml.SafeLoader)
+        node = yaml.compose(read_text(path), Loader=yaml.SafeLoader)
+        refuse_growth(node)
     except OSError as error:
         raise ConfigurationError(f"settings file {path} cannot be read: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
+    except (yaml.YAMLError, ValueError) as error:
         raise ConfigurationError(f"settings file {path} is not YAML: {error}") from error
     lines: dict[Place, str] = {}
     mistakes: list[str] = []
@@ -149,7 +185,7 @@ def _parse_text(text: str, place: Place, is_text: IsText) -> Any:
     if not text.strip() or (text not in _NULLS and is_text(place)):
         return text
     try:
-        return yaml.safe_load(text)
+        return parse_yaml(text)
     except (yaml.YAMLError, ValueError):
         return text
 

@@ -19,6 +19,14 @@ _HASH_DIGITS = 32
 """128 bits: no accidental collision at any volume that a log can hold."""
 
 
+def parse_json(text: str | bytes, **options: Any) -> Any:
+    """Return what JSON of a stranger holds; raises ValueError, also where it is nested too deep for Python's parser."""
+    try:
+        return json.loads(text, **options)
+    except RecursionError as error:
+        raise ValueError("JSON that is nested too deep") from error
+
+
 def stable_id(kind: str, *parts: object) -> str:
     """uuid5 of a kind and its parts, as text; without a UUID object, which takes longer than the hash."""
     name = _SEPARATOR.join((kind, *map(str, parts))).encode()

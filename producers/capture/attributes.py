@@ -3,6 +3,8 @@
 import json
 from typing import Any
 
+from rollbus.schemas.ids import parse_json
+
 
 class Attributes(dict[str, Any]):
     """A JSON object; a field that is missing is an AttributeError, as on the client's objects."""
@@ -26,7 +28,7 @@ class Attributes(dict[str, Any]):
 
 def parse(data: bytes | str) -> Any:
     """Return JSON with objects as `Attributes`; raises ValueError where it is not JSON."""
-    return json.loads(data, object_hook=Attributes)
+    return parse_json(data, object_hook=Attributes)
 
 
 def dump(value: Any) -> bytes:

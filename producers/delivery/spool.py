@@ -11,12 +11,14 @@ their owner can read the files.
 import contextlib
 import fcntl
 import os
+import re
 import struct
 import time
 import zlib
 from collections import deque
 from collections.abc import Iterator, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 from rollbus.producers.delivery.sink import Outbound
 from rollbus.schemas.errors import UnavailableError
@@ -27,6 +29,8 @@ OPEN_S, OPEN_RETRY_S = 1.0, 0.01
 """How long another process that has taken a new folder for one that was left may hold it, and how often to look."""
 _FRAME = struct.Struct(">II")
 _HEAD = struct.Struct(">qHI")
+_TOPIC = re.compile(rb"[a-zA-Z0-9._-]{1,249}")
+"""A name that Kafka takes."""
 _LOCK = "lock"
 _SUFFIX = ".segment"
 
@@ -43,7 +47,7 @@ class Spool:
         self._locks = [_make_locked_folder(self._folder)]
         self._segments: deque[Path] = deque(sorted(self._folder.glob(f"*{_SUFFIX}")))
         self.torn_bytes = 0
-        """Bytes cut off torn tails, and bytes of files that another program deleted, in all."""
+        """Bytes cut off torn tails, of frames without a topic, and of files that another program deleted, in all."""
         self._adopt(folder)
         self._sizes = {path: path.stat().st_size for path in self._segments}
         self._number = int(max((path.stem for path in self._folder.glob(f"*{_SUFFIX}")), default="0"))
@@ -135,12 +139,13 @@ class Spool:
             self.torn_bytes += self._sizes[path]
             self._sizes[path] = 0
             return []
-        records = list(_records(data))
-        whole = sum(len(_to_frame(record)) for record in records)
+        frames = list(_frames(data))
+        whole = frames[-1].end if frames else 0
         if whole < len(data):
-            self.torn_bytes += len(data) - whole
             os.truncate(path, whole)
             self._sizes[path] = whole
+        records = [frame.record for frame in frames if frame.record is not None]
+        self.torn_bytes += len(data) - sum(len(_to_frame(record)) for record in records)
         return records
 
     def discard_oldest(self) -> None:
@@ -217,17 +222,27 @@ def _to_frame(record: Outbound) -> bytes:
     return _FRAME.pack(len(body), zlib.crc32(body)) + body
 
 
-def _records(data: bytes) -> Iterator[Outbound]:
-    """Yield the records up to the first frame that is not whole."""
+class _Frame(NamedTuple):
+    record: Outbound | None
+    """None where it names no topic: no broker would ever take it."""
+    end: int
+
+
+def _frames(data: bytes) -> Iterator[_Frame]:
+    """Yield the frames up to the first that is not whole."""
     position = 0
     while position + _FRAME.size <= len(data):
         length, checksum = _FRAME.unpack_from(data, position)
         body = data[position + _FRAME.size : position + _FRAME.size + length]
         if len(body) < length or length < _HEAD.size or zlib.crc32(body) != checksum:
             return
+        position += _FRAME.size + length
         timestamp_ms, topic_size, key_size = _HEAD.unpack_from(body)
         key_start = _HEAD.size + topic_size
         value_start = key_start + key_size
-        topic = body[_HEAD.size : key_start].decode()
-        yield Outbound(topic, body[key_start:value_start], body[value_start:], timestamp_ms)
-        position += _FRAME.size + length
+        topic = body[_HEAD.size : key_start]
+        if _TOPIC.fullmatch(topic) is None or value_start > len(body):
+            yield _Frame(None, position)
+        else:
+            record = Outbound(topic.decode(), body[key_start:value_start], body[value_start:], timestamp_ms)
+            yield _Frame(record, position)

@@ -6,14 +6,15 @@ from typing import Any
 import yaml
 
 from rollbus.schemas.errors import ConfigurationError
+from rollbus.settings_file import parse_yaml, read_text
 
 NOT_READ = (yaml.YAMLError, ValueError, RecursionError)
-"""Raised by a text that is not YAML, that holds an impossible date, or that is nested too deep."""
+"""Raised by a text that is not YAML, that holds an impossible date, or that is nested too deep or too large."""
 
 
 def read_yaml(path: Path) -> Any:
     """Return the content of a file; raises ConfigurationError if it cannot be read or is not YAML."""
     try:
-        return yaml.safe_load(path.read_text())
+        return parse_yaml(read_text(path))
     except (OSError, *NOT_READ) as error:
         raise ConfigurationError(f"{path}: {error}") from error

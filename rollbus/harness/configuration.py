@@ -29,7 +29,7 @@ from rollbus.harness import troubles
 from rollbus.harness.components import ART_TYPES, BusConfig
 from rollbus.harness.run import Plan
 from rollbus.schemas.errors import ConfigurationError, nearest
-from rollbus.settings_file import Place, describe_mistake, dotted, read_document
+from rollbus.settings_file import Place, describe_mistake, dotted, parse_yaml, read_document
 
 COMPONENTS = ("trajectory_builders", "trainer_adapters", "trainers")
 """Sections with a `_type` of the guides; an entry is chosen by `finetuning` under the name without the s."""
@@ -96,8 +96,8 @@ def _override(values: dict[str, Any], key: str, text: str, lines: dict[Place, st
         if not isinstance(section, dict):
             return [f"  -o {key}: {dotted(place[: depth + 1])} is a value, not a section"]
     try:
-        section[place[-1]] = yaml.safe_load(text) if text.strip() else text
-    except yaml.YAMLError:
+        section[place[-1]] = parse_yaml(text) if text.strip() else text
+    except (yaml.YAMLError, ValueError):
         section[place[-1]] = text
     lines[place] = f"-o {key}"
     return []

@@ -3,8 +3,7 @@
 A fenced block (```json … ```) counts as its content where `fenced` is set.
 """
 
-import json
-
+from rollbus.schemas.ids import parse_json
 from rollbus.schemas.records.trajectories import Trajectory
 from rollbus.streams.rewards.contract import RewardContext, last_text
 
@@ -15,8 +14,8 @@ def json_valid(trajectory: Trajectory, context: RewardContext) -> float | None:
     if context.options.get("fenced") and text.startswith("```") and text.endswith("```"):
         text = text.removeprefix("```json").removeprefix("```").removesuffix("```")
     try:
-        value = json.loads(text)
-    except (ValueError, RecursionError):
+        value = parse_json(text)
+    except ValueError:
         return 0.0
     required = [name.strip() for name in str(context.options.get("required") or "").split(",") if name.strip()]
     return float(not required or (isinstance(value, dict) and all(name in value for name in required)))

@@ -6,10 +6,10 @@ all members begin with is shown once. The texts are data to the judge: they stan
 says so. (The idea is that of ART's RULER; the prompt and its reading are rollbus' own.)
 """
 
-import json
 from collections.abc import Sequence
 from typing import Any
 
+from rollbus.schemas.ids import parse_json
 from rollbus.schemas.records.trajectories import Trajectory
 from rollbus.streams.rewards.contract import RewardContext, Values
 from rollbus.streams.rewards.judge import transcript
@@ -76,7 +76,7 @@ def _grades(answer: str, count: int) -> list[float]:
 def _last_object(answer: str) -> dict[str, Any]:
     start, end = answer.rfind("{"), answer.rfind("}")
     try:
-        found = json.loads(answer[start : end + 1]) if 0 <= start < end else None
+        found = parse_json(answer[start : end + 1]) if 0 <= start < end else None
     except ValueError:
         found = None
     if not isinstance(found, dict):

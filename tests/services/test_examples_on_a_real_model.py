@@ -77,6 +77,7 @@ def test_a_prompt_that_does_not_fit_is_refused_with_both_numbers(environment: di
     import httpx
 
     body = {"model": "agent", "messages": [{"role": "user", "content": "order 4711 " * 900}], "max_tokens": 8}
-    answer = httpx.post(f"{environment['OPENAI_BASE_URL']}/chat/completions", json=body)
+    key = {"authorization": f"Bearer {(folder / '.rollbus/secrets/token').read_text().strip()}"}
+    answer = httpx.post(f"{environment['OPENAI_BASE_URL']}/chat/completions", json=body, headers=key)
     assert answer.status_code == 400
     assert "maximum context length is 4096 tokens; the prompt has 5" in answer.json()["error"]["message"]

@@ -12,6 +12,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from rollbus.schemas.errors import RejectedError
+from rollbus.schemas.ids import parse_json
 from rollbus.trainer.backends.protocol import TrainRequest
 
 MEDIA_TYPE = "application/vnd.rollbus.batch"
@@ -37,7 +38,7 @@ def request_from_bytes(body: bytes) -> TrainRequest:
     line, _, packed = body.partition(b"\n")
     data = BytesIO(packed)
     try:
-        head = json.loads(line)
+        head = parse_json(line)
         for trajectory in head["trajectories"]:
             for turn in trajectory["turns"]:
                 turn |= zip(PACKED, (_cut_piece(data, length) for length in turn["lengths"]), strict=True)

@@ -12,13 +12,12 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any, TypeVar, get_args
 
-import yaml
 from pydantic import ValidationError
 
 from rollbus.cli.yaml_text import NOT_READ, read_yaml
 from rollbus.schemas.errors import ConfigurationError, nearest
 from rollbus.schemas.records.config import Config, CurriculumConfig, GroupingConfig, RewardConfig, ScoringConfig
-from rollbus.settings_file import describe_mistake
+from rollbus.settings_file import describe_mistake, parse_yaml
 from rollbus.streams.replay.plan.plan import Changes
 from rollbus.streams.rewards.contract import RewardFunction
 from rollbus.streams.rewards.registry import Registry, installed, reward_function
@@ -92,7 +91,7 @@ def _restore_off(values: Mapping[str, Any]) -> dict[str, Any]:
 
 def _parse_value(value: str, option: str) -> Any:
     try:
-        return yaml.safe_load(value)
+        return parse_yaml(value)
     except NOT_READ as error:
         raise ConfigurationError(f"{option}: {value!r:.200} is not a value: {error}") from error
 

@@ -83,11 +83,13 @@ class Engine:
     def authenticate(self, user: str, password: str) -> None:
         """Raise unless the user is known and this is the password; called before a request's body is read."""
         known = self._passwords.get(user)
+        if known == "":  # an insecure endpoint; its client may have found the password of another stack
+            return
         if known is None or not compare_digest(known.encode(), password.encode()):
             raise refusal(
                 Code.AUTHENTICATION_FAILED,
                 f"{user}: Authentication failed: the local endpoint knows the users "
-                f"{' and '.join(map(repr, self._passwords))}; check the password; the user may have none",
+                f"{' and '.join(map(repr, self._passwords))}; check the password",
             )
 
     def run(self, request: Request) -> Answer:

@@ -20,6 +20,7 @@ from art import types
 from starlette.responses import JSONResponse, StreamingResponse
 
 from rollbus.schemas.errors import RejectedError
+from rollbus.schemas.ids import parse_json
 from rollbus.trainer.backends.art.old_bodies import read_call, trainable
 from rollbus.trainer.backends.guards import Limits
 from rollbus.trainer.backends.outcomes import describe, is_retriable
@@ -215,7 +216,7 @@ def _hash_call(trajectories: tuple[TrainTrajectory, ...], config: types.TrainCon
 
 async def _read_object(request: Request) -> dict[str, Any]:
     try:
-        body = await request.json()
+        body = parse_json(await request.body())
     except ValueError as error:
         raise RejectedError(f"the request body is not JSON: {error}") from error
     if not isinstance(body, dict):

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import json
 import logging
 import os
 import signal
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from rollbus.schemas.errors import ConfigurationError, RejectedError, RollbusError
 from rollbus.schemas.http.guard import LOCAL_NAMES, Answered, Door, RefusedError, as_json, names_of, token_admits
+from rollbus.schemas.ids import parse_json
 from rollbus.trainer.backends import wire, wire_batch
 from rollbus.trainer.backends.art import environment as art_environment
 from rollbus.trainer.backends.model_settings import ServiceSettings
@@ -283,7 +283,7 @@ def _parse_wait(given: str) -> float:
 
 async def _read_object(request: Request) -> dict[str, Any]:
     try:
-        body = json.loads(await request.body())
+        body = parse_json(await request.body())
     except ValueError as error:
         raise RejectedError(f"the request body is not JSON: {error}") from error
     if not isinstance(body, dict):

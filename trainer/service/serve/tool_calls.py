@@ -9,6 +9,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from rollbus.schemas.ids import parse_json
+
 OPEN, CLOSE = "<tool_call>", "</tool_call>"
 
 
@@ -100,7 +102,7 @@ def _parse_arguments(call: dict[str, Any]) -> dict[str, Any]:
     arguments = function.get("arguments")
     if isinstance(arguments, str):
         try:
-            arguments = json.loads(arguments) if arguments else {}
+            arguments = parse_json(arguments) if arguments else {}
         except ValueError:
             return call
     return {**call, "function": {**function, "arguments": arguments}}
@@ -109,7 +111,7 @@ def _parse_arguments(call: dict[str, Any]) -> dict[str, Any]:
 def _parse_call(body: str) -> ToolCall | None:
     """Return the call in a block, if it holds one."""
     try:
-        parsed = json.loads(body)
+        parsed = parse_json(body)
     except ValueError:
         return None
     if not isinstance(parsed, dict) or not isinstance(name := parsed.get("name"), str) or not name:

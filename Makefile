@@ -6,6 +6,8 @@ FOLDERS := rollbus schemas producers streams consumers trainer
 export PYTHONUNBUFFERED := 1
 # Compiled modules are kept: the tests start hundreds of Python processes, and one without them takes three times as long.
 export PYTHONDONTWRITEBYTECODE :=
+# Mutated requests for each port, and a tenth of the mutated records, of `make faults`.
+FUZZ ?= 100000
 # One thread per process: the tests and the demo run several processes side by side.
 export OMP_NUM_THREADS ?= 1
 OPENAI_VERSIONS := 1.92.0 3.52.0
@@ -78,6 +80,7 @@ test-frameworks: setup
 
 faults: setup ## Break workers, brokers, disks and clocks at points that a new seed draws, and check every record (about 10 minutes)
 	@$(PYTHON_BIN)/pytest -m faults tests/faults tests/streams/simulation
+	@ROLLBUS_FUZZ=$(FUZZ) $(PYTHON_BIN)/pytest tests/hostile/test_fuzz.py
 
 bench-streams: setup ## Measure assembly beside Quix Streams, plain Faust and a bare aiokafka loop (about 5 minutes)
 	@[ -x .venv-bench/bin/python ] || VIRTUAL_ENV= $(PYTHON_BIN)/uv venv -q --python $(PYTHON_BIN)/python .venv-bench

@@ -1,9 +1,9 @@
 """What a fetch brought → its record batches, whose decompressed sizes are bounded before memory is spent.
 
 Every consumer reads through `BoundedBatches`, which `clients` puts in the place of aiokafka's own reader. A batch that
-cannot be read (it expands too far, its headers are too many or no text) becomes one record that says so, and decoding
-it gives that sentence: the consumer goes on, and the dead letter names the place. One fetch expands to a bounded size:
-the rest is fetched again.
+cannot be read (it expands too far, its headers are too many or no text, an offset lies outside) becomes one record that
+says so, and decoding it gives that sentence: the consumer goes on, and the dead letter names the place. One fetch
+expands to a bounded size: the rest is fetched again.
 """
 
 import struct
@@ -88,16 +88,18 @@ class BoundedBatch:
         return next(self._batch)
 
     def __iter__(self) -> Iterator[Any]:
-        offset = self._batch.base_offset
+        offset, end = self._batch.base_offset, self._batch.next_offset
         try:
             for record in self._expand():
+                if not offset <= record.offset < end:
+                    raise RecordError(f"a record says that its offset is {record.offset}")
                 offset = record.offset + 1
                 yield record
         except GeneratorExit:
             raise
         except Exception as error:  # of a stranger's bytes aiokafka raises many kinds
             told = str(error) if isinstance(error, RecordError) else f"{type(error).__name__}: {error}"
-            place = f"offsets {offset} to {self._batch.next_offset - 1}, {len(self._data)} bytes: {told}"
+            place = f"offsets {offset} to {end - 1}, {len(self._data)} bytes: {told}"
             timestamp = getattr(self._batch, "max_timestamp", 0)
             yield Unreadable(offset, timestamp, UNREADABLE + place.encode(errors="replace"))
 

@@ -6,12 +6,11 @@ import os
 import re
 import signal
 import subprocess
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from rollbus.local.process.ports import find_free_port
 from rollbus.local.process.settings import HOST
 from tests.console import ROLLBUS
 
@@ -19,7 +18,6 @@ TOKEN = "only-for-this-test"
 BEARER = {"authorization": f"Bearer {TOKEN}"}
 JSON = {"content-type": "application/json"}
 ANSWER_S = 30.0
-PIECE = b"x" * 65_536
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,10 +54,13 @@ def basic(user: str, password: str) -> dict[str, str]:
     return {"authorization": "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()}
 
 
-async def ask(port: int, *pieces: bytes, pause_s: float = 0.0, until_closed: bool = False) -> tuple[int, bytes]:
-    """Send pieces and return status and answer; 0 for a connection that was closed without an answer."""
+async def ask(port: int, *pieces: bytes, pause_s: float = 0.0, ends: bool = False) -> tuple[int, bytes]:
+    """Send pieces and return status and answer; 0 for a connection that was closed without an answer.
+
+    With `ends` the client says that nothing follows, so that no server waits for the rest.
+    """
     reader, writer = await asyncio.open_connection(HOST, port)
-    sending = asyncio.create_task(_send(writer, pieces, pause_s))
+    sending = asyncio.create_task(_send(writer, pieces, pause_s, ends))
     try:
         async with asyncio.timeout(ANSWER_S):
             with suppress(ConnectionError):
@@ -75,11 +76,13 @@ async def ask(port: int, *pieces: bytes, pause_s: float = 0.0, until_closed: boo
             await writer.wait_closed()
 
 
-async def _send(writer: asyncio.StreamWriter, pieces: tuple[bytes, ...], pause_s: float) -> None:
+async def _send(writer: asyncio.StreamWriter, pieces: tuple[bytes, ...], pause_s: float, ends: bool) -> None:
     for piece in pieces:
         writer.write(piece)
         await writer.drain()
         await asyncio.sleep(pause_s)
+    if ends:
+        writer.write_eof()
 
 
 def _status_of(answer: bytes) -> int:
@@ -94,7 +97,7 @@ def peak_bytes(process_id: int) -> int:
 
 
 @contextmanager
-def command(folder: Path, *arguments: str, ready: Callable[[], bool] = lambda: True, **variables: str) -> Iterator[str]:
+def command(folder: Path, *arguments: str, **variables: str) -> Iterator[str]:
     """Run a command of rollbus until the block ends; yield its first line."""
     environment = os.environ | {"ROLLBUS_ART_SERVER__TOKEN": TOKEN} | variables
     log = (folder / f"{arguments[0]}.log").open("w")
@@ -109,7 +112,3 @@ def command(folder: Path, *arguments: str, ready: Callable[[], bool] = lambda: T
         process.wait(timeout=20)
         process.stdout.close()  # type: ignore[union-attr]
         log.close()
-
-
-def free_port() -> int:
-    return find_free_port()

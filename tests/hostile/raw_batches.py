@@ -30,12 +30,12 @@ def make_record(place: int, key: bytes | None, value: bytes | None, headers: Seq
     return varint(len(body)) + body
 
 
-def make_batch(records: Sequence[bytes], codec: int) -> bytes:
+def make_batch(records: Sequence[bytes], codec: int, base_offset: int = 0) -> bytes:
     """A batch of version 2 around records as they are."""
     packed = bytes(COMPRESS[codec](b"".join(records)))
     after_crc = struct.pack(">hiqqqhii", codec, len(records) - 1, NOW_MS, NOW_MS, -1, -1, -1, len(records)) + packed
     checked = struct.pack(">ibI", 0, 2, calc_crc32c(after_crc)) + after_crc
-    return struct.pack(">qi", 0, len(checked)) + checked
+    return struct.pack(">qi", base_offset, len(checked)) + checked
 
 
 class Raw:

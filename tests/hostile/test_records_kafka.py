@@ -36,6 +36,8 @@ def bombs() -> dict[str, tuple[bytes, int]]:
         "snappy": (make_batch([zeros], 2), 1),
         "a bomb and a record": (make_batch([zeros, good], 4), 2),
         "a header that is no text": (make_batch([make_record(0, b"k", b"v", [(b"\xff\xfe", b"x")])], 0), 1),
+        "an offset far ahead": (make_batch([make_record(2**31 - 2, b"k", b"v")], 0), 1),
+        "an offset before": (make_batch([make_record(-7, b"k", b"v")], 0), 1),
         "very many headers": (make_batch([make_record(0, b"k", b"v", [(b"", None)] * 600_000)], 4), 1),
         "very many records": (make_batch([make_record(n, None, None) for n in range(200_000)], 4), 200_000),
         **{f"many that each fit {number}": (make_batch(big, 4), 8) for number in range(4)},
@@ -72,7 +74,7 @@ async def test_no_batch_makes_a_reader_spend_more_than_its_bound(kafka: str, nam
     assert last == b"the last"
     assert peak < MEMORY_BYTES
     assert count > 200_000
-    assert len(told) == 7 - len(set(refused)), (refused, told)
+    assert len(told) == 9 - len(set(refused)), (refused, told)
     assert any("offsets 0 to 0" in one and "zstd" in one for one in told)
 
 
@@ -82,10 +84,16 @@ async def test_a_worker_goes_on_past_batches_that_nobody_can_read(kafka: str, na
     traffic = Traffic(settings)
     async with running(settings, pipeline()):
         await traffic.send(range(2))
-        for name in ("zstd", "a bomb and a record", "a header that is no text", "very many headers"):
+        for name in (
+            "zstd",
+            "a bomb and a record",
+            "a header that is no text",
+            "very many headers",
+            "an offset far ahead",
+        ):
             await send_raw(kafka, EPISODE_EVENTS.full_name(namespace), 0, bombs()[name])
         await traffic.send(range(2, 4))
         await traffic.until_trained()
     letters = await read_dead_letters(settings.kafka, settings.namespace)
-    assert len(letters) == 4
+    assert len(letters) == 5
     assert all("unreadable batch: offsets" in letter.message for letter in letters)

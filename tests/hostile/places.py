@@ -1,0 +1,62 @@
+"""Fixtures: every HTTP server, started once for a module; and a request to each that is answered with 200."""
+
+import re
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rollbus.local.process.ports import find_free_port, is_free
+from rollbus.streams.worker.metrics_server import MetricsServer
+from rollbus.ui.app import page_token
+from tests.hostile.doors import BEARER, JSON, TOKEN, Place, basic, command
+from tests.services.art_fixtures import ArtServer, Launcher
+from tests.services.clickhouse_guarded import Guarded
+
+MIB = 1 << 20
+CHAT = b'{"model": "agent", "messages": [{"role": "user", "content": "choose"}], "max_tokens": 1}'
+
+
+@pytest.fixture(scope="module")
+def places(
+    art_launcher: Launcher, art_base_model: Path, guarded: Guarded, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[list[Place]]:
+    """All servers but the worker's, which lives in the test's loop."""
+    folder = tmp_path_factory.mktemp("doors")
+    art = ArtServer(art_launcher, art_base_model, folder / "art", options={"token": TOKEN})
+    reader, owner = basic("readonly", guarded.reader_password), basic("default", guarded.password)
+    wrong = {"authorization": "Bearer wrong"}
+    with ExitStack() as stack:
+        art.start()
+        stack.callback(art.stop)
+        proxy = find_free_port()
+        upstream = ["--upstream", art.model_url, "--port", str(proxy)]
+        stack.enter_context(command(folder, "proxy", "run", *upstream, ROLLBUS_KAFKA__BOOTSTRAP_SERVERS="127.0.0.1:1"))
+        line = stack.enter_context(command(folder, "ui", "--port", "0", ROLLBUS_CLICKHOUSE__PORT=str(guarded.port)))
+        page = int(re.search(r":(\d+)/", line)[1])  # type: ignore[index]
+        while is_free(proxy):
+            time.sleep(0.1)
+        cookie = {"cookie": f"rollbus-page={page_token(TOKEN)}"}
+        bad_cookie = {"cookie": "rollbus-page=wrong"}
+        chat: dict[str, Any] = {"path": "/v1/chat/completions", "method": "POST", "headers": JSON, "body": CHAT}
+        sql: dict[str, Any] = {"method": "POST", "body": b"SELECT 1", "checks_kind": False, "refused": 403}
+        yield [
+            Place("model", art.model_port, credentials=BEARER, wrong=wrong, most=32 * MIB, **chat),
+            Place("control", art.control_port, "/rollbus/v1/versions", BEARER, wrong, most=512 * MIB),
+            Place("batches", art.control_port, credentials=BEARER, wrong=wrong, most=512 * MIB, **chat),
+            Place("proxy", proxy, credentials=BEARER, wrong=wrong, most=64 * MIB, **chat),
+            Place("page", page, "/static/page.js", cookie, bad_cookie),
+            Place("owner", guarded.port, "/", owner, basic("default", "wrong"), most=256 * MIB, **sql),
+            Place("reader", guarded.port, "/", reader, basic("readonly", "wrong"), most=MIB, **sql),
+        ]
+
+
+@pytest.fixture
+async def all_places(places: list[Place]) -> AsyncIterator[list[Place]]:
+    worker = MetricsServer("127.0.0.1", 0, metrics=lambda: "up 1\n", live=lambda: None, token=TOKEN)
+    port = await worker.start()
+    yield [*places, Place("metrics", port, "/metrics", BEARER, {"authorization": "Bearer wrong"})]
+    await worker.stop()

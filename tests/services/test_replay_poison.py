@@ -22,6 +22,8 @@ from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.kafka.topics_on_broker import ensure_topics
 from rollbus.streams.operate.forget import Episode, exclusions
 from rollbus.streams.replay.kafka.run import Replay
+from rollbus.streams.replay.plan.range import Bound
+from rollbus.streams.replay.plan.range_on_broker import resolve
 from rollbus.streams.rewards.registry import BUILT_IN
 from tests.builders import make_config, make_episode, make_group, make_tick
 from tests.services.replay_live import (
@@ -99,6 +101,9 @@ async def test_a_replay_refuses_what_live_refused_and_comes_to_the_same(
     assert len(live) > 100
     assert sum(letter.error_class == "UntrustedRecordError" for letter in live.elements()) >= 5 * len(FORGED)
     assert any(isinstance(decode(data), Trajectory) for _, data in (await frames(stream, "trajectories"))[0])
+
+    assert (await resolve(stream, EPISODE_EVENTS, Bound(tick=2**39), Bound())).empty, "a forged tick bounds no range"
+    assert not (await resolve(stream, EPISODE_EVENTS, Bound(tick=5), Bound())).empty
 
     whole = Replay(stream, plan(settings, f"{name}-all"), registry=BUILT_IN)
     manifest = await whole.run()

@@ -75,6 +75,7 @@ def test_the_readonly_user_has_the_limits_of_the_local_endpoint(compose: dict[st
     assert profile is not None
     assert {limit.tag: limit.text for limit in profile} == {**READONLY_LIMITS, "readonly": "1"}
     assert users.findtext("users/readonly/profile") == "rollbus_readonly"
+    assert users.find("users/readonly/password[@from_env='READONLY_PASSWORD']") is not None
 
 
 def test_the_servers_logs_about_itself_are_capped(compose: dict[str, Any]) -> None:
@@ -99,7 +100,9 @@ def test_every_command_and_setting_of_our_containers_exists(compose: dict[str, A
         group = rollbus.get_command(click.Context(rollbus), noun)
         assert isinstance(group, click.Group)
         assert verb in group.commands
-        environment = service.get("environment", {})
+        environment = {**service["environment"]}
+        assert environment.pop("ROLLBUS_SECRETS") == "/run/secrets"
+        assert service["secrets"] == list(compose["secrets"])
         settings = load_settings(Settings, None, environment)
         assert len(environment) == len(settings.model_fields_set)
 

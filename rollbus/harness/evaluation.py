@@ -9,7 +9,6 @@ not made again.
 
 import asyncio
 import logging
-from collections.abc import Callable
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -66,8 +65,6 @@ class Play:
     max_attempts: int = 1
     keeps_failed: bool = False
     """Whether an attempt that crashed for the last time stays open, to be given its reward."""
-    finished: Callable[[], None] = lambda: None
-    """Called after each example."""
     played: dict[str, Played] = field(default_factory=dict)
     """By example id."""
     trajectory_ids: list[str] = field(default_factory=list)
@@ -148,8 +145,6 @@ class BusEvaluation(EvaluationRun):
                 logger.warning("example %s failed: %s", item.id, error)
                 self._crashes[item.id] = error
             attempt = attempt and replace(attempt, number=attempt.number + 1)
-        if self._play is not None:
-            self._play.finished()
 
     def _first_attempt(self, item: EvalInputItem) -> Attempt | None:
         """Return the attempt to make now; its example is left out where an earlier process finished it."""

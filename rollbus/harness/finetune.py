@@ -37,16 +37,16 @@ from rich.text import Text
 from rollbus.harness import troubles
 from rollbus.harness.components import BusConfig
 from rollbus.harness.configuration import load_plan, with_dataset
-from rollbus.harness.outputs import replace_text
 from rollbus.harness.processes import Processes
-from rollbus.harness.run import Plan, Run, opened_run
+from rollbus.harness.run import STATE_FILE, Plan, Run, locked, opened_run
 from rollbus.harness.run_settings import checked_settings
-from rollbus.harness.show import logged, show_epochs
+from rollbus.harness.show import logged
 from rollbus.schemas.errors import ConfigurationError
 
 logger = logging.getLogger(__name__)
 
-STATE_FILE = "run.json"
+NOTHING_TRAINED = ("No trajectories", "Nothing trained")
+"""How the message of a job without a step begins."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,16 +73,21 @@ def run_finetune(options: FinetuneOptions, console: Console) -> bool:
     plan = options.plan
     require_runnable(options)
     run_id = name_run(plan.bus, resume=options.resume)
-    with logged(console), Processes(plan, run_id, plan.bus.data_dir) as processes:
+    output = plan.config.finetuning.output_dir
+    with locked(output), logged(console), Processes(plan, run_id) as processes:
         with console.status("starting what is missing"):
             processes.start()
         for line in processes.addresses():
             console.print(Text.assemble(("✓ ", "green"), line), highlight=False)
         try:
-            return asyncio.run(_run(options, processes, run_id, console))
+            version, is_well = asyncio.run(_run(options, processes, run_id))
         except KeyboardInterrupt:
             logger.warning("Finetuning was canceled; `--resume` continues it")
             return False
+        look = f"rollbus --config {processes.settings_file} up, then ui or sql"
+        for told in (f"weights {plan.model}@{version}", f"curves  {output / 'reward_plot.png'}", f"look at it: {look}"):
+            console.print(told, highlight=False, markup=False, soft_wrap=True)
+    return is_well
 
 
 def describe(options: FinetuneOptions) -> str:
@@ -141,7 +146,7 @@ async def started_run(tuning: FinetuneConfig, trainer: TrainerConfig) -> AsyncIt
         raise ConfigurationError("the trainer needs the configuration; run `nat finetune` or `rollbus finetune`")
     plan = Plan(config, getattr(trainer, "bus", BusConfig()))
     run_id = name_run(plan.bus, resume=False)
-    with Processes(plan, run_id, plan.bus.data_dir) as processes:
+    with locked(tuning.output_dir), Processes(plan, run_id) as processes:
         processes.start()
         async with opened_run(plan, run_id, processes, resume=False) as run:
             yield run
@@ -176,12 +181,10 @@ def name_run(bus: BusConfig, *, resume: bool) -> str:
             raise ConfigurationError(f"nothing to resume: {path} is not there; start without --resume")
         return _named(path)
     run_id = bus.run_id or f"art-run-{uuid4().hex[:8]}"
-    if path.exists() and _named(path) == run_id:
+    if (bus.data_dir / run_id).exists():
         raise ConfigurationError(
             f"run {run_id!r} has begun already; continue it with --resume, or name another under `rollbus: run_id`"
         )
-    bus.data_dir.mkdir(parents=True, exist_ok=True)
-    replace_text(path, json.dumps({"run_id": run_id}))
     return run_id
 
 
@@ -196,7 +199,10 @@ def concluded_well(statuses: Sequence[TrainingJobStatus]) -> bool:
     elif any(one.status is TrainingStatusEnum.CANCELED for one in statuses):
         logger.warning("Finetuning was canceled...")
     else:
-        logger.info("Finetuning completed successfully!")
+        if all((one.message or "").startswith(NOTHING_TRAINED) for one in statuses):
+            logger.warning("Finetuning ended, and nothing was trained: %s", statuses[-1].message)
+        else:
+            logger.info("Finetuning completed successfully!")
         return True
     return False
 
@@ -209,19 +215,20 @@ def _named(path: Path) -> str:
         raise ConfigurationError(f'{path} does not name a run ({error}); write {{"run_id": …}} or delete it') from error
 
 
-async def _run(options: FinetuneOptions, processes: Processes, run_id: str, console: Console) -> bool:
-    async with opened_run(options.plan, run_id, processes, resume=options.resume) as run:  # noqa: SIM117
+async def _run(options: FinetuneOptions, processes: Processes, run_id: str) -> tuple[int, bool]:
+    """Run the epochs; return the newest version of the weights, and whether all went well."""
+    async with opened_run(options.plan, run_id, processes, resume=options.resume) as run:
         async with components(run, options.run) as made:
             epochs = options.plan.config.finetuning.num_epochs
             logger.info("Starting training for %d epochs...", epochs)
-            with show_epochs(console, made):
-                statuses = await made.trainer.run(epochs)
+            statuses = await made.trainer.run(epochs)
             for status in statuses:
                 logger.info("Job %s completed with status: %s", status.run_id, status.status.value)
             metrics = await made.trainer.get_metrics(run_id)
             brief = {name: value for name, value in metrics.items() if name not in ("jobs", "epochs", "curriculum")}
             logger.info("Final metrics: %s", json.dumps(brief, default=str))
-    return concluded_well(statuses)
+        version = run.log.view.newest_version()
+    return version, concluded_well(statuses)
 
 
 async def _build(config: Config) -> None:

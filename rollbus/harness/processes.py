@@ -55,8 +55,8 @@ SETTINGS_FILE, SECRET_MODE = "settings.yaml", 0o600
 class Processes:
     """Everything that runs in addition to the harness; use it as a block, in the main thread."""
 
-    def __init__(self, plan: Plan, run_id: str, folder: Path) -> None:
-        self._plan, self._run_id, self._folder = plan, run_id, folder
+    def __init__(self, plan: Plan, run_id: str) -> None:
+        self._plan, self._run_id, self._folder = plan, run_id, plan.bus.data_dir / run_id
         self._given = plan.bus.settings_file
         self._stack = ExitStack()
         self._supervisor: Supervisor | None = None
@@ -105,6 +105,11 @@ class Processes:
 
         return KafkaSink(self.settings.kafka, client_id="rollbus-finetune")
 
+    @property
+    def settings_file(self) -> Path:
+        """The settings of the run, for every other command."""
+        return self._folder / SETTINGS_FILE
+
     def addresses(self) -> Iterator[str]:
         """Yield a line for each service: what it is and where."""
         yield f"{'run':<11} {self._run_id}"
@@ -112,7 +117,7 @@ class Processes:
         yield f"{'clickhouse':<11} {self.settings.clickhouse.host}:{self.settings.clickhouse.port}"
         if self._art is not None:
             yield f"{'art-server':<11} {self._art.backend.url}"
-        yield f"{'settings':<11} {self._folder / SETTINGS_FILE}"
+        yield f"{'settings':<11} {self.settings_file}"
 
     async def drain(self) -> None:
         """Wait until ClickHouse has everything; what takes longer is there after the next start of the sink."""
@@ -127,9 +132,7 @@ class Processes:
                             return
                     await asyncio.sleep(0.2)
         except TimeoutError:
-            logger.warning(
-                "ClickHouse is still behind; `rollbus -c %s sink run` continues", self._folder / SETTINGS_FILE
-            )
+            logger.warning("ClickHouse is still behind; `rollbus -c %s sink run` continues", self.settings_file)
 
     # Settings
 
@@ -147,7 +150,7 @@ class Processes:
 
     def _write(self, document: Mapping[str, Any]) -> Path:
         """Write the settings that every process of the run reads, for this user only: they hold passwords."""
-        path = self._folder / SETTINGS_FILE
+        path = self.settings_file
         path.touch(SECRET_MODE)
         path.chmod(SECRET_MODE)  # an earlier start may have made it
         text = yaml.safe_dump(document, sort_keys=False)
@@ -164,7 +167,7 @@ class Processes:
     def _services_here(self) -> dict[str, Any]:
         """Return Kafka and ClickHouse in the run's folder; on the ports that an earlier start took."""
         stack = self._earlier_stack() or {
-            "data_dir": str((self._folder / self._run_id).resolve()),
+            "data_dir": str((self._folder / "data").resolve()),
             "kafka_port": find_free_port(),
             "kafka_controller_port": find_free_port(),
             "clickhouse_port": find_free_port(),
@@ -178,7 +181,7 @@ class Processes:
         }
 
     def _earlier_stack(self) -> dict[str, Any] | None:
-        path = self._folder / SETTINGS_FILE
+        path = self.settings_file
         if not path.exists():
             return None
         found: dict[str, Any] = yaml.safe_load(path.read_text(encoding="utf-8"))

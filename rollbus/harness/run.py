@@ -5,11 +5,14 @@ The parts find the run that they belong to here: `rollbus finetune` opens it bef
 """
 
 import asyncio
+import fcntl
+import json
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 from contextvars import ContextVar
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nat.data_models.config import Config
@@ -19,6 +22,7 @@ from nat.finetuning.interfaces.trajectory_builder import TrajectoryBuilder
 
 from rollbus.harness import troubles
 from rollbus.harness.components import BusConfig, BusTrainerAdapterConfig, BusTrainerConfig
+from rollbus.harness.outputs import replace_text
 from rollbus.harness.publishing import PUBLISHED, example_names, record_trajectory
 from rollbus.harness.recording import Recording
 from rollbus.harness.run_log import RunLog
@@ -29,6 +33,9 @@ if TYPE_CHECKING:
     from rollbus.harness.processes import Processes
 
 logger = logging.getLogger(__name__)
+
+STATE_FILE = "run.json"
+"""Names the last run that began: the one to resume."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -179,6 +186,20 @@ def current_run(part: str) -> Run:
     return run
 
 
+@contextmanager
+def locked(folder: Path) -> Iterator[None]:
+    """Keep a run's output folder to one process; raises ConfigurationError where another has it. A kill lets it go."""
+    folder.mkdir(parents=True, exist_ok=True)
+    with (folder / ".lock").open("w") as file:
+        try:
+            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise ConfigurationError(
+                f"another run writes to {folder}; wait for its end, or set another finetuning.output_dir"
+            ) from error
+        yield
+
+
 @asynccontextmanager
 async def opened_run(plan: Plan, run_id: str, processes: "Processes", *, resume: bool) -> AsyncIterator[Run]:
     """Open a run's log; its processes run. At a good end ClickHouse has everything."""
@@ -189,6 +210,7 @@ async def opened_run(plan: Plan, run_id: str, processes: "Processes", *, resume:
     await log.bus.open()
     run = Run(plan, run_id, log, resume)
     CURRENT.set(run)
+    replace_text(plan.bus.data_dir / STATE_FILE, json.dumps({"run_id": run_id}))
     try:
         if resume:
             await log.read_to_the_end()

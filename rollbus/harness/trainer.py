@@ -7,7 +7,6 @@ and writes the same rows. Validation runs before the epochs that are a multiple 
 import asyncio
 import logging
 import time
-from collections.abc import Callable
 from contextlib import AsyncExitStack
 from pathlib import Path
 from statistics import fmean
@@ -54,7 +53,6 @@ class BusTrainer(Trainer):
         self._curriculum_state: dict[str, Any]  # type: ignore[assignment]
         self.plots = True
         """Whether reward_plot.png is drawn again after each epoch."""
-        self.on_epoch: Callable[[int, int], None] = lambda done, total: None
         self._outputs: Outputs
         self._own_run = AsyncExitStack()
         """The run, where none was opened before: under `nat finetune`."""
@@ -62,8 +60,8 @@ class BusTrainer(Trainer):
         self._statuses: dict[int, TrainingJobStatus] = {}
         self._refs: dict[int, TrainingJobRef] = {}
         self._metrics: dict[int, dict[str, Any]] = {}
-        self._written: set[int] = set()
-        """Epochs that an earlier process wrote down: builder and adapter have their lines of them."""
+        self._written: dict[int, dict[str, Any]] = {}
+        """Lines of epochs that an earlier process wrote down: builder and adapter have theirs, too."""
 
     async def initialize(self, run_config: FinetuneConfig) -> None:
         """Open the run, unless it is open, and initialize everything; a resumed curriculum continues from its state."""
@@ -75,7 +73,7 @@ class BusTrainer(Trainer):
         run.attach(self.trajectory_builder)
         await super().initialize(run_config)
         self._outputs = Outputs(run_config.output_dir)
-        self._written = {int(row["epoch"]) for row in self._outputs.training_rows()} if run.resume else set()
+        self._written = {int(row["epoch"]): row for row in self._outputs.training_rows()} if run.resume else {}
         state = self._outputs.curriculum_state() if run.resume else None
         if state is not None:
             self._curriculum_state = {
@@ -89,10 +87,10 @@ class BusTrainer(Trainer):
         """Run all epochs; stops after the first that fails, and where everything is solved."""
         statuses: list[TrainingJobStatus] = []
         for epoch in range(num_epochs):
-            self.on_epoch(epoch, num_epochs)
             await self._validate(epoch)
-            ref = await self.run_epoch(epoch, self._run.run_id)
-            status = await self._finish(epoch, ref)
+            status = self._finished_before(epoch)
+            if status is None:
+                status = await self._finish(epoch, await self.run_epoch(epoch, self._run.run_id))
             statuses.append(status)
             if status.status is not TrainingStatusEnum.COMPLETED:
                 logger.error("Training %s failed: %s", self._run.run_id, status.message)
@@ -101,7 +99,6 @@ class BusTrainer(Trainer):
             if self._flat >= FLAT_EPOCHS:
                 logger.info("Every attempt of %d epochs was rewarded %s: nothing is left to learn", self._flat, SOLVED)
                 break
-        self.on_epoch(num_epochs, num_epochs)
         await self._validate(len(statuses), last=True)
         self._warn_of_no_gain()
         return statuses
@@ -205,6 +202,21 @@ class BusTrainer(Trainer):
     def _run(self) -> Run:
         return current_run("rollbus_trainer")
 
+    def _finished_before(self, epoch: int) -> TrainingJobStatus | None:
+        """Return the job of an epoch that an earlier process finished: it is not played or submitted again."""
+        row = self._written.get(epoch, {})
+        if row.get("job_status") != TrainingStatusEnum.COMPLETED:
+            return None
+        self._metrics[epoch] = row
+        return TrainingJobStatus(
+            run_id=self._run.run_id,
+            backend="ledger",
+            status=TrainingStatusEnum.COMPLETED,
+            progress=100.0,
+            message="finished by an earlier process",
+            metadata={"epoch": epoch},
+        )
+
     async def _finish(self, epoch: int, ref: TrainingJobRef | None) -> TrainingJobStatus:
         """Wait for the epoch's job and write everything down; what the step measured is then known too."""
         if ref is None:
@@ -220,6 +232,7 @@ class BusTrainer(Trainer):
             status = await self.trainer_adapter.wait_until_complete(ref)
         self._statuses[epoch] = status
         metrics = {**self._metrics[epoch], **{f"step_{name}": value for name, value in (status.metadata or {}).items()}}
+        metrics["job_status"] = status.status.value
         self._metrics[epoch] = metrics
         if epoch not in self._written:
             told = {name: metrics[name] for name in ("num_trajectories", "num_groups", "avg_reward")}

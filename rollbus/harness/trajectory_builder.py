@@ -9,7 +9,7 @@ slow attempt does not miss its group.
 import asyncio
 import logging
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 from nat.data_models.evaluate_runtime import EvaluationRunOutput
@@ -33,7 +33,6 @@ class BusTrajectoryBuilder(TrajectoryBuilder):
     def __init__(self, trajectory_builder_config: BusTrajectoryBuilderConfig) -> None:
         super().__init__(trajectory_builder_config)
         self.config = trajectory_builder_config
-        self.progress: Callable[[int], None] = lambda done: None
         self.evaluation_runs: dict[str, list[asyncio.Task[EvaluationRunOutput]]] = {}
         """By run id: the generations of the epoch that is played."""
         self._plays: dict[str, list[Play]] = {}
@@ -58,13 +57,6 @@ class BusTrajectoryBuilder(TrajectoryBuilder):
             raise ValueError(f"Run {run_id} is already in progress.")
         epoch = self._epochs[run_id] = (meta or {}).get("epoch", self._epochs.get(run_id, -1) + 1)
         logger.info("Starting %d evaluation runs for run_id: %s", self.num_generations, run_id)
-        done = 0
-
-        def finished() -> None:
-            nonlocal done
-            done += 1
-            self.progress(done)
-
         self._plays[run_id] = [
             Play(
                 epoch,
@@ -72,7 +64,6 @@ class BusTrajectoryBuilder(TrajectoryBuilder):
                 self.num_generations,
                 self.config.max_attempts,
                 self.config.failure_reward is not None,
-                finished,
             )
             for generation in range(self.num_generations)
         ]

@@ -12,8 +12,10 @@ import rollbus.harness.finetune
 from rollbus.cli.root import rollbus as command
 from rollbus.harness.configuration import load_plan
 from rollbus.harness.finetune import FinetuneOptions, concluded_well, name_run
+from rollbus.harness.processes import Processes
+from rollbus.harness.run import locked
 from rollbus.harness.run_settings import settings_of
-from rollbus.schemas.errors import ConfigurationError
+from rollbus.schemas.errors import ConfigurationError, UnavailableError
 from tests.harness.world import document
 
 
@@ -81,11 +83,34 @@ def test_a_run_that_has_begun_is_not_begun_again_under_its_name(tmp_path: Path) 
     path = written(tmp_path, rollbus={"data_dir": str(tmp_path / "state"), "run_id": "run-7"})
     bus = load_plan(path).bus
     assert name_run(bus, resume=False) == "run-7"
-    assert name_run(bus, resume=True) == "run-7"
+    (tmp_path / "state" / "run-7").mkdir(parents=True)
     with pytest.raises(
         ConfigurationError, match="run 'run-7' has begun already; continue it with --resume, or name another"
     ):
         name_run(bus, resume=False)
+
+
+def test_a_start_that_fails_leaves_the_run_to_resume_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = written(tmp_path, rollbus={"data_dir": str(tmp_path / "state"), "run_id": "run-8"})
+    (tmp_path / "state").mkdir()
+    (tmp_path / "state" / "run.json").write_text('{"run_id": "run-7"}')
+
+    def fail(processes: Processes) -> None:
+        raise UnavailableError("no broker")
+
+    monkeypatch.setattr(Processes, "start", fail)
+    assert "no broker" in invoke("--config_file", path).output
+    assert name_run(load_plan(path).bus, resume=True) == "run-7"
+
+
+def test_two_runs_do_not_write_to_one_folder(tmp_path: Path) -> None:
+    path = written(tmp_path, rollbus={"data_dir": str(tmp_path / "state")})
+    with locked(tmp_path / "output"):
+        result = invoke("--config_file", path)
+    assert result.exit_code == 1
+    assert "another run writes to" in result.output
+    with locked(tmp_path / "output"):
+        pass
 
 
 def test_a_module_that_breaks_when_it_is_imported_is_named_with_its_line(tmp_path: Path) -> None:

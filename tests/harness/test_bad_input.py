@@ -18,11 +18,9 @@ from tests.harness.world import Endpoint, document, memory_bus, opened, read, ru
 
 @pytest.mark.parametrize("torn", ["", "{}", "[]", '{"run_id"'])
 def test_a_torn_state_file_is_named(tmp_path: Path, torn: str) -> None:
-    bus = BusConfig(data_dir=tmp_path)
     (tmp_path / "run.json").write_text(torn)
-    for resume in (True, False):
-        with pytest.raises(ConfigurationError, match=r"run\.json does not name a run"):
-            ft.name_run(bus, resume=resume)
+    with pytest.raises(ConfigurationError, match=r"run\.json does not name a run"):
+        ft.name_run(BusConfig(data_dir=tmp_path), resume=True)
 
 
 @pytest.mark.parametrize("trainer", [None, "x", {"backend": "memory"}, {"backend": None}])

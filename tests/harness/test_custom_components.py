@@ -323,3 +323,22 @@ async def test_a_call_of_a_tool_is_one_message_where_the_server_writes_an_empty_
     assert len(record.turns) == 2
     roles = [[one.role.value for one in found.episode] for found in collection.trajectories[0]]  # type: ignore[union-attr]
     assert roles == [["user", "assistant", "tool", "assistant"]] * 2
+
+
+async def test_a_resumed_run_with_own_parts_makes_no_finished_epoch_again(
+    tmp_path: Path, beside_the_example: None
+) -> None:
+    plain = document(tmp_path)
+    guide_builder(plain)
+    plain["trainer_adapters"]["a"] = {"_type": "best_of_adapter", "backend": {"folder": str(tmp_path / "files")}}
+    plain["rollbus"]["imports"] = ["backend"]
+    plan = read(tmp_path, plain)
+    bus, endpoint = memory_bus(plan), Endpoint()
+    async with opened(plan, bus, endpoint) as made:
+        await run_epochs(made, 2)
+    before, asked = (tmp_path / "output" / "training_metrics.jsonl").read_text(), len(endpoint.asked)
+    async with opened(plan, bus, endpoint, resume=True) as made:
+        statuses = await run_epochs(made, 2)
+    assert [status.status for status in statuses] == [TrainingStatusEnum.COMPLETED] * 2
+    assert len(endpoint.asked) == asked
+    assert (tmp_path / "output" / "training_metrics.jsonl").read_text() == before

@@ -17,9 +17,9 @@ from tests.harness.world import document, read
 
 def processes(tmp_path: Path, **backend: Any) -> Processes:
     plain = document(tmp_path)
-    plain["rollbus"] = {}
+    plain["rollbus"] = {"data_dir": str(tmp_path / "state")}
     plain["trainer_adapters"]["a"]["backend"] |= backend
-    return Processes(read(tmp_path, plain), "run-1", tmp_path / "state")
+    return Processes(read(tmp_path, plain), "run-1")
 
 
 @pytest.mark.parametrize(
@@ -44,7 +44,7 @@ def test_without_a_settings_file_the_run_has_a_stack_of_its_own(tmp_path: Path) 
     settings = Settings.model_validate(document)
     assert settings.kafka.bootstrap_servers == f"127.0.0.1:{settings.stack.kafka_port}"
     assert settings.stack.art_port == 17001
-    assert settings.stack.data_dir == (tmp_path / "state" / "run-1").resolve()
+    assert settings.stack.data_dir == (tmp_path / "state" / "run-1" / "data").resolve()
     assert settings.namespace == "run-1."
 
 
@@ -93,7 +93,7 @@ def test_the_model_endpoint_keeps_the_port_that_the_configuration_names(tmp_path
     plain = document(tmp_path)
     plain["llms"]["policy"]["base_url"] = "http://localhost:18123/v1"
     plain["rollbus"] = {}
-    found = Processes(read(tmp_path, plain), "run-1", tmp_path / "state")
+    found = Processes(read(tmp_path, plain), "run-1")
     assert found._model_port() == 18123
 
 

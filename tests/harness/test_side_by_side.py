@@ -1,0 +1,119 @@
+"""The toolkit's ART plugin and ours, side by side: the same groups, rewards, curriculum and files."""
+
+import json
+import random
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+from nat.data_models.finetuning import (
+    CurriculumLearningConfig,
+    EpisodeItem,
+    EpisodeItemRole,
+    FinetuneConfig,
+    Trajectory,
+    TrajectoryCollection,
+)
+from nat.plugins.openpipe.config import ARTTrainerConfig, ARTTrajectoryBuilderConfig
+from nat.plugins.openpipe.trainer import ARTTrainer
+from nat.plugins.openpipe.trajectory_builder import ARTTrajectoryBuilder
+
+from rollbus.harness.evaluation import evaluate
+from rollbus.harness.outputs import count
+from rollbus.harness.trainer import BusTrainer
+from tests.harness.world import RUN, Endpoint, document, memory_bus, opened, read, run_epochs
+
+
+def tuning(plan: Any, **curriculum: Any) -> FinetuneConfig:
+    found: FinetuneConfig = plan.config.finetuning.model_copy(
+        update={"curriculum_learning": CurriculumLearningConfig(enabled=True, **curriculum)}
+    )
+    return found
+
+
+async def test_both_builders_make_the_same_groups_and_rewards_of_one_evaluation(tmp_path: Path) -> None:
+    plain = document(tmp_path)
+    plan = read(tmp_path, plain)
+    async with opened(plan, memory_bus(plan), Endpoint()) as made:
+        outputs = [await evaluate(made.builder.run_config, made.run) for _ in range(2)]
+        theirs = ARTTrajectoryBuilder(ARTTrajectoryBuilderConfig(num_generations=2))
+        await theirs.initialize(made.builder.run_config)
+        answers = iter(outputs)
+
+        async def run_eval() -> Any:
+            return next(answers)
+
+        theirs.run_eval = run_eval  # type: ignore[method-assign]
+        await theirs.start_run(RUN, {"epoch": 0})
+        expected = await theirs.finalize(RUN, {"epoch": 0})
+        found = await made.run.publish(expected.model_copy(deep=True), 0)
+    assert [[one.reward for one in group] for group in found.trajectories] == [
+        [one.reward for one in group] for group in expected.trajectories
+    ]
+    assert count(found) == 6
+    for ours, other in zip(chain(*found.trajectories), chain(*expected.trajectories), strict=True):
+        assert said(ours) == said(other)
+
+
+def said(trajectory: Trajectory) -> list[tuple[str, str]]:
+    return [(one.role.value, one.content) for one in trajectory.episode if isinstance(one, EpisodeItem)]
+
+
+def collection(groups: list[list[float]]) -> TrajectoryCollection:
+    said = [EpisodeItem(role=EpisodeItemRole.USER, content="?")]
+    made = [[Trajectory(episode=said, reward=reward) for reward in group] for group in groups]
+    return TrajectoryCollection(trajectories=made, run_id="r")
+
+
+class _Sub:
+    """A part that a trainer initializes."""
+
+    async def initialize(self, run_config: Any) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    "options",
+    [{}, {"sort_ascending": True, "expansion_interval": 2}, {"initial_percentile": 0.6, "min_reward_diff": 0.5}],
+)
+async def test_both_trainers_choose_the_same_groups_epoch_after_epoch(tmp_path: Path, options: dict[str, Any]) -> None:
+    plan = read(tmp_path, document(tmp_path))
+    theirs = ARTTrainer(ARTTrainerConfig())
+    await theirs.bind_components(_Sub(), _Sub())  # type: ignore[arg-type]
+    await theirs.initialize(tuning(plan, **options))
+    chance = random.Random(7)
+    async with opened(plan, memory_bus(plan), Endpoint()) as made:
+        assert isinstance(made.trainer, BusTrainer)
+        made.trainer.curriculum_config = tuning(plan, **options).curriculum_learning
+        made.trainer._curriculum_state["current_percentile"] = made.trainer.curriculum_config.initial_percentile
+        for epoch in range(24):
+            groups = [[chance.random() for _ in range(4)] for _ in range(12)]
+            ours = made.trainer.apply_curriculum_learning(collection(groups), epoch)
+            other = theirs.apply_curriculum_learning(collection(groups), epoch)
+            assert rewards(ours) == rewards(other), epoch
+            state, others = made.trainer.get_curriculum_state(), theirs.get_curriculum_state()
+            for name in ("current_percentile", "last_expansion_epoch", "total_groups"):
+                assert state[name] == others[name], (epoch, name)
+            assert sorted(state["included_groups"]) == sorted(others["included_groups"])
+
+
+def rewards(found: TrajectoryCollection) -> list[list[float]]:
+    return [[one.reward for one in group] for group in found.trajectories]
+
+
+async def test_the_files_have_the_fields_of_the_arts_trainer(tmp_path: Path) -> None:
+    plan = read(tmp_path, document(tmp_path, curriculum_learning={"enabled": True}))
+    async with opened(plan, memory_bus(plan), Endpoint()) as made:
+        await run_epochs(made, 1)
+        theirs = ARTTrainer(ARTTrainerConfig())
+        await theirs.bind_components(_Sub(), _Sub())  # type: ignore[arg-type]
+        await theirs.initialize(made.trainer.run_config)
+        row = json.loads((tmp_path / "output" / "training_metrics.jsonl").read_text())
+        names = ("avg_reward", "min_reward", "max_reward", "num_trajectories", "num_groups")
+        theirs.log_progress(0, {name: row[name] for name in names}, output_dir=str(tmp_path / "theirs"))
+    for name in ("reward_history.json", "curriculum_state.json"):
+        ours, other = (json.loads((tmp_path / folder / name).read_text()) for folder in ("output", "theirs"))
+        assert list(ours[0] if isinstance(ours, list) else ours) == list(other[0] if isinstance(other, list) else other)
+    other_row = json.loads((tmp_path / "theirs" / "training_metrics.jsonl").read_text())
+    assert other_row.keys() <= row.keys()

@@ -8,6 +8,7 @@ import os
 import sys
 from collections.abc import Iterable, Iterator, Mapping
 from importlib import import_module
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,8 @@ from rollbus.harness.run import Plan
 from rollbus.schemas.errors import ConfigurationError, nearest
 from rollbus.settings_file import Place, describe_mistake, dotted, parse_yaml, read_document
 
+SUPPORTED = "1.9."
+"""Versions of the toolkit, whose interfaces change from one to the next."""
 COMPONENTS = ("trajectory_builders", "trainer_adapters", "trainers")
 """Sections with a `_type` of the guides; an entry is chosen by `finetuning` under the name without the s."""
 
@@ -46,6 +49,8 @@ DATASETS: dict[str, Any] = {
 
 def load_plan(path: Path, overrides: Iterable[tuple[str, str]] = ()) -> Plan:
     """Return what a file says; raises ConfigurationError that lists every mistake, one line each."""
+    if not (installed := version("nvidia-nat-core")).startswith(SUPPORTED):
+        raise ConfigurationError(f"nvidia-nat-core is {installed}; install {SUPPORTED}x: pip install 'rollbus[nat]'")
     _, lines, mistakes = read_document(path, os.environ)
     try:
         values = yaml_load(path)

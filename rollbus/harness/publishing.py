@@ -7,6 +7,7 @@ carry (`prompt_token_ids`, `token_ids`), never a re-tokenisation; without them a
 import json
 from collections import Counter
 from collections.abc import Iterator, Mapping
+from itertools import pairwise
 from typing import Any
 
 from nat.data_models.finetuning import EpisodeItem, EpisodeItemRole, Trajectory, TrajectoryCollection
@@ -50,12 +51,24 @@ async def record_trajectory(
         if item.role is EpisodeItemRole.ASSISTANT:
             episode.record(_exchange(messages, message, item.logprobs, model), function)
         messages.append(message)
+    if (problem := order_problem(trajectory)) is not None:
+        episode.exclude(problem)
     turns = [one.event_id for one in await recording.take(attempt.episode_id) if isinstance(one, TurnRecorded)]
     for number, value in enumerate(trajectory.shaped_rewards or ()):
         turn = turns[min(number, len(turns) - 1)] if turns else None
         episode.reward(value, name=f"{reward_name}.{STEP_REWARD}", turn=turn, source="evaluator")
     episode.reward(total(trajectory), name=reward_name, source="evaluator")
     episode.end()
+
+
+def order_problem(trajectory: Trajectory) -> str | None:
+    """Say what is wrong with the order of an episode's messages, by the rules of the guide."""
+    roles = [item.role for item in trajectory.episode if isinstance(item, EpisodeItem)]
+    if roles and roles[0] not in (EpisodeItemRole.USER, EpisodeItemRole.SYSTEM):
+        return f"the first message is of {roles[0].value}, and must be of user or system"
+    if any(one is other is EpisodeItemRole.ASSISTANT for one, other in pairwise(roles)):
+        return "two assistant messages follow each other"
+    return None
 
 
 def total(trajectory: Trajectory) -> float:

@@ -139,6 +139,12 @@ def test_a_key_that_a_users_own_class_would_pass_over_is_a_mistake(tmp_path: Pat
         load(path)
 
 
+def test_another_version_of_the_toolkit_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("rollbus.harness.configuration.version", lambda name: "1.4.1")
+    with pytest.raises(ConfigurationError, match=r"nvidia-nat-core is 1\.4\.1; install 1\.9\.x"):
+        load(GUIDES / "art.yml")
+
+
 def test_all_mistakes_are_reported_together(tmp_path: Path) -> None:
     text = (GUIDES / "art.yml").read_text().replace("num_epochs", "epochs").replace("learning_rate", "rate")
     path = tmp_path / "config.yml"

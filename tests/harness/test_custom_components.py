@@ -342,3 +342,18 @@ async def test_a_resumed_run_with_own_parts_makes_no_finished_epoch_again(
     assert [status.status for status in statuses] == [TrainingStatusEnum.COMPLETED] * 2
     assert len(endpoint.asked) == asked
     assert (tmp_path / "output" / "training_metrics.jsonl").read_text() == before
+
+
+@pytest.mark.parametrize("roles", [("assistant", "user"), ("user", "assistant", "assistant")])
+async def test_messages_out_of_order_cost_their_trajectory_only(tmp_path: Path, roles: tuple[str, ...]) -> None:
+    episode = [item(role, "!", LOGPROBS if role == "assistant" else None) for role in roles]
+    plain = document(tmp_path)
+    guide_builder(plain)
+    plan = read(tmp_path, plain)
+    wrong = Trajectory(episode=episode, reward=1.0, metadata={"id": "e"})
+    async with opened(plan, memory_bus(plan), Endpoint()) as made:
+        given = TrajectoryCollection(trajectories=[[wrong, *two("e")]], run_id="r")
+        kept = await made.run.publish(given, 0)
+        reasons = made.run.log.view.reasons([str((wrong.metadata or {})["trajectory_id"])])
+    assert count(kept) == 2
+    assert [reason.split()[0] for reason in reasons] == ["excluded"]

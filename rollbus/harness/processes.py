@@ -34,7 +34,7 @@ from rollbus.local.process.service import Service, answers_http
 from rollbus.local.process.settings import HOST
 from rollbus.local.process.supervisor import Supervisor
 from rollbus.producers import EventSink
-from rollbus.schemas.credentials import DATA_DIR, make_secrets, secrets_folder
+from rollbus.schemas.credentials import DATA_DIR, TOKEN, make_secrets, secrets_folder
 from rollbus.schemas.errors import ConfigurationError, ServiceError, UnavailableError
 from rollbus.schemas.kafka.lag import open_lag
 from rollbus.settings import Settings
@@ -76,10 +76,11 @@ class Processes:
     def start(self) -> None:
         """Start what is missing; raises UnavailableError where a configured service does not answer."""
         assert self._supervisor is not None
-        make_secrets(secrets_folder(DATA_DIR, os.environ))
+        make_secrets(secrets_folder(DATA_DIR, os.environ), (TOKEN,))
         path = self._write(self._document())
         loaded = load_settings(Settings, path, {})
-        make_secrets(loaded.stack_settings().secrets_dir)
+        if self._given is None:  # a ClickHouse of the settings file may have no password
+            make_secrets(loaded.stack_settings().secrets_dir)
         self.settings = loaded.with_credentials(os.environ)
         for service in self._missing(path):
             self._supervisor.start(service)

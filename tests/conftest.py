@@ -7,6 +7,7 @@ import os
 import re
 import signal
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -34,6 +35,12 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 DEAR = re.compile(r"\b(own_art_server|art_server|art_launcher|install|wheel): ")
 """Fixtures that cost a server or a build, as parameters of a test or of a fixture."""
 SHARED_WITH = {"art_launcher": "art_server", "install": "wheel"}
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    """Pass over a warning of the NeMo Agent Toolkit's imports, where it is installed."""
+    if find_spec("authlib"):
+        config.addinivalue_line("filterwarnings", "ignore::authlib.deprecate.AuthlibDeprecationWarning")
 
 
 def pytest_report_header(config: pytest.Config) -> str | None:

@@ -208,12 +208,11 @@ async def opened_run(plan: Plan, run_id: str, processes: "Processes", *, resume:
     recording = Recording(processes.namespace, processes.sink(), processed=processed_logprobs(plan.config))
     log = RunLog(processes.bus(resume=resume), run_id, recording, check=processes.check)
     await log.bus.open()
-    run = Run(plan, run_id, log, resume)
-    CURRENT.set(run)
-    replace_text(plan.bus.data_dir / STATE_FILE, json.dumps({"run_id": run_id}))
     try:
-        if resume:
-            await log.read_to_the_end()
+        await log.begin(resume=resume)
+        run = Run(plan, run_id, log, resume)
+        CURRENT.set(run)
+        replace_text(plan.bus.data_dir / STATE_FILE, json.dumps({"run_id": run_id}))
         yield run
         await processes.drain()
     finally:

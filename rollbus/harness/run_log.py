@@ -11,7 +11,7 @@ from collections.abc import Callable, Sequence
 from rollbus.harness.bus import Bus
 from rollbus.harness.recording import Recording
 from rollbus.harness.run_view import RunView, command_id_of
-from rollbus.schemas.errors import UnavailableError
+from rollbus.schemas.errors import ConfigurationError, UnavailableError
 from rollbus.schemas.records.control import RunCommand
 from rollbus.schemas.topics import RUN_LOG
 from rollbus.trainer.ledger.log import Publication
@@ -44,6 +44,15 @@ class RunLog:
             records = await self.bus.poll()
             self.view.take(records)
         return bool(records)
+
+    async def begin(self, *, resume: bool) -> None:
+        """Read everything that is there; raises ConfigurationError where a new run has the name of another."""
+        await self.read_to_the_end()
+        if self.view.commands and not resume:
+            raise ConfigurationError(
+                f"run {self.run_id!r} is on this broker already, with {len(self.view.commands)} epochs; name another "
+                "under `rollbus: run_id`, or continue it with --resume in its folder"
+            )
 
     async def read_to_the_end(self) -> None:
         """Read everything that is there: after a restart, whose trainer tries again what failed for good before."""

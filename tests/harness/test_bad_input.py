@@ -68,3 +68,13 @@ async def test_a_curriculum_that_admits_nothing_ever_stops_the_run(tmp_path: Pat
     async with opened(config, memory_bus(config), Endpoint()) as made:
         with pytest.raises(RunStoppedError):
             await run_epochs(made, 7)
+
+
+async def test_a_new_run_does_not_take_the_epochs_of_another_of_its_name_for_its_own(tmp_path: Path) -> None:
+    config = read(tmp_path, document(tmp_path))
+    bus = memory_bus(config)
+    async with opened(config, bus, Endpoint()) as made:
+        await run_epochs(made, 1)
+    with pytest.raises(ConfigurationError, match="is on this broker already, with 1 epochs"):
+        async with opened(config, bus, Endpoint()):
+            pass

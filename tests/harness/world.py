@@ -211,7 +211,7 @@ async def opened(
     recording = Recording("test.", bus.sink)
     log = RunLog(bus, RUN, recording, stalled_s=2.0)
     await bus.open()
-    await log.read_to_the_end()
+    await log.begin(resume=resume)
     run = Run(plan, RUN, log, resume)
     CURRENT.set(run)
     with model.served() as address:

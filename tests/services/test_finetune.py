@@ -62,8 +62,8 @@ class Run:
             assert time.monotonic() < deadline, self.log()
             time.sleep(0.05)
 
-    def ask(self, statement: str) -> list[tuple[Any, ...]]:
-        return [tuple(row) for row in ask(self.clickhouse, statement, {"namespace": f"{RUN}."}).rows]
+    def ask(self, statement: str, run_id: str = RUN) -> list[tuple[Any, ...]]:
+        return [tuple(row) for row in ask(self.clickhouse, statement, {"namespace": f"{run_id}."}).rows]
 
 
 @pytest.fixture
@@ -163,7 +163,7 @@ def test_the_toolkits_own_command_trains_on_the_bus(run: Run) -> None:
     plain["eval"]["evaluators"]["even"] = {"_type": "avg_llm_latency"}  # it differs from attempt to attempt
     plain["trajectory_builders"]["b"] = {"_type": "rollbus_traj_builder", "num_generations": 2}
     plain["trainer_adapters"]["a"]["_type"] = "rollbus_trainer_adapter"
-    bus = {"run_id": RUN, "data_dir": own["data_dir"], "settings_file": "rollbus.yaml"}
+    bus = {"run_id": "by-nat", "data_dir": own["data_dir"], "settings_file": "rollbus.yaml"}
     plain["trainers"]["t"] = {"_type": "rollbus_trainer", "bus": bus}
     plain["finetuning"]["num_epochs"] = 2
     (run.folder / "nat.yml").write_text(yaml.safe_dump(plain))
@@ -173,4 +173,4 @@ def test_the_toolkits_own_command_trains_on_the_bus(run: Run) -> None:
     assert found.returncode == 0, found.stdout[-3000:] + found.stderr[-6000:]
     assert [row["num_trajectories"] for row in run.rows()] == [EXAMPLES * 2] * 2
     steps = "SELECT uniqExact(step), sum(trained) FROM steps FINAL WHERE namespace = {namespace:String}"
-    assert run.ask(steps) == [(2, EXAMPLES * 2 * 2)]
+    assert run.ask(steps, "by-nat") == [(2, EXAMPLES * 2 * 2)]

@@ -1,5 +1,6 @@
 """A model small enough that a test trains it in a second."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +19,15 @@ SMALL = ModelConfig(layers=2, width=64, heads=4, kv_heads=2, feed_forward=128, m
 @pytest.fixture(scope="session", autouse=True)
 def _one_thread() -> None:
     torch.set_num_threads(1)
+
+
+@pytest.fixture(autouse=True)
+def _transformers_as_released(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Undo what importing ART does to transformers: it takes the arguments of another release, and no model runs."""
+    if patches := sys.modules.get("art.transformers.patches"):
+        from transformers import masking_utils
+
+        monkeypatch.setattr(masking_utils, "_preprocess_mask_arguments", patches._preprocess_mask_arguments)
 
 
 @pytest.fixture(scope="session")

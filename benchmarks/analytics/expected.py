@@ -61,7 +61,7 @@ def fate_counts(trajectories: int) -> Counter[str]:
 
 
 def summary(question: str, rows: list[dict[str, Any]]) -> Any:
-    """Return of an answer what `expected` tells of it."""
+    """Return the part of an answer that `expected` describes."""
     match question:
         case "fate_of_every_trajectory":
             return {row["reason"] or row["fate"]: row["trajectories"] for row in rows}

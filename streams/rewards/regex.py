@@ -1,7 +1,7 @@
 """1 where the last completion matches the option `pattern`, else 0; `full` asks for the whole text.
 
 The text is cut to its last 20,000 characters. A pattern that backtracks for more than `within_s` seconds (1) fails its
-trajectory: Python's `re` lets no other thread run while it searches, but in the main thread it heeds signals.
+trajectory: Python's `re` lets no other thread run while it searches, but in the main thread it reacts to signals.
 """
 
 import re

@@ -46,7 +46,7 @@ async def check_log(
 ) -> None:
     """Raise AssertionError for whatever is lost, double, out of order, different or held back.
 
-    Where something is `pending` in the end, a restore may have numbered it anew: of the state only its keys are known.
+    Where something is `pending` in the end, a restore may have numbered it again: of the state only its keys are known.
     """
     assert not found.held_back, f"an unfinished transaction hides records: {found.held_back}"
     _check_ticks(found)

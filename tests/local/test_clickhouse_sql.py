@@ -125,7 +125,7 @@ def test_a_second_statement_is_one_after_a_semicolon(sql: bytes, second: bool) -
 @pytest.mark.parametrize("piece", [b"'\\", b"`\\", b'"\\', b"$a%d$ ", b"$%d$", b"''", b"$"])
 def test_a_statement_that_is_never_closed_is_read_once_and_not_once_per_byte(piece: bytes) -> None:
     sql = b"SELECT " + b"".join(piece % number if b"%" in piece else piece for number in range(100_000))
-    read = "".join(token.text for token in tokens(sql))  # minutes, where each quote looks for its end anew
+    read = "".join(token.text for token in tokens(sql))  # minutes, where each quote looks for its end again
     assert read.upper().replace(" ", "") == sql.decode().upper().replace(" ", "")
 
 

@@ -91,10 +91,10 @@ def stages(**judging: Any) -> list[AnyStage]:
 async def test_the_trajectories_of_a_group_are_let_go_of_before_they_are_asked_about(lanes: int) -> None:
     output = HoldingOutput()
     topics = Topics(output)
-    anew = stages(payload=WrittenPayload(output, topics))
+    fresh = stages(payload=WrittenPayload(output, topics))
     options: dict[str, Any] = {"lanes": lanes, "heads": False} if lanes else {}
     run = replayed_in_lanes if lanes else replayed
-    _, frames = await run(anew, events(), partitions=PARTITIONS, output=output, **options)
+    _, frames = await run(fresh, events(), partitions=PARTITIONS, output=output, **options)
     records = {topic: [decode(data) for (name, _), rows in frames.items() if name == topic for _, data in rows]
                for topic in ("run-log", "drops")}  # fmt: skip
     groups = [each for each in records["run-log"] if isinstance(each, Group)]

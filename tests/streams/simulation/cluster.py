@@ -33,7 +33,7 @@ class Part:
 
 
 class Session:
-    """One life of the producer that a worker's tasks of one stage share; whoever waits for it brings it on."""
+    """One life of the producer that a worker's tasks of one stage share; a task that waits for it brings it on."""
 
     def __init__(self, broker: Broker, chance: random.Random, name: str) -> None:
         self.name, self.ended = name, False
@@ -115,7 +115,7 @@ class Cluster:
         self.assign()
 
     def assign(self) -> None:
-        """Spread the tasks over the workers anew; who loses a task may not notice, the others begin theirs anew too."""
+        """Spread the tasks over the workers again; one that loses a task may not notice, the others begin theirs."""
         self.broker.generation += 1
         self.sessions.clear()
         for task in self.tasks:
@@ -162,7 +162,7 @@ class Cluster:
         raise AssertionError(f"no end in sight: {', '.join(task.name for task in waiting)}")
 
     def resume(self, task: Task) -> None:
-        """Go on with a task; one that was fenced begins anew."""
+        """Go on with a task; one that was fenced begins again."""
         if task.work is None:
             task.work = self._work(task)
         try:

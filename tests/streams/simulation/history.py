@@ -142,7 +142,7 @@ class _Clock:
     def remembers(self, event: Any) -> bool:
         """Say whether the stages still know what they made of the first event of an episode, or of an alias.
 
-        What comes after the late horizon begins anew, as documented: else they would have to keep every fate for ever.
+        What comes after the late horizon begins again, as documented: else they would have to keep every fate for ever.
         """
         first_ms = self._first_ms.setdefault(event.episode_id or event.alias, self._now_ms)
         return self._now_ms < first_ms + ASSEMBLY.late_horizon_ms

@@ -3,7 +3,7 @@
 Outputs are in the log as soon as they are sent and count once their transaction has committed: readers stop before an
 open transaction and skip an aborted one, so offsets have holes. Of two writers with one transactional id the newer
 fences the older and aborts what that one left open. A task is a partition that somebody works on: it has an offset, a
-changelog, and whoever claimed it last, in the generation of that time. It holds bytes; what they say is read when
+changelog, and the last task that claimed it, in the generation of that time. It holds bytes; what they say is read when
 somebody asks.
 """
 
@@ -29,7 +29,7 @@ Place = tuple[str, int]
 
 
 class FencedError(Exception):
-    """A newer writer has this transactional id, or the partitions were assigned anew."""
+    """A newer writer has this transactional id, or the partitions were assigned again."""
 
 
 @dataclass(slots=True, eq=False)
@@ -114,7 +114,7 @@ class Broker:
         return self._epochs[writer]
 
     def require(self, generation: int) -> None:
-        """Raise FencedError where tasks were assigned anew since."""
+        """Raise FencedError where tasks were assigned again since."""
         if generation != self.generation and self.cheat != "late_claims":
             raise FencedError(f"generation {generation}; the present one is {self.generation}")
 

@@ -1,4 +1,4 @@
-"""Assembly once more, naively: every event kept, everything worked out anew at every record."""
+"""Assembly once more, naively: every event kept, everything computed again at every record."""
 
 from dataclasses import replace
 from typing import Any

@@ -341,7 +341,7 @@ def test_no_more_groups_hold_their_trajectories_than_may_be_asked_about() -> Non
 
 
 async def test_where_one_groups_trajectories_cannot_be_fetched_nobody_is_asked_about_the_others() -> None:
-    """The batch is begun anew then, and asks about all of them again: calls that go on would come on top."""
+    """The batch begins again then, and asks about all of them again: calls that go on would come on top."""
     asked = running = 0
 
     class Broken(Texts):

@@ -91,7 +91,8 @@ async def expire(settings: StreamSettings) -> dict[int, int]:
     admin = AIOKafkaAdminClient(**settings.kafka.client_options())
     await admin.start()
     kept = str(settings.retention_hours * 3_600_000)
-    common = {"cleanup.policy": "delete", "max.message.bytes": "1572864"}
+    limit = str(settings.kafka.max_message_bytes)
+    common = {"cleanup.policy": "delete", "max.message.bytes": limit, "message.timestamp.type": "LogAppendTime"}
 
     async def configure(**changes: str) -> None:
         values = common | {key.replace("_", "."): value for key, value in changes.items()}

@@ -19,7 +19,7 @@ FAST_WORKERS ?= 3
 FRAMEWORKS := tests/producers/integrations tests/harness
 
 .DEFAULT_GOAL := help
-.PHONY: help setup kafka model demo finetune-demo test test-java test-openai test-ui test-clients test-fast test-frameworks test-311 faults bench-analytics bench-sink bench-capture bench-capture-throughput bench-replay bench-streams bench-streams-latency bench-streams-scale bench-trainer bench-staleness audit check format lint types clean
+.PHONY: help setup kafka model demo demo-routing finetune-demo test test-java test-openai test-ui test-clients test-fast test-frameworks test-311 faults bench-analytics bench-sink bench-capture bench-capture-throughput bench-replay bench-streams bench-streams-latency bench-streams-scale bench-trainer bench-staleness audit check format lint types clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | column -t -s @
@@ -34,6 +34,9 @@ kafka: setup ## Fetch Kafka's jars (part of setup)
 
 demo: setup ## Watch an agent get better from its own traffic (about 8 minutes)
 	@$(PYTHON_BIN)/rollbus demo
+
+demo-routing: model ## Watch a language model learn a job from late verdicts in its traffic (about 17 minutes)
+	@$(PYTHON_BIN)/rollbus demo --job routing
 
 finetune-demo: setup ## Finetune tic-tac-toe from a NeMo configuration, killed and resumed on the way (about 7 minutes)
 	@$(PYTHON_BIN)/python -m benchmarks.finetuning.prove
@@ -79,7 +82,7 @@ test-frameworks: setup
 	@$(PYTHON_BIN)/pytest $(FRAMEWORKS)
 
 faults: setup ## Break workers, brokers, disks and clocks at points that a new seed draws, and check every record (about 10 minutes)
-	@$(PYTHON_BIN)/pytest -m faults tests/faults tests/streams/simulation
+	@$(PYTHON_BIN)/pytest -m faults tests/faults tests/streams/simulation tests/streams/evidence
 	@ROLLBUS_FUZZ=$(FUZZ) $(PYTHON_BIN)/pytest tests/hostile/test_fuzz.py
 
 bench-streams: setup ## Measure assembly beside Quix Streams, plain Faust and a bare aiokafka loop (about 5 minutes)

@@ -5,9 +5,11 @@ from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from rollbus.schemas.codec import record_name
+from rollbus.schemas.codec import decode_if, record_name
 from rollbus.schemas.records.attempts import ATTEMPT_HEADER, ORIGIN_HEADER
+from rollbus.schemas.records.control import ConfigApplied, Tick, is_control
 from rollbus.schemas.records.drops import DeadLetter
+from rollbus.schemas.records.events import Excluded
 
 Headers = list[tuple[str, bytes]]
 Original = tuple[bytes | None, bytes]
@@ -71,7 +73,7 @@ def origins_without_letter(letters: Iterable[DeadLetter], origins: Iterable[str]
 
 
 def make_copies(letters: Iterable[DeadLetter], written: Iterable[str], originals: Mapping[str, Original]) -> list[Copy]:
-    """Return one copy per origin, except for origins that already have a copy and records without a value.
+    """Return one copy per origin, except for origins that already have a copy, control, and records without a value.
 
     A letter with only the ends of a value is completed from its original; without the original it has no copy.
     """
@@ -85,9 +87,20 @@ def make_copies(letters: Iterable[DeadLetter], written: Iterable[str], originals
             if hashlib.sha256(value).hexdigest() != letter.value_sha256:
                 continue
             letter = replace(letter, key=key, value=value)
+        if names_control(letter):
+            continue
         attempt = max(letter.attempt + 1, copies[name].attempt if name in copies else 0)
         copies[name] = Copy(name, letter, attempt)
     return list(copies.values())
+
+
+def names_control(letter: DeadLetter) -> str | None:
+    """Return the name of the record if it is control, as far as the letter shows: a copy would lack the signature."""
+    value = letter.value or b""
+    name = record_name(value)
+    excluded = decode_if(value, Excluded) if name == Excluded.__name__ else None
+    is_owners = name in (Tick.__name__, ConfigApplied.__name__) or (excluded is not None and is_control(excluded))
+    return name if is_owners else None
 
 
 def copy_headers(copy: Copy) -> Headers:

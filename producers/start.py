@@ -40,12 +40,14 @@ def init(
     spool_folder: Path | str | None = None,
     spool_bytes: int = 256 * 1024 * 1024,
     reward_keys: Mapping[str, str] | None = None,
+    route: Collection[str] = (),
 ) -> Recorder:
     """Return a recorder that sends to a Kafka cluster, or to `sink`; raises ConfigurationError.
 
     `security` is the whole connection with its credentials; `bootstrap_servers` alone means plain text. A broker
     that does not answer is not an error: events wait in memory, within the queue's bounds, or on disk in
     `spool_folder`, which outlives the process. Rewards of a source in `reward_keys` are signed with its key.
+    Calls for a model in `route` ask for the version that was decided for the episode, such as `agent@212`.
     """
     connection = security or KafkaConnection()
     if bootstrap_servers is not None and sink is None and enabled:
@@ -85,7 +87,13 @@ def init(
         folder, owner = Path(spool_folder or ""), f"{os.getpid()}-{uuid.uuid4().hex[:8]}"
         return SpoolSink(make_direct, lambda: Spool(folder, owner=owner, quota_bytes=settings.spool_bytes), counters)
 
-    return Recorder(settings, make_spooled if spool_folder is not None else make_direct, counters=counters)
+    recorder = Recorder(settings, make_spooled if spool_folder is not None else make_direct, counters=counters)
+    if route and enabled:
+        from rollbus.producers.capture.routing import Routing, following
+
+        follow = following(connection, namespace) if sink is None else lambda router: None
+        recorder.outbox.routed = Routing(route, follow).routed
+    return recorder
 
 
 def _at(connection: KafkaConnection, bootstrap_servers: str) -> KafkaConnection:

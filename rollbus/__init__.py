@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from rollbus.producers import Episode, Recorder, init
+    from rollbus.producers.integrations.instrument import instrument
     from rollbus.schemas.credentials import read_token
 
 # In a checkout this folder shadows the installed package, whose other folders are next to it, not in it.
@@ -18,9 +19,15 @@ __path__ = extend_path(__path__, __name__)
 from rollbus.schemas.lazy import lazy_names
 
 __version__ = "0.1.0"
-__all__ = ["Episode", "Recorder", "__version__", "init", "read_token"]
+__all__ = ["Episode", "Recorder", "__version__", "init", "instrument", "read_token"]
 
 __getattr__ = lazy_names(
     __name__,
-    {"Episode": "producers", "Recorder": "producers", "init": "producers", "read_token": "schemas.credentials"},
+    {
+        "Episode": "producers",
+        "Recorder": "producers",
+        "init": "producers",
+        "instrument": "producers.integrations.instrument",
+        "read_token": "schemas.credentials",
+    },
 )

@@ -8,7 +8,7 @@ stack                            the local stack
 """
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -23,7 +23,9 @@ from rollbus.schemas.credentials import (
     TOKEN,
     make_secrets,
     read_secret,
+    record_ports,
     secrets_folder,
+    token_for,
 )
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.http.guard import LOCAL_NAMES
@@ -32,8 +34,14 @@ from rollbus.schemas.records.config import AssemblyConfig, RunConfig, ScoringCon
 from rollbus.schemas.signing import Signing
 from rollbus.schemas.topics import DEFAULT_NAMESPACE, wrong_namespace
 from rollbus.streams.kafka.settings import StreamSettings
-from rollbus.trainer.backends.model_settings import ModelOptions, Retention, ServiceSettings
-from rollbus.trainer.settings import ArtLocalBackend, ArtServerBackend, BackendSettings, TrainerSettings
+from rollbus.trainer.backends.model_settings import DecisionLog, ModelOptions, Retention, ServiceSettings
+from rollbus.trainer.settings import (
+    ArtLocalBackend,
+    ArtServerBackend,
+    BackendSettings,
+    MemoryBackendSettings,
+    TrainerSettings,
+)
 
 logger = logging.getLogger(__name__)
 SHARED = (
@@ -125,6 +133,27 @@ class Settings(Section):
             raise ValueError(f"runs: every run needs its own run_id, got {', '.join(names)}")
         return self
 
+    @model_validator(mode="after")
+    def _require_what_delivery_needs(self) -> "Settings":
+        runs = ", ".join(run.run_id for run in self.runs if run.delivery is not None)
+        wrong = []
+        if self.trainer.serve_at_once:
+            wrong.append("`trainer: serve: at_once` serves every version to all at once; set `after_evaluation`")
+        if self.trainer.promote_if is not None:
+            wrong.append("`trainer: promote_if:` serves a version to all at once; leave it out")
+        if isinstance(self.trainer.backend, MemoryBackendSettings):
+            wrong.append("backend memory serves no versions, and none can have a share")
+        if isinstance(self.trainer.backend, ArtLocalBackend):
+            wrong.append("backend art-local ends with its trainer, and decisions must hold without it; use art-server")
+        if self.art_server.art is not None:
+            wrong.append("`art_server: art:` serves one version under the model's name, and no share to another")
+        models = [run.model for run in self.runs if run.delivery is not None]
+        if len(models) != len(set(models)):
+            wrong.append("two runs deliver versions of one model, and would decide against each other")
+        if runs and wrong:
+            raise ValueError(f"runs: delivery of {runs}: {'; '.join(wrong)}")
+        return self
+
     def with_credentials(self, environment: Mapping[str, str]) -> "Settings":
         """Return the settings with the local stack's credentials where they name none, for servers on this machine."""
         if self.insecure:
@@ -140,8 +169,8 @@ class Settings(Section):
             changes["clickhouse"] = self.clickhouse.model_copy(update={"password": password})
         return self.model_copy(update=changes)
 
-    def with_token(self, host: str, environment: Mapping[str, str]) -> "Settings":
-        """Return the settings of a server on `host`, whose token is made if there is none.
+    def with_token(self, host: str, ports: Sequence[int], environment: Mapping[str, str]) -> "Settings":
+        """Return the settings of a server on `host`, whose token is made if there is none; note its ports.
 
         Raises ConfigurationError if it would be open to other machines.
         """
@@ -151,10 +180,22 @@ class Settings(Section):
             )
         if self.insecure:
             logger.warning("INSECURE: every program and every user of this machine is served without a token")
-        if self.insecure or self.art_server.token is not None:
+        if self.insecure:
             return self
-        make_secrets(secrets_folder(self.stack.data_dir, environment))
-        return self.with_credentials(environment)
+        folder, has_token = secrets_folder(self.stack.data_dir, environment), self.art_server.token is not None
+        if not has_token:
+            make_secrets(folder)
+        record_ports(folder, *ports)
+        return self if has_token else self.with_credentials(environment)
+
+    def token_of(self, url: str) -> SecretStr | None:
+        """Return the token for a server: this file's for the stack's own, else what `rollbus up` made, or None."""
+        address = urlsplit(url).netloc
+        ports, names = (self.stack.art_port, self.stack.model_port), (*LOCAL_NAMES, self.art_server.host)
+        if address in {f"{name}:{port}" for name in names for port in ports}:
+            return self.art_server.token
+        found = token_for(url)
+        return SecretStr(found) if found else None
 
     def stack_settings(self) -> StackSettings:
         """Return what `rollbus.local` takes."""
@@ -197,11 +238,7 @@ class Settings(Section):
         if not isinstance(backend, ArtServerBackend):
             return backend
         own: dict[str, object] = {"url": self.stack_settings().art_url}
-        if "url" not in backend.model_fields_set or urlsplit(backend.url).hostname in (
-            *LOCAL_NAMES,
-            self.art_server.host,
-        ):
-            own["token"] = self.art_server.token
+        own["token"] = self.token_of(backend.url if "url" in backend.model_fields_set else str(own["url"]))
         return backend.model_copy(update={key: own[key] for key in own if key not in backend.model_fields_set})
 
     def run(self, run_id: str | None = None) -> RunConfig:
@@ -216,6 +253,9 @@ class Settings(Section):
                 return run
         raise ConfigurationError(f"no run {run_id!r} in the settings; there are: {names}")
 
+    def _delivers(self, model: str) -> bool:
+        return any(run.delivery is not None and run.model == model for run in self.runs)
+
     def art_server_settings(self, base_model: Path) -> ServiceSettings:
         """Return the settings of the ART server; its control port is in the section `stack`."""
         section = self.art_server
@@ -228,5 +268,6 @@ class Settings(Section):
             api_key=section.token.get_secret_value() if section.token else None,
             insecure=self.insecure,
             retention=Retention(section.keep_checkpoints, section.keep_every),
+            decisions=DecisionLog(self.kafka, self.namespace) if self._delivers(section.model) else None,
             options=section,
         )

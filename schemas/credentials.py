@@ -4,6 +4,7 @@
     clickhouse_password            of ClickHouse's user `default`
     clickhouse_readonly_password   of its user `readonly`
     owner_key                      signs ticks and configurations, in a stack that has had one from its beginning
+    ports                          where servers that know the token listen, a line each; no secret
 
 `rollbus up` makes them in `secrets` of its data folder; ROLLBUS_SECRETS names another folder, such as the one where
 containers find their secrets.
@@ -12,6 +13,7 @@ containers find their secrets.
 import os
 import secrets
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from urllib.parse import urlsplit
 
@@ -19,7 +21,9 @@ from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.http.guard import LOCAL_NAMES
 
 TOKEN, PASSWORD, READONLY_PASSWORD = "token", "clickhouse_password", "clickhouse_readonly_password"
-OWNER_KEY = "owner_key"
+OWNER_KEY, PORTS = "owner_key", "ports"
+USUAL_PORTS = frozenset({7623, 8000, 8001})
+"""Of art-server and the proxy, where nothing has noted any, such as beside containers."""
 FOLDER_VARIABLE = "ROLLBUS_SECRETS"
 TOKEN_VARIABLE = "ROLLBUS_ART_SERVER__TOKEN"
 """The setting's own variable."""
@@ -67,16 +71,48 @@ def make_secrets(folder: Path, names: Sequence[str] = (TOKEN, PASSWORD, READONLY
             own.unlink()
 
 
-def read_token() -> str:
-    """Return the stack's token, for the API key of a client: from ROLLBUS_ART_SERVER__TOKEN, or from `rollbus up` here.
+def record_ports(folder: Path, *ports: int) -> None:
+    """Note where servers that know the token listen: it goes to no other port. A folder that is read only stays."""
+    path = folder / PORTS
+    new = [port for port in ports if port not in _ports_in(path)]
+    if new and folder.is_dir():
+        with suppress(OSError), path.open("a", encoding="ascii") as file:
+            file.writelines(f"{port}\n" for port in new)
 
-    Where neither is, `none`: a server that asks for a token then says so.
+
+def read_token(url: str) -> str:
+    """Return the API key for a client of the model at `url`: the stack's token, if that is a server of this stack.
+
+    It comes from ROLLBUS_ART_SERVER__TOKEN, or from `rollbus up` here. Elsewhere it is `none`: a server that asks for a
+    token then says so, and the token has not left this machine.
     """
-    folder = secrets_folder(DATA_DIR, os.environ)
-    return os.environ.get(TOKEN_VARIABLE) or read_secret(folder, TOKEN) or NO_TOKEN
+    return token_for(url) or NO_TOKEN
 
 
 def token_for(url: str | None) -> str | None:
-    """Return the stack's token for a server on this machine; None for any other, or where there is none."""
-    token = read_token() if url and urlsplit(url).hostname in LOCAL_NAMES else NO_TOKEN
-    return None if token == NO_TOKEN else token
+    """Return the stack's token for one of its servers; None for any other, or where there is none.
+
+    A token in the environment was given to this process by hand, so any port of this machine may be its server's.
+    """
+    if not url or not is_local(url):
+        return None
+    if given := os.environ.get(TOKEN_VARIABLE):
+        return given if given != NO_TOKEN else None
+    folder, parts = secrets_folder(DATA_DIR, os.environ), urlsplit(url)
+    port = parts.port or (443 if parts.scheme == "https" else 80)
+    return read_secret(folder, TOKEN) if port in (_ports_in(folder / PORTS) or USUAL_PORTS) else None
+
+
+def is_local(url: str) -> bool:
+    """Whether a URL names this machine."""
+    try:
+        return urlsplit(url).hostname in LOCAL_NAMES and urlsplit(url).port != 0
+    except ValueError:
+        return False
+
+
+def _ports_in(path: Path) -> set[int]:
+    try:
+        return {int(line) for line in path.read_text(encoding="ascii").split()}
+    except (OSError, ValueError):
+        return set()

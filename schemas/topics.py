@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from rollbus.schemas.records import control, drops, events, groups, replays, steps, trajectories
+from rollbus.schemas.records import control, delivery, drops, events, groups, replays, steps, trajectories
 
 DEFAULT_NAMESPACE = "rollbus."
 
@@ -112,7 +112,7 @@ RUN_LOG = Topic(
     "run-log",
     "run id",
     (groups.Group, groups.StepOutcome, steps.PolicyVersion, control.RunCommand, control.Tick, control.ConfigApplied),
-    ("grouping", "group-scoring", "trainer", "operator", "ticker"),
+    ("grouping", "group-scoring", "trainer", "operator", "delivery", "ticker"),
     ("curriculum", "trainer"),
     "one",
     "forever",
@@ -129,7 +129,31 @@ TRAINING_STEPS = Topic(
     "forever",
 )
 POLICY_VERSIONS = Topic(
-    "policy-versions", "model", (steps.PolicyVersion,), ("trainer", "operator"), ("trainer",), "one", "forever"
+    "policy-versions",
+    "model",
+    (steps.PolicyVersion,),
+    ("trainer", "operator", "delivery"),
+    ("trainer",),
+    "one",
+    "forever",
+)
+DELIVERY_LOG = Topic(
+    "delivery-log",
+    "run id",
+    (delivery.EpisodeObserved, delivery.DeliveryCommand, steps.PolicyVersion, control.Tick, control.ConfigApplied),
+    ("observing", "trainer", "operator", "ticker"),
+    ("delivery",),
+    "one",
+    "time",
+)
+POLICY_DECISIONS = Topic(
+    "policy-decisions",
+    "model",
+    (delivery.PolicyDecision,),
+    ("delivery",),
+    ("art-server", "producers", "operator"),
+    "one",
+    "forever",
 )
 EVALUATIONS = Topic(
     "evaluations", "run id", (steps.Evaluation,), ("trainer", "operator"), ("trainer",), "one", "forever"
@@ -154,6 +178,8 @@ STAGE_INPUTS: dict[str, Topic] = {
     "grouping": SCORES,
     "group-scoring": CLOSED_GROUPS,
     "curriculum": RUN_LOG,
+    "observing": SCORES,
+    "delivery": DELIVERY_LOG,
 }
 """The one input topic of each stage, in the order of the flow; the ticker writes into all that are in use."""
 CONFIGURED: dict[str, tuple[Topic, ...]] = {
@@ -161,7 +187,7 @@ CONFIGURED: dict[str, tuple[Topic, ...]] = {
 } | {"assembly": (EPISODE_EVENTS, ALIASES, TRAJECTORIES)}
 """The topics that a stage's configuration is written into. Alias and scoring need assembly's late horizon, and
 read only their own inputs."""
-ONLY_WHERE_CONFIGURED = frozenset({"group-scoring", "resample"})
+ONLY_WHERE_CONFIGURED = frozenset({"group-scoring", "resample", "observing", "delivery"})
 """Stages that get no records and no ticks unless a run's configuration asks for them."""
 
 

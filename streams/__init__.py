@@ -3,8 +3,9 @@
 Rooms in reading order:
 
     state           what a stage is, and the rows that it remembers; pure
-    stages          the decisions: alias, assembly, scoring, grouping, curriculum, resample; pure
+    stages          the decisions: alias, assembly, scoring, grouping, curriculum, delivery, resample; pure
     rewards         reward functions by name
+    evidence        is one version better than another; pure
     pipeline        which stages there are
     exactly_once    a batch of records becomes one Kafka transaction
     kafka           names and topics

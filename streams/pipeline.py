@@ -8,6 +8,8 @@ from rollbus.streams.rewards.registry import Registry, installed
 from rollbus.streams.stages.alias import AliasStage
 from rollbus.streams.stages.assembly.stage import AssemblyStage
 from rollbus.streams.stages.curriculum.stage import CurriculumStage
+from rollbus.streams.stages.delivery.observing import ObservingStage
+from rollbus.streams.stages.delivery.stage import DeliveryStage
 from rollbus.streams.stages.grouping.stage import GroupingStage
 from rollbus.streams.stages.resample import ResampleStage
 from rollbus.streams.stages.scoring.group_scoring import GroupScoringStage
@@ -32,7 +34,7 @@ def namespace_stages(
 def run_stages(
     run: RunConfig, *, registry: Registry | None = None, ask: Ask | None = None, partitions: int = 1
 ) -> list[AnyStage]:
-    """Return grouping and curriculum of a run, and group scoring and resampling if the run asks for them.
+    """Return grouping and curriculum of a run, and group scoring, resampling and delivery if the run asks for them.
 
     `partitions` of the event topics share the budget of resampling. Raises ConfigurationError for a reward over groups
     that is not registered.
@@ -44,4 +46,6 @@ def run_stages(
     stages.append(curriculum)
     if run.resample is not None:
         stages.append(PureAsEffects(ResampleStage(run, partitions=partitions)))
+    if run.delivery is not None:
+        stages += [PureAsEffects(ObservingStage(run)), PureAsEffects(DeliveryStage(run))]
     return stages

@@ -41,9 +41,13 @@ PURE: Mapping[str, Room] = {
         ("schemas/records",),
         but_not=("streams/rewards/endpoint.py", "streams/rewards/registry.py"),
     ),
+    "streams/evidence": Room(("streams/evidence/*",)),
     "streams/stages": Room(
         ("streams/stages/*",),
-        ("schemas/records", "schemas/codec", "streams/state", "streams/rewards", "streams/rewards/registry"),
+        (
+            *("schemas/records", "schemas/codec", "streams/state", "streams/rewards", "streams/rewards/registry"),
+            "streams/evidence",
+        ),
     ),
     "streams/core": Room(
         (

@@ -26,12 +26,13 @@ async def serve_version(
     reason: str,
     now_ms: int,
 ) -> None:
-    """Serve a version from now on; raises ConfigurationError for one that is unknown or was rolled back."""
+    """Serve a version from now on; raises ConfigurationError for one that is unknown, quarantined or rolled back."""
     if version not in lineage.parents:
         raise unknown_version(lineage, settings.model, version)
-    if lineage.states[version] == "rolled_back":
+    if (state := lineage.states[version]) in ("rolled_back", "quarantined"):
         raise ConfigurationError(
-            f"version {version} of {settings.model!r} was rolled back; serve another, or roll back to an ancestor of it"
+            f"version {version} of {settings.model!r} was {state.replace('_', ' ')}; serve another, or roll back to an "
+            "ancestor of it"
         )
     await backend.promote(version)
     await publish(publish_states(lineage, settings, {version: "serving"}, reason=reason, now_ms=now_ms))

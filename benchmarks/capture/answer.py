@@ -5,6 +5,8 @@ import random
 from typing import Any
 
 TOKENS, PROMPT_TOKENS = 500, 3000
+CHUNKS = 300
+"""Of a stream, with a token each."""
 PROMPT_BYTES = 12_000
 MODEL = "agent@7"
 
@@ -46,3 +48,29 @@ def body(tokens: int = TOKENS) -> dict[str, Any]:
 def encoded() -> bytes:
     """Return the answer's bytes."""
     return json.dumps(body()).encode()
+
+
+def streamed() -> bytes:
+    """Return an answer's bytes as the same server streams it, a token at a time."""
+    whole = body(CHUNKS)
+    (choice,) = whole.pop("choices")
+    head = {**whole, "object": "chat.completion.chunk"}
+    usage, prompt_ids = head.pop("usage"), head.pop("prompt_token_ids")
+    chunks: list[dict[str, Any]] = [
+        {
+            **head,
+            "choices": [
+                {
+                    "index": 0,
+                    "delta": {"content": entry["token"]},
+                    "logprobs": {"content": [entry], "refusal": None},
+                    "finish_reason": "stop" if number == CHUNKS - 1 else None,
+                    "token_ids": [token_id],
+                }
+            ],
+        }
+        for number, (entry, token_id) in enumerate(zip(choice["logprobs"]["content"], choice["token_ids"], strict=True))
+    ]
+    chunks[0]["prompt_token_ids"] = prompt_ids
+    chunks.append({**head, "choices": [], "usage": usage})
+    return b"".join(b"data: " + json.dumps(chunk).encode() + b"\n\n" for chunk in chunks) + b"data: [DONE]\n\n"

@@ -11,9 +11,16 @@ import sys
 from pathlib import Path
 
 from benchmarks.capture import imports, sizes, throughput
+from benchmarks.capture.answer import CHUNKS
 
 SHARES = (0.5, 0.99)
 ROOT = Path(__file__).parents[2]
+STREAM_TARGETS = f"{CHUNKS} chunks; 0.5 of Langfuse's, 1.0 of OpenTelemetry's"
+KINDS = {
+    "answer": "0.20 of every other recorder's, 0.20 of what the client validates",
+    "stream": STREAM_TARGETS,
+    "asynchronous stream": STREAM_TARGETS,
+}
 VARIANTS = ("ours", "langfuse", "opentelemetry", "openinference")
 
 
@@ -22,8 +29,8 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": str(ROOT), "PYTHONWARNINGS": "ignore"}
 
 
-def measure(python: str, variant: str, calls: int) -> dict[str, list[float]]:
-    """Run one recorder in a process of its own."""
+def measure(python: str, variant: str, calls: int) -> dict[str, dict[str, list[float]]]:
+    """Run one recorder in a process of its own; returns times by kind of call and by what was called."""
     command = [python, "-m", "benchmarks.capture.one", variant, str(calls)]
     done = subprocess.run(command, cwd=ROOT, env=environment(), stdout=subprocess.PIPE, text=True, check=True)
     return dict(json.loads(done.stdout.splitlines()[-1]))
@@ -36,22 +43,32 @@ def quantile(values: list[float], share: float) -> float:
 
 def calls_table(python: str, calls: int, rounds: int) -> None:
     """Print what each recorder adds to the bare call beside it, as medians over alternating rounds."""
-    added: dict[str, list[tuple[float, ...]]] = {variant: [] for variant in VARIANTS}
+    added: dict[str, dict[str, list[tuple[float, ...]]]] = {kind: {each: [] for each in VARIANTS} for kind in KINDS}
     validation = []
     for _ in range(rounds):
-        for variant, found in added.items():
+        for variant in VARIANTS:
             seen = measure(python, variant, calls)
-            validation.append(quantile(seen["validation"], 0.5))
-            above = [recorded - bare for recorded, bare in zip(seen["recorded"], seen["bare"], strict=True)]
-            found.append(tuple(quantile(above, share) for share in SHARES))
+            validation.append(quantile(seen["answer"]["validation"], 0.5))
+            for kind, found in added.items():
+                pairs = zip(seen[kind]["recorded"], seen[kind]["bare"], strict=True)
+                above = [recorded - bare for recorded, bare in pairs]
+                found[variant].append(tuple(quantile(above, share) for share in SHARES))
     validating = statistics.median(validation)
     print(f"on the caller's thread, above the bare client; medians of {rounds} rounds of {calls} calls")
     print(f"  {'client validates':16} p50 {validating:6.0f} µs")
-    median = {name: [statistics.median(each) for each in zip(*found, strict=True)] for name, found in added.items()}
+    for kind, found in added.items():
+        ours = print_kind(kind, found)
+        if kind == "answer":
+            print(f"  ours / what the client validates: {ours / validating:.2f}")
+
+
+def print_kind(kind: str, found: dict[str, list[tuple[float, ...]]]) -> float:
+    """Print the figures of one kind of call; returns our median."""
+    median = {name: [statistics.median(each) for each in zip(*rounds, strict=True)] for name, rounds in found.items()}
+    print(f"{kind} (targets: {KINDS[kind]})")
     for variant, (p50, p99) in median.items():
         print(f"  {variant:16} p50 {p50:6.0f} µs   p99 {p99:6.0f} µs   ours / this {median['ours'][0] / p50:.2f}")
-    print("  targets: 0.20 of every other recorder's, 0.20 of what the client validates")
-    print(f"  ours / what the client validates: {median['ours'][0] / validating:.2f}")
+    return median["ours"][0]
 
 
 def main(python: str, calls: int, rounds: int, seconds: float) -> None:

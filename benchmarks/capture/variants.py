@@ -1,49 +1,71 @@
-"""The recorders, each as a function that makes the client call recorded by it; each runs in a process of its own.
+"""The recorders, each as a function that returns clients recorded by it; each runs in a process of its own.
 
 Every one is set up as its documentation says, with the texts of prompt and answer recorded, and sends to a sink that
 takes everything at once, so that none is slowed by what is behind it.
 """
 
+import asyncio
 import os
 import threading
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from types import MethodType
 from typing import Any
 
 import httpx2
 import openai
-from openai.resources.chat.completions import Completions
+from openai.resources.chat.completions import AsyncCompletions, Completions
 
-from benchmarks.capture.answer import MODEL, encoded, prompt
+from benchmarks.capture.answer import MODEL, encoded, prompt, streamed
 
 Call = Callable[[], Any]
 _CREATE, _REQUEST = Completions.create, openai.OpenAI.request  # as they are before a recorder replaces them
+_CREATE_ASYNC, _REQUEST_ASYNC = AsyncCompletions.create, openai.AsyncOpenAI.request
 
 
-def ours() -> Call:
-    """Return a call of the wrapped client inside an episode."""
+@dataclass(frozen=True, slots=True)
+class Clients:
+    """What a recorder records: two clients of the same server, by their methods that ask it."""
+
+    create: Callable[..., Any]
+    create_async: Callable[..., Any]
+
+    def calls(self) -> dict[str, Call]:
+        """Return what is measured: an answer, and the same server's stream, read blocking and asynchronously."""
+        loop, asked = asyncio.new_event_loop(), {"model": MODEL, "messages": prompt(), "logprobs": True}
+
+        async def read() -> list[Any]:
+            return [chunk async for chunk in await self.create_async(**asked, stream=True)]
+
+        return {
+            "answer": lambda: self.create(**asked),
+            "stream": lambda: list(self.create(**asked, stream=True)),
+            "asynchronous stream": lambda: loop.run_until_complete(read()),
+        }
+
+
+def ours() -> Clients:
+    """Return wrapped clients, inside an episode."""
     from rollbus.producers import init
 
     recorder = init(sink=_NoSink())
-    client, messages = recorder.wrap(_client()), prompt()
     recorder.episode(task="bench").__enter__()
-    return lambda: client.chat.completions.create(model=MODEL, messages=messages, logprobs=True)  # type: ignore[arg-type]
+    return _of(recorder.wrap(_client()), recorder.wrap(_async_client()))
 
 
-def langfuse() -> Call:
-    """Return a call under Langfuse's import in the place of OpenAI's."""
+def langfuse() -> Clients:
+    """Return clients under Langfuse's import in the place of OpenAI's."""
     from langfuse import Langfuse
-    from langfuse.openai import OpenAI
+    from langfuse.openai import AsyncOpenAI, OpenAI
 
     Langfuse(public_key="pk", secret_key="sk", base_url=_taker())
-    client = OpenAI(api_key="k", base_url="http://server/v1", http_client=_http(), max_retries=0)
-    messages = prompt()
-    return lambda: client.chat.completions.create(model=MODEL, messages=messages, logprobs=True)
+    options: Any = {"api_key": "k", "base_url": "http://server/v1", "max_retries": 0}
+    return _of(OpenAI(**options, http_client=_http()), AsyncOpenAI(**options, http_client=_async_http()))
 
 
-def opentelemetry() -> Call:
-    """Return a call under OpenTelemetry's instrumentation of the OpenAI client."""
+def opentelemetry() -> Clients:
+    """Return clients under OpenTelemetry's instrumentation of the OpenAI client."""
     os.environ["OTEL_INSTRUMENTATION_GENAI_CAPTURE_MESSAGE_CONTENT"] = "true"
     from opentelemetry.instrumentation.openai_v2 import OpenAIInstrumentor
     from opentelemetry.sdk.metrics import MeterProvider
@@ -51,31 +73,31 @@ def opentelemetry() -> Call:
     OpenAIInstrumentor().instrument(
         tracer_provider=_tracing(), logger_provider=_logging(), meter_provider=MeterProvider()
     )
-    return _instrumented()
+    return _of(_client(), _async_client())
 
 
-def openinference() -> Call:
-    """Return a call under OpenInference's instrumentation of the OpenAI client."""
+def openinference() -> Clients:
+    """Return clients under OpenInference's instrumentation of the OpenAI client."""
     from openinference.instrumentation.openai import OpenAIInstrumentor
 
     OpenAIInstrumentor().instrument(tracer_provider=_tracing())
-    return _instrumented()
+    return _of(_client(), _async_client())
 
 
-def bare() -> Call:
-    """Return a call that nobody records, also where recorders have replaced the method."""
-    client, messages = _client(), prompt()
+def bare() -> Clients:
+    """Return clients that nobody records, also where recorders have replaced their methods."""
+    client, async_client = _client(), _async_client()
     client.request = MethodType(_REQUEST, client)  # type: ignore[method-assign]
-    completions = client.chat.completions
-    return lambda: _CREATE(completions, model=MODEL, messages=messages, logprobs=True)  # type: ignore[call-overload]
+    async_client.request = MethodType(_REQUEST_ASYNC, async_client)  # type: ignore[method-assign]
+    completions = client.chat.completions, async_client.chat.completions
+    return Clients(MethodType(_CREATE, completions[0]), MethodType(_CREATE_ASYNC, completions[1]))
 
 
-def _instrumented() -> Call:
-    client, messages = _client(), prompt()
-    return lambda: client.chat.completions.create(model=MODEL, messages=messages, logprobs=True)  # type: ignore[arg-type]
+def _of(client: Any, async_client: Any) -> Clients:
+    return Clients(client.chat.completions.create, async_client.chat.completions.create)
 
 
-VARIANTS: dict[str, Callable[[], Call]] = {
+VARIANTS: dict[str, Callable[[], Clients]] = {
     each.__name__: each for each in (ours, langfuse, opentelemetry, openinference)
 }
 
@@ -84,12 +106,28 @@ def _client() -> openai.OpenAI:
     return openai.OpenAI(api_key="k", base_url="http://server/v1", http_client=_http(), max_retries=0)
 
 
+def _async_client() -> openai.AsyncOpenAI:
+    return openai.AsyncOpenAI(api_key="k", base_url="http://server/v1", http_client=_async_http(), max_retries=0)
+
+
 def _http() -> httpx2.Client:
-    content = encoded()
-    headers = {"content-type": "application/json"}
-    return httpx2.Client(
-        transport=httpx2.MockTransport(lambda request: httpx2.Response(200, content=content, headers=headers))
-    )
+    return httpx2.Client(transport=httpx2.MockTransport(_answer))
+
+
+def _async_http() -> httpx2.AsyncClient:
+    async def answer(request: httpx2.Request) -> httpx2.Response:
+        return _answer(request)
+
+    return httpx2.AsyncClient(transport=httpx2.MockTransport(answer))
+
+
+_WHOLE, _STREAM = encoded(), streamed()
+
+
+def _answer(request: httpx2.Request) -> httpx2.Response:
+    if b'"stream":true' in request.content:
+        return httpx2.Response(200, content=_STREAM, headers={"content-type": "text/event-stream"})
+    return httpx2.Response(200, content=_WHOLE, headers={"content-type": "application/json"})
 
 
 class _NoSink:

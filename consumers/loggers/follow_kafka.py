@@ -1,4 +1,4 @@
-"""The topics `training-steps` and `evaluations` → a logger, one record after the other.
+"""The topics `training-steps` and `evaluations` → a logger, or any topic's records to what takes them, in order.
 
 An offset is committed once the logger has taken every record before it. A failing logger gets the record again after
 growing pauses, and training goes on. A record that cannot be read is skipped: the sink keeps it as a dead letter.
@@ -6,6 +6,7 @@ growing pauses, and training goes on. A record that cannot be read is skipped: t
 
 import asyncio
 import logging
+from collections.abc import Callable, Mapping
 from typing import Any
 
 from aiokafka.errors import CommitFailedError, IllegalStateError
@@ -16,12 +17,14 @@ from rollbus.schemas.errors import RecordError
 from rollbus.schemas.kafka.clients import new_consumer, running
 from rollbus.schemas.kafka.connection import KafkaConnection
 from rollbus.schemas.records.steps import Evaluation, StepCompleted
-from rollbus.schemas.topics import EVALUATIONS, TRAINING_STEPS
+from rollbus.schemas.topics import TOPICS
 
 logger = logging.getLogger(__name__)
 
 FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
 POLL_MS = 500
+Takes = Mapping[type, Callable[[Any], object]]
+"""By record type, what takes it; any error means that it is to come again."""
 
 
 async def follow(
@@ -34,21 +37,35 @@ async def follow(
     first_pause_s: float = FIRST_PAUSE_S,
 ) -> int:
     """Feed a logger as consumer group `{namespace}logger.{name}` until `stop` is set; return how many it took."""
-    consumer = new_consumer(
-        kafka,
-        *(topic.full_name(namespace) for topic in (TRAINING_STEPS, EVALUATIONS)),
-        group_id=f"{namespace}logger.{name}",
-        auto_offset_reset="earliest",
-        max_poll_interval_ms=3_600_000,
-    )
+    takes: Takes = {StepCompleted: run_logger.log_step, Evaluation: run_logger.log_evaluation}
     try:
-        async with running(kafka, consumer):
-            return await _feed(consumer, run_logger, stop, first_pause_s)
+        return await feed(kafka, namespace, takes, name=name, stop=stop, first_pause_s=first_pause_s)
     finally:
         await asyncio.to_thread(run_logger.close)
 
 
-async def _feed(consumer: Any, run_logger: RunLogger, stop: asyncio.Event, first_pause_s: float) -> int:
+async def feed(
+    kafka: KafkaConnection,
+    namespace: str,
+    takes: Takes,
+    *,
+    name: str,
+    stop: asyncio.Event,
+    first_pause_s: float = FIRST_PAUSE_S,
+) -> int:
+    """Give records to what takes them, each until it is taken; return how many were."""
+    consumer = new_consumer(
+        kafka,
+        *(topic.full_name(namespace) for topic in TOPICS if takes.keys() & set(topic.records)),
+        group_id=f"{namespace}logger.{name}",
+        auto_offset_reset="earliest",
+        max_poll_interval_ms=3_600_000,
+    )
+    async with running(kafka, consumer):
+        return await _feed(consumer, takes, stop, first_pause_s)
+
+
+async def _feed(consumer: Any, takes: Takes, stop: asyncio.Event, first_pause_s: float) -> int:
     logged = 0
     while not stop.is_set():
         offsets = {}
@@ -57,8 +74,8 @@ async def _feed(consumer: Any, run_logger: RunLogger, stop: asyncio.Event, first
                 if stop.is_set():
                     break
                 record = _decode(message)
-                if isinstance(record, (StepCompleted, Evaluation)):
-                    if not await _log_record(run_logger, record, stop, first_pause_s):
+                if (take := takes.get(type(record))) is not None:
+                    if not await _offer(take, record, stop, first_pause_s):
                         break
                     logged += 1
                 offsets[partition] = message.offset + 1
@@ -83,16 +100,13 @@ def _decode(message: Any) -> Any:
         return None
 
 
-async def _log_record(
-    run_logger: RunLogger, record: StepCompleted | Evaluation, stop: asyncio.Event, pause_s: float
-) -> bool:
-    """Offer a record until the logger takes it; return False if `stop` is set before."""
-    log: Any = run_logger.log_step if isinstance(record, StepCompleted) else run_logger.log_evaluation
+async def _offer(take: Callable[[Any], object], record: Any, stop: asyncio.Event, pause_s: float) -> bool:
+    """Offer a record until it is taken; return False if `stop` is set before."""
     while True:
         try:
-            await asyncio.to_thread(log, record)
+            await asyncio.to_thread(take, record)
         except Exception as error:  # a tracker's library may raise anything
-            logger.warning("%s failed, trying again in %.0f s error=%r", type(run_logger).__name__, pause_s, error)
+            logger.warning("%s failed, trying again in %.0f s error=%r", take.__qualname__, pause_s, error)
         else:
             return True
         try:

@@ -41,7 +41,7 @@ async def ask(runner: InMemoryRunner, question: str) -> str:
 async def main() -> None:
     """Ask one question, and report whether the answer names a number."""
     recorder = rollbus.init(bootstrap_servers=KAFKA, namespace=NAMESPACE, producer="adk-example")
-    key = rollbus.read_token()
+    key = rollbus.read_token(ENDPOINT)
     client = recorder.wrap(AsyncOpenAI(base_url=ENDPOINT, api_key=key))
     model = LiteLlm(model="openai/agent", client=client, api_base=ENDPOINT, api_key=key, max_tokens=64)
     agent = LlmAgent(name="keeper", model=model, tools=[stock], instruction="You know the stock.")

@@ -53,7 +53,7 @@ def build(model: Any) -> Any:
 def main() -> None:
     """Ask one question, and report whether the answer names a number."""
     recorder = rollbus.init(bootstrap_servers=KAFKA, namespace=NAMESPACE, producer="langgraph-example")
-    plain = ChatOpenAI(model="agent", base_url=ENDPOINT, api_key=rollbus.read_token(), max_tokens=64)
+    plain = ChatOpenAI(model="agent", base_url=ENDPOINT, api_key=rollbus.read_token(ENDPOINT), max_tokens=64)
     model = record_model(plain, recorder)
     graph = build(model)
     with recorder.episode(task="stock", example_id="bolts") as episode:

@@ -46,7 +46,7 @@ def main() -> None:
     """Ask one question, and report whether the answer names a number."""
     recorder = rollbus.init(bootstrap_servers=KAFKA, namespace=NAMESPACE, producer="litellm-example")
     litellm.callbacks.append(RollbusLogger(recorder))
-    client = recorder.wrap(OpenAI(base_url=ENDPOINT, api_key=rollbus.read_token()))
+    client = recorder.wrap(OpenAI(base_url=ENDPOINT, api_key=rollbus.read_token(ENDPOINT)))
     with recorder.episode(task="stock", example_id="bolts") as episode:
         text = run(client, recorder, "How many bolts are there?")
         episode.reward(float(any(character.isdigit() for character in text)))

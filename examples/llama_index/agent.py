@@ -30,7 +30,7 @@ async def main() -> None:
     llm = OpenAILike(
         model="agent",
         api_base=ENDPOINT,
-        api_key=rollbus.read_token(),
+        api_key=rollbus.read_token(ENDPOINT),
         max_tokens=64,
         is_chat_model=True,
         is_function_calling_model=True,

@@ -28,7 +28,7 @@ async def main() -> None:
     """Ask one question, and report whether the answer names a number."""
     set_tracing_disabled(True)  # the SDK's own tracing sends to OpenAI
     recorder = rollbus.init(bootstrap_servers=KAFKA, namespace=NAMESPACE, producer="openai-agents-example")
-    client = AsyncOpenAI(base_url=ENDPOINT, api_key=rollbus.read_token())
+    client = AsyncOpenAI(base_url=ENDPOINT, api_key=rollbus.read_token(ENDPOINT))
     agent = record_agent(
         Agent(name="keeper", tools=[stock], model_settings=ModelSettings(max_tokens=64)),
         recorder,

@@ -32,7 +32,7 @@ def main() -> None:
     recorder = rollbus.init(
         bootstrap_servers=arguments.kafka, namespace=arguments.namespace, producer="quickstart", logprobs="force"
     )
-    client = recorder.wrap(OpenAI(base_url=arguments.endpoint, api_key=rollbus.read_token()))
+    client = recorder.wrap(OpenAI(base_url=arguments.endpoint, api_key=rollbus.read_token(arguments.endpoint)))
     for ticket in range(arguments.tickets):
         for _ in range(ATTEMPTS):
             with recorder.episode(task="quickstart", example_id=f"ticket-{ticket}") as episode:

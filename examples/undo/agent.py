@@ -35,7 +35,7 @@ async def play_all(model_url: str, kafka: str, namespace: str) -> None:
     """Play every attempt of every group, and wait until the broker has it all."""
     recorder = rollbus.init(bootstrap_servers=kafka, namespace=namespace, producer="letters", logprobs="force")
     try:
-        async with AsyncOpenAI(base_url=model_url, api_key=rollbus.read_token()) as plain:
+        async with AsyncOpenAI(base_url=model_url, api_key=rollbus.read_token(model_url)) as plain:
             client = recorder.wrap(plain, hide_injected=False)
             for group in range(GROUPS):
                 attempts = (play(client, recorder, f"g{group}", attempt) for attempt in range(ATTEMPTS))
@@ -48,7 +48,7 @@ async def play_all(model_url: str, kafka: str, namespace: str) -> None:
 
 async def measure(model_url: str) -> float:
     """Return how much users would like what is served now, on questions that nobody trained on."""
-    async with AsyncOpenAI(base_url=model_url, api_key=rollbus.read_token()) as client:
+    async with AsyncOpenAI(base_url=model_url, api_key=rollbus.read_token(model_url)) as client:
         asked = (
             client.chat.completions.create(
                 model=MODEL,

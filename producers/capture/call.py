@@ -4,6 +4,7 @@ Before: asks the server for log-probs and token ids too. After: records, and hid
 ask for. Every step is guarded; where one fails the application's own request goes out and its own answer comes back.
 """
 
+import asyncio
 import functools
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
@@ -12,7 +13,7 @@ from typing import Any
 
 from rollbus.producers.capture.attributes import parse
 from rollbus.producers.capture.chat import CHAT
-from rollbus.producers.capture.surface import ADDED, Accumulator, Asked, Surface
+from rollbus.producers.capture.surface import ADDED, Asked, Surface
 from rollbus.producers.episode import context
 from rollbus.producers.episode.episode import Episode
 from rollbus.producers.episode.functions import current_function
@@ -21,6 +22,7 @@ from rollbus.producers.episode.outbox import Outbox
 from rollbus.producers.turns.answer import Answer, Unread
 from rollbus.producers.turns.turn_record import NOT_CAPTURED, Exchange
 
+NO_SUCH_MODEL = 404
 REFUSAL_STATUSES = (400, 422)
 """Statuses with which servers refuse an argument. An error with another status is a refusal only if it names what we
 added: OpenAI answers 403 for log-probs that a model does not allow.
@@ -67,7 +69,11 @@ class Capture:
             if (arguments := surface.own(request)) is None:
                 self.outbox.counts.add("calls_unobserved")
                 return None
-            call = Call(self, episode, arguments, surface)
+            bare, routed = arguments, self.outbox.routed
+            if routed is not None:
+                arguments = self.outbox.guard.call("route", routed, bare, episode.id, default=bare)
+            call = Call(self, episode, arguments, surface, bare)
+            episode.calls_captured += 1
             context.mark_captured()
             return call
         except Exception as error:  # the host's call goes on, unrecorded
@@ -82,6 +88,7 @@ class Call:
 
     __slots__ = (
         "_asked",
+        "_bare",
         "_capture",
         "_done",
         "_episode",
@@ -96,8 +103,16 @@ class Call:
         "original",
     )
 
-    def __init__(self, capture: Capture, episode: Episode, arguments: Mapping[str, Any], surface: Surface) -> None:
-        """Copy the request, which the application may change while it runs."""
+    def __init__(
+        self,
+        capture: Capture,
+        episode: Episode,
+        arguments: Mapping[str, Any],
+        surface: Surface,
+        bare: Mapping[str, Any] | None = None,
+    ) -> None:
+        """Copy the request, which the application may change while it runs; `bare` is as the application made it."""
+        self._bare = None if bare is arguments else bare
         self._started = time.perf_counter()
         self._capture, self._episode, self._surface = capture, episode, surface
         self._guard = capture.outbox.guard
@@ -125,10 +140,21 @@ class Call:
         """Say whether to call again without something that we have added, because the server refuses it; else the
         call has failed.
         """
-        if isinstance(error, Exception) and self._guard.call("refused", self._drop_refused, error, default=False):
-            return True
-        self.on_error()
+        for name, drop in (("route", self._drop_route), ("refused", self._drop_refused)):
+            if isinstance(error, Exception) and self._guard.call(name, drop, error, default=False):
+                return True
+        self.on_error(error)
         return False
+
+    def _drop_route(self, error: Exception) -> bool:
+        """Ask for the application's own name, where the server does not have the version that was chosen."""
+        if self._bare is None or getattr(error, "status_code", None) != NO_SUCH_MODEL:
+            return False
+        self._capture.outbox.counts.add("route_unknown")
+        self.original, self._bare = self._bare, None
+        self._request = self._surface.recorded(self.original)
+        self.kwargs = self.original if self._capture.mode == "passive" else self._with_injections()
+        return True
 
     def _drop_refused(self, error: Exception) -> bool:
         """Ask for less, where the error says that the server refuses some of it."""
@@ -158,10 +184,11 @@ class Call:
         for name in sorted(self._refused - self._known):
             self._capture.outbox.counts.add(f"{name}_refused")
 
-    def on_error(self) -> None:
-        """Count a call that gave no answer; its error may repeat the key it was made with."""
+    def on_error(self, error: BaseException | None = None) -> None:
+        """Count and record a call that gave no answer; its error may repeat the key it was made with."""
         self._capture.outbox.counts.add("calls_failed")
         self._guard.call("key", lambda: self._capture.outbox.keep_secret(self._capture.key()), default=None)
+        self._guard.call("failed", self.record_without_answer, failure_of(error), default=None)
 
     def record_answer(self, response: Any) -> None:
         """Record an unstreamed answer and hide what was not asked for."""
@@ -187,11 +214,11 @@ class Call:
         self._episode.opened(unparsed)
         return unparsed
 
-    def record_uncaptured(self) -> None:
-        """Record a call whose answer was not seen here."""
+    def record_without_answer(self, reason: str) -> None:
+        """Record a call that gave no answer, or none that is seen here, and why."""
         if not self._done:
             self._done = True
-            self._record(Answer(), streamed=self._request.get("stream") is True, withheld=NOT_CAPTURED)
+            self._record(Answer(), streamed=self._request.get("stream") is True, withheld=reason)
 
     def streaming(self, stream: Any) -> Any:
         """Watch a stream while the application reads it; returns the same object."""
@@ -246,16 +273,13 @@ class Call:
         except Exception as error:
             self._guard.failed("hide", error)
 
-    def hide_in_chunk(self, chunk: Any) -> bool:
-        """Hide what was not asked for in a chunk; return False if the chunk itself was not asked for (usage)."""
-        if not self.is_hiding:
-            return True
-        self._hide(chunk)
-        return self._guard.call("shown", self._surface.shown, chunk, self.asked, default=True)
 
-    def accumulator(self) -> Accumulator:
-        """Return what puts this call's stream together."""
-        return self._surface.accumulator()
+def failure_of(error: BaseException | None) -> str:
+    """Return the reason of a turn whose call ended in an error."""
+    if isinstance(error, asyncio.CancelledError | GeneratorExit | KeyboardInterrupt):
+        return "call_cancelled"
+    is_timeout = isinstance(error, TimeoutError) or "Timeout" in type(error).__name__
+    return "call_timed_out" if is_timeout else "call_failed"
 
 
 def _refused_in(text: str, *, named_only: bool) -> frozenset[str]:
@@ -284,7 +308,7 @@ class Unparsed:
         try:
             self._call.record_answer(parse(self._response.http_response.content))
         except Exception:  # not read, read piece by piece, or no JSON
-            self._call._guard.call("raw_response", self._call.record_uncaptured, default=None)
+            self._call._guard.call("raw_response", self._call.record_without_answer, NOT_CAPTURED, default=None)
 
 
 class Watch:
@@ -292,24 +316,27 @@ class Watch:
 
     def __init__(self, call: Call) -> None:
         self._call = call
-        self._accumulator = call.accumulator()
+        self._accumulator = call._surface.accumulator()
         self._broken = False
+        # Looked up once: they are asked for every chunk.
+        self._asked = call.asked if call.is_hiding else None
+        self._add, self._shown = self._accumulator.add, call._surface.shown
 
     def read(self, chunks: Iterator[Any]) -> Iterator[Any]:
+        take = self.take
         try:
             for chunk in chunks:
-                self.add(chunk)
-                if self._call.hide_in_chunk(chunk):
+                if take(chunk):
                     yield chunk
             self.finish(complete=True)
         finally:
             self.finish(complete=False)
 
     async def read_async(self, chunks: AsyncIterator[Any]) -> AsyncIterator[Any]:
+        take = self.take
         try:
             async for chunk in chunks:
-                self.add(chunk)
-                if self._call.hide_in_chunk(chunk):
+                if take(chunk):
                     yield chunk
             self.finish(complete=True)
         finally:
@@ -329,13 +356,22 @@ class Watch:
         """Record it as far as it came."""
         self.finish(complete=False)
 
-    def add(self, chunk: Any) -> None:
-        """Take the next chunk."""
+    def take(self, chunk: Any) -> bool:
+        """Keep the next chunk, and hide in it what was not asked for; return whether the chunk itself was asked for
+        (usage).
+        """
+        asked = self._asked
         try:
-            self._accumulator.add(chunk)
+            if self._add(chunk, asked) or asked is None:
+                return True
         except Exception as error:  # a shape that no server had so far
             self._broken = True
             self._call._guard.failed("chunk", error)
+        try:
+            return asked is None or self._shown(chunk, asked)
+        except Exception as error:
+            self._call._guard.failed("hide", error)
+            return True
 
     def finish(self, *, complete: bool) -> None:
         """Record once, however often the stream ends."""

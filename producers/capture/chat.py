@@ -68,8 +68,7 @@ class ChatSurface:
         choices = getattr(response, "choices", None) or ()
         if not asked.logprobs:
             for choice in choices:
-                if getattr(choice, "logprobs", None) is not None:
-                    choice.logprobs = None
+                surface.empty(choice, "logprobs")
         if not asked.ids:
             surface.forget(response, "prompt_token_ids")
             for choice in choices:
@@ -78,6 +77,7 @@ class ChatSurface:
 
     def shown(self, chunk: Any, asked: Asked) -> bool:
         """All but the usage that was not asked for."""
+        self.hide(chunk, asked)
         return asked.usage or surface.is_no_usage_chunk(chunk)
 
 

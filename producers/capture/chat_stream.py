@@ -1,23 +1,38 @@
 """The chunks of a streamed chat completion to the same `Answer` that an unstreamed one gives.
 
-Pure: chunks go in, one answer comes out, whichever way the server cut it. Choices and tool calls are distinguished by
-their `index`; ids and names come once, arguments in pieces.
+Pure: chunks go in, one answer comes out, whichever way the server cut it. `StreamAccumulator` keeps references while
+the agent reads its stream; `_Reader` puts them together later. Choices and tool calls are distinguished by their
+`index`; ids and names come once, arguments in pieces.
 """
 
 from array import array
+from collections import deque
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
+from rollbus.producers.capture.surface import Asked
 from rollbus.producers.turns.answer import (
+    ENTRY_BYTES,
+    ID_BYTES,
     Answer,
     Choice,
+    Unread,
     count_of,
+    fields_of,
     ids_of,
+    kept_call,
+    kept_fields,
     logprobs_of,
     plain,
     reasoning_of,
     text_of,
 )
+
+CHUNK_BYTES = 1500 + ENTRY_BYTES
+"""About what the parts of a chunk take in memory, with the log-prob of one token."""
+MAX_KEPT = 10_000
+"""Chunks of one stream that are kept unread; of a longer stream the oldest are read, one for each that comes."""
 
 
 @dataclass(slots=True)
@@ -50,47 +65,151 @@ class _Choice:
             self.token_ids.extend(ids)
 
 
+Kept = Mapping[str, Any] | tuple[Any, ...]
+"""A chunk's fields with its choices and deltas, or what an ordinary chunk says."""
+
+
 class StreamAccumulator:
-    """Puts a stream together."""
+    """Keeps a stream's chunks as they are when they come: the agent waits for the next one."""
+
+    def __init__(self, reader: "ChunkReader | None" = None) -> None:
+        """Start before the first chunk; by default of a chat."""
+        self._kept: deque[Kept] = deque()
+        self._reader = reader or ChunkReader()
+        self._indexes: set[int] = set()
+        """Of the choices in chunks that are not ordinary."""
+
+    def add(self, chunk: Any, hide: Asked | None = None) -> bool:
+        """Take the next chunk; return whether what `hide` does not ask for is taken out of it already."""
+        kept = self._kept
+        if len(kept) >= MAX_KEPT:
+            self._reader.read_all(kept, most=1)
+        try:
+            if _keep_ordinary(chunk, kept, hide):
+                return True
+            fields = _keep_any(chunk)
+            kept.append(fields)
+            self._indexes.update(count_of(choice.get("index")) or 0 for choice in fields["choices"])
+        except (AttributeError, TypeError, KeyError):  # not an object of the client: it is read at once
+            self._reader.read_all(kept)
+            self._reader.read(chunk)
+        return False
+
+    def answer(self, *, complete: bool = True) -> Answer | Unread:
+        """Return what has come so far, to be put together when there is time; nothing more is taken."""
+        kept, reader = self._kept, self._reader
+        self._kept, self._reader = deque(maxlen=0), ChunkReader()
+        indexes = self._indexes | set(reader.indexes)
+        if 0 not in indexes and any(chunk.__class__ is tuple for chunk in kept):
+            indexes.add(0)
+        size = CHUNK_BYTES * len(kept) + ID_BYTES * len(reader.prompt_token_ids or ())
+        return Unread(lambda kept: reader.read_all(kept).answer(complete=complete), kept, len(indexes) or 1, size)
+
+
+def _keep_ordinary(chunk: Any, kept: deque[Kept], hide: Asked | None) -> bool:
+    """Keep what an ordinary chunk says, with one choice of text as nearly all have; False for any other.
+
+    This is done for every token, on the agent's thread, so keeping and hiding are one: attributes of the client's
+    models are the fastest way in, each look at their fields from outside the API costs four of those.
+    """
+    try:
+        choices = chunk.choices
+        if len(choices) != 1 or chunk.usage is not None or chunk.__pydantic_extra__:
+            return False
+        choice = choices[0]
+        delta, logprobs, extra, ids = choice.delta, choice.logprobs, choice.__pydantic_extra__, None
+        if choice.index != 0 or delta.tool_calls is not None or delta.refusal is not None or delta.__pydantic_extra__:
+            return False
+        if extra:
+            if "prompt_token_ids" in extra:
+                return False
+            ids = extra.get("token_ids") if hide is None or hide.ids else extra.pop("token_ids", None)
+        kept.append((chunk.id, chunk.model, choice.finish_reason, logprobs, ids, delta.role, delta.content))
+    except (AttributeError, TypeError):  # an older client, or not its object
+        return False
+    if logprobs is not None and hide is not None and not hide.logprobs:
+        choice.__dict__["logprobs"] = None
+    return True
+
+
+def _keep_any(chunk: Any) -> dict[str, Any]:
+    """Return a chunk's fields as they are now, with its choices and their deltas."""
+    fields = kept_fields(chunk)
+    fields["choices"] = choices = [kept_fields(choice) for choice in fields["choices"] or ()]
+    for choice in choices:
+        if "text" in choice:  # an older completion
+            continue
+        choice["delta"] = delta = kept_fields(choice["delta"])
+        if delta.get("tool_calls"):
+            delta["tool_calls"] = [kept_call(call) for call in delta["tool_calls"]]
+    return fields
+
+
+def _whole(kept: Kept) -> Mapping[str, Any]:
+    if not isinstance(kept, tuple):
+        return kept
+    response_id, model, finish_reason, logprobs, ids, role, content = kept
+    delta = {"role": role, "content": content}
+    choice = {"delta": delta, "finish_reason": finish_reason, "logprobs": logprobs, "token_ids": ids}
+    return {"id": response_id, "model": model, "choices": [choice]}
+
+
+class ChunkReader:
+    """Puts the chunks of a stream together."""
 
     def __init__(self) -> None:
         """Start before the first chunk."""
         self._model = ""
         self._response_id: str | None = None
-        self._prompt_token_ids: array[int] | None = None
+        self.prompt_token_ids: array[int] | None = None
         self._prompt_tokens: int | None = None
         self._completion_tokens: int | None = None
         self._choices: dict[int, _Choice] = {}
 
-    def add(self, chunk: Any) -> None:
+    @property
+    def indexes(self) -> Collection[int]:
+        """The choices so far."""
+        return self._choices
+
+    def read_all(self, chunks: deque[Kept], *, most: int | None = None) -> "ChunkReader":
+        """Take what was kept, in order."""
+        for _ in range(len(chunks) if most is None else most):
+            self.read(_whole(chunks.popleft()))
+        return self
+
+    def read(self, chunk: Any) -> None:
         """Take the next chunk."""
-        self._model = text_of(getattr(chunk, "model", None)) or self._model
-        self._response_id = text_of(getattr(chunk, "id", None)) or self._response_id
-        self._keep_prompt(getattr(chunk, "prompt_token_ids", None))
-        if (usage := getattr(chunk, "usage", None)) is not None:
-            self._prompt_tokens = count_of(getattr(usage, "prompt_tokens", None))
-            self._completion_tokens = count_of(getattr(usage, "completion_tokens", None))
-        for choice in getattr(chunk, "choices", None) or ():
-            self._keep_prompt(getattr(choice, "prompt_token_ids", None))
+        field = fields_of(chunk)
+        self._model = text_of(field("model")) or self._model
+        self._response_id = text_of(field("id")) or self._response_id
+        self._keep_prompt(field("prompt_token_ids"))
+        if (usage := field("usage")) is not None:
+            count = fields_of(usage)
+            self._prompt_tokens = count_of(count("prompt_tokens"))
+            self._completion_tokens = count_of(count("completion_tokens"))
+        for choice in field("choices") or ():
+            self._keep_prompt(fields_of(choice)("prompt_token_ids"))
             self._add_choice(choice)
 
     def _keep_prompt(self, prompt_token_ids: Any) -> None:
-        if self._prompt_token_ids is None:
-            self._prompt_token_ids = ids_of(prompt_token_ids)
+        if self.prompt_token_ids is None:
+            self.prompt_token_ids = ids_of(prompt_token_ids)
 
     def _add_choice(self, choice: Any) -> None:
-        known = self._choice(count_of(getattr(choice, "index", None)) or 0)
-        delta = getattr(choice, "delta", None)
-        known.role = known.role or text_of(getattr(delta, "role", None))
-        known.finish_reason = text_of(getattr(choice, "finish_reason", None)) or known.finish_reason
-        _append(known.content, text_of(getattr(delta, "content", None)))
-        _append(known.refusal, text_of(getattr(delta, "refusal", None)))
-        _append(known.reasoning, reasoning_of(delta))
-        for position, call in enumerate(getattr(delta, "tool_calls", None) or ()):
+        field = fields_of(choice)
+        known = self._choice(count_of(field("index")) or 0)
+        part = field("delta")
+        delta = fields_of(part)
+        known.role = known.role or text_of(delta("role"))
+        known.finish_reason = text_of(field("finish_reason")) or known.finish_reason
+        _append(known.content, text_of(delta("content")))
+        _append(known.refusal, text_of(delta("refusal")))
+        _append(known.reasoning, reasoning_of(part))
+        for position, call in enumerate(delta("tool_calls") or ()):
             _add_tool_call(known, position, call)
-        if (logprobs := getattr(choice, "logprobs", None)) is not None:
+        if (logprobs := field("logprobs")) is not None:
             _add_logprobs(known, logprobs)
-        known.add_token_ids(getattr(choice, "token_ids", None))
+        known.add_token_ids(field("token_ids"))
 
     def _choice(self, index: int) -> _Choice:
         return self._choices.setdefault(index, _Choice())
@@ -101,7 +220,7 @@ class StreamAccumulator:
         return Answer(
             model=self._model,
             response_id=self._response_id,
-            prompt_token_ids=self._prompt_token_ids,
+            prompt_token_ids=self.prompt_token_ids,
             prompt_tokens=self._prompt_tokens,
             completion_tokens=self._completion_tokens,
             choices=tuple(_finished(index, choice) for index, choice in sorted(self._choices.items())),
@@ -124,7 +243,7 @@ def _add_logprobs(known: _Choice, logprobs: Any) -> None:
 
 
 def _add_tool_call(known: _Choice, position: int, delta: Any) -> None:
-    index = count_of(getattr(delta, "index", None))
+    index = count_of(fields_of(delta)("index"))
     call = known.tool_calls.setdefault(position if index is None else index, _ToolCall())
     for name, value in plain(delta).items():
         if name == "function" and isinstance(value, dict):

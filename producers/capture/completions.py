@@ -8,9 +8,19 @@ from dataclasses import replace
 from typing import Any
 
 from rollbus.producers.capture import surface
-from rollbus.producers.capture.chat_stream import StreamAccumulator
+from rollbus.producers.capture.chat_stream import ChunkReader, StreamAccumulator
 from rollbus.producers.capture.surface import Accumulator, Asked
-from rollbus.producers.turns.answer import Answer, Choice, answer_of, canonical, count_of, ids_of, number_of, text_of
+from rollbus.producers.turns.answer import (
+    Answer,
+    Choice,
+    answer_of,
+    canonical,
+    count_of,
+    fields_of,
+    ids_of,
+    number_of,
+    text_of,
+)
 from rollbus.producers.turns.turn_record import ECHO
 
 TOP_LOGPROBS = 1
@@ -54,25 +64,24 @@ class CompletionsSurface:
 
     def accumulator(self) -> Accumulator:
         """Read its chunks, which have the form of whole completions."""
-        return _CompletionsAccumulator()
+        return StreamAccumulator(_CompletionsReader())
 
     def hide(self, response: Any, asked: Asked) -> None:
         """Log-probs and token ids."""
         for choice in getattr(response, "choices", None) or ():
-            if not asked.logprobs and getattr(choice, "logprobs", None) is not None:
-                choice.logprobs = None
+            if not asked.logprobs:
+                surface.empty(choice, "logprobs")
             if not asked.ids:
                 surface.forget(choice, "token_ids")
                 surface.forget(choice, "prompt_token_ids")
 
     def shown(self, chunk: Any, asked: Asked) -> bool:
         """All but the usage that was not asked for."""
+        self.hide(chunk, asked)
         return asked.usage or surface.is_no_usage_chunk(chunk)
 
 
-class _CompletionsAccumulator(StreamAccumulator):
-    """Its chunks have the form of whole completions."""
-
+class _CompletionsReader(ChunkReader):
     def _add_choice(self, choice: Any) -> None:
         part = _choice_of(choice)
         known = self._choice(part.index)
@@ -85,14 +94,15 @@ class _CompletionsAccumulator(StreamAccumulator):
 
 
 def _choice_of(choice: Any) -> Choice:
-    logprobs = getattr(choice, "logprobs", None)
+    field = fields_of(choice)
+    logprobs = fields_of(field("logprobs"))
     return Choice(
-        index=count_of(getattr(choice, "index", None)) or 0,
-        content=text_of(getattr(choice, "text", None)),
-        finish_reason=text_of(getattr(choice, "finish_reason", None)),
-        tokens=tuple(text_of(token) or "" for token in getattr(logprobs, "tokens", None) or ()),
-        logprobs=tuple(number_of(value) for value in getattr(logprobs, "token_logprobs", None) or ()),
-        token_ids=ids_of(getattr(choice, "token_ids", None)),
+        index=count_of(field("index")) or 0,
+        content=text_of(field("text")),
+        finish_reason=text_of(field("finish_reason")),
+        tokens=tuple(text_of(token) or "" for token in logprobs("tokens") or ()),
+        logprobs=tuple(number_of(value) for value in logprobs("token_logprobs") or ()),
+        token_ids=ids_of(field("token_ids")),
     )
 
 

@@ -22,14 +22,14 @@ from rollbus.producers.capture.surface import Surface
 Client = TypeVar("Client")
 RAW_HEADER = "x-stainless-raw-response"
 """How the client asks itself for a raw response: `true`, or `stream` for one whose body is not read yet."""
-_METHODS = ("create", "parse")
-_RECORDED_BY = "_rollbus_recorder"
+METHODS = ("create", "parse")
+RECORDED_BY = "_rollbus_recorder"
 _SURFACES: Mapping[str, Surface] = {"completions": COMPLETIONS, "responses": RESPONSES}
 """Resources that are recorded in addition to `chat.completions`, by their names on the client."""
 
 
 def wrap_client(client: Client, options: Capture) -> Client:
-    """Return a recorded twin of the client; raises where the object has no `chat.completions.create`."""
+    """Return a recorded twin of the client; raises TypeError where its `chat.completions.create` cannot be recorded."""
     capture = replace(options, server=str(getattr(client, "base_url", "")), refusing={})
     capture.outbox.keep_secret(getattr(client, "api_key", None))
     twin = object.__new__(_recorded_class(type(client), capture))
@@ -44,6 +44,8 @@ def wrap_client(client: Client, options: Capture) -> Client:
             own = capture.outbox.guard.call("wrap", type(resource), twin, default=resource)
             _keep_patches(own, resource)
             twin.__dict__[name] = _recorded_resource(own, capture, surface)
+    if getattr(twin.chat.completions.create, RECORDED_BY, None) is not capture.outbox:  # type: ignore[attr-defined]
+        raise TypeError(f"{type(client).__name__} makes its calls elsewhere: wrap the OpenAI client that it is made of")
     return twin
 
 
@@ -109,28 +111,33 @@ def _recorded_chat(chat: Any, twin: Any, capture: Capture) -> Any:
 
 def _keep_patches(own: Any, given: Any) -> None:
     """Call what another tool, or another recorder, has put in place of a method of the given resource."""
-    vars(own).update({name: vars(given)[name] for name in _METHODS if name in vars(given)})
+    vars(own).update({name: vars(given)[name] for name in METHODS if name in vars(given)})
 
 
 def _record_methods(completions: Any, capture: Capture, surface: Surface) -> None:
-    for name in _METHODS:
+    for name in METHODS:
         method: Any = getattr(completions, name, None)
-        if getattr(method, _RECORDED_BY, None) is capture.outbox:
-            method = method.__wrapped__  # wrapped before: the options of the last time hold
+        if getattr(method, RECORDED_BY, None) is capture.outbox:  # before: the options of the last time hold
+            inner: Any = method.__wrapped__
+            method = inner.__get__(completions) if inspect.ismethod(method) else inner
         if method is not None:
-            recorded = _recorded(method, capture, surface)
-            setattr(recorded, _RECORDED_BY, capture.outbox)
+            recorded = recorded_method(method, lambda _: capture, surface)
+            setattr(recorded, RECORDED_BY, capture.outbox)
             setattr(completions, name, recorded)
     if not hasattr(completions, "create"):
         raise TypeError(f"{type(completions).__name__} has no method create")
 
 
-def _recorded(method: Callable[..., Any], capture: Capture, surface: Surface) -> Callable[..., Any]:
+def recorded_method(
+    method: Callable[..., Any], capture_of: Callable[[tuple[Any, ...]], Capture | None], surface: Surface
+) -> Callable[..., Any]:
+    """Return the method, recorded as its positional arguments say: of a class's, the first is the resource."""
     if inspect.iscoroutinefunction(inspect.unwrap(method)):
 
         @functools.wraps(method)
         async def call_async(*args: Any, **kwargs: Any) -> Any:
-            call = capture.begin(kwargs, surface)
+            capture = capture_of(args)
+            call = None if capture is None else capture.begin(kwargs, surface)
             if call is None:
                 return await method(*args, **kwargs)
             while True:
@@ -146,7 +153,8 @@ def _recorded(method: Callable[..., Any], capture: Capture, surface: Surface) ->
 
     @functools.wraps(method)
     def call_sync(*args: Any, **kwargs: Any) -> Any:
-        call = capture.begin(kwargs, surface)
+        capture = capture_of(args)
+        call = None if capture is None else capture.begin(kwargs, surface)
         if call is None:
             return method(*args, **kwargs)
         while True:

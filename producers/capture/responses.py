@@ -9,7 +9,7 @@ from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
 from rollbus.producers.capture.surface import Accumulator, Asked, own_tools
-from rollbus.producers.turns.answer import Answer, Choice, canonical, count_of, plain, read_entries, text_of
+from rollbus.producers.turns.answer import Answer, Choice, canonical, count_of, fields_of, plain, read_entries, text_of
 
 LOGPROBS = "message.output_text.logprobs"
 FINISH = {"max_output_tokens": "length", "content_filter": "content_filter"}
@@ -65,17 +65,19 @@ class ResponsesSurface:
         """Log-probs, of a response, of one inside an event, or of an event itself."""
         if asked.logprobs:
             return
-        for text in _texts(getattr(response, "output", None) or ()):
+        field = fields_of(response)
+        for text in _texts(field("output") or ()):
             if getattr(text, "logprobs", None):
                 text.logprobs = []
-        if (inner := getattr(response, "response", None)) is not None:
+        if (inner := field("response")) is not None:
             self.hide(inner, asked)
-        for holder in (response, getattr(response, "part", None)):
-            if holder is not None and getattr(holder, "logprobs", None):
+        for holder in (response, field("part")):
+            if holder is not None and fields_of(holder)("logprobs"):
                 holder.logprobs = []
 
     def shown(self, chunk: Any, asked: Asked) -> bool:
         """Every event."""
+        self.hide(chunk, asked)
         return True
 
 
@@ -87,15 +89,17 @@ class _ResponsesAccumulator:
         self._texts: list[str] = []
         self._entries: list[Any] = []
 
-    def add(self, chunk: Any) -> None:
-        kind = getattr(chunk, "type", "")
-        if (response := getattr(chunk, "response", None)) is not None:
+    def add(self, chunk: Any, hide: Asked | None = None) -> bool:
+        field = fields_of(chunk)
+        kind = field("type")
+        if kind == "response.output_text.delta":
+            self._texts.append(text_of(field("delta")) or "")
+            self._entries += field("logprobs") or ()
+        elif (response := field("response")) is not None:
             answer = self._reader.answer(response)
             self._begun = answer
             self._whole = answer if kind in LAST_EVENTS else self._whole
-        elif kind == "response.output_text.delta":
-            self._texts.append(text_of(getattr(chunk, "delta", None)) or "")
-            self._entries += getattr(chunk, "logprobs", None) or ()
+        return False
 
     def answer(self, *, complete: bool = True) -> Answer:
         if self._whole is not None:

@@ -30,11 +30,13 @@ class Asked:
 class Accumulator(Protocol):
     """Puts a stream together."""
 
-    def add(self, chunk: Any) -> None:
-        """Take the next chunk."""
+    def add(self, chunk: Any, hide: Asked | None = None) -> bool:
+        """Take the next chunk; return whether the application is to see it, and what it did not ask for, which is all
+        but `hide`, is taken out of it already: else `Surface.shown` does that.
+        """
 
-    def answer(self, *, complete: bool = True) -> Answer:
-        """Return what has come so far."""
+    def answer(self, *, complete: bool = True) -> Answer | Unread:
+        """Return what has come so far, or what it can be read from when there is time."""
 
 
 class Surface(Protocol):
@@ -66,7 +68,7 @@ class Surface(Protocol):
         """Take out of an answer or a chunk what the application did not ask for."""
 
     def shown(self, chunk: Any, asked: Asked) -> bool:
-        """Say whether the application is to see a chunk at all."""
+        """Hide in a chunk what `hide` does in an answer, and say whether the application is to see the chunk at all."""
 
 
 def own_tools(request: Mapping[str, Any]) -> Mapping[str, Any]:
@@ -106,6 +108,15 @@ def with_usage(request: Mapping[str, Any]) -> dict[str, Any]:
 def is_no_usage_chunk(chunk: Any) -> bool:
     """Say whether a chunk is more than the token counts at a stream's end."""
     return bool(getattr(chunk, "choices", True)) or getattr(chunk, "usage", None) is None
+
+
+def empty(value: Any, name: str) -> None:
+    """Set a field of an answer's object that the API knows to None, past the checks of the client's models: they cost
+    more than all else that is done with a chunk.
+    """
+    fields = value if isinstance(value, dict) else value.__dict__
+    if fields.get(name) is not None:
+        fields[name] = None
 
 
 def forget(value: Any, name: str) -> None:

@@ -17,7 +17,7 @@ from queue import SimpleQueue
 from typing import Any, Protocol
 
 from rollbus.producers.delivery.books import Books, Item
-from rollbus.producers.delivery.sink import EventSink
+from rollbus.producers.delivery.sink import DELIVERY_THREAD, EventSink
 
 logger = logging.getLogger(__name__)
 
@@ -65,7 +65,7 @@ class Courier:
     def start(self) -> None:
         """Start the thread; raises RuntimeError where none can be started any more."""
         executor = _Resolver()
-        self._thread = threading.Thread(target=self._run, args=(executor,), name="rollbus-delivery", daemon=True)
+        self._thread = threading.Thread(target=self._run, args=(executor,), name=DELIVERY_THREAD, daemon=True)
         try:
             self._thread.start()
         except RuntimeError:

@@ -6,13 +6,14 @@ again, and readers absorb doubles by event id.
 """
 
 import asyncio
+import logging
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 
 from aiokafka import AIOKafkaProducer
 from aiokafka.errors import KafkaError, MessageSizeTooLargeError, RecordListTooLargeError, TopicAuthorizationFailedError
 
-from rollbus.producers.delivery.sink import Outbound
+from rollbus.producers.delivery.sink import DELIVERY_THREAD, Outbound
 from rollbus.schemas.codec import decode, record_name
 from rollbus.schemas.errors import UnavailableError
 from rollbus.schemas.kafka.clients import kafka_errors, new_producer, start_client, stop_producer
@@ -27,6 +28,23 @@ START_GRACE_S = 0.25
 STOP_S = 1.0
 """How long a clean stop may take; a producer whose broker is gone never stops cleanly."""
 _REFUSED = (MessageSizeTooLargeError, RecordListTooLargeError, TopicAuthorizationFailedError)
+
+
+class _OfOthers(logging.Filter):
+    """Passes what other threads log: of ours, the courier logs one line where the client logs one per attempt."""
+
+    def filter(self, record: logging.LogRecord) -> bool:
+        return record.threadName != DELIVERY_THREAD
+
+
+_OF_OTHERS = _OfOthers()
+
+
+def _quiet_client() -> None:
+    """Let the Kafka client log nothing from the delivery thread; the host's own clients log on."""
+    for name in tuple(logging.root.manager.loggerDict):
+        if name.partition(".")[0] == "aiokafka":
+            logging.getLogger(name).addFilter(_OF_OTHERS)  # once, however often it is added
 
 
 class KafkaSink:
@@ -46,6 +64,7 @@ class KafkaSink:
 
     async def start(self) -> None:
         """Connect; raises UnavailableError."""
+        _quiet_client()
         producer = new_producer(
             self._connection, client_id=self._client_id, linger_ms=LINGER_MS, max_batch_size=MAX_BATCH_BYTES
         )

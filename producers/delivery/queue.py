@@ -5,6 +5,7 @@ is in `books`; the thread behind the queue is in `courier`.
 """
 
 import contextlib
+import logging
 import time
 from collections.abc import Callable
 
@@ -12,6 +13,8 @@ from rollbus.producers.delivery.books import Books, Item
 from rollbus.producers.delivery.counters import Counters
 from rollbus.producers.delivery.courier import CLOSE_SINK_S, Courier
 from rollbus.producers.delivery.sink import EventSink
+
+logger = logging.getLogger(__name__)
 
 
 class Delivery(Books):
@@ -75,6 +78,7 @@ class Delivery(Books):
         with self._lock:
             if not already and self._events:
                 self.counters.add("events_dropped.undelivered_at_close", self._events)
+                logger.warning("rollbus: %d events were not delivered before the end, and are lost", self._events)
             self._closed = True
             for item in self.take_all():
                 self._forget(item)

@@ -12,6 +12,8 @@ from typing import Any, Protocol
 from rollbus.schemas import codec
 from rollbus.schemas.errors import UnavailableError
 
+DELIVERY_THREAD = "rollbus-delivery"
+
 
 @dataclass(frozen=True, slots=True)
 class Outbound:

@@ -7,7 +7,8 @@ Excluded event says that the rest will not follow. A turn that is too large is s
 
 import functools
 import threading
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from datetime import datetime
 from typing import Any, Protocol
 from urllib.parse import quote
 
@@ -17,7 +18,7 @@ from rollbus.producers.episode.outbox import Outbox, root_of
 from rollbus.producers.episode.rewards import KEYED, encodable_texts, nonempty_text, reward_value, send_reward
 from rollbus.producers.episode.tracing import TRACEPARENT
 from rollbus.producers.turns.answer import json_of, plain, text_of
-from rollbus.producers.turns.turn_record import Exchange
+from rollbus.producers.turns.turn_record import Exchange, exchange_of
 from rollbus.schemas import ids
 from rollbus.schemas.errors import RecordTooLargeError
 from rollbus.schemas.records.drops import DropReason
@@ -70,6 +71,8 @@ class Episode:
         self.ended = False
         self.recording = sampled
         """Whether events of it are still taken: it is sampled, and neither dropped nor ended."""
+        self.calls_captured = 0
+        """Calls of recorded clients so far: a hook above learns from it that its call is recorded."""
         self.nothing = False
         """Whether it is a handle without an episode, which hides no episode around it."""
         self.function = ""
@@ -165,7 +168,37 @@ class Episode:
         parent_id = self.parent.id if self.parent else None
         self.emit(EpisodeStarted, {**fields, "task": self.task, "labels": labels, "parent_episode_id": parent_id})
 
-    def record(self, exchange: Exchange, function: str) -> None:
+    def turn(
+        self,
+        *,
+        messages: Sequence[Any],
+        answer: str | Mapping[str, Any],
+        token_ids: Sequence[int] | None = None,
+        logprobs: Sequence[float] | None = None,
+        prompt_token_ids: Sequence[int] | None = None,
+        model: str = "",
+        tools: Sequence[Any] | None = None,
+        finish_reason: str | None = "stop",
+        function: str | None = None,
+        at: datetime | int | None = None,
+    ) -> None:
+        """Record a model's answer that no client here has seen, of any other SDK or an engine in this process.
+
+        `messages` and `tools` have the OpenAI form, `answer` is a text or such a message. Only with the ids of the
+        prompt, and the sampled ids with their log-probs, can the turn be trained. `at` is when it came (milliseconds,
+        or a time with its zone); now by default.
+        """
+        fields = (messages, answer, token_ids, logprobs, prompt_token_ids, model, tools, finish_reason)
+        self.outbox.guard.call("turn", self._turn, fields, function, at, default=None)
+
+    def _turn(self, fields: tuple[Any, ...], function: str | None, at: datetime | int | None) -> None:
+        if isinstance(at, datetime) and at.tzinfo is None:
+            raise ValueError(f"at is {at.isoformat()}: say in which zone")
+        at_ms = int(at.timestamp() * 1000) if isinstance(at, datetime) else at
+        exchange = exchange_of(*fields, logprob_mode=self.outbox.settings.logprob_mode)
+        self.record(exchange, function or current_function() or self.function, at_ms=at_ms)
+
+    def record(self, exchange: Exchange, function: str, *, at_ms: int | None = None) -> None:
         """Take the places of an answer's turns; they are made in the delivery thread."""
         outbox = self.outbox
         if outbox.delivery.crowded:
@@ -177,7 +210,7 @@ class Episode:
                 self.outbox.counts.add("turns_suppressed")
                 return
             for index in range(exchange.turns):
-                at_ms = outbox.clock_ms()
+                at_ms = outbox.clock_ms() if at_ms is None else at_ms
                 encode = functools.partial(turns.encode, index, self._sequence, at_ms)
                 if not outbox.submit_late(
                     EPISODE_EVENTS, self.root_id, encode, episode_id=self.id, size=size, at_ms=at_ms
@@ -291,6 +324,10 @@ class Episode:
     def finished(self, stream: Abandonable) -> None:
         """Forget a stream."""
         self._streams.pop(stream, None)
+
+    def forget_streams(self) -> None:
+        """Leave what is still being read to another writer."""
+        self._streams.clear()
 
     def joined_by(self, writer_id: str) -> None:
         """Remember another writer of this process, for the episode's end to name."""

@@ -51,6 +51,8 @@ class Outbox:
         self.clock_ms, self.new_id = clock_ms, new_id
         self.writer_id = new_id()
         """New per process start and fork."""
+        self.routed: Callable[[Mapping[str, Any], str], Mapping[str, Any]] | None = None
+        """Names the version in a call's arguments that the episode gets; None leaves them as they are."""
         self._secrets: set[str] = set()
         self.delivery = Delivery(
             make_sink,

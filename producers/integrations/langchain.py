@@ -23,8 +23,8 @@ from rollbus.producers.turns.answer import Answer, Choice
 from rollbus.producers.turns.turn_record import NOT_CAPTURED, Exchange
 
 Model = TypeVar("Model")
-NODE = "langgraph_node"
-"""Where LangGraph names the node that asks, in a run's metadata."""
+NAMES = ("lc_agent_name", "langgraph_node")
+"""Where a run's metadata names the agent that asks; where it has no name, its node does: all agents' is `model`."""
 _CLIENTS = (("root_client", "client"), ("root_async_client", "async_client"))
 
 
@@ -69,7 +69,7 @@ class RollbusHandler(BaseCallbackHandler):
         **kwargs: Any,
     ) -> None:
         """A chain, graph or node begins."""
-        self._structure.run_started(run_id, parent_run_id, str(kwargs.get("name") or (metadata or {}).get(NODE) or ""))
+        self._structure.run_started(run_id, parent_run_id, str(kwargs.get("name") or _name_of(metadata)))
 
     def on_chain_end(self, outputs: Any, *, run_id: UUID, **kwargs: Any) -> None:
         """It is over."""
@@ -114,7 +114,7 @@ class RollbusHandler(BaseCallbackHandler):
         asked: Mapping[str, Any],
     ) -> None:
         self._prompts[run_id] = (prompt, asked.get("invocation_params") or {})
-        self._structure.model_started(run_id, parent_run_id, str((metadata or {}).get(NODE) or ""))
+        self._structure.model_started(run_id, parent_run_id, _name_of(metadata))
 
     def on_llm_end(self, response: LLMResult, *, run_id: UUID, **kwargs: Any) -> None:
         """It has answered."""
@@ -153,6 +153,10 @@ class RollbusHandler(BaseCallbackHandler):
     def on_tool_error(self, error: BaseException, *, run_id: UUID, **kwargs: Any) -> None:
         """It has failed."""
         self._structure.tool_failed(run_id, error)
+
+
+def _name_of(metadata: Mapping[str, Any] | None) -> str:
+    return next((str(name) for each in NAMES if (name := (metadata or {}).get(each))), "")
 
 
 def _exchange(prompt: Sequence[BaseMessage], asked: Mapping[str, Any], response: LLMResult) -> Exchange | None:

@@ -6,14 +6,16 @@
 
 With a wrapped `client` beneath, that client asks for tokens and records them, and the logger does nothing. Without one
 the logger records what LiteLLM's answer holds: ask for `logprobs=True` and `extra_body={"return_token_ids": True}` to
-have tokens in it (a stream's are lost in LiteLLM). LiteLLM may call back twice, late, or from another thread: a call is
-known by its `litellm_call_id`, its episode is the one that was current when it began, and it has a writer of its own
-there that the episode's end waits for.
+have tokens in it (a stream's are lost in LiteLLM). LiteLLM may call back twice, late, from another thread, or never, as
+where its event loop has ended: a call is known by its `litellm_call_id`, its episode is the one that was current when
+it began, and it has a writer of its own there that the episode's end waits for.
 """
 
+import time
 from collections import OrderedDict
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from datetime import datetime
 from typing import Any
 
 from litellm.integrations.custom_logger import CustomLogger
@@ -23,18 +25,32 @@ from rollbus.producers.episode.episode import Episode
 from rollbus.producers.episode.functions import current_function
 from rollbus.producers.recorder import Recorder
 from rollbus.producers.turns.answer import Answer, answer_of, ids_of
-from rollbus.producers.turns.turn_record import Exchange
+from rollbus.producers.turns.turn_record import NOT_CAPTURED, Exchange
 
 MAX_OPEN = 10_000
-"""Calls kept whose end has not come; beyond it the oldest is forgotten."""
+"""Calls kept whose end has not come; beyond it the oldest is taken as never answered."""
+LATE_S = 300.0
+"""After so long LiteLLM calls back no more: longer than it waits for an answer by default would keep episodes open."""
+RECORDED = ("completion", "acompletion", "text_completion", "atext_completion")
+"""Kinds of calls that are turns; embeddings, images and the like are not, and responses have no tokens here."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, eq=False)
 class _Call:
     late: Episode
     """The call's own writer."""
     function: str
     seen: context.ModelCall
+    request: Mapping[str, Any]
+    began_s: float
+
+    def abandon(self) -> None:
+        """Record that its answer was not seen: the writer closes, or LiteLLM never called back."""
+        self.seen.on_captured = None
+        if not self.seen.captured:
+            self.late.finished(self)
+            self.late.record(Exchange(request=self.request, answer=Answer(), withheld=NOT_CAPTURED), self.function)
+        self.late.close_writer(even_if_silent=True)
 
 
 class RollbusLogger(CustomLogger):
@@ -50,6 +66,15 @@ class RollbusLogger(CustomLogger):
     def log_pre_api_call(self, model: str, messages: Any, kwargs: Mapping[str, Any]) -> None:
         """A call begins, in the caller's context."""
         self._recorder.guard.call("hook", self._begin, kwargs, default=None)
+
+    async def async_post_call_success_deployment_hook(
+        self, request_data: Mapping[str, Any], response: Any, call_type: Any
+    ) -> None:
+        """It has an answer, in the caller's own task: `asyncio.run` may end before LiteLLM calls back otherwise."""
+        details = getattr(request_data.get("litellm_logging_obj"), "model_call_details", None)
+        if details is not None:
+            began = details.get("start_time") or datetime.now()
+            self._recorder.guard.call("hook", self._end, details, response, began, datetime.now(), default=None)
 
     def log_success_event(self, kwargs: Mapping[str, Any], response_obj: Any, start_time: Any, end_time: Any) -> None:
         """It has an answer; of a stream, the whole of it."""
@@ -72,20 +97,36 @@ class RollbusLogger(CustomLogger):
         self.log_failure_event(kwargs, response_obj, start_time, end_time)
 
     def _begin(self, kwargs: Mapping[str, Any]) -> None:
+        if kwargs.get("call_type", RECORDED[0]) not in RECORDED:
+            self._recorder.counts.add("calls_unobserved")
+            return
         episode = self._recorder.current_episode()
         if episode is None:
             self._recorder.counts.add("calls_outside_episode")
             return
         late = self._recorder.episodes.join(episode.id, episode.started_at_ms)
-        seen = context.watch_call(on_captured=lambda: episode.let_go(late))
-        self._open[str(kwargs["litellm_call_id"])] = _Call(late, current_function(), seen)
-        while len(self._open) > MAX_OPEN:
-            self._open.popitem(last=False)
+        seen = context.watch_call(on_captured=lambda: self._let_go(episode, late))
+        call = _Call(late, current_function(), seen, _request(kwargs), time.monotonic())
+        late.opened(call)
+        self._open[str(kwargs["litellm_call_id"])] = call
+        self._abandon_late()
+
+    def _let_go(self, episode: Episode, late: Episode) -> None:
+        """Do without a writer of its own: a wrapped client records the call."""
+        late.forget_streams()
+        episode.let_go(late)
+
+    def _abandon_late(self) -> None:
+        """Close the writers of calls that LiteLLM has forgotten."""
+        latest_s = time.monotonic() - LATE_S
+        while self._open and (len(self._open) > MAX_OPEN or next(iter(self._open.values())).began_s < latest_s):
+            self._open.popitem(last=False)[1].abandon()
 
     def _close_call(self, kwargs: Mapping[str, Any]) -> _Call | None:
         call = self._open.pop(str(kwargs.get("litellm_call_id")), None)
         if call is not None:
             call.seen.on_captured = None  # what its context captures from now on is another call
+            call.late.finished(call)
         return call
 
     def _fail(self, kwargs: Mapping[str, Any]) -> None:
@@ -100,9 +141,8 @@ class RollbusLogger(CustomLogger):
         call = self._close_call(kwargs)
         if call is None or call.seen.captured:
             return
-        asked = dict(kwargs.get("optional_params") or {})
         exchange = Exchange(
-            request={**asked, "model": kwargs.get("model"), "messages": kwargs.get("messages") or ()},
+            request=_request(kwargs),
             answer=_answer(whole or response),
             streamed=bool(kwargs.get("stream")),
             latency_ms=int((end - start).total_seconds() * 1000),
@@ -112,6 +152,11 @@ class RollbusLogger(CustomLogger):
         call.late.close_writer(even_if_silent=True)
         if call.seen.above is not None:
             call.seen.above.mark_captured()
+
+
+def _request(kwargs: Mapping[str, Any]) -> dict[str, Any]:
+    asked = dict(kwargs.get("optional_params") or {})
+    return {**asked, "model": kwargs.get("model"), "messages": kwargs.get("messages") or ()}
 
 
 def _answer(response: Any) -> Answer:

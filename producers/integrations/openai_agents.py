@@ -8,14 +8,19 @@ The SDK calls its hooks in tasks of their own, so each agent has a client wrappe
 """
 
 import json
+import weakref
 from collections.abc import Hashable, Iterator
+from contextlib import suppress
+from contextvars import Token
 from typing import Any, TypeVar
 
 from agents import Agent, Model, ModelResponse, OpenAIChatCompletionsModel, RunContextWrapper, RunHooks, Tool
 from agents.handoffs import Handoff
 from agents.tool_context import ToolContext
+from agents.tracing import AgentSpanData, FunctionSpanData, Span, Trace, TracingProcessor
 from openai import AsyncOpenAI
 
+from rollbus.producers.episode.functions import FUNCTION
 from rollbus.producers.integrations.structure import Structure
 from rollbus.producers.recorder import Recorder
 from rollbus.producers.turns.answer import Answer, Choice
@@ -31,7 +36,7 @@ class RecordedModel(OpenAIChatCompletionsModel):
 def record_agent(
     agent: Agent[Context], recorder: Recorder, *, client: AsyncOpenAI | None = None, model: str | None = None
 ) -> Agent[Context]:
-    """Set recorded models in the agent and all agents it hands off to; returns the same agent.
+    """Set recorded models in the agent and all agents that it hands off to or uses as tools; returns the same agent.
 
     `client` and `model` serve agents that have no chat-completions model of their own. Raises TypeError where an agent
     then has neither: its turns would have no tokens.
@@ -65,6 +70,9 @@ def _reachable(agent: Agent[Any], seen: set[int]) -> Iterator[Agent[Any]]:
         target = handoff if isinstance(handoff, Agent) else _target(handoff)
         if target is not None:
             yield from _reachable(target, seen)
+    for tool in agent.tools:
+        if isinstance(target := getattr(tool, "_agent_instance", None), Agent):
+            yield from _reachable(target, seen)
 
 
 def _target(handoff: Handoff[Any, Any]) -> Agent[Any] | None:
@@ -73,13 +81,66 @@ def _target(handoff: Handoff[Any, Any]) -> Agent[Any] | None:
     return target if isinstance(target, Agent) else None
 
 
+_WITH_HOOKS: "weakref.WeakSet[Recorder]" = weakref.WeakSet()
+"""Recorders whose hooks report tools, so that the trace processor need not."""
+
+
+def _captured(recorder: Recorder) -> int:
+    episode = recorder.current_episode()
+    return 0 if episode is None else episode.calls_captured
+
+
+class RollbusProcessor(TracingProcessor):
+    """Reports which agent asks and which tools run, for `instrument`: from the SDK's own traces."""
+
+    def __init__(self, recorder: Recorder) -> None:
+        """Record into the current episode."""
+        self._recorder, self._structure = recorder, Structure(recorder)
+        self._names: dict[str, Token[str]] = {}
+        self._stopped = False
+
+    def on_trace_start(self, trace: Trace) -> None:
+        """Nothing is known of it yet."""
+
+    def on_trace_end(self, trace: Trace) -> None:
+        """All of its spans have ended."""
+
+    def on_span_start(self, span: Span[Any]) -> None:
+        """An agent or a tool begins, in this very context."""
+        data = span.span_data
+        if self._stopped:
+            return
+        if isinstance(data, AgentSpanData):
+            self._names[span.span_id] = FUNCTION.set(data.name)
+        elif isinstance(data, FunctionSpanData) and self._recorder not in _WITH_HOOKS:
+            self._structure.tool_started(span.span_id, None, name=data.name)
+
+    def on_span_end(self, span: Span[Any]) -> None:
+        """It is done."""
+        if (token := self._names.pop(span.span_id, None)) is not None:
+            with suppress(ValueError):  # it ends in another task
+                FUNCTION.reset(token)
+        elif self._structure.is_open(span.span_id):
+            data, error = span.span_data, span.error
+            text = None if error is None else str(error.get("message"))
+            self._structure.tool_ended(span.span_id, arguments=data.input or "", result=data.output, error=text)
+
+    def shutdown(self) -> None:
+        """Report no more; the SDK has no way to take a processor away."""
+        self._stopped = True
+
+    def force_flush(self) -> None:
+        """Nothing waits here."""
+
+
 class RollbusHooks(RunHooks[Context]):
     """Reports to the recorder which tools run, and the calls whose model is not recorded."""
 
     def __init__(self, recorder: Recorder) -> None:
         """Record into the current episode."""
         self._recorder, self._structure = recorder, Structure(recorder)
-        self._prompts: dict[Hashable, list[Any]] = {}
+        self._prompts: dict[Hashable, tuple[int, list[Any]]] = {}
+        _WITH_HOOKS.add(recorder)
 
     async def on_llm_start(
         self,
@@ -91,15 +152,15 @@ class RollbusHooks(RunHooks[Context]):
         """A model is about to be called."""
         if not isinstance(agent.model, RecordedModel):
             system = [{"role": "system", "content": system_prompt}] if system_prompt else []
-            self._prompts[(id(context), agent.name)] = [*system, *input_items]
+            self._prompts[(id(context), agent.name)] = (_captured(self._recorder), [*system, *input_items])
 
     async def on_llm_end(
         self, context: RunContextWrapper[Context], agent: Agent[Context], response: ModelResponse
     ) -> None:
         """It has answered."""
-        prompt = self._prompts.pop((id(context), agent.name), None)
+        before, prompt = self._prompts.pop((id(context), agent.name), (0, None))
         episode = self._recorder.current_episode()
-        if prompt is not None and episode is not None:
+        if prompt is not None and episode is not None and _captured(self._recorder) == before:
             self._recorder.counts.add("calls_not_captured")
             episode.record(_exchange(prompt, response), agent.name)
 

@@ -12,12 +12,12 @@ GET  /rollbus/metrics               the same, as Prometheus reads it
 import asyncio
 import logging
 import math
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator, Coroutine, Mapping
 from contextlib import ExitStack, asynccontextmanager, suppress
 from dataclasses import dataclass, field
 from types import UnionType
-from typing import Any, get_args
-from urllib.parse import unquote, urlsplit
+from typing import Any, TypeVar, get_args
+from urllib.parse import unquote
 
 import httpx
 from starlette.applications import Starlette
@@ -37,10 +37,13 @@ from rollbus.producers.episode.episode import NOT_SAMPLED, Episode
 from rollbus.producers.proxy import relay
 from rollbus.producers.proxy.episodes import FUNCTION_HEADER, HEADER, Episodes, UnknownEpisodeError
 from rollbus.producers.recorder import Recorder
-from rollbus.schemas.http.guard import JSON_TYPES, LOCAL_NAMES, Door, Head, names_of, same, token_admits
+from rollbus.schemas.http.guard import JSON_TYPES, Door, Head, names_of, same, token_admits
 from rollbus.schemas.records.events import StopReason
 
 logger = logging.getLogger(__name__)
+Result = TypeVar("Result")
+NOT_DELIVERED = "not_delivered"
+"""The reason of a turn whose program has hung up before the answer."""
 RECORDED: Mapping[str, Surface] = {"chat/completions": CHAT, "completions": COMPLETIONS, "responses": RESPONSES}
 """Paths under `/v1` whose POST is recorded."""
 METHODS = ["GET", "POST", "PUT", "PATCH", "DELETE", "HEAD", "OPTIONS"]
@@ -73,6 +76,10 @@ DELIVERY_TIMEOUT_S = 0.25
 """How long an answer's last byte may wait until its record is with the broker: no end of episode overtakes it then."""
 
 
+class HungUpError(Exception):
+    """The program has left before the answer."""
+
+
 @dataclass(slots=True)
 class Proxy:
     """What the routes share."""
@@ -86,7 +93,7 @@ class Proxy:
     token: str | None = None
     """What programs bring as their key, or in `Proxy-Authorization`; None asks for none."""
     upstream_key: str | None = None
-    """The server's key, sent in place of the token."""
+    """The server's key, sent in place of the token: of a server of this stack, the token itself."""
     address: str = "http://127.0.0.1:8001"
     """Where programs reach this proxy."""
     episodes: Episodes = field(init=False)
@@ -110,7 +117,12 @@ class Proxy:
                 Route(f"{prefix}/v1/{{path:path}}", self.forward, methods=METHODS),
                 Route("/v1/{path:path}", self.forward, methods=METHODS),
             ],
-            exception_handlers={UnknownEpisodeError: _not_found, httpx.TransportError: _bad_gateway, ValueError: _bad},
+            exception_handlers={
+                HungUpError: _gone,
+                UnknownEpisodeError: _not_found,
+                httpx.TransportError: _bad_gateway,
+                ValueError: _bad,
+            },
             lifespan=self._lifespan,
         )
 
@@ -192,13 +204,13 @@ class Proxy:
         async def upstream(body: bytes) -> httpx.Response:
             return await self._send(request, body)
 
-        response = await relay.send(call, upstream)
+        response = await _unless_gone(request, call, relay.send(call, upstream))
         if response.is_success and "text/event-stream" in response.headers.get("content-type", ""):
             watch, rest = call.watch(), scope.pop_all()
             rest.callback(watch.abandon)
             events = self._delivered(relay.streamed(call, watch, response), rest)
             return _Stream(events, response, rest)
-        body = await response.aread()
+        body = await _unless_gone(request, call, response.aread())
         if response.is_success:
             body = relay.whole(call, body)
             await self._flush()
@@ -228,9 +240,9 @@ class Proxy:
         return _Stream(response.aiter_bytes(), response, ExitStack())
 
     async def _send(self, request: Request, body: bytes) -> httpx.Response:
-        ours = HOP_BY_HOP | {HEADER, "rollbus-started", FUNCTION_HEADER, *NOT_SAMPLED, "accept-encoding"}
-        named = {name.strip().lower() for name in request.headers.get("connection", "").split(",")}
-        headers = [(name, value) for name, value in request.headers.items() if name not in ours | named]
+        ours = {HEADER, "rollbus-started", FUNCTION_HEADER, *NOT_SAMPLED, "accept-encoding"}
+        gone = ours | _hop_by_hop(request.headers)
+        headers = [(name, value) for name, value in request.headers.items() if name not in gone]
         headers = self._with_key(headers)
         path, query = request.scope["raw_path"].decode("latin-1").partition("/v1/")[2], request.url.query
         path = normalise(path, request.path_params["path"])
@@ -251,22 +263,56 @@ class Proxy:
         return Door(admit, MAX_BODY_BYTES, names_of(host), media_types=BODY_TYPES)
 
     def _with_key(self, headers: list[tuple[str, str]]) -> list[tuple[str, str]]:
-        """Put the server's key where a program has sent the token; only a server on this machine may see the token."""
+        """Put the server's key where a program has sent the token, which is not the server's to see."""
         own = None if self.token is None else f"Bearer {self.token}"
         rest = [(name, value) for name, value in headers if name != "authorization" or value != own]
-        if len(rest) == len(headers):
-            return headers
-        if self.upstream_key is not None:
-            return [*rest, ("authorization", f"Bearer {self.upstream_key}")]
-        return headers if urlsplit(self.upstream).hostname in LOCAL_NAMES else rest
+        if len(rest) == len(headers) or self.upstream_key is None:
+            return rest
+        return [*rest, ("authorization", f"Bearer {self.upstream_key}")]
+
+
+async def _unless_gone(request: Request, call: Call, work: Coroutine[Any, Any, Result]) -> Result:
+    """Return what the server answers; where the program hangs up before, stop the server and raise HungUpError.
+
+    A program that waits no longer asks again: an answer that nobody received would be a second turn for one.
+    """
+    working = asyncio.ensure_future(work)
+    gone = asyncio.ensure_future(_hung_up(request))
+    try:
+        await asyncio.wait({working, gone}, return_when=asyncio.FIRST_COMPLETED)
+        if not working.done():
+            call.record_without_answer(NOT_DELIVERED)
+            raise HungUpError
+        return working.result()
+    except httpx.HTTPError as error:
+        call.on_error(error)
+        raise
+    finally:
+        for task in (working, gone):
+            task.cancel()
+        await asyncio.gather(working, gone, return_exceptions=True)
+
+
+async def _hung_up(request: Request) -> None:
+    while (await request.receive())["type"] != "http.disconnect":
+        continue
 
 
 def normalise(raw: str, decoded: str) -> str:
-    """Return a path as it is sent on; ValueError for one that leaves /v1, or that can be read in two ways."""
+    """Return a path as it is sent on; ValueError for one that leaves /v1, or that can be read in two ways.
+
+    A server may decode a path once more, take a backslash for a slash, or leave out what follows a semicolon.
+    """
     tail = unquote(raw)
-    if any(part in (".", "..") for part in tail.replace("\\", "/").split("/")) or tail != decoded or "\0" in tail:
+    parts = (part.partition(";")[0] for part in unquote(tail).replace("\\", "/").split("/"))
+    if tail != decoded or not tail.isprintable() or any(part in (".", "..") for part in parts):
         raise ValueError("the path leaves /v1, or can be read in two ways")
     return "/".join(part for part in raw.split("/") if part)
+
+
+def _hop_by_hop(headers: Mapping[str, str]) -> frozenset[str]:
+    """Return the names that belong to one connection: the usual ones, and those that `Connection` names."""
+    return HOP_BY_HOP | {name.strip().lower() for name in headers.get("connection", "").split(",")}
 
 
 class _Stream(StreamingResponse):
@@ -287,7 +333,7 @@ class _Stream(StreamingResponse):
 
 def _with_headers(response: Response, upstream: httpx.Response) -> Response:
     """Return the response with the server's headers, each as often as it came: cookies do not share one."""
-    gone = HOP_BY_HOP | {"content-encoding"}
+    gone = _hop_by_hop(upstream.headers) | {"content-encoding"}
     for name, value in upstream.headers.multi_items():
         if name not in gone:
             response.headers.append(name, value)
@@ -316,6 +362,10 @@ async def _bad(request: Request, error: Exception) -> Response:
 
 async def _not_found(request: Request, error: Exception) -> Response:
     return _error(404, str(error))
+
+
+async def _gone(request: Request, error: Exception) -> Response:
+    return Response(status_code=499)  # its client has gone
 
 
 async def _bad_gateway(request: Request, error: Exception) -> Response:

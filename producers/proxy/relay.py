@@ -68,8 +68,7 @@ def _shown(call: Call, watch: Watch, event: bytes) -> bytes | None:
         chunk = parse(data)
     except ValueError:
         return event + EVENT_END
-    watch.add(chunk)
-    if not call.hide_in_chunk(chunk):
+    if not watch.take(chunk):
         return None
     if not call.is_hiding:
         return event + EVENT_END

@@ -31,6 +31,9 @@ from rollbus.schemas.records.tokens import encode_logprobs, encode_token_ids
 _VERSIONED = re.compile(r"@(?:v|step)?(\d{1,9})$")
 """`name@version`, the version a number."""
 _SAMPLING = ("temperature", "top_p", "frequency_penalty", "presence_penalty", "min_p", "repetition_penalty")
+TEXT_PARTS = ("text", "input_text", "output_text", "refusal")
+"""Parts of a message's content that the ids spell out; of an image or a sound they hold only a place."""
+MEDIA_INPUT = "media_input"
 TOOLS_FIELDS = ("tools", "functions")
 ABANDONED = "abandoned"
 NOT_CAPTURED = "not_captured"
@@ -64,6 +67,40 @@ class Exchange:
         answer = read(self.answer)
         choices = (each if each.token_ids is None else replace(each, tokens=()) for each in answer.choices)
         return replace(self, answer=replace(answer, choices=tuple(choices)))
+
+
+def exchange_of(
+    messages: Sequence[Any],
+    answer: str | Mapping[str, Any],
+    token_ids: Sequence[int] | None,
+    logprobs: Sequence[float] | None,
+    prompt_token_ids: Sequence[int] | None,
+    model: str,
+    tools: Sequence[Any] | None,
+    finish_reason: str | None,
+    *,
+    logprob_mode: LogprobMode,
+) -> Exchange:
+    """Return the exchange that a caller describes by hand; the server's count is that of the ids given."""
+    message: Mapping[str, Any] = {"content": answer} if isinstance(answer, str) else plain(answer)
+    choice = Choice(
+        content=text_of(message.get("content")),
+        refusal=text_of(message.get("refusal")),
+        reasoning=text_of(message.get("reasoning_content")) or text_of(message.get("reasoning")),
+        tool_calls=tuple(message.get("tool_calls") or ()),
+        finish_reason=finish_reason,
+        logprobs=tuple(map(number_of, logprobs or ())),
+        token_ids=None if token_ids is None else ids_of(list(token_ids)),
+    )
+    whole = Answer(
+        model=model,
+        prompt_token_ids=None if prompt_token_ids is None else ids_of(list(prompt_token_ids)),
+        prompt_tokens=None if prompt_token_ids is None else len(prompt_token_ids),
+        completion_tokens=None if token_ids is None else len(token_ids),
+        choices=(choice,),
+    )
+    request = {"model": model, "messages": plain(list(messages)), "tools": plain(list(tools)) if tools else None}
+    return Exchange(request=request, answer=whole, logprob_mode=logprob_mode)
 
 
 @dataclass(frozen=True, slots=True)
@@ -104,7 +141,7 @@ def drafts_of(exchange: Exchange, privacy: Privacy) -> list[Draft]:
     for choice, token_ids in zip(answer.choices or (Choice(),), sampled or [None], strict=True):
         own = Redactor(privacy)
         completion = own.message(completion_of(choice))
-        withheld = redactor.reason or own.reason or exchange.withheld or (ECHO if request.get(ECHO) else None)
+        withheld = redactor.reason or own.reason or exchange.withheld or _unreadable_input(request)
         if withheld is None and "logprobs" in exchange.refused and not choice.logprobs:
             withheld = LOGPROBS_REFUSED
         fields = _tokens(answer, choice, token_ids, sampled_tokens, withheld)
@@ -146,6 +183,15 @@ def _tokens(
         "completion_token_ids": encode_token_ids(token_ids) if token_ids else None,
         "logprobs": encode_logprobs(logprobs) if logprobs else None,
     }
+
+
+def _unreadable_input(request: Mapping[str, Any]) -> str | None:
+    """Return why the ids of the prompt are not all that the model saw, or not of the prompt alone."""
+    contents = (plain(message).get("content") for message in request.get("messages") or ())
+    parts = [part for content in contents if isinstance(content, list) for part in content if isinstance(part, Mapping)]
+    if any(part.get("type", "text") not in TEXT_PARTS for part in parts):
+        return MEDIA_INPUT
+    return ECHO if request.get(ECHO) else None
 
 
 def policy_version_of(model: str) -> int | None:

@@ -17,7 +17,7 @@ TOPIC_HOLDS = {
     "episode-events": ALL,
     "aliases": "aliases, comments",
     "trajectories": ALL,
-    "scores": "ids, rewards, labels' names",
+    "scores": "ids, rewards, labels, errors of reward functions",
     "closed-groups": IDS,
     "resample-requests": "the first messages of a conversation",
     "run-log": IDS,
@@ -25,6 +25,8 @@ TOPIC_HOLDS = {
     "batches": IDS,
     "training-steps": IDS,
     "policy-versions": IDS,
+    "delivery-log": "ids, rewards and an operator's reasons",
+    "policy-decisions": IDS,
     "evaluations": IDS,
     "replays": IDS,
     "exclusions": IDS,
@@ -36,8 +38,8 @@ ROLL_HOURS = 168
 """Kafka's default `segment.ms`: retention removes whole segments, so the newest record of one decides."""
 COMPACTION_HOURS = 25
 """The changelogs' own segments of an hour and `max.compaction.lag.ms` of a day."""
-OLD_PARTS_MINUTES = 8
-"""ClickHouse's default `old_parts_lifetime`: so long it keeps the files that a deletion has replaced."""
+OLD_PARTS_MINUTES = 13
+"""ClickHouse's defaults: `old_parts_lifetime` of 8 minutes, and up to 5 until it looks for what is that old."""
 HOUR_MS, MINUTE_MS = 3_600_000, 60_000
 
 
@@ -56,6 +58,7 @@ class Place:
 ELSEWHERE = (
     Place("art-server's journal", IDS, "cannot", "after a crash it tells which batch was trained"),
     Place("art-server's batch on disk", "token ids, log-probs", "removed", "after each update, and at each start"),
+    Place("dead letters that name no episode", "bytes as they came", "cannot", "nothing says whose they are"),
     Place("memory of workers, trainer, art-server", ALL, "removed", "with the episode, the batch or the request"),
     Place("spool folders of producers", ALL, "cannot", "they are on the agents' machines, until they are delivered"),
     Place("logs", "ids, texts of errors", "cannot", "rollbus does not search them; remove them as they age"),
@@ -71,11 +74,11 @@ def find_places(
     retention_hours: int,
     changelogs: Iterable[str],
     replays: Iterable[str],
-    rows_removed: int | None,
+    rows: str | None,
     trained_steps: int,
     now_ms: int,
 ) -> Iterator[Place]:
-    """Yield every place; `rows_removed` is None if ClickHouse was not asked, `trained_steps` used the person's data."""
+    """Yield every place; `rows` is what ClickHouse had, None if it was not asked; `trained_steps` used the data."""
     expiry_ms = now_ms + (retention_hours + ROLL_HOURS) * HOUR_MS
     for topic in TOPICS:
         name, holds = f"Kafka {topic.full_name(namespace)}", TOPIC_HOLDS[topic.name]
@@ -90,10 +93,10 @@ def find_places(
     for replay in replays:
         why = f"it keeps its copy until `rollbus replay delete {replay}`"
         yield Place(f"Kafka, replay {replay}", ALL, "cannot", why)
-    if rows_removed is None:
+    if rows is None:
         yield Place("ClickHouse", ALL, "cannot", "--no-clickhouse left it out")
     else:
-        yield Place("ClickHouse's tables", ALL, "removed", f"{rows_removed} rows; groups, steps, drops keep ids")
+        yield Place("ClickHouse's tables", ALL, "removed", f"{rows}; groups, steps, drops keep ids")
         parts_ms = now_ms + OLD_PARTS_MINUTES * MINUTE_MS
         yield Place("ClickHouse's old parts on disk", ALL, "expires", "the server deletes what it replaced", parts_ms)
     if trained_steps:

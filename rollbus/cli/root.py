@@ -55,7 +55,7 @@ COMMANDS: dict[str, Entry] = {
     "sql": Entry("Ask ClickHouse saved questions or your own.", "clickhouse"),
     "ui": Entry("Show what was trained and why, in a browser.", "ui"),
     "export": Entry("Write data sets for other trainers: SFT, preference pairs.", "export"),
-    "log-to": Entry("Log steps to W&B, MLflow, Langfuse or OpenPipe.", "wandb,mlflow,langfuse,openpipe"),
+    "log-to": Entry("Log steps to W&B and others, decisions to a webhook.", "wandb,mlflow,langfuse,openpipe"),
 }
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110, "show_default": True}

@@ -104,6 +104,7 @@ def stage_configurations(settings: Settings) -> list[ConfigApplied]:
     applied = [_applied("assembly", None, settings.assembly), _applied("scoring", None, settings.scoring)]
     for run in settings.runs:
         optional = {"group-scoring": bool(run.grouping.rewards), "resample": run.resample is not None}
+        optional |= dict.fromkeys(("observing", "delivery"), run.delivery is not None)
         stages = ("grouping", "curriculum", *(stage for stage, asked_for in optional.items() if asked_for))
         applied += [_applied(stage, run.run_id, run) for stage in stages]
     return applied

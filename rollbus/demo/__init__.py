@@ -1,6 +1,8 @@
-"""The demo: agents learn tic-tac-toe from their own traffic, over the whole stack.
+"""The demo: an agent learns its job from its own traffic, over the whole stack.
 
-game           rules, opponents, prompts, and agents that play through the recorded OpenAI client
+job            what a demo trains: model, traffic, settings, evaluation, and the words for them
+game, routing  the two jobs: tic-tac-toe with a tiny model, tickets to teams with a real one
+traffic        runs what brings the traffic, and delivers what it recorded
 base_model     settings become a model that knows which cells are free and nothing else; `warm_start` trains it
 show           evaluation, plot, live view, answers in SQL
 configuration, processes    the settings file and the commands of the demo's parts

@@ -1,13 +1,11 @@
 """The processes of the demo in addition to the local stack, each as one row: name, command, environment."""
 
-import json
 import os
 import sys
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
 
-from rollbus.demo.game.agents import AgentSettings
 from rollbus.local.process.service import Service
 from rollbus.local.process.settings import StackSettings
 from rollbus.local.stack import stack_services
@@ -28,10 +26,9 @@ def stage_rows(settings_file: Path, *, has_tables: Callable[[], bool]) -> tuple[
     return tuple({**rows, "sink": replace(rows["sink"], is_healthy=has_tables)}.values())
 
 
-def agents_row(settings: AgentSettings, token: str) -> Service:
-    """Return the agents; every user sees a command line, so the token is in the environment."""
-    row = _row("agents", [sys.executable, "-m", "rollbus.demo.game.agents", json.dumps(asdict(settings))])
-    return replace(row, env={**_environment(), TOKEN_VARIABLE: token})
+def traffic_row(name: str, command: Sequence[str], token: str, env: Mapping[str, str] | None = None) -> Service:
+    """Return a process of the traffic; every user sees a command line, so the token is in the environment."""
+    return replace(_row(name, command), env={**_environment(), TOKEN_VARIABLE: token, **(env or {})})
 
 
 def _row(name: str, command: Sequence[str]) -> Service:

@@ -1,7 +1,9 @@
 """The course of `rollbus demo`: each part starts in its turn, in its own process, and stops at the end.
 
     base model → Kafka, ClickHouse, art-server → topics → worker, sink, trainer
-               → evaluation before → agents play while the rest learns → drain → evaluation after → plot, answers
+               → evaluation before → traffic while the rest learns → drain → evaluation after → plot, answers
+
+What is learned, from which traffic, is the job's (`job`).
 
 With `keep` the three services of the local stack stay up until `rollbus … down`; everything else always stops.
 """
@@ -21,12 +23,11 @@ from rollbus.cli.output import show_progress
 from rollbus.cli.stages import create_topics
 from rollbus.consumers.clickhouse.store.client import ClickHouse
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
-from rollbus.demo import base_model, processes
-from rollbus.demo.base_model import WarmStartSettings
-from rollbus.demo.configuration import GROUP_SIZE, MODEL, NAMESPACE, RUN, write_settings
-from rollbus.demo.game.agents import AgentSettings
+from rollbus.demo import processes
+from rollbus.demo.configuration import write_settings
+from rollbus.demo.job import MODEL, NAMESPACE, TRAFFIC_ENDED, Amounts, Job, Place
 from rollbus.demo.show import report
-from rollbus.demo.show.evaluation import GAMES, Comparison, evaluate, rate_of, schedule
+from rollbus.demo.show.comparison import Comparison, rate_of
 from rollbus.demo.show.plot import draw
 from rollbus.demo.show.status import DemoStatus, Query, read_groups, read_status
 from rollbus.demo.show.view import LiveView
@@ -43,34 +44,22 @@ from rollbus.schemas.kafka.lag import LagReader, open_lag
 from rollbus.schemas.records.steps import Evaluation
 from rollbus.trainer.operate.publishing import publish_evaluation
 
-POLL_S = 2.0
+POLL_S = 6.0
 """Each look asks ClickHouse three questions, on the cores that train."""
-DRAIN_S = 60.0
-"""Longest wait for what is in flight after the agents have ended."""
-SETTLED_S = 6.0
+DRAIN_S = 150.0
+"""Longest wait for what is in flight after the traffic has ended."""
+SETTLED_S = 15.0
 """Everything is done if nothing changes for so long: more than the sink's linger and a few ticks."""
 MARKER = "rollbus-demo"
 """A file that marks the folder as the demo's own, which may be replaced."""
-LAG_GROUPS = {
-    "assembly": f"{NAMESPACE}assembly",
-    "scoring": f"{NAMESPACE}scoring",
-    "grouping": f"{NAMESPACE}grouping.{RUN}",
-    "curriculum": f"{NAMESPACE}curriculum.{RUN}",
-    "sink": f"{NAMESPACE}sink",
-}
 
 
 @dataclass(frozen=True, slots=True)
 class DemoOptions:
     """What the command line chooses."""
 
+    amounts: Amounts
     seed: int = 0
-    episodes: int = 4096
-    games: int = GAMES
-    """Of each evaluation."""
-    episodes_per_s: float = 14.0
-    time_limit_s: float = 345.0
-    """For the agents' play; games that they have not begun by then are left out."""
     keep: bool = False
     data_dir: Path = Path(".rollbus/demo")
 
@@ -83,6 +72,7 @@ class DemoOptions:
 class Demo:
     """One run of the demo."""
 
+    job: Job
     options: DemoOptions
     console: Console
     seconds: dict[str, float] = field(default_factory=dict)
@@ -103,11 +93,11 @@ class Demo:
             yield
 
     def _run(self) -> Comparison:
-        with self._timed("warm start"):
-            model = self._base_model()
+        with self._timed("base model"):
+            model = self.job.make_base_model(self.options.seed, self.options.data_dir / "models")
         stack = self._fresh_stack()
         settings_file = stack.data_dir / "settings.yaml"
-        settings = write_settings(settings_file, stack, model)
+        settings = write_settings(settings_file, self.job, stack, model)
         with Supervisor(log_dir=stack.log_dir) as supervisor:
             with self._timed("start"), self.console.status("starting Kafka, ClickHouse and art-server"):
                 self._start_stack(supervisor, stack, settings_file)
@@ -119,20 +109,15 @@ class Demo:
                 before = self._evaluate(stack, version=0, label="before")
             with self._timed("learning"):
                 supervisor.wait()
-                last = asyncio.run(self._learn(supervisor, stack, query))
+                last = asyncio.run(self._learn(supervisor, Place(stack, settings_file, _token(stack)), query))
             with self._timed("evaluation after"):
                 after = self._evaluate(stack, version=last.version, label="after")
             for evaluation in (before, after):
                 asyncio.run(publish_evaluation(settings.kafka, NAMESPACE, evaluation))
             supervisor.check()
-            comparison = Comparison(before, after)
+            comparison = Comparison(before, after, success=self.job.outcomes[0][0])
             self._report(settings.clickhouse, query, comparison, last)
         return comparison
-
-    def _base_model(self) -> Path:
-        settings = WarmStartSettings(seed=self.options.seed)
-        with show_progress("teaching the base model which cells are free") as progress:
-            return base_model.ensure(settings, self.options.data_dir / "models", progress)
 
     def _fresh_stack(self) -> StackSettings:
         """Make an empty folder, and choose free ports."""
@@ -164,63 +149,57 @@ class Demo:
             self.console.print(f"[green]✓[/green] {service.name:<11} {service.address}", highlight=False)
 
     def _evaluate(self, stack: StackSettings, *, version: int, label: str) -> Evaluation:
-        async def play() -> Evaluation:
-            games = schedule(self.options.seed, self.options.games)
+        seed, count = self.options.seed, self.options.amounts.evaluated
+
+        async def ask() -> Evaluation:
             with show_progress(f"evaluation {label}: {MODEL}@{version}") as progress:
                 async with AsyncOpenAI(base_url=stack.model_url, api_key=_token(stack), max_retries=4) as client:
                     now_ms = time.time_ns() // 1_000_000
-                    return await evaluate(
-                        client, MODEL, version, games, run=RUN, seed=self.options.seed, now_ms=now_ms, progress=progress
+                    return await self.job.evaluate(
+                        client, version, seed=seed, count=count, now_ms=now_ms, progress=progress
                     )
 
-        evaluation = asyncio.run(play())
-        self.console.print(f"[green]✓[/green] {label:<11} wins {rate_of(evaluation).percent()}", highlight=False)
+        evaluation = asyncio.run(ask())
+        rate = rate_of(evaluation, self.job.outcomes[0][0]).percent()
+        self.console.print(f"[green]✓[/green] {label:<11} {self.job.words.success} {rate}", highlight=False)
         return evaluation
 
-    async def _learn(self, supervisor: Supervisor, stack: StackSettings, query: Query) -> DemoStatus:
-        """Let the agents play and the rest learn; return the status once nothing changes any more."""
-        options = self.options
-        supervisor.start(
-            processes.agents_row(
-                AgentSettings(
-                    model_url=stack.model_url,
-                    bootstrap_servers=stack.bootstrap_servers,
-                    namespace=NAMESPACE,
-                    model=MODEL,
-                    seed=options.seed,
-                    episodes=options.episodes,
-                    group_size=GROUP_SIZE,
-                    episodes_per_s=options.episodes_per_s,
-                ),
-                _token(stack),
-            )
-        )
-        async with open_lag(KafkaConnection(bootstrap_servers=stack.bootstrap_servers)) as lag:
-            with LiveView(self.console, episodes=options.episodes, time_limit_s=options.time_limit_s) as view:
-                look = _Look(query, lag, view, supervisor)
-                await self._wait_for_agents(look, supervisor, stack)
+    async def _learn(self, supervisor: Supervisor, place: Place, query: Query) -> DemoStatus:
+        """Let the traffic come and the rest learn; return the status once nothing changes any more."""
+        amounts = self.options.amounts
+        traffic = self.job.traffic(place, self.options.seed, amounts)
+        for service in traffic:
+            supervisor.start(service)
+            supervisor.wait()
+        async with open_lag(KafkaConnection(bootstrap_servers=place.stack.bootstrap_servers)) as lag:
+            with LiveView(self.console, self.job.words, amounts) as view:
+                look = _Look(query, lag, view, supervisor, self.job.run)
+                await self._wait_for_traffic(look, supervisor, traffic[-1].name, place.stack)
                 return await _drain(look)
 
-    async def _wait_for_agents(self, look: "_Look", supervisor: Supervisor, stack: StackSettings) -> None:
-        deadline = time.monotonic() + self.options.time_limit_s
-        while not supervisor.has_ended("agents"):
+    async def _wait_for_traffic(self, look: "_Look", supervisor: Supervisor, name: str, stack: StackSettings) -> None:
+        """Return once the traffic has ended by itself or by the time limit, as its log must say."""
+        deadline = time.monotonic() + self.options.amounts.time_limit_s
+        while not supervisor.has_ended(name):
             if time.monotonic() > deadline:
-                self.console.print("[yellow]time is up; the agents stop playing[/yellow]")
+                self.console.print("[yellow]time is up; the traffic ends[/yellow]")
                 break
-            await look("agents play, the policy learns", may_end="agents")
-        await asyncio.to_thread(supervisor.stop, "agents")
-        log = stack.log_dir / "agents.log"
-        if "agents are done" not in log.read_text(encoding="utf-8", errors="replace"):
-            raise UnavailableError(f"the agents ended before they were done; {log_tail(log)}")
+            await look(self.job.words.traffic, may_end=name)
+        await asyncio.to_thread(supervisor.stop, name)
+        log = stack.log_dir / f"{name}.log"
+        if TRAFFIC_ENDED not in log.read_text(encoding="utf-8", errors="replace"):
+            raise UnavailableError(f"the {name} ended before they were done; {log_tail(log)}")
 
     def _report(self, clickhouse: ClickHouseSettings, query: Query, comparison: Comparison, last: DemoStatus) -> None:
-        folder = self.options.folder
-        draw(folder / "learning.png", read_groups(query, namespace=NAMESPACE), comparison, seed=self.options.seed)
+        folder, job, seed = self.options.folder, self.job, self.options.seed
+        references = job.references(seed, self.options.amounts)
+        groups = read_groups(query, namespace=NAMESPACE)
+        draw(folder / "learning.png", job, groups, comparison, references, seed=seed)
         report.write_result(
-            folder / "result.json", comparison, seed=self.options.seed, seconds=self.seconds, steps=last.steps
+            folder / "result.json", comparison, references, seed=seed, seconds=self.seconds, steps=last.steps
         )
-        report.print_answers(self.console, clickhouse, namespace=NAMESPACE, run=RUN)
-        report.print_comparison(self.console, comparison)
+        report.print_answers(self.console, clickhouse, namespace=NAMESPACE, run=job.run)
+        report.print_comparison(self.console, job, comparison, references)
         report.print_next_steps(self.console, folder, kept=self.options.keep)
         took = ", ".join(f"{phase} {seconds:.0f} s" for phase, seconds in self.seconds.items())
         self.console.print(f"[dim]{took}[/dim]")
@@ -244,6 +223,7 @@ class _Look:
     lag: LagReader
     view: LiveView
     supervisor: Supervisor
+    run: str
 
     async def __call__(self, phase: str, *, may_end: str | None = None) -> DemoStatus:
         """Look once; `may_end` names a part that ends by itself."""
@@ -253,7 +233,7 @@ class _Look:
             if may_end is None or not self.supervisor.has_ended(may_end):
                 raise
         behind = await self._read_lags()
-        status = await asyncio.to_thread(read_status, self.query, namespace=NAMESPACE, run=RUN, lag=behind)
+        status = await asyncio.to_thread(read_status, self.query, namespace=NAMESPACE, run=self.run, lag=behind)
         self.view.show(status, phase=phase)
         await asyncio.sleep(POLL_S)
         return status
@@ -261,10 +241,15 @@ class _Look:
     async def _read_lags(self) -> dict[str, int]:
         """Return the lag of each consumer that has begun, by its name for people."""
         try:
-            groups = await self.lag.read(dict.fromkeys(LAG_GROUPS.values()))
+            groups = await self.lag.read(dict.fromkeys(self._lag_groups().values()))
         except UnavailableError:  # only a number on a screen; `supervisor.check` notices a dead Kafka
             return {}
-        return {name: groups[group].lag for name, group in LAG_GROUPS.items() if groups[group].partitions}
+        return {name: groups[group].lag for name, group in self._lag_groups().items() if groups[group].partitions}
+
+    def _lag_groups(self) -> dict[str, str]:
+        """Return the consumer group of each stage."""
+        stages = {"assembly": "", "scoring": "", "grouping": f".{self.run}", "curriculum": f".{self.run}", "sink": ""}
+        return {stage: f"{NAMESPACE}{stage}{of_run}" for stage, of_run in stages.items()}
 
 
 async def _drain(look: _Look) -> DemoStatus:
@@ -281,7 +266,7 @@ async def _drain(look: _Look) -> DemoStatus:
             return status
         if now - began > DRAIN_S:
             raise UnavailableError(
-                f"{DRAIN_S:.0f} s after the last game {status.episodes - status.trajectories} episodes are not yet "
+                f"{DRAIN_S:.0f} s after the last traffic {status.episodes - status.trajectories} episodes are not yet "
                 f"trajectories and {status.batches - status.steps} batches are not yet steps; see the logs"
             )
 
@@ -289,7 +274,7 @@ async def _drain(look: _Look) -> DemoStatus:
 def can_read(query: Query) -> bool:
     """Whether the tables exist."""
     try:
-        read_status(query, namespace=NAMESPACE, run=RUN)
+        read_status(query, namespace=NAMESPACE, run="")
     except ServiceError:
         return False
     return True

@@ -9,6 +9,7 @@ not made again.
 
 import asyncio
 import logging
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from contextvars import ContextVar
 from dataclasses import dataclass, field, replace
@@ -16,6 +17,7 @@ from pathlib import Path
 from typing import Any
 from uuid import uuid4
 
+import aiohttp
 from jsonpath_ng.parser import parse
 from nat.builder.runtime_event_subscriber import pull_intermediate
 from nat.data_models.config import Config
@@ -25,6 +27,7 @@ from nat.data_models.finetuning import FinetuneConfig
 from nat.data_models.user_info import BasicUserInfo, UserInfo
 from nat.plugins.eval.data_models.evaluator_io import EvalOutputItem
 from nat.plugins.eval.runtime.evaluate import EvaluationRun
+from nat.plugins.eval.runtime.remote_workflow import EvaluationRemoteWorkflowHandler
 from nat.runtime.session import SessionManager
 from pydantic import BaseModel, SecretStr
 
@@ -36,10 +39,13 @@ from rollbus.harness.run import Run
 from rollbus.harness.run_view import Attempt, group_id_of
 from rollbus.producers import Episode
 from rollbus.producers.episode.context import enter, leave
+from rollbus.schemas.errors import UnavailableError
 from rollbus.schemas.records.events import Event, TurnRecorded
 
 logger = logging.getLogger(__name__)
 
+Work = Callable[[EvalInputItem], Awaitable[tuple[Any, list[Any]]]]
+"""An example → the workflow's output and its steps."""
 USER = "nat_eval_user"
 """As the toolkit names the user of an evaluation."""
 
@@ -115,9 +121,23 @@ class BusEvaluation(EvaluationRun):
     async def run_workflow_local(self, session_manager: SessionManager, http_connection: Any = None) -> None:
         """Run the workflow on every example."""
         path = parse(self.config.result_json_path)
-        assert self.eval_input is not None
-        items = self.eval_input.eval_input_items
-        await asyncio.gather(*(self._run_item(item, session_manager, path) for item in items))
+        await self._run_items(lambda item: self._run_workflow(item, session_manager, path))
+
+    async def run_workflow_remote(self) -> None:
+        """Ask the service for every example; the request's headers carry the episode, so that it records in it."""
+        assert self.eval_config is not None
+        handler = EvaluationRemoteWorkflowHandler(self.config, self.eval_config.general.max_concurrency)
+
+        async def ask(item: EvalInputItem) -> tuple[Any, list[Any]]:
+            timeout = aiohttp.ClientTimeout(total=self.config.endpoint_timeout)
+            headers = self._run.recording.recorder.headers()
+            async with handler.semaphore, aiohttp.ClientSession(headers=headers, timeout=timeout) as session:
+                await handler.run_workflow_remote_single(session, item)
+            if item.output_obj is None:
+                raise UnavailableError(f"{self.config.endpoint}/generate/full gave no answer; see its log")
+            return item.output_obj, item.trajectory
+
+        await self._run_items(ask)
 
     async def run_evaluators(self, evaluators: dict[str, Any]) -> None:
         """Score what has an output; what crashed has no score and says why."""
@@ -134,11 +154,15 @@ class BusEvaluation(EvaluationRun):
         for _, output in self.evaluation_results:
             output.eval_output_items.extend(crashed)
 
-    async def _run_item(self, item: EvalInputItem, sessions: SessionManager, path: Any) -> None:
+    async def _run_items(self, work: Work) -> None:
+        assert self.eval_input is not None
+        await asyncio.gather(*(self._run_item(item, work) for item in self.eval_input.eval_input_items))
+
+    async def _run_item(self, item: EvalInputItem, work: Work) -> None:
         attempt = self._first_attempt(item)
         tries = self._play.max_attempts if self._play is not None else 1
         for left in reversed(range(0 if item.id in self._left_out else tries)):
-            error = await self._try(item, attempt, sessions, path, is_last=not left)
+            error = await self._try(item, attempt, work, is_last=not left)
             if error is None:
                 break
             if not left:
@@ -158,16 +182,14 @@ class BusEvaluation(EvaluationRun):
             play.trajectory_ids.append(attempt.trajectory_id)
         return attempt
 
-    async def _try(
-        self, item: EvalInputItem, attempt: Attempt | None, sessions: SessionManager, path: Any, *, is_last: bool
-    ) -> str | None:
+    async def _try(self, item: EvalInputItem, attempt: Attempt | None, work: Work, *, is_last: bool) -> str | None:
         """Run the workflow once; return why it crashed."""
         recording, play, error = self._run.recording, self._play, None
         episode = self._start_episode(item, attempt)
         token = enter(episode)
         steps: list[Any] = []
         try:
-            item.output_obj, steps = await self._run_workflow(item, sessions, path)
+            item.output_obj, steps = await work(item)
         except Exception as crash:
             error = troubles.crash_in_words(crash)
         finally:

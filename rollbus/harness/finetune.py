@@ -9,9 +9,10 @@ The name of the run and its settings stay in a folder per configuration: `--resu
 import asyncio
 import json
 import logging
-from collections.abc import AsyncIterator, Sequence
-from contextlib import asynccontextmanager
-from dataclasses import dataclass
+import time
+from collections.abc import AsyncIterator, Iterator, Sequence
+from contextlib import ExitStack, asynccontextmanager, contextmanager, suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 from uuid import uuid4
@@ -31,20 +32,24 @@ from nat.finetuning.interfaces.trainer_adapter import TrainerAdapter
 from nat.finetuning.interfaces.trajectory_builder import TrajectoryBuilder
 from nat.plugins.eval.dataset_handler.dataset_handler import DatasetHandler
 from nat.plugins.eval.runtime.builder import WorkflowEvalBuilder
+from pydantic import BaseModel
 from rich.console import Console
 from rich.text import Text
 
 from rollbus.harness import troubles
 from rollbus.harness.components import BusConfig
 from rollbus.harness.configuration import load_plan, with_dataset
-from rollbus.harness.processes import Processes
-from rollbus.harness.run import STATE_FILE, Plan, Run, locked, opened_run
+from rollbus.harness.own_adapter import on_ledger
+from rollbus.harness.processes import SETTINGS_FILE, Processes
+from rollbus.harness.run import Plan, Run, locked, opened_run
 from rollbus.harness.run_settings import checked_settings
+from rollbus.harness.runs import STATE_FILE, RunRecord, hold_run, now, read_run, write_run
 from rollbus.harness.show import logged
-from rollbus.schemas.errors import ConfigurationError
+from rollbus.schemas.errors import ConfigurationError, RunStoppedError, nearest
 
 logger = logging.getLogger(__name__)
 
+SERVING_LOOK_S = 1.0
 NOTHING_TRAINED = ("No trajectories", "Nothing trained")
 """How the message of a job without a step begins."""
 
@@ -55,7 +60,8 @@ class FinetuneOptions:
 
     plan: Plan
     run: FinetuneRunConfig
-    resume: bool = False
+    resume: RunRecord | None = None
+    """The run to continue."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,24 +76,94 @@ class Components:
 
 def run_finetune(options: FinetuneOptions, console: Console) -> bool:
     """Run everything; False where a job failed. Raises what an operator must look at."""
-    plan = options.plan
     require_runnable(options)
-    run_id = name_run(plan.bus, resume=options.resume)
-    output = plan.config.finetuning.output_dir
-    with locked(output), logged(console), Processes(plan, run_id) as processes:
+    record = _record(options.plan, options.run, options.resume)
+    with started(options.plan, record, console) as processes:
+        try:
+            is_well = asyncio.run(_run(options, processes, record))
+        except KeyboardInterrupt:
+            logger.warning("Finetuning was canceled; `rollbus finetune resume %s` continues it", record.run_id)
+            return False
+        console.print(what_next(read_run(record.folder)), markup=False, soft_wrap=True)
+    return is_well
+
+
+@contextmanager
+def held_run(plan: Plan, record: RunRecord) -> Iterator[Processes]:
+    """Hold a run and its output, and start what is missing."""
+    with (
+        locked(plan.config.finetuning.output_dir),
+        hold_run(record.folder),
+        Processes(plan, record.run_id) as processes,
+    ):
+        processes.start()
+        yield processes
+
+
+@contextmanager
+def started(plan: Plan, record: RunRecord, console: Console) -> Iterator[Processes]:
+    """Hold and start a run, and show what is said meanwhile."""
+    with ExitStack() as held:
+        held.enter_context(logged(console))
         with console.status("starting what is missing"):
-            processes.start()
+            processes = held.enter_context(held_run(plan, record))
         for line in processes.addresses():
             console.print(Text.assemble(("✓ ", "green"), line), highlight=False)
+        yield processes
+
+
+def what_next(record: RunRecord) -> str:
+    """Say where a run's results are, and which commands go on from there."""
+    folder = record.folder.parent
+    name = record.run_id if folder == BusConfig().data_dir else f"{record.run_id} --data-dir {folder}"
+    rows = {
+        "run": f"{record.run_id}, {record.state}, {len(record.rows())} epochs",
+        "weights": f"{record.model}@{record.policy_version} {record.checkpoint}".strip(),
+        "curves": Path(record.output_dir) / "reward_plot.png",
+        "log, tables": f"rollbus --config {record.folder / SETTINGS_FILE} up, then `ui` or `sql`",
+        "measure": f"rollbus finetune evaluate {name} --dataset FILE",
+        "serve": f"rollbus finetune serve {name}",
+    }
+    if record.state != "completed":
+        rows["continue"] = f"rollbus finetune resume {name}"
+    return "\n".join(f"{what:<11} {told}" for what, told in rows.items())
+
+
+def evaluate_run(options: FinetuneOptions, dataset: str | None, console: Console) -> dict[str, Any]:
+    """Measure a run's newest weights on a dataset, by the run's own evaluator."""
+    assert options.resume is not None
+    chosen = options.run.model_copy(update={"validation_dataset": dataset or options.run.validation_dataset})
+    if chosen.validation_dataset is None:
+        chosen = chosen.model_copy(update={"validation_dataset": chosen.dataset})
+
+    async def measure(processes: Processes, record: RunRecord) -> dict[str, Any]:
+        async with (
+            opened_run(options.plan, record, processes, resume=True) as run,
+            components(run, chosen) as made,
+        ):
+            return await made.trainer.run_validation_evaluation(len(run.log.view.windows), run.run_id)
+
+    before = options.resume
+    with started(options.plan, before, console) as processes:
         try:
-            version, is_well = asyncio.run(_run(options, processes, run_id))
-        except KeyboardInterrupt:
-            logger.warning("Finetuning was canceled; `--resume` continues it")
-            return False
-        look = f"rollbus --config {processes.settings_file} up, then ui or sql"
-        for told in (f"weights {plan.model}@{version}", f"curves  {output / 'reward_plot.png'}", f"look at it: {look}"):
-            console.print(told, highlight=False, markup=False, soft_wrap=True)
-    return is_well
+            found = asyncio.run(measure(processes, before))
+        finally:
+            write_run(before)  # to measure a run does not change how it ended
+    if "error" in found:
+        raise RunStoppedError(f"run {before.run_id!r} cannot be measured: {found['error']}")
+    return found
+
+
+def serve_run(options: FinetuneOptions, console: Console) -> None:
+    """Serve a run's newest weights until Ctrl-C."""
+    assert options.resume is not None
+    with started(options.plan, options.resume, console) as processes:
+        model = f"{options.plan.model}@{options.resume.policy_version}"
+        console.print(f"{model} is served at {processes.model_url()}; Ctrl-C ends it", highlight=False, soft_wrap=True)
+        with suppress(KeyboardInterrupt):
+            while True:
+                time.sleep(SERVING_LOOK_S)
+                processes.check()
 
 
 def describe(options: FinetuneOptions) -> str:
@@ -123,7 +199,9 @@ async def components(run: Run, chosen: FinetuneRunConfig) -> AsyncIterator[Compo
         await made.populate_builder(only, skip_workflow=True)
         builder = await made.get_trajectory_builder(tuning.trajectory_builder or "")
         adapter = await made.get_trainer_adapter(tuning.trainer_adapter or "")
-        trainer = await made.get_trainer(tuning.trainer or "", trajectory_builder=builder, trainer_adapter=adapter)
+        trainer = await made.get_trainer(
+            tuning.trainer or "", trajectory_builder=builder, trainer_adapter=on_ledger(adapter)
+        )
         logger.info("Initializing finetuning components...")
         run.attach(builder)
         try:
@@ -145,10 +223,9 @@ async def started_run(tuning: FinetuneConfig, trainer: TrainerConfig) -> AsyncIt
     if not isinstance(config, Config):
         raise ConfigurationError("the trainer needs the configuration; run `nat finetune` or `rollbus finetune`")
     plan = Plan(config, getattr(trainer, "bus", BusConfig()))
-    run_id = name_run(plan.bus, resume=False)
-    with locked(tuning.output_dir), Processes(plan, run_id) as processes:
-        processes.start()
-        async with opened_run(plan, run_id, processes, resume=False) as run:
+    record = _record(plan, chosen, None)
+    with held_run(plan, record) as processes:
+        async with opened_run(plan, record, processes, resume=False) as run:
             yield run
 
 
@@ -160,6 +237,8 @@ def require_runnable(options: FinetuneOptions) -> tuple[int, int]:
     if not plan.config.finetuning.enabled:
         raise ConfigurationError("the configuration has no `finetuning` section with `enabled: true`")
     checked_settings(plan)
+    if run.endpoint is None:
+        _require_targets(plan.config)
     try:
         parse(run.result_json_path)
     except Exception as error:
@@ -173,15 +252,10 @@ def require_runnable(options: FinetuneOptions) -> tuple[int, int]:
     return _count_examples(plan.config, run.dataset), held_out
 
 
-def name_run(bus: BusConfig, *, resume: bool) -> str:
-    """Return the configured name, that of the run to resume, or a new one."""
-    path = bus.data_dir / STATE_FILE
-    if resume:
-        if not path.exists():
-            raise ConfigurationError(f"nothing to resume: {path} is not there; start without --resume")
-        return _named(path)
+def name_run(bus: BusConfig) -> str:
+    """Return the configured name, or a new one."""
     run_id = bus.run_id or f"art-run-{uuid4().hex[:8]}"
-    if (bus.data_dir / run_id).exists():
+    if (bus.data_dir / run_id / STATE_FILE).exists():
         raise ConfigurationError(
             f"run {run_id!r} has begun already; continue it with --resume, or name another under `rollbus: run_id`"
         )
@@ -207,17 +281,28 @@ def concluded_well(statuses: Sequence[TrainingJobStatus]) -> bool:
     return False
 
 
-def _named(path: Path) -> str:
-    """Return the run that the file names."""
-    try:
-        return str(json.loads(path.read_text(encoding="utf-8"))["run_id"])
-    except (ValueError, KeyError, TypeError) as error:
-        raise ConfigurationError(f'{path} does not name a run ({error}); write {{"run_id": …}} or delete it') from error
+def _record(plan: Plan, chosen: FinetuneRunConfig, resumed: RunRecord | None) -> RunRecord:
+    """Return the record of a run that begins, or of one that continues."""
+    if resumed is not None:
+        return replace(resumed, state="running", ended_at=None)
+    run_id = name_run(plan.bus)
+    path, given = chosen.config_file, plan.bus.settings_file
+    return RunRecord(
+        run_id=run_id,
+        config_file="" if isinstance(path, BaseModel) else str(Path(path).resolve()),
+        options=chosen.model_dump(mode="json", exclude={"config_file"}),
+        output_dir=str(plan.config.finetuning.output_dir.resolve()),
+        model=plan.model,
+        settings_file=None if given is None else str(given.resolve()),
+        began_at=now(),
+        folder=plan.bus.data_dir / run_id,
+    )
 
 
-async def _run(options: FinetuneOptions, processes: Processes, run_id: str) -> tuple[int, bool]:
-    """Run the epochs; return the newest version of the weights, and whether all went well."""
-    async with opened_run(options.plan, run_id, processes, resume=options.resume) as run:
+async def _run(options: FinetuneOptions, processes: Processes, record: RunRecord) -> bool:
+    """Run the epochs; return whether all went well."""
+    run_id = record.run_id
+    async with opened_run(options.plan, record, processes, resume=options.resume is not None) as run:
         async with components(run, options.run) as made:
             epochs = options.plan.config.finetuning.num_epochs
             logger.info("Starting training for %d epochs...", epochs)
@@ -227,8 +312,21 @@ async def _run(options: FinetuneOptions, processes: Processes, run_id: str) -> t
             metrics = await made.trainer.get_metrics(run_id)
             brief = {name: value for name, value in metrics.items() if name not in ("jobs", "epochs", "curriculum")}
             logger.info("Final metrics: %s", json.dumps(brief, default=str))
-        version = run.log.view.newest_version()
-    return version, concluded_well(statuses)
+        run.is_well = concluded_well(statuses)
+    return run.is_well
+
+
+def _require_targets(config: Config) -> None:
+    """Raise ConfigurationError where `finetuning` targets a function or a model that is not configured."""
+    tuning, groups = config.finetuning, tuple(config.function_groups)
+    functions = {*config.functions, "<workflow>"}
+    models = {*config.llms, *(str(getattr(llm, "model_name", name)) for name, llm in config.llms.items())}
+    for name in tuning.target_functions:
+        if name not in functions and not name.startswith(groups):
+            raise ConfigurationError(f"finetuning.target_functions: no function {name!r}; {nearest(name, functions)}")
+    if tuning.target_model is not None and tuning.target_model not in models:
+        named = nearest(tuning.target_model, models)
+        raise ConfigurationError(f"finetuning.target_model: no model {tuning.target_model!r}; {named}")
 
 
 async def _build(config: Config) -> None:

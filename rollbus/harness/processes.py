@@ -120,6 +120,12 @@ class Processes:
             yield f"{'art-server':<11} {self._art.backend.url}"
         yield f"{'settings':<11} {self.settings_file}"
 
+    def model_url(self) -> str:
+        """Return the address of the trained model; raises ConfigurationError where the run has no server."""
+        if self._art is None:
+            raise ConfigurationError(f"the weights of run {self._run_id!r} are its own adapter's; serve them there")
+        return f"http://{self._art.backend.ip}:{self.settings.stack.model_port}/v1"
+
     async def drain(self) -> None:
         """Wait until ClickHouse has everything; what takes longer is there after the next start of the sink."""
         kafka = self.settings.kafka

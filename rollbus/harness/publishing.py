@@ -10,7 +10,7 @@ from collections.abc import Iterator, Mapping
 from itertools import pairwise
 from typing import Any
 
-from nat.data_models.finetuning import EpisodeItem, EpisodeItemRole, Trajectory, TrajectoryCollection
+from nat.data_models.finetuning import DPOItem, EpisodeItem, EpisodeItemRole, Trajectory, TrajectoryCollection
 
 from rollbus.harness.recording import Recording
 from rollbus.harness.run_view import Attempt, group_id_of
@@ -74,6 +74,11 @@ def order_problem(trajectory: Trajectory) -> str | None:
 def total(trajectory: Trajectory) -> float:
     """Return what a trajectory is worth: its reward and those of its steps."""
     return float(trajectory.reward) + sum(trajectory.shaped_rewards or ())
+
+
+def has_pairs(collection: TrajectoryCollection) -> bool:
+    """Whether these are preference pairs, which are not episodes."""
+    return any(isinstance(item, DPOItem) for group in collection.trajectories for one in group for item in one.episode)
 
 
 def example_names(collection: TrajectoryCollection) -> Iterator[str]:

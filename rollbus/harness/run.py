@@ -5,37 +5,38 @@ The parts find the run that they belong to here: `rollbus finetune` opens it bef
 """
 
 import asyncio
-import fcntl
-import json
 import logging
 from collections.abc import AsyncIterator, Awaitable, Callable, Iterator
-from contextlib import asynccontextmanager, contextmanager
+from contextlib import AsyncExitStack, asynccontextmanager, contextmanager
 from contextvars import ContextVar
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
+from itertools import count
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from nat.data_models.config import Config
 from nat.data_models.evaluate_runtime import EvaluationRunOutput
-from nat.data_models.finetuning import DPOItem, TrainerAdapterConfig, TrajectoryBuilderConfig, TrajectoryCollection
+from nat.data_models.finetuning import TrainerAdapterConfig, Trajectory, TrajectoryBuilderConfig, TrajectoryCollection
 from nat.finetuning.interfaces.trajectory_builder import TrajectoryBuilder
 
 from rollbus.harness import troubles
 from rollbus.harness.components import BusConfig, BusTrainerAdapterConfig, BusTrainerConfig
-from rollbus.harness.outputs import replace_text
-from rollbus.harness.publishing import PUBLISHED, example_names, record_trajectory
+from rollbus.harness.publishing import PUBLISHED, example_names, has_pairs, record_trajectory
 from rollbus.harness.recording import Recording
 from rollbus.harness.run_log import RunLog
 from rollbus.harness.run_view import Attempt
-from rollbus.schemas.errors import ConfigurationError
+from rollbus.harness.runs import RunRecord, now, write_run
+from rollbus.local.process.state import hold_file
+from rollbus.schemas.errors import ConfigurationError, RunStoppedError
+from rollbus.trainer.backends.protocol import Backend
+from rollbus.trainer.loop.loop import Trainer
+from rollbus.trainer.process import make_log
+from rollbus.trainer.settings import TrainerSettings
 
 if TYPE_CHECKING:
     from rollbus.harness.processes import Processes
 
 logger = logging.getLogger(__name__)
-
-STATE_FILE = "run.json"
-"""Names the last run that began: the one to resume."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,9 +70,8 @@ class Plan:
 
     @property
     def curriculum_on_bus(self) -> bool:
-        """Whether the run's curriculum is the stage on the bus; a user's own trainer or adapter chooses in process."""
-        trainer = self.config.trainers[self.config.finetuning.trainer or ""]
-        return type(trainer) is BusTrainerConfig and isinstance(self.adapter, BusTrainerAdapterConfig)
+        """Whether the run's curriculum is the stage on the bus; a user's own trainer chooses in process."""
+        return type(self.config.trainers[self.config.finetuning.trainer or ""]) is BusTrainerConfig
 
     @property
     def reward(self) -> str:
@@ -82,6 +82,10 @@ class Plan:
         return reward.name
 
 
+async def _refuse_to_host(backend: Backend) -> None:
+    raise ConfigurationError("this run has no trainer loop for an adapter of your own")
+
+
 @dataclass(slots=True)
 class Run:
     """A run whose log is open."""
@@ -90,6 +94,16 @@ class Run:
     run_id: str
     log: RunLog
     resume: bool = False
+    host: Callable[[Backend], Awaitable[None]] = _refuse_to_host
+    """Begins to bring a backend in this process the run's batches."""
+    folder: Path | None = None
+    """Where such a backend keeps its journal."""
+    given: dict[str, Trajectory] = field(default_factory=dict)
+    """What was submitted to it and is not trained yet, by trajectory id."""
+    is_well: bool = True
+    """Whether no job has failed."""
+    said: str | None = None
+    """What it said of its last job."""
 
     @property
     def recording(self) -> Recording:
@@ -112,7 +126,7 @@ class Run:
 
     def _publishing(self, builder: TrajectoryBuilder) -> Callable[..., Awaitable[TrajectoryCollection]]:
         """Return the builder's `finalize`: published, and only what the stages keep is seen."""
-        finalize, epochs = builder.finalize, iter(range(1_000_000_000))
+        finalize, epochs = builder.finalize, count()
 
         async def published(run_id: str, meta: dict[str, Any] | None = None) -> TrajectoryCollection:
             collection = await finalize(run_id, meta)
@@ -124,6 +138,8 @@ class Run:
 
     async def publish(self, collection: TrajectoryCollection, epoch: int) -> TrajectoryCollection:
         """Put those trajectories of an epoch on the log that are not there yet; return what the stages keep of it."""
+        if has_pairs(collection):
+            return collection
         view = self.log.view
         shared = {
             "reward_name": self.plan.reward,
@@ -134,8 +150,6 @@ class Run:
         for name, group in zip(example_names(collection), collection.trajectories, strict=True):
             for position, trajectory in enumerate(group):
                 metadata = trajectory.metadata = dict(trajectory.metadata or {})
-                if any(isinstance(one, DPOItem) for one in trajectory.episode):
-                    return collection
                 if PUBLISHED not in metadata:
                     attempt, is_finished = self.next_attempt(Attempt(self.run_id, epoch, name, position))
                     metadata |= {PUBLISHED: attempt.trajectory_id, "epoch": epoch}
@@ -154,10 +168,8 @@ class Run:
         return TrajectoryCollection(trajectories=[one for one in groups if one], run_id=collection.run_id)
 
     def is_kept(self, metadata: dict[str, Any] | None) -> bool:
-        """Whether the stages keep a trajectory: grouped, or without tokens for an adapter that trains on text."""
-        fate = self.log.view.fate(str((metadata or {})[PUBLISHED])) or ""
-        trains_text = not isinstance(self.plan.adapter, BusTrainerAdapterConfig)
-        return fate == "grouped" or (trains_text and any(code in fate for code in troubles.WITHOUT_LOGPROBS))
+        """Whether the stages keep a trajectory."""
+        return str((metadata or {})[PUBLISHED]) in self.log.view.group_of
 
     def next_attempt(self, attempt: Attempt) -> tuple[Attempt, bool]:
         """Return the attempt to make now, and whether an earlier process has finished it."""
@@ -190,30 +202,59 @@ def current_run(part: str) -> Run:
 def locked(folder: Path) -> Iterator[None]:
     """Keep a run's output folder to one process; raises ConfigurationError where another has it. A kill lets it go."""
     folder.mkdir(parents=True, exist_ok=True)
-    with (folder / ".lock").open("w") as file:
-        try:
-            fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError as error:
-            raise ConfigurationError(
-                f"another run writes to {folder}; wait for its end, or set another finetuning.output_dir"
-            ) from error
+    refusal = f"another run writes to {folder}; wait for its end, or set another finetuning.output_dir"
+    with hold_file(folder / ".lock", lambda _: refusal):
         yield
 
 
 @asynccontextmanager
-async def opened_run(plan: Plan, run_id: str, processes: "Processes", *, resume: bool) -> AsyncIterator[Run]:
-    """Open a run's log; its processes run. At a good end ClickHouse has everything."""
+async def training(settings: TrainerSettings, backend: Backend, log: RunLog) -> AsyncIterator[None]:
+    """Bring a backend the run's batches while the block lasts, by the loop that the trainer's process has."""
+    ledger = make_log(settings)
+    trainer = Trainer(ledger, backend, settings)
+    task = asyncio.create_task(trainer.run())
+
+    def check() -> None:
+        """Raise what ended the loop; a step that failed for good is on the log."""
+        error = task.exception() if task.done() and not task.cancelled() else None
+        if error is not None and not isinstance(error, RunStoppedError):
+            raise error
+
+    log.checks.append(check)
+    try:
+        yield
+    finally:
+        trainer.stop()
+        task.cancel()
+        await asyncio.gather(task, return_exceptions=True)
+        await ledger.close()
+
+
+@asynccontextmanager
+async def opened_run(plan: Plan, record: RunRecord, processes: "Processes", *, resume: bool) -> AsyncIterator[Run]:
+    """Open a run's log; its processes run. At a good end ClickHouse has everything, and the record says how it was."""
     from rollbus.harness.run_settings import processed_logprobs
 
+    run_id, ended = record.run_id, replace(record, state="failed")
     recording = Recording(processes.namespace, processes.sink(), processed=processed_logprobs(plan.config))
     log = RunLog(processes.bus(resume=resume), run_id, recording, check=processes.check)
     await log.bus.open()
     try:
         await log.begin(resume=resume)
-        run = Run(plan, run_id, log, resume)
-        CURRENT.set(run)
-        replace_text(plan.bus.data_dir / STATE_FILE, json.dumps({"run_id": run_id}))
-        yield run
+        async with AsyncExitStack() as hosted:
+
+            async def host(backend: Backend) -> None:
+                await hosted.enter_async_context(training(processes.settings.trainer_settings(), backend, log))
+
+            CURRENT.set(run := Run(plan, run_id, log, resume, host, record.folder))
+            write_run(record)
+            try:
+                yield run
+                ended = replace(ended, state="completed" if run.is_well else "failed")
+            finally:
+                version = log.view.newest_version()
+                checkpoint = log.view.checkpoints.get(version, "")
+                write_run(replace(ended, ended_at=now(), policy_version=version, checkpoint=checkpoint))
         await processes.drain()
     finally:
         CURRENT.set(None)

@@ -32,10 +32,10 @@ class RunLog:
         check: Callable[[], None] = lambda: None,
         stalled_s: float = STALLED_S,
     ) -> None:
-        """`check` raises if a process that the run needs has ended; it is asked while something is waited for."""
+        """`check` raises if a process that the run needs has ended; asked, with further `checks`, while waiting."""
         self.bus, self.run_id, self.recording = bus, run_id, recording
         self.view = RunView(run_id)
-        self._check, self._stalled_s = check, stalled_s
+        self.checks, self._stalled_s = [check], stalled_s
         self._reading = asyncio.Lock()
 
     async def refresh(self) -> bool:
@@ -67,7 +67,8 @@ class RunLog:
             if await self.refresh():
                 moved = time.monotonic()
                 continue
-            self._check()
+            for check in self.checks:
+                check()
             if self.view.open_steps:  # a step of a large model takes as long as it takes
                 moved = time.monotonic()
             if time.monotonic() - moved > self._stalled_s:

@@ -27,6 +27,8 @@ PATIENCE_MS = 24 * 3_600_000
 TICK_MS = 200
 """An epoch waits for a few ticks; five a second cost little."""
 EVENT_PARTITIONS = 2
+TRAINER = {"alarm": None, "poll_interval_s": 0.1}
+"""A paused run would wait for an operator that a finetuning run does not have."""
 
 
 def settings_of(plan: Plan, run_id: str, namespace: str) -> dict[str, Any]:
@@ -44,6 +46,8 @@ def settings_of(plan: Plan, run_id: str, namespace: str) -> dict[str, Any]:
         if on_art_server(plan):
             document["trainer"]["backend"] = _backend(adapter)
         document["art_server"] = _art_server(plan, adapter)
+    else:
+        document["trainer"] = TRAINER
     found: dict[str, Any] = laid_over(document, plan.bus.settings)
     return found
 
@@ -99,19 +103,20 @@ def _target_model(plan: Plan, name: str) -> str:
 
 
 def _run(plan: Plan, run_id: str, generations: int, model: str) -> dict[str, Any]:
-    single = generations == 1
+    single, text = generations == 1, plan.trained is None
     everything = CurriculumLearningConfig()
     curriculum = plan.config.finetuning.curriculum_learning if plan.curriculum_on_bus else everything
     return {
         "run_id": run_id,
         "model": model,
-        "filter": {"tasks": [TASK], "labels": {"run": run_id}, "models": _models(plan, model)},
+        "filter": {"tasks": [TASK], "labels": {"run": run_id}, "models": _models(plan, model), "without_tokens": text},
         "grouping": {
             "strategy": "baseline" if single else "by_example",
             "group_size": generations,
-            "min_group_size": min(2, generations),
+            "min_group_size": 1 if text else min(2, generations),
             "window_ms": GROUP_WINDOW_MS,
             "advantage": "mean_std",
+            **({"signal_tolerance": -1} if text else {}),
         },
         "curriculum": curriculum_config(curriculum, plan.bus.seed).model_dump(mode="json", exclude_defaults=True),
         "batching": {
@@ -133,11 +138,7 @@ def _models(plan: Plan, model: str) -> list[str]:
 
 def _trainer(adapter: BusTrainerAdapterConfig) -> dict[str, Any]:
     training = adapter.training or ARTTrainingConfig()
-    return {
-        "train": {"learning_rate": training.learning_rate, "kl_coefficient": training.beta},
-        "alarm": None,
-        "poll_interval_s": 0.1,
-    }
+    return {"train": {"learning_rate": training.learning_rate, "kl_coefficient": training.beta}, **TRAINER}
 
 
 def _backend(adapter: BusTrainerAdapterConfig) -> dict[str, Any]:

@@ -12,7 +12,7 @@ from rollbus.schemas.records.control import RunCommand
 from rollbus.schemas.records.drops import Drop
 from rollbus.schemas.records.events import EpisodeEnded, EpisodeStarted
 from rollbus.schemas.records.groups import CurriculumState, Group, TrainingBatch
-from rollbus.schemas.records.steps import StepCompleted, StepFailed, StepSkipped, StepStarted
+from rollbus.schemas.records.steps import PolicyVersion, StepCompleted, StepFailed, StepSkipped, StepStarted
 from rollbus.schemas.records.trajectories import Trajectory
 
 GROUP_SEPARATOR = "/"
@@ -73,6 +73,8 @@ class RunView:
     failures: dict[str, list[StepFailed]] = field(default_factory=dict)
     open_steps: set[str] = field(default_factory=set)
     """Hashes of the batches that the trainer is at work on."""
+    checkpoints: dict[int, str] = field(default_factory=dict)
+    """By policy version: where its weights are, as the backend names it."""
     started: set[str] = field(default_factory=set)
     """Episode ids."""
     ended: dict[str, str] = field(default_factory=dict)
@@ -95,6 +97,10 @@ class RunView:
         """Return the groups of these trajectories, in order of arrival."""
         wanted = {self.group_of[one] for one in trajectories if one in self.group_of}
         return [group for group_id, group in self.groups.items() if group_id in wanted]
+
+    def played_in(self, epoch: int) -> list[str]:
+        """Return the ids of an epoch's trajectories."""
+        return [one for one, record in self.trajectories.items() if record.labels.get("epoch") == str(epoch)]
 
     def batches_of(self, window: int) -> list[TrainingBatch]:
         """Return the batches that were cut from a window, in order."""
@@ -154,6 +160,8 @@ class RunView:
                     self.group_of.setdefault(member.trajectory_id, record.group_id)
             case CurriculumState():
                 self.windows.setdefault(record.window, record)
+            case PolicyVersion():
+                self.checkpoints.setdefault(record.version, record.checkpoint)
             case RunCommand():
                 self.commands.add(record.command_id)
             case TrainingBatch():

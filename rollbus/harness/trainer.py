@@ -27,9 +27,10 @@ from rollbus.harness.components import BusTrainerConfig
 from rollbus.harness.curriculum import Chosen, choose
 from rollbus.harness.evaluation import Crashed
 from rollbus.harness.outputs import Outputs, count, reward_metrics
-from rollbus.harness.publishing import total
+from rollbus.harness.own_adapter import on_ledger
+from rollbus.harness.publishing import has_pairs, total
 from rollbus.harness.run import CURRENT, Run, current_run
-from rollbus.harness.trainer_adapter import BusTrainerAdapter
+from rollbus.harness.trainer_adapter import LedgerAdapter
 from rollbus.schemas.records.steps import Evaluation
 from rollbus.schemas.topics import EVALUATIONS
 from rollbus.streams.stages.curriculum.modes import Memory
@@ -54,6 +55,7 @@ class BusTrainer(Trainer):
         self.plots = True
         """Whether reward_plot.png is drawn again after each epoch."""
         self._outputs: Outputs
+        self._ledger: LedgerAdapter
         self._own_run = AsyncExitStack()
         """The run, where none was opened before: under `nat finetune`."""
         self._flat = 0
@@ -71,6 +73,7 @@ class BusTrainer(Trainer):
             await self._own_run.enter_async_context(started_run(run_config, self.trainer_config))
         run = current_run("rollbus_trainer")
         run.attach(self.trajectory_builder)
+        self.trainer_adapter = self._ledger = on_ledger(self.trainer_adapter)
         await super().initialize(run_config)
         self._outputs = Outputs(run_config.output_dir)
         self._written = {int(row["epoch"]): row for row in self._outputs.training_rows()} if run.resume else {}
@@ -88,10 +91,8 @@ class BusTrainer(Trainer):
         statuses: list[TrainingJobStatus] = []
         for epoch in range(num_epochs):
             await self._validate(epoch)
-            status = self._finished_before(epoch)
-            if status is None:
-                status = await self._finish(epoch, await self.run_epoch(epoch, self._run.run_id))
-            statuses.append(status)
+            ref = self._rejoin(epoch) or await self.run_epoch(epoch, self._run.run_id)
+            statuses.append(status := await self._finish(epoch, ref))
             if status.status is not TrainingStatusEnum.COMPLETED:
                 logger.error("Training %s failed: %s", self._run.run_id, status.message)
                 return statuses
@@ -103,8 +104,8 @@ class BusTrainer(Trainer):
         self._warn_of_no_gain()
         return statuses
 
-    async def run_epoch(self, epoch: int, run_id: str) -> TrainingJobRef | None:  # type: ignore[override]
-        """Collect and submit one epoch; None where nothing of it teaches anything."""
+    async def run_epoch(self, epoch: int, run_id: str) -> TrainingJobRef:
+        """Collect and submit one epoch."""
         logger.info("Starting epoch %d for run %s", epoch + 1, run_id)
         meta = {"epoch": epoch, "run_id": run_id, "trainer_config": self.trainer_config.model_dump()}
         await self.trajectory_builder.start_run(run_id, meta)
@@ -115,14 +116,10 @@ class BusTrainer(Trainer):
         chosen = await self._choose(collection, epoch)
         self._metrics[epoch] = self._epoch_metrics(collection, chosen)
         self._stop_where_flat(collection, chosen)
-        if self._run.plan.curriculum_on_bus:
-            ref = await self.trainer_adapter.submit(collection)  # the run's curriculum has chosen from it already
-        elif count(chosen):
-            ref = await self.trainer_adapter.submit(chosen)
-        else:
+        if not count(chosen):
             logger.warning("No trajectories left in epoch %d after the curriculum", epoch + 1)
-            return None
-        self._refs[epoch] = ref
+        on_bus = self._run.plan.curriculum_on_bus  # the run's curriculum has chosen from the collection already
+        ref = self._refs[epoch] = await self._ledger.submit(collection if on_bus else chosen)
         return ref
 
     def apply_curriculum_learning(
@@ -202,56 +199,45 @@ class BusTrainer(Trainer):
     def _run(self) -> Run:
         return current_run("rollbus_trainer")
 
-    def _finished_before(self, epoch: int) -> TrainingJobStatus | None:
-        """Return the job of an epoch that an earlier process finished: it is not played or submitted again."""
-        row = self._written.get(epoch, {})
-        if row.get("job_status") != TrainingStatusEnum.COMPLETED:
+    def _rejoin(self, epoch: int) -> TrainingJobRef | None:
+        """Return the job of an epoch that an earlier process submitted: it is not played again by any trainer."""
+        known = self._ledger.closed_epoch(epoch) if self._run.resume else None
+        if known is None:
             return None
-        self._metrics[epoch] = row
-        return TrainingJobStatus(
-            run_id=self._run.run_id,
-            backend="ledger",
-            status=TrainingStatusEnum.COMPLETED,
-            progress=100.0,
-            message="finished by an earlier process",
-            metadata={"epoch": epoch},
-        )
+        ref, collection = known
+        decided = self._ledger.decided(collection, epoch)
+        if self._run.plan.curriculum_on_bus:
+            self._remember(decided)
+        self._metrics[epoch] = self._epoch_metrics(collection, decided.collection)
+        self._stop_where_flat(collection, decided.collection)
+        self._refs[epoch] = ref
+        return ref
 
-    async def _finish(self, epoch: int, ref: TrainingJobRef | None) -> TrainingJobStatus:
+    async def _finish(self, epoch: int, ref: TrainingJobRef) -> TrainingJobStatus:
         """Wait for the epoch's job and write everything down; what the step measured is then known too."""
-        if ref is None:
-            status = TrainingJobStatus(
-                run_id=self._run.run_id,
-                backend="none",
-                status=TrainingStatusEnum.COMPLETED,
-                progress=100.0,
-                message="No trajectories to train on",
-                metadata={"epoch": epoch},
-            )
-        else:
-            status = await self.trainer_adapter.wait_until_complete(ref)
-        self._statuses[epoch] = status
+        status = self._statuses[epoch] = await self._ledger.wait_until_complete(ref)
         metrics = {**self._metrics[epoch], **{f"step_{name}": value for name, value in (status.metadata or {}).items()}}
         metrics["job_status"] = status.status.value
         self._metrics[epoch] = metrics
         if epoch not in self._written:
             told = {name: metrics[name] for name in ("num_trajectories", "num_groups", "avg_reward")}
             self.trajectory_builder.log_progress(self._run.run_id, {"epoch": epoch, **told})
-            if ref is not None:
-                self.trainer_adapter.log_progress(ref, {"epoch": epoch, "status": status.status.value})
-        self.log_progress(epoch, metrics)
+            self._ledger.log_progress(ref, {"epoch": epoch, "status": status.status.value})
+        if self._written.get(epoch, {}).get("job_status") != metrics["job_status"]:
+            self.log_progress(epoch, metrics)
         if status.status is TrainingStatusEnum.COMPLETED:
             logger.info("Training %s completed successfully.", self._run.run_id)
         return status
 
     async def _choose(self, collection: TrajectoryCollection, epoch: int) -> TrajectoryCollection:
         """Ask the run's curriculum on the bus, or decide here."""
+        if has_pairs(collection):
+            raise troubles.preference_pairs()
         if not self._run.plan.curriculum_on_bus:
             chosen = self.apply_curriculum_learning(collection, epoch)
             troubles.checked(chosen, TrajectoryCollection, f"{type(self).__name__}.apply_curriculum_learning")
             return chosen
-        assert isinstance(self.trainer_adapter, BusTrainerAdapter)
-        decided = await self.trainer_adapter.decide(collection, epoch)
+        decided = await self._ledger.decide(collection, epoch)
         self._remember(decided)
         return decided.collection
 

@@ -1,7 +1,8 @@
-"""The adapter to ART, on the bus: a submitted epoch is a closed curriculum window, its job the batches that come of it.
+"""Adapters on the bus: a submitted epoch is a closed curriculum window, its job the batches that come of it.
 
-The run's trainer process takes them to the server; what became of them is read from the log. What a caller leaves
-out of the collection that it submits is excluded before the window closes.
+The trainer loop takes them to the backend: a process of the run to an ART server, a task in this process to a user's
+own adapter (`own_adapter`). What became of them is read from the log. What a caller leaves out of the collection that
+it submits is excluded before the window closes.
 """
 
 import logging
@@ -29,6 +30,7 @@ from rollbus.harness.run import current_run
 from rollbus.harness.run_log import RunLog
 from rollbus.harness.run_settings import on_art_server
 from rollbus.harness.run_view import RunView
+from rollbus.harness.transcripts import as_trajectory
 from rollbus.schemas.records.trajectories import RewardRevised
 from rollbus.schemas.topics import TRAJECTORIES
 from rollbus.streams.stages.curriculum.modes import Memory
@@ -36,12 +38,129 @@ from rollbus.trainer.ledger.log import Publication
 
 logger = logging.getLogger(__name__)
 
-BACKEND = "openpipe_art"
 POLL_S = 10.0
 
 
-class BusTrainerAdapter(TrainerAdapter):
-    """Submits epochs."""
+class LedgerAdapter(TrainerAdapter):
+    """Submits epochs; their jobs are the steps of the ledger."""
+
+    backend = "ledger"
+    """As job references name it."""
+
+    async def submit(self, trajectories: TrajectoryCollection) -> TrainingJobRef:
+        """Publish what is not on the bus yet, close the epoch's window and name the job that comes of it."""
+        epoch = self._epoch(trajectories)
+        chosen = await self.decide(trajectories, epoch)
+        number, groups = count(chosen.collection), len(chosen.collection.trajectories)
+        logger.info("Submitted %d trajectories in %d groups for training", number, groups)
+        metadata = {"epoch": epoch, "num_trajectories": number, "num_groups": groups}
+        return TrainingJobRef(run_id=trajectories.run_id, backend=self.backend, metadata=metadata)
+
+    async def decide(self, trajectories: TrajectoryCollection, epoch: int) -> Chosen:
+        """Close the epoch's window and return what the run's curriculum lets through."""
+        await current_run("rollbus_trainer_adapter").publish(trajectories, epoch)
+        await self._exclude_left_out(trajectories, epoch)
+        await self._log().end_epoch(epoch)
+        return self.decided(trajectories, epoch)
+
+    def decided(self, trajectories: TrajectoryCollection, epoch: int) -> Chosen:
+        """Return what the run's curriculum has let through of an epoch."""
+        log = self._log()
+        window = log.view.windows[epoch]
+        positions = {_group_id(log.view, group): index for index, group in enumerate(trajectories.trajectories)}
+        included = [positions[one] for one in window.admitted_group_ids if one in positions]
+        kept = [
+            [one for one in trajectories.trajectories[index] if not _left_out(log.view, one.metadata)]
+            for index in included
+        ]
+        memory = Memory(window.percentile, window.last_expansion_window, window.total_groups)
+        collection = TrajectoryCollection(trajectories=kept, run_id=trajectories.run_id)
+        return Chosen(collection, memory, tuple(included))
+
+    def closed_epoch(self, epoch: int) -> tuple[TrainingJobRef, TrajectoryCollection] | None:
+        """Return the job of an epoch whose window is closed, and what was collected; None of one still to be played."""
+        run = current_run("rollbus_trainer_adapter")
+        view = run.log.view
+        if epoch not in view.windows:
+            return None
+        groups = [
+            [as_trajectory(view.trajectories[member.trajectory_id], member.reward) for member in group.members]
+            for group in view.groups_of(view.played_in(epoch))
+        ]
+        ref = TrainingJobRef(run_id=run.run_id, backend=self.backend, metadata={"epoch": epoch})
+        return ref, TrajectoryCollection(trajectories=groups, run_id=run.run_id)
+
+    async def status(self, ref: TrainingJobRef) -> TrainingJobStatus:
+        """Return the state of the epoch's batches, from the log; a finished job always gets the same answer."""
+        await self._log().refresh()
+        return self._status(ref)
+
+    async def wait_until_complete(self, ref: TrainingJobRef, poll_interval: float = POLL_S) -> TrainingJobStatus:
+        """Return once every batch has an outcome: the log is read as it grows, whatever the `poll_interval`."""
+        log = self._log()
+        await log.wait_for(lambda view: self._has_ended(ref), "the training of the epoch's batches")
+        return self._status(ref)
+
+    def metrics_of(self, ref: TrainingJobRef) -> dict[str, Any]:
+        """Return what the job's steps measured, on average, and the weights that came of them."""
+        view = self._log().view
+        steps = [
+            view.completed[one.batch_hash] for one in view.batches_of(_epoch(ref)) if one.batch_hash in view.completed
+        ]
+        if not steps:
+            return {}
+        names = sorted(set.intersection(*(set(step.metrics) for step in steps)))
+        means = {name: fmean(step.metrics[name] for step in steps) for name in names}
+        return {"policy_version": steps[-1].policy_version, "steps": len(steps), **means}
+
+    def message(self, ref: TrainingJobRef) -> str:
+        """Return what is said of a job that has trained."""
+        return "Training completed"
+
+    def _status(self, ref: TrainingJobRef) -> TrainingJobStatus:
+        view, epoch = self._log().view, _epoch(ref)
+        shared: dict[str, Any] = {"run_id": ref.run_id, "backend": ref.backend, "metadata": self.metrics_of(ref)}
+        batches = view.batches_of(epoch)
+        failures = [view.last_failure(one.batch_hash) for one in batches if not view.is_closed(one.batch_hash)]
+        failure = next((one for one in failures if one is not None and one.final), None)
+        skipped = [view.skipped[one.batch_hash].reason for one in batches if one.batch_hash in view.skipped]
+        if failure is not None:
+            message = troubles.training_failed(failure.message)
+            return TrainingJobStatus(status=TrainingStatusEnum.FAILED, message=message, **shared)
+        admitted = view.windows[epoch].admitted_group_ids
+        ended = sum(view.has_ended(group) for group in admitted)
+        if ended < len(admitted):
+            message = f"{ended} of {len(admitted)} groups are trained"
+            progress = 100.0 * ended / len(admitted)
+            return TrainingJobStatus(status=TrainingStatusEnum.RUNNING, progress=progress, message=message, **shared)
+        message = self.message(ref) if shared["metadata"] else "No trajectories to train on"
+        message = f"Nothing trained: {', '.join(skipped)}" if skipped and not shared["metadata"] else message
+        return TrainingJobStatus(status=TrainingStatusEnum.COMPLETED, progress=100.0, message=message, **shared)
+
+    def _has_ended(self, ref: TrainingJobRef) -> bool:
+        return self._status(ref).status is not TrainingStatusEnum.RUNNING
+
+    async def _exclude_left_out(self, trajectories: TrajectoryCollection, epoch: int) -> None:
+        log = self._log()
+        given = {str(one.metadata[PUBLISHED]) for group in trajectories.trajectories for one in group if one.metadata}
+        revisions = list(_exclusions(log.view, epoch, given))
+        await log.publish(revisions)
+
+    def _epoch(self, trajectories: TrajectoryCollection) -> int:
+        for group in trajectories.trajectories:
+            for one in group:
+                if one.metadata and "epoch" in one.metadata:
+                    return int(one.metadata["epoch"])
+        return self._log().view.next_epoch()
+
+    def _log(self) -> RunLog:
+        return current_run("rollbus_trainer_adapter").log
+
+
+class BusTrainerAdapter(LedgerAdapter):
+    """Trains on an ART server."""
+
+    backend = "openpipe_art"
 
     def __init__(self, adapter_config: BusTrainerAdapterConfig) -> None:
         super().__init__(adapter_config)
@@ -72,116 +191,19 @@ class BusTrainerAdapter(TrainerAdapter):
             logger.warning("%s does not answer: %r", self.health_url, error)
             return False
 
-    async def submit(self, trajectories: TrajectoryCollection) -> TrainingJobRef:
-        """Publish what is not on the bus yet, close the epoch's window and name the job that comes of it."""
-        epoch = self._epoch(trajectories)
-        chosen = await self.decide(trajectories, epoch)
-        number, groups = count(chosen.collection), len(chosen.collection.trajectories)
-        logger.info("Submitted %d trajectories in %d groups for training", number, groups)
-        metadata = {"epoch": epoch, "num_trajectories": number, "num_groups": groups}
-        return TrainingJobRef(run_id=trajectories.run_id, backend=BACKEND, metadata=metadata)
-
-    async def decide(self, trajectories: TrajectoryCollection, epoch: int) -> Chosen:
-        """Close the epoch's window and return what the run's curriculum lets through."""
-        log = self._log()
-        await current_run("rollbus_trainer_adapter").publish(trajectories, epoch)
-        await self._exclude_left_out(trajectories, epoch)
-        await log.end_epoch(epoch)
-        window = log.view.windows[epoch]
-        positions = {_group_id(log.view, group): index for index, group in enumerate(trajectories.trajectories)}
-        included = [positions[one] for one in window.admitted_group_ids if one in positions]
-        kept = [
-            [one for one in trajectories.trajectories[index] if not _left_by_curriculum(log.view, one.metadata)]
-            for index in included
-        ]
-        memory = Memory(window.percentile, window.last_expansion_window, window.total_groups)
-        collection = TrajectoryCollection(trajectories=kept, run_id=trajectories.run_id)
-        return Chosen(collection, memory, tuple(included))
-
-    async def status(self, ref: TrainingJobRef) -> TrainingJobStatus:
-        """Return the state of the epoch's batches, from the log; a finished job always gets the same answer."""
-        await self._log().refresh()
-        return self._status(ref)
-
-    async def wait_until_complete(self, ref: TrainingJobRef, poll_interval: float = POLL_S) -> TrainingJobStatus:
-        """Return once every batch has an outcome: the log is read as it grows, whatever the `poll_interval`."""
-        log = self._log()
-        await log.wait_for(lambda view: self._has_ended(ref), "the training of the epoch's batches")
-        return self._status(ref)
-
     def log_progress(self, ref: TrainingJobRef, metrics: dict[str, Any], output_dir: str | None = None) -> None:
         """Append a line to trainer_adapter_<run>.jsonl."""
-        backend = self.config.backend
-        line = {
-            "run_id": ref.run_id,
-            "backend": ref.backend,
-            "trainer_config": {
-                "base_model": backend.base_model,
-                "project": backend.project,
-                "name": backend.name,
-            },
-            **metrics,
-        }
+        trained = self.config.backend.model_dump(include={"base_model", "project", "name"})
+        line = {"run_id": ref.run_id, "backend": ref.backend, "trainer_config": trained, **metrics}
         folder = output_dir or self.run_config.output_dir
         append_line(os.path.join(folder, f"trainer_adapter_{ref.run_id}.jsonl"), line)
-
-    def metrics_of(self, ref: TrainingJobRef) -> dict[str, Any]:
-        """Return what the job's steps measured, on average, and the weights that came of them."""
-        view = self._log().view
-        steps = [
-            view.completed[one.batch_hash] for one in view.batches_of(_epoch(ref)) if one.batch_hash in view.completed
-        ]
-        if not steps:
-            return {}
-        names = sorted(set.intersection(*(set(step.metrics) for step in steps)))
-        means = {name: fmean(step.metrics[name] for step in steps) for name in names}
-        return {"policy_version": steps[-1].policy_version, "steps": len(steps), **means}
-
-    def _status(self, ref: TrainingJobRef) -> TrainingJobStatus:
-        view, epoch = self._log().view, _epoch(ref)
-        shared: dict[str, Any] = {"run_id": ref.run_id, "backend": ref.backend, "metadata": self.metrics_of(ref)}
-        batches = view.batches_of(epoch)
-        failures = [view.last_failure(one.batch_hash) for one in batches if not view.is_closed(one.batch_hash)]
-        failure = next((one for one in failures if one is not None and one.final), None)
-        skipped = [view.skipped[one.batch_hash].reason for one in batches if one.batch_hash in view.skipped]
-        if failure is not None:
-            message = troubles.training_failed(failure.message)
-            return TrainingJobStatus(status=TrainingStatusEnum.FAILED, message=message, **shared)
-        admitted = view.windows[epoch].admitted_group_ids
-        ended = sum(view.has_ended(group) for group in admitted)
-        if ended < len(admitted):
-            message = f"{ended} of {len(admitted)} groups are trained"
-            progress = 100.0 * ended / len(admitted)
-            return TrainingJobStatus(status=TrainingStatusEnum.RUNNING, progress=progress, message=message, **shared)
-        message = "Training completed" if shared["metadata"] else "No trajectories to train on"
-        message = f"Nothing trained: {', '.join(skipped)}" if skipped and not shared["metadata"] else message
-        return TrainingJobStatus(status=TrainingStatusEnum.COMPLETED, progress=100.0, message=message, **shared)
-
-    def _has_ended(self, ref: TrainingJobRef) -> bool:
-        return self._status(ref).status is not TrainingStatusEnum.RUNNING
-
-    async def _exclude_left_out(self, trajectories: TrajectoryCollection, epoch: int) -> None:
-        log = self._log()
-        given = {str(one.metadata[PUBLISHED]) for group in trajectories.trajectories for one in group if one.metadata}
-        revisions = list(_exclusions(log.view, epoch, given))
-        await log.publish(revisions)
-
-    def _epoch(self, trajectories: TrajectoryCollection) -> int:
-        for group in trajectories.trajectories:
-            for one in group:
-                if one.metadata and "epoch" in one.metadata:
-                    return int(one.metadata["epoch"])
-        return self._log().view.next_epoch()
-
-    def _log(self) -> RunLog:
-        return current_run("rollbus_trainer_adapter").log
 
 
 def _exclusions(view: RunView, epoch: int, given: set[str]) -> Iterable[Publication]:
     """Yield an exclusion for every trajectory of the epoch that is grouped and not among those given."""
-    for record in view.trajectories.values():
-        of_epoch = record.labels.get("epoch") == str(epoch)
-        if of_epoch and record.trajectory_id in view.group_of and record.trajectory_id not in given:
+    for played in view.played_in(epoch):
+        if played in view.group_of and played not in given:
+            record = view.trajectories[played]
             revised = RewardRevised(
                 trajectory_id=record.trajectory_id,
                 episode_id=record.episode_id,
@@ -199,9 +221,9 @@ def _group_id(view: RunView, group: list[Any]) -> str | None:
     return next((view.group_of[one] for one in ids if one in view.group_of), None)
 
 
-def _left_by_curriculum(view: RunView, metadata: dict[str, Any] | None) -> bool:
+def _left_out(view: RunView, metadata: dict[str, Any] | None) -> bool:
     reason = view.dropped.get(str((metadata or {}).get(PUBLISHED)), "")
-    return reason.startswith("curriculum")
+    return reason.startswith(("curriculum", "excluded"))
 
 
 def _epoch(ref: TrainingJobRef) -> int:

@@ -17,10 +17,9 @@ from nat.data_models.finetuning import Trajectory, TrajectoryCollection
 from nat.finetuning.interfaces.trajectory_builder import TrajectoryBuilder
 
 from rollbus.harness import troubles
-from rollbus.harness.components import BusTrainerAdapterConfig, BusTrajectoryBuilderConfig
+from rollbus.harness.components import BusTrajectoryBuilderConfig
 from rollbus.harness.evaluation import PLAY, Play, Played, evaluate
 from rollbus.harness.outputs import append_line, count
-from rollbus.harness.publishing import PUBLISHED
 from rollbus.harness.run import Run, current_run
 from rollbus.harness.transcripts import STEP_REWARD, as_trajectory
 
@@ -91,8 +90,7 @@ class BusTrajectoryBuilder(TrajectoryBuilder):
         self.last_reasons = dict(log.view.reasons(played))
         if self.last_reasons:
             logger.warning("left out of epoch %d: %s", self._epochs[run_id] + 1, troubles.counted(self.last_reasons))
-        trains_ids = isinstance(self._run().plan.adapter, BusTrainerAdapterConfig)
-        groups = self._grouped(played) if trains_ids else self._scored(played)
+        groups = self._grouped(played)
         collection = TrajectoryCollection(trajectories=groups, run_id=run_id)
         examples = len({str((group[0].metadata or {})["id"]) for group in groups if group})
         logger.info("Built %d trajectories across %d examples for run_id: %s", count(collection), examples, run_id)
@@ -152,22 +150,11 @@ class BusTrajectoryBuilder(TrajectoryBuilder):
         played.episode.end()
 
     def _grouped(self, played: Sequence[str]) -> list[list[Trajectory]]:
-        """Return what the stream grouped: what can be trained on recorded tokens."""
+        """Return what the stream grouped."""
         return [
             [self._as_trajectory(member.trajectory_id, member.reward) for member in group.members]
             for group in self._run().log.view.groups_of(played)
         ]
-
-    def _scored(self, played: Sequence[str]) -> list[list[Trajectory]]:
-        """Return everything that has a score, with or without tokens: for adapters that train on text."""
-        groups: dict[str | None, list[Trajectory]] = {}
-        for one in played:
-            record = self._run().log.view.trajectories.get(one)
-            rewards = record.rewards if record is not None else ()
-            worth = [report.value for report in rewards if report.name == self._run().plan.reward]
-            if record is not None and worth and self._run().is_kept({PUBLISHED: one}):
-                groups.setdefault(record.example_id, []).append(self._as_trajectory(one, worth[-1]))
-        return list(groups.values())
 
     def _as_trajectory(self, trajectory_id: str, worth: float) -> Trajectory:
         record = self._run().log.view.trajectories[trajectory_id]

@@ -43,6 +43,14 @@ def no_trajectories(epoch: int, target_functions: Sequence[str], reasons: Mappin
     )
 
 
+def preference_pairs() -> RunStoppedError:
+    """Pairs of answers for a trainer of groups."""
+    return RunStoppedError(
+        "the trajectory builder makes preference pairs (DPOItem), and this trainer trains groups of attempts; name a "
+        "trainer of `_type: nemo_customizer_trainer`"
+    )
+
+
 def counted(reasons: Mapping[str, int]) -> str:
     """Return reasons with their numbers."""
     return ", ".join(f"{reason}: {number}" for reason, number in reasons.items())

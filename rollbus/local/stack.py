@@ -19,7 +19,7 @@ from rollbus.local.process.ports import is_free, listener_of, require_free
 from rollbus.local.process.processes import describe, end, is_running
 from rollbus.local.process.service import Service, ServiceProcess, answers_http
 from rollbus.local.process.settings import StackSettings
-from rollbus.schemas.credentials import OWNER_KEY, PASSWORD, READONLY_PASSWORD, TOKEN, make_secrets
+from rollbus.schemas.credentials import OWNER_KEY, PASSWORD, READONLY_PASSWORD, TOKEN, make_secrets, record_ports
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
 
 FREE_BYTES_NEEDED = 1 << 30
@@ -199,6 +199,7 @@ def _make_folders(settings: StackSettings) -> None:
         if not settings.insecure:
             new = not settings.kafka_dir.exists()  # an older log has records without a signature
             make_secrets(settings.secrets_dir, (TOKEN, PASSWORD, READONLY_PASSWORD, *(OWNER_KEY,) * new))
+            record_ports(settings.secrets_dir, settings.art_port, settings.model_port)
     except OSError as error:
         raise ConfigurationError(
             f"the data folder {settings.data_dir} cannot be written: {error.strerror}; set `data_dir` to another one"

@@ -31,6 +31,8 @@ class KafkaConnection(BaseModel):
     sasl_mechanism: Literal["PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"] = "SCRAM-SHA-512"
     username: str | None = None
     password: SecretStr | None = None
+    password_file: Path | None = None
+    """A file that holds the password, such as a container's secret."""
     ssl_ca_file: Path | None = None
     """Certificates to trust; the system's own without it."""
     ssl_certificate_file: Path | None = None
@@ -51,8 +53,12 @@ class KafkaConnection(BaseModel):
 
     @model_validator(mode="after")
     def _credentials_are_whole(self) -> "KafkaConnection":
-        if self.security_protocol.startswith("SASL") and not (self.username and self.password):
-            raise ValueError(f"security_protocol {self.security_protocol} needs username and password")
+        if self.password and self.password_file:
+            raise ValueError("give password or password_file, not both")
+        if self.security_protocol.startswith("SASL") and not (self.username and (self.password or self.password_file)):
+            raise ValueError(
+                f"security_protocol {self.security_protocol} needs username, and password or password_file"
+            )
         if self.ssl_key_file and not self.ssl_certificate_file:
             raise ValueError("ssl_key_file needs ssl_certificate_file")
         return self
@@ -63,16 +69,16 @@ class KafkaConnection(BaseModel):
         return self.max_record_bytes + FRAMING_BYTES
 
     def client_options(self) -> dict[str, Any]:
-        """Return aiokafka's keyword arguments; raises ConfigurationError for certificates that cannot be loaded."""
+        """Return aiokafka's keyword arguments; raises ConfigurationError for files that cannot be read."""
         options: dict[str, Any] = {
             "bootstrap_servers": self.bootstrap_servers,
             "security_protocol": self.security_protocol,
         }
-        if self.security_protocol.startswith("SASL") and self.password:
+        if self.security_protocol.startswith("SASL"):
             options |= {
                 "sasl_mechanism": self.sasl_mechanism,
                 "sasl_plain_username": self.username,
-                "sasl_plain_password": self.password.get_secret_value(),
+                "sasl_plain_password": self._read_password(),
             }
         if self.security_protocol.endswith("SSL"):
             options["ssl_context"] = self._ssl_context()
@@ -91,6 +97,14 @@ class KafkaConnection(BaseModel):
         return (
             f"does it run, and is security_protocol {self.security_protocol}{user}? The line logged before says which"
         )
+
+    def _read_password(self) -> str:
+        if self.password_file is None:
+            return self.password.get_secret_value() if self.password else ""
+        try:
+            return self.password_file.read_text(encoding="utf-8").strip()
+        except (OSError, ValueError) as error:
+            raise ConfigurationError(f"Kafka's password_file {self.password_file} cannot be read: {error}") from error
 
     def _ssl_context(self) -> ssl.SSLContext:
         try:

@@ -94,6 +94,8 @@ class FilterConfig(Config):
     agents: tuple[str, ...] = ()
     models: tuple[str, ...] = ()
     labels: dict[str, str] = Field(default_factory=dict)
+    without_tokens: bool = False
+    """Also those that lack only token ids or log-probs: for a backend that trains on messages."""
 
 
 class GroupingConfig(Config):
@@ -108,7 +110,8 @@ class GroupingConfig(Config):
     """How long each score of a task in `feedback_tasks` waits for its rewards, even if one comes early."""
     feedback_tasks: tuple[str, ...] = ()
     advantage: Literal["mean", "mean_std", "unbiased_std", "leave_one_out"] = "leave_one_out"
-    signal_tolerance: float = Field(default=1e-9, ge=0)
+    signal_tolerance: float = Field(default=1e-9, ge=-1)
+    """A group has signal if its rewards differ by more; −1 also keeps groups of equal rewards."""
     max_history_tokens: int | None = Field(default=None, gt=0)
     """Longer trajectories are dropped as `overlong` before the group mean."""
     baseline_decay: float = Field(default=0.95, ge=0, lt=1)
@@ -186,6 +189,76 @@ class ResampleConfig(Config):
     """Most attempts per trajectory of the run's traffic."""
 
 
+class MetricConfig(Config):
+    """Something of an episode, in addition to its reward, that a canary must not make worse."""
+
+    of: Literal["component", "rewarded", "failed", "tokens", "latency_ms", "tool_errors"]
+    component: str = ""
+    """Name of the reward's component."""
+    low: float = 0.0
+    high: float = 1.0
+    """Bounds; a value outside is counted as clipped, and taken as the bound."""
+    goal: Literal["more", "less"]
+    tolerance: float = Field(default=0.0, ge=0)
+    """How much worse is no reason to act, in the metric's own unit."""
+    on_worse: Literal["quarantine", "hold", "notify"] = "quarantine"
+
+    @property
+    def name(self) -> str:
+        """Return the name under which decisions give its numbers."""
+        return f"component:{self.component}" if self.of == "component" else self.of
+
+
+class DeliveryConfig(Config):
+    """New versions to a share of the episodes, and step by step to all."""
+
+    steps: tuple[float, ...] = (0.01, 0.05, 0.25)
+    """Shares of the episodes that the canary gets; after the last, all."""
+    min_episodes: int = Field(default=200, ge=1)
+    """Of the canary, with a reward, before the next step."""
+    max_episodes: int = Field(default=20_000, ge=1)
+    """A canary of which so many decide nothing is rejected."""
+    alpha: float = Field(default=0.05, gt=0, lt=0.5)
+    """Probability that a canary that is not worse in anything is stopped, however often it is looked at."""
+    reward_low: float = 0.0
+    reward_high: float = 1.0
+    """Bounds of the score; a value outside is counted as clipped, and taken as the bound."""
+    margin: float = Field(default=0.02, gt=0)
+    """How much less reward still counts as not worse, in the reward's own unit."""
+    wait_ms: int = Field(default=MINUTE_MS, ge=0)
+    """Every episode is counted so long after it was assembled, with the rewards that it has then."""
+    cool_down_ms: int = Field(default=10 * MINUTE_MS, ge=0)
+    """After a version was stopped, no other becomes a canary for so long."""
+    automatic: bool = True
+    """The newest candidate becomes the canary by itself; False waits for an operator."""
+    metrics: tuple[MetricConfig, ...] = (
+        MetricConfig(of="failed", goal="less", tolerance=0.05),
+        MetricConfig(of="rewarded", goal="more", tolerance=0.1, on_worse="hold"),
+    )
+
+    @model_validator(mode="after")
+    def _settings_agree(self) -> "DeliveryConfig":
+        wrong, names = [], [metric.name for metric in self.metrics]
+        if list(self.steps) != sorted(set(self.steps)) or not all(0 < step < 1 for step in self.steps or (0,)):
+            wrong.append(f"steps must grow between 0 and 1, got {', '.join(map(str, self.steps)) or 'none'}")
+        if self.reward_low >= self.reward_high:
+            wrong.append(f"reward_low {self.reward_low} is not below reward_high {self.reward_high}")
+        elif self.margin >= self.reward_high - self.reward_low:
+            wrong.append(f"margin {self.margin} is the whole range of the reward: every canary would pass")
+        if self.max_episodes < self.min_episodes * len(self.steps):
+            wrong.append(f"max_episodes {self.max_episodes} is reached before the last of {len(self.steps)} steps")
+        if len(names) != len(set(names)):
+            wrong.append(f"metrics need different names, got {', '.join(names)}")
+        for metric in self.metrics:
+            if metric.low >= metric.high:
+                wrong.append(f"metric {metric.name}: low {metric.low} is not below high {metric.high}")
+            if (metric.of == "component") != bool(metric.component):
+                wrong.append(f"metric {metric.name}: `component` names the component, and only of one")
+        if wrong:
+            raise ValueError("; ".join(wrong))
+        return self
+
+
 class RunConfig(Config):
     """One model's training over the log."""
 
@@ -197,3 +270,5 @@ class RunConfig(Config):
     batching: BatchingConfig = BatchingConfig()
     resample: ResampleConfig | None = None
     """None makes no attempts in addition to traffic."""
+    delivery: DeliveryConfig | None = Field(default=None, exclude_if=_is_empty)
+    """None serves versions as the trainer's `serve` says."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-PolicyState = Literal["candidate", "serving", "rolled_back"]
+PolicyState = Literal["candidate", "canary", "serving", "rejected", "quarantined", "rolled_back"]
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -138,6 +138,8 @@ class Trajectory:
     """Event time of the first and the last event."""
     assembled_at_ms: int
     """Stream time."""
+    first_seen_ms: int = 0
+    """Stream time when its first event came."""
     closed_by: ClosedBy
     stop_reason: StopReason | None = None
     turns: tuple[Turn, ...] = ()
@@ -211,3 +213,10 @@ class Score:
     error: str | None = None
     excluded: bool = False
     config_hash: str = ""
+    first_seen_ms: int = 0
+    """Stream time when its first event came."""
+    served_versions: tuple[int, ...] = ()
+    """Every policy version that answered one of its turns, also of turns that cannot be trained."""
+    latency_ms: int | None = None
+    """Of its slowest turn."""
+    tool_errors: int = 0

@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -18,6 +18,7 @@ from rollbus.schemas.kafka.clients import new_admin, running
 from rollbus.schemas.kafka.partitions import count_partitions
 from rollbus.schemas.kafka.reading import open_reader
 from rollbus.schemas.records.control import Tick
+from rollbus.schemas.signing import OWNER, SignerOf
 from rollbus.schemas.topics import STAGE_INPUTS
 from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.kafka.topics import TopicSpec, mismatches, topic_specs
@@ -46,7 +47,8 @@ class TopicDescription:
     oldest_timestamp_ms: int | None
     """When the oldest record that still exists was written; None in an empty topic."""
     oldest_tick: int | None = None
-    """Number of the oldest tick that still exists, from which on a replay knows the time; None without a tick."""
+    """Number of the oldest tick that still exists, from which on a replay knows the time; None without a tick. Where
+    signatures are asked for, only ticks of the owner count."""
 
     @property
     def records(self) -> int:
@@ -118,14 +120,14 @@ async def describe_topics(settings: StreamSettings, stages: Iterable[Any] = ()) 
     async with running(settings.kafka, new_admin(settings.kafka)) as admin:
         counts = await count_partitions(admin)
         configs = await _configs(admin, [spec.name for spec in specs if spec.name in counts])
-    ticking = {topic.full_name(settings.namespace) for topic in STAGE_INPUTS.values()}
+    ticking = {topic.full_name(settings.namespace): settings.signer_of(topic) for topic in STAGE_INPUTS.values()}
     async with open_reader(settings.kafka) as consumer:
         found = [
             await _describe(consumer, spec, counts[spec.name], configs[spec.name])
             for spec in specs
             if spec.name in counts
         ]  # fetch only then: a fetch under way delays every other request
-        ticks = await _oldest_ticks(consumer, [topic for topic in found if topic.name in ticking])
+        ticks = await _oldest_ticks(consumer, [topic for topic in found if topic.name in ticking], ticking)
         return [replace(topic, oldest_tick=ticks.get(topic.name)) for topic in found]
 
 
@@ -148,7 +150,9 @@ async def _describe(
     )
 
 
-async def _oldest_ticks(consumer: AIOKafkaConsumer, topics: Iterable[TopicDescription]) -> dict[str, int]:
+async def _oldest_ticks(
+    consumer: AIOKafkaConsumer, topics: Iterable[TopicDescription], signers: Mapping[str, SignerOf | None]
+) -> dict[str, int]:
     """Return the number of each topic's first tick, by name, if it is among the first records of partition 0."""
     ends = {
         TopicPartition(topic.name, 0): min(topic.end_offsets[0], topic.first_offsets[0] + SEARCHED_RECORDS)
@@ -166,7 +170,9 @@ async def _oldest_ticks(consumer: AIOKafkaConsumer, topics: Iterable[TopicDescri
         place for place in ends if place.topic not in found and await consumer.position(place) < ends[place]
     ]:
         for place, records in (await consumer.getmany(*behind, timeout_ms=POLL_MS)).items():
-            numbers = [number for record in records if (number := _tick_number(record.value)) is not None]
+            signer_of = signers[place.topic]
+            believed = (record.value for record in records if signer_of is None or signer_of(record) == OWNER)
+            numbers = [number for value in believed if (number := _tick_number(value)) is not None]
             if numbers:
                 found[place.topic] = numbers[0]
     return found

@@ -39,6 +39,7 @@ _CHANGELOG = ("Describe", "DescribeConfigs", "Read", "Write")
 _SINGULAR: dict[str, Role] = {
     "producers": "producer",
     "trainer": "trainer",
+    "art-server": "trainer",
     "ticker": "worker",
     "resample agent": "resampler",
 }

@@ -1,12 +1,14 @@
 """`rollbus finetune`: what it reads, refuses and answers with, short of starting anything."""
 
+import json
+import re
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
 from click.testing import CliRunner, Result
-from nat.data_models.finetuning import TrainingJobStatus, TrainingStatusEnum
+from nat.data_models.finetuning import FinetuneRunConfig, TrainingJobStatus, TrainingStatusEnum
 
 import rollbus.harness.finetune
 from rollbus.cli.root import rollbus as command
@@ -15,6 +17,7 @@ from rollbus.harness.finetune import FinetuneOptions, concluded_well, name_run
 from rollbus.harness.processes import Processes
 from rollbus.harness.run import locked
 from rollbus.harness.run_settings import settings_of
+from rollbus.harness.runs import RunRecord, hold_run, newest_run, read_run, write_run
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
 from tests.harness.world import document
 
@@ -79,28 +82,110 @@ def test_there_must_be_something_to_resume(tmp_path: Path) -> None:
     assert "nothing to resume" in result.output
 
 
+def record(folder: Path, **fields: Any) -> RunRecord:
+    """A run's folder, as its command leaves it."""
+    folder.mkdir(parents=True, exist_ok=True)
+    options = FinetuneRunConfig(validation_interval=7, override=(("finetuning.num_epochs", "3"),))
+    known: dict[str, Any] = {
+        "run_id": folder.name,
+        "config_file": str(folder.parent.parent / "config.yml"),
+        "options": options.model_dump(mode="json", exclude={"config_file"}),
+        "output_dir": str(folder.parent.parent / "output"),
+        "model": "agent",
+        "began_at": "2026-01-01T00:00:00",
+        "folder": folder,
+    }
+    made = RunRecord(**{**known, **fields})
+    write_run(made)
+    return made
+
+
+def runs(tmp_path: Path, verb: str, *arguments: str) -> Result:
+    return invoke(verb, *arguments, "--data-dir", tmp_path / "state")
+
+
+def test_runs_are_listed_with_their_state_epochs_and_rewards(tmp_path: Path) -> None:
+    assert "has no run" in runs(tmp_path, "list").output
+    record(tmp_path / "state" / "run-6", state="completed", policy_version=2)
+    record(tmp_path / "state" / "run-7", began_at="2026-01-02T00:00:00")
+    (tmp_path / "output").mkdir()
+    lines = [{"epoch": n, "run_id": "run-6", "avg_reward": reward} for n, reward in enumerate((0.25, 0.5))]
+    (tmp_path / "output" / "training_metrics.jsonl").write_text("".join(json.dumps(one) + "\n" for one in lines))
+    completed, killed = [line for line in runs(tmp_path, "list").output.splitlines() if "run-" in line]
+    assert completed.split() == ["run-6", "completed", "2026-01-01T00:00:00", "2", "0.2500", "→", "0.5000", "agent@2"]
+    assert killed.split() == ["run-7", "killed", "2026-01-02T00:00:00", "0", "agent@0"]
+    with hold_run(tmp_path / "state" / "run-7"):
+        assert re.search(r"run-7 +running", runs(tmp_path, "list").output)
+
+
+def test_a_run_shows_where_its_results_are_and_what_comes_next(tmp_path: Path) -> None:
+    record(tmp_path / "state" / "run-6", state="failed", policy_version=2, checkpoint="art/0002")
+    shown = runs(tmp_path, "show", "run-6").output
+    for told in ("run-6, failed, 0 epochs", "agent@2 art/0002", "reward_plot.png", "finetune resume run-6"):
+        assert told in shown
+    refused = runs(tmp_path, "show", "run-5")
+    assert refused.exit_code == 1
+    assert "no run has the folder" in refused.output
+
+
+def test_a_run_is_resumed_with_the_options_of_its_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    seen: list[FinetuneOptions] = []
+
+    def run(options: FinetuneOptions, console: object) -> bool:
+        seen.append(options)
+        return True
+
+    monkeypatch.setattr(rollbus.harness.finetune, "run_finetune", run)
+    written(tmp_path)
+    record(tmp_path / "state" / "run-6")
+    found = runs(tmp_path, "resume", "run-6")
+    assert found.exit_code == 0, found.output
+    (options,) = seen
+    assert options.plan.config.finetuning.num_epochs == 3, "overrides too"
+    assert options.run.validation_interval == 7
+    assert options.resume is not None
+    assert options.resume.run_id == "run-6"
+
+
+def test_a_run_is_deleted_when_no_process_has_it(tmp_path: Path) -> None:
+    folder = record(tmp_path / "state" / "run-6").folder
+    with hold_run(folder):
+        refused = runs(tmp_path, "delete", "run-6", "--yes")
+    assert "run 'run-6' is running" in refused.output
+    assert folder.exists()
+    assert runs(tmp_path, "delete", "run-6").exit_code == 1, "nothing was answered"
+    assert runs(tmp_path, "delete", "run-6", "--yes").exit_code == 0
+    assert not folder.exists()
+
+
+def test_without_a_configuration_or_a_verb_both_are_named(tmp_path: Path) -> None:
+    result = invoke()
+    assert result.exit_code == 2
+    assert "Missing option '--config_file', or a command: list, show" in result.output
+
+
 def test_a_run_that_has_begun_is_not_begun_again_under_its_name(tmp_path: Path) -> None:
     path = written(tmp_path, rollbus={"data_dir": str(tmp_path / "state"), "run_id": "run-7"})
     bus = load_plan(path).bus
-    assert name_run(bus, resume=False) == "run-7"
-    (tmp_path / "state" / "run-7").mkdir(parents=True)
+    assert name_run(bus) == "run-7"
+    record(tmp_path / "state" / "run-7")
     with pytest.raises(
         ConfigurationError, match="run 'run-7' has begun already; continue it with --resume, or name another"
     ):
-        name_run(bus, resume=False)
+        name_run(bus)
 
 
 def test_a_start_that_fails_leaves_the_run_to_resume_as_it_was(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     path = written(tmp_path, rollbus={"data_dir": str(tmp_path / "state"), "run_id": "run-8"})
-    (tmp_path / "state").mkdir()
-    (tmp_path / "state" / "run.json").write_text('{"run_id": "run-7"}')
+    record(tmp_path / "state" / "run-7")
 
     def fail(processes: Processes) -> None:
         raise UnavailableError("no broker")
 
     monkeypatch.setattr(Processes, "start", fail)
     assert "no broker" in invoke("--config_file", path).output
-    assert name_run(load_plan(path).bus, resume=True) == "run-7"
+    assert newest_run(tmp_path / "state").run_id == "run-7"
+    assert name_run(load_plan(path).bus) == "run-8", "its name is free"
 
 
 def test_two_runs_do_not_write_to_one_folder(tmp_path: Path) -> None:
@@ -166,7 +251,8 @@ def test_every_option_reaches_the_run(tmp_path: Path, monkeypatch: pytest.Monkey
         return False
 
     monkeypatch.setattr(rollbus.harness.finetune, "run_finetune", run)
-    path, held_out = written(tmp_path), tmp_path / "held_out.json"
+    path, held_out = written(tmp_path, rollbus={"data_dir": str(tmp_path / "state")}), tmp_path / "held_out.json"
+    begun = record(tmp_path / "state" / "run-6")
     held_out.write_text("[]")
     result = invoke(
         *("--config_file", path, "--dataset", held_out, "--validation_dataset", held_out, "--resume"),
@@ -186,7 +272,7 @@ def test_every_option_reaches_the_run(tmp_path: Path, monkeypatch: pytest.Monkey
         "validation_interval": 2,
         "validation_config_file": str(path),
     }
-    assert options.resume
+    assert options.resume == read_run(begun.folder)
     trained = settings_of(options.plan, "r", "r.")["trainer"]["train"]
     assert trained["kl_coefficient"] == 0.5
 

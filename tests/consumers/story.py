@@ -9,6 +9,7 @@ from typing import Any
 
 from rollbus.schemas.ids import event_id, trajectory_id
 from rollbus.schemas.records.control import ConfigApplied
+from rollbus.schemas.records.delivery import DeliveryCommand, EpisodeObserved, PolicyDecision
 from rollbus.schemas.records.drops import DeadLetter, Drop, ProducerReport
 from rollbus.schemas.records.groups import (
     ClosedGroup,
@@ -234,7 +235,36 @@ def _ledger() -> list[Record]:
         ("run-log", "main", make_version(1, 0, state="serving")),
         ("run-log", "main", serving),
         ("policy-versions", "agent", serving),
+        ("delivery-log", "main", serving),
+        *_delivery(),
         ("evaluations", "main", evaluation),
+    ]
+
+
+def _delivery() -> list[tuple[str, str, Any]]:
+    """An episode, a word of the operator, and the decision that follows."""
+    observed = EpisodeObserved(
+        run_id="main", trajectory_id="t1", episode_id="e1", task="play", first_seen_ms=START_MS, served_versions=(2,)
+    )
+    command = DeliveryCommand(
+        run_id="main", command="promote", version=2, command_id="d1", seen_decision=0, reason="it is good"
+    )
+    decision = PolicyDecision(
+        model="agent",
+        run_id="main",
+        number=1,
+        action="promote",
+        version=2,
+        serving=2,
+        reason="operator",
+        detail="it is good",
+        numbers={"reward.effect": 0.25, "reward.low": 0.125, "reward.high": 0.375, "reward.canary_episodes": 40.0},
+        decided_at_ms=START_MS + 6 * MINUTE_MS,
+    )
+    return [
+        ("delivery-log", "main", observed),
+        ("delivery-log", "main", command),
+        ("policy-decisions", "agent", decision),
     ]
 
 

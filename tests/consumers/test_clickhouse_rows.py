@@ -108,7 +108,7 @@ def test_a_record_has_rows_only_in_the_tables_that_are_rebuilt_from_it(record: A
 
 def test_every_table_is_rebuilt_from_the_topics_that_its_records_are_in() -> None:
     assert topics_of(["rewards"]) == ("episode-events", "aliases")
-    assert topics_of(["policy_versions"]) == ("run-log", "policy-versions")
+    assert topics_of(["policy_versions"]) == ("run-log", "policy-versions", "delivery-log")
     assert set(topics_of(["dead_letters"])) == {topic.name for topic in TOPICS}
 
 

@@ -12,21 +12,24 @@ from rollbus.consumers.dead_letters import (
     describe_letter,
     letter_origin,
     make_copies,
+    names_control,
     origins_without_letter,
     select_letters,
 )
 from rollbus.schemas.codec import encode
 from rollbus.schemas.limits import MAX_LETTER_BYTES, MAX_LETTER_KEY_BYTES
 from rollbus.schemas.records.attempts import ATTEMPT_HEADER, attempt_of, origin_of
+from rollbus.schemas.records.config import AssemblyConfig
+from rollbus.schemas.records.control import OPERATOR
 from rollbus.schemas.records.drops import DeadLetter, kept_bytes
-from tests.builders import make_tick
+from tests.builders import make_config, make_excluded, make_tick, make_tool
 
 LETTER = DeadLetter(
     topic="n.episode-events",
     partition=1,
     offset=7,
     timestamp_ms=5,
-    **kept_bytes(b"k", encode(make_tick(0))[:12]),
+    **kept_bytes(b"k", encode(make_tool())[:12]),
     stage="assembly",
     error_class="UndecodableError",
     message="cut short",
@@ -78,7 +81,7 @@ def test_a_letter_of_many_bytes_is_written_again_from_its_original_alone(key: by
 
 def test_a_letter_is_shown_with_its_bytes_and_what_they_claim_to_be() -> None:
     shown = dict(describe_letter(LETTER))
-    assert shown["claims to be"] == "Tick"
+    assert shown["claims to be"] == "ToolCalled"
     assert shown["value"].startswith("12 bytes: c301")
     assert shown["error"] == "UndecodableError: cut short"
 
@@ -93,3 +96,18 @@ def test_any_header_gives_an_attempt(value: bytes) -> None:
 )
 def test_an_attempt_stands_in_a_header(headers: list[tuple[str, bytes]], attempt: int) -> None:
     assert attempt_of(headers) == attempt
+
+
+def test_what_only_the_owner_may_say_is_not_written_again() -> None:
+    """A copy has no signature; and where nobody has a key, a forger's record would be believed at last."""
+    said_by_operator = replace(make_excluded("e1"), writer_id=OPERATOR)
+    for record in (make_tick(0), make_config("assembly", AssemblyConfig()), said_by_operator):
+        letter = replace(LETTER, **kept_bytes(b"k", encode(record)), error_class="UntrustedRecordError")
+        assert make_copies([letter], [], {}) == []
+        assert names_control(letter) == type(record).__name__
+    by_a_producer = replace(LETTER, **kept_bytes(b"k", encode(replace(said_by_operator, writer_id="w1"))))
+    assert len(make_copies([by_a_producer], [], {})) == 1
+    assert names_control(replace(LETTER, value=None)) is None
+    config = encode(make_config("assembly", AssemblyConfig(target_model="x" * MAX_LETTER_BYTES)))
+    cut = replace(LETTER, **kept_bytes(b"k", config))
+    assert make_copies([cut], [], {letter_origin(cut): (b"k", config)}) == []

@@ -10,9 +10,10 @@ from openai import AsyncOpenAI
 
 import rollbus.producers
 from rollbus.demo.game.agents import Agents, AgentSettings, attempts
+from rollbus.demo.game.evaluation import evaluate, schedule
 from rollbus.demo.game.game import EMPTY, free_cells, held_out_openings
 from rollbus.demo.game.prompt import messages
-from rollbus.demo.show.evaluation import Comparison, evaluate, rate_of, schedule
+from rollbus.demo.show.comparison import Comparison, rate_of
 from rollbus.producers import MemorySink
 from rollbus.schemas.records.events import EpisodeEnded, EpisodeStarted, RewardReported, TurnRecorded
 
@@ -119,14 +120,14 @@ async def test_an_evaluation_names_the_version_and_is_the_same_each_time() -> No
         before, after = [await evaluate(client, "agent", 3, schedule(0, 29), now_ms=now, **OF) for now in (1, 2)]
     assert {request["model"] for request in model.requests} == {"agent@3"}
     assert (before.metrics, before.evaluation_id) == (after.metrics, after.evaluation_id)
-    assert not Comparison(before, after).is_real
+    assert not Comparison(before, after, "win").is_real
     assert all("seed" in request for request in model.requests)
 
 
 async def test_an_evaluation_holds_its_rates_and_what_was_played() -> None:
     async with make_client(httpx.MockTransport(FirstFreeCell())) as client:
         one, other = [await evaluate(client, "agent", 3, schedule(seed, 29), now_ms=1, **OF) for seed in (0, 1)]
-    assert rate_of(one).low < one.metrics["win"] < rate_of(one).high
+    assert rate_of(one, "win").low < one.metrics["win"] < rate_of(one, "win").high
     assert sum(one.metrics[name] for name in ("win", "draw", "loss", "illegal")) == pytest.approx(1)
     assert (one.policy_version, one.episodes, one.run_id) == (3, 29, "demo")
     assert one.set_hash != other.set_hash

@@ -6,12 +6,13 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from rollbus.demo.game.job import Game
 from rollbus.demo.run import Demo, DemoOptions
 from rollbus.schemas.errors import ConfigurationError
 
 
 def demo(data_dir: Path, seed: int = 0) -> Demo:
-    return Demo(DemoOptions(seed, data_dir=data_dir), Console(file=io.StringIO()))
+    return Demo(Game(), DemoOptions(Game.amounts, seed, data_dir=data_dir), Console(file=io.StringIO()))
 
 
 def test_a_demo_leaves_the_folder_of_one_that_plays_alone(tmp_path: Path) -> None:

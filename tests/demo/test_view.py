@@ -1,14 +1,16 @@
 """What people see: counts, time left, and the picture of what was learned."""
 
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from rollbus.demo.show.evaluation import Comparison, rate_of
-from rollbus.demo.show.plot import draw, points, reference_lines
+from rollbus.demo.game.job import Game
+from rollbus.demo.show.comparison import Comparison, rate_of
+from rollbus.demo.show.plot import draw, points
 from rollbus.demo.show.status import COUNTS, DROPS, DemoStatus, GroupWins, VersionReward, read_status
 from rollbus.demo.show.view import LiveView, line, render, sparkline, time_left_s
 from rollbus.schemas.records.steps import Evaluation
@@ -37,7 +39,7 @@ def make_evaluation(version: int, **counts: int) -> Evaluation:
 
 def make_comparison() -> Comparison:
     before = make_evaluation(0, win=360, draw=100, loss=340, illegal=12)
-    return Comparison(before, make_evaluation(31, win=500, draw=80, loss=226, illegal=6))
+    return Comparison(before, make_evaluation(31, win=500, draw=80, loss=226, illegal=6), "win")
 
 
 def test_one_line_says_everything_that_matters() -> None:
@@ -49,19 +51,19 @@ def test_one_line_says_everything_that_matters() -> None:
 
 
 def test_the_view_draws_every_stage_and_why_trajectories_were_dropped() -> None:
-    text = _drawn(render(STATUS, phase="agents play", episodes=400, elapsed_s=30, left_s=90))
+    text = _drawn(render(STATUS, Game.words, phase="agents play", episodes=400, elapsed_s=30, left_s=90))
     for part in ("agents → episode-events", "grouping → groups", "2 without signal", "16 no_signal", "1.5 min left"):
         assert part in text
 
 
 def test_without_a_terminal_there_is_no_more_than_a_line_now_and_then(capsys: pytest.CaptureFixture[str]) -> None:
-    with LiveView(Console(force_terminal=False), episodes=400, time_limit_s=60) as view:
+    with LiveView(Console(force_terminal=False), Game.words, replace(Game.amounts, episodes=400)) as view:
         view.show(STATUS, phase="agents play")
     assert capsys.readouterr().out == ""
 
 
 def test_a_view_of_nothing_yet_can_be_drawn() -> None:
-    assert "no rewards yet" in _drawn(render(DemoStatus(), phase="x", episodes=8, elapsed_s=0, left_s=None))
+    assert "no rewards yet" in _drawn(render(DemoStatus(), Game.words, phase="x", episodes=8, elapsed_s=0, left_s=None))
 
 
 @pytest.mark.parametrize(
@@ -95,14 +97,15 @@ def test_the_band_is_of_groups_since_attempts_at_one_opening_end_alike() -> None
 
 
 def test_reference_lines_rise_with_what_the_player_knows() -> None:
-    shares = [share for _, share in reference_lines()]
+    shares = [share for _, share in Game().references(0, Game.amounts)]
     assert shares == sorted(shares)
     assert shares[-1] == pytest.approx(0.930, abs=5e-4)
 
 
 def test_the_plot_is_a_png(tmp_path: Path) -> None:
     path = tmp_path / "plots" / "learning.png"
-    draw(path, [GroupWins(0, 0.4), GroupWins(1, 0.6)], make_comparison(), seed=0)
+    job, groups = Game(), [GroupWins(0, 0.4), GroupWins(1, 0.6)]
+    draw(path, job, groups, make_comparison(), job.references(0, job.amounts), seed=0)
     assert path.read_bytes().startswith(b"\x89PNG")
 
 
@@ -110,12 +113,12 @@ def test_a_comparison_is_real_when_its_interval_lies_above_zero() -> None:
     comparison = make_comparison()
     assert comparison.is_real
     assert comparison.gain.value == pytest.approx(140 / 812)
-    assert not Comparison(comparison.after, comparison.before).is_real
-    assert not Comparison(comparison.before, comparison.before).is_real
+    assert not Comparison(comparison.after, comparison.before, "win").is_real
+    assert not Comparison(comparison.before, comparison.before, "win").is_real
 
 
 def test_a_rate_reads_as_percent() -> None:
-    assert rate_of(make_evaluation(0, win=400, loss=400)).percent() == "50.0 % [46.5, 53.5]"
+    assert rate_of(make_evaluation(0, win=400, loss=400), "win").percent() == "50.0 % [46.5, 53.5]"
 
 
 def test_the_status_is_read_with_three_questions() -> None:

@@ -10,7 +10,7 @@ from rollbus.settings import Settings
 from rollbus.settings_file import load_settings
 
 DOCS = Path(__file__).parents[2] / "docs"
-PAGES = ("gpu.md", "model-service.md", "resampling.md", "rewards.md", "trainer.md")
+PAGES = ("delivery.md", "gpu.md", "model-service.md", "resampling.md", "rewards.md", "trainer.md")
 EXAMPLES = [
     pytest.param(example, id=f"{page}-{number}")
     for page in PAGES

@@ -6,6 +6,7 @@ at it lets one tick pass, so stream time moves only while somebody waits.
 
 from collections.abc import Sequence
 from contextlib import suppress
+from pathlib import Path
 from typing import Any
 
 from rollbus.producers import MemorySink
@@ -51,7 +52,10 @@ class MemoryBus:
         scoring: ScoringConfig | None = None,
         backend: Backend | None = None,
         settings: TrainerSettings | None = None,
+        folder: Path | None = None,
     ) -> None:
+        self.folder = folder
+        """Where a backend of this process keeps its journal."""
         stages = namespace_stages(assembly or AssemblyConfig(), scoring or ScoringConfig())
         self._flow = Flow([*stages, *run_stages(run)])
         self._sink = MemorySink()

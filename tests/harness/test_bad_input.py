@@ -8,8 +8,8 @@ from nat.data_models.finetuning import FinetuneRunConfig, Trajectory, Trajectory
 from nat.plugins.eval.data_models.evaluator_io import EvalOutputItem
 
 from rollbus.harness import finetune as ft
-from rollbus.harness.components import BusConfig
 from rollbus.harness.publishing import example_names
+from rollbus.harness.runs import newest_run
 from rollbus.harness.troubles import worth_of
 from rollbus.schemas.errors import ConfigurationError, RejectedError, RunStoppedError
 from rollbus.trainer.backends.memory import MemoryBackend
@@ -17,10 +17,11 @@ from tests.harness.world import Endpoint, document, memory_bus, opened, read, ru
 
 
 @pytest.mark.parametrize("torn", ["", "{}", "[]", '{"run_id"'])
-def test_a_torn_state_file_is_named(tmp_path: Path, torn: str) -> None:
-    (tmp_path / "run.json").write_text(torn)
-    with pytest.raises(ConfigurationError, match=r"run\.json does not name a run"):
-        ft.name_run(BusConfig(data_dir=tmp_path), resume=True)
+def test_a_torn_record_of_a_run_is_named(tmp_path: Path, torn: str) -> None:
+    (tmp_path / "run-7").mkdir()
+    (tmp_path / "run-7" / "run.json").write_text(torn)
+    with pytest.raises(ConfigurationError, match=r"run\.json does not describe a run"):
+        newest_run(tmp_path)
 
 
 @pytest.mark.parametrize("trainer", [None, "x", {"backend": "memory"}, {"backend": None}])

@@ -1,6 +1,7 @@
 """Users' own builders, adapters and trainers, as the guide on extending has them, on the bus in memory."""
 
 import json
+import re
 import sys
 from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
@@ -8,10 +9,13 @@ from typing import Any
 
 import pytest
 from langchain_core.messages import HumanMessage, ToolMessage
-from nat.cli.register_workflow import register_trainer, register_trajectory_builder
+from nat.cli.register_workflow import register_trainer, register_trainer_adapter, register_trajectory_builder
 from nat.data_models.finetuning import (
     EpisodeItem,
     EpisodeItemRole,
+    TrainerAdapterConfig,
+    TrainingJobRef,
+    TrainingJobStatus,
     TrainingStatusEnum,
     Trajectory,
     TrajectoryCollection,
@@ -83,7 +87,11 @@ async def test_the_example_of_another_trainer_writes_the_best_answers(tmp_path: 
     config = read(tmp_path, plain)
     async with opened(config, memory_bus(config), Endpoint(with_tokens=False)) as made:
         (status,) = await run_epochs(made, 1)
+        view = made.run.log.view
     assert status.message == "3 conversations written"
+    (step,) = view.completed.values()
+    assert (len(step.trained), step.policy_version) == (6, 1), "its job is a step of the ledger"
+    assert set(view.group_of) == {one.trajectory_id for one in step.trained}
     rows = [json.loads(line) for line in (tmp_path / "files" / "epoch-0.jsonl").read_text().splitlines()]
     assert [row["messages"][1]["content"] for row in rows] == ["2", "2", "2"], "even answers are the good ones"
     assert [row["messages"][0]["role"] for row in rows] == ["user"] * 3
@@ -100,6 +108,7 @@ async def test_the_curriculum_of_another_trainer_goes_on_after_a_restart(
     async with opened(config, bus, endpoint) as made:
         await run_epochs(made, 1)
     async with opened(config, bus, endpoint, resume=True) as made:
+        await run_epochs(made, 1)
         state = made.trainer.get_curriculum_state()
     assert (state["current_percentile"], state["last_expansion_epoch"], len(state["included_groups"])) == (0.5, 0, 5)
 
@@ -342,6 +351,62 @@ async def test_a_resumed_run_with_own_parts_makes_no_finished_epoch_again(
     assert [status.status for status in statuses] == [TrainingStatusEnum.COMPLETED] * 2
     assert len(endpoint.asked) == asked
     assert (tmp_path / "output" / "training_metrics.jsonl").read_text() == before
+    (tmp_path / "output" / "training_metrics.jsonl").unlink()
+    async with opened(plan, bus, endpoint, resume=True) as made:
+        await run_epochs(made, 2)
+    assert len(endpoint.asked) == asked
+    assert len(list((tmp_path / "files").iterdir())) == 2, "nothing is submitted again"
+    rows = (tmp_path / "output" / "training_metrics.jsonl").read_text().splitlines()
+    assert [_timeless(one) for one in rows] == [_timeless(one) for one in before.splitlines()], "from the ledger"
+
+
+def _timeless(line: str) -> dict[str, Any]:
+    row: dict[str, Any] = json.loads(line)
+    return {**row, "timestamp": ""}
+
+
+class BrokenConfig(TrainerAdapterConfig, name="broken_adapter"):
+    how: str = "raise"
+
+
+class Broken(guide_components.MyTrainerAdapter):
+    """Fails in the way that its configuration names."""
+
+    async def submit(self, trajectories: TrajectoryCollection) -> Any:
+        how = self.adapter_config.how  # type: ignore[attr-defined]
+        if how == "raise":
+            raise ValueError("no GPU is free")
+        return "job-1" if how == "shape" else await super().submit(trajectories)
+
+    async def status(self, ref: TrainingJobRef) -> TrainingJobStatus:
+        return TrainingJobStatus(run_id="r", backend="b", status=TrainingStatusEnum.FAILED, message="out of disk")
+
+
+@register_trainer_adapter(config_type=BrokenConfig)
+async def broken_adapter(config: BrokenConfig, builder: Any) -> AsyncIterator[Any]:
+    yield Broken(config)  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("how", "message"),
+    [
+        ("raise", r"ValueError: no GPU is free \(.*test_custom_components.py, line \d+, in submit\)"),
+        ("shape", r"Broken.submit returned str; expected TrainingJobRef"),
+        ("fail", r"the job was failed: out of disk"),
+    ],
+)
+async def test_a_job_of_an_own_adapter_that_fails_is_on_the_ledger_with_its_cause(
+    tmp_path: Path, how: str, message: str
+) -> None:
+    plain = document(tmp_path)
+    plain["trainer_adapters"]["a"] = {"_type": "broken_adapter", "how": how}
+    plan = read(tmp_path, plain)
+    async with opened(plan, memory_bus(plan), Endpoint()) as made:
+        (status,) = await run_epochs(made, 2)
+        ((failure,),) = made.run.log.view.failures.values()
+    assert status.status is TrainingStatusEnum.FAILED
+    assert re.search(message, status.message or "")
+    assert re.search(message, failure.message)
 
 
 @pytest.mark.parametrize("roles", [("assistant", "user"), ("user", "assistant", "assistant")])

@@ -27,6 +27,7 @@ from rollbus.harness.run_log import RunLog
 from rollbus.harness.run_settings import settings_of
 from rollbus.harness.trainer import BusTrainer
 from rollbus.settings import Settings
+from rollbus.trainer.backends.protocol import Backend
 from tests.harness.bus_memory import MemoryBus
 
 RUN = "art-run-test"
@@ -200,6 +201,7 @@ def memory_bus(plan: Plan, **options: Any) -> MemoryBus:
     """The bus of a configuration, with the settings that its real processes would have."""
     settings = Settings.model_validate(settings_of(plan, RUN, "test."))
     loop = settings.trainer_settings().model_copy(update={"retry_pauses_s": (), "batch_wait_s": 0.0})
+    options.setdefault("folder", plan.config.finetuning.output_dir / "journal")
     return MemoryBus(settings.runs[0], assembly=settings.assembly, scoring=settings.scoring, settings=loop, **options)
 
 
@@ -212,7 +214,11 @@ async def opened(
     log = RunLog(bus, RUN, recording, stalled_s=2.0)
     await bus.open()
     await log.begin(resume=resume)
-    run = Run(plan, RUN, log, resume)
+
+    async def host(backend: Backend) -> None:
+        bus.backend = backend
+
+    run = Run(plan, RUN, log, resume, host, bus.folder)
     CURRENT.set(run)
     with model.served() as address:
         for llm in plan.config.llms.values():

@@ -21,13 +21,12 @@ from rollbus.schemas.codec import encode
 from rollbus.schemas.records.config import AssemblyConfig
 from rollbus.schemas.signing import Signing
 from rollbus.schemas.topics import ALIASES, EPISODE_EVENTS, EXCLUSIONS, RUN_LOG, SCORES, TRAJECTORIES
-from rollbus.streams.kafka.topics_on_broker import ensure_topics
 from rollbus.streams.operate.forget import Episode, exclusions
 from tests.builders import make_config, make_tick
 from tests.faults.episodes import Traffic, check_fates, pipeline
 from tests.faults.recorded import read_everything
 from tests.hostile.attacker import KEY, keys
-from tests.services.acl_broker import apply, connection, printed, server, settings_of, write_configs
+from tests.services.acl_broker import Server, command, connection, server, settings_of, write_configs
 from tests.services.stream_process import running
 
 __all__ = ["server"]
@@ -49,12 +48,11 @@ async def refused(attempt: Callable[[], Awaitable[object]], error: type[KafkaErr
 
 
 async def test_a_producer_can_write_nothing_but_events_and_what_it_forges_among_them_changes_nothing(
-    server: str, namespace: str, tmp_path: Path
+    server: Server, namespace: str, tmp_path: Path
 ) -> None:
     configs = write_configs(server, namespace, tmp_path)
     admin = settings_of(server, namespace, "admin")
-    await ensure_topics(admin, pipeline())
-    await apply(server, list(printed(configs["producer"])))
+    await asyncio.to_thread(command, configs["admin"], "topics", "create", "--acls")
     options = connection(server, "producer").client_options()
     own = TopicPartition(EPISODE_EVENTS.full_name(namespace), 0)
     producer, consumer = AIOKafkaProducer(**options), AIOKafkaConsumer(**options, auto_offset_reset="earliest")

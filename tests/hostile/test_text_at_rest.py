@@ -7,11 +7,9 @@ import re
 import subprocess
 import time
 from array import array
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-import cramjam
 import pytest
 
 from rollbus.cli.places import TOPIC_HOLDS, find_places
@@ -33,6 +31,7 @@ from rollbus.trainer.backends.protocol import TrainRequest
 from tests.builders import START_MS, make_episode, make_score, make_tick, make_trajectory
 from tests.console import ROLLBUS
 from tests.consumers.all_rows import rows_of
+from tests.hostile.at_rest import files_with
 from tests.services.art_fixtures import ArtServer, art_base_model, art_launcher, made_up_batch, own_art_server
 from tests.services.clickhouse_guarded import Guarded, guarded
 from tests.services.replay_live import settings_of, write_settings
@@ -41,10 +40,6 @@ from tests.services.stream_fixtures import send
 __all__ = ["art_base_model", "art_launcher", "guarded", "own_art_server"]
 
 MARKER = "Zq7-marker-of-ann-XJ9"
-FRAME = b"\x28\xb5\x2f\xfd"
-"""Where a ZSTD frame begins."""
-LZ4 = 0x82
-"""ClickHouse's number of the method, before two sizes."""
 
 
 def test_every_topic_and_every_table_has_its_row() -> None:
@@ -57,7 +52,7 @@ def test_every_topic_and_every_table_has_its_row() -> None:
 def test_every_place_says_what_becomes_of_it() -> None:
     places = list(
         find_places(namespace="shop.", retention_hours=72, changelogs=["shop.assembly.changelog"], replays=["r"],
-                    rows_removed=3, trained_steps=2, now_ms=START_MS)
+                    rows="3 rows", trained_steps=2, now_ms=START_MS)
     )  # fmt: skip
     assert {each.outcome for each in places} == {"removed", "expires", "cannot"}
     assert all(each.why for each in places)
@@ -67,43 +62,6 @@ def test_every_place_says_what_becomes_of_it() -> None:
     assert by_name["Kafka shop.run-log"].outcome == "cannot"
     assert by_name["Kafka shop.assembly.changelog"].outcome == "expires"
     assert len(by_name) == len(places)
-
-
-def plain_bytes(data: bytes) -> Iterator[bytes]:
-    """Yield a file's bytes, and whatever ZSTD frame or LZ4 block of ClickHouse's is anywhere in them."""
-    yield data
-    for found in re.finditer(re.escape(FRAME), data):
-        try:
-            yield bytes(cramjam.zstd.decompress(data[found.start() :]))
-        except cramjam.DecompressionError:
-            decoder = cramjam.zstd.Decompressor()
-            for size in block_sizes(data, found.start()):
-                decoder.decompress(data[found.start() : found.start() + size])
-                yield bytes(decoder.flush())
-    for found in re.finditer(bytes([LZ4]), data):
-        start = found.start()
-        size, whole = (int.from_bytes(data[start + place : start + place + 4], "little") for place in (1, 5))
-        if 9 < size <= len(data) - start and 0 < whole < 1 << 24:
-            try:
-                yield bytes(cramjam.lz4.decompress_block(data[start + 9 : start + size], output_len=whole))
-            except cramjam.DecompressionError:
-                continue
-
-
-def block_sizes(data: bytes, start: int) -> Iterator[int]:
-    """Yield the size of the block that a frame lies in, by the head before it."""
-    size = int.from_bytes(data[start - 8 : start - 4], "little") - 9
-    if data[start - 9] == 0x90 and 0 < size <= len(data) - start:
-        yield size
-
-
-def files_with(marker: str, *folders: Path) -> set[str]:
-    found = set()
-    for folder in folders:
-        for path in folder.rglob("*"):
-            if path.is_file() and any(marker.encode() in each for each in plain_bytes(path.read_bytes())):
-                found.add(str(path.relative_to(folder)))
-    return found
 
 
 @pytest.mark.services

@@ -1,28 +1,28 @@
-"""docker-compose.yml against the local stack: same ports, same broker settings, commands that exist."""
+"""docker-compose.yml against the local stack: same ports, same broker settings, commands and secrets that exist."""
 
+import subprocess
 import xml.etree.ElementTree as ET
 from pathlib import Path
 from typing import Any
 
 import click
 import pytest
-import yaml
 
 from rollbus.cli.root import rollbus
 from rollbus.local.clickhouse.reader_role import READONLY_LIMITS
 from rollbus.local.kafka.config import BROKER_SETTINGS, server_properties
 from rollbus.local.process.settings import HOST, StackSettings
+from rollbus.schemas.credentials import FOLDER_VARIABLE, OWNER_KEY, PASSWORD, READONLY_PASSWORD, TOKEN
 from rollbus.settings import Settings
 from rollbus.settings_file import load_settings
+from tests.compose import BASE, ROOT, SASL, SECRETS, names_of_secrets, read_compose
 
-ROOT = Path(__file__).parents[2]
 OURS = ("topics", "worker", "sink", "trainer", "art-server", "art-server-gpu")
 
 
 @pytest.fixture(scope="module")
 def compose() -> dict[str, Any]:
-    parsed: dict[str, Any] = yaml.safe_load((ROOT / "docker-compose.yml").read_text())
-    return parsed
+    return read_compose(BASE)
 
 
 def environment_name(setting: str) -> str:
@@ -93,18 +93,57 @@ def test_our_containers_see_the_hosts_loopback_and_run_our_commands(compose: dic
         assert service["command"] == [noun, "create" if noun == "topics" else "run"]
 
 
-def test_every_command_and_setting_of_our_containers_exists(compose: dict[str, Any]) -> None:
+@pytest.mark.parametrize("files", [[BASE], [BASE, SASL]], ids=" and ".join)
+def test_every_command_and_setting_of_our_containers_exists(files: list[str]) -> None:
+    compose = read_compose(*files)
     for name in OURS:
         service = compose["services"][name]
-        noun, verb = service["command"]
+        noun, verb, *options = service["command"]
         group = rollbus.get_command(click.Context(rollbus), noun)
         assert isinstance(group, click.Group)
-        assert verb in group.commands
+        assert set(options) <= {option for each in group.commands[verb].params for option in each.opts}
         environment = {**service["environment"]}
-        assert environment.pop("ROLLBUS_SECRETS") == "/run/secrets"
-        assert service["secrets"] == list(compose["secrets"])
+        assert environment.pop("ROLLBUS_SECRETS") == SECRETS
         settings = load_settings(Settings, None, environment)
-        assert len(environment) == len(settings.model_fields_set)
+        assert sum(len(getattr(settings, one).model_fields_set) for one in settings.model_fields_set) == len(
+            environment
+        )
+
+
+def test_each_container_has_the_secrets_that_it_needs_and_no_others(compose: dict[str, Any], tmp_path: Path) -> None:
+    needed = {
+        "topics": set(),
+        "worker": {TOKEN, OWNER_KEY},
+        "sink": {PASSWORD},
+        "trainer": {TOKEN},
+        "art-server": {TOKEN},
+        "art-server-gpu": {TOKEN},
+        "clickhouse": {PASSWORD, READONLY_PASSWORD},
+    }
+    given = {name: set(names_of_secrets(service)) for name, service in compose["services"].items()}
+    assert given == {"kafka": set(), **needed}
+    subprocess.run([ROOT / "scripts" / "compose-secrets", tmp_path], check=True)
+    for declared in (compose["secrets"], read_compose(BASE, SASL)["secrets"]):
+        assert all(
+            (tmp_path / Path(secret["file"]).name).stat().st_mode & 0o777 == 0o600 for secret in declared.values()
+        )
+    worker = Settings().with_credentials({FOLDER_VARIABLE: str(tmp_path)}).stream_settings()
+    assert worker.signing.fingerprint, "the worker signs ticks and configurations"
+
+
+def test_with_passwords_each_container_is_the_user_of_its_role_and_knows_no_other_password() -> None:
+    compose = read_compose(BASE, SASL)
+    users = {"topics": "admin", "worker": "worker", "sink": "sink", "trainer": "trainer"}
+    for name, user in users.items():
+        service = compose["services"][name]
+        assert service["environment"]["ROLLBUS_KAFKA__USERNAME"] == user
+        found = names_of_secrets(service)
+        own = {under: secret for under, secret in found.items() if secret.startswith("kafka_")}
+        assert own == {"kafka_password": f"kafka_{user}", "kafka_certificate": "kafka_certificate"}
+        assert set(found.values()) <= set(compose["secrets"])
+    for name, service in compose["services"].items():
+        if name not in (*users, "kafka"):
+            assert not any(secret.startswith("kafka_") for secret in names_of_secrets(service).values())
 
 
 def test_gpus_are_reserved_only_under_their_profile(compose: dict[str, Any]) -> None:

@@ -257,6 +257,13 @@ def test_evaluations_carry_their_intervals(filled: ClickHouseSettings) -> None:
     assert row["set_hash"] == "set-1"
 
 
+def test_the_life_of_a_version_has_the_numbers_that_it_was_decided_on(filled: ClickHouseSettings) -> None:
+    (row,) = answer(filled, "policy_history", version=2)
+    assert (row["action"], row["serving"], row["reason"], row["detail"]) == ("promote", 2, "operator", "it is good")
+    assert (row["effect"], row["low"], row["high"], row["canary_episodes"]) == (0.25, 0.125, 0.375, 40)
+    assert answer(filled, "policy_history", version=1) == []
+
+
 def test_tokens_are_counted_by_minute(filled: ClickHouseSettings) -> None:
     (row,) = answer(filled, "tokens_per_minute", model="agent")
     assert (row["turns"], row["prompt_tokens"], row["completion_tokens"]) == (18, 9 * (3 + 7), 36)

@@ -11,13 +11,16 @@ from click.testing import CliRunner
 from rollbus.cli.root import rollbus
 from rollbus.consumers.dead_letters import letter_origin
 from rollbus.consumers.dead_letters_kafka import read_dead_letters
+from rollbus.schemas.codec import encode
 from rollbus.schemas.limits import MAX_LETTER_BYTES
 from rollbus.schemas.records.config import AssemblyConfig
 from rollbus.schemas.records.drops import DeadLetter
 from rollbus.schemas.topics import EPISODE_EVENTS
 from rollbus.streams.kafka.settings import StreamSettings
-from rollbus.streams.kafka.topics_on_broker import ensure_topics
+from rollbus.streams.kafka.topics_on_broker import describe_topics, ensure_topics
 from rollbus.streams.stages.assembly.stage import AssemblyStage
+from tests.builders import make_tick
+from tests.hostile.attacker import keys
 from tests.services.stream_fixtures import CountStage, send, stream_settings
 from tests.services.stream_process import running
 
@@ -32,9 +35,9 @@ class Operator:
         kafka = settings.kafka.bootstrap_servers
         self._config.write_text(f"namespace: {settings.namespace}\nkafka: {{bootstrap_servers: '{kafka}'}}\n")
 
-    async def cli(self, *arguments: str) -> str:
+    async def cli(self, *arguments: str, noun: str = "dead-letters") -> str:
         """Return what the command says."""
-        line = ["-c", str(self._config), "dead-letters", *arguments]
+        line = ["-c", str(self._config), noun, *arguments]
         result = await asyncio.to_thread(CliRunner().invoke, rollbus, line, env={"COLUMNS": "200"})
         assert result.exit_code == 0, result.output
         return result.output
@@ -92,3 +95,24 @@ async def test_a_large_record_leaves_a_small_letter_and_is_written_again_whole(
             (attempt, hashlib.sha256(large).hexdigest()) for attempt in (1, 2)
         ]
         assert "1 left out" in await operator.cli("reinject", letter_origin(letter))
+
+
+async def test_a_forged_tick_is_refused_by_name_and_not_written_again(
+    kafka: str, namespace: str, tmp_path: Path
+) -> None:
+    settings = stream_settings(kafka, namespace).model_copy(update={"signing": keys("the-owners-own-key")})
+    stages = [AssemblyStage(AssemblyConfig())]
+    await ensure_topics(settings, stages)
+    operator = Operator(settings, tmp_path)
+    async with running(settings, stages):
+        await send(settings, EPISODE_EVENTS.name, [(b"k0", encode(make_tick(2**40)))])
+        (letter,) = await operator.letters(1)
+    said = await operator.cli("reinject", "--all")
+    origin = letter_origin(letter)
+    assert f"refused {origin}: it is Tick, which only the owner signs; a running worker writes the next one" in said
+    assert "left out" not in said
+    assert "reinjected" not in said
+    (topic,) = [each for each in await describe_topics(settings) if each.name == letter.topic]
+    assert topic.oldest_tick is not None
+    assert topic.oldest_tick < 2**40, "it shows ticks whose signature was checked"
+    assert "signatures of ticks were not checked" in await operator.cli("list", noun="topics")

@@ -1,10 +1,12 @@
-"""The five questions with which the demo ends are answered."""
+"""The five questions with which the demo ends are answered, and the plot has what it draws."""
 
 import pytest
 from rich.console import Console
 
 from rollbus.consumers.clickhouse.store.client import ClickHouse
 from rollbus.demo.show.report import MOST_ROWS, QUESTIONS, print_answers
+from rollbus.demo.show.status import GroupWins, read_groups
+from tests.builders import make_score
 from tests.consumers.story import story
 from tests.services.test_clickhouse_queries import new_database, write
 
@@ -24,3 +26,20 @@ def test_every_question_of_the_demo_has_an_answer(
         assert f"rollbus sql run {name.replace('_', '-')}  (" in printed
     assert "(0 of" not in printed
     assert f"({MOST_ROWS} of" in printed, "a long answer is cut"
+
+
+def test_attempts_at_one_opening_are_one_group_of_the_plot_also_without_a_group_of_their_own(
+    clickhouse: tuple[str, int],
+) -> None:
+    settings = new_database(clickhouse)
+    client = ClickHouse(settings)
+    attempts = [(opening, number) for opening in ("a", "b", "c") for number in range(4)]
+    scores = [
+        make_score(
+            f"{opening}{number}", float(number == 0), version=2, example_id=None, group_hint=f"opening:{opening}"
+        )
+        for opening, number in attempts
+    ]
+    write(client, "demo.", [("scores", score.group_hint, score) for score in scores])
+    assert read_groups(client.query, namespace="demo.") == (GroupWins(2, 0.25),) * 3
+    client.close()

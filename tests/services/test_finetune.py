@@ -174,3 +174,20 @@ def test_the_toolkits_own_command_trains_on_the_bus(run: Run) -> None:
     assert [row["num_trajectories"] for row in run.rows()] == [EXAMPLES * 2] * 2
     steps = "SELECT uniqExact(step), sum(trained) FROM steps FINAL WHERE namespace = {namespace:String}"
     assert run.ask(steps, "by-nat") == [(2, EXAMPLES * 2 * 2)]
+
+
+def test_jobs_of_an_adapter_of_ones_own_are_steps_of_the_ledger(run: Run) -> None:
+    plain = yaml.safe_load((run.folder / "finetune.yml").read_text())
+    shutil.copy(WORKFLOW.parents[2] / "examples" / "custom_backend" / "backend.py", run.folder)
+    plain["rollbus"] |= {"imports": [WORKFLOW.stem, "backend"], "run_id": "own"}
+    plain["llms"]["policy"]["model_name"] = MODEL
+    plain["trajectory_builders"]["b"]["num_generations"] = 2
+    plain["trainer_adapters"]["a"] = {"_type": "best_of_adapter", "backend": {"folder": "files", "keep_share": 0.5}}
+    plain["finetuning"]["num_epochs"] = 2
+    (run.folder / "finetune.yml").write_text(yaml.safe_dump(plain))
+    assert run.start().wait(DEADLINE_S) == 0, run.log()
+    steps = "SELECT uniqExact(step), sum(trained) FROM steps FINAL WHERE namespace = {namespace:String}"
+    assert run.ask(steps, "own") == [(2, EXAMPLES * 2 * 2)]
+    fates = "SELECT count() FROM drops FINAL WHERE namespace = {namespace:String}"
+    assert run.ask(fates, "own") == [(0,)]
+    assert len(list((run.folder / "files").iterdir())) == 2

@@ -26,7 +26,6 @@ from rollbus.schemas.records.control import ConfigApplied
 from rollbus.schemas.records.groups import ResampleRequested
 from rollbus.schemas.records.steps import StepCompleted
 from rollbus.schemas.topics import EPISODE_EVENTS, RESAMPLE_REQUESTS, TOPICS, TRAINING_STEPS, TRAJECTORIES
-from rollbus.streams.kafka.topics_on_broker import ensure_topics
 from rollbus.streams.operate.forget import Search
 from rollbus.streams.operate.forget_on_log import search_log, steps_that_used, write_exclusions
 from rollbus.streams.replay.kafka.manifest import read_manifests
@@ -35,7 +34,16 @@ from rollbus.trainer.ledger.log_kafka import KafkaLog
 from rollbus.trainer.loop.loop import Trainer
 from tests.builders import START_MS, make_excluded
 from tests.faults.episodes import RUN, Traffic, group_events, pipeline
-from tests.services.acl_broker import apply, command, connection, printed, server, settings_of, write_configs
+from tests.services.acl_broker import (
+    Server,
+    command,
+    connection,
+    on_broker,
+    printed,
+    server,
+    settings_of,
+    write_configs,
+)
 from tests.services.stream_fixtures import read_topic
 from tests.services.stream_process import running
 from tests.trainer.scenario import SETTINGS
@@ -44,7 +52,7 @@ __all__ = ["server"]
 pytestmark = pytest.mark.services
 
 
-async def consume_everything(server: str, namespace: str) -> int:
+async def consume_everything(server: Server, namespace: str) -> int:
     """Do what the sink does: join its group, read all topics, commit; return how many records there were."""
     consumer = AIOKafkaConsumer(
         *(topic.full_name(namespace) for topic in TOPICS),
@@ -67,7 +75,7 @@ async def consume_everything(server: str, namespace: str) -> int:
 
 
 @asynccontextmanager
-async def producer_of(server: str, user: str, **options: Any) -> AsyncIterator[AIOKafkaProducer]:
+async def producer_of(server: Server, user: str, **options: Any) -> AsyncIterator[AIOKafkaProducer]:
     producer = AIOKafkaProducer(**connection(server, user).client_options(), **options)
     try:
         await producer.start()
@@ -76,7 +84,7 @@ async def producer_of(server: str, user: str, **options: Any) -> AsyncIterator[A
         await producer.stop()
 
 
-async def read_by(server: str, user: str, topic: str) -> int:
+async def read_by(server: Server, user: str, topic: str) -> int:
     """Return how many records a user gets to see of a topic's first partition."""
     consumer = AIOKafkaConsumer(**connection(server, user).client_options(), auto_offset_reset="earliest")
     await consumer.start()
@@ -90,7 +98,7 @@ async def read_by(server: str, user: str, topic: str) -> int:
         await consumer.stop()
 
 
-async def try_to_join(server: str, user: str, group: str, topic: str) -> None:
+async def try_to_join(server: Server, user: str, group: str, topic: str) -> None:
     consumer = AIOKafkaConsumer(topic, **connection(server, user).client_options(), group_id=group)
     try:
         await asyncio.wait_for(consumer.start(), 20)
@@ -99,7 +107,7 @@ async def try_to_join(server: str, user: str, group: str, topic: str) -> None:
         await consumer.stop()
 
 
-async def work(server: str, namespace: str) -> None:
+async def work(server: Server, namespace: str) -> None:
     """Let every role do all its work once, from the producer's events to the trainer's step and the sink's reading."""
     sink = KafkaSink(connection(server, "producer"))
     await sink.start()
@@ -130,7 +138,7 @@ async def work(server: str, namespace: str) -> None:
     assert await consume_everything(server, namespace) > 20
 
 
-async def make_an_attempt(server: str, namespace: str) -> None:
+async def make_an_attempt(server: Server, namespace: str) -> None:
     """Do what `rollbus resample run` does: take a request, and record what the agent does."""
     request = ResampleRequested(
         episode_id="again", run_id="main", trajectory_id="t", attempt=1, task="play", requested_at_ms=0,
@@ -150,7 +158,7 @@ async def make_an_attempt(server: str, namespace: str) -> None:
     await asyncio.to_thread(recorder.close)
 
 
-async def forget(server: str, namespace: str) -> None:
+async def forget(server: Server, namespace: str) -> None:
     """Do what `rollbus forget` does on the broker."""
     settings, events = settings_of(server, namespace, "forget"), group_events(0)
     (start, *_) = events
@@ -174,11 +182,12 @@ def operate(configs: dict[str, Path]) -> None:
 
 
 async def test_the_printed_permissions_are_enough_for_each_role_and_no_more(
-    server: str, namespace: str, tmp_path: Path
+    server: Server, namespace: str, tmp_path: Path
 ) -> None:
-    await ensure_topics(settings_of(server, namespace, "admin"), pipeline())
     configs = write_configs(server, namespace, tmp_path)
-    await apply(server, list(printed(configs["worker"])))
+    said = await asyncio.to_thread(command, configs["admin"], "topics", "create", "--acls")
+    assert "allowed each of producer, worker" in said
+    assert await on_broker(server) == printed(configs["worker"])
     await work(server, namespace)
     await make_an_attempt(server, namespace)
     await asyncio.to_thread(operate, configs)

@@ -2,5 +2,5 @@
 
 `memory` is the shipped fake: its weights are a hash of what was trained. `art/` is OpenPipe ART, in this process or on
 a server of its own. `model_settings` describes a model; `guards` refuses what cannot be trained; `jobs` keeps account
-of the batches of a backend in this process.
+of the batches of a backend in this process, `journaled` of what outlives it.
 """

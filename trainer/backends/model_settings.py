@@ -6,6 +6,7 @@ from typing import Literal
 
 from pydantic import Field
 
+from rollbus.schemas.kafka.connection import KafkaConnection
 from rollbus.trainer.backends.protocol import FrozenSettings
 
 Precision = Literal["float32", "bfloat16"]
@@ -84,6 +85,14 @@ class Retention:
 
 
 @dataclass(frozen=True, slots=True)
+class DecisionLog:
+    """Where it is decided which version has which share of the episodes."""
+
+    kafka: KafkaConnection
+    namespace: str
+
+
+@dataclass(frozen=True, slots=True)
 class ServiceSettings:
     """One model: its base, the folder of its versions, and its address."""
 
@@ -101,4 +110,6 @@ class ServiceSettings:
     insecure: bool = False
     """Whether the ports may be open without a token."""
     retention: Retention = field(default_factory=Retention)
+    decisions: DecisionLog | None = None
+    """None gives no version a share: the serving one answers."""
     options: ModelOptions = field(default_factory=ModelOptions)

@@ -48,6 +48,7 @@ class TrainTrajectory:
     reward: float
     """For metrics, and for `advantages="art"`."""
     turns: tuple[TurnTokens, ...]
+    """May be empty where the backend `trains_text`."""
 
 
 class FrozenSettings(BaseModel):
@@ -210,6 +211,8 @@ class Capabilities:
     """A batch may be sent ahead by `prepare`, so that `submit` has little left to bring."""
     serves_on_request: bool = False
     """It honours `TrainRequest.serve`."""
+    trains_text: bool = False
+    """It trains on messages: members need neither tokens and log-probs nor rewards that differ."""
 
 
 @runtime_checkable

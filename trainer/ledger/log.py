@@ -11,7 +11,7 @@ from rollbus.schemas.records.control import RunCommand
 from rollbus.schemas.records.groups import TrainingBatch
 from rollbus.schemas.records.steps import Evaluation, PolicyVersion
 from rollbus.schemas.records.trajectories import Location, Trajectory
-from rollbus.schemas.topics import POLICY_VERSIONS, RUN_LOG, Topic
+from rollbus.schemas.topics import DELIVERY_LOG, POLICY_VERSIONS, RUN_LOG, Topic
 from rollbus.trainer.ledger.ledger import LedgerRecord
 
 
@@ -98,9 +98,10 @@ class TrainerLog(Protocol):
     async def close(self) -> None: ...
 
 
-def announced(record: PolicyVersion, run_id: str) -> tuple[Publication, Publication]:
-    """Publish a version to those who follow its model, and to those who follow the run."""
-    return Publication(POLICY_VERSIONS, record.model, record), Publication(RUN_LOG, run_id, record)
+def announced(record: PolicyVersion, run_id: str) -> tuple[Publication, Publication, Publication]:
+    """Publish a version to those who follow its model, to those who follow the run, and to the run's delivery."""
+    to_model = Publication(POLICY_VERSIONS, record.model, record)
+    return to_model, Publication(RUN_LOG, run_id, record), Publication(DELIVERY_LOG, run_id, record)
 
 
 def names(publications: Iterable[Publication]) -> str:

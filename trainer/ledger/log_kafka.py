@@ -33,6 +33,7 @@ from rollbus.schemas.records.trajectories import Location, Trajectory
 from rollbus.schemas.topics import (
     BATCHES,
     DEAD_LETTERS,
+    DELIVERY_LOG,
     DROPS,
     EVALUATIONS,
     EXCLUSIONS,
@@ -56,7 +57,7 @@ TRANSACTION_TIMEOUT_S = 10.0
 `step.LONGEST_LOOK_S` more."""
 _TOPICS: tuple[Topic, ...] = (
     *(BATCHES, TRAINING_STEPS, POLICY_VERSIONS, RUN_LOG, DROPS, DEAD_LETTERS, SCORES, TRAJECTORIES, EVALUATIONS),
-    EXCLUSIONS,
+    *(EXCLUSIONS, DELIVERY_LOG),
 )
 
 

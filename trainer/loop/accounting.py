@@ -176,7 +176,8 @@ def _reasons_by_trajectory(door: DoorResult, result: TrainResult | None) -> dict
 
 def _oldest_lag(member: GroupMember, trajectory: TrainTrajectory | None, lags: Mapping[int, int]) -> int:
     """Return the lag of the oldest turn; by the group's header if the payload is gone."""
-    versions = {turn.policy_version for turn in trajectory.turns} if trajectory else {member.min_policy_version}
+    turns = trajectory.turns if trajectory else ()
+    versions = {turn.policy_version for turn in turns} or {member.min_policy_version}
     return max(lags.get(version, 0) for version in versions)
 
 

@@ -25,6 +25,8 @@ class DoorRules:
     """Longest history that the backend takes; None if it does not say."""
     max_share_per_source: Mapping[str, float] = field(default_factory=dict)
     """By label: most of a batch that the episodes with one value of it may be."""
+    trains_text: bool = False
+    """Whether the backend trains on messages: then tokens, their age and differing rewards do not matter."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,7 +58,7 @@ def check_batch(
     ):
         dropped += _drop([each for position, each in enumerate(admitted) if position in over], DropReason.SOURCE_SHARE)
         left = [each for position, each in enumerate(admitted) if position not in over]
-        admitted = _with_signal(left)
+        admitted = left if rules.trains_text else _with_signal(left)
         groups = {each.group_id for each in admitted}
         dropped += _drop([each for each in left if each.group_id not in groups], DropReason.NO_SIGNAL)
     return DoorResult(tuple(admitted), tuple(dropped))
@@ -103,7 +105,9 @@ def _check_group(
             )
         else:
             lost.append(DroppedMember(trajectory_id=member.trajectory_id, group_id=group.group_id, reason=str(reason)))
-    return (kept, lost) if _with_signal(kept) else ([], lost + _drop(kept, DropReason.NO_SIGNAL))
+    if rules.trains_text or _with_signal(kept):
+        return kept, lost
+    return [], lost + _drop(kept, DropReason.NO_SIGNAL)
 
 
 def _find_refusal(
@@ -123,6 +127,8 @@ def _find_refusal(
         return DropReason.EXCLUDED
     if not (math.isfinite(member.advantage) and math.isfinite(member.reward)):
         return DropReason.UNTRAINABLE
+    if rules.trains_text:
+        return None
     if inspected.refusal is not None:
         return inspected.refusal
     if rules.max_sequence_tokens is not None and inspected.longest_tokens > rules.max_sequence_tokens:

@@ -255,5 +255,10 @@ def _check_payloads(
 ) -> DoorResult:
     capabilities = context.capabilities
     settings, longest = context.settings, capabilities.max_sequence_tokens if capabilities else None
-    rules = DoorRules(settings.max_off_policy_steps, longest, settings.max_share_per_source)
+    rules = DoorRules(
+        settings.max_off_policy_steps,
+        longest,
+        settings.max_share_per_source,
+        trains_text=capabilities is not None and capabilities.trains_text,
+    )
     return check_batch(batch, payloads, lags=lags, excluded=excluded, rules=rules)

@@ -59,9 +59,10 @@ async def announce_versions(context: StepContext, versions: Versions) -> None:
             reason="found in the backend before the first step",
             changed_at_ms=context.clock_ms(),
         )
-        to_model, to_run = announced(record, settings.run_id)
+        to_model, to_run, to_delivery = announced(record, settings.run_id)
         if each.version not in context.ledger.lineage.parents:
             publications.append(to_model)
         if each.version == versions.head:
             publications.append(to_run)
+        publications.append(to_delivery)
     await context.publish(tuple(publications))

@@ -39,6 +39,11 @@ def versions_above(lineage: Lineage, version: int) -> tuple[int, ...]:
     return tuple(each for each, lag in lags.items() if lag < lags[version])
 
 
+def is_quarantined_above(lineage: Lineage, version: int) -> bool:
+    """Say whether what is trained now goes on from a quarantined version above this one."""
+    return any(lineage.states[each] == "quarantined" for each in versions_above(lineage, version))
+
+
 def _check_possible(lineage: Lineage, version: int, capabilities: Capabilities, versions: Versions) -> None:
     """Raise ConfigurationError if the backend would refuse: it could not train from the head that the log names."""
     kept = {each.version for each in versions.known}

@@ -13,7 +13,7 @@ from rollbus.schemas.topics import EVALUATIONS
 from rollbus.trainer.ledger.ledger import Ledger, LedgerRecord
 from rollbus.trainer.ledger.lineage import Lineage
 from rollbus.trainer.ledger.reading_kafka import Evaluations, read_ledger, show_committed
-from rollbus.trainer.operate.policy import roll_back
+from rollbus.trainer.operate.policy import is_quarantined_above, roll_back
 from rollbus.trainer.operate.publishing import publish_all, publish_evaluation
 from rollbus.trainer.process import make_log, open_backend
 from rollbus.trainer.serving import serve_version
@@ -106,6 +106,17 @@ def promote_policy(settings: TrainerSettings, version: int, *, reason: str) -> N
 def roll_back_policy(settings: TrainerSettings, version: int, *, reason: str) -> tuple[int, ...]:
     """Serve an earlier version and train on from it; a running trainer is fenced and must be started again."""
     return asyncio.run(_roll_back(settings, version, reason))
+
+
+def leave_quarantined(settings: TrainerSettings, version: int) -> tuple[int, ...]:
+    """Train on from `version` if a version above it is quarantined; return the abandoned ones.
+
+    Done once, it does nothing again: a supervisor may repeat the command that asks for it.
+    """
+    lineage = asyncio.run(_read_own_ledger(settings)).lineage
+    if not is_quarantined_above(lineage, version):
+        return ()
+    return roll_back_policy(settings, version, reason=f"trained from {version} again, above it is quarantined")
 
 
 async def _promote(settings: TrainerSettings, version: int, reason: str) -> None:

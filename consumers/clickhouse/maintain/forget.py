@@ -19,7 +19,15 @@ TABLES = (
 """Tables that hold texts, tokens or labels of an episode, by its id."""
 TABLES_OF_IDS = (
     *("groups", "group_members", "curriculum_states", "batches", "batch_groups", "steps", "step_members"),
-    *("step_outcomes", "policy_versions", "evaluations", "run_commands", "drop_trajectories", "producer_reports"),
+    *(
+        "step_outcomes",
+        "policy_versions",
+        "policy_decisions",
+        "evaluations",
+        "run_commands",
+        "drop_trajectories",
+        "producer_reports",
+    ),
     *("config_applied", "sink_ranges", "replays", "schema_migrations"),
 )
 """They name trajectories, and stay: a step could not be explained without them."""

@@ -20,6 +20,7 @@ CREATE TABLE IF NOT EXISTS trajectories
     started_at DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
     ended_at DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
     assembled_at DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
+    first_seen_ms Int64 CODEC(Delta, ZSTD(1)) COMMENT 'stream time of its first event',
     closed_by LowCardinality(String),
     stop_reason LowCardinality(Nullable(String)),
     turns Int64,
@@ -178,6 +179,10 @@ CREATE TABLE IF NOT EXISTS scores
     error Nullable(String) CODEC(ZSTD(3)),
     excluded Bool,
     config_hash String,
+    first_seen_ms Int64 CODEC(Delta, ZSTD(1)) COMMENT 'stream time of its first event',
+    served_versions Array(Int64) COMMENT 'of all turns, also of those that cannot be trained',
+    latency_ms Nullable(Int64) COMMENT 'of the slowest turn',
+    tool_errors Int64,
     ${origin},
     trajectory_key UInt64 MATERIALIZED cityHash64(trajectory_id)
 )

@@ -200,6 +200,31 @@ ENGINE = ReplacingMergeTree(first_wins)
 ORDER BY (namespace, model, version, changed_at, state)
 SETTINGS non_replicated_deduplication_window = 2000, min_bytes_for_full_part_storage = 16777216;
 
+-- One row per decision on who serves a model; numbers are what it was made on.
+CREATE TABLE IF NOT EXISTS policy_decisions
+(
+    namespace LowCardinality(String),
+    model LowCardinality(String),
+    run_id LowCardinality(String),
+    number Int64,
+    action LowCardinality(String),
+    version Nullable(Int64),
+    serving Nullable(Int64),
+    canary Nullable(Int64),
+    share Float64,
+    frozen Bool,
+    reason LowCardinality(String),
+    detail String,
+    command_id Nullable(String),
+    numbers Map(LowCardinality(String), Float64),
+    decided_at DateTime64(3, 'UTC') CODEC(Delta, ZSTD(1)),
+    config_hash String,
+    ${origin}
+)
+ENGINE = ReplacingMergeTree(first_wins)
+ORDER BY (namespace, model, number)
+SETTINGS non_replicated_deduplication_window = 2000, min_bytes_for_full_part_storage = 16777216;
+
 CREATE TABLE IF NOT EXISTS evaluations
 (
     namespace LowCardinality(String),

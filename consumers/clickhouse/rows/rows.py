@@ -11,6 +11,7 @@ from rollbus.consumers.clickhouse.rows import events, operations, runs, steps, t
 from rollbus.consumers.clickhouse.store.fills import Fill
 from rollbus.consumers.clickhouse.store.origin import Origin, Rows
 from rollbus.schemas.records.control import ConfigApplied, RunCommand, Tick, is_control
+from rollbus.schemas.records.delivery import DeliveryCommand, EpisodeObserved, PolicyDecision
 from rollbus.schemas.records.drops import DeadLetter, Drop, ProducerReport
 from rollbus.schemas.records.events import (
     AliasDeclared,
@@ -56,6 +57,7 @@ FILLS: dict[type, tuple[Fill, ...]] = {
     StepSkipped: (steps.STEPS,),
     StepFailed: (steps.STEPS,),
     PolicyVersion: (steps.POLICY_VERSIONS,),
+    PolicyDecision: (steps.POLICY_DECISIONS,),
     Evaluation: (steps.EVALUATIONS,),
     ConfigApplied: (operations.CONFIG_APPLIED,),
     RunCommand: (operations.RUN_COMMANDS,),
@@ -76,6 +78,8 @@ PARTS: dict[type, tuple[tuple[str, ...], Callable[[Any, Origin], Rows]]] = {
 }
 
 NOT_STORED: dict[type, str] = {
+    EpisodeObserved: "the score that it is taken from is stored",
+    DeliveryCommand: "the decision that follows names the command and its reason",
     ResampleRequested: "what comes of it is an episode whose `resampled` is true",
     ClosedGroup: "the same group follows in the run's log, with all its rewards, or as a drop",
     Tick: "one per second and partition; it carries only the time, which every other row has",

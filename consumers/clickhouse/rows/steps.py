@@ -1,9 +1,11 @@
-"""The ledger → `steps` (one row per record), `step_members`, `step_outcomes`, `policy_versions`, `evaluations`."""
+"""The ledger → `steps` (one row per record), `step_members`, `step_outcomes`, `policy_versions`,
+`policy_decisions`, `evaluations`."""
 
 from typing import Any
 
 from rollbus.consumers.clickhouse.store.fills import Column, Fill, columns_of, fields
 from rollbus.consumers.clickhouse.store.origin import Origin, Rows, optional_time_ms, time_ms
+from rollbus.schemas.records.delivery import PolicyDecision
 from rollbus.schemas.records.groups import StepOutcome
 from rollbus.schemas.records.steps import (
     DroppedMember,
@@ -58,6 +60,7 @@ STEPS = Fill(
 STEP_OUTCOMES = Fill("step_outcomes", columns_of(StepOutcome))
 POLICY_VERSIONS = Fill("policy_versions", columns_of(PolicyVersion))
 """A change of a version's state comes over two topics and is one row."""
+POLICY_DECISIONS = Fill("policy_decisions", columns_of(PolicyDecision))
 EVALUATIONS = Fill("evaluations", columns_of(Evaluation))
 _TRAINED = Fill("step_members", {**columns_of(TrainedMember), "fate": _constant("trained"), "reason": _constant(None)})
 _DROPPED = Fill(

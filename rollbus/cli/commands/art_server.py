@@ -33,7 +33,8 @@ def run(settings: Settings, base_model: Path | None) -> None:
     from rollbus.trainer.backends.art.server import serve
 
     log_to_stderr()
-    settings = settings.with_token(settings.art_server.host, os.environ)
+    ports = settings.stack.art_port, settings.stack.model_port
+    settings = settings.with_token(settings.art_server.host, ports, os.environ)
     serve(settings.art_server_settings(base_model or ensure_base_model(settings)), settings.stack.art_port)
 
 

@@ -10,6 +10,12 @@ from rollbus.cli.output import Table, echo, format_time, show_rows
 from rollbus.cli.root import Settings, with_settings
 from rollbus.schemas.errors import ConfigurationError
 
+SAYS_AGAIN = {
+    "Tick": "a running worker writes the next one",
+    "ConfigApplied": "a worker writes it when it starts",
+    "Excluded": "`rollbus forget --episode` writes it",
+}
+"""Who says again what only the owner may say."""
 class_option = click.option("--class", "error_class", help="Take only dead letters of this class of error.")
 
 
@@ -70,9 +76,10 @@ def reinject(settings: Settings, origins: tuple[str, ...], every: bool, error_cl
     """Write the original records of ORIGINS (topic:partition:offset) to their topics again.
 
     The command can be repeated: a record that it has written before is left out. A record that fails again becomes a
-    dead letter with the next attempt number. Its new place in the log is the end.
+    dead letter with the next attempt number. Its new place in the log is the end. Ticks, configurations and exclusions
+    are never written: only their owner signs them.
     """
-    from rollbus.consumers.dead_letters import origins_without_letter, select_letters
+    from rollbus.consumers.dead_letters import letter_origin, names_control, origins_without_letter, select_letters
     from rollbus.consumers.dead_letters_kafka import read_dead_letters
     from rollbus.consumers.dead_letters_kafka import reinject as write_again
 
@@ -86,7 +93,10 @@ def reinject(settings: Settings, origins: tuple[str, ...], every: bool, error_cl
     copies = asyncio.run(write_again(settings.kafka, picked, dry_run=dry_run))
     for copy in copies:
         echo(f"{'would reinject' if dry_run else 'reinjected'} {copy.origin} as attempt {copy.attempt}")
-    omitted = len({(letter.topic, letter.partition, letter.offset) for letter in picked}) - len(copies)
+    control = {letter_origin(letter): name for letter in picked if (name := names_control(letter))}
+    for origin, name in control.items():
+        echo(f"refused {origin}: it is {name}, which only the owner signs; {SAYS_AGAIN[name]}")
+    omitted = len({letter_origin(letter) for letter in picked}) - len(copies) - len(control)
     if not picked:
         echo("no such dead letter")
     elif omitted:

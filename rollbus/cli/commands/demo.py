@@ -10,10 +10,17 @@ PLAIN_WIDTH = 110
 
 
 @click.command()
-@click.option("--seed", type=int, default=0, help="Decide base model, openings, opponents, evaluation.")
-@click.option("--episodes", type=click.IntRange(min=8), default=4096, help="Let the agents play this many games.")
-@click.option("--rate", type=float, default=14.0, help="Begin this many games a second.")
-@click.option("--games", type=click.IntRange(min=29), default=812, help="Play this many games in each evaluation.")
+@click.option(
+    "--job",
+    type=click.Choice(["game", "routing"]),
+    default="game",
+    show_default=True,
+    help="Let a tiny model learn tic-tac-toe, or SmolLM2, which is fetched once, which team answers a ticket.",
+)
+@click.option("--seed", type=int, default=0, help="Decide traffic, evaluation and the tiny model.")
+@click.option("--episodes", type=click.IntRange(min=8), help="Bring this many games (4096), or tickets (1300).")
+@click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Begin this many a second (14, tickets 1.6).")
+@click.option("--evaluated", type=click.IntRange(min=29), help="Measure this many before and after (812, tickets 832).")
 @click.option("--keep", is_flag=True, help="Leave Kafka, ClickHouse and art-server up; `rollbus … down` stops them.")
 @click.option(
     "--data-dir",
@@ -21,16 +28,29 @@ PLAIN_WIDTH = 110
     default=Path(".rollbus/demo"),
     help="Write here, into a folder per seed; it replaces what an earlier demo left there.",
 )
-def demo(seed: int, episodes: int, rate: float, games: int, keep: bool, data_dir: Path) -> None:
-    """Watch an agent get better at tic-tac-toe from its own traffic.
+def demo(
+    job: str,
+    seed: int,
+    episodes: int | None,
+    rate: float | None,
+    evaluated: int | None,
+    keep: bool,
+    data_dir: Path,
+) -> None:
+    """Watch an agent get better at its job from its own traffic.
 
-    It starts everything it needs on free ports, plays, learns, evaluates before and after, answers five questions in
-    SQL, and stops everything again.
+    It starts everything it needs on free ports, learns, evaluates before and after, answers five questions in SQL,
+    and stops everything again.
     """
+    from rollbus.demo.game.job import Game
+    from rollbus.demo.job import Amounts, Job
+    from rollbus.demo.routing.job import Routing
     from rollbus.demo.run import Demo, DemoOptions
 
-    options = DemoOptions(seed, episodes, games, episodes_per_s=rate, keep=keep, data_dir=data_dir)
+    chosen: Job = Game() if job == "game" else Routing()
+    usual = chosen.amounts
+    amounts = Amounts(episodes or usual.episodes, rate or usual.episodes_per_s, evaluated or usual.evaluated)
     console = Console()
     if not console.is_terminal:
         console = Console(width=PLAIN_WIDTH)
-    Demo(options, console).run()
+    Demo(chosen, DemoOptions(amounts, seed, keep=keep, data_dir=data_dir), console).run()

@@ -1,39 +1,45 @@
-"""`rollbus finetune`: run a NeMo Agent Toolkit finetuning configuration on the bus."""
+"""`rollbus finetune`: run a NeMo Agent Toolkit finetuning configuration on the bus, and look at the runs."""
 
 from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 
-from rollbus.cli.output import Console, echo
-from rollbus.cli.root import SettingsFile
+from rollbus.cli.groups import Verbs
+from rollbus.cli.output import Console, Table, echo, show_rows
+
+if TYPE_CHECKING:
+    from rollbus.harness.finetune import FinetuneOptions
+    from rollbus.harness.runs import RunRecord
+
+EXISTING = click.Path(exists=True, dir_okay=False)
+OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
+    ("dataset", "Use these examples in place of the configured ones.", {"type": EXISTING}),
+    ("result_json_path", "Take the output from this place in an answer.", {"default": "$"}),
+    ("endpoint", "Run the workflow at this URL instead of in this process.", {}),
+    ("endpoint_timeout", "Wait this many seconds for an answer.", {"type": click.IntRange(min=1), "default": 300}),
+    ("validation_dataset", "Validate on these held-out examples.", {"type": EXISTING}),
+    ("validation_interval", "Validate after so many epochs.", {"type": click.IntRange(min=1), "default": 5}),
+    ("validation_config_file", "Validate with this other configuration.", {"type": EXISTING}),
+)
+"""The toolkit's, in its spelling; each is also known with hyphens."""
 
 
-@click.command()
-@click.option(
-    "--config_file",
-    "--config-file",
-    type=click.Path(path_type=Path, exists=True, dir_okay=False),
-    required=True,
-    help="Run this configuration (YAML).",
-)
-@click.option(
-    "--dataset",
-    type=click.Path(exists=True, dir_okay=False),
-    help="Use these examples in place of the configured ones.",
-)
-@click.option(
-    "--result_json_path", "--result-json-path", default="$", help="Take the output from this place in an answer."
-)
-@click.option("--endpoint", help="Run the workflow at this URL instead of in this process.")
-@click.option(
-    "--endpoint_timeout",
-    "--endpoint-timeout",
-    type=click.IntRange(min=1),
-    default=300,
-    help="Wait at most this many seconds for an answer.",
-)
+def toolkit_options(command: Any) -> Any:
+    """Give a command the options that `nat finetune` has."""
+    for name, text, settings in reversed(OPTIONS):
+        command = click.option(*_spellings(name), help=text, **settings)(command)
+    return command
+
+
+def _spellings(name: str) -> tuple[str, ...]:
+    return tuple(dict.fromkeys((f"--{name}", f"--{name.replace('_', '-')}")))
+
+
+@click.group(cls=Verbs, invoke_without_command=True)
+@click.option(*_spellings("config_file"), type=EXISTING, help="Run this configuration (YAML).")
+@toolkit_options
 @click.option(
     "--override",
     "-o",
@@ -42,45 +48,140 @@ from rollbus.cli.root import SettingsFile
     metavar="KEY VALUE",
     help="Set a value by its dotted key, in any section; repeatable.",
 )
-@click.option(
-    "--validation_dataset",
-    "--validation-dataset",
-    type=click.Path(exists=True, dir_okay=False),
-    help="Validate on these held-out examples.",
-)
-@click.option(
-    "--validation_interval",
-    "--validation-interval",
-    type=click.IntRange(min=1),
-    default=5,
-    help="Validate after so many epochs.",
-)
-@click.option(
-    "--validation_config_file",
-    "--validation-config-file",
-    type=click.Path(exists=True, dir_okay=False),
-    help="Validate with this other configuration.",
-)
-@click.option("--resume", "resume", is_flag=True, help="Continue where the last run of this configuration was killed.")
+@click.option("--resume", is_flag=True, help="Continue the run of this configuration that began last.")
 @click.option("--check", is_flag=True, help="Read the configuration, show what it would do, and stop.")
-@click.pass_obj
-def finetune(source: SettingsFile, /, config_file: Path, resume: bool, check: bool, **options: Any) -> None:
+@click.pass_context
+def finetune(context: click.Context, /, config_file: str | None, resume: bool, check: bool, **options: Any) -> None:
     """Finetune a workflow as the NeMo Agent Toolkit's guide describes.
 
     It starts what does not run yet: Kafka, ClickHouse, the stages of the run, and an ART server if the configured
     address is on this machine. It ends with code 1 if a job failed.
     """
-    from nat.data_models.finetuning import FinetuneRunConfig
+    if context.invoked_subcommand is not None:
+        return
+    if config_file is None:
+        raise click.UsageError("Missing option '--config_file', or a command: list, show, resume, …")
+    from rollbus.harness.finetune import describe
+    from rollbus.harness.runs import newest_run
 
-    from rollbus.harness.configuration import load_plan
-    from rollbus.harness.finetune import FinetuneOptions, describe, run_finetune
-
-    plan = load_plan(config_file, options["override"])
-    if source.path is not None:
-        plan = replace(plan, bus=plan.bus.model_copy(update={"settings_file": source.path}))
-    chosen = FinetuneOptions(plan, FinetuneRunConfig(config_file=config_file, **options), resume=resume)
+    chosen = _options(config_file, options, context.obj.path)
     if check:
         echo(describe(chosen))
         return
+    _run(replace(chosen, resume=newest_run(chosen.plan.bus.data_dir)) if resume else chosen)
+
+
+def _options(config_file: str, options: dict[str, Any], settings_file: Path | None) -> "FinetuneOptions":
+    from nat.data_models.finetuning import FinetuneRunConfig
+
+    from rollbus.harness.configuration import load_plan
+    from rollbus.harness.finetune import FinetuneOptions
+
+    plan = load_plan(Path(config_file), options["override"])
+    if settings_file is not None:
+        plan = replace(plan, bus=plan.bus.model_copy(update={"settings_file": settings_file}))
+    return FinetuneOptions(plan, FinetuneRunConfig(config_file=Path(config_file), **options))
+
+
+def _options_of(record: "RunRecord") -> "FinetuneOptions":
+    """Return what a run was started with; raises ConfigurationError for a run of `nat finetune`, which kept nothing."""
+    from rollbus.schemas.errors import ConfigurationError
+
+    if not record.config_file:
+        raise ConfigurationError(f"run {record.run_id!r} is of `nat finetune`; only those of `rollbus finetune` go on")
+    options = {**record.options, "override": tuple(map(tuple, record.options.get("override", ())))}
+    found = _options(record.config_file, options, Path(record.settings_file) if record.settings_file else None)
+    return replace(found, resume=record)
+
+
+def _run(chosen: "FinetuneOptions") -> None:
+    from rollbus.harness.finetune import run_finetune
+
     if not run_finetune(chosen, Console()):
         raise click.exceptions.Exit(1)
+
+
+data_dir_option = click.option(
+    "--data-dir",
+    type=click.Path(path_type=Path, file_okay=False),
+    default=Path(".rollbus/finetune"),
+    show_default=True,
+    help="Look for runs in this folder, as `rollbus: data_dir` names it.",
+)
+
+
+@finetune.command("list")
+@data_dir_option
+def list_(data_dir: Path) -> None:
+    """List the runs: state, epochs, rewards and weights."""
+    from rollbus.harness.runs import list_runs
+
+    table = Table("run", "state", "began", "epochs", "reward", "weights")
+    for record in list_runs(data_dir):
+        rows = record.rows()
+        rewards = [f"{row['avg_reward']:.4f}" for row in (rows[:1] + rows[-1:]) if row.get("avg_reward") is not None]
+        weights = f"{record.model}@{record.policy_version}"
+        table.add_row(record.run_id, record.state, record.began_at, str(len(rows)), " → ".join(rewards), weights)
+    show_rows(table, f"{data_dir} has no run; `rollbus finetune --config_file FILE` makes one")
+
+
+@finetune.command()
+@click.argument("run")
+@data_dir_option
+def show(run: str, data_dir: Path) -> None:
+    """Show a run: where its results are, and which commands go on from there."""
+    from rollbus.harness.finetune import what_next
+    from rollbus.harness.runs import read_run
+
+    echo(what_next(read_run(data_dir / run)))
+
+
+@finetune.command()
+@click.argument("run")
+@data_dir_option
+def resume(run: str, data_dir: Path) -> None:
+    """Continue a run with the options of its start; what is finished is not made again."""
+    from rollbus.harness.runs import read_run
+
+    _run(_options_of(read_run(data_dir / run)))
+
+
+@finetune.command()
+@click.argument("run")
+@click.option("--dataset", type=EXISTING, help="Measure on these examples; by default on those of the validation.")
+@data_dir_option
+def evaluate(run: str, dataset: str | None, data_dir: Path) -> None:
+    """Measure a run's newest weights by its own evaluator."""
+    from rollbus.harness.finetune import evaluate_run
+    from rollbus.harness.runs import read_run
+
+    record = read_run(data_dir / run)
+    found = evaluate_run(_options_of(record), dataset, Console(stderr=True))
+    weights = f"{record.model}@{record.policy_version}"
+    echo(f"{weights}: reward {found['avg_reward']:.4f} on {found['num_examples']} examples")
+
+
+@finetune.command()
+@click.argument("run")
+@data_dir_option
+def serve(run: str, data_dir: Path) -> None:
+    """Serve a run's newest weights until Ctrl-C."""
+    from rollbus.harness.finetune import serve_run
+    from rollbus.harness.runs import read_run
+
+    serve_run(_options_of(read_run(data_dir / run)), Console())
+
+
+@finetune.command()
+@click.argument("run")
+@click.option("--yes", is_flag=True, help="Do not ask.")
+@data_dir_option
+def delete(run: str, yes: bool, data_dir: Path) -> None:
+    """Delete a run's folder: its settings, logs, and the local log, tables and weights."""
+    from rollbus.harness.runs import delete_run, read_run
+
+    record = read_run(data_dir / run)
+    if not yes:
+        click.confirm(f"Delete {record.folder} with {len(record.rows())} epochs?", abort=True)
+    delete_run(record)
+    echo(f"deleted {record.folder}; the curves in {record.output_dir} stay")

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     "--again", is_flag=True, help="Delete the rows of all that is already on the list, for example after a slow sink."
 )
 @click.option("--clickhouse/--no-clickhouse", default=True, help="Search and delete in ClickHouse too.")
-@click.option("--dry-run", is_flag=True, help="Only show what would be forgotten.")
+@click.option("--dry-run", is_flag=True, help="Only show what would be forgotten, and each place.")
 @with_settings
 def forget(
     settings: Settings,
@@ -56,16 +56,17 @@ def forget(
     ids = frozenset(trajectory_id(each.episode_id) for each in found)
     steps = asyncio.run(steps_that_used(stream, ids))
     console.print(f"{len(found)} episodes in {len({each.root_episode_id for each in found})} conversations")
+    now_ms = int(time.time() * 1000)
     if dry_run:
         for each in found[:20]:
             console.print(f"  {each.episode_id}")
-        console.print("nothing is changed: --dry-run")
+        _print_places(settings, console, "their rows" if clickhouse else None, len(steps), now_ms)
+        console.print("nothing is changed: --dry-run; the table says what would become of it")
     else:
-        now_ms = int(time.time() * 1000)
         written = asyncio.run(write_exclusions(stream, exclusions(found, reason=reason, now_ms=now_ms)))
         console.print(f"{written} are on the list of exclusions from now on; {len(found) - written} were already on it")
-        removed = delete_listed(settings) if clickhouse else None
-        _print_places(settings, console, removed, len(steps), now_ms)
+        rows = f"{delete_listed(settings)} rows" if clickhouse else None
+        _print_places(settings, console, rows, len(steps), now_ms)
     if steps:
         table = Table("run", "step", "version", "their trajectories", title="steps that used them")
         for (run, step), record in sorted(steps.items()):
@@ -113,10 +114,8 @@ def delete_listed(settings: Settings) -> int:
     return delete_rows(settings.clickhouse, listed)
 
 
-def _print_places(
-    settings: Settings, console: Console, rows_removed: int | None, trained_steps: int, now_ms: int
-) -> None:
-    """Print what became of the data in each place where it may rest."""
+def _print_places(settings: Settings, console: Console, rows: str | None, trained_steps: int, now_ms: int) -> None:
+    """Print what becomes of the data in each place where it may rest."""
     from rollbus.cli.stages import all_stages
     from rollbus.streams.kafka.names import changelog_topic
     from rollbus.streams.replay.kafka.manifest import read_manifests
@@ -127,7 +126,7 @@ def _print_places(
         retention_hours=settings.worker.retention_hours,
         changelogs=[changelog_topic(stream.namespace, stage.name) for stage in all_stages(settings)],
         replays=sorted(asyncio.run(read_manifests(stream))),
-        rows_removed=rows_removed,
+        rows=rows,
         trained_steps=trained_steps,
         now_ms=now_ms,
     )

@@ -1,4 +1,4 @@
-"""`rollbus log-to`: log completed steps and evaluations to a tracker."""
+"""`rollbus log-to`: log completed steps and evaluations to a tracker, and decisions to a webhook."""
 
 import asyncio
 import os
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
 @click.group(cls=Verbs)
 def log_to() -> None:
-    """Log completed steps and evaluations to a tracker, apart from training; see docs/export.md."""
+    """Log steps and evaluations to a tracker, or decisions to a webhook, apart from training; see docs/export.md."""
 
 
 @log_to.command()
@@ -81,6 +81,26 @@ def openpipe(settings: Settings, base_url: str | None) -> None:
         raise ConfigurationError("there is no key for OpenPipe: set OPENPIPE_API_KEY")
     chosen = OpenPipeLogger(namespace=settings.namespace, api_key=key, base_url=base_url or BASE_URL)
     _follow(settings, chosen, "openpipe")
+
+
+@log_to.command()
+@click.option("--url", envvar="ROLLBUS_WEBHOOK_URL", required=True, help="Post each decision here, as JSON.")
+@with_settings
+def webhook(settings: Settings, url: str) -> None:
+    """Tell a webhook, such as a chat's, of every decision on who serves a model; see docs/delivery.md."""
+    from rollbus.consumers.loggers.follow_kafka import Takes, feed
+    from rollbus.consumers.loggers.webhook import Webhook
+    from rollbus.schemas.records.delivery import PolicyDecision
+
+    require_topics(settings, "policy-decisions")
+    hook = Webhook(url)
+
+    async def until_signalled() -> None:
+        takes: Takes = {PolicyDecision: hook.notify}
+        await feed(settings.kafka, settings.namespace, takes, name="webhook", stop=stop_on_signals())
+
+    log_to_stderr()
+    asyncio.run(until_signalled())
 
 
 def _follow(settings: Settings, run_logger: "RunLogger", name: str) -> None:

@@ -6,10 +6,11 @@ import click
 
 from rollbus.cli.commands.trainer import run_option, trainer_settings
 from rollbus.cli.groups import Verbs
-from rollbus.cli.output import Console, Table, echo, show_progress, show_record, show_rows
+from rollbus.cli.output import Console, Table, echo, format_time, show_progress, show_record, show_rows
 from rollbus.cli.root import Settings, with_settings
 
 if TYPE_CHECKING:
+    from rollbus.schemas.records.delivery import DeliveryCommandName, PolicyDecision
     from rollbus.schemas.records.steps import Evaluation
 
 reason_option = click.option("--reason", required=True, help="Say why; it is kept in the log with the change.")
@@ -60,10 +61,91 @@ def show(settings: Settings, run_id: str | None, version: int) -> None:
 @with_settings
 def promote(settings: Settings, run_id: str | None, version: int, reason: str) -> None:
     """Serve a version to requests for the bare model name; training continues unchanged."""
+    from rollbus.trainer.operate.delivery import policy_history
     from rollbus.trainer.operate.policy_on_log import promote_policy
 
-    promote_policy(trainer_settings(settings, run_id, "policy-versions"), version, reason=reason)
+    chosen = trainer_settings(settings, run_id, "policy-versions", "policy-decisions")
+    if settings.run(run_id).delivery is not None and policy_history(chosen):
+        _command(settings, run_id, "promote", version, reason)
+        return
+    promote_policy(chosen, version, reason=reason)
     echo(f"version {version} is served")
+
+
+@policy.command()
+@run_option
+@click.argument("version", type=int)
+@reason_option
+@with_settings
+def canary(settings: Settings, run_id: str | None, version: int, reason: str) -> None:
+    """Give a version the first share of the episodes, in the place of the present canary."""
+    _command(settings, run_id, "canary", version, reason)
+
+
+@policy.command()
+@run_option
+@click.argument("version", type=int)
+@reason_option
+@with_settings
+def reject(settings: Settings, run_id: str | None, version: int, reason: str) -> None:
+    """Give a version no traffic: its episodes go back to the version that serves."""
+    _command(settings, run_id, "reject", version, reason)
+
+
+@policy.command()
+@run_option
+@click.option("--off", is_flag=True, help="Let new versions become canaries again.")
+@reason_option
+@with_settings
+def freeze(settings: Settings, run_id: str | None, off: bool, reason: str) -> None:
+    """Serve nothing new: the canary ends, and no version becomes one. Training goes on."""
+    _command(settings, run_id, "unfreeze" if off else "freeze", None, reason)
+
+
+@policy.command()
+@run_option
+@click.argument("version", type=int, required=False)
+@with_settings
+def history(settings: Settings, run_id: str | None, version: int | None) -> None:
+    """Show who served since when and why, with the reward's numbers that each decision was made on."""
+    from rollbus.trainer.operate.delivery import policy_history
+
+    chosen = trainer_settings(settings, run_id, "policy-decisions")
+    table = Table("", "decided (UTC)", "action", "version", "serving", "canary", "why", "canary − serving", "episodes")
+    for each in policy_history(chosen):
+        if version not in (None, each.version):
+            continue
+        shown = ["–" if number is None else str(number) for number in (each.version, each.serving)]
+        share = "–" if each.canary is None else f"{each.canary} at {each.share:.0%}"
+        why = f"{each.reason}: {each.detail}" if each.detail else each.reason
+        table.add_row(str(each.number), format_time(each.decided_at_ms), each.action, *shown, share, why,
+                      *_describe_reward(each))  # fmt: skip
+    show_rows(table, f"nothing was decided on model {chosen.model!r}; see `delivery:` in docs/delivery.md")
+
+
+def _describe_reward(decision: "PolicyDecision") -> tuple[str, str]:
+    """Return the reward's effect with its interval, and the episodes of both arms."""
+    numbers = decision.numbers
+    if "reward.effect" not in numbers:
+        return "–", "–"
+    effect, low, high, canary, serving = (
+        numbers[f"reward.{name}"] for name in ("effect", "low", "high", "canary_episodes", "serving_episodes")
+    )
+    return f"{effect:+.3f} [{low:+.3f}, {high:+.3f}]", f"{canary:.0f} / {serving:.0f}"
+
+
+def _command(
+    settings: Settings, run_id: str | None, command: "DeliveryCommandName", version: int | None, reason: str
+) -> None:
+    from rollbus.schemas.errors import ConfigurationError
+    from rollbus.trainer.operate.delivery import command_delivery
+
+    if (run := settings.run(run_id)).delivery is None:
+        raise ConfigurationError(f"run {run.run_id!r} has no `delivery:` in the settings, so no version has a share")
+    chosen = trainer_settings(settings, run_id, "policy-decisions", "delivery-log")
+    decision = command_delivery(chosen, command, version, reason=reason)
+    canary = "" if decision.canary is None else f", version {decision.canary} has {decision.share:.0%} of the episodes"
+    echo(f"decision {decision.number}, {decision.action}: version {decision.serving} is served{canary}")
 
 
 @policy.command()

@@ -90,8 +90,9 @@ def run(
     from rollbus.schemas.http.server import make_server
 
     log_to_stderr()
-    settings = settings.with_token(host, os.environ)
     with open_listener(host, port) as listener, suppress(KeyboardInterrupt):  # uvicorn raises Ctrl-C again
+        own_port = listener.getsockname()[1]
+        settings = settings.with_token(host, [own_port], os.environ)
         recorder = init(
             security=settings.kafka,
             namespace=settings.namespace,
@@ -99,10 +100,11 @@ def run(
             withhold=withhold,
             sample_rate=sample_rate,
             spool_folder=spool_folder,
+            route=[run.model for run in settings.runs if run.delivery is not None],
         )
         limits = httpx.Limits(max_connections=None)
         http = httpx.AsyncClient(timeout=httpx.Timeout(timeout, connect=10.0), limits=limits)
-        token = settings.art_server.token
+        token, of_upstream = settings.art_server.token, settings.token_of(upstream)
         made = Proxy(
             recorder,
             upstream.rstrip("/"),
@@ -110,7 +112,7 @@ def run(
             task=task,
             mode=logprobs,
             token=token.get_secret_value() if token else None,
-            upstream_key=os.environ.get(UPSTREAM_KEY),
-            address=f"http://{host}:{listener.getsockname()[1]}",
+            upstream_key=os.environ.get(UPSTREAM_KEY) or (of_upstream.get_secret_value() if of_upstream else None),
+            address=f"http://{f'[{host}]' if ':' in host else host}:{own_port}",
         )
         make_server(made.app(), made.door(host), log_config=None).run(sockets=[listener])

@@ -26,14 +26,18 @@ def topics() -> None:
 
 
 @topics.command()
+@click.option("--acls", "with_acls", is_flag=True, help="Also allow User:ROLE what `rollbus topics acls` prints.")
 @with_settings
-def create(settings: Settings) -> None:
+def create(settings: Settings, with_acls: bool) -> None:
     """Create every topic that is missing, with its partitions, retention and limits."""
     created = asyncio.run(create_topics(settings))
     for name in created:
         echo(f"created {name}")
     if not created:
         echo("every topic exists with the right settings")
+    if with_acls:
+        asyncio.run(_allow_roles(settings))
+        echo(f"allowed each of {', '.join(ROLES)} what it needs")
 
 
 @topics.command()
@@ -62,6 +66,8 @@ def list_(settings: Settings) -> None:
         tick = "–" if topic.oldest_tick is None else str(topic.oldest_tick)
         table.add_row(topic.name, str(topic.partitions), kept, str(topic.records), oldest, tick)
     Console().print(table)
+    if not settings.stream_settings().signing.is_used:
+        echo("signatures of ticks were not checked: these settings have no key of the owner (`signing: owner:`)")
 
 
 @topics.command()
@@ -89,3 +95,12 @@ def acls_(settings: Settings, roles: tuple[str, ...]) -> None:
     if not roles:
         for program, needs in OTHERS.items():
             echo(f"# {program}: {needs}")
+
+
+async def _allow_roles(settings: Settings) -> None:
+    from rollbus.streams.operate.acls import acls
+    from rollbus.streams.operate.acls_on_broker import allow
+
+    stream, stages = settings.stream_settings(), all_stages(settings)
+    for role in ROLES:
+        await allow(stream.kafka, role, acls(cast("Role", role), stream.namespace, stages))

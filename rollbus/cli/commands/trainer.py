@@ -30,18 +30,28 @@ def trainer() -> None:
     metavar="NAMESPACE",
     help="Train the batches of a replay, `replay-NAME.`, and end after the last.",
 )
+@click.option(
+    "--from",
+    "from_version",
+    type=int,
+    metavar="VERSION",
+    help="Train on from this version if one above it is quarantined; otherwise from the newest, as without it.",
+)
 @with_settings
-def run(settings: Settings, run_id: str | None, from_namespace: str | None) -> None:
+def run(settings: Settings, run_id: str | None, from_namespace: str | None, from_version: int | None) -> None:
     """Train a run's batches in order until SIGTERM or Ctrl-C; a second trainer of the same model fences the first.
 
     With --from-namespace it trains the batches of a complete replay; steps and versions are recorded with the others.
     """
+    from rollbus.trainer.operate.policy_on_log import leave_quarantined
     from rollbus.trainer.process import run_trainer
 
     chosen = settings.trainer_settings(run_id)
     if from_namespace is not None:
         chosen = chosen.model_copy(update={"from_namespace": _complete_replay(settings, from_namespace)})
     log_to_stderr()
+    if from_version is not None and (undone := leave_quarantined(chosen, from_version)):
+        echo(f"trained from version {from_version}; rolled back: {', '.join(map(str, undone))}")
     run_trainer(chosen)
 
 

@@ -45,7 +45,7 @@ def ui(settings: Settings, port: int, tokenizer: Path | None) -> None:
     )
     with open_listener(HOST, port) as listener:
         listener.listen()  # the address below answers from now on
-        token = settings.with_token(HOST, os.environ).art_server.token
+        token = settings.with_token(HOST, (), os.environ).art_server.token
         secret = page_token(token.get_secret_value()) if token else None
         query = f"?token={secret}" if secret else ""
         echo(f"http://{HOST}:{listener.getsockname()[1]}/{query} (Ctrl-C stops)")

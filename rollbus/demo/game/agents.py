@@ -12,7 +12,6 @@ import contextlib
 import json
 import logging
 import random
-import signal
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -25,6 +24,7 @@ from rollbus.demo.game.game import Board, Opening, Result, training_openings
 from rollbus.demo.game.opponents import seeded
 from rollbus.demo.game.playing import play_game, read_whole_reply
 from rollbus.demo.game.prompt import MAX_REPLY_TOKENS, TASK, messages, reward
+from rollbus.demo.traffic import bring
 from rollbus.producers import Recorder
 from rollbus.schemas.credentials import read_token
 
@@ -160,15 +160,10 @@ async def play(settings: AgentSettings) -> None:
         logprob_mode="raw",
         report_interval_s=5.0,
     )
-    async with AsyncOpenAI(base_url=settings.model_url, api_key=read_token(), max_retries=4) as client:
-        agents = Agents(settings, recorder, client)
-        for number in (signal.SIGINT, signal.SIGTERM):
-            asyncio.get_running_loop().add_signal_handler(number, agents.stop)
-        try:
-            await agents.run()
-        finally:
-            delivered = await asyncio.to_thread(recorder.close, FLUSH_S)
-            logger.info("delivered=%s counters=%s", delivered, dict(recorder.counters))
+    async with AsyncOpenAI(
+        base_url=settings.model_url, api_key=read_token(settings.model_url), max_retries=4
+    ) as client:
+        await bring(Agents(settings, recorder, client), recorder, flush_s=FLUSH_S)
 
 
 if __name__ == "__main__":

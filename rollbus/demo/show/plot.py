@@ -12,15 +12,13 @@ matplotlib.use("Agg")
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from rollbus.demo.game.game import Result, held_out_openings
-from rollbus.demo.game.reference import fixed_order, optimum, uniform, value_on
-from rollbus.demo.show.evaluation import FORMULAS, Comparison, Interval, rate_of
+from rollbus.demo.job import Job
+from rollbus.demo.show.comparison import FORMULAS, Comparison, Interval, rate_of
 from rollbus.demo.show.status import GroupWins
 from rollbus.schemas.records.steps import Evaluation
 from rollbus.trainer.validation.evaluation import mean_interval
 
 INK, GRID, SEEN, HELD_OUT = "#22303c", "#dfe5ea", "#2a7ab8", "#d9822b"
-OUTCOMES = ((Result.WIN, "#3d9970"), (Result.DRAW, "#9fb6c3"), (Result.LOSS, "#d9d2c5"), (Result.ILLEGAL, "#c0392b"))
 WINDOW_GROUPS = 64
 """Groups to a point: ± 8 points of wins."""
 
@@ -34,12 +32,6 @@ class Point:
     wins: Interval
 
 
-def reference_lines() -> tuple[tuple[str, float], ...]:
-    """Shares of wins on the held-out openings, by what the player knows."""
-    players = (("random legal play", uniform), ("best fixed order of cells", fixed_order), ("perfect play", optimum))
-    return tuple((name, value_on(held_out_openings(), player).win) for name, player in players)
-
-
 def points(groups: Sequence[GroupWins], size: int = WINDOW_GROUPS) -> tuple[Point, ...]:
     """Join `size` neighbouring groups to a point; the remainder joins the last one."""
     count = max(1, len(groups) // size)
@@ -48,24 +40,31 @@ def points(groups: Sequence[GroupWins], size: int = WINDOW_GROUPS) -> tuple[Poin
     return tuple(_point(window) for window in windows if window)
 
 
-def draw(path: Path, groups: Sequence[GroupWins], comparison: Comparison, *, seed: int) -> None:
+def draw(
+    path: Path,
+    job: Job,
+    groups: Sequence[GroupWins],
+    comparison: Comparison,
+    references: Sequence[tuple[str, float]],
+    *,
+    seed: int,
+) -> None:
     """Write the picture."""
     figure = Figure(figsize=(12, 5.6), dpi=130, layout="constrained", facecolor="white")
     course, outcome = figure.subplots(1, 2, width_ratios=(5, 3))
-    _draw_course(course, points(groups), comparison)
-    _draw_outcomes(outcome, comparison)
+    _draw_course(course, job, points(groups), comparison, references)
+    _draw_outcomes(outcome, job, comparison)
     gain = comparison.gain
+    before, after = (100 * rate.value for rate in comparison.rates())
     figure.suptitle(
-        f"Tic-tac-toe learned from its own traffic: {100 * rate_of(comparison.before).value:.1f} % → "
-        f"{100 * rate_of(comparison.after).value:.1f} % wins  ({100 * gain.value:+.1f} points, "
+        f"{job.words.result}: {before:.1f} % → {after:.1f} % {job.words.success}  ({100 * gain.value:+.1f} points, "
         f"95 % interval {100 * gain.low:+.1f} to {100 * gain.high:+.1f})",
         fontsize=12.5,
         color=INK,
         fontweight="bold",
     )
     figure.supxlabel(
-        f"seed {seed} · {comparison.after.episodes} held-out games against a random opponent, before and after "
-        f"the same · {FORMULAS}",
+        f"seed {seed} · {comparison.after.episodes} {job.words.evaluated}, before and after the same · {FORMULAS}",
         fontsize=8,
         color="#6b7884",
     )
@@ -79,13 +78,15 @@ def _point(groups: Sequence[GroupWins]) -> Point:
     return Point(middle, Interval(*mean_interval([group.wins for group in groups])))
 
 
-def _draw_course(axes: Axes, course: Sequence[Point], comparison: Comparison) -> None:
+def _draw_course(
+    axes: Axes, job: Job, course: Sequence[Point], comparison: Comparison, references: Sequence[tuple[str, float]]
+) -> None:
     versions = [point.version for point in course]
     low, value, high = ([100 * getattr(p.wins, side) for p in course] for side in ("low", "value", "high"))
     axes.fill_between(versions, low, high, color=SEEN, alpha=0.18, linewidth=0)
-    axes.plot(versions, value, color=SEEN, linewidth=2.2, label="the agents' own games (95 % band)")
+    axes.plot(versions, value, color=SEEN, linewidth=2.2, label="in traffic (95 % band)")
     for evaluation in (comparison.before, comparison.after):
-        wins = rate_of(evaluation)
+        wins = rate_of(evaluation, comparison.success)
         axes.errorbar(
             [evaluation.policy_version],
             [100 * wins.value],
@@ -95,10 +96,10 @@ def _draw_course(axes: Axes, course: Sequence[Point], comparison: Comparison) ->
             markersize=8,
             capsize=5,
             linewidth=2,
-            label="held-out games (95 %)" if evaluation is comparison.before else None,
+            label="held out (95 %)" if evaluation is comparison.before else None,
         )
     last = max([comparison.after.policy_version, *versions])
-    for name, share in reference_lines():
+    for name, share in references:
         axes.axhline(100 * share, color="#8895a0", linewidth=1, linestyle=(0, (5, 4)), zorder=0)
         axes.annotate(
             f"{name} {100 * share:.1f} %",
@@ -109,17 +110,17 @@ def _draw_course(axes: Axes, course: Sequence[Point], comparison: Comparison) ->
             fontsize=8.5,
             color="#6b7884",
         )
-    axes.set_ylim(30, 100)
+    axes.set_ylim(_lowest(course, comparison, references), 100)
     axes.set_xlabel("policy version (one per GRPO step)")
-    axes.set_ylabel("wins in %")
+    axes.set_ylabel(f"{job.words.success} in %")
     axes.set_title("While it learned", loc="left", fontsize=11, color=INK)
     axes.legend(loc="upper left", bbox_to_anchor=(0, 0.88), frameon=False, fontsize=9)
     _plain(axes)
 
 
-def _draw_outcomes(axes: Axes, comparison: Comparison) -> None:
+def _draw_outcomes(axes: Axes, job: Job, comparison: Comparison) -> None:
     for place, evaluation in enumerate((comparison.before, comparison.after)):
-        _draw_bar(axes, place, evaluation)
+        _draw_bar(axes, job, place, evaluation)
     axes.set_xticks(
         [0, 1],
         [f"before\nversion {comparison.before.policy_version}", f"after\nversion {comparison.after.policy_version}"],
@@ -127,23 +128,33 @@ def _draw_outcomes(axes: Axes, comparison: Comparison) -> None:
     axes.set_xlim(-0.6, 1.6)
     axes.set_ylim(0, 112)
     axes.set_yticks(range(0, 101, 20))
-    axes.set_title("Held-out games", loc="left", fontsize=11, color=INK)
+    axes.set_title("Held out", loc="left", fontsize=11, color=INK)
     axes.legend(loc="upper center", ncols=4, frameon=False, fontsize=8.5, handlelength=1, columnspacing=1)
     _plain(axes)
 
 
-def _draw_bar(axes: Axes, place: int, evaluation: Evaluation) -> None:
-    bottom = 0.0
-    for result, colour in OUTCOMES:
-        share = 100 * rate_of(evaluation, result).value
-        axes.bar(place, share, bottom=bottom, width=0.62, color=colour, label=None if place else result.value)
+def _draw_bar(axes: Axes, job: Job, place: int, evaluation: Evaluation) -> None:
+    bottom, success = 0.0, job.outcomes[0][0]
+    for outcome, colour in job.outcomes:
+        share = 100 * rate_of(evaluation, outcome).value
+        axes.bar(place, share, bottom=bottom, width=0.62, color=colour, label=None if place else outcome)
         if share >= 3:
-            text = "white" if result is Result.WIN else INK
+            text = "white" if outcome == success else INK
             axes.text(place, bottom + share / 2, f"{share:.1f}", ha="center", va="center", color=text, fontsize=10)
         bottom += share
-    wins = rate_of(evaluation)
-    error = [[100 * (wins.value - wins.low)], [100 * (wins.high - wins.value)]]
-    axes.errorbar(place + 0.24, 100 * wins.value, yerr=error, color=INK, capsize=4, linewidth=1.4)
+    rate = rate_of(evaluation, success)
+    error = [[100 * (rate.value - rate.low)], [100 * (rate.high - rate.value)]]
+    axes.errorbar(place + 0.24, 100 * rate.value, yerr=error, color=INK, capsize=4, linewidth=1.4)
+
+
+def _lowest(course: Sequence[Point], comparison: Comparison, references: Sequence[tuple[str, float]]) -> float:
+    """Return where the axis begins: below everything that is drawn, at a round ten."""
+    shown = [
+        *(point.wins.low for point in course),
+        *(rate.low for rate in comparison.rates()),
+        *dict(references).values(),
+    ]
+    return max(0.0, 10 * (100 * min(shown) // 10) - 5)
 
 
 def _plain(axes: Axes) -> None:

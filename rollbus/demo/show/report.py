@@ -3,6 +3,7 @@
 import json
 import shutil
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict
 from pathlib import Path
 
@@ -12,9 +13,8 @@ from rich.table import Table
 from rollbus.consumers.clickhouse.questions.output import as_table
 from rollbus.consumers.clickhouse.questions.saved import load_query, run_query
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
-from rollbus.demo.game.game import Result
-from rollbus.demo.show.evaluation import FORMULAS, Comparison, rate_of
-from rollbus.demo.show.plot import reference_lines
+from rollbus.demo.job import Job
+from rollbus.demo.show.comparison import FORMULAS, Comparison, rate_of
 
 QUESTIONS = (
     "reward_by_policy_version",
@@ -27,25 +27,26 @@ QUESTIONS = (
 MOST_ROWS = 8
 
 
-def print_comparison(console: Console, comparison: Comparison) -> None:
+def print_comparison(
+    console: Console, job: Job, comparison: Comparison, references: Sequence[tuple[str, float]]
+) -> None:
     """Print the evaluation before and after."""
-    games = comparison.before.episodes
-    table = Table(title=f"{games} held-out games against a random opponent, the same before and after")
+    table = Table(title=f"{comparison.before.episodes} {job.words.evaluated}, the same before and after")
     table.add_column("")
     for name, evaluation in (("before", comparison.before), ("after", comparison.after)):
         table.add_column(f"{name}: {evaluation.model}@{evaluation.policy_version}", justify="right")
-    for result in Result:
-        rates = [rate_of(one, result).percent() for one in (comparison.before, comparison.after)]
-        table.add_row(result.value, *rates, style="bold" if result is Result.WIN else "")
+    for outcome, _ in job.outcomes:
+        rates = [rate_of(one, outcome).percent() for one in (comparison.before, comparison.after)]
+        table.add_row(outcome, *rates, style="bold" if outcome == comparison.success else "")
     console.print(table)
     gain = comparison.gain
     verdict = "it learned" if comparison.is_real else "[red]no rise that chance could not explain[/red]"
     console.print(
-        f"wins {100 * gain.value:+.1f} points, 95 % from {100 * gain.low:+.1f} to {100 * gain.high:+.1f}: {verdict}"
-        f"   [dim]({FORMULAS})[/dim]"
+        f"{job.words.success} {100 * gain.value:+.1f} points, 95 % from {100 * gain.low:+.1f} to "
+        f"{100 * gain.high:+.1f}: {verdict}   [dim]({FORMULAS})[/dim]"
     )
-    lines = ", ".join(f"{name} {100 * share:.1f} %" for name, share in reference_lines())
-    console.print(f"[dim]for comparison, wins of: {lines}[/dim]\n")
+    lines = ", ".join(f"{name} {100 * share:.1f} %" for name, share in references)
+    console.print(f"[dim]for comparison, {job.words.success} of: {lines}[/dim]\n")
 
 
 def print_answers(console: Console, settings: ClickHouseSettings, *, namespace: str, run: str) -> None:
@@ -78,15 +79,26 @@ def _command() -> str:
     return str(called) if called.name == "rollbus" and shutil.which("rollbus") is None else "rollbus"
 
 
-def write_result(path: Path, comparison: Comparison, *, seed: int, seconds: dict[str, float], steps: int) -> None:
+def write_result(
+    path: Path,
+    comparison: Comparison,
+    references: Sequence[tuple[str, float]],
+    *,
+    seed: int,
+    seconds: dict[str, float],
+    steps: int,
+) -> None:
     """Write the numbers, to compare runs."""
+    before, after = comparison.rates()
     document = {
         "seed": seed,
         "steps": steps,
         "before": asdict(comparison.before),
         "after": asdict(comparison.after),
-        "wins_before": rate_of(comparison.before)._asdict(),
-        "wins_after": rate_of(comparison.after)._asdict(),
+        "success": comparison.success,
+        "success_before": before._asdict(),
+        "success_after": after._asdict(),
+        "references": dict(references),
         "gain": comparison.gain._asdict(),
         "intervals": FORMULAS,
         "seconds": seconds,

@@ -35,8 +35,8 @@ GROUPS = """
 SELECT max(assumeNotNull(max_policy_version)) AS version, avg(value = 1) AS wins
 FROM scores FINAL
 WHERE namespace = {namespace:String} AND outcome = 'scored' AND max_policy_version IS NOT NULL
-GROUP BY group_id
-ORDER BY version, group_id
+GROUP BY group_hint
+ORDER BY version, group_hint
 """
 DROPS = """
 SELECT reason, count() FROM drop_trajectories

@@ -12,6 +12,7 @@ from rich.progress_bar import ProgressBar
 from rich.table import Table
 from rich.text import Text
 
+from rollbus.demo.job import Amounts, Words
 from rollbus.demo.show.status import DemoStatus
 
 BARS = "▁▂▃▄▅▆▇█"
@@ -22,9 +23,8 @@ SPARK_WIDTH = 48
 class LiveView:
     """Shows the status as it changes; a context manager."""
 
-    def __init__(self, console: Console, *, episodes: int, time_limit_s: float) -> None:
-        """`episodes` is how many the agents will play."""
-        self._console, self._episodes, self._time_limit_s = console, episodes, time_limit_s
+    def __init__(self, console: Console, words: Words, amounts: Amounts) -> None:
+        self._console, self._words, self._amounts = console, words, amounts
         self._began = self._last_line = time.monotonic()
         self._live = Live(console=console, refresh_per_second=4, transient=True) if console.is_terminal else None
 
@@ -44,9 +44,11 @@ class LiveView:
     def show(self, status: DemoStatus, *, phase: str) -> None:
         """Draw the status."""
         elapsed = time.monotonic() - self._began
-        left = time_left_s(status.episodes, self._episodes, elapsed, self._time_limit_s)
+        amounts = self._amounts
+        left = time_left_s(status.episodes, amounts.episodes, elapsed, amounts.time_limit_s)
         if self._live:
-            self._live.update(render(status, phase=phase, episodes=self._episodes, elapsed_s=elapsed, left_s=left))
+            view = render(status, self._words, phase=phase, episodes=amounts.episodes, elapsed_s=elapsed, left_s=left)
+            self._live.update(view)
         elif time.monotonic() - self._last_line >= LINE_EVERY_S:
             self._last_line = time.monotonic()
             self._console.print(line(status, phase=phase, elapsed_s=elapsed), highlight=False, soft_wrap=True)
@@ -78,7 +80,9 @@ def line(status: DemoStatus, *, phase: str, elapsed_s: float) -> str:
     )
 
 
-def render(status: DemoStatus, *, phase: str, episodes: int, elapsed_s: float, left_s: float | None) -> RenderableType:
+def render(
+    status: DemoStatus, words: Words, *, phase: str, episodes: int, elapsed_s: float, left_s: float | None
+) -> RenderableType:
     """Return the whole view."""
     left = f"about {left_s / 60:.1f} min left" if left_s is not None else "starting"
     head = Table.grid(expand=True, padding=(0, 2))
@@ -87,8 +91,8 @@ def render(status: DemoStatus, *, phase: str, episodes: int, elapsed_s: float, l
     head.add_row(Text(phase, style="bold"), Text(f"{elapsed_s / 60:.1f} min · {left}", style="dim"))
     bar = ProgressBar(total=episodes, completed=min(status.episodes, episodes), complete_style="cyan")
     return Panel(
-        Group(head, bar, Text(), _stages(status), Text(), _learning(status)),
-        title="[bold]rollbus[/bold] · an agent learns tic-tac-toe from its own traffic",
+        Group(head, bar, Text(), _stages(status), Text(), _learning(status, words)),
+        title=f"[bold]rollbus[/bold] · {words.title}",
         border_style="cyan",
         padding=(1, 2),
     )
@@ -116,7 +120,7 @@ def _stages(status: DemoStatus) -> Table:
     return table
 
 
-def _learning(status: DemoStatus) -> Text:
+def _learning(status: DemoStatus, words: Words) -> Text:
     text = Text()
     text.append(f"policy version {status.version}", style="bold green")
     if not status.rewards:
@@ -124,7 +128,7 @@ def _learning(status: DemoStatus) -> Text:
     first, last = status.rewards[0], status.rewards[-1]
     text.append(f"   reward {first.reward:.2f} → ")
     text.append(f"{last.reward:.2f}", style="bold")
-    text.append(f"   wins {100 * first.wins:.0f} % → {100 * last.wins:.0f} %   ")
+    text.append(f"   {words.success} {100 * first.wins:.0f} % → {100 * last.wins:.0f} %   ")
     return text.append(sparkline([row.reward for row in status.rewards]), style="green")
 
 

@@ -121,7 +121,9 @@ def _finish(state: AssemblyState, episode_id: str) -> Iterator[Outgoing]:
     """Close an episode: its trajectory, or a drop where its start is missing; and a drop for what is missing."""
     holes, now_ms = state.open[episode_id].holes(), state.clock.now_ms
     events = state.events_of(episode_id)
-    trajectory = build(events, state.config.value, state.config.hash, Closing(now_ms, holes))
+    trajectory = build(
+        events, state.config.value, state.config.hash, Closing(now_ms, holes, state.open[episode_id].first_ms)
+    )
     if trajectory is None or holes:
         detail = ", ".join(f"{writer}: {count if count > 0 else '?'}" for writer, count in holes.items())
         detail = f"missing by writer: {detail}" if holes else "no EpisodeStarted"

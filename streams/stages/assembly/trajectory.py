@@ -36,6 +36,7 @@ _trajectory = copier(
     EpisodeStarted,
     Trajectory,
     *("trajectory_id", "group_hint", "started_at_ms", "ended_at_ms", "assembled_at_ms", "closed_by", "stop_reason"),
+    "first_seen_ms",
     *("turns", "tools", "rewards", "histories", "opening_hash", "prompt_hash", "tools_hash"),
     *("trainable", "untrainable_reason", "config_hash"),
 )
@@ -50,6 +51,8 @@ class Closing:
     """Stream time."""
     holes: Mapping[str, int]
     """Missing events by writer; empty where all are in."""
+    first_seen_ms: int = 0
+    """Stream time of the first event that came."""
 
 
 def build(events: Iterable[Event], config: AssemblyConfig, config_hash: str, closing: Closing) -> Trajectory | None:
@@ -79,6 +82,7 @@ def build(events: Iterable[Event], config: AssemblyConfig, config_hash: str, clo
         started_at_ms=min(times),
         ended_at_ms=max(times),
         assembled_at_ms=closing.now_ms,
+        first_seen_ms=closing.first_seen_ms,
         closed_by="ended" if end else "inactivity",
         stop_reason=end.stop_reason if end else None,
         turns=tuple(

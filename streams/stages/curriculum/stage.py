@@ -19,7 +19,7 @@ from rollbus.schemas.records.steps import PolicyVersion
 from rollbus.schemas.topics import BATCHES, CURRICULUM, RUN_LOG
 from rollbus.streams.rewards.contract import LARGEST, computable
 from rollbus.streams.stages.curriculum.advantage_range import advantage_range
-from rollbus.streams.stages.curriculum.batching import batch_hash, newest_of, sweep
+from rollbus.streams.stages.curriculum.batching import Swept, batch_hash, newest_of, sweep
 from rollbus.streams.stages.curriculum.harness import harness
 from rollbus.streams.stages.curriculum.modes import Decision, Mode, Window
 from rollbus.streams.stages.curriculum.pools import pools
@@ -199,9 +199,8 @@ class CurriculumStage(RunStage[CurriculumStateRows]):
 
     def _drop_stale(self, state: CurriculumStateRows) -> Iterator[Outgoing]:
         """Drop the groups that have become too stale as a whole; single members leave when a batch is cut."""
-        limit = state.config.value.batching.max_off_policy_steps
         for group_id, row in state.ordered(state.waiting):
-            swept = sweep(row.group(), state.lineage, limit)
+            swept = _swept(state, row)
             if swept.group is None:
                 state.waiting.delete(group_id)
                 yield from self._drop_swept(state, group_id, swept.dropped)
@@ -210,7 +209,7 @@ class CurriculumStage(RunStage[CurriculumStateRows]):
         config, head = state.config.value, state.head
         groups, window = [], 0
         for group_id, row in state.ordered(state.waiting)[: config.batching.groups_per_step]:
-            swept = sweep(row.group(), state.lineage, config.batching.max_off_policy_steps)
+            swept = _swept(state, row)
             yield from self._drop_swept(state, group_id, swept.dropped)
             state.waiting.delete(group_id)
             if swept.group is not None:
@@ -246,10 +245,12 @@ class CurriculumStage(RunStage[CurriculumStateRows]):
         yield from self._cut_batches(state)
 
     def _follow_version(self, state: CurriculumStateRows, record: PolicyVersion) -> Iterator[Outgoing]:
+        """Follow a new version, or a roll-back; another state of a known version says nothing of what is trained."""
+        is_new = state.parents.get(str(record.version)) is None
         self._put_parent(state, record.version, record.parent)
-        if record.state != "rolled_back":
+        if record.state != "rolled_back" and (is_new or state.head.newest is None):
             state.head = replace(state.head, newest=record.version)
-        elif state.head.newest == record.version:
+        elif record.state == "rolled_back" and state.head.newest == record.version:
             state.head = replace(state.head, newest=record.parent)
         state.relate()
         yield from self._drop_stale(state)
@@ -293,6 +294,14 @@ class CurriculumStage(RunStage[CurriculumStateRows]):
     ) -> Iterator[Outgoing]:
         for reason, ids, detail in dropped:
             yield self.drop(state, "trajectory", ids[0], reason, ids, f"group {group_id}: {detail}")
+
+
+def _swept(state: CurriculumStateRows, row: GroupRow) -> Swept:
+    """Return a group without stale members; what trains on messages does not grow stale."""
+    config = state.config.value
+    if config.filter.without_tokens:
+        return Swept(row.group())
+    return sweep(row.group(), state.lineage, config.batching.max_off_policy_steps)
 
 
 def _require_numbers(group: Group) -> None:

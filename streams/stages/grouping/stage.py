@@ -237,8 +237,8 @@ def _refusal(score: Score, config: RunConfig) -> tuple[DropReason, str] | None:
         return DropReason.NOT_TARGETED, f"{outside} is not of this run"
     if score.excluded:
         return DropReason.EXCLUDED, ""
-    if not score.trainable or score.min_policy_version is None:
-        reason = score.untrainable_reason or "no_policy_version"
+    reason = score.untrainable_reason or ("no_policy_version" if score.min_policy_version is None else None)
+    if reason is not None and (reason in _OWN_CODES or not config.filter.without_tokens):
         return (DropReason(reason) if reason in _OWN_CODES else DropReason.UNTRAINABLE), reason
     limit = config.grouping.max_history_tokens
     if limit is not None and score.longest_history_tokens > limit:

@@ -37,6 +37,7 @@ _header = copier(
     *("location", "revision", "labels", "model", "tokens", "sampled_tokens", "longest_history_tokens"),
     *("min_policy_version", "max_policy_version"),
     *("outcome", "value", "components", "reward_version", "error", "excluded", "config_hash"),
+    *("served_versions", "latency_ms", "tool_errors"),
 )
 _scored = copier(Score, Score, "outcome", "value", "error", "components", "reward_version", "config_hash")
 
@@ -171,6 +172,8 @@ class ScoringStage(ConfiguredStage[ScoringState]):
             return
         answers = {**_answers_of_score(old, state.config.value.rewards), **answer}
         score = replace(old, revision=record.revision, excluded=record.excluded or old.excluded)
+        if score.excluded:  # from now on no record repeats what the person said
+            score = replace(score, labels={})
         yield from self._score(state, score, answers, state.config.value.rewards)
 
     def _score(
@@ -182,7 +185,7 @@ class ScoringStage(ConfiguredStage[ScoringState]):
             score,
             outcome="failed" if error else "missing" if value is None else "scored",
             value=value,
-            error=error,
+            error=None if score.excluded else error,
             components={name: each.value for name, each in answers.items() if each.value is not None},
             reward_version=self._version(state.config.hash, config),
             config_hash=state.config.hash,
@@ -190,8 +193,8 @@ class ScoringStage(ConfiguredStage[ScoringState]):
         state.scores.put(score.trajectory_id, Kept(b"", state.clock.now_ms, 0, score))
         state.due.watch(score.trajectory_id)
         yield Outgoing(SCORES, score.group_hint, score)
-        if error:
-            yield _drop(state, "trajectory", score.trajectory_id, DropReason.SCORE_FAILED, error)
+        if score.error:
+            yield _drop(state, "trajectory", score.trajectory_id, DropReason.SCORE_FAILED, score.error)
 
     def _version(self, config_hash: str, config: ScoringConfig) -> str:
         if config_hash not in self._versions:
@@ -236,8 +239,9 @@ def header(trajectory: Trajectory, location: Location) -> Score:
         for span in history.spans:
             versions.append(span.policy_version)
             sampled += span.end - span.start
-    trained = next((turn for turn in trajectory.turns if turn.trainable), None)
-    model = (trained or trajectory.turns[0]).model if trajectory.turns else ""
+    turns = trajectory.turns
+    trained = next((turn for turn in turns if turn.trainable), None)
+    model = (trained or turns[0]).model if turns else ""
     return _header(
         trajectory,
         location=location,
@@ -256,6 +260,9 @@ def header(trajectory: Trajectory, location: Location) -> Score:
         error=None,
         excluded=False,
         config_hash="",
+        served_versions=tuple(sorted({turn.policy_version for turn in turns if turn.policy_version is not None})),
+        latency_ms=max((turn.latency_ms for turn in turns if turn.latency_ms is not None), default=None),
+        tool_errors=sum(tool.error is not None for tool in trajectory.tools),
     )
 
 

@@ -274,8 +274,75 @@ def test_a_failing_call_fails_as_it_would_without_us(recorder: Recorder, sink: M
     with recorder.episode(task="greet"), pytest.raises(openai.BadRequestError, match="context too long"):
         client.chat.completions.create(model="agent", messages=HELLO)
     assert len(server.requests) == 1
-    assert turns(recorder, sink) == []
+    (turn,) = turns(recorder, sink)
+    assert (turn.untrainable_reason, turn.completion.content) == ("call_failed", None)
     assert recorder.counters["calls_failed"] == 1
+
+
+async def test_a_call_that_is_cancelled_or_times_out_is_a_turn_that_says_so(
+    recorder: Recorder, sink: MemorySink
+) -> None:
+    asked = asyncio.Event()
+
+    async def answer(request: httpx.Request) -> httpx.Response:
+        if b"wait" not in request.content:
+            raise httpx.ReadTimeout("late")
+        asked.set()
+        return await asyncio.Future()
+
+    http = httpx.AsyncClient(transport=httpx.MockTransport(answer))
+    client = recorder.wrap(
+        openai.AsyncOpenAI(api_key="k", base_url="http://server/v1", http_client=http, max_retries=0)
+    )
+    async with recorder.episode(task="greet"):
+        with pytest.raises(openai.APITimeoutError):
+            await client.chat.completions.create(model="agent", messages=HELLO)
+        call = asyncio.ensure_future(client.chat.completions.create(model="wait", messages=HELLO))
+        await asked.wait()
+        call.cancel()
+        with pytest.raises(asyncio.CancelledError):
+            await call
+    assert [turn.untrainable_reason for turn in turns(recorder, sink)] == ["call_timed_out", "call_cancelled"]
+
+
+def test_an_image_in_the_prompt_makes_a_turn_untrainable(recorder: Recorder, sink: MemorySink, server: Server) -> None:
+    client = recorder.wrap(server.client())
+    picture = {"type": "image_url", "image_url": {"url": "data:image/png;base64,AAAA"}}
+    words = {"type": "text", "text": "what is it?"}
+    for parts in ([words], [words, picture]):
+        messages: Any = [{"role": "user", "content": parts}]
+        with recorder.episode(task="look"):
+            client.chat.completions.create(model="agent", messages=messages)
+    assert [turn.untrainable_reason for turn in turns(recorder, sink)] == [None, "media_input"]
+
+
+class Facade:
+    """A client of another package that makes its calls through one of OpenAI's, as instructor's does."""
+
+    def __init__(self, client: openai.OpenAI) -> None:
+        self.client = client
+
+    @property
+    def chat(self) -> Any:
+        return self
+
+    @property
+    def completions(self) -> Any:
+        return self
+
+    def create(self, **options: Any) -> Any:
+        return self.client.chat.completions.create(**options)
+
+
+def test_wrapping_what_cannot_be_recorded_says_so_once(
+    recorder: Recorder, server: Server, caplog: pytest.LogCaptureFixture
+) -> None:
+    facade = Facade(server.client())
+    assert recorder.wrap(facade) is facade
+    recorder.wrap(facade)
+    assert recorder.counters["hook_errors.wrap"] == 2
+    (line,) = [each for each in caplog.messages if "wrap failed" in each]
+    assert "Facade makes its calls elsewhere: wrap the OpenAI client" in line
 
 
 @pytest.mark.parametrize("leave", ["break", "close", "keep"])

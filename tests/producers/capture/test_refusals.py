@@ -148,5 +148,5 @@ def test_a_refusal_that_repeats_the_request_is_not_remembered_where_the_rest_of_
             client.chat.completions.create(model="agent", messages=HELLO, temperature=-1)
         client.chat.completions.create(model="agent", messages=HELLO)
     assert asked(server)[-1] == {"logprobs", "return_token_ids"}
-    assert [turn.trainable for turn in turns(recorder, sink)] == [True]
+    assert [turn.untrainable_reason for turn in turns(recorder, sink)] == ["call_failed", None]
     assert "logprobs_refused" not in recorder.counters

@@ -8,9 +8,10 @@ from typing import Any
 import pytest
 
 from rollbus.producers import MemorySink, init
+from rollbus.producers.capture import chat_stream
 from tests.producers.capture.test_openai_client import assert_whole, turns
 from tests.producers.delivery.test_delivery_faults import BlockingSink
-from tests.producers.openai_server import Server, completion
+from tests.producers.openai_server import Server, completion, streamed
 
 CALL = {"id": "c1", "type": "function", "function": {"name": "look", "arguments": '{"at": 1}'}}
 
@@ -59,6 +60,40 @@ def test_what_the_application_changes_after_the_call_is_recorded_as_it_was(asked
     assert [message.role for message in turn.added_messages] == ["system", "user"]
     assert turn.added_messages[0].content == "Be kind"
     assert turn.added_messages[1].parts == '[{"text":"look at it","type":"text"}]'
+    recorder.close(5)
+
+
+@pytest.mark.parametrize("thinks", [False, True])
+def test_what_the_application_changes_in_a_stream_is_recorded_as_it_came(thinks: bool) -> None:
+    sink = BlockingSink()
+    recorder = init(sink=sink)
+    chunks = streamed()
+    if thinks:
+        chunks[1]["choices"][0]["delta"]["reasoning_content"] = "hm"
+    client = recorder.wrap(Server(lambda body: chunks).client())
+    with recorder.episode(task="t"):
+        for each in client.chat.completions.create(
+            model="agent", messages=[{"role": "user", "content": "Say hello"}], stream=True
+        ):
+            spoil(each)
+        sink.go.set()
+    (turn,) = turns(recorder, sink)
+    assert_whole(turn)
+    assert (turn.model, turn.response_id, turn.streamed) == ("agent@3", "chatcmpl-1", True)
+    assert turn.completion.content == "Hello there"
+    recorder.close(5)
+
+
+def test_of_a_stream_that_is_longer_than_what_is_kept_nothing_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(chat_stream, "MAX_KEPT", 1)
+    sink = MemorySink()
+    recorder = init(sink=sink)
+    client = recorder.wrap(Server().client())
+    with recorder.episode(task="t"):
+        messages: list[Any] = [{"role": "user", "content": "Say hello"}]
+        list(client.chat.completions.create(model="agent", messages=messages, stream=True))
+    (turn,) = turns(recorder, sink)
+    assert_whole(turn)
     recorder.close(5)
 
 

@@ -3,6 +3,7 @@
 from typing import Annotated, Any, TypedDict
 
 import pytest
+from langchain.agents import create_agent
 from langchain_core.language_models.fake import FakeStreamingListLLM
 from langchain_core.messages import AIMessage, AnyMessage, HumanMessage
 from langchain_core.runnables import RunnableLambda
@@ -82,6 +83,17 @@ def test_a_graphs_turns_are_trainable_with_the_servers_ids(
     (call,) = (event for event in events if isinstance(event, ToolCalled))
     assert (call.name, call.result, call.tool_call_id) == ("stock", "bolts: 7", "call-1")
     assert call.arguments == '{"item":"bolts"}'
+
+
+def test_each_agent_is_recorded_under_its_own_name(recorder: Recorder, sink: MemorySink, server: AgentServer) -> None:
+    model = record_model(model_of(server), recorder)
+    with recorder.episode(task="stock"):
+        for name in ("buyer", "keeper"):
+            agent = create_agent(model, [stock], name=name)
+            agent.invoke(ASK, config={"callbacks": [RollbusHandler(recorder)]})
+    turns = [event for event in recorded(recorder, sink) if isinstance(event, TurnRecorded)]
+    assert_sampled(server, turns)
+    assert [turn.function for turn in turns] == ["buyer", "buyer", "keeper", "keeper"]
 
 
 async def test_an_asynchronous_graph_is_recorded_alike(

@@ -12,6 +12,7 @@ from typing import Any
 
 import httpx
 import litellm
+import openai
 import pytest
 from litellm.exceptions import BadRequestError
 
@@ -172,6 +173,64 @@ def test_calls_that_follow_each_other_do_not_stand_above_one_another(recorder: R
     (end,) = (event for event in events if isinstance(event, EpisodeEnded))
     assert turn.episode_id == episode.id
     assert turn.writer_id in end.writer_ids
+
+
+@pytest.mark.usefixtures("loop")
+def test_an_embedding_beside_a_completion_leaves_no_writer_to_wait_for(
+    recorder: Recorder, sink: MemorySink, server: AgentServer
+) -> None:
+    def answer(request: httpx.Request) -> httpx.Response:
+        if request.url.path.endswith("embeddings"):
+            vector = {"object": "embedding", "index": 0, "embedding": [0.5]}
+            usage = {"prompt_tokens": 1, "total_tokens": 1}
+            return httpx.Response(200, json={"object": "list", "model": "e", "data": [vector], "usage": usage})
+        return server.answer(request)
+
+    http = httpx.Client(transport=httpx.MockTransport(answer))
+    client = openai.OpenAI(api_key="k", base_url="http://server/v1", http_client=http)
+    with recorder.episode(task="stock"):
+        litellm.embedding(model="openai/e", input=["bolts"], client=client)
+        call(client, **WITH_TOKENS)
+    assert_sampled(server, turns(recorder, sink, 1))
+    assert_all_closed(recorder, sink)
+
+
+def test_a_routers_call_in_a_loop_of_its_own_is_recorded_before_the_loop_ends(
+    recorder: Recorder, sink: MemorySink, server: AgentServer
+) -> None:
+    params: dict[str, Any] = {"model": "openai/agent", "api_key": "k", "api_base": "http://server/v1"}
+    router = litellm.Router(model_list=[{"model_name": "shop", "litellm_params": params}])
+
+    async def ask() -> None:
+        async with recorder.episode(task="stock"):
+            await router.acompletion(model="shop", messages=ASK, client=server.async_client(), **WITH_TOKENS)
+
+    asyncio.run(ask())
+    assert_sampled(server, turns(recorder, sink, 1))
+    assert_all_closed(recorder, sink)
+
+
+def test_a_call_whose_end_is_never_reported_is_a_turn_that_says_so(recorder: Recorder, sink: MemorySink) -> None:
+    logger = RollbusLogger(recorder)
+    with recorder.episode(task="stock"):
+        logger.log_pre_api_call("agent", [], {"litellm_call_id": "one", "messages": ASK})
+    recorder.close(5)
+    (turn,) = (event for event in sink.records("episode-events") if isinstance(event, TurnRecorded))
+    assert turn.untrainable_reason == "not_captured"
+    assert_all_closed(recorder, sink)
+
+
+def assert_all_closed(recorder: Recorder, sink: MemorySink) -> None:
+    """Every writer that the episode's end names has closed."""
+    deadline = time.monotonic() + 10
+    while True:
+        events = recorded(recorder, sink)
+        closed = {event.writer_id for event in events if isinstance(event, WriterClosed)}
+        (end,) = (event for event in events if isinstance(event, EpisodeEnded))
+        if closed == set(end.writer_ids):
+            return
+        assert time.monotonic() < deadline, "a writer of the episode has not closed"
+        time.sleep(0.02)
 
 
 class PausedId:

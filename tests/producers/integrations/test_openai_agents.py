@@ -68,6 +68,21 @@ async def test_agents_that_hand_off_to_each_other_are_all_recorded_under_their_n
     assert [turn.function for turn in turns] == ["front", "keeper"]
 
 
+async def test_an_agent_that_is_another_ones_tool_is_recorded_under_its_name(
+    recorder: Recorder, sink: MemorySink
+) -> None:
+    server = AgentServer(tool="ask_keeper", arguments={"input": "How many bolts?"})
+    own = OpenAIChatCompletionsModel("agent", server.async_client())
+    keeper = Agent(name="keeper", model=own)
+    front = Agent(name="front", model=own, tools=[keeper.as_tool("ask_keeper", "Ask the keeper")])
+    record_agent(front, recorder)
+    async with recorder.episode(task="stock"):
+        await Runner.run(front, "How many bolts?", hooks=RollbusHooks(recorder), max_turns=4)
+    turns = [event for event in recorded(recorder, sink) if isinstance(event, TurnRecorded)]
+    assert_sampled(server, turns)
+    assert {turn.function for turn in turns} == {"front", "keeper"}
+
+
 async def test_a_model_that_is_not_recorded_gives_turns_that_say_so(
     recorder: Recorder, sink: MemorySink, server: AgentServer
 ) -> None:

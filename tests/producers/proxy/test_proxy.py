@@ -283,8 +283,41 @@ async def test_an_error_of_the_server_reaches_the_program(recorder: Recorder, si
     with recorder.episode(task="greet") as episode, pytest.raises(openai.RateLimitError, match="slow down"):
         await program.client(**episode.headers()).chat.completions.create(model="agent", messages=HELLO)
     await program.http.aclose()
-    assert not turns(recorder, sink)
+    assert [turn.untrainable_reason for turn in turns(recorder, sink)] == ["call_failed"]
     assert recorder.counters["calls_failed"] == 1
+
+
+async def test_a_program_that_hangs_up_stops_the_server_and_leaves_no_turn_to_train(
+    recorder: Recorder, sink: MemorySink
+) -> None:
+    asked, stopped = asyncio.Event(), asyncio.Event()
+
+    async def slow(request: httpx.Request) -> httpx.Response:
+        asked.set()
+        try:
+            await asyncio.Event().wait()
+        finally:
+            stopped.set()
+        raise AssertionError
+
+    proxy = Proxy(recorder, "http://server/v1", httpx.AsyncClient(transport=httpx.MockTransport(slow)), task="greet")
+    received = iter([{"type": "http.request", "body": json.dumps({"model": "a", "messages": HELLO}).encode()}])
+
+    async def receive() -> Any:
+        if (message := next(received, None)) is not None:
+            return message
+        await asked.wait()
+        return {"type": "http.disconnect"}
+
+    async def send(message: Any) -> None:
+        """Nobody reads it."""
+
+    path = "/v1/chat/completions"
+    headers = [(b"host", b"127.0.0.1"), (b"content-type", b"application/json")]
+    scope = {"type": "http", "method": "POST", "path": path, "raw_path": path.encode(), "query_string": b""}
+    await proxy.app()({**scope, "headers": headers, "root_path": "", "app": None}, receive, send)
+    assert stopped.is_set()
+    assert [turn.untrainable_reason for turn in turns(recorder, sink)] == ["not_delivered"]
 
 
 async def test_a_server_that_is_away_is_a_bad_gateway(recorder: Recorder) -> None:

@@ -17,7 +17,7 @@ def test_plain_connection_needs_only_addresses() -> None:
 
 
 def test_sasl_without_credentials_is_refused() -> None:
-    with pytest.raises(ValidationError, match="needs username and password"):
+    with pytest.raises(ValidationError, match="needs username, and password or password_file"):
         KafkaConnection(security_protocol="SASL_SSL", username="u")
 
 
@@ -65,3 +65,14 @@ def test_addresses_that_are_none_are_refused(servers: str) -> None:
 @pytest.mark.parametrize("servers", ["b", "b:9092", " a:1, b-2.x_y:65535 ", "[::1]:9092", "::1", "10.0.0.1:9092,b:1"])
 def test_addresses_that_the_client_understands_pass(servers: str) -> None:
     assert KafkaConnection(bootstrap_servers=servers).bootstrap_servers == servers
+
+
+def test_a_password_may_be_in_a_file_which_is_read_when_a_client_is_made(tmp_path: Path) -> None:
+    file = tmp_path / "password"
+    connection = KafkaConnection(security_protocol="SASL_PLAINTEXT", username="u", password_file=file)
+    with pytest.raises(ConfigurationError, match=r"password_file .* cannot be read"):
+        connection.client_options()
+    file.write_text("hunter2\n")
+    assert connection.client_options()["sasl_plain_password"] == "hunter2"
+    with pytest.raises(ValidationError, match="password or password_file, not both"):
+        KafkaConnection(username="u", password=SecretStr("hunter2"), password_file=file)

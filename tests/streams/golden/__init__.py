@@ -11,17 +11,22 @@ from rollbus.schemas.records.config import (
     AssemblyConfig,
     BatchingConfig,
     CurriculumConfig,
+    DeliveryConfig,
     GroupingConfig,
     RunConfig,
     ScoringConfig,
 )
 from rollbus.schemas.records.control import ConfigApplied
+from rollbus.schemas.records.delivery import EpisodeObserved
 from rollbus.streams.stages.alias import AliasStage
 from rollbus.streams.stages.assembly.stage import AssemblyStage
 from rollbus.streams.stages.curriculum.stage import CurriculumStage
+from rollbus.streams.stages.delivery.observing import ObservingStage
+from rollbus.streams.stages.delivery.stage import DeliveryStage
 from rollbus.streams.stages.grouping.stage import GroupingStage
 from rollbus.streams.stages.scoring.stage import ScoringStage
 from tests.builders import (
+    START_MS,
     make_alias,
     make_alias_reward,
     make_episode,
@@ -41,6 +46,7 @@ RUN = RunConfig(
     curriculum=CurriculumConfig(mode="pools", groups_per_window=2),
     batching=BatchingConfig(groups_per_step=1),
 )
+DELIVERED = RunConfig(delivery=DeliveryConfig())
 ALONE = RunConfig(grouping=GroupingConfig(strategy="baseline"))
 STAGES: dict[str, Any] = {
     "alias": AliasStage(AssemblyConfig()),
@@ -48,6 +54,8 @@ STAGES: dict[str, Any] = {
     "scoring": ScoringStage(ScoringConfig(), keep_ms=60_000),
     "grouping": GroupingStage(RUN),
     "curriculum": CurriculumStage(RUN),
+    "observing": ObservingStage(DELIVERED),
+    "delivery": DeliveryStage(DELIVERED),
 }
 
 
@@ -85,6 +93,27 @@ def _logs() -> Iterator[tuple[Any, list[Any]]]:
     groups = [make_group(name) for name in ("a", "b", "c", "d", "e")]
     applied = _applied("curriculum", "main", RUN)
     yield STAGES["curriculum"], [make_version(0), *groups, make_version(1, 0), applied]
+    yield STAGES["observing"], [_applied("observing", "main", DELIVERED)]
+    seen_ms = START_MS + 10_000
+    observed = [
+        EpisodeObserved(
+            run_id="main",
+            trajectory_id=f"t{number}",
+            episode_id=f"e{number}",
+            task="play",
+            first_seen_ms=seen_ms,
+            served_versions=(0,),
+            value=0.5,
+        )
+        for number in range(3)
+    ]
+    ticks = [make_tick(number, stream_time_ms=START_MS + number * 100_000) for number in (1, 2)]
+    candidate = make_version(1, 0, state="candidate")
+    applied = _applied("delivery", "main", DELIVERED)
+    yield (
+        STAGES["delivery"],
+        [make_version(0), candidate, applied, make_tick(1, stream_time_ms=START_MS + 1), *observed, *ticks],
+    )
 
 
 def _applied(stage: str, run_id: str | None = None, run: RunConfig | None = None) -> ConfigApplied:

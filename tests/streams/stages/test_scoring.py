@@ -310,6 +310,14 @@ def test_an_exclusion_travels_on() -> None:
     assert stepper.feed(revised("e1", 1.0, excluded=True))[0].excluded
 
 
+def test_the_score_of_an_excluded_trajectory_repeats_nothing_that_the_person_said() -> None:
+    stepper = scoring(RewardConfig(), component("raise"))
+    (score, _) = stepper.feed(make_trajectory("e1", labels={"user": "ann"}))
+    assert (score.labels, bool(score.error)) == ({"user": "ann"}, True)
+    found = stepper.feed(revised("e1", 1.0, excluded=True))
+    assert [(one.labels, one.error) for one in found] == [({}, None)]
+
+
 def test_how_long_a_trajectory_is_remembered_is_what_the_log_says_of_assembly_over_restarts() -> None:
     stepper = scoring()
     stepper.feed(make_trajectory("e1"), make_config("assembly", AssemblyConfig(late_horizon_ms=10_000)))

@@ -307,7 +307,7 @@ async def test_a_stop_while_the_backend_works_leaves_the_step_to_the_journal() -
     assert not world.steps()
     await world.trainer().run(until_idle=True)
     check_exactly_once(world, batches)
-    assert max(world.backend._weights.versions) == 2
+    assert max(world.backend.weights_tree.versions) == 2
 
 
 async def test_an_update_under_way_is_recorded_though_the_door_refuses_its_members_by_now() -> None:

@@ -10,13 +10,13 @@ import pytest
 from rollbus.schemas.errors import ConfigurationError, FencedError, RejectedError, RunStoppedError, UnavailableError
 from rollbus.schemas.records.groups import TrainingBatch
 from rollbus.schemas.records.steps import StepCompleted
-from rollbus.schemas.topics import POLICY_VERSIONS, RUN_LOG
+from rollbus.schemas.topics import DELIVERY_LOG, POLICY_VERSIONS, RUN_LOG
 from rollbus.trainer.backends.memory import MemoryBackend
 from rollbus.trainer.backends.protocol import Capabilities, TrainRequest, TrainResult, Versions
 from rollbus.trainer.ledger.log import Publication
-from rollbus.trainer.operate.policy import roll_back
+from rollbus.trainer.operate.policy import is_quarantined_above, roll_back
 from rollbus.trainer.serving import serve_version
-from tests.builders import START_MS
+from tests.builders import START_MS, make_version
 from tests.trainer.log_memory import MemoryLog
 from tests.trainer.loop.crashes import Crash, CrashAt
 from tests.trainer.scenario import SETTINGS, World, check_exactly_once
@@ -40,6 +40,27 @@ async def rolled_back_by_another(world: World, point: int) -> bool:
         return True
     assert point > 5
     return False
+
+
+async def test_a_quarantined_version_is_left_once_and_serves_nobody() -> None:
+    world = World()
+    world.add_batches(3)
+    trainer = world.trainer()
+    await trainer.run(until_idle=True)
+    lineage = trainer.ledger.lineage
+    assert not is_quarantined_above(lineage, 1)
+    lineage.apply(make_version(2, 1, state="quarantined"))
+    assert is_quarantined_above(lineage, 1)
+    assert not is_quarantined_above(lineage, 2), "only what is above counts"
+
+    async def publish(publications: Sequence[Publication]) -> None:
+        raise AssertionError(publications)
+
+    with pytest.raises(ConfigurationError, match="was quarantined"):
+        await serve_version(world.backend, publish, lineage, SETTINGS, version=2, reason="", now_ms=START_MS)
+    for version in (2, 3):
+        lineage.apply(make_version(version, version - 1, state="rolled_back"))
+    assert not is_quarantined_above(lineage, 1), "after the roll-back there is nothing to leave"
 
 
 async def test_training_goes_on_from_the_version_rolled_back_to_and_the_rest_is_off_the_lineage() -> None:
@@ -201,7 +222,8 @@ async def test_a_candidate_is_promoted_and_one_that_was_rolled_back_is_not() -> 
 
     order: dict[str, Any] = {"version": 2, "reason": "evaluated", "now_ms": START_MS}
     await serve_version(world.backend, publish, trainer.ledger.lineage, SETTINGS, **order)
-    assert [(each.topic, each.record.state) for each in records] == [(POLICY_VERSIONS, "serving"), (RUN_LOG, "serving")]
+    topics = (POLICY_VERSIONS, RUN_LOG, DELIVERY_LOG)
+    assert [(each.topic, each.record.state) for each in records] == [(topic, "serving") for topic in topics]
     await rolled_back(world, 1)
     later = world.trainer(serve="after_evaluation")
     await later.run(until_idle=True)

@@ -6,12 +6,15 @@ from collections.abc import Iterator
 from concurrent.futures import Future
 from pathlib import Path
 from typing import Any, cast
+from urllib.parse import quote
 
 import httpx
 import openai
 import pytest
 
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
+from rollbus.schemas.records.delivery import PolicyDecision, is_drawn
+from rollbus.schemas.routing import Router
 from rollbus.trainer.service.serve import endpoint
 from rollbus.trainer.service.serve.answer_stream import _ChoiceStream
 from rollbus.trainer.service.serve.choices import Sampled
@@ -62,6 +65,38 @@ def url(served: ServedModel) -> Iterator[str]:
 async def client(url: str) -> Any:
     async with openai.AsyncOpenAI(base_url=f"{url}/v1", api_key="secret", max_retries=0) as one:
         yield one
+
+
+def decided(number: int, **fields: Any) -> PolicyDecision:
+    defaults: dict[str, Any] = {"action": "canary", "serving": 1, "canary": 0, "share": 0.5, "reason": "r"}
+    return PolicyDecision(model="agent", run_id="main", number=number, decided_at_ms=0, **(defaults | fields))
+
+
+async def test_a_share_of_the_episodes_gets_the_canary_under_the_bare_name(
+    served: ServedModel, client: openai.AsyncOpenAI, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    drawn, other = (
+        next(f"e/{n}" for n in range(99) if is_drawn("agent", 0, f"e/{n}", 0.5) is want) for want in (True, False)
+    )
+    monkeypatch.setattr(served, "router", Router())
+
+    async def answering(episode: str | None, model: str = "agent") -> str:
+        headers = {} if episode is None else {"rollbus-episode": quote(episode, safe="")}
+        answer = await client.chat.completions.create(
+            model=model, messages=MESSAGES, max_tokens=1, extra_headers=headers
+        )
+        return answer.model
+
+    assert await answering(drawn) == "agent@1", "nothing is decided yet"
+    served.router.use(decided(1))
+    assert [await answering(each) for each in (drawn, other, None)] == ["agent@0", "agent@1", "agent@1"]
+    assert await answering(drawn, "agent@1") == "agent@1", "a version that is named is not routed"
+    served.router.use(decided(2, canary=7, share=1.0))
+    assert await answering(other) == "agent@1", "a canary without a checkpoint gets no episode"
+    served.router.use(decided(3, serving=5))
+    assert await answering(drawn) == "agent@1", "an operator has put another version into service here"
+    served.router.use(decided(4, action="quarantine", canary=None, share=0.0))
+    assert await answering(drawn) == "agent@1"
 
 
 async def test_an_answer_names_the_version_that_made_it(client: openai.AsyncOpenAI) -> None:

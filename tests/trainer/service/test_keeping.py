@@ -21,6 +21,7 @@ class Service:
 
     def __init__(self, store: VersionStore, serving: int) -> None:
         self.store, self.serving = store, serving
+        self.canary: int | None = None
         self.loaded = threading.Event()
         self.meanwhile: threading.Thread | None = None
 
@@ -51,6 +52,13 @@ def test_a_version_that_is_about_to_serve_is_not_removed_under_it(tmp_path: Path
     kept.serve(3)
     service.meanwhile.join()
     assert service.store.numbers() == [0, 2, 3, 5, 6], "the serving one, the head, and their parents"
+
+
+def test_a_canary_stays_although_it_is_neither_served_to_all_nor_trained_on(tmp_path: Path) -> None:
+    kept, service, _ = keeping(tmp_path, serving=6, head=6)
+    service.canary = 3
+    kept.retire(reference=0)
+    assert service.store.numbers() == [0, 2, 3, 5, 6]
 
 
 def test_what_served_last_by_the_journal_stays_until_the_journal_says_otherwise(tmp_path: Path) -> None:

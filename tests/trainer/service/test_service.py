@@ -1,9 +1,11 @@
 """The service around sampler and learner: what is announced is loaded, and what is wrong says what to do."""
 
+import asyncio
 import hashlib
 import json
 import resource
 import shutil
+import threading
 import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
@@ -17,6 +19,7 @@ import torch
 from safetensors.torch import load_file, save_file
 
 from rollbus.schemas.errors import ConfigurationError, RejectedError, UnavailableError
+from rollbus.schemas.records.delivery import PolicyDecision
 from rollbus.trainer.backends.art.server import check_base_model
 from rollbus.trainer.backends.model_settings import LoraConfig, ModelOptions, ServiceSettings
 from rollbus.trainer.backends.protocol import TrainConfig
@@ -68,6 +71,26 @@ def test_new_weights_answer_before_anyone_can_know_of_them(base_model: Path, tmp
     answer = one.sampler.submit([5, 6], SamplingParameters(max_tokens=2), 1).result(timeout=30)
     assert answer.version == 1
     one.close()
+
+
+class Threads(TorchService):
+    """Notes in which thread each update runs."""
+
+    def _step(self, packed: Any, plan: StepPlan) -> dict[str, float]:
+        self.used = {*getattr(self, "used", ()), threading.get_ident()}
+        time.sleep(0.05)  # long enough for a pool to take another thread for the next
+        return super()._step(packed, plan)
+
+
+async def test_all_updates_run_in_one_thread_since_each_keeps_the_memory_it_computed_with(
+    base_model: Path, tmp_path: Path
+) -> None:
+    one = Threads(ServiceSettings("agent", base_model, tmp_path, options=OPTIONS))
+    waiting = [asyncio.ensure_future(one.update(packed_row(SHARED, 32), plan(base))) for base in (0, 1, 2)]
+    await asyncio.gather(*waiting)
+    assert one.store.numbers() == [0, 1, 2, 3]
+    assert len(one.used) == 1
+    await one.aclose()
 
 
 @pytest.mark.parametrize(
@@ -300,6 +323,26 @@ def test_an_old_version_that_does_not_fit_the_memory_says_what_to_change(base_mo
         assert one.sampler.loaded() == (1,)
         one.loader = whole
         assert one.load_version(0)
+
+
+def test_a_canary_is_read_and_stays_in_memory_while_newer_versions_come(base_model: Path, tmp_path: Path) -> None:
+    with service(base_model, tmp_path, ModelOptions(max_rows=4, keep_versions=1)) as one:
+        step(one)
+        decision = PolicyDecision(
+            model="agent", run_id="main", number=1, action="canary", serving=0, canary=1, share=0.5, reason="r",
+            decided_at_ms=0
+        )  # fmt: skip
+        one.serve(0)
+        one.use_decision(decision)
+        assert one.canary == 1
+        step(one, base=1)
+        assert one.loaded() == (0, 1, 2)
+        one.serve(0)
+        assert one.loaded() == (0, 1, 2)
+        one.serve(2)
+        assert one.canary is None, "what serves here is not what was decided"
+        one.use_decision(replace(decision, number=2, canary=7, serving=2))
+        assert one.loaded() == (2,), "a canary without a checkpoint holds nothing"
 
 
 class CountingLoader:

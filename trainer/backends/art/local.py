@@ -16,6 +16,8 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from rollbus.schemas.errors import RejectedError, ServiceError
+from rollbus.schemas.records.delivery import PolicyDecision
+from rollbus.trainer.backends.art.following import Following
 from rollbus.trainer.backends.art.session import ArtSession
 from rollbus.trainer.backends.guards import Limits, admit
 from rollbus.trainer.backends.jobs import JobBackend
@@ -39,6 +41,7 @@ class ArtLocal(JobBackend):
         self.settings = settings
         self.session: ArtSession
         self._started = False
+        self._following: Following | None = None
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="art", daemon=True)
         self._thread.start()
@@ -52,6 +55,9 @@ class ArtLocal(JobBackend):
         """Recover, load the weights, open the model endpoint. Call once, before anything else."""
         await self.on_art(self._start())
         self._started = True
+        if self.settings.decisions is not None:
+            self._following = Following(self.settings.decisions, self.settings.model, self._follow)
+            self._following.start()
 
     async def is_healthy(self) -> bool:
         """Return whether it was started and not closed."""
@@ -100,6 +106,9 @@ class ArtLocal(JobBackend):
 
     async def close(self) -> None:
         """Let a running update end, stop serving, and end the thread."""
+        if self._following is not None:
+            await asyncio.to_thread(self._following.stop)
+            self._following = None
         if self._started:
             self._started = False
             await self.on_art(self._stop())
@@ -133,6 +142,15 @@ class ArtLocal(JobBackend):
         if request.serve and result.state == "completed":
             await self.session.serve(result.version)
         await asyncio.to_thread(self.session.keeping.retire, request.config.kl_reference_version)
+
+    def _follow(self, decision: PolicyDecision) -> None:
+        """Route episodes by a decision, and serve what it says; called on a thread of its own."""
+        if not isinstance(self.service, TorchService):
+            return
+        self.service.use_decision(decision)
+        if decision.serving is not None and decision.serving != self.service.serving:
+            asyncio.run_coroutine_threadsafe(self._promote(decision.serving, rollback=False), self._loop).result()
+            self.service.use_decision(decision)
 
     # On ART's loop.
 

@@ -17,6 +17,7 @@ from safetensors.torch import load_file, save_file
 from torch import Tensor, nn
 
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
+from rollbus.schemas.ids import parse_json
 from rollbus.trainer.backends.model_settings import LoraConfig
 from rollbus.trainer.service.model.config import ModelConfig
 from rollbus.trainer.service.model.lora import ADAPTER, ADAPTER_CONFIG, from_peft, peft_config, to_peft
@@ -98,10 +99,15 @@ def save_checkpoint(
 def weight_files(directory: Path) -> list[str]:
     """Names of the files that hold the weights: what the index says, or the only one; whether they exist or not."""
     index = directory / INDEX
+    if not index.exists():
+        return [WEIGHTS]
     try:
-        return sorted(set(json.loads(index.read_bytes())["weight_map"].values())) if index.exists() else [WEIGHTS]
+        files = set(parse_json(index.read_bytes())["weight_map"].values())
+        if wrong := [name for name in files if name != Path(name).name or Path(name).suffix != ".safetensors"]:
+            raise ValueError(f"{wrong[0]!r} is not a file of weights in this folder")
     except (OSError, ValueError, LookupError, TypeError, AttributeError) as error:
         raise ConfigurationError(f"the weights in {directory} cannot be read: {INDEX} is damaged: {error!r}") from error
+    return sorted(files)
 
 
 def read_weights(directory: Path, config: ModelConfig) -> dict[str, Tensor]:
@@ -138,7 +144,7 @@ def read_adapter(directory: Path, lora: LoraConfig, config: ModelConfig) -> dict
     Their scale is in the settings; ConfigurationError if it differs from the one they were trained with.
     """
     try:
-        alpha = json.loads((directory / ADAPTER_CONFIG).read_bytes())["lora_alpha"]
+        alpha = parse_json((directory / ADAPTER_CONFIG).read_bytes())["lora_alpha"]
     except (OSError, ValueError, LookupError, TypeError) as error:
         raise ConfigurationError(f"the adapter in {directory} cannot be read: {ADAPTER_CONFIG}: {error!r}") from error
     if alpha != lora.alpha:
@@ -204,10 +210,10 @@ def _write_weights(directory: Path, weights: Mapping[str, Tensor]) -> None:
 def read_provenance(directory: Path) -> dict[str, Any]:
     """Return what made a checkpoint; empty if that is missing or torn, OSError if it cannot be read now."""
     try:
-        loaded: dict[str, Any] = json.loads((directory / PROVENANCE).read_text(encoding="utf-8"))
+        loaded = parse_json((directory / PROVENANCE).read_bytes())
     except (FileNotFoundError, ValueError):
         return {}
-    return loaded
+    return loaded if isinstance(loaded, dict) else {}
 
 
 def is_complete(directory: Path) -> bool:
@@ -223,7 +229,7 @@ def is_complete(directory: Path) -> bool:
         with safe_open(weights, "pt"):
             pass
         if not adapter:
-            json.loads((directory / "config.json").read_bytes())
+            parse_json((directory / "config.json").read_bytes())
         return bool(read_provenance(directory))
     except (FileNotFoundError, SafetensorError, ValueError):
         return False

@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from rollbus.schemas.errors import DataLossError, UnavailableError
+from rollbus.schemas.ids import parse_json
 from rollbus.trainer.backends.appending import append_line, whole_lines
 from rollbus.trainer.backends.protocol import TrainResult
 from rollbus.trainer.backends.wire import from_json, to_json
@@ -33,6 +34,8 @@ from rollbus.trainer.service.checkpoints.checkpoint import (
 logger = logging.getLogger(__name__)
 
 RETIRED = "retired"
+VERSION_DIGITS = 9
+"""A folder with more is not a version's."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,7 +151,7 @@ class VersionStore:
     def numbers(self) -> list[int]:
         if not self.directory.exists():
             return []
-        return sorted(int(path.name) for path in self.directory.iterdir() if path.name.isdigit() and path.is_dir())
+        return sorted(int(path.name) for path in self.directory.iterdir() if _is_version(path.name) and path.is_dir())
 
     def next_number(self) -> int:
         return max([*self.numbers(), *self.retired()], default=-1) + 1
@@ -156,17 +159,17 @@ class VersionStore:
     def retired(self) -> list[int]:
         """Versions whose checkpoint was removed."""
         folder = self.directory / RETIRED
-        return sorted(int(path.stem) for path in folder.glob("*.json")) if folder.exists() else []
+        return sorted(int(path.stem) for path in folder.glob("*.json") if _is_version(path.stem))
 
     def provenance(self, version: int) -> dict[str, Any]:
         """Batch, parent and result of a version, whether its checkpoint is still there or not."""
         if found := read_provenance(self.path(version)):
             return found
         try:
-            loaded: dict[str, Any] = json.loads((self.directory / RETIRED / f"{version:04d}.json").read_bytes())
+            loaded = parse_json((self.directory / RETIRED / f"{version:04d}.json").read_bytes())
         except (OSError, ValueError):
             return {}
-        return loaded
+        return loaded if isinstance(loaded, dict) else {}
 
     def retire(self, version: int) -> None:
         """Remove a checkpoint. Order: note its origin, rename it, delete it."""
@@ -223,8 +226,12 @@ class VersionStore:
         return [path.name for path in torn]
 
 
+def _is_version(name: str) -> bool:
+    return name.isascii() and name.isdigit() and len(name) <= VERSION_DIGITS
+
+
 def _is_torn(folder: Path) -> bool:
-    return folder.name.startswith(TEMPORARY_PREFIX) or (folder.name.isdigit() and not is_complete(folder))
+    return folder.name.startswith(TEMPORARY_PREFIX) or (_is_version(folder.name) and not is_complete(folder))
 
 
 STOPPED = Failure("the server stopped before its checkpoint was written; submit the batch again", retriable=True)

@@ -26,6 +26,11 @@ class ModelService(Protocol):
     @property
     def serving(self) -> int: ...
 
+    @property
+    def canary(self) -> int | None:
+        """The version that has a share of the episodes."""
+        ...
+
     def serve(self, version: int) -> None: ...
 
 
@@ -74,8 +79,8 @@ class Keeping:
             self._remove(number for number in numbers if number not in kept)
 
     def _in_use(self) -> set[int]:
-        recorded = self._journal.serving
-        return {self.head(), self._service.serving, *(() if recorded is None else (recorded,))}
+        others = (self._journal.serving, self._service.canary)
+        return {self.head(), self._service.serving, *(each for each in others if each is not None)}
 
     def _parents(self, numbers: Iterable[int]) -> dict[int, int | None]:
         return {number: self._service.store.parent(number) for number in numbers}

@@ -4,7 +4,6 @@
 """
 
 import copy
-import json
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -13,6 +12,7 @@ from transformers import AutoConfig
 from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 from rollbus.schemas.errors import ConfigurationError
+from rollbus.schemas.ids import parse_json
 
 INITIAL_DEVIATION = 0.02  # as Qwen2's initializer_range
 ACTIVATIONS = ("silu", "gelu_pytorch_tanh")
@@ -22,6 +22,8 @@ REQUIRED = (
     *("vocab_size", "num_hidden_layers", "hidden_size", "num_attention_heads", "intermediate_size"),
     "max_position_embeddings",
 )
+MOST, MOST_OF_ANY = {"num_hidden_layers": 10_000}, 1 << 26
+"""Far more than any model has: transformers makes lists of them before anything can be compared with the weights."""
 SLIDING = "sliding_attention"
 
 
@@ -102,6 +104,12 @@ class ModelConfig:
     def head_width(self) -> int:
         return self.head_dim or self.width // self.heads
 
+    @property
+    def least_numbers(self) -> int:
+        """How many weights the matrices have at least."""
+        attention = 2 * self.width * self.head_width * (self.heads + self.kv_heads)
+        return self.vocabulary * self.width + self.layers * (attention + 3 * self.width * self.feed_forward)
+
     def to_hf(self, *, eos_token_id: int | None = None) -> dict[str, Any]:
         """Return the config.json of a model that this project makes: a plain one of Qwen2's family."""
         return {
@@ -138,6 +146,8 @@ class ModelConfig:
             raise ConfigurationError(f"the base model's config.json lacks {', '.join(map(repr, lacking))}")
         try:
             whole = {name: int(config[name]) for name in REQUIRED}
+            if wrong := [name for name in REQUIRED if whole[name] > MOST.get(name, MOST_OF_ANY)]:
+                raise ValueError(f"{wrong[0]} is {whole[wrong[0]]}")
             hf = AutoConfig.for_model(**copy.deepcopy(config))  # it writes into nested settings
             epsilon, kv_heads = float(hf.rms_norm_eps), int(hf.num_key_value_heads)
         except (TypeError, ValueError, ArithmeticError, LookupError, AttributeError) as error:
@@ -242,13 +252,21 @@ def read_limits(directory: Path, *, max_tokens: int | None = None) -> SequenceLi
 
 
 def read_config(directory: Path, *, max_tokens: int | None = None) -> ModelConfig:
-    return ModelConfig.from_hf(_read_json(directory), max_tokens=max_tokens)
+    """Return the shape of a model. ConfigurationError for one that is not run, or larger than its files of weights."""
+    config = ModelConfig.from_hf(_read_json(directory), max_tokens=max_tokens)
+    stored = sum(path.stat().st_size for path in directory.glob("*.safetensors"))
+    if stored and config.least_numbers > stored:
+        raise ConfigurationError(
+            f"the weights in {directory} cannot be read: they have {stored} bytes, and config.json describes a network "
+            f"of {config.least_numbers} numbers or more; take the files that belong together, or another copy"
+        )
+    return config
 
 
 def _read_json(directory: Path) -> dict[str, Any]:
     path = directory / "config.json"
     try:
-        loaded: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        loaded = parse_json(path.read_bytes())
     except FileNotFoundError as error:
         raise ConfigurationError(f"no model at {directory}: config.json is missing") from error
     except ValueError as error:

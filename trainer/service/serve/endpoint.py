@@ -3,7 +3,8 @@
     POST /v1/chat/completions, /v1/completions    GET /v1/models, /health, /metrics
 
 A request for `name` is answered by the serving version, one for `name@7` by version 7, and the answer's `model` says
-which. The endpoint runs in its own thread, so training never delays it by more than the processor does.
+which. With progressive delivery a share of the episodes, named by the header `rollbus-episode`, gets the canary under
+the bare name. The endpoint runs in its own thread, so training never delays it by more than the processor does.
 """
 
 import asyncio
@@ -14,6 +15,7 @@ import time
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from typing import Any, TypeVar
+from urllib.parse import unquote
 
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
@@ -23,6 +25,7 @@ from starlette.routing import Route
 
 from rollbus.schemas.errors import RollbusError
 from rollbus.schemas.http.guard import Answered, Door, RefusedError, as_json, names_of, token_admits
+from rollbus.schemas.routing import Router
 from rollbus.trainer.service.serve.answer_stream import DONE, AnswerStream, event
 from rollbus.trainer.service.serve.choices import Choices
 from rollbus.trainer.service.serve.openai_answers import describe_origin, make_choice, usage
@@ -44,6 +47,8 @@ LONG_BODY_BYTES = 16 << 10
 and other answers would wait."""
 LONG_ANSWER_TOKENS = 2048
 """Answers with more log-probs are written in another thread, for the same reason: so many take a tenth of a second."""
+EPISODE_HEADER = "rollbus-episode"
+"""Percent-encoded, as the recorder's `headers` has it."""
 CLIENT_GONE = 499
 """For an answer without a client; as nginx has it."""
 
@@ -60,16 +65,26 @@ class ServedModel:
     """Load a version that is not loaded but still on disk; False if there is none."""
     seeds: random.Random = field(default_factory=random.SystemRandom)
     """Draws the seed of requests that bring none."""
+    router: Router = field(default_factory=Router)
+    """Who gets the canary."""
     created_s: int = field(default_factory=lambda: int(time.time()))
     requests: int = 0
     prompt_tokens: int = 0
     completion_tokens: int = 0
 
-    def resolve(self, model: str) -> int:
-        """The version that answers requests for `model`; RequestError 404 if none does."""
+    @property
+    def canary(self) -> int | None:
+        """The version that has a share of the episodes; None if what serves here is not what was decided to serve."""
+        decision = self.router.decision(self.name)
+        return decision.canary if decision is not None and decision.serving == self.serving else None
+
+    def resolve(self, model: str, episode_id: str | None = None) -> int:
+        """The version that answers an episode's requests for `model`; RequestError 404 if none does."""
         name, at, number = model.partition("@")
         if name == self.name and not at:
-            return self.serving
+            canary = None if episode_id is None else self.canary
+            is_drawn = canary is not None and self.router.choose(name, episode_id or "") == canary
+            return canary if is_drawn and canary is not None else self.serving
         if name == self.name and VERSION.fullmatch(number):
             return int(number)
         raise self.unknown(model)
@@ -162,7 +177,7 @@ class _Endpoint:
         self, kind: str, request: Request, wanted: ChatRequest | CompletionRequest, prompts: list[list[int]]
     ) -> Response:
         """Answer a request, whole or as a stream; the answer is written aside where that takes long."""
-        choices = await self._start(wanted, prompts)
+        choices = await self._start(wanted, prompts, request.headers.get(EPISODE_HEADER))
         if wanted.stream:
             return _stream(self._events(kind, wanted, choices))
         if (answers := await choices.answers(unless=_wait_for_hang_up(request))) is None:
@@ -197,11 +212,11 @@ class _Endpoint:
         ]
         return wanted, prompts
 
-    async def _start(self, wanted: ChatRequest | CompletionRequest, prompts: list[list[int]]) -> Choices:
+    async def _start(
+        self, wanted: ChatRequest | CompletionRequest, prompts: list[list[int]], episode: str | None
+    ) -> Choices:
         served = self._served
-        version = served.resolve(wanted.model)
-        if version not in served.sampler.loaded() and not await self._find_version(version):
-            raise served.unknown(wanted.model)
+        version = await self._loaded_version(wanted.model, None if episode is None else unquote(episode))
         param = "messages" if isinstance(wanted, ChatRequest) else "prompt"
         if not all(prompts):
             raise RequestError(400, f"{param}: a prompt is empty; it needs a token to begin with", param=param)
@@ -234,6 +249,17 @@ class _Endpoint:
         served.requests += 1
         served.prompt_tokens += choices.prompt_tokens
         return choices
+
+    async def _loaded_version(self, model: str, episode_id: str | None) -> int:
+        """Return the version that answers, loaded; a canary that is gone from disk gets no episode."""
+        served = self._served
+        version = served.resolve(model, episode_id)
+        if version in served.sampler.loaded() or await self._find_version(version):
+            return version
+        if model != served.name or version == served.serving:
+            raise served.unknown(model)
+        logger.warning("the canary %s@%d has no checkpoint here; version %d answers", model, version, served.serving)
+        return served.serving
 
     async def _find_version(self, version: int) -> bool:
         """Load a version from disk once for all requests: each would block a thread."""

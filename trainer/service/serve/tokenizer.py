@@ -82,7 +82,7 @@ def load_tokenizer(directory: Path, *, vocabulary: int | None = None) -> Any:
     if not any((directory / name).exists() for name in TOKENIZER_FILES):
         raise ConfigurationError(f"{directory} has no tokenizer; copy its {TOKENIZER_FILES[0]} there")
     try:
-        tokenizer = AutoTokenizer.from_pretrained(str(directory), local_files_only=True)
+        tokenizer = AutoTokenizer.from_pretrained(str(directory), local_files_only=True, trust_remote_code=False)
     except Exception as error:  # of a damaged file transformers lets out whatever it met
         raise ConfigurationError(
             f"the tokenizer of {directory} cannot be read ({type(error).__name__}: {error}); look at its "

@@ -25,6 +25,8 @@ class ArtOwnService:
         self.store = TorchService.open_store(settings)
         self.base_url: str | None = None
         self.serving = 0
+        self.canary: int | None = None
+        """ART's own engine gives no version a share."""
 
     def loaded(self) -> tuple[int, ...]:
         """The newest; ART keeps older adapters only while it needs them."""

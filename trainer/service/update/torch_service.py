@@ -11,6 +11,7 @@ import asyncio
 import logging
 import threading
 from collections.abc import AsyncIterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -18,6 +19,7 @@ import torch
 from torch import Tensor
 
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
+from rollbus.schemas.records.delivery import PolicyDecision
 from rollbus.trainer.backends.model_settings import ModelOptions, ServiceSettings
 from rollbus.trainer.service.checkpoints.base_version import check_same_base, check_same_weights, write_base_version
 from rollbus.trainer.service.checkpoints.checkpoint import save_checkpoint
@@ -84,6 +86,8 @@ class TorchService:
         )
         self.learner = Learner(self.config, loader=self.loader)
         self._loading = threading.Lock()
+        self._updates = ThreadPoolExecutor(max_workers=1, thread_name_prefix="update")
+        """One thread for all of them: each keeps the buffers of its largest pass, 2.3 GB with SmolLM2."""
         newest = self.store.numbers()[-1]
         self._read_version(newest)
         self.served = ServedModel(settings.model, self.sampler, self.tokenizer, newest, self.load_version)
@@ -109,6 +113,17 @@ class TorchService:
     def serving(self) -> int:
         return self.served.serving
 
+    @property
+    def canary(self) -> int | None:
+        return self.served.canary
+
+    def use_decision(self, decision: PolicyDecision) -> None:
+        """Route episodes by a decision from now on, with its canary in memory; called from a thread of its own."""
+        self.served.router.use(decision)
+        canary = self.canary
+        if canary is not None and self.load_version(canary):
+            self.sampler.pin([self.serving, canary])
+
     def loaded(self) -> tuple[int, ...]:
         """Versions that answer requests now."""
         return self.sampler.loaded()
@@ -117,8 +132,8 @@ class TorchService:
         """Answer requests for the bare name with `version`."""
         if not self.load_version(version):
             raise ConfigurationError(f"version {version} of {self.settings.model} is not in {self.store.directory}")
-        self.sampler.pin([version])
         self.served.serving = version
+        self.sampler.pin(each for each in (version, self.canary) if each is not None)
 
     def load_version(self, version: int) -> bool:
         """Have `version` answer requests; False if there is no such checkpoint.
@@ -191,7 +206,7 @@ class TorchService:
             packed["temperatures"] = self.temperatures
         if self.plan is None:
             raise ConfigurationError("an update needs a plan that names its base version; set `plan` first")
-        metrics = await asyncio.shield(asyncio.ensure_future(asyncio.to_thread(self._step, packed, self.plan)))
+        metrics = await self.update(packed, self.plan)
         yield {
             "loss/train": metrics["loss"],
             "loss/grad_norm": metrics["grad_norm"],
@@ -199,6 +214,10 @@ class TorchService:
             "loss/learning_rate": metrics["learning_rate"],
             GRADIENT_STEPS: 1.0,
         }
+
+    async def update(self, packed: Mapping[str, Tensor], plan: StepPlan) -> dict[str, float]:
+        """Make the next version; it is made to its end if the caller is cancelled."""
+        return await asyncio.shield(asyncio.get_running_loop().run_in_executor(self._updates, self._step, packed, plan))
 
     async def aclose(self) -> None:
         await asyncio.to_thread(self.close)
@@ -210,6 +229,7 @@ class TorchService:
         if self._server is not None:
             self._server.stop()
         self.sampler.close()
+        self._updates.shutdown(wait=False)
 
     def _step(self, packed: Mapping[str, Tensor], plan: StepPlan) -> dict[str, float]:
         """Make the next version. UnavailableError where memory runs out or a version that it needs cannot be read.

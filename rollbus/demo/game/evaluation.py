@@ -9,7 +9,6 @@ and not recorded, so nothing here can end up in training.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from hashlib import blake2b
-from typing import NamedTuple
 
 from openai import AsyncOpenAI
 
@@ -20,10 +19,9 @@ from rollbus.demo.game.prompt import MAX_REPLY_TOKENS, messages
 from rollbus.schemas.ids import content_hash
 from rollbus.schemas.records.steps import Evaluation
 from rollbus.trainer.validation.agents import EvaluationContext, EvaluationTask
-from rollbus.trainer.validation.evaluation import build_evaluation, difference, interval_of
+from rollbus.trainer.validation.evaluation import build_evaluation
 from rollbus.trainer.validation.playing import PlayLimits, play_tasks
 
-FORMULAS = "rates: Wilson 95 %; difference: Newcombe 95 % (method 10)"
 NAME = "tictactoe-held-out"
 GAMES = 29 * 28
 """812: ± 3.4 points on a rate, ± 4.9 on a difference."""
@@ -40,39 +38,6 @@ class Game:
     index: int
     opening: Opening
     opponent_seed: str
-
-
-class Interval(NamedTuple):
-    """A value and the bounds of its 95 % interval."""
-
-    low: float
-    value: float
-    high: float
-
-    def percent(self) -> str:
-        return f"{100 * self.value:.1f} % [{100 * self.low:.1f}, {100 * self.high:.1f}]"
-
-
-@dataclass(frozen=True, slots=True)
-class Comparison:
-    """The same games, before and after."""
-
-    before: Evaluation
-    after: Evaluation
-
-    @property
-    def gain(self) -> Interval:
-        return Interval(*difference(self.after, self.before, Result.WIN.value))
-
-    @property
-    def is_real(self) -> bool:
-        """Whether the interval of the difference lies above zero."""
-        return self.gain.low > 0
-
-
-def rate_of(evaluation: Evaluation, result: Result = Result.WIN) -> Interval:
-    """Return the share of games that ended so."""
-    return Interval(*interval_of(evaluation, result.value))
 
 
 def schedule(seed: int, games: int = GAMES) -> tuple[Game, ...]:

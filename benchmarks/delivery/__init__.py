@@ -1,0 +1,4 @@
+"""How often a canary is judged wrongly, and after how many episodes rightly: many runs at once, seeded.
+
+Read `simulation` first; `run` prints the table of docs/delivery.md and draws its plot.
+"""

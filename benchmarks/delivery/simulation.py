@@ -1,0 +1,163 @@
+"""Many canaries at once, episode by episode: the sums of `streams.evidence.effect` as arrays, one entry per run.
+
+A test holds these arrays to the product's own arithmetic. Beside the product's test run the two that it replaces: a z
+test that is looked at after every canary episode, and one that is looked at once.
+"""
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from math import pi, sin
+
+import numpy as np
+from numpy.typing import NDArray
+
+from rollbus.streams.evidence.effect import PRIOR_EPISODES
+from rollbus.streams.evidence.mixture import bound
+
+Floats = NDArray[np.float64]
+Bools = NDArray[np.bool_]
+ALPHA = 0.05
+Z = 1.959964
+FIRST_LOOK = 30
+"""Canary episodes before the naive test looks for the first time."""
+
+
+@dataclass(frozen=True, slots=True)
+class World:
+    """What the episodes of both arms are worth."""
+
+    base: float = 0.6
+    effect: float = 0.0
+    """Canary − serving, of the share of good episodes."""
+    episodes: int = 16_000
+    steps: tuple[float, ...] = (0.02, 0.1, 0.3)
+    min_episodes: int = 100
+    """Of the canary, at each step."""
+    drift: float = 0.0
+    """Amplitude of a day of 10,000 episodes."""
+    hard: float = 0.0
+    """How much less the second of two tasks is worth; its share of the traffic goes from 0 to 1 during the run."""
+    praise_late: int = 0
+    """Rewards of good episodes come so many episodes later; those of bad ones at once."""
+    as_they_come: bool = False
+    """Count a reward when it comes, instead of all at one age."""
+    missing: float = 0.0
+    """Share of the episodes whose reward never comes."""
+
+
+@dataclass(slots=True)
+class Found:
+    """Per run: canary episodes when something was certain; −1 where it never was."""
+
+    worse: NDArray[np.int64]
+    better: NDArray[np.int64]
+    naive: NDArray[np.int64]
+    """Either direction."""
+    canary: NDArray[np.int64]
+    """Canary episodes at the end."""
+    covered: Bools
+    """Whether every interval on the way held the true effect."""
+    mean: Floats
+
+
+@dataclass(slots=True)
+class Arms:
+    """The sums of `Effect` and of two `Stratum`, for all runs."""
+
+    runs: int
+    total: Floats = field(init=False)
+    variance: Floats = field(init=False)
+    weight: Floats = field(init=False)
+    counts: Floats = field(init=False)
+    sums: Floats = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.total, self.variance, self.weight = (np.zeros(self.runs) for _ in range(3))
+        self.counts, self.sums = np.zeros((2, 2, self.runs)), np.zeros((2, 2, self.runs))
+
+    def add(self, seen: Bools, outcome: Floats, canary: Bools, share: Floats, stratum: NDArray[np.int64]) -> None:
+        """Add an episode to the runs where it is seen."""
+        rows = np.arange(self.runs)
+        n, s = self.counts[:, stratum, rows], self.sums[:, stratum, rows]
+        serving = (s[0] + 0.5) / (n[0] + 1)
+        other = (s[1] + PRIOR_EPISODES * serving) / (n[1] + PRIOR_EPISODES)
+        weight = share * (1 - share)
+        surprise = np.where(canary, (1 - share) * (outcome - other), -share * (outcome - serving))
+        self.total += seen * (surprise + weight * (other - serving))
+        self.variance += seen * surprise * surprise
+        self.weight += seen * weight
+        arm = canary.astype(np.int64)
+        self.counts[arm, stratum, rows] += seen
+        self.sums[arm, stratum, rows] += seen * outcome
+
+
+def simulate(world: World, *, runs: int, seed: int) -> Found:
+    """Return what was found in each run."""
+    chance, arms, limit = np.random.default_rng(seed), Arms(runs), _limits()
+    steps = np.array(world.steps)
+    step = np.zeros(runs, np.int64)
+    worse, better, naive = (np.full(runs, -1) for _ in range(3))
+    covered, waiting = np.ones(runs, bool), deque[Episodes]()
+    for episode in range(world.episodes):
+        started = _start(world, episode, steps[step], chance)
+        waiting.append(started)
+        due = waiting.popleft() if len(waiting) > world.praise_late else None
+        if world.as_they_come:
+            started.count(arms, started.comes & ~started.good)
+            if due is not None:
+                due.count(arms, due.comes & due.good)
+        elif due is not None:
+            due.count(arms, due.comes)
+        n = arms.counts.sum(1)
+        radius = limit(arms.variance)
+        covered &= np.abs(arms.total - world.effect * arms.weight) <= radius
+        worse = np.where((worse < 0) & (-arms.total >= radius), n[1], worse).astype(np.int64)
+        better = np.where((better < 0) & (arms.total >= radius), n[1], better).astype(np.int64)
+        naive = np.where((naive < 0) & (n[1] >= FIRST_LOOK) & _differs(arms), n[1], naive).astype(np.int64)
+        at_step = n[1] - world.min_episodes * step
+        step = np.where((at_step >= world.min_episodes) & (step < len(steps) - 1), step + 1, step)
+    mean = arms.total / np.maximum(arms.weight, 1e-12)
+    return Found(worse, better, naive, arms.counts.sum(1)[1].astype(np.int64), covered, mean)
+
+
+@dataclass(frozen=True, slots=True)
+class Episodes:
+    """The episodes that start at one moment, one in each run."""
+
+    share: Floats
+    canary: Bools
+    good: Bools
+    comes: Bools
+    stratum: NDArray[np.int64]
+
+    def count(self, arms: Arms, seen: Bools) -> None:
+        """Add their outcomes in the runs where they are seen."""
+        arms.add(seen, self.good.astype(float), self.canary, self.share, self.stratum)
+
+
+def _start(world: World, episode: int, share: Floats, chance: np.random.Generator) -> Episodes:
+    stratum, canary, good, comes = chance.random((4, len(share)))
+    kind, is_canary = (stratum < episode / world.episodes).astype(np.int64), canary < share
+    worth = world.base + world.effect * is_canary - world.hard * kind + world.drift * sin(2 * pi * episode / 10_000)
+    return Episodes(share, is_canary, good < worth, comes >= world.missing, kind)
+
+
+def fixed_horizon(base: float, effect: float, *, power_z: float = 0.841621) -> int:
+    """Return the canary episodes that one look at the end needs, to find an effect 8 times of 10 beside a large arm."""
+    other = base + effect
+    return int(np.ceil((Z + power_z) ** 2 * other * (1 - other) / effect**2))
+
+
+def _differs(arms: Arms) -> Bools:
+    n, s = np.maximum(arms.counts.sum(1), 1), arms.sums.sum(1)
+    means = s / n
+    error = np.sqrt((means * (1 - means) / n).sum(0))
+    return np.asarray(np.abs(means[1] - means[0]) > Z * np.maximum(error, 1e-9))
+
+
+def _limits() -> Callable[[Floats], Floats]:
+    """Return `bound` for arrays: between 2,000 points of it."""
+    at = np.concatenate(([0.0], np.geomspace(1e-3, 1e5, 2000)))
+    values = np.array([bound(float(each), ALPHA / 2) for each in at])
+    return lambda variance: np.interp(variance, at, values)

@@ -1,0 +1,46 @@
+"""Decisions on who serves → a webhook, each as one POST of JSON: `text` for people, `decision` for programs.
+
+A hook that hangs or fails gets the decision again, after growing pauses, and those after it later: their order stays.
+Traffic does not wait for it. A decision may come twice after a restart; its `number` says so.
+"""
+
+from dataclasses import asdict
+
+import httpx
+
+from rollbus.schemas.records.delivery import PolicyDecision
+
+TIMEOUT_S = 10.0
+
+
+class Webhook:
+    """One address that receives decisions."""
+
+    def __init__(self, url: str, *, timeout_s: float = TIMEOUT_S) -> None:
+        self._url = url
+        self._client = httpx.Client(timeout=timeout_s)
+
+    def notify(self, decision: PolicyDecision) -> None:
+        """Post a decision; raises httpx.HTTPError unless it was taken."""
+        body = {"text": describe(decision), "decision": asdict(decision)}
+        answer = self._client.post(self._url, json=body)
+        if not answer.is_success:
+            raise httpx.HTTPError(f"it answers {answer.status_code}")  # its own message would repeat the address
+
+    def close(self) -> None:
+        """Close the connections."""
+        self._client.close()
+
+
+def describe(decision: PolicyDecision) -> str:
+    """Return a decision as a line for people."""
+    numbers, share = decision.numbers, f"{decision.share:.0%}"
+    canary = f"; version {decision.canary} has {share} of the episodes" if decision.canary is not None else ""
+    detail = f", {decision.detail}" if decision.detail else ""
+    evidence = ""
+    if "reward.effect" in numbers:
+        effect, low, high = (numbers[f"reward.{name}"] for name in ("effect", "low", "high"))
+        evidence = f"; reward {effect:+.3f} [{low:+.3f}, {high:+.3f}]"
+        evidence += f" over {numbers['reward.canary_episodes']:.0f} of the canary's episodes"
+    what = f"{decision.model}, version {decision.version}: {decision.action} ({decision.reason}{detail})"
+    return f"{what}; version {decision.serving} serves{canary}{evidence}"

@@ -1,0 +1,97 @@
+"""What a demo trains: its model, its traffic, its settings, its evaluation, and the words for them."""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol
+
+from openai import AsyncOpenAI
+
+from rollbus.local.process.service import Service
+from rollbus.local.process.settings import StackSettings
+from rollbus.schemas.records.steps import Evaluation
+
+Progress = Callable[[int, int], None]
+"""How many of how many are done."""
+NAMESPACE = "demo."
+MODEL = "agent"
+TRAFFIC_ENDED = "are done"
+"""In the log of the traffic's last process, once it has ended as it should."""
+
+
+LATE = 1.2
+"""How much longer than its rate says the traffic may take."""
+
+
+@dataclass(frozen=True, slots=True)
+class Words:
+    """What people read."""
+
+    title: str
+    """What the agent learns."""
+    traffic: str
+    """What happens while it learns, for the live view."""
+    evaluated: str
+    """What an evaluation counts."""
+    success: str
+    """The plural of the first outcome."""
+    result: str
+    """The title of the plot."""
+
+
+@dataclass(frozen=True, slots=True)
+class Amounts:
+    """How much of it; the command line may change it."""
+
+    episodes: int
+    """Of traffic."""
+    episodes_per_s: float
+    evaluated: int
+    """Of each evaluation."""
+
+    @property
+    def time_limit_s(self) -> float:
+        """For the traffic; what has not begun by then is left out."""
+        return LATE * self.episodes / self.episodes_per_s
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """Where the stack of this demo is."""
+
+    stack: StackSettings
+    settings_file: Path
+    token: str
+
+
+class Job(Protocol):
+    """One demo."""
+
+    run: str
+    """The run's name."""
+    words: Words
+    outcomes: Sequence[tuple[str, str]]
+    """How an episode of the evaluation can end, each with its colour; the first is a success."""
+    amounts: Amounts
+
+    def make_base_model(self, seed: int, cache: Path) -> Path:
+        """Return the folder of the base model, made or fetched now if it is not there; shows its progress."""
+        ...
+
+    def settings(self) -> dict[str, Any]:
+        """Return the parts of the settings file that decide what learns, and how: `runs`, `trainer`, `art_server`."""
+        ...
+
+    def traffic(self, place: Place, seed: int, amounts: Amounts) -> tuple[Service, ...]:
+        """Return the processes in the order of their start; the last one ends by itself."""
+        ...
+
+    async def evaluate(
+        self, client: AsyncOpenAI, version: int, *, seed: int, count: int, now_ms: int, progress: Progress | None
+    ) -> Evaluation:
+        """Measure `model@version`; the same seed and count measure the same things."""
+        ...
+
+    def references(self, seed: int, amounts: Amounts) -> tuple[tuple[str, float], ...]:
+        """Return what others reach on the same evaluation, by name: shares of successes."""
+        ...

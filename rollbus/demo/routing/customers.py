@@ -1,0 +1,139 @@
+"""The demo's production traffic, from outside: customers write tickets in bursts, and their verdicts come later.
+
+A verdict is a colleague's: where the ticket really belongs, in the desk's book, and whether the agent named it, as
+feedback by the order's number from this process. The colleague errs at a stated rate, some verdicts never come, and
+some are taken back. What a ticket gets depends on the seed and its number alone.
+
+Run as `python -m rollbus.demo.routing.customers SETTINGS_AS_JSON`. It ends after the last verdict, or at SIGTERM.
+"""
+
+import asyncio
+import json
+import logging
+import random
+import sys
+from contextlib import suppress
+from dataclasses import dataclass
+
+import httpx
+
+import rollbus.producers
+from rollbus.cli.root import log_to_stderr
+from rollbus.demo.routing.tickets import TEAMS, TRAFFIC, Ticket
+from rollbus.demo.traffic import bring
+from rollbus.producers import Recorder
+
+logger = logging.getLogger(__name__)
+
+WRONG = 0.1
+"""Of the verdicts: the colleague names another team."""
+SILENT = 0.1
+"""Of the tickets: no verdict ever."""
+TAKEN_BACK = 0.05
+"""Of the verdicts: first a wrong one, and the right one later."""
+BURST = 8
+"""Tickets arrive together, up to so many."""
+DELAY_S, LONGEST_DELAY_S = 2.0, 4.0
+"""Mean and longest wait for a verdict, and for the one after it; seconds here are days there."""
+LAST_S, FLUSH_S = 4.0, 4.0
+"""After a stop: for verdicts that are due, and to deliver them. The demo ends after 10 s what has not ended by then."""
+
+
+@dataclass(frozen=True, slots=True)
+class CustomerSettings:
+    """The settings of the customers' process."""
+
+    desk_url: str
+    bootstrap_servers: str
+    namespace: str
+    seed: int
+    tickets: int
+    tickets_per_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class Verdict:
+    """What a colleague says about one ticket."""
+
+    teams: tuple[str, ...]
+    """In the order in which they are named; the last one counts."""
+    delay_s: float
+
+
+def verdict_of(ticket: Ticket, seed: int) -> Verdict | None:
+    """Return what a colleague will say; None for nothing."""
+    rng = random.Random(f"verdict:{seed}:{ticket.order}")
+    others = [team for team in TEAMS if team != ticket.team]
+    wrong, delay_s = rng.choice(others), min(rng.expovariate(1 / DELAY_S), LONGEST_DELAY_S)
+    kind = rng.random()
+    if rng.random() < SILENT:
+        return None
+    if kind < WRONG:
+        return Verdict((wrong,), delay_s)
+    return Verdict((wrong, ticket.team) if kind < WRONG + TAKEN_BACK else (ticket.team,), delay_s)
+
+
+class Customers:
+    """Writes the tickets and reports the verdicts."""
+
+    def __init__(self, settings: CustomerSettings, recorder: Recorder, desk: httpx.AsyncClient) -> None:
+        self._settings, self._recorder, self._desk = settings, recorder, desk
+        self._stopping, self._limit = asyncio.Event(), asyncio.timeout(None)
+        self.written = self.failed = 0
+
+    def stop(self) -> None:
+        """Write no more tickets; `run` returns once those that are written have their verdicts, or after LAST_S."""
+        self._stopping.set()
+        self._limit.reschedule(asyncio.get_running_loop().time() + LAST_S)
+
+    async def run(self) -> None:
+        """Write tickets until stopped, or until the number of tickets is reached."""
+        settings, number = self._settings, 0
+        rng = random.Random(settings.seed)
+        with suppress(TimeoutError):
+            async with self._limit, asyncio.TaskGroup() as tickets:
+                while number < settings.tickets and not self._stopping.is_set():
+                    burst = min(rng.randint(1, BURST), settings.tickets - number)
+                    for _ in range(burst):
+                        tickets.create_task(self._write(TRAFFIC.ticket(settings.seed, number)))
+                        number += 1
+                    await self._pause(burst / settings.tickets_per_s)
+        logger.info("customers are done: written=%d failed=%d of %d", self.written, self.failed, number)
+
+    async def _pause(self, seconds: float) -> None:
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._stopping.wait(), seconds)
+
+    async def _write(self, ticket: Ticket) -> None:
+        try:
+            answer = await self._desk.post("/tickets", json={"order": ticket.order, "text": ticket.text})
+            answer.raise_for_status()
+            self.written += 1
+            if verdict := verdict_of(ticket, self._settings.seed):
+                await self._report(ticket.order, answer.json()["team"], verdict)
+        except httpx.HTTPError as error:  # the desk has recorded how its episode ended
+            self.failed += 1
+            logger.warning("ticket failed: order=%s %r", ticket.order, error)
+
+    async def _report(self, order: str, answered: str | None, verdict: Verdict) -> None:
+        earlier: str | None = None
+        for named in verdict.teams:
+            await asyncio.sleep(verdict.delay_s)
+            reward = float(answered == named)
+            earlier = self._recorder.feedback(alias=order, reward=reward, key=f"{order}:{named}", supersedes=earlier)
+            if named == verdict.teams[-1]:
+                (await self._desk.put(f"/tickets/{order}/team", json={"team": named})).raise_for_status()
+
+
+async def write_tickets(settings: CustomerSettings) -> None:
+    """Connect, write, deliver what was reported."""
+    recorder = rollbus.producers.init(
+        bootstrap_servers=settings.bootstrap_servers, namespace=settings.namespace, producer="routing-customers"
+    )
+    async with httpx.AsyncClient(base_url=settings.desk_url, timeout=60) as desk:
+        await bring(Customers(settings, recorder, desk), recorder, flush_s=FLUSH_S)
+
+
+if __name__ == "__main__":
+    log_to_stderr()
+    asyncio.run(write_tickets(CustomerSettings(**json.loads(sys.argv[1]))))

@@ -1,0 +1,158 @@
+"""The agent behind a small web service: it names the team for each ticket, and keeps where each ticket ended.
+
+    POST /tickets {order, text}     → {team}; an episode, with the order's number as its alias
+    PUT  /tickets/ORDER/team {team} → a colleague settles where the ticket belongs
+    GET  /tickets/ORDER/team        → {team}, once it is settled; null if that takes longer than WAIT_S
+
+`again` is the same agent for `rollbus resample run`: further attempts at a ticket, off the hot path. Their reward is
+whether they name the team that the ticket ended with.
+
+Run as `python -m rollbus.demo.routing.desk SETTINGS_AS_JSON`.
+"""
+
+import asyncio
+import json
+import os
+import sys
+from collections import defaultdict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from functools import cache
+
+import httpx
+import uvicorn
+from fastapi import FastAPI
+from openai import AsyncOpenAI
+from pydantic import BaseModel
+
+import rollbus.producers
+from rollbus.cli.root import log_to_stderr
+from rollbus.demo.routing.prompt import MAX_ANSWER_TOKENS, TASK, messages, read_team
+from rollbus.resample import Attempt
+from rollbus.schemas.credentials import read_token
+
+TEMPERATURE = 1.0
+"""Training takes the log-probs for those of the distribution that was sampled from."""
+WAIT_S = 30.0
+"""Longest wait for a verdict; most tickets have theirs after a few seconds, some never."""
+DESK_VARIABLE, MODEL_VARIABLE = "ROUTING_DESK_URL", "ROUTING_MODEL_URL"
+"""Where `again`, which `rollbus resample run` imports, finds the desk and the model."""
+
+
+@dataclass(frozen=True, slots=True)
+class DeskSettings:
+    """The settings of the desk's process."""
+
+    port: int
+    model_url: str
+    """Ends in /v1."""
+    bootstrap_servers: str
+    namespace: str
+    model: str = "agent"
+
+
+class NewTicket(BaseModel):
+    order: str
+    text: str
+
+
+class Settled(BaseModel):
+    team: str
+
+
+class Routed(BaseModel):
+    team: str | None
+
+
+class Settlements:
+    """Where tickets ended, by order; a later word replaces an earlier one."""
+
+    def __init__(self) -> None:
+        self._teams: dict[str, str] = {}
+        self._settled: defaultdict[str, asyncio.Event] = defaultdict(asyncio.Event)
+
+    def settle(self, order: str, team: str) -> None:
+        self._teams[order] = team
+        self._settled[order].set()
+
+    async def wait(self, order: str, limit_s: float) -> str | None:
+        """Return the team once it is settled; None if that takes longer."""
+        with suppress(TimeoutError):
+            await asyncio.wait_for(self._settled[order].wait(), limit_s)
+        return self._teams.get(order)
+
+
+def build_desk(settings: DeskSettings) -> FastAPI:
+    """Return the web service; it records as long as it runs."""
+    recorder = rollbus.producers.init(
+        bootstrap_servers=settings.bootstrap_servers,
+        namespace=settings.namespace,
+        producer="routing-desk",
+        environment="demo",
+        logprob_mode="raw",
+        report_interval_s=5.0,
+    )
+    url = settings.model_url
+    client = recorder.wrap(AsyncOpenAI(base_url=url, api_key=read_token(url), max_retries=4))
+    settlements = Settlements()
+
+    @asynccontextmanager
+    async def recording(_: FastAPI) -> AsyncIterator[None]:
+        yield
+        await asyncio.to_thread(recorder.close, 20.0)
+
+    desk = FastAPI(lifespan=recording)
+
+    @desk.post("/tickets")
+    async def route(ticket: NewTicket) -> Routed:
+        async with recorder.episode(task=TASK, agent="router", labels={"order": ticket.order}) as episode:
+            episode.alias(ticket.order)
+            return Routed(team=await ask(client, settings.model, messages(ticket.text)))
+
+    @desk.put("/tickets/{order}/team")
+    async def settle(order: str, settled: Settled) -> None:
+        settlements.settle(order, settled.team)
+
+    @desk.get("/tickets/{order}/team")
+    async def read_settled(order: str) -> Routed:
+        return Routed(team=await settlements.wait(order, WAIT_S))
+
+    return desk
+
+
+async def ask(client: AsyncOpenAI, model: str, chat: list[dict[str, str]]) -> str | None:
+    """Return the team that the model names; None for any other answer."""
+    answer = await client.chat.completions.create(
+        model=model,
+        messages=chat,  # type: ignore[arg-type]
+        max_completion_tokens=MAX_ANSWER_TOKENS,
+        temperature=TEMPERATURE,
+    )
+    return read_team(answer.choices[0].message.content)
+
+
+async def again(attempt: Attempt) -> None:
+    """Answer a ticket once more, by the newest weights, after its verdict is there; without one, not at all."""
+    desk, client = _connections()
+    settled = (await desk.get(f"/tickets/{attempt.labels['order']}/team")).json()["team"]
+    if settled is not None:
+        team = await ask(attempt.wrap(client), attempt.model, attempt.messages)
+        attempt.episode.reward(float(team == settled))
+
+
+@cache
+def _connections() -> tuple[httpx.AsyncClient, AsyncOpenAI]:
+    """Return a client of the desk and one of the model, for all attempts of this process."""
+    unlimited = httpx.Limits(max_connections=None)
+    model_url = os.environ[MODEL_VARIABLE]
+    return (
+        httpx.AsyncClient(base_url=os.environ[DESK_VARIABLE], timeout=WAIT_S + 10, limits=unlimited),
+        AsyncOpenAI(base_url=model_url, api_key=read_token(model_url), max_retries=4),
+    )
+
+
+if __name__ == "__main__":
+    log_to_stderr()
+    chosen = DeskSettings(**json.loads(sys.argv[1]))
+    uvicorn.run(build_desk(chosen), host="127.0.0.1", port=chosen.port, log_level="warning")

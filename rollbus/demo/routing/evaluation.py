@@ -1,0 +1,69 @@
+"""One policy version and tickets whose sentences, things and styles traffic never has → how many it names rightly.
+
+The tickets depend on the seed alone, and the most probable answer is taken, so either evaluation can be repeated. They
+are asked for by version (`name@7`) and not recorded, so nothing here can end up in training.
+"""
+
+from collections.abc import Callable, Mapping
+
+from openai import AsyncOpenAI
+
+from rollbus.demo.routing.prompt import MAX_ANSWER_TOKENS, messages, read_team
+from rollbus.demo.routing.tickets import UNSEEN, Ticket
+from rollbus.schemas.ids import content_hash
+from rollbus.schemas.records.steps import Evaluation
+from rollbus.trainer.validation.agents import EvaluationContext, EvaluationTask
+from rollbus.trainer.validation.evaluation import build_evaluation
+from rollbus.trainer.validation.playing import PlayLimits, play_tasks
+
+NAME = "routing-unseen"
+TICKETS = 832
+"""26 for each of the 32 sentences: ± 3 points on a rate."""
+CONCURRENCY = 64
+OUTCOMES = ("right", "wrong", "unreadable")
+
+
+def unseen_tickets(seed: int, count: int = TICKETS) -> tuple[Ticket, ...]:
+    """Return the tickets of an evaluation."""
+    return tuple(UNSEEN.ticket(seed, number) for number in range(count))
+
+
+async def evaluate(
+    client: AsyncOpenAI,
+    model: str,
+    version: int,
+    *,
+    run: str,
+    seed: int,
+    count: int,
+    now_ms: int,
+    progress: Callable[[int, int], None] | None = None,
+) -> Evaluation:
+    """Route the unseen tickets at `model@version`. The same evaluation has the same id whenever it is made."""
+    tickets = unseen_tickets(seed, count)
+
+    async def agent(task: EvaluationTask, context: EvaluationContext) -> Mapping[str, float]:
+        ticket = tickets[task.index]
+        answer = await client.chat.completions.create(
+            model=context.model,
+            messages=messages(ticket.text),  # type: ignore[arg-type]
+            max_completion_tokens=MAX_ANSWER_TOKENS,
+            temperature=0,
+        )
+        team = read_team(answer.choices[0].message.content)
+        ended = "unreadable" if team is None else "right" if team == ticket.team else "wrong"
+        return {outcome: float(outcome == ended) for outcome in OUTCOMES}
+
+    tasks = [EvaluationTask(number, ticket.order, 0, 0) for number, ticket in enumerate(tickets)]
+    context = EvaluationContext(f"{model}@{version}", str(client.base_url))
+    samples = await play_tasks(agent, tasks, context, limits=PlayLimits(concurrency=CONCURRENCY), progress=progress)
+    return build_evaluation(
+        samples,
+        model=model,
+        policy_version=version,
+        name=NAME,
+        now_ms=now_ms,
+        run_id=run,
+        seed=seed,
+        set_hash=content_hash([ticket.text for ticket in tickets]),
+    )

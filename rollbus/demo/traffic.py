@@ -1,0 +1,31 @@
+"""What brings a demo's traffic, in a process of its own."""
+
+import asyncio
+import logging
+import signal
+from typing import Protocol
+
+from rollbus.producers import Recorder
+
+logger = logging.getLogger(__name__)
+
+
+class Traffic(Protocol):
+    """Traffic that ends by itself, or soon after `stop`."""
+
+    async def run(self) -> None:
+        """Bring it."""
+
+    def stop(self) -> None:
+        """Begin nothing more."""
+
+
+async def bring(traffic: Traffic, recorder: Recorder, *, flush_s: float) -> None:
+    """Run until the traffic ends, or SIGTERM or Ctrl-C has stopped it; then deliver what was recorded."""
+    for number in (signal.SIGINT, signal.SIGTERM):
+        asyncio.get_running_loop().add_signal_handler(number, traffic.stop)
+    try:
+        await traffic.run()
+    finally:
+        delivered = await asyncio.to_thread(recorder.close, flush_s)
+        logger.info("delivered=%s counters=%s", delivered, dict(recorder.counters))

@@ -1,0 +1,135 @@
+"""An episode becomes a number per metric, and the numbers of all episodes become verdicts.
+
+An episode counts if chance alone chose its version: one version answered all of it, and the draw by its id, at the
+share when it began, says the same version. So an operator's own requests for a version do not count, nor what a router
+served that had not yet heard of a decision.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from typing import Literal
+
+from rollbus.schemas.records.config import DeliveryConfig, MetricConfig
+from rollbus.schemas.records.delivery import EpisodeObserved, is_drawn
+from rollbus.streams.evidence.effect import Effect, Stratum
+from rollbus.streams.evidence.verdict import Goal, Verdict, judge
+from rollbus.streams.stages.delivery.state import DeliveryState
+
+REWARD = "reward"
+
+
+@dataclass(frozen=True, slots=True)
+class Metric:
+    """A metric on the scale of [0, 1], and what is tolerated of it."""
+
+    name: str
+    low: float
+    span: float
+    goal: Goal
+    margin: float
+    tolerance: float
+    on_worse: Literal["quarantine", "hold", "notify"]
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """A metric's verdict on the canary."""
+
+    metric: Metric
+    verdict: Verdict
+
+
+def metrics_of(config: DeliveryConfig) -> list[Metric]:
+    """Return the reward, then the others in the order of the settings."""
+    span = config.reward_high - config.reward_low
+    reward = Metric(REWARD, config.reward_low, span, "more", config.margin / span, 0.0, "quarantine")
+    return [reward, *map(_metric, config.metrics)]
+
+
+def _metric(config: MetricConfig) -> Metric:
+    span = config.high - config.low
+    tolerance = config.tolerance / span
+    return Metric(config.name, config.low, span, config.goal, tolerance, tolerance, config.on_worse)
+
+
+def count(state: DeliveryState, config: DeliveryConfig, model: str, observed: EpisodeObserved) -> None:
+    """Add an episode to the sums, or to the episodes that do not count."""
+    head = state.head
+    share = head.share_at(observed.first_seen_ms)
+    if head.canary is None or not share:
+        return
+    versions = observed.served_versions
+    if versions not in ((head.canary,), (head.serving,)):
+        state.head = replace(head, mixed=head.mixed + 1)
+        return
+    is_canary = versions == (head.canary,)
+    if is_canary != is_drawn(model, head.canary, observed.episode_id, share):
+        state.head = replace(head, strayed=head.strayed + 1)
+        return
+    for metric, value in _values(config, observed):
+        outcome = min(1.0, max(0.0, (value - metric.low) / metric.span))
+        if not metric.low <= value <= metric.low + metric.span:
+            state.head = replace(state.head, clipped=state.head.clipped + 1)
+        key = state.stratum_key(metric.name, observed.task)
+        stratum = state.strata.get(key) or Stratum()
+        effect = state.effects.get(metric.name) or Effect()
+        state.effects.put(metric.name, effect.add(outcome, stratum, is_canary=is_canary, share=share))
+        state.strata.put(key, stratum.add(outcome, is_canary=is_canary))
+
+
+def _values(config: DeliveryConfig, observed: EpisodeObserved) -> Iterator[tuple[Metric, float]]:
+    """Yield what is known of an episode: a reward or a component that is outstanding is left out, and is not 0."""
+    known: Mapping[str, float | None] = {
+        REWARD: observed.value,
+        "rewarded": float(observed.value is not None),
+        "failed": float(observed.failed),
+        "tokens": float(observed.tokens),
+        "latency_ms": observed.latency_ms,
+        "tool_errors": float(observed.tool_errors),
+    } | {f"component:{name}": value for name, value in observed.components.items()}
+    for metric in metrics_of(config):
+        value = known.get(metric.name)
+        if value is not None and value == value:
+            yield metric, value
+
+
+def findings(state: DeliveryState, config: DeliveryConfig) -> list[Finding]:
+    """Return each metric's verdict; all of them together are wrong with probability alpha at most."""
+    metrics = metrics_of(config)
+    alpha = config.alpha / len(metrics)
+    return [
+        Finding(
+            metric,
+            judge(
+                state.effects.get(metric.name) or Effect(),
+                goal=metric.goal,
+                margin=metric.margin,
+                tolerance=metric.tolerance,
+                alpha=alpha,
+            ),
+        )
+        for metric in metrics
+    ]
+
+
+def rewarded_episodes(state: DeliveryState) -> int:
+    """Return how many of the canary's episodes count, with a reward."""
+    effect = state.effects.get(REWARD)
+    return 0 if effect is None else effect.canary
+
+
+def numbers(state: DeliveryState, config: DeliveryConfig) -> dict[str, float]:
+    """Return what a decision is made on, in the metrics' own units."""
+    metrics, head = metrics_of(config), state.head
+    found: dict[str, float] = {"mixed": head.mixed, "strayed": head.strayed, "clipped": head.clipped}
+    for metric in metrics:
+        if effect := state.effects.get(metric.name):
+            low, high = effect.interval(config.alpha / len(metrics))
+            found |= {
+                f"{metric.name}.effect": effect.mean * metric.span,
+                f"{metric.name}.low": low * metric.span,
+                f"{metric.name}.high": high * metric.span,
+                f"{metric.name}.canary_episodes": effect.canary,
+                f"{metric.name}.serving_episodes": effect.serving,
+            }
+    return found

@@ -1,0 +1,311 @@
+"""A version's way: candidate → canary → serving, or rejected, or quarantined; per run, decided on its log alone.
+
+At each tick the episodes that have waited long enough are counted; then the canary is stopped, held, given a larger
+share, or served to all. Every change is one `PolicyDecision`, whose newest record alone says who serves. A command
+names the decision that its operator knew: of two operators who decide at once, the second is refused.
+"""
+
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
+
+from rollbus.schemas.records.config import DeliveryConfig
+from rollbus.schemas.records.delivery import DeliveryAction, DeliveryCommand, EpisodeObserved, PolicyDecision
+from rollbus.schemas.records.steps import PolicyState, PolicyVersion
+from rollbus.schemas.topics import DELIVERY_LOG, POLICY_DECISIONS, POLICY_VERSIONS, RUN_LOG
+from rollbus.streams.stages.delivery.evidence import REWARD, Finding, count, findings, numbers, rewarded_episodes
+from rollbus.streams.stages.delivery.state import DeliveryState, Version
+from rollbus.streams.state.configured import RunStage
+from rollbus.streams.state.rows import Kept
+from rollbus.streams.state.stage import Incoming, Outgoing
+
+UNSERVED = 50
+"""Episodes that went elsewhere, without one of the canary, after which it is not served at all."""
+STOPPED: tuple[PolicyState, ...] = ("quarantined", "rolled_back")
+"""States that a version never leaves."""
+
+
+class DeliveryStage(RunStage[DeliveryState]):
+    """Decides who serves one run's model."""
+
+    configured_as = "delivery"
+    input = DELIVERY_LOG
+
+    def new_state(self) -> DeliveryState:
+        """Return the empty state of a partition."""
+        return DeliveryState(self._config)
+
+    def step(self, state: DeliveryState, incoming: Incoming) -> Iterable[Outgoing]:
+        """Take in one record of the delivery log; records of other runs and models change nothing."""
+        state.ensure_rebuilt()
+        record = incoming.record
+        if isinstance(record, PolicyVersion):
+            change = f"version {record.version} {record.state} {record.changed_at_ms}"
+            is_own = record.model == state.config.value.model and state.is_first_time(change)
+            return self._follow_version(state, record) if is_own else ()
+        if not isinstance(record, EpisodeObserved | DeliveryCommand):
+            return self.step_control(state, record)
+        if record.run_id != self.run_id:
+            return ()
+        if isinstance(record, DeliveryCommand):
+            return self._answer(state, record) if state.is_first_time(f"command {record.command_id}") else ()
+        self._keep(state, record, incoming.data)
+        return ()
+
+    def pass_time(self, state: DeliveryState) -> Iterator[Outgoing]:
+        """Count the episodes that have waited, judge the canary, or begin with the next one."""
+        config = state.config.value.delivery
+        due = state.due.due(state.clock.now_ms)
+        if config is None:
+            return
+        rows = [(row.order, key, row) for key in due if (row := state.waiting.get(key))]
+        for _, key, row in sorted(rows, key=lambda each: each[:2]):
+            count(state, config, state.config.value.model, row.get())
+            state.waiting.delete(key)
+        if state.head.canary is None:
+            yield from self._begin_with_newest(state, config)
+        elif rows:
+            yield from self._judge(state, config, state.head.canary)
+
+    def _keep(self, state: DeliveryState, record: EpisodeObserved, data: bytes) -> None:
+        """Let an episode of the canary's time wait for its rewards; a revision replaces one that still waits."""
+        key, head = record.trajectory_id, state.head
+        row = state.waiting.get(key)
+        if row is not None:
+            if record.excluded:
+                state.waiting.delete(key)
+            elif record.revision > row.get().revision:
+                state.waiting.put(key, Kept(data, row.arrived_ms, row.order, record))
+            return
+        if record.excluded or record.revision or not head.share_at(record.first_seen_ms):
+            return
+        if state.is_first_time(key):
+            state.order += 1
+            state.waiting.put(key, Kept(data, state.clock.now_ms, state.order, record))
+            state.due.watch(key)
+
+    # What the evidence says
+
+    def _judge(self, state: DeliveryState, config: DeliveryConfig, canary: int) -> Iterator[Outgoing]:
+        found, head = findings(state, config), state.head
+        worse = [each for each in found if each.verdict == "worse"]
+        if fatal := [each for each in worse if each.metric.on_worse == "quarantine"]:
+            yield from self._quarantine(state, config, canary, fatal)
+            return
+        yield from self._report_alarms(state, config, canary, worse)
+        episodes = rewarded_episodes(state)
+        if not episodes and head.mixed + head.strayed >= UNSERVED and not _was_served(state):
+            yield from self._stop(state, config, canary, "reject", "not_served")
+        elif episodes >= config.max_episodes:
+            yield from self._stop(state, config, canary, "reject", "undecided")
+        elif not state.head.held and episodes - head.episodes_before >= config.min_episodes:
+            yield from self._move_on(state, config, canary, found, episodes)
+
+    def _move_on(
+        self, state: DeliveryState, config: DeliveryConfig, canary: int, found: list[Finding], episodes: int
+    ) -> Iterator[Outgoing]:
+        head = state.head
+        if head.step + 1 < len(config.steps):
+            share = config.steps[head.step + 1]
+            shares = (*head.shares, (state.clock.now_ms, share))
+            known = numbers(state, config)
+            state.head = replace(head, step=head.step + 1, shares=shares, episodes_before=episodes)
+            yield self._decide(state, "advance", canary, "enough_episodes", known=known)
+        elif found[0].verdict in ("better", "not_worse"):
+            yield from self._serve(state, "promote", canary, f"{found[0].verdict}:{REWARD}")
+
+    def _report_alarms(
+        self, state: DeliveryState, config: DeliveryConfig, canary: int, worse: list[Finding]
+    ) -> Iterator[Outgoing]:
+        """Report each alarm once, and hold the canary where the settings say so."""
+        for each in worse:
+            name, head = each.metric.name, state.head
+            if name in head.noticed:
+                continue
+            held = f"worse:{name}" if each.metric.on_worse == "hold" else head.held
+            state.head = replace(head, noticed=(*head.noticed, name), held=held)
+            yield self._decide(state, "hold", canary, f"worse:{name}", each.metric.on_worse, numbers(state, config))
+
+    def _quarantine(
+        self, state: DeliveryState, config: DeliveryConfig, canary: int, worse: list[Finding]
+    ) -> Iterator[Outgoing]:
+        """Give all traffic back, and mark what was trained on top of the canary."""
+        reason = f"worse:{worse[0].metric.name}"
+        yield from self._stop(state, config, canary, "quarantine", reason)
+        for name, version in list(state.versions.rows.items()):
+            if version.state == "candidate" and state.descends_from(int(name), "quarantined") is not None:
+                yield from self._mark(state, int(name), "quarantined", f"descends from {canary}, {reason}")
+
+    # What moves a version
+
+    def _begin_with_newest(self, state: DeliveryState, config: DeliveryConfig) -> Iterator[Outgoing]:
+        head = state.head
+        if not config.automatic or head.frozen or head.serving is None or state.clock.now_ms < head.cool_until_ms:
+            return
+        candidates = [int(name) for name, version in state.versions.rows.items() if version.state == "candidate"]
+        newest = max(candidates, default=-1)
+        if newest > max(head.newest_tried, head.serving):
+            yield from self._begin(state, config, newest, "newest_candidate")
+
+    def _begin(
+        self, state: DeliveryState, config: DeliveryConfig, version: int, reason: str, detail: str = ""
+    ) -> Iterator[Outgoing]:
+        state.forget_evidence()
+        shares = ((state.clock.now_ms, config.steps[0]),)
+        tried = max(state.head.newest_tried, version)
+        state.head = replace(state.head.without_canary(), canary=version, shares=shares, newest_tried=tried)
+        yield self._decide(state, "canary", version, reason, detail)
+        yield from self._mark(state, version, "canary", detail or reason)
+
+    def _serve(
+        self, state: DeliveryState, action: DeliveryAction, version: int, reason: str, detail: str = ""
+    ) -> Iterator[Outgoing]:
+        """Give a version all traffic; another one's canary ends."""
+        config, canary = state.config.value.delivery, state.head.canary
+        known = numbers(state, config) if config is not None and canary == version else {}
+        tried = max(state.head.newest_tried, version)
+        state.head = replace(state.head.without_canary(), serving=version, newest_tried=tried)
+        state.forget_evidence()
+        yield self._decide(state, action, version, reason, detail, known)
+        if canary is not None and canary != version:
+            yield from self._mark(state, canary, "candidate", f"version {version} serves")
+        yield from self._mark(state, version, "serving", detail or reason)
+
+    def _stop(
+        self,
+        state: DeliveryState,
+        config: DeliveryConfig | None,
+        canary: int,
+        action: DeliveryAction,
+        reason: str,
+        detail: str = "",
+    ) -> Iterator[Outgoing]:
+        """Give all traffic back to the serving version."""
+        known = {} if config is None else numbers(state, config)
+        cool_until_ms = state.clock.now_ms + (0 if config is None else config.cool_down_ms)
+        state.head = replace(state.head.without_canary(), cool_until_ms=cool_until_ms)
+        state.forget_evidence()
+        yield self._decide(state, action, canary, reason, detail, known)
+        ends: dict[DeliveryAction, PolicyState] = {"quarantine": "quarantined", "reject": "rejected"}
+        if action in ends:
+            yield from self._mark(state, canary, ends[action], detail or reason)
+        elif (version := state.version(canary)) is not None and version.state == "canary":
+            yield from self._mark(state, canary, "candidate", detail or reason)
+
+    # What the trainer and operators write
+
+    def _follow_version(self, state: DeliveryState, record: PolicyVersion) -> Iterator[Outgoing]:
+        known = state.version(record.version)
+        parent = record.parent if record.parent is not None or known is None else known.parent
+        state.versions.put(str(record.version), Version(parent, record.state))
+        head = state.head
+        if record.state == "serving" and head.serving != record.version:
+            yield from self._serve(state, "serve", record.version, "operator", record.reason or "")
+        elif record.state == "rolled_back" and head.canary == record.version:
+            yield from self._stop(
+                state, state.config.value.delivery, record.version, "stop", "rolled_back", record.reason or ""
+            )
+        elif record.state == "candidate" and (bad := state.descends_from(record.version, "quarantined")) is not None:
+            yield from self._mark(state, record.version, "quarantined", f"descends from {bad}, which is quarantined")
+
+    def _answer(self, state: DeliveryState, record: DeliveryCommand) -> Iterator[Outgoing]:
+        """Follow a command; its decision names it."""
+        for each in self._obey(state, record):
+            if isinstance(each.record, PolicyDecision):
+                each = replace(each, record=replace(each.record, command_id=record.command_id))
+            yield each
+
+    def _obey(self, state: DeliveryState, record: DeliveryCommand) -> Iterator[Outgoing]:
+        head, config, version = state.head, state.config.value.delivery, record.version
+        if refusal := _refusal(state, record):
+            yield self._decide(state, "refuse", version, refusal, f"{record.command}: {record.reason}")
+        elif record.command == "freeze" or record.command == "unfreeze":
+            state.head = replace(head, frozen=record.command == "freeze")
+            if head.canary is not None and state.head.frozen:
+                yield from self._stop(state, config, head.canary, "stop", "frozen", record.reason)
+            else:
+                yield self._decide(state, "serve", head.serving, record.command, record.reason)
+        elif version is None or config is None:
+            return
+        elif record.command == "promote":
+            yield from self._serve(state, "promote", version, "operator", record.reason)
+        elif record.command == "canary":
+            if head.canary is not None:
+                yield from self._mark(state, head.canary, "candidate", f"version {version} is the canary")
+            yield from self._begin(state, config, version, "operator", record.reason)
+        elif head.canary == version:
+            yield from self._stop(state, config, version, "reject", "operator", record.reason)
+        else:
+            yield self._decide(state, "reject", version, "operator", record.reason)
+            yield from self._mark(state, version, "rejected", record.reason)
+
+    # Records
+
+    def _decide(
+        self,
+        state: DeliveryState,
+        action: DeliveryAction,
+        version: int | None,
+        reason: str,
+        detail: str = "",
+        known: dict[str, float] | None = None,
+    ) -> Outgoing:
+        head = state.head = replace(state.head, number=state.head.number + 1)
+        model = state.config.value.model
+        decision = PolicyDecision(
+            model=model,
+            run_id=self.run_id,
+            number=head.number,
+            action=action,
+            version=version,
+            serving=head.serving,
+            canary=head.canary,
+            share=head.share,
+            frozen=head.frozen,
+            reason=reason,
+            detail=detail,
+            numbers=known or {},
+            decided_at_ms=state.clock.now_ms,
+            config_hash=state.config.hash,
+        )
+        return Outgoing(POLICY_DECISIONS, model, decision)
+
+    def _mark(self, state: DeliveryState, number: int, to: PolicyState, reason: str) -> Iterator[Outgoing]:
+        """Tell the trainer and the curriculum a version's new state."""
+        version = state.version(number)
+        if version is None or version.state == to:
+            return
+        state.versions.put(str(number), replace(version, state=to))
+        record = PolicyVersion(
+            model=state.config.value.model,
+            version=number,
+            parent=version.parent,
+            run_id=self.run_id,
+            state=to,
+            reason=reason,
+            changed_at_ms=state.clock.now_ms,
+        )
+        yield Outgoing(POLICY_VERSIONS, record.model, record)
+        yield Outgoing(RUN_LOG, self.run_id, record)
+
+
+def _was_served(state: DeliveryState) -> bool:
+    return any(effect.canary for effect in state.effects.rows.values())
+
+
+def _refusal(state: DeliveryState, record: DeliveryCommand) -> str:
+    """Return why a command cannot be followed; empty if it can."""
+    head = state.head
+    if record.seen_decision != head.number:
+        return "decided_meanwhile"
+    if record.command in ("freeze", "unfreeze"):
+        return ""
+    version = None if record.version is None else state.version(record.version)
+    if version is None:
+        return "unknown_version"
+    if version.state in STOPPED:
+        return f"version_{version.state}"
+    if record.version == head.serving:
+        return "serves_already"
+    if record.command == "canary" and (head.frozen or head.serving is None):
+        return "frozen" if head.frozen else "nothing_serves"
+    return ""

@@ -1,0 +1,167 @@
+"""What delivery remembers of one run: who serves, versions, the present canary's episodes, and their sums.
+
+Bounded: the sums are one row per metric and kind of task, an episode waits `wait_ms` and is then a number, and the ids
+of those counted are forgotten beyond 100,000. Only versions grow, a row each.
+"""
+
+from collections.abc import Iterable
+from dataclasses import asdict, astuple, dataclass, replace
+
+from rollbus.schemas.records.config import RunConfig
+from rollbus.schemas.records.delivery import EpisodeObserved
+from rollbus.schemas.records.steps import PolicyState
+from rollbus.streams.evidence.effect import Effect, Stratum
+from rollbus.streams.state.recent import Recent
+from rollbus.streams.state.rows import INT, KEPT, Kept, json_codec
+from rollbus.streams.state.stage_state import StageState
+from rollbus.streams.state.table import RowCodec, Table
+
+SEPARATOR = "\x1f"
+MOST_STRATA = 100
+"""Tasks that are compared with themselves; episodes of all others are compared with one another."""
+HEARD_MS = 5_000
+"""After a change of the shares, episodes do not count for so long: not every router has heard of it."""
+_KEY = "head"
+
+
+@dataclass(frozen=True, slots=True)
+class Head:
+    """Who serves, and how far the canary is."""
+
+    number: int = 0
+    """Of the newest decision."""
+    serving: int | None = None
+    canary: int | None = None
+    step: int = 0
+    shares: tuple[tuple[int, float], ...] = ()
+    """The canary's share since each stream time, oldest first."""
+    episodes_before: int = 0
+    """Of the canary with a reward, before this step."""
+    held: str = ""
+    """Why the canary stays at its share."""
+    noticed: tuple[str, ...] = ()
+    """Metrics whose alarm was reported already."""
+    frozen: bool = False
+    cool_until_ms: int = 0
+    newest_tried: int = -1
+    """No older candidate becomes a canary by itself."""
+    mixed: int = 0
+    """Episodes that more than one version answered, or another."""
+    strayed: int = 0
+    """Episodes that another rule than the present one sent to their version."""
+    clipped: int = 0
+
+    @property
+    def share(self) -> float:
+        """The canary's share now."""
+        return self.shares[-1][1] if self.shares else 0.0
+
+    def share_at(self, at_ms: int) -> float:
+        """Return the share that the canary had at a time; 0 before it was one, and while routers hear of a change."""
+        since_ms, share = next((each for each in reversed(self.shares) if each[0] <= at_ms), (0, 0.0))
+        return share if at_ms >= since_ms + HEARD_MS else 0.0
+
+    def without_canary(self) -> "Head":
+        """Return the head after its canary: all traffic to the serving version."""
+        return replace(
+            self, canary=None, step=0, shares=(), episodes_before=0, held="", noticed=(), mixed=0, strayed=0, clipped=0
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class Version:
+    """A version as this stage knows it."""
+
+    parent: int | None
+    state: PolicyState
+
+
+def _head(plain: dict[str, object]) -> Head:
+    head = Head(**plain)  # type: ignore[arg-type]
+    shares = tuple((since_ms, share) for since_ms, share in head.shares)
+    return replace(head, shares=shares, noticed=tuple(head.noticed))
+
+
+_HEADS: RowCodec[Head] = json_codec(asdict, _head)
+_VERSIONS: RowCodec[Version] = json_codec(astuple, lambda plain: Version(*plain))
+_EFFECTS: RowCodec[Effect] = json_codec(astuple, lambda plain: Effect(*plain))
+_STRATA: RowCodec[Stratum] = json_codec(astuple, lambda plain: Stratum(*plain))
+
+
+class DeliveryState(StageState[RunConfig]):
+    """Head, versions, episodes that wait, those counted, and the sums of the present canary."""
+
+    def __init__(self, config: RunConfig) -> None:
+        self.heads: Table[Head] = Table("head", _HEADS)
+        self.versions: Table[Version] = Table("version", _VERSIONS)
+        self.waiting: Table[Kept[EpisodeObserved]] = Table("wait", KEPT)
+        self.seen: Recent[int] = Recent("seen", INT)
+        self.effects: Table[Effect] = Table("effect", _EFFECTS)
+        self.strata: Table[Stratum] = Table("stratum", _STRATA)
+        super().__init__(config, self.heads, self.versions, self.waiting, self.seen.table, self.effects, self.strata)
+        self.order = 0
+
+    @property
+    def head(self) -> Head:
+        """Who serves, and how far the canary is."""
+        return self.heads.get(_KEY) or Head()
+
+    @head.setter
+    def head(self, head: Head) -> None:
+        if head != self.head:
+            self.heads.put(_KEY, head)
+
+    def rebuild(self) -> None:
+        """Derive the order of arrival and of use."""
+        self.order = 1 + max((row.order for row in self.waiting.rows.values()), default=0)
+        self.seen.rebuild()
+        super().rebuild()
+
+    def is_first_time(self, key: str) -> bool:
+        """Say whether an id is new, and remember it."""
+        if key in self.seen:
+            return False
+        self.seen.put(key, self.clock.now_ms)
+        return True
+
+    def waiting_keys(self) -> Iterable[str]:
+        """Return the trajectories that wait for their rewards."""
+        return self.waiting.rows
+
+    def deadline(self, key: str) -> int | None:
+        """Return when a trajectory is counted."""
+        row, delivery = self.waiting.get(key), self.config.value.delivery
+        if row is None or delivery is None:
+            return None
+        return self.clock.since(row.arrived_ms) + delivery.wait_ms
+
+    def stratum_key(self, metric: str, task: str) -> str:
+        """Return the key of a metric's stratum: the task, while there is room for more of them."""
+        key = f"{metric}{SEPARATOR}{task}"
+        known = key in self.strata.rows or len(self.strata.rows) < MOST_STRATA * (1 + len(self.effects.rows))
+        return key if known else f"{metric}{SEPARATOR}"
+
+    def forget_evidence(self) -> None:
+        """Forget the canary's episodes and their sums."""
+        for table in (self.waiting, self.effects, self.strata):
+            for key in list(table.rows):
+                table.delete(key)
+
+    def version(self, number: int) -> Version | None:
+        """Return what is known of a version."""
+        return self.versions.get(str(number))
+
+    def descends_from(self, number: int, state: PolicyState) -> int | None:
+        """Return the nearest ancestor in a state; None if there is none."""
+        walked, parent = {number}, self._parent(number)
+        while parent is not None and parent not in walked:
+            walked.add(parent)
+            found = self.version(parent)
+            if found is not None and found.state == state:
+                return parent
+            parent = self._parent(parent)
+        return None
+
+    def _parent(self, number: int) -> int | None:
+        found = self.version(number)
+        return None if found is None else found.parent

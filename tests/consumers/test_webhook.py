@@ -1,0 +1,115 @@
+"""A webhook hears of every decision in order, however often it fails before."""
+
+import asyncio
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from typing import Any
+
+import httpx
+import pytest
+
+from rollbus.consumers.loggers.follow_kafka import _offer
+from rollbus.consumers.loggers.webhook import Webhook, describe
+from rollbus.schemas.records.delivery import PolicyDecision
+
+DECISION = PolicyDecision(
+    model="agent",
+    run_id="main",
+    number=7,
+    action="quarantine",
+    version=212,
+    serving=208,
+    reason="worse:reward",
+    numbers={
+        "reward.effect": -0.0612,
+        "reward.low": -0.1,
+        "reward.high": -0.02,
+        "reward.canary_episodes": 312.0,
+        "reward.serving_episodes": 9800.0,
+    },
+    decided_at_ms=1,
+)
+
+
+class Hook(HTTPServer):
+    """Answers by a list of statuses, None for silence, then 200; remembers the bodies."""
+
+    def __init__(self, *statuses: int | None) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.statuses, self.bodies = list(statuses), list[Any]()
+        self.ended = threading.Event()
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/hook?secret=s"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Hook
+
+    def do_POST(self) -> None:
+        self.server.bodies.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
+        status = self.server.statuses.pop(0) if self.server.statuses else 200
+        if status is None:
+            self.server.ended.wait(5)
+            return
+        self.send_response(status)
+        self.end_headers()
+
+    def log_message(self, *args: Any) -> None:
+        """Print nothing."""
+
+
+@pytest.fixture
+def hook() -> Iterator[Hook]:
+    server = Hook()
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield server
+    server.ended.set()
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def test_a_decision_is_a_line_for_people_and_an_object_for_programs(hook: Hook) -> None:
+    told = Webhook(hook.url)
+    told.notify(DECISION)
+    told.close()
+    (body,) = hook.bodies
+    assert body["text"] == (
+        "agent, version 212: quarantine (worse:reward); version 208 serves; reward -0.061 [-0.100, -0.020] over 312 of "
+        "the canary's episodes"
+    )
+    assert (body["decision"]["number"], body["decision"]["numbers"]["reward.low"]) == (7, -0.1)
+
+
+def test_a_line_without_evidence_names_the_share() -> None:
+    begun = PolicyDecision(
+        model="m", run_id="main", number=1, action="canary", version=2, serving=1, canary=2, share=0.05,
+        reason="operator", detail="why", decided_at_ms=0
+    )  # fmt: skip
+    assert describe(begun) == (
+        "m, version 2: canary (operator, why); version 1 serves; version 2 has 5% of the episodes"
+    )
+
+
+async def test_a_hook_that_fails_or_hangs_gets_the_decision_again(hook: Hook, caplog: pytest.LogCaptureFixture) -> None:
+    hook.statuses = [500, None, 404]
+    told = Webhook(hook.url, timeout_s=0.3)
+    asking = asyncio.create_task(_offer(told.notify, DECISION, asyncio.Event(), 0.01))
+    while len(hook.bodies) < 2:  # noqa: ASYNC110 - looks at a server's list
+        await asyncio.sleep(0.01)
+    hook.ended.set()
+    assert await asking
+    told.close()
+    assert [each["decision"]["number"] for each in hook.bodies] == [7] * 4
+    assert "secret=s" not in "".join(record.message for record in caplog.records if "failed" in record.message)
+
+
+def test_a_hook_that_refuses_raises(hook: Hook) -> None:
+    hook.statuses = [301]
+    with pytest.raises(httpx.HTTPError, match="301"):
+        Webhook(hook.url).notify(DECISION)

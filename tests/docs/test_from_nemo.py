@@ -1,0 +1,25 @@
+"""The comparison with the toolkit is what its tests show: every row has a test, and the page has every row."""
+
+import ast
+import csv
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+ROWS = list(csv.DictReader((ROOT / "tests" / "harness" / "comparison.csv").read_text(encoding="utf-8").splitlines()))
+
+
+@pytest.mark.parametrize("name", sorted({row["test"] for row in ROWS if row["test"]}))
+def test_every_row_names_a_test_that_is_there(name: str) -> None:
+    file, _, function = name.partition("::")
+    tree = ast.parse((ROOT / "tests" / file).read_text())
+    known = {one.name for one in tree.body if isinstance(one, ast.FunctionDef | ast.AsyncFunctionDef)}
+    assert function in known
+
+
+def test_the_page_has_the_table_that_the_tests_give() -> None:
+    found = subprocess.run([sys.executable, ROOT / "scripts" / "nemo_table", "--check"], check=False)
+    assert found.returncode == 0, "run scripts/nemo_table"

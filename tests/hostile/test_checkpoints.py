@@ -1,0 +1,144 @@
+"""Files that mean harm in the folders of models and checkpoints: refused in words, and nothing of them is run."""
+
+import json
+import random
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+pytest.importorskip("torch")
+
+import torch
+from safetensors.torch import save_file
+
+from rollbus.schemas.errors import ConfigurationError
+from rollbus.trainer.service.checkpoints.checkpoint import INDEX, WEIGHTS, is_complete, read_provenance, read_weights
+from rollbus.trainer.service.checkpoints.journal import VersionStore
+from rollbus.trainer.service.model.config import ModelConfig, read_config
+from rollbus.trainer.service.serve.tokenizer import build_tokenizer, load_tokenizer
+
+CONFIG = ModelConfig(layers=1, width=16, heads=2, kv_heads=2, feed_forward=16, vocabulary=8)
+HUGE = {
+    "vocab_size": 10**7,
+    "hidden_size": 10**6,
+    "num_hidden_layers": 9_000,
+    "intermediate_size": 10**7,
+    "max_position_embeddings": 10**9,
+}
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """A model's folder with one small file of weights."""
+    model = tmp_path / "model"
+    model.mkdir()
+    save_file({"a": torch.zeros(2)}, model / WEIGHTS)
+    (model / "config.json").write_text(json.dumps(CONFIG.to_hf()))
+    return model
+
+
+@pytest.mark.parametrize(
+    "name",
+    ["../stolen.safetensors", "/etc/passwd", "sub/../../stolen.safetensors", "weights.bin", "", ".", 7, None, []],
+)
+def test_an_index_names_only_weights_beside_it(folder: Path, name: object) -> None:
+    save_file({"a": torch.zeros(2)}, folder.parent / "stolen.safetensors")
+    (folder / INDEX).write_text(json.dumps({"weight_map": {"a": name}}))
+    with pytest.raises(ConfigurationError, match=r"index\.json"):
+        read_weights(folder, CONFIG)
+
+
+def test_mutated_weights_are_refused_in_words(folder: Path) -> None:
+    chance, good = random.Random(7), (folder / WEIGHTS).read_bytes()
+    for _ in range(300):
+        data = bytearray(good)
+        for _ in range(chance.randrange(1, 4)):
+            data[chance.randrange(len(data))] = chance.randrange(256)
+        if chance.random() < 0.3:
+            data[:8] = chance.choice([0, 1, 2**31, 2**63, 2**64 - 1]).to_bytes(8, "little")
+        (folder / WEIGHTS).write_bytes(data)
+        with pytest.raises(ConfigurationError):
+            read_weights(folder, CONFIG)  # it has no weight of this network anyway
+        is_complete(folder)
+
+
+@pytest.mark.parametrize("name", HUGE)
+def test_a_config_that_promises_more_than_its_weights_hold_allocates_nothing(folder: Path, name: str) -> None:
+    for number in (HUGE[name], HUGE[name] * 10**9):
+        (folder / "config.json").write_text(json.dumps(CONFIG.to_hf() | {name: number}))
+        with pytest.raises(ConfigurationError, match=r"numbers or more|wrong number"):
+            read_config(folder)
+
+
+def test_json_that_is_too_deep_is_damaged_json(folder: Path) -> None:
+    for name in (INDEX, "config.json", "rollbus.json"):
+        (folder / name).write_text('{"weight_map":' * 100_000)
+    with pytest.raises(ConfigurationError):
+        read_weights(folder, CONFIG)
+    with pytest.raises(ConfigurationError):
+        read_config(folder)
+    assert read_provenance(folder) == {}
+    assert not is_complete(folder)
+
+
+def test_folders_and_notes_that_are_no_versions_are_passed_over(tmp_path: Path) -> None:
+    for name in ("0003", "²", "٣", "9" * 200, "-1", "x"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "retired").mkdir()
+    for name in ("0004.json", "x.json", "².json"):
+        (tmp_path / "retired" / name).write_text("{}")
+    store = VersionStore(tmp_path)
+    assert store.numbers() == [3]
+    assert store.retired() == [4]
+    assert store.next_number() == 5
+
+
+def test_no_code_of_a_models_folder_is_run(folder: Path) -> None:
+    """By a pickle, a module that the tokenizer names, or a chat template."""
+    evidence = folder.parent / "was-here"
+    attack = f"open({str(evidence)!r}, 'w')"
+    for name in ("pytorch_model.bin", "optimizer.pt", "training_args.bin", "model.pkl"):
+        (folder / name).write_bytes(f"c__builtin__\neval\n(S{attack!r}\ntR.".encode())
+    (folder / "own.py").write_text(f"{attack}\nclass Own: pass\n")
+    template = "{{ cycler.__init__.__globals__.os.system('touch " + str(evidence) + "') }}"
+    tokenizer = {
+        "tokenizer_class": "Own",
+        "auto_map": {"AutoTokenizer": ["own.Own", "own.Own"]},
+        "chat_template": template,
+        "eos_token": "</s>",
+    }
+    (folder / "tokenizer_config.json").write_text(json.dumps(tokenizer))
+    (folder / "config.json").write_text(json.dumps(CONFIG.to_hf() | {"auto_map": {"AutoConfig": "own.Own"}}))
+    program = f"""
+from pathlib import Path
+from rollbus.schemas.errors import ConfigurationError
+from rollbus.trainer.service.serve.tokenizer import build_tokenizer, load_tokenizer
+from rollbus.trainer.service.checkpoints.checkpoint import read_weights
+from rollbus.trainer.service.model.config import read_config
+folder = Path({str(folder)!r})
+for read in (read_config, load_tokenizer, lambda folder: read_weights(folder, read_config(folder))):
+    try:
+        read(folder)
+    except ConfigurationError as error:
+        print(error)
+"""
+    run = subprocess.run([sys.executable, "-c", program], input="y\ny\ny\n", capture_output=True, text=True, check=True)
+    assert "cannot be read" in run.stdout
+    assert not evidence.exists(), run.stdout + run.stderr
+
+
+def test_a_chat_template_reaches_nothing_of_python(tmp_path: Path) -> None:
+    evidence = tmp_path / "was-here"
+    tokenizer = build_tokenizer(["hello there"])
+    for template in (
+        "{{ cycler.__init__.__globals__.os.system('touch " + str(evidence) + "') }}",
+        "{{ messages.__class__.__mro__[1].__subclasses__() }}",
+        "{% for i in range(10 ** 9) %}x{% endfor %}",
+    ):
+        tokenizer.save_pretrained(str(tmp_path / "model"))
+        (tmp_path / "model" / "chat_template.jinja").write_text(template)
+        with pytest.raises(ConfigurationError, match="chat template"):
+            load_tokenizer(tmp_path / "model")
+    assert not evidence.exists()

@@ -1,0 +1,238 @@
+"""A marker in every text of a person, and every byte of every data folder searched for it, before and after forgetting.
+
+Broker, ClickHouse, worker, sink, trainer, a spool, exports and a replay: all of them real, all in one folder. `rollbus
+forget` must have named each place in which the marker stays, and be right about it. (`test_text_at_rest.py` looks into
+art-server's folder.)
+"""
+
+import asyncio
+import dataclasses
+import os
+import re
+import time
+from collections.abc import Awaitable, Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+import rollbus
+from rollbus.consumers.clickhouse.maintain.forget import TABLES, TABLES_BY_CONTENT
+from rollbus.consumers.clickhouse.questions.saved import ask
+from rollbus.consumers.clickhouse.store.client import ClickHouse
+from rollbus.local.clickhouse.service import clickhouse_service
+from rollbus.local.kafka.service import kafka_service
+from rollbus.local.process.ports import find_free_port
+from rollbus.local.process.service import Service, ServiceProcess
+from rollbus.local.process.settings import HOST
+from rollbus.local.process.tether import tethered
+from rollbus.schemas.errors import RejectedError
+from rollbus.schemas.topics import EPISODE_EVENTS
+from rollbus.settings import Settings
+from rollbus.settings_file import load_settings
+from tests.console import ROLLBUS
+from tests.hostile.at_rest import files_with
+from tests.producers.openai_server import Server, completion
+from tests.services.stream_fixtures import send
+from tests.services.test_whole_loop import Processes, started
+
+pytestmark = pytest.mark.services
+
+ANN, BOB = "Zq7-marker-of-ann-XJ9", "Zq7-marker-of-bob-XJ9"
+GROUP_SIZE = 2
+QUICK = {
+    "log.retention.check.interval.ms": "500",
+    "log.initial.task.delay.ms": "100",
+    "log.segment.delete.delay.ms": "100",
+    "log.cleaner.backoff.ms": "500",
+}
+"""Kafka's minutes between two looks, in half a second."""
+SOON = "old_parts_lifetime = 1, cleanup_delay_period = 1, max_cleanup_delay_period = 1"
+"""The server's 13 minutes for the files that a deletion has replaced, in a second or two."""
+OUTCOMES = ("removed:", "expires by", "cannot:")
+DEADLINE_S = 90.0
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Stack:
+    folder: Path
+    """Everything is below it."""
+    settings: Settings
+    path: Path
+
+
+@pytest.fixture
+def stack(tmp_path: Path, namespace: str) -> Iterator[Stack]:
+    """A broker and a ClickHouse of its own."""
+    kafka = kafka_service(folder=tmp_path / "kafka", client_port=find_free_port(), controller_port=find_free_port(),
+                          changes=QUICK)  # fmt: skip
+    port = find_free_port()
+    services = [run(kafka, tmp_path), run(clickhouse_service(folder=tmp_path / "clickhouse", port=port), tmp_path)]
+    path = tmp_path / "rollbus.yaml"
+    run_section = {"run_id": "main", "grouping": {"group_size": GROUP_SIZE},
+                   "batching": {"groups_per_step": 1, "max_off_policy_steps": 8}}  # fmt: skip
+    path.write_text(
+        yaml.safe_dump(
+            {
+                "namespace": namespace,
+                "kafka": {"bootstrap_servers": kafka.address},
+                "worker": {"event_partitions": 1, "tick_interval_ms": 200},
+                "runs": [run_section],
+                "trainer": {"backend": {"type": "memory"}},
+                "clickhouse": {"host": HOST, "port": port},
+                "sink": {"linger_ms": 100},
+            }
+        )
+    )
+    try:
+        for service in services:
+            service.start()
+        for service in services:
+            service.wait_until_healthy()
+        yield Stack(tmp_path, load_settings(Settings, path, {}), path)
+    finally:
+        for service in services:
+            service.stop()
+
+
+def run(service: Service, folder: Path) -> ServiceProcess:
+    return ServiceProcess(service, log_path=folder / "logs" / f"{service.name}.log", prefix=tethered())
+
+
+async def command(stack: Stack, *arguments: str) -> str:
+    """What a command of rollbus says, one line for a row of its tables."""
+    process = await asyncio.create_subprocess_exec(
+        ROLLBUS, "--config", stack.path, *arguments, cwd=stack.folder, stdout=asyncio.subprocess.PIPE,
+        stderr=asyncio.subprocess.PIPE,
+        env=os.environ | {"COLUMNS": "400"},
+    )  # fmt: skip
+    said, trouble = await process.communicate()
+    assert process.returncode == 0, trouble.decode()
+    return said.decode()
+
+
+async def say(recorder: rollbus.Recorder, client: Any, marker: str, who: str, attempt: int) -> None:
+    """An episode that has the marker wherever a text can be."""
+    labels = {"user": who, "said": marker}
+    async with recorder.episode(task="play", group_id=f"of-{who}", group_size=GROUP_SIZE, labels=labels) as episode:
+        messages: list[Any] = [{"role": "user", "content": f"I am {marker}"}]
+        await client.chat.completions.create(model="agent", messages=messages)
+        episode.tool("look_up", arguments={"who": marker}, result=f"found {marker}", error=f"but {marker}")
+        episode.alias(f"order-{who}-{attempt}")
+        episode.reward(float(attempt), comment=f"said by {marker}")
+    recorder.feedback(episode.id, reward=0.5, name="thumbs", comment=f"thanks, {marker}")
+    recorder.feedback(alias=f"order-{who}-{attempt}", reward=0.5, name="stars", comment=f"bye, {marker}")
+
+
+async def play(stack: Stack) -> dict[str, str]:
+    """Two attempts for each person, one more of each that stays open, and one more that no broker has taken.
+
+    Return the ids of the open ones, by marker.
+    """
+    opened = {}
+    kafka, namespace = stack.settings.kafka.bootstrap_servers, stack.settings.namespace
+    recorder = rollbus.init(bootstrap_servers=kafka, namespace=namespace)
+    elsewhere = f"{HOST}:{find_free_port()}"
+    spooling = rollbus.init(bootstrap_servers=elsewhere, namespace=namespace, spool_folder=stack.folder / "spool")
+    server = Server(lambda body: completion(model="agent@0", content=f"Well, {body['messages'][0]['content']}"))
+    async with server.async_client() as plain:
+        client = recorder.wrap(plain, hide_injected=False)
+        for who, marker in (("ann", ANN), ("bob", BOB)):
+            for attempt in range(GROUP_SIZE):
+                await say(recorder, client, marker, who, attempt)
+            for each in (spooling, recorder):
+                episode = each.start(task="play", labels={"user": who, "said": marker})
+                episode.tool("look_up", result=marker)
+                opened[marker] = episode.id
+    await asyncio.to_thread(recorder.close)
+    await asyncio.to_thread(spooling.close)
+    return opened
+
+
+def outcomes_in(said: str) -> dict[str, str]:
+    """Outcome by place, from the table that `rollbus forget` prints."""
+    rows = [re.split(r"\s{2,}", line.strip()) for line in said.splitlines()]
+    return {row[0]: row[-1].split()[0].rstrip(":") for row in rows if len(row) == 3 and row[-1].startswith(OUTCOMES)}
+
+
+KAFKA_HAS = ("episode-events", "aliases", "trajectories", "scores", "dead-letters", "assembly.changelog")
+KEPT = {"spool folders of producers", "exports, outputs of finetune runs", "Kafka, replay again"}
+"""What the command cannot remove."""
+COUNTS = "SELECT (SELECT count() FROM step_members), (SELECT count() FROM dead_letters)"
+PLACE_OF_FOLDER = {
+    "spool": "spool folders of producers",
+    "exports": "exports, outputs of finetune runs",
+    "logs": "logs",
+    "clickhouse": "ClickHouse's tables",
+}
+
+
+def place_of(file: str) -> str:
+    """The place, by its name in that table, to which a file belongs."""
+    first, *rest = Path(file).parts
+    if first != "kafka":
+        return PLACE_OF_FOLDER[first]
+    topic = rest[1].rpartition("-")[0].removesuffix("-delete").partition(".-")[0]
+    replayed = re.match(r"replay-([\w-]+)\.", rest[1])
+    return f"Kafka, replay {replayed[1]}" if replayed else f"Kafka {topic}"
+
+
+async def places_with(marker: str, stack: Stack) -> set[str]:
+    return {place_of(file) for file in await asyncio.to_thread(files_with, marker, stack.folder)}
+
+
+async def until_none(find: Callable[[], Awaitable[object]]) -> None:
+    """Wait until nothing is found any more."""
+    deadline = time.monotonic() + DEADLINE_S
+    while left := await find():
+        assert time.monotonic() < deadline, left
+        await asyncio.sleep(0.5)
+
+
+async def fill(stack: Stack, processes: Processes) -> None:
+    """Let both persons be recorded, trained, stored, refused, exported and replayed."""
+    opened = await play(stack)
+    junk = [f"\0 no record: {episode_id} {marker}".encode() for marker, episode_id in opened.items()]
+    await send(stack.settings.stream_settings(), EPISODE_EVENTS.name, [(b"junk", each) for each in junk])
+
+    async def missing() -> str:
+        processes.require_alive()
+        try:
+            ((members, letters),) = ask(stack.settings.clickhouse, COUNTS).rows
+        except RejectedError as error:  # the sink has not made its tables yet
+            return str(error)
+        return "" if members >= 2 * GROUP_SIZE and letters >= len(junk) else f"{members=} {letters=}"
+
+    await until_none(missing)
+    await command(stack, "export", "trajectories", "exports", "--tokens")
+    await command(stack, "replay", "--from", "earliest", "--stage", "assembly", "--as", "again")
+    client = ClickHouse(stack.settings.clickhouse)
+    for table in (*TABLES, *TABLES_BY_CONTENT):
+        client.command(f"ALTER TABLE {table} MODIFY SETTING {SOON}")
+
+
+async def test_after_forgetting_the_marker_is_only_where_the_command_said_it_would_be(stack: Stack) -> None:
+    stream = stack.settings.stream_settings()
+    await command(stack, "topics", "create")
+    async with started(stack.path, stack.folder / "logs") as processes:
+        await fill(stack, processes)
+        before = await places_with(ANN, stack)
+        at_least = {f"Kafka {stream.namespace}{name}" for name in KAFKA_HAS} | KEPT | {"ClickHouse's tables"}
+        assert before >= at_least, "the search finds what is there"
+        assert "logs" not in before
+
+        dry = outcomes_in(await command(stack, "forget", "--label", "user=ann", "--dry-run"))
+        assert await places_with(ANN, stack) >= before, "a dry run removes nothing"
+        outcomes = outcomes_in(await command(stack, "forget", "--label", "user=ann"))
+        assert dry == outcomes
+        assert {outcomes[place] for place in before - KEPT - {"ClickHouse's tables"}} == {"expires"}
+        assert {outcomes[place] for place in KEPT} == {"cannot"}
+        assert outcomes["ClickHouse's tables"] == outcomes["art-server's batch on disk"] == "removed"
+
+        async def in_clickhouse() -> set[str]:
+            return await asyncio.to_thread(files_with, ANN, stack.folder / "clickhouse")
+
+        await until_none(in_clickhouse)
+    assert await places_with(ANN, stack) <= before - {"ClickHouse's tables"}
+    assert await places_with(BOB, stack) >= at_least

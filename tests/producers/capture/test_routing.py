@@ -1,0 +1,66 @@
+"""An episode's calls ask for the version that was decided for it, and the application's name where that fails."""
+
+from typing import Any
+
+import httpx
+import pytest
+
+from rollbus.producers import MemorySink, init
+from rollbus.producers.capture.routing import Routing
+from rollbus.producers.recorder import Recorder
+from rollbus.schemas.records.delivery import PolicyDecision, is_drawn
+from rollbus.schemas.routing import Router
+from tests.producers.openai_server import Server, completion
+
+DRAWN, OTHER = (
+    next(f"e{n}" for n in range(99) if is_drawn("agent", 2, f"e{n}", 0.5) is want) for want in (True, False)
+)
+
+
+def recording() -> tuple[Recorder, Router]:
+    recorder = init(sink=MemorySink(), route=["agent"])
+    routing = recorder.outbox.routed.__self__  # type: ignore[union-attr]
+    assert isinstance(routing, Routing)
+    return recorder, routing.router
+
+
+def decided(number: int, **fields: Any) -> PolicyDecision:
+    defaults: dict[str, Any] = {"action": "canary", "serving": 1, "canary": 2, "share": 0.5, "reason": "r"}
+    return PolicyDecision(model="agent", run_id="main", number=number, decided_at_ms=0, **(defaults | fields))
+
+
+def asked(server: Server, recorder: Recorder, episode: str, model: str = "agent") -> str:
+    """The model that the server was asked for in an episode."""
+    client = recorder.wrap(server.client())
+    with recorder.episode(task="t", episode_id=episode):
+        client.chat.completions.create(model=model, messages=[{"role": "user", "content": "x"}])
+    return str(server.requests[-1]["model"])
+
+
+def test_a_call_asks_for_the_version_of_its_episode(server: Server) -> None:
+    recorder, router = recording()
+    assert asked(server, recorder, "e0") == "agent", "nothing is known yet"
+    router.use(decided(1))
+    assert (asked(server, recorder, DRAWN), asked(server, recorder, OTHER)) == ("agent@2", "agent@1")
+    assert asked(server, recorder, DRAWN, "agent@0") == "agent@0"
+    assert asked(server, recorder, DRAWN, "gpt") == "gpt"
+    router.use(decided(2, action="quarantine", canary=None, share=0.0))
+    assert asked(server, recorder, DRAWN) == "agent@1"
+
+
+def test_without_route_no_call_is_changed(server: Server) -> None:
+    recorder = init(sink=MemorySink())
+    assert recorder.outbox.routed is None
+    assert asked(server, recorder, DRAWN) == "agent"
+
+
+@pytest.mark.parametrize("mode", ["force", "passive"])
+def test_a_version_that_the_server_lacks_costs_the_application_nothing(server: Server, mode: str) -> None:
+    recorder, router = recording()
+    router.use(decided(1))
+    server.script = lambda body: httpx.Response(404, json={"error": {}}) if "@" in body["model"] else completion()
+    client = recorder.wrap(server.client(), logprobs=mode)
+    with recorder.episode(task="t", episode_id=DRAWN):
+        client.chat.completions.create(model="agent", messages=[{"role": "user", "content": "x"}])
+    assert [each["model"] for each in server.requests] == ["agent@2", "agent"]
+    assert recorder.counters["route_unknown"] == 1

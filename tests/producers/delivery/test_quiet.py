@@ -1,0 +1,32 @@
+"""What a broker that is away makes a program log: lines of ours with counts, none of the Kafka client's."""
+
+import socket
+import subprocess
+import sys
+
+PROGRAM = """
+import logging, sys, time
+import aiokafka.client
+logging.basicConfig(level=logging.WARNING)
+from rollbus import init
+rb = init(bootstrap_servers=sys.argv[1])
+with rb.episode(task="t"):
+    pass
+while rb.healthy is None:
+    time.sleep(0.01)
+logging.getLogger("aiokafka.client").warning("of another client")
+rb.close(0.5)
+"""
+
+
+def test_a_broker_that_is_away_is_two_lines_of_ours_the_second_with_the_count() -> None:
+    with socket.socket() as taken:  # bound, and listening to nobody
+        taken.bind(("127.0.0.1", 0))
+        address = f"127.0.0.1:{taken.getsockname()[1]}"
+        done = subprocess.run(
+            [sys.executable, "-c", PROGRAM, address], capture_output=True, text=True, check=True, timeout=60
+        )
+    unavailable, other, lost = done.stderr.splitlines()
+    assert "events wait in memory, their sink is unavailable" in unavailable
+    assert "of another client" in other
+    assert "rollbus: 4 events were not delivered before the end, and are lost" in lost

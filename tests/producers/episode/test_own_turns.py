@@ -1,0 +1,47 @@
+"""Turns that a program reports by itself, of a model that no client here has called."""
+
+from datetime import UTC, datetime
+
+from rollbus.producers import MemorySink, Recorder
+from rollbus.schemas.records.events import TurnRecorded
+from rollbus.schemas.records.tokens import decode_logprobs, decode_token_ids
+
+ASK = [{"role": "user", "content": "How many bolts?"}]
+
+
+def turns(recorder: Recorder, sink: MemorySink) -> list[TurnRecorded]:
+    """The turns so far."""
+    assert recorder.flush(5)
+    return [event for event in sink.records("episode-events") if isinstance(event, TurnRecorded)]
+
+
+def test_a_turn_of_another_engine_is_trainable_with_its_ids_and_log_probs(recorder: Recorder, sink: MemorySink) -> None:
+    with recorder.episode(task="stock") as episode:
+        episode.turn(
+            messages=ASK,
+            answer="Seven.",
+            model="mine@4",
+            prompt_token_ids=[1, 2],
+            token_ids=[7, 8],
+            logprobs=[-0.5, 0.0],
+            function="keeper",
+            at=datetime(2026, 5, 1, tzinfo=UTC),
+        )
+    (turn,) = turns(recorder, sink)
+    assert (turn.untrainable_reason, turn.policy_version, turn.function) == (None, 4, "keeper")
+    assert list(decode_token_ids(turn.completion_token_ids or b"")) == [7, 8]
+    assert list(decode_logprobs(turn.logprobs or b"")) == [-0.5, 0.0]
+    assert turn.occurred_at_ms == 1_777_593_600_000
+    assert (turn.added_messages[0].content, turn.completion.content) == ("How many bolts?", "Seven.")
+
+
+def test_a_turn_without_ids_says_so_and_what_cannot_be_read_is_counted(recorder: Recorder, sink: MemorySink) -> None:
+    call = {"id": "c", "type": "function", "function": {"name": "look", "arguments": "{}"}}
+    with recorder.episode(task="stock") as episode:
+        episode.turn(messages=ASK, answer={"role": "assistant", "content": None, "tool_calls": [call]})
+        episode.turn(messages=ASK, answer="x", at=datetime(2026, 5, 1))
+        episode.turn(messages=ASK, answer="x", token_ids=[1, 2], prompt_token_ids=[1], logprobs=[-1.0])
+    found = turns(recorder, sink)
+    assert [turn.untrainable_reason for turn in found] == ["no_logprobs", "length_mismatch"]
+    assert "look" in (found[0].completion.tool_calls or "")
+    assert recorder.counters["hook_errors.turn"] == 1

@@ -1,0 +1,237 @@
+"""One line records what a process does through its libraries, once, and can be taken back."""
+
+import asyncio
+import threading
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack
+from typing import Any
+
+import litellm
+import openai
+import pytest
+from agents import Agent, OpenAIChatCompletionsModel, Runner, function_tool, set_tracing_disabled
+from google.adk.agents._streaming_mode import StreamingMode
+from google.adk.agents.run_config import RunConfig
+from google.adk.apps import App
+from google.adk.runners import InMemoryRunner
+from google.genai import types
+from langchain.agents import create_agent
+from langchain_core.messages import HumanMessage
+from langchain_core.tools import tool
+from litellm.litellm_core_utils.logging_worker import GLOBAL_LOGGING_WORKER
+from openai.resources.chat.completions import AsyncCompletions, Completions
+
+from rollbus import instrument
+from rollbus.producers import MemorySink, Recorder
+from rollbus.producers.integrations import instrument as module
+from rollbus.producers.integrations.adk import RollbusPlugin
+from rollbus.producers.integrations.instrument import Instrumentation
+from rollbus.producers.integrations.langchain import RollbusHandler, record_model
+from rollbus.producers.integrations.openai_agents import RollbusHooks
+from rollbus.schemas.records.events import Event, ToolCalled, TurnRecorded
+from tests.producers.integrations import test_adk, test_llama_index
+from tests.producers.integrations.agent_server import AgentServer, assert_sampled, recorded
+from tests.producers.integrations.test_langchain import model_of
+
+ASK: Any = [{"role": "user", "content": "How many bolts?"}]
+ORIGINAL = Completions.create, AsyncCompletions.create, threading.Thread.start, ThreadPoolExecutor.submit
+
+
+@pytest.fixture
+def server() -> AgentServer:
+    """A server that asks for the tool first, then answers."""
+    return AgentServer(tool="stock", arguments={"item": "bolts"})
+
+
+@pytest.fixture
+def patches(recorder: Recorder) -> Iterator[Instrumentation]:
+    """What is patched, until the test ends."""
+    patches = instrument(recorder)
+    yield patches
+    patches.undo()
+    assert (Completions.create, AsyncCompletions.create, threading.Thread.start, ThreadPoolExecutor.submit) == ORIGINAL
+
+
+@pytest.fixture
+def traced() -> Iterator[None]:
+    """The agents' own traces, which other tests switch off."""
+    set_tracing_disabled(False)
+    yield
+    set_tracing_disabled(True)
+
+
+def turns_of(events: list[Event]) -> list[TurnRecorded]:
+    """The turns among events."""
+    return [event for event in events if isinstance(event, TurnRecorded)]
+
+
+async def test_any_client_is_recorded_streamed_or_not_until_it_is_undone(
+    recorder: Recorder, sink: MemorySink, server: AgentServer, patches: Instrumentation
+) -> None:
+    assert {"openai", "litellm", "langchain_core", "agents", "threading"} <= set(patches.names)
+    assert patches.failed == {}
+    client, asynchronous = server.client(), server.async_client()
+    with recorder.episode(task="stock"):
+        client.chat.completions.create(model="agent", messages=ASK)
+        list(client.chat.completions.create(model="agent", messages=ASK, stream=True))
+        await asynchronous.chat.completions.create(model="agent", messages=ASK)
+        patches.undo()
+        client.chat.completions.create(model="agent", messages=ASK)
+    assert "logprobs" not in server.requests[-1]
+    server.sampled.pop()
+    turns = turns_of(recorded(recorder, sink))
+    assert_sampled(server, turns)
+    assert [turn.streamed for turn in turns] == [False, True, False]
+
+
+def test_a_client_that_is_wrapped_too_is_recorded_once(
+    recorder: Recorder, sink: MemorySink, server: AgentServer, patches: Instrumentation
+) -> None:
+    client = recorder.wrap(server.client())
+    with recorder.episode(task="stock"):
+        client.chat.completions.create(model="agent", messages=ASK)
+        client.with_options(max_retries=1).chat.completions.create(model="agent", messages=ASK)
+    assert_sampled(server, turns_of(recorded(recorder, sink)))
+
+
+def test_the_episode_follows_into_threads_and_executors(
+    recorder: Recorder, sink: MemorySink, server: AgentServer, patches: Instrumentation
+) -> None:
+    client = server.client()
+
+    def ask() -> None:
+        client.chat.completions.create(model="agent", messages=ASK)
+
+    with ThreadPoolExecutor(1) as executor:
+        for number in range(2):
+            with recorder.episode(task="stock", episode_id=f"e{number}"):
+                executor.submit(ask).result()
+                thread = threading.Thread(target=ask)
+                thread.start()
+                thread.join()
+        executor.submit(ask).result()
+    server.sampled.pop()
+    turns = turns_of(recorded(recorder, sink))
+    assert_sampled(server, turns)
+    assert [turn.episode_id for turn in turns] == ["e0", "e0", "e1", "e1"]
+    assert recorder.counters["calls_outside_episode"] == 1
+
+
+def stock(item: str) -> str:
+    """Count what is in stock."""
+    return f"{item}: 7"
+
+
+@pytest.mark.parametrize("explicit", [False, True])
+def test_a_langchain_agent_is_recorded_once_with_and_without_its_own_hook(
+    recorder: Recorder, sink: MemorySink, server: AgentServer, patches: Instrumentation, explicit: bool
+) -> None:
+    model = record_model(model_of(server), recorder) if explicit else model_of(server)
+    config: Any = {"callbacks": [RollbusHandler(recorder)]} if explicit else {}
+    with recorder.episode(task="stock"):
+        create_agent(model, [tool(stock)], name="keeper").invoke(
+            {"messages": [HumanMessage("How many?")]}, config=config
+        )
+    events = recorded(recorder, sink)
+    assert_sampled(server, turns_of(events))
+    assert {turn.function for turn in turns_of(events)} == {"keeper"}
+    assert [event.result for event in events if isinstance(event, ToolCalled)] == ["bolts: 7"]
+
+
+@pytest.mark.usefixtures("traced")
+@pytest.mark.parametrize("explicit", [False, True])
+async def test_an_openai_agent_is_recorded_once_with_and_without_its_own_hook(
+    recorder: Recorder, sink: MemorySink, server: AgentServer, patches: Instrumentation, explicit: bool
+) -> None:
+    count = function_tool(stock)
+    agent = Agent(name="keeper", tools=[count], model=OpenAIChatCompletionsModel("agent", server.async_client()))
+    async with recorder.episode(task="stock"):
+        await Runner.run(agent, "How many bolts?", hooks=RollbusHooks(recorder) if explicit else None)
+    events = recorded(recorder, sink)
+    assert_sampled(server, turns_of(events))
+    assert {turn.function for turn in turns_of(events)} == {"keeper"}
+    assert [event.result for event in events if isinstance(event, ToolCalled)] == ["bolts: 7"]
+
+
+@pytest.mark.filterwarnings("ignore::pydantic.PydanticDeprecatedSince211", "ignore:Pydantic serializer:UserWarning")
+async def test_litellm_is_recorded_once_by_the_client_beneath_it(
+    recorder: Recorder, sink: MemorySink, server: AgentServer, patches: Instrumentation
+) -> None:
+    async with recorder.episode(task="stock"):
+        await litellm.acompletion(model="openai/agent", messages=ASK, client=server.async_client())
+    await end_litellms_callbacks()
+    assert_sampled(server, turns_of(recorded(recorder, sink)))
+
+
+@pytest.mark.filterwarnings("ignore::pydantic.PydanticDeprecatedSince211", "ignore:Pydantic serializer:UserWarning")
+async def test_litellm_calls_nothing_of_ours_once_it_is_taken_back(recorder: Recorder, server: AgentServer) -> None:
+    patches = instrument(recorder)
+    await litellm.acompletion(model="openai/agent", messages=ASK, client=server.async_client())
+    await end_litellms_callbacks()
+    patches.undo()
+    known = litellm.logging_callback_manager._get_all_callbacks() + litellm.input_callback
+    assert not [each for each in known if type(each).__module__.startswith("rollbus")]
+
+
+@pytest.mark.filterwarnings("ignore::pydantic.PydanticDeprecatedSince20", "ignore::pydantic.PydanticDeprecatedSince211")
+@pytest.mark.parametrize("streaming", [True, False])
+async def test_a_llama_index_agent_is_recorded_without_a_hook(
+    recorder: Recorder, sink: MemorySink, server: AgentServer, patches: Instrumentation, streaming: bool
+) -> None:
+    agent = test_llama_index.load_agent(test_llama_index.llm_of(server), streaming=streaming)
+    async with recorder.episode(task="stock"):
+        await agent.run("How many bolts?")
+    assert_agent(server, recorded(recorder, sink), streamed=streaming)
+
+
+@pytest.mark.filterwarnings("ignore::pydantic.PydanticDeprecatedSince211", "ignore:Pydantic serializer:UserWarning")
+@pytest.mark.parametrize("explicit", [False, True])
+@pytest.mark.parametrize("mode", [StreamingMode.NONE, StreamingMode.SSE])
+async def test_an_adk_agent_is_recorded_once_with_and_without_its_own_hook(
+    recorder: Recorder,
+    sink: MemorySink,
+    server: AgentServer,
+    patches: Instrumentation,
+    mode: StreamingMode,
+    explicit: bool,
+) -> None:
+    agent = test_adk.load_agent(server.async_client())
+    app = App(name="shop", root_agent=agent, plugins=[RollbusPlugin(recorder)] if explicit else [])
+    runner = InMemoryRunner(app=app)
+    session = await runner.session_service.create_session(app_name="shop", user_id="u")
+    message = types.Content(role="user", parts=[types.Part(text="How many bolts?")])
+    config = RunConfig(streaming_mode=mode)
+    async with recorder.episode(task="stock"):
+        async for _ in runner.run_async(user_id="u", session_id=session.id, new_message=message, run_config=config):
+            pass
+    await runner.close()
+    await end_litellms_callbacks()
+    assert_agent(server, recorded(recorder, sink), streamed=mode is StreamingMode.SSE)
+
+
+async def end_litellms_callbacks() -> None:
+    """Let its worker call back in this loop: what it still holds when the loop ends is never awaited."""
+    await asyncio.sleep(0)  # a task of its own hands the callbacks to the worker
+    await GLOBAL_LOGGING_WORKER.flush()
+
+
+def assert_agent(server: AgentServer, events: list[Event], *, streamed: bool) -> None:
+    """The events hold the server's tokens once, under the agent's name, and its tool's call."""
+    assert_sampled(server, turns_of(events))
+    assert [(turn.function, turn.streamed) for turn in turns_of(events)] == [("keeper", streamed)] * 2
+    (call,) = (event for event in events if isinstance(event, ToolCalled))
+    assert (call.name, "bolts: 7" in (call.result or "")) == ("stock", True)
+
+
+def test_a_patch_that_fails_leaves_its_library_as_it_was(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
+    def half(recorder: Recorder, stack: ExitStack) -> None:
+        stack.callback(setattr, openai, "rollbus_was_here", False)
+        monkeypatch.setattr(openai, "rollbus_was_here", True, raising=False)
+        raise AttributeError("a version that is made differently")
+
+    monkeypatch.setattr(module, "PATCHES", {"openai": half})
+    patches = instrument(recorder)
+    assert (patches.names, set(patches.failed)) == ((), {"openai"})
+    assert openai.rollbus_was_here is False  # type: ignore[attr-defined]
+    assert recorder.counters["hook_errors.instrument_openai"] == 1

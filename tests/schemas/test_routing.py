@@ -1,0 +1,71 @@
+"""Who answers an episode: by the newest decision, and for the whole episode the same."""
+
+import time
+from typing import Any
+
+import pytest
+
+from rollbus.schemas.records.delivery import PolicyDecision, is_drawn
+from rollbus.schemas.routing import Router
+
+DRAWN = next(f"e{n}" for n in range(999) if is_drawn("agent", 2, f"e{n}", 0.05))
+LATER = next(
+    f"e{n}" for n in range(999) if not is_drawn("agent", 2, f"e{n}", 0.05) and is_drawn("agent", 2, f"e{n}", 1)
+)
+
+
+def decided(number: int, **fields: Any) -> PolicyDecision:
+    defaults: dict[str, Any] = {"action": "canary", "serving": 1, "canary": 2, "share": 0.05, "reason": "r"}
+    return PolicyDecision(model="agent", run_id="main", number=number, decided_at_ms=0, **(defaults | fields))
+
+
+def routing(*decisions: PolicyDecision) -> Router:
+    router = Router()
+    for each in decisions:
+        router.use(each)
+    return router
+
+
+def test_without_a_decision_nothing_is_chosen() -> None:
+    assert Router().choose("agent", "e1") is None
+    assert routing(decided(1)).choose("other", "e1") is None
+
+
+def test_a_share_of_the_episodes_gets_the_canary_in_every_process_the_same() -> None:
+    one, two = routing(decided(1, share=0.25)), routing(decided(1, share=0.25))
+    chosen = [one.choose("agent", f"e{n}") for n in range(2_000)]
+    assert chosen == [two.choose("agent", f"e{n}") for n in range(2_000)]
+    assert chosen.count(2) / 2_000 == pytest.approx(0.25, abs=0.04)
+
+
+def test_an_older_decision_changes_nothing() -> None:
+    router = routing(decided(2, canary=None, share=0.0))
+    assert not router.use(decided(1))
+    assert router.choose("agent", DRAWN) == 1
+
+
+def test_an_episode_stays_with_its_version_while_the_share_grows() -> None:
+    router = routing(decided(1))
+    assert (router.choose("agent", DRAWN), router.choose("agent", LATER)) == (2, 1)
+    router.use(decided(2, action="advance", share=1.0))
+    assert (router.choose("agent", DRAWN), router.choose("agent", LATER)) == (2, 1)
+
+
+def test_an_episode_of_a_stopped_canary_goes_on_with_the_serving_version() -> None:
+    router = routing(decided(1))
+    assert router.choose("agent", DRAWN) == 2
+    router.use(decided(2, action="quarantine", canary=None, share=0.0))
+    assert router.choose("agent", DRAWN) == 1
+
+
+def test_a_call_is_routed_in_less_than_fifty_microseconds() -> None:
+    router, names = routing(decided(1)), [f"episode-{n}" for n in range(2_000)]
+    best = min(_seconds(router, names) for _ in range(5))
+    assert best / len(names) < 50e-6
+
+
+def _seconds(router: Router, names: list[str]) -> float:
+    began = time.process_time()
+    for name in names:
+        router.choose("agent", name)
+    return time.process_time() - began

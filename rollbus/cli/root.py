@@ -29,33 +29,34 @@ class Entry(NamedTuple):
     help: str
     extra: str
     """The extra that brings what the command needs."""
-    module: str | None = None
-    """Where the command is; by default in the module of its name."""
+    module: str
+    """Where the command is, below `commands`."""
 
 
+TRACKERS = "wandb,mlflow,langfuse,openpipe"
 COMMANDS: dict[str, Entry] = {
-    "up": Entry("Start Kafka, ClickHouse and the ART server on this machine.", "local", "stack"),
-    "status": Entry("Show what runs, where it listens and whether it is healthy.", "local", "stack"),
-    "down": Entry("Stop what `up` started; data stays.", "local", "stack"),
-    "demo": Entry("Watch an agent get better at tic-tac-toe from its own traffic.", "local"),
-    "finetune": Entry("Run a NeMo Agent Toolkit finetuning configuration on the bus.", "local"),
-    "topics": Entry("Create, check, list and draw the Kafka topics.", "streams"),
-    "worker": Entry("Run the stages that turn episode events into batches.", "streams"),
-    "run": Entry("Check, list, pause, resume and stop the runs of one log.", "streams"),
-    "replay": Entry("Decide again with other rewards, groups or curriculum.", "streams"),
-    "resample": Entry("Run your agent again on openings that came only once.", "streams"),
-    "forget": Entry("Exclude a person's episodes and delete their rows.", "streams"),
-    "trainer": Entry("Turn batches into GRPO updates, and look at the steps.", "trainer"),
-    "policy": Entry("List, serve, measure and roll back versions of the weights.", "trainer"),
-    "model": Entry("Import a base model from this machine, or fetch one.", "local"),
-    "art-server": Entry("Run OpenPipe ART with its model endpoint.", "local"),
-    "proxy": Entry("Record programs that cannot be changed, with a proxy.", "proxy"),
-    "dead-letters": Entry("Show what could not be processed, and try it again.", "streams"),
-    "sink": Entry("Write every topic into ClickHouse, and rebuild tables.", "clickhouse"),
-    "sql": Entry("Ask ClickHouse saved questions or your own.", "clickhouse"),
-    "ui": Entry("Show what was trained and why, in a browser.", "ui"),
-    "export": Entry("Write data sets for other trainers: SFT, preference pairs.", "export"),
-    "log-to": Entry("Log steps to W&B and others, decisions to a webhook.", "wandb,mlflow,langfuse,openpipe"),
+    "up": Entry("Start Kafka, ClickHouse and the ART server on this machine.", "local", "local.stack"),
+    "status": Entry("Show what runs, where it listens and whether it is healthy.", "local", "local.stack"),
+    "down": Entry("Stop what `up` started; data stays.", "local", "local.stack"),
+    "demo": Entry("Watch an agent get better at tic-tac-toe from its own traffic.", "local", "local.demo"),
+    "finetune": Entry("Run a NeMo Agent Toolkit finetuning configuration on the bus.", "local", "trainer.finetune"),
+    "topics": Entry("Create, check, list and draw the Kafka topics.", "streams", "streams.topics"),
+    "worker": Entry("Run the stages that turn episode events into batches.", "streams", "streams.worker"),
+    "run": Entry("Check, list, pause, resume and stop the runs of one log.", "streams", "streams.run"),
+    "replay": Entry("Decide again with other rewards, groups or curriculum.", "streams", "streams.replay"),
+    "resample": Entry("Run your agent again on openings that came only once.", "streams", "streams.resample"),
+    "forget": Entry("Exclude a person's episodes and delete their rows.", "streams", "streams.forget"),
+    "trainer": Entry("Turn batches into GRPO updates, and look at the steps.", "trainer", "trainer.trainer"),
+    "policy": Entry("List, serve, measure and roll back versions of the weights.", "trainer", "trainer.policy"),
+    "model": Entry("Import a base model from this machine, or fetch one.", "local", "trainer.model"),
+    "art-server": Entry("Run OpenPipe ART with its model endpoint.", "local", "trainer.art_server"),
+    "proxy": Entry("Record programs that cannot be changed, with a proxy.", "proxy", "producers.proxy"),
+    "dead-letters": Entry("Show what could not be processed, and try it again.", "streams", "streams.dead_letters"),
+    "sink": Entry("Write every topic into ClickHouse, and rebuild tables.", "clickhouse", "consumers.sink"),
+    "sql": Entry("Ask ClickHouse saved questions or your own.", "clickhouse", "consumers.sql"),
+    "ui": Entry("Show what was trained and why, in a browser.", "ui", "consumers.ui"),
+    "export": Entry("Write data sets for other trainers: SFT, preference pairs.", "export", "consumers.export"),
+    "log-to": Entry("Log steps to W&B and others, decisions to a webhook.", TRACKERS, "consumers.log_to"),
 }
 
 CONTEXT = {"help_option_names": ["-h", "--help"], "max_content_width": 110, "show_default": True}
@@ -73,9 +74,8 @@ class Nouns(Verbs):
         entry = COMMANDS.get(cmd_name)
         if entry is None:
             return None
-        attribute = cmd_name.replace("-", "_")
-        module = importlib.import_module(f"rollbus.cli.commands.{entry.module or attribute}")
-        command: click.Command = getattr(module, attribute)
+        module = importlib.import_module(f"rollbus.cli.commands.{entry.module}")
+        command: click.Command = getattr(module, cmd_name.replace("-", "_"))
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

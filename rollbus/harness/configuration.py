@@ -28,7 +28,7 @@ from pydantic import BaseModel, ValidationError
 
 from rollbus.harness import troubles
 from rollbus.harness.components import ART_TYPES, BusConfig
-from rollbus.harness.run import Plan
+from rollbus.harness.runs.run import Plan
 from rollbus.schemas.errors import ConfigurationError, nearest
 from rollbus.settings_file import Place, describe_mistake, dotted, parse_yaml, read_document
 

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 from nat.data_models.finetuning import CurriculumLearningConfig, Trajectory, TrajectoryCollection
 
-from rollbus.harness.publishing import total
+from rollbus.harness.bus.publishing import total
 from rollbus.schemas.records.config import CurriculumConfig
 from rollbus.schemas.records.groups import Group, GroupMember
 from rollbus.schemas.records.trajectories import Location

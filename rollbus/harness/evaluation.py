@@ -32,11 +32,11 @@ from nat.runtime.session import SessionManager
 from pydantic import BaseModel, SecretStr
 
 from rollbus.harness import troubles
+from rollbus.harness.bus.publishing import TASK, labels_of
+from rollbus.harness.bus.run_view import Attempt, group_id_of
 from rollbus.harness.llms import with_recorded_models
-from rollbus.harness.publishing import TASK, labels_of
-from rollbus.harness.recording import RECORDING, attach_logprobs
-from rollbus.harness.run import Run
-from rollbus.harness.run_view import Attempt, group_id_of
+from rollbus.harness.runs.recording import RECORDING, attach_logprobs
+from rollbus.harness.runs.run import Run
 from rollbus.producers import Episode
 from rollbus.producers.episode.context import enter, leave
 from rollbus.schemas.errors import UnavailableError

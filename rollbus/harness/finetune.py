@@ -40,10 +40,10 @@ from rollbus.harness import troubles
 from rollbus.harness.components import BusConfig
 from rollbus.harness.configuration import load_plan, with_dataset
 from rollbus.harness.own_adapter import on_ledger
-from rollbus.harness.processes import SETTINGS_FILE, Processes
-from rollbus.harness.run import Plan, Run, locked, opened_run
-from rollbus.harness.run_settings import checked_settings
-from rollbus.harness.runs import STATE_FILE, RunRecord, hold_run, now, read_run, write_run
+from rollbus.harness.runs.folder import STATE_FILE, RunRecord, hold_run, now, read_run, write_run
+from rollbus.harness.runs.processes import SETTINGS_FILE, Processes
+from rollbus.harness.runs.run import Plan, Run, locked, opened_run
+from rollbus.harness.runs.settings import checked_settings
 from rollbus.harness.show import logged
 from rollbus.schemas.errors import ConfigurationError, RunStoppedError, nearest
 

@@ -19,7 +19,7 @@ from nat.llm.nim_llm import NIMModelConfig
 from nat.llm.openai_llm import OpenAIModelConfig
 
 from rollbus.harness.components import RecordedOpenAIConfig
-from rollbus.harness.recording import RECORDING, Recording
+from rollbus.harness.runs.recording import RECORDING, Recording
 from rollbus.schemas.credentials import token_for
 
 CLIENTS = {

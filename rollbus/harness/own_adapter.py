@@ -20,10 +20,10 @@ from nat.data_models.finetuning import (
 from nat.finetuning.interfaces.trainer_adapter import TrainerAdapter
 
 from rollbus.harness import troubles
-from rollbus.harness.publishing import PUBLISHED, has_pairs
-from rollbus.harness.run import Run, current_run
+from rollbus.harness.bus.publishing import PUBLISHED, has_pairs
+from rollbus.harness.bus.transcripts import as_trajectory
+from rollbus.harness.runs.run import Run, current_run
 from rollbus.harness.trainer_adapter import POLL_S, LedgerAdapter
-from rollbus.harness.transcripts import as_trajectory
 from rollbus.schemas.errors import RejectedError, RollbusError, UnavailableError
 from rollbus.trainer.backends.journaled import JournaledBackend
 from rollbus.trainer.backends.protocol import Capabilities, TrainRequest, TrainResult

@@ -17,11 +17,11 @@ from nat.data_models.finetuning import Trajectory, TrajectoryCollection
 from nat.finetuning.interfaces.trajectory_builder import TrajectoryBuilder
 
 from rollbus.harness import troubles
+from rollbus.harness.bus.transcripts import STEP_REWARD, as_trajectory
 from rollbus.harness.components import BusTrajectoryBuilderConfig
 from rollbus.harness.evaluation import PLAY, Play, Played, evaluate
-from rollbus.harness.outputs import append_line, count
-from rollbus.harness.run import Run, current_run
-from rollbus.harness.transcripts import STEP_REWARD, as_trajectory
+from rollbus.harness.runs.outputs import append_line, count
+from rollbus.harness.runs.run import Run, current_run
 
 logger = logging.getLogger(__name__)
 

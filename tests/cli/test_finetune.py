@@ -14,10 +14,10 @@ import rollbus.harness.finetune
 from rollbus.cli.root import rollbus as command
 from rollbus.harness.configuration import load_plan
 from rollbus.harness.finetune import FinetuneOptions, concluded_well, name_run
-from rollbus.harness.processes import Processes
-from rollbus.harness.run import locked
-from rollbus.harness.run_settings import settings_of
-from rollbus.harness.runs import RunRecord, hold_run, newest_run, read_run, write_run
+from rollbus.harness.runs.folder import RunRecord, hold_run, newest_run, read_run, write_run
+from rollbus.harness.runs.processes import Processes
+from rollbus.harness.runs.run import locked
+from rollbus.harness.runs.settings import settings_of
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
 from tests.harness.world import document
 

@@ -9,7 +9,7 @@ import pytest
 import uvicorn
 from click.testing import CliRunner
 
-from rollbus.cli.commands.proxy import run
+from rollbus.cli.commands.producers.proxy import run
 from rollbus.cli.root import rollbus
 from rollbus.producers import Recorder
 from rollbus.producers.turns.redaction import Field

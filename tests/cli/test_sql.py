@@ -1,6 +1,6 @@
 """What a saved question is asked about when its parameters are left out."""
 
-from rollbus.cli.commands.sql import find_defaults
+from rollbus.cli.commands.consumers.sql import find_defaults
 from rollbus.settings import Settings
 
 

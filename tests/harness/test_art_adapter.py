@@ -9,10 +9,10 @@ import pytest
 from nat.data_models.finetuning import FinetuneConfig
 
 from rollbus.harness.art_server import model_json, register
+from rollbus.harness.bus.run_log import RunLog
 from rollbus.harness.components import ARTBackendConfig, BusTrainerAdapterConfig
-from rollbus.harness.run import CURRENT, Run
-from rollbus.harness.run_log import RunLog
-from rollbus.harness.run_settings import settings_of
+from rollbus.harness.runs.run import CURRENT, Run
+from rollbus.harness.runs.settings import settings_of
 from rollbus.harness.trainer_adapter import BusTrainerAdapter
 from rollbus.schemas.errors import RejectedError, UnavailableError
 from rollbus.settings import Settings

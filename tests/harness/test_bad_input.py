@@ -8,8 +8,8 @@ from nat.data_models.finetuning import FinetuneRunConfig, Trajectory, Trajectory
 from nat.plugins.eval.data_models.evaluator_io import EvalOutputItem
 
 from rollbus.harness import finetune as ft
-from rollbus.harness.publishing import example_names
-from rollbus.harness.runs import newest_run
+from rollbus.harness.bus.publishing import example_names
+from rollbus.harness.runs.folder import newest_run
 from rollbus.harness.troubles import worth_of
 from rollbus.schemas.errors import ConfigurationError, RejectedError, RunStoppedError
 from rollbus.trainer.backends.memory import MemoryBackend

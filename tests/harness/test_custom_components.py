@@ -22,7 +22,7 @@ from nat.data_models.finetuning import (
 )
 
 from rollbus.harness.components import BusTrainerConfig, BusTrajectoryBuilderConfig
-from rollbus.harness.outputs import count
+from rollbus.harness.runs.outputs import count
 from rollbus.harness.trainer import BusTrainer
 from rollbus.harness.trajectory_builder import BusTrajectoryBuilder
 from rollbus.schemas.errors import RunStoppedError

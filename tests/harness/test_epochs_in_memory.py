@@ -9,8 +9,8 @@ from nat.data_models.evaluator import EvalInputItem
 from nat.data_models.finetuning import TrainingStatusEnum
 from nat.plugins.eval.data_models.evaluator_io import EvalOutputItem
 
-from rollbus.harness import plot
 from rollbus.harness.finetune import Components
+from rollbus.harness.runs import plot
 from rollbus.harness.trainer_adapter import BusTrainerAdapter
 from rollbus.schemas.errors import RejectedError, RunStoppedError
 from rollbus.trainer.backends.memory import MemoryBackend

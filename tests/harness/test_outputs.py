@@ -4,8 +4,8 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rollbus.harness.outputs import Outputs
-from rollbus.harness.plot import curves
+from rollbus.harness.runs.outputs import Outputs
+from rollbus.harness.runs.plot import curves
 
 METRICS: dict[str, Any] = {"avg_reward": 0.5, "min_reward": 0.0, "max_reward": 1.0, "num_trajectories": 8}
 

@@ -7,10 +7,10 @@ from typing import Any, cast
 import pytest
 from aiokafka.errors import KafkaTimeoutError
 
-from rollbus.harness.bus import Bus
-from rollbus.harness.bus_kafka import KafkaBus
-from rollbus.harness.recording import Recording
-from rollbus.harness.run_log import RunLog
+from rollbus.harness.bus.kafka import KafkaBus
+from rollbus.harness.bus.protocol import Bus
+from rollbus.harness.bus.run_log import RunLog
+from rollbus.harness.runs.recording import Recording
 from rollbus.schemas.errors import UnavailableError
 from rollbus.schemas.kafka.connection import KafkaConnection
 from rollbus.schemas.records.control import RunCommand

@@ -20,7 +20,7 @@ from nat.plugins.openpipe.trainer import ARTTrainer
 from nat.plugins.openpipe.trajectory_builder import ARTTrajectoryBuilder
 
 from rollbus.harness.evaluation import evaluate
-from rollbus.harness.outputs import count
+from rollbus.harness.runs.outputs import count
 from rollbus.harness.trainer import BusTrainer
 from tests.harness.world import RUN, Endpoint, document, memory_bus, opened, read, run_epochs
 

@@ -19,12 +19,12 @@ from nat.data_models.finetuning import FinetuneRunConfig, TrainingJobStatus
 from nat.data_models.function import FunctionBaseConfig
 from nat.plugins.eval.data_models.evaluator_io import EvalOutput, EvalOutputItem
 
+from rollbus.harness.bus.run_log import RunLog
 from rollbus.harness.configuration import load_plan
 from rollbus.harness.finetune import Components, components
-from rollbus.harness.recording import Recording
-from rollbus.harness.run import CURRENT, Plan, Run
-from rollbus.harness.run_log import RunLog
-from rollbus.harness.run_settings import settings_of
+from rollbus.harness.runs.recording import Recording
+from rollbus.harness.runs.run import CURRENT, Plan, Run
+from rollbus.harness.runs.settings import settings_of
 from rollbus.harness.trainer import BusTrainer
 from rollbus.settings import Settings
 from rollbus.trainer.backends.protocol import Backend

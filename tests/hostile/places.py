@@ -43,6 +43,7 @@ def places(
         bad_cookie = {"cookie": "rollbus-page=wrong"}
         chat: dict[str, Any] = {"path": "/v1/chat/completions", "method": "POST", "headers": JSON, "body": CHAT}
         sql: dict[str, Any] = {"method": "POST", "body": b"SELECT 1", "checks_kind": False, "refused": 403}
+        art.require_running()
         yield [
             Place("model", art.model_port, credentials=BEARER, wrong=wrong, most=32 * MIB, **chat),
             Place("control", art.control_port, "/rollbus/v1/versions", BEARER, wrong, most=512 * MIB),
@@ -52,6 +53,7 @@ def places(
             Place("owner", guarded.port, "/", owner, basic("default", "wrong"), most=256 * MIB, **sql),
             Place("reader", guarded.port, "/", reader, basic("readonly", "wrong"), most=MIB, **sql),
         ]
+        art.require_running()
 
 
 @pytest.fixture

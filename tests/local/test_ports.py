@@ -35,3 +35,10 @@ def test_a_free_port_passes_and_belongs_to_nobody() -> None:
     port = find_free_port()
     require_free(port, service="kafka", setting="kafka_port")
     assert listener_of(port) is None
+
+
+def test_a_free_port_is_named_once_and_is_none_that_an_outgoing_connection_gets() -> None:
+    ports = [find_free_port() for _ in range(50)]
+    assert len(set(ports)) == 50
+    with socket.create_server((HOST, 0)) as server, socket.create_connection(server.getsockname()) as client:
+        assert max(ports) < client.getsockname()[1]

@@ -68,9 +68,14 @@ class ArtServer:
         )
         deadline = time.monotonic() + START_TIMEOUT_S
         while not self._answers():
-            assert self.is_running(), f"the art-server died at its start; see {self.launcher.log}"
+            self.require_running()
             assert time.monotonic() < deadline, f"the art-server does not answer; see {self.launcher.log}"
             time.sleep(0.05)
+        self.require_running()
+
+    def require_running(self) -> None:
+        """Fail with the end of its log if it has died."""
+        assert self.is_running(), f"the art-server died:\n{self.launcher.log.read_text()[-4000:]}"
 
     def is_running(self) -> bool:
         return _is_running(self.process_id)

@@ -19,7 +19,7 @@ from rollbus.consumers.clickhouse.sink.kafka_source import KafkaSource
 from rollbus.consumers.clickhouse.sink.status import read_sink_status
 from rollbus.consumers.clickhouse.store.settings import SinkSettings
 from rollbus.consumers.loggers.follow_kafka import follow
-from rollbus.harness import bus_kafka
+from rollbus.harness.bus import kafka as bus_kafka
 from rollbus.producers.delivery.kafka_sink import KafkaSink
 from rollbus.resample.requests import resample
 from rollbus.schemas.kafka.clients import start_uncancelled

@@ -1,5 +1,6 @@
 """Ports on loopback: whether one is free, a free one, and the process that uses one."""
 
+import itertools
 import os
 import socket
 from collections.abc import Iterator
@@ -14,12 +15,21 @@ _LISTEN = "0A"
 """State of a listening socket in /proc/net/tcp (include/net/tcp_states.h)."""
 
 
+_PORTS = range(10_000, 32_768)
+"""Below the first port for outgoing connections on Linux (net/ipv4/tcp_ipv4.c); other systems begin higher."""
+_APART = 97
+"""Ports from the first of one process to the first of the next."""
+_calls = itertools.count()
+
+
 def find_free_port() -> int:
-    """Return a port on which no process listens at this moment."""
-    with socket.socket() as probe:
-        probe.bind((HOST, 0))
-        port: int = probe.getsockname()[1]
-        return port
+    """Return a port on which no process listens at this moment, another one at each call.
+
+    It is below those that the kernel gives to outgoing connections: a server that is stopped and started again finds
+    its port as it left it. Processes begin at different places, so that those which start together rarely meet.
+    """
+    first = os.getpid() * _APART
+    return next(port for call in _calls if is_free(port := _PORTS[(first + call) % len(_PORTS)]))
 
 
 def is_free(port: int) -> bool:

@@ -4,7 +4,7 @@ from dataclasses import dataclass
 
 import pytest
 
-from rollbus.cli.commands import topics
+from rollbus.cli.commands.streams import topics
 from rollbus.schemas.topics import EPISODE_EVENTS, TOPICS, Topic
 from rollbus.streams.operate import forget_on_log as forget_kafka
 from rollbus.streams.operate.acls import REPLAY_PREFIX, ROLES, Acl, Role, acls

@@ -165,7 +165,7 @@ def load(settings: Settings, name: str) -> None:
 
     What a shadow writes meanwhile is loaded the next time. Episodes that were forgotten after the replay are left out.
     """
-    from rollbus.cli.commands.forget import delete_listed
+    from rollbus.cli.commands.streams.forget import delete_listed
     from rollbus.cli.replay.load import load_replay
     from rollbus.streams.replay.kafka.manifest import find_manifest
 

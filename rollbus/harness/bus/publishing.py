@@ -12,9 +12,9 @@ from typing import Any
 
 from nat.data_models.finetuning import DPOItem, EpisodeItem, EpisodeItemRole, Trajectory, TrajectoryCollection
 
-from rollbus.harness.recording import Recording
-from rollbus.harness.run_view import Attempt, group_id_of
-from rollbus.harness.transcripts import STEP_REWARD
+from rollbus.harness.bus.run_view import Attempt, group_id_of
+from rollbus.harness.bus.transcripts import STEP_REWARD
+from rollbus.harness.runs.recording import Recording
 from rollbus.producers.turns.answer import Answer, Choice
 from rollbus.producers.turns.turn_record import Exchange
 from rollbus.schemas.records.events import TurnRecorded

@@ -8,9 +8,9 @@ import asyncio
 import time
 from collections.abc import Callable, Sequence
 
-from rollbus.harness.bus import Bus
-from rollbus.harness.recording import Recording
-from rollbus.harness.run_view import RunView, command_id_of
+from rollbus.harness.bus.protocol import Bus
+from rollbus.harness.bus.run_view import RunView, command_id_of
+from rollbus.harness.runs.recording import Recording
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
 from rollbus.schemas.records.control import RunCommand
 from rollbus.schemas.topics import RUN_LOG

@@ -18,7 +18,7 @@ from typing import Any
 
 from nat.data_models.finetuning import TrajectoryCollection
 
-from rollbus.harness.publishing import total
+from rollbus.harness.bus.publishing import total
 
 Row = dict[str, Any]
 
@@ -68,7 +68,7 @@ class Outputs:
 
     def plot(self) -> Path:
         """Draw the curves again."""
-        from rollbus.harness.plot import draw
+        from rollbus.harness.runs.plot import draw
 
         path = self.folder / "reward_plot.png"
         draw(path, self.training_rows(), self.validation_rows())

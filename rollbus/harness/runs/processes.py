@@ -25,10 +25,10 @@ from rollbus.cli.stages import create_topics
 from rollbus.demo.base_model import WarmStartSettings, ensure
 from rollbus.demo.processes import stack_rows, stage_rows
 from rollbus.harness import troubles
-from rollbus.harness.bus_kafka import KafkaBus
+from rollbus.harness.bus.kafka import KafkaBus
 from rollbus.harness.components import BusTrainerAdapterConfig
-from rollbus.harness.run import Plan
-from rollbus.harness.run_settings import laid_over, on_art_server, settings_of
+from rollbus.harness.runs.run import Plan
+from rollbus.harness.runs.settings import laid_over, on_art_server, settings_of
 from rollbus.local.process.ports import find_free_port, is_free
 from rollbus.local.process.service import Service, answers_http
 from rollbus.local.process.settings import HOST

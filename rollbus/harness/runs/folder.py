@@ -13,7 +13,7 @@ from datetime import datetime
 from pathlib import Path
 from typing import Any, Literal
 
-from rollbus.harness.outputs import Outputs, replace_text
+from rollbus.harness.runs.outputs import Outputs, replace_text
 from rollbus.local.process.state import hold_file
 from rollbus.schemas.errors import ConfigurationError
 

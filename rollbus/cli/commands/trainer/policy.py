@@ -4,7 +4,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from rollbus.cli.commands.trainer import run_option, trainer_settings
+from rollbus.cli.commands.trainer.trainer import run_option, trainer_settings
 from rollbus.cli.groups import Verbs
 from rollbus.cli.output import Console, Table, echo, format_time, show_progress, show_record, show_rows
 from rollbus.cli.root import Settings, with_settings

@@ -14,7 +14,7 @@ from typing import Any
 
 from nat.data_models.intermediate_step import IntermediateStep, IntermediateStepType
 
-from rollbus.harness.transcripts import logprobs_with_tokens
+from rollbus.harness.bus.transcripts import logprobs_with_tokens
 from rollbus.producers import EventSink, MemorySink, Outbound, Recorder, init
 from rollbus.schemas import codec
 from rollbus.schemas.records.events import Event, TurnRecorded

@@ -65,7 +65,7 @@ def down(settings: Settings) -> None:
 
 
 def _services(settings: Settings, *, art: bool) -> "tuple[Service, ...]":
-    from rollbus.cli.commands.art_server import ensure_base_model
+    from rollbus.cli.commands.trainer.art_server import ensure_base_model
     from rollbus.local import stack
 
     command = None

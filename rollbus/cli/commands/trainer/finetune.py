@@ -11,7 +11,7 @@ from rollbus.cli.output import Console, Table, echo, show_rows
 
 if TYPE_CHECKING:
     from rollbus.harness.finetune import FinetuneOptions
-    from rollbus.harness.runs import RunRecord
+    from rollbus.harness.runs.folder import RunRecord
 
 EXISTING = click.Path(exists=True, dir_okay=False)
 OPTIONS: tuple[tuple[str, str, dict[str, Any]], ...] = (
@@ -62,7 +62,7 @@ def finetune(context: click.Context, /, config_file: str | None, resume: bool, c
     if config_file is None:
         raise click.UsageError("Missing option '--config_file', or a command: list, show, resume, …")
     from rollbus.harness.finetune import describe
-    from rollbus.harness.runs import newest_run
+    from rollbus.harness.runs.folder import newest_run
 
     chosen = _options(config_file, options, context.obj.path)
     if check:
@@ -114,7 +114,7 @@ data_dir_option = click.option(
 @data_dir_option
 def list_(data_dir: Path) -> None:
     """List the runs: state, epochs, rewards and weights."""
-    from rollbus.harness.runs import list_runs
+    from rollbus.harness.runs.folder import list_runs
 
     table = Table("run", "state", "began", "epochs", "reward", "weights")
     for record in list_runs(data_dir):
@@ -131,7 +131,7 @@ def list_(data_dir: Path) -> None:
 def show(run: str, data_dir: Path) -> None:
     """Show a run: where its results are, and which commands go on from there."""
     from rollbus.harness.finetune import what_next
-    from rollbus.harness.runs import read_run
+    from rollbus.harness.runs.folder import read_run
 
     echo(what_next(read_run(data_dir / run)))
 
@@ -141,7 +141,7 @@ def show(run: str, data_dir: Path) -> None:
 @data_dir_option
 def resume(run: str, data_dir: Path) -> None:
     """Continue a run with the options of its start; what is finished is not made again."""
-    from rollbus.harness.runs import read_run
+    from rollbus.harness.runs.folder import read_run
 
     _run(_options_of(read_run(data_dir / run)))
 
@@ -153,7 +153,7 @@ def resume(run: str, data_dir: Path) -> None:
 def evaluate(run: str, dataset: str | None, data_dir: Path) -> None:
     """Measure a run's newest weights by its own evaluator."""
     from rollbus.harness.finetune import evaluate_run
-    from rollbus.harness.runs import read_run
+    from rollbus.harness.runs.folder import read_run
 
     record = read_run(data_dir / run)
     found = evaluate_run(_options_of(record), dataset, Console(stderr=True))
@@ -167,7 +167,7 @@ def evaluate(run: str, dataset: str | None, data_dir: Path) -> None:
 def serve(run: str, data_dir: Path) -> None:
     """Serve a run's newest weights until Ctrl-C."""
     from rollbus.harness.finetune import serve_run
-    from rollbus.harness.runs import read_run
+    from rollbus.harness.runs.folder import read_run
 
     serve_run(_options_of(read_run(data_dir / run)), Console())
 
@@ -178,7 +178,7 @@ def serve(run: str, data_dir: Path) -> None:
 @data_dir_option
 def delete(run: str, yes: bool, data_dir: Path) -> None:
     """Delete a run's folder: its settings, logs, and the local log, tables and weights."""
-    from rollbus.harness.runs import delete_run, read_run
+    from rollbus.harness.runs.folder import delete_run, read_run
 
     record = read_run(data_dir / run)
     if not yes:

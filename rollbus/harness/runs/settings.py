@@ -13,10 +13,10 @@ from nat.data_models.config import Config
 from nat.data_models.finetuning import CurriculumLearningConfig, TrajectoryBuilderConfig
 from pydantic import ValidationError
 
+from rollbus.harness.bus.publishing import TASK
 from rollbus.harness.components import ARTTrainingConfig, BusTrainerAdapterConfig
 from rollbus.harness.curriculum import NO_LIMIT, curriculum_config
-from rollbus.harness.publishing import TASK
-from rollbus.harness.run import Plan
+from rollbus.harness.runs.run import Plan
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.settings import Settings
 

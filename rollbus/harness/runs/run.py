@@ -20,12 +20,12 @@ from nat.data_models.finetuning import TrainerAdapterConfig, Trajectory, Traject
 from nat.finetuning.interfaces.trajectory_builder import TrajectoryBuilder
 
 from rollbus.harness import troubles
+from rollbus.harness.bus.publishing import PUBLISHED, example_names, has_pairs, record_trajectory
+from rollbus.harness.bus.run_log import RunLog
+from rollbus.harness.bus.run_view import Attempt
 from rollbus.harness.components import BusConfig, BusTrainerAdapterConfig, BusTrainerConfig
-from rollbus.harness.publishing import PUBLISHED, example_names, has_pairs, record_trajectory
-from rollbus.harness.recording import Recording
-from rollbus.harness.run_log import RunLog
-from rollbus.harness.run_view import Attempt
-from rollbus.harness.runs import RunRecord, now, write_run
+from rollbus.harness.runs.folder import RunRecord, now, write_run
+from rollbus.harness.runs.recording import Recording
 from rollbus.local.process.state import hold_file
 from rollbus.schemas.errors import ConfigurationError, RunStoppedError
 from rollbus.trainer.backends.protocol import Backend
@@ -34,7 +34,7 @@ from rollbus.trainer.process import make_log
 from rollbus.trainer.settings import TrainerSettings
 
 if TYPE_CHECKING:
-    from rollbus.harness.processes import Processes
+    from rollbus.harness.runs.processes import Processes
 
 logger = logging.getLogger(__name__)
 
@@ -233,7 +233,7 @@ async def training(settings: TrainerSettings, backend: Backend, log: RunLog) -> 
 @asynccontextmanager
 async def opened_run(plan: Plan, record: RunRecord, processes: "Processes", *, resume: bool) -> AsyncIterator[Run]:
     """Open a run's log; its processes run. At a good end ClickHouse has everything, and the record says how it was."""
-    from rollbus.harness.run_settings import processed_logprobs
+    from rollbus.harness.runs.settings import processed_logprobs
 
     run_id, ended = record.run_id, replace(record, state="failed")
     recording = Recording(processes.namespace, processes.sink(), processed=processed_logprobs(plan.config))

@@ -5,7 +5,7 @@ from hashlib import blake2b
 from rollbus.demo.routing.tickets import TEAMS
 
 TASK = "routing"
-MAX_ANSWER_TOKENS = 4
+MAX_ANSWER_TOKENS = 1
 """Enough for a name and the end of the turn; other texts are cut."""
 SYSTEM = f"You sort support tickets. Answer with one word: {', '.join(TEAMS[:-1])} or {TEAMS[-1]}."
 EXAMPLES = (

@@ -57,6 +57,16 @@ def test_a_group_and_its_neighbours_read_their_common_beginning_once(sampler: Sa
     assert sampler.reused_tokens < sum(map(len, prompts))
 
 
+def test_requests_for_one_prompt_that_come_together_read_it_once(sampler: Sampler, base_model: Path) -> None:
+    prompts = [[*SYSTEM, 9], [*SYSTEM, 9], [*SYSTEM, 9], [5, 6]]
+    answers = ask(sampler, *prompts)
+    assert_right(base_model, prompts, answers)
+    assert answers[0].token_ids == answers[1].token_ids == answers[2].token_ids
+    assert sampler.reused_tokens == 2 * len(prompts[0])
+    again = ask(sampler, *prompts)
+    assert [one.token_ids for one in again] == [one.token_ids for one in answers]
+
+
 def test_an_episodes_next_turn_goes_on_from_the_last(sampler: Sampler, base_model: Path) -> None:
     first = [*SYSTEM, 9]
     (answer,) = ask(sampler, first)

@@ -93,14 +93,44 @@ def test_unrelated_sequences_in_one_row_do_not_see_each_other(base_model: Path) 
     assert together == pytest.approx(alone, abs=1e-5)
 
 
-def test_a_row_without_shared_prefixes_needs_no_mask() -> None:
+def test_sequences_that_share_little_need_no_mask() -> None:
     trees = unpack(packed_row(SEPARATE, 64))
-    assert [len(tree) for tree in trees] == [7, 8, 10]
-    assert all(tree.mask() is None for tree in trees)
-    (tree,) = unpack(packed_row(SHARED, 32))
-    mask_T_T = tree.mask()
-    assert mask_T_T is not None
-    assert mask_T_T[11].tolist() == [True] * 4 + [False] * 4 + [True] * 3 + [True] + [False] * 2
+    assert [len(tree) for tree in trees] == [6, 7, 9]  # each without its last token, which nothing follows
+    (batch,) = micro_batches(trees)
+    assert batch.mask() is None
+
+
+def test_what_sequences_share_is_computed_once_wherever_they_are_packed() -> None:
+    beginning = list(range(100, 120))
+    rows = [packed_row([(0, 0, [*beginning, *own], 0, 2)], 32) for own in ([1, 2, 3], [4, 5, 6], [1, 2, 9])]
+    (tree,) = unpack({name: torch.cat([row[name] for row in rows]) for name in rows[0]})
+    assert tree.token_ids_T.tolist() == [*beginning, 1, 2, 4, 5]
+    assert tree.positions_T.tolist() == [*range(22), 20, 21]
+    assert tree.columns_N.tolist() == [20, 21, 20, 21, 22, 23]
+    assert tree.samples["target"].tolist() == [2, 3, 2, 9, 5, 6]
+    assert tree.samples["sequence"].tolist() == [0, 0, 2, 2, 1, 1]
+    (batch,) = micro_batches([tree])
+    mask_B_T_T = batch.mask()
+    assert mask_B_T_T is not None
+    assert mask_B_T_T[0, 23].tolist() == [True] * 20 + [False, False, True, True]
+    assert mask_B_T_T[0, 21].tolist() == [True] * 22 + [False, False]
+
+
+def test_padding_beside_a_tree_longer_than_the_context_has_positions_that_the_model_has() -> None:
+    beginning = list(range(100, 120))
+    rows = [packed_row([(0, 0, [*beginning, own, 1, 2], 0, 2)], 32) for own in range(20)]
+    rows += [packed_row([(0, 0, [*range(200, 220), own, 1, 2], 0, 2)], 32) for own in range(2)]
+    (batch,) = micro_batches(unpack({name: torch.cat([row[name] for row in rows]) for name in rows[0]}))
+    assert batch.token_ids_B_T.shape == (2, 20 + 2 * 20)
+    assert int(batch.positions_B_T.max()) == 21
+
+
+def test_a_tree_has_a_bound_since_attention_takes_every_pair() -> None:
+    beginning = list(range(100, 300))
+    rows = [packed_row([(0, 0, [*beginning, *[own] * 100], 0, 2)], 300) for own in range(10)]
+    trees = unpack({name: torch.cat([row[name] for row in rows]) for name in rows[0]})
+    assert sum(len(tree.columns_N) for tree in trees) == 20
+    assert max(map(len, trees)) <= 600
 
 
 def held(value: Any) -> int:
@@ -116,11 +146,11 @@ def test_a_step_holds_no_masks_but_those_of_the_pass_in_work() -> None:
     """They grow with the square of a row's length, and a step has many."""
     length = 1000
     prompt, sampled = list(range(length)), [1] * length
-    row = packed_row([(0, 0, prompt, 0, 0), *((n, 0, sampled, length, length - 1) for n in (1, 2, 3))], 4 * length)
+    row = packed_row([(0, 0, prompt, 0, 0), *((n, 0, [n, *sampled], length, length) for n in (1, 2))], 4 * length)
     (batch,) = micro_batches(unpack(row))
     mask_B_T_T = batch.mask()
     assert mask_B_T_T is not None
-    assert mask_B_T_T.nbytes == (4 * length) ** 2
+    assert mask_B_T_T.nbytes == (3 * length) ** 2
     assert held(batch) < mask_B_T_T.nbytes / 10
 
 

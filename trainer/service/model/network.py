@@ -32,6 +32,9 @@ ACTIVATIONS: dict[str, Callable[[], nn.Module]] = {
     "gelu_pytorch_tanh": partial(nn.GELU, approximate="tanh"),
 }
 
+FOLDED_TOKENS = 32
+"""Up to so many tokens a row, attention takes heads that share keys for further tokens; more would fill the caches."""
+
 
 class Network(nn.Module):
     """Embeddings, layers, final norm and projection; `model.trunk` and `model.head` run them."""
@@ -83,16 +86,17 @@ class Attention(nn.Module):
         values = self.v_proj(x_B_T_D).view(heads_B_T).transpose(1, 2)
         if self.kv_cache is not None:
             keys, values = self.kv_cache.update(keys, values)  # [B, K, S, H]
-        shared = queries.shape[1] // keys.shape[1]
-        if shared > 1:
-            keys, values = (one.repeat_interleave(shared, dim=1) for one in (keys, values))
-        seen = None if mask is None else mask[:, None]
-        if self._cap is None:
-            mixed = functional.scaled_dot_product_attention(
-                queries, keys, values, attn_mask=seen, is_causal=mask is None, scale=self._scale
+        if self._cap is not None:
+            mixed = _capped_attention(
+                queries, *_repeated(queries, keys, values), mask, scale=self._scale, cap=self._cap
             )
+        elif mask is not None and queries.shape[2] <= FOLDED_TOKENS:
+            mixed = _folded_attention(queries, keys, values, mask, scale=self._scale)
         else:
-            mixed = _capped_attention(queries, keys, values, seen, scale=self._scale, cap=self._cap)
+            seen = None if mask is None else mask[:, None]
+            mixed = functional.scaled_dot_product_attention(
+                queries, *_repeated(queries, keys, values), attn_mask=seen, is_causal=mask is None, scale=self._scale
+            )
         output: Tensor = self.output_proj(mixed.transpose(1, 2).reshape(*x_B_T_D.shape[:2], -1))
         return output
 
@@ -143,10 +147,31 @@ def _norm(config: ModelConfig) -> Callable[[int], nn.Module]:
     return partial(GemmaRMSNorm if config.family.gemma else RMSNorm, eps=config.norm_epsilon)
 
 
+def _repeated(queries: Tensor, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
+    """Keys and values [B, N, S, H] for each of the N heads of the queries, of which several share one."""
+    heads = queries.shape[1] // keys.shape[1]
+    if heads == 1:
+        return keys, values
+    return keys.repeat_interleave(heads, dim=1), values.repeat_interleave(heads, dim=1)
+
+
+def _folded_attention(
+    queries_B_N_T_H: Tensor, keys_B_K_S_H: Tensor, values_B_K_S_H: Tensor, mask_B_T_S: Tensor, *, scale: float | None
+) -> Tensor:
+    """Attention of few tokens over many: the heads that share keys become further tokens, so no key is copied."""
+    rows, heads, tokens, size = queries_B_N_T_H.shape
+    kv_heads = keys_B_K_S_H.shape[1]
+    mask = mask_B_T_S[:, None].repeat(1, 1, heads // kv_heads, 1)  # [B, 1, N / K · T, S]
+    folded = queries_B_N_T_H.reshape(rows, kv_heads, -1, size)
+    mixed = functional.scaled_dot_product_attention(folded, keys_B_K_S_H, values_B_K_S_H, attn_mask=mask, scale=scale)
+    return mixed.reshape(rows, heads, tokens, size)
+
+
 def _capped_attention(
-    queries: Tensor, keys: Tensor, values: Tensor, mask: Tensor | None, *, scale: float | None, cap: float
+    queries: Tensor, keys: Tensor, values: Tensor, seen: Tensor | None, *, scale: float | None, cap: float
 ) -> Tensor:
     """As scaled_dot_product_attention, with scores bounded by cap · tanh(score / cap): Gemma 2."""
+    mask = None if seen is None else seen[:, None]
     scores = (queries @ keys.transpose(2, 3)).float() * (scale or queries.shape[-1] ** -0.5)
     if mask is None:
         mask = torch.ones(scores.shape[-2:], dtype=torch.bool, device=scores.device).tril()

@@ -93,26 +93,25 @@ class _LayerCache:
     def __init__(
         self, pool: CachePool, rows: int, config: ModelConfig, *, device: torch.device, dtype: torch.dtype
     ) -> None:
-        shape = (rows, config.max_tokens, config.kv_heads, config.head_width)
+        shape = (rows, config.kv_heads, config.max_tokens, config.head_width)
         self._pool = pool
         self._keys, self._values = (_zeros(shape, device=device, dtype=dtype) for _ in range(2))
 
     def copy(self, source: int, targets: list[int], length: int) -> None:
         """Copy the first positions of a row to others."""
         for cached in (self._keys, self._values):
-            cached[targets, :length] = cached[source, :length]
+            cached[targets, :, :length] = cached[source, :, :length]
 
     def update(self, keys: Tensor, values: Tensor) -> tuple[Tensor, Tensor]:
         """Store [B, K, T, H] and return what the rows attend over, [B, K, S, H]."""
         pool = self._pool
         assert pool.rows_B is not None, "aim() comes before the forward pass"
-        where = (pool.rows_B[:, None], pool.positions_B_T)
+        where = (pool.rows_B[:, None], slice(None), pool.positions_B_T)  # [B, T, K, H]
         self._keys[where] = keys.transpose(1, 2)
         self._values[where] = values.transpose(1, 2)
         if pool.length == 0:
             return keys, values
-        read = self._keys[pool.rows_B, : pool.length], self._values[pool.rows_B, : pool.length]
-        return read[0].transpose(1, 2), read[1].transpose(1, 2)
+        return self._keys[pool.rows_B, :, : pool.length], self._values[pool.rows_B, :, : pool.length]
 
 
 def _zeros(shape: tuple[int, ...], *, device: torch.device, dtype: torch.dtype) -> Tensor:

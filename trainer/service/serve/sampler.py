@@ -29,6 +29,8 @@ logger = logging.getLogger(__name__)
 
 PREFILL_TOKENS = 8192
 """Padded prompt tokens read in one forward pass, so that a burst of long prompts does not exhaust memory."""
+FULL_TOKENS = 128
+"""Tokens from which a pass on a CPU gets no faster per token: with so many, requests that need padding wait."""
 
 FinishReason = Literal["stop", "length", "abort"]
 Alternatives = tuple[tuple[int, float], ...]
@@ -60,6 +62,8 @@ class _Request:
     """Its row in the cache pool; -1 while it waits."""
     shared: Shared = NOTHING
     """The beginning of its prompt that was copied from another row."""
+    twins: "list[_Request]" = field(default_factory=list)
+    """Requests with the same prompt that came with it: it is read for all of them."""
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     alternatives: list[Alternatives] = field(default_factory=list)
@@ -100,6 +104,7 @@ class Sampler:
         self._keep = keep_versions
         self._threads = threads
         self._device = torch.device(device)
+        self._full_tokens = FULL_TOKENS if self._device.type == "cpu" else PREFILL_TOKENS
         self._pool = CachePool(config, max_rows, device=self._device, dtype=dtype)
         self._models: dict[int, nn.Module] = {}
         self._users: dict[int, int] = {}
@@ -225,9 +230,17 @@ class Sampler:
         self._answer_finished()
 
     def _plan_wave(self, unread: list[_Request]) -> tuple[list[_Request], list[_Request]]:
-        """Split prompts into those to read now, and those that will share more with one of these than with any row."""
+        """Split prompts into those to read now, and those that will share more with one of these than with any row.
+
+        Of requests with the same prompt, the first has the others as its twins.
+        """
         wave, later, planned = list[_Request](), list[_Request](), PrefixIndex()
+        first: dict[tuple[int, ...], _Request] = {}
         for request in unread:
+            same = first.setdefault(tuple(request.prompt), request)
+            if same is not request:
+                same.twins.append(request)
+                continue
             shared = self._pool.prefixes.find(request.version, request.prompt)
             if planned.find(request.version, request.prompt).tokens >= shared.tokens + BLOCK_TOKENS:
                 later.append(request)
@@ -241,13 +254,24 @@ class Sampler:
         """Read prompts and sample the first token of each: whole ones, then what follows a shared beginning."""
         sharing = [request for request in wave if request.shared.tokens]
         self._pool.copy_prefixes({request.slot: request.shared for request in sharing})
-        for batch in _prompt_batches([request for request in wave if not request.shared.tokens]):
-            self._sample(batch, self._read_prompts(model, batch))
-        for batch in _prompt_batches(sharing):
-            self._sample(batch, self._read_endings(model, batch))
-        for request in wave:
+        for batch in _prompt_batches([one for one in wave if not one.shared.tokens], self._full_tokens):
+            self._sample_first(batch, self._read_prompts(model, batch))
+        for batch in _prompt_batches(sharing, self._full_tokens):
+            self._sample_first(batch, self._read_endings(model, batch))
+
+    def _sample_first(self, batch: list[_Request], logits_B_V: Tensor) -> None:
+        """Sample the first token of requests whose prompts were read, and of their twins."""
+        everyone = [one for request in batch for one in (request, *request.twins)]
+        self._pool.copy_prefixes(
+            {twin.slot: Shared(request.slot, len(request.prompt)) for request in batch for twin in request.twins}
+        )
+        counts_B = torch.tensor([1 + len(request.twins) for request in batch], device=self._device)
+        self._sample(everyone, logits_B_V.repeat_interleave(counts_B, dim=0))
+        for request in batch:
+            self.reused_tokens += request.shared.tokens + len(request.twins) * len(request.prompt)
+            request.twins.clear()
+        for request in everyone:
             self._pool.prefixes.hold(request.slot, request.version, request.prompt)
-            self.reused_tokens += request.shared.tokens
 
     def _read_endings(self, model: nn.Module, batch: list[_Request]) -> Tensor:
         """Logits [B, V] after each prompt, whose beginnings the rows hold already."""
@@ -393,15 +417,27 @@ class Sampler:
             request.future.set_exception(error)
 
 
-def _prompt_batches(requests: list[_Request]) -> list[list[_Request]]:
+def _prompt_batches(requests: list[_Request], full_tokens: int) -> list[list[_Request]]:
     """Prompts of similar length together, each batch within PREFILL_TOKENS of padded tokens, shared ones included."""
     batches: list[list[_Request]] = []
-    for request in sorted(requests, key=lambda request: (len(request.prompt), request.shared.tokens)):
-        if batches and len(request.prompt) * (len(batches[-1]) + 1) <= PREFILL_TOKENS:
+    for request in sorted(requests, key=_count_unread):
+        if batches and _fits(batches[-1], request, full_tokens):
             batches[-1].append(request)
         else:
             batches.append([request])
     return batches
+
+
+def _fits(batch: list[_Request], longer: _Request, full_tokens: int) -> bool:
+    """Whether a longer request may join: there is room, and the pass is short, or hardly grows by padding."""
+    rows, longest = len(batch) + 1, max(len(request.prompt) for request in (*batch, longer))
+    tokens = sum(map(_count_unread, batch))
+    padding = rows * _count_unread(longer) - tokens - _count_unread(longer)
+    return longest * rows <= PREFILL_TOKENS and (tokens < full_tokens or padding <= tokens // 8)
+
+
+def _count_unread(request: _Request) -> int:
+    return len(request.prompt) - request.shared.tokens
 
 
 def _first_stop(text: str, stops: tuple[str, ...]) -> int | None:

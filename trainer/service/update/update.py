@@ -173,7 +173,7 @@ class Learner:
 
 
 def micro_batches(trees: list[Tree], *, device: torch.device | None = None) -> list[TreeBatch]:
-    masked = [len(tree) for tree in trees if tree.sees_G_G is not None]
+    masked = [len(tree) for tree in trees if tree.branches]
     limit = PADDED_TOKENS if device is None or device.type == "cpu" else PADDED_TOKENS_GPU
     return batches(trees, padded_tokens=min(limit, MASKED_TOKENS_SQUARED // max(masked)) if masked else limit)
 

@@ -6,7 +6,7 @@ from rollbus.demo.routing.tickets import TEAMS
 
 TASK = "routing"
 MAX_ANSWER_TOKENS = 1
-"""Enough for a name and the end of the turn; other texts are cut."""
+"""A team's name is one token; a longer answer is cut."""
 SYSTEM = f"You sort support tickets. Answer with one word: {', '.join(TEAMS[:-1])} or {TEAMS[-1]}."
 EXAMPLES = (
     ("the invoice for my sofa is wrong", "payment"),

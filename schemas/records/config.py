@@ -18,6 +18,10 @@ def _is_empty(value: Any) -> bool:
     return not value
 
 
+def _is_one(value: Any) -> bool:
+    return bool(value == 1)
+
+
 class Config(BaseModel):
     """Base of every configuration: frozen, strict about names, hashed by content."""
 
@@ -65,9 +69,18 @@ class RewardConfig(Config):
     name: str = "reward"
     """Name of the component; for `feedback` also the name of the report it reads."""
     weight: float = 1.0
+    """0 only measures: the score does without its value, and without its success."""
+    share: float = Field(default=1.0, gt=0, le=1, exclude_if=_is_one)
+    """Of the trajectories, chosen by their ids, that the function is called for; below 1 only with weight 0."""
     timeout_s: float = Field(default=30.0, gt=0)
     attempts: int = Field(default=3, ge=1)
     options: dict[str, str | int | float | bool | None] = Field(default_factory=dict)
+
+    @model_validator(mode="after")
+    def _a_sample_is_only_measured(self) -> "RewardConfig":
+        if self.share < 1 and self.weight:
+            raise ValueError(f"reward {self.name}: share {self.share} leaves scores without a value; set weight 0")
+        return self
 
 
 class ScoringConfig(Config):
@@ -202,6 +215,8 @@ class MetricConfig(Config):
     tolerance: float = Field(default=0.0, ge=0)
     """How much worse is no reason to act, in the metric's own unit."""
     on_worse: Literal["quarantine", "hold", "notify"] = "quarantine"
+    min_episodes: int = Field(default=1, ge=0, exclude_if=_is_one)
+    """Of the canary, in which it is known, before each next step: what stopped coming is no proof that all is well."""
 
     @property
     def name(self) -> str:

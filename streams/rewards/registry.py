@@ -14,6 +14,10 @@ from rollbus.schemas.records.config import RewardConfig, ScoringConfig
 from rollbus.streams.rewards.contract import RewardFunction
 from rollbus.streams.rewards.exact_match import exact_match
 from rollbus.streams.rewards.feedback import feedback
+from rollbus.streams.rewards.guards.copied import copied
+from rollbus.streams.rewards.guards.refused import refused
+from rollbus.streams.rewards.guards.repetition import repetition
+from rollbus.streams.rewards.guards.surprisal import surprisal
 from rollbus.streams.rewards.json_valid import json_valid
 from rollbus.streams.rewards.judge import judge
 from rollbus.streams.rewards.judge_relative import judge_relative
@@ -24,13 +28,17 @@ ENTRY_POINTS = "rollbus.rewards"
 Registry = Mapping[str, RewardFunction]
 
 BUILT_IN: Registry = {
+    "copied": RewardFunction(copied),
     "exact_match": RewardFunction(exact_match, quick=True),
     "feedback": RewardFunction(feedback, quick=True, reads_feedback=True),
     "json_valid": RewardFunction(json_valid, quick=True),
     "judge": RewardFunction(judge, version="2"),
     "judge_relative": RewardFunction(judge_relative, per="group"),
     "length": RewardFunction(length, quick=True),
+    "refused": RewardFunction(refused, quick=True),
     "regex": RewardFunction(regex, quick=True),
+    "repetition": RewardFunction(repetition),
+    "surprisal": RewardFunction(surprisal),
 }
 ASKS_A_MODEL = frozenset({"judge", "judge_relative"})
 """Those that ask another model."""

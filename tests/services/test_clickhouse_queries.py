@@ -373,6 +373,15 @@ def test_the_component_that_drives_the_rise_comes_first(filled: ClickHouseSettin
     assert rows[0]["reward_change"] == pytest.approx(0.8 - 2 / 3)
 
 
+def test_every_measure_is_told_by_version(filled: ClickHouseSettings) -> None:
+    rows = answer(filled, "guards_by_policy_version")
+    found = {(row["component"], row["policy_version"]): (row["known"], row["mean"]) for row in rows}
+    assert {component for component, _ in found} == {"reward", "style", "tokens"}
+    assert found["reward", 1][1] == pytest.approx(0.8)
+    only = answer(filled, "guards_by_policy_version", component="tokens")
+    assert [(row["component"], row["policy_version"]) for row in only] == [("tokens", 0), ("tokens", 1)]
+
+
 def test_a_replay_is_held_against_what_it_replayed(filled: ClickHouseSettings) -> None:
     (row,) = answer(filled, "live_against_replay", replay="replay-x.")
     assert (row["trajectories"], row["same_reward"], row["other_reward"]) == (9, 1, 1)

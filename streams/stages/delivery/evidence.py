@@ -29,6 +29,8 @@ class Metric:
     margin: float
     tolerance: float
     on_worse: Literal["quarantine", "hold", "notify"]
+    min_episodes: int = 0
+    """Of the canary, in which it is known, in each step."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,7 +51,9 @@ def metrics_of(config: DeliveryConfig) -> list[Metric]:
 def _metric(config: MetricConfig) -> Metric:
     span = config.high - config.low
     tolerance = config.tolerance / span
-    return Metric(config.name, config.low, span, config.goal, tolerance, tolerance, config.on_worse)
+    return Metric(
+        config.name, config.low, span, config.goal, tolerance, tolerance, config.on_worse, config.min_episodes
+    )
 
 
 def count(state: DeliveryState, config: DeliveryConfig, model: str, observed: EpisodeObserved) -> None:
@@ -109,6 +113,21 @@ def findings(state: DeliveryState, config: DeliveryConfig) -> list[Finding]:
             ),
         )
         for metric in metrics
+    ]
+
+
+def known_episodes(state: DeliveryState) -> dict[str, int]:
+    """Return in how many of the canary's episodes that count each metric is known."""
+    return {name: effect.canary for name, effect in state.effects.rows.items()}
+
+
+def missing_metrics(state: DeliveryState, config: DeliveryConfig) -> list[Metric]:
+    """Return the metrics that are known in too few of the canary's episodes of this step."""
+    known, before = known_episodes(state), dict(state.head.known_before)
+    return [
+        metric
+        for metric in metrics_of(config)
+        if known.get(metric.name, 0) - before.get(metric.name, 0) < metric.min_episodes
     ]
 
 

@@ -12,7 +12,17 @@ from rollbus.schemas.records.config import DeliveryConfig
 from rollbus.schemas.records.delivery import DeliveryAction, DeliveryCommand, EpisodeObserved, PolicyDecision
 from rollbus.schemas.records.steps import PolicyState, PolicyVersion
 from rollbus.schemas.topics import DELIVERY_LOG, POLICY_DECISIONS, POLICY_VERSIONS, RUN_LOG
-from rollbus.streams.stages.delivery.evidence import REWARD, Finding, count, findings, numbers, rewarded_episodes
+from rollbus.streams.stages.delivery.evidence import (
+    REWARD,
+    Finding,
+    Metric,
+    count,
+    findings,
+    known_episodes,
+    missing_metrics,
+    numbers,
+    rewarded_episodes,
+)
 from rollbus.streams.stages.delivery.state import DeliveryState, Version
 from rollbus.streams.state.configured import RunStage
 from rollbus.streams.state.rows import Kept
@@ -20,6 +30,8 @@ from rollbus.streams.state.stage import Incoming, Outgoing
 
 UNSERVED = 50
 """Episodes that went elsewhere, without one of the canary, after which it is not served at all."""
+MISSING = "missing:"
+"""Begins the reason where a metric is not known of the canary."""
 STOPPED: tuple[PolicyState, ...] = ("quarantined", "rolled_back")
 """States that a version never leaves."""
 
@@ -103,15 +115,36 @@ class DeliveryStage(RunStage[DeliveryState]):
     def _move_on(
         self, state: DeliveryState, config: DeliveryConfig, canary: int, found: list[Finding], episodes: int
     ) -> Iterator[Outgoing]:
+        missing = missing_metrics(state, config)
+        yield from self._report_missing(state, config, canary, missing)
         head = state.head
+        if missing:
+            return
         if head.step + 1 < len(config.steps):
             share = config.steps[head.step + 1]
             shares = (*head.shares, (state.clock.now_ms, share))
             known = numbers(state, config)
-            state.head = replace(head, step=head.step + 1, shares=shares, episodes_before=episodes)
+            state.head = replace(
+                head,
+                step=head.step + 1,
+                shares=shares,
+                episodes_before=episodes,
+                known_before=tuple(sorted(known_episodes(state).items())),
+                noticed=tuple(name for name in head.noticed if not name.startswith(MISSING)),
+            )
             yield self._decide(state, "advance", canary, "enough_episodes", known=known)
         elif found[0].verdict in ("better", "not_worse"):
             yield from self._serve(state, "promote", canary, f"{found[0].verdict}:{REWARD}")
+
+    def _report_missing(
+        self, state: DeliveryState, config: DeliveryConfig, canary: int, missing: list[Metric]
+    ) -> Iterator[Outgoing]:
+        """Report once in each step what is not known of the canary: it stays at its share until that comes."""
+        for metric in missing:
+            reason, head = f"{MISSING}{metric.name}", state.head
+            if reason not in head.noticed:
+                state.head = replace(head, noticed=(*head.noticed, reason))
+                yield self._decide(state, "hold", canary, reason, known=numbers(state, config))
 
     def _report_alarms(
         self, state: DeliveryState, config: DeliveryConfig, canary: int, worse: list[Finding]

@@ -37,6 +37,8 @@ class Head:
     """The canary's share since each stream time, oldest first."""
     episodes_before: int = 0
     """Of the canary with a reward, before this step."""
+    known_before: tuple[tuple[str, int], ...] = ()
+    """By metric: episodes of the canary in which it was known, before this step."""
     held: str = ""
     """Why the canary stays at its share."""
     noticed: tuple[str, ...] = ()
@@ -64,7 +66,17 @@ class Head:
     def without_canary(self) -> "Head":
         """Return the head after its canary: all traffic to the serving version."""
         return replace(
-            self, canary=None, step=0, shares=(), episodes_before=0, held="", noticed=(), mixed=0, strayed=0, clipped=0
+            self,
+            canary=None,
+            step=0,
+            shares=(),
+            episodes_before=0,
+            known_before=(),
+            held="",
+            noticed=(),
+            mixed=0,
+            strayed=0,
+            clipped=0,
         )
 
 
@@ -79,10 +91,11 @@ class Version:
 def _head(plain: dict[str, object]) -> Head:
     head = Head(**plain)  # type: ignore[arg-type]
     shares = tuple((since_ms, share) for since_ms, share in head.shares)
-    return replace(head, shares=shares, noticed=tuple(head.noticed))
+    known_before = tuple((name, count) for name, count in head.known_before)
+    return replace(head, shares=shares, noticed=tuple(head.noticed), known_before=known_before)
 
 
-_HEADS: RowCodec[Head] = json_codec(asdict, _head)
+_HEADS: RowCodec[Head] = json_codec(asdict, _head, version=2)
 _VERSIONS: RowCodec[Version] = json_codec(astuple, lambda plain: Version(*plain))
 _EFFECTS: RowCodec[Effect] = json_codec(astuple, lambda plain: Effect(*plain))
 _STRATA: RowCodec[Stratum] = json_codec(astuple, lambda plain: Stratum(*plain))

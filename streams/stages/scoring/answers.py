@@ -8,6 +8,7 @@ import asyncio
 import inspect
 from collections.abc import Awaitable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import blake2b
 from itertools import islice
 from typing import Any
 
@@ -54,6 +55,7 @@ class Asker:
         self, subject: Subject, rewards: tuple[RewardConfig, ...], slots: asyncio.Semaphore
     ) -> dict[str, Answer]:
         """Return one answer per component; `subject` is the input of its functions."""
+        rewards = tuple(reward for reward in rewards if _is_asked(reward, subject))
         slow = [reward for reward in rewards if not self.is_quick(reward)]
         if not slow:
             return {reward.name: self._ask_in_place(subject, reward) for reward in rewards}
@@ -126,6 +128,14 @@ class Asker:
             return _error_answer(context.name, error)  # a task inside the function was cancelled, not this one
 
 
+def _is_asked(reward: RewardConfig, subject: Subject) -> bool:
+    """Say whether a trajectory is in a component's sample: always the same; groups are all in it."""
+    if reward.share == 1 or not isinstance(subject, Trajectory):
+        return True
+    drawn = blake2b(f"{reward.name}\0{subject.trajectory_id}".encode(), digest_size=7).digest()
+    return int.from_bytes(drawn, "big") < reward.share * 2**56
+
+
 def _error_answer(name: str, error: BaseException) -> Answer:
     try:
         text = repr(error)
@@ -170,8 +180,12 @@ def _check_value(value: Any, name: str) -> Answer:
 def combined(
     answers: Mapping[str, Answer], rewards: tuple[RewardConfig, ...], low: float | None, high: float | None
 ) -> tuple[float | None, str | None]:
-    """Return the weighted, clipped sum, or an error; (None, None) while a component has no value."""
-    errors = [answer.error for answer in answers.values() if answer.error]
+    """Return the weighted, clipped sum, or an error; (None, None) while a component has no value.
+
+    A component of weight 0 is only measured: the sum needs neither its value nor its success.
+    """
+    rewards = tuple(reward for reward in rewards if reward.weight)
+    errors = [answer.error for reward in rewards if (answer := answers.get(reward.name)) and answer.error]
     if errors:
         return None, "; ".join(errors)
     total = 0.0

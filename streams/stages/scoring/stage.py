@@ -181,11 +181,12 @@ class ScoringStage(ConfiguredStage[ScoringState]):
     ) -> Iterator[Outgoing]:
         config = state.config.value
         value, error = combined(answers, rewards, config.clip_low, config.clip_high)
+        said = error or "; ".join(each.error for each in answers.values() if each.error)
         score = _scored(
             score,
             outcome="failed" if error else "missing" if value is None else "scored",
             value=value,
-            error=None if score.excluded else error,
+            error=None if score.excluded or not said else said,
             components={name: each.value for name, each in answers.items() if each.value is not None},
             reward_version=self._version(state.config.hash, config),
             config_hash=state.config.hash,
@@ -193,7 +194,7 @@ class ScoringStage(ConfiguredStage[ScoringState]):
         state.scores.put(score.trajectory_id, Kept(b"", state.clock.now_ms, 0, score))
         state.due.watch(score.trajectory_id)
         yield Outgoing(SCORES, score.group_hint, score)
-        if score.error:
+        if score.error and error:
             yield _drop(state, "trajectory", score.trajectory_id, DropReason.SCORE_FAILED, score.error)
 
     def _version(self, config_hash: str, config: ScoringConfig) -> str:

@@ -406,3 +406,26 @@ def test_all_contradictions_are_named_at_once() -> None:
             reward_low=3,
             metrics=(MetricConfig(of="failed", goal="less"), MetricConfig(of="failed", goal="less")),
         )
+
+
+def test_a_component_that_stops_coming_holds_the_canary_until_it_comes_again() -> None:
+    thumbs = MetricConfig(of="component", component="thumbs", low=-1, goal="more", tolerance=0.5, min_episodes=20)
+    delivery = Delivery(run_of(metrics=(thumbs,)))
+    while delivery.now.share != STEPS[1]:
+        delivery.play(100, canary=0.5, components={"thumbs": 0.0})
+    delivery.play(2_000, canary=0.5)
+    assert (delivery.now.action, delivery.now.reason, delivery.now.canary) == ("hold", "missing:component:thumbs", 1)
+    assert delivery.now.numbers["component:thumbs.canary_episodes"] >= 20, "the last step's do not count"
+    delivery.play_while_canary(canary=0.5, components={"thumbs": 0.0})
+    assert actions(delivery)[1:] == [("canary", 1), ("advance", 1), ("hold", 1), ("promote", 1)]
+    assert delivery.now.serving == 1
+
+
+def test_a_component_that_never_comes_ends_the_canary_undecided() -> None:
+    thumbs = MetricConfig(of="component", component="thumbs", goal="more")
+    delivery = Delivery(run_of(metrics=(thumbs,), max_episodes=200))
+    delivery.play_while_canary(canary=0.9)
+    assert [(each.action, each.reason) for each in delivery.decisions[2:]] == [
+        ("hold", "missing:component:thumbs"),
+        ("reject", "undecided"),
+    ]

@@ -134,6 +134,24 @@ def test_a_number_too_large_to_compute_with_fails_its_own_trajectory(reward: flo
     assert (found[0].outcome, reasons(found)) == ("failed", ["score_failed"])
 
 
+@pytest.mark.parametrize("kind", ["raise", "none"])
+def test_a_component_of_weight_0_is_measured_and_never_in_the_way(kind: str) -> None:
+    found = scoring(RewardConfig(), component(kind, weight=0.0), component("half", weight=0.0)).feed(make_trajectory())
+    (score,) = found
+    assert (score.outcome, score.value, score.components) == ("scored", 1.0, {"reward": 1.0, "half": 0.5})
+    assert bool(score.error) == (kind == "raise"), "it is written down all the same"
+
+
+def test_a_sample_of_the_trajectories_is_chosen_by_their_ids_and_only_measured() -> None:
+    stepper = scoring(RewardConfig(), component("half", weight=0.0, share=0.3))
+    scores = stepper.feed(*(make_trajectory(f"e{number}") for number in range(200)))
+    sampled = {score.episode_id for score in scores if "half" in score.components}
+    assert 35 < len(sampled) < 85
+    assert {score.value for score in scores} == {1.0}
+    with pytest.raises(ValueError, match="leaves scores without a value; set weight 0"):
+        RewardConfig(share=0.5)
+
+
 def test_a_missing_reward_is_missing_and_not_zero() -> None:
     (score,) = scoring().feed(make_trajectory(reward=None))
     assert (score.outcome, score.value) == ("missing", None)
@@ -345,5 +363,5 @@ def test_a_configuration_holds_from_its_record_on_within_a_batch() -> None:
 
 
 def test_a_reward_that_nobody_registered_is_refused_at_the_start() -> None:
-    with pytest.raises(ConfigurationError, match="no function 'nobody'; there are exact_match, feedback"):
+    with pytest.raises(ConfigurationError, match="no function 'nobody'; there are copied, exact_match, feedback"):
         ScoringStage(ScoringConfig(rewards=(RewardConfig(type="nobody"),)), keep_ms=1)

@@ -135,8 +135,14 @@ class Settings(Section):
 
     @model_validator(mode="after")
     def _require_what_delivery_needs(self) -> "Settings":
-        runs = ", ".join(run.run_id for run in self.runs if run.delivery is not None)
-        wrong = []
+        delivered = [run for run in self.runs if run.delivery is not None]
+        components = [reward.name for reward in self.scoring.rewards]
+        wrong = [
+            f"run {run.run_id}: {each}"
+            for run in delivered
+            if run.delivery is not None
+            for each in run.delivery.contradictions(components)
+        ]
         if self.trainer.serve_at_once:
             wrong.append("`trainer: serve: at_once` serves every version to all at once; set `after_evaluation`")
         if self.trainer.promote_if is not None:
@@ -147,10 +153,10 @@ class Settings(Section):
             wrong.append("backend art-local ends with its trainer, and decisions must hold without it; use art-server")
         if self.art_server.art is not None:
             wrong.append("`art_server: art:` serves one version under the model's name, and no share to another")
-        models = [run.model for run in self.runs if run.delivery is not None]
-        if len(models) != len(set(models)):
+        if len(delivered) != len({run.model for run in delivered}):
             wrong.append("two runs deliver versions of one model, and would decide against each other")
-        if runs and wrong:
+        if delivered and wrong:
+            runs = ", ".join(run.run_id for run in delivered)
             raise ValueError(f"runs: delivery of {runs}: {'; '.join(wrong)}")
         return self
 

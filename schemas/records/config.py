@@ -3,6 +3,7 @@
 Parsed once at the edge, frozen afterwards; an unknown key is an error. Times are stream time in ms.
 """
 
+from collections.abc import Collection
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -218,6 +219,20 @@ class MetricConfig(Config):
     min_episodes: int = Field(default=1, ge=0, exclude_if=_is_one)
     """Of the canary, in which it is known, before each next step: what stopped coming is no proof that all is well."""
 
+    def contradictions(self, components: Collection[str]) -> list[str]:
+        """Return what in these settings cannot be meant."""
+        wrong = []
+        if self.low >= self.high:
+            wrong.append(f"low {self.low} is not below high {self.high}")
+        elif self.tolerance >= self.high - self.low:
+            wrong.append(f"tolerance {self.tolerance} is the whole range: nothing would ever be worse")
+        if (self.of == "component") != bool(self.component):
+            wrong.append("`component` names the component, and only of one")
+        elif self.component and self.component not in components:
+            known = ", ".join(sorted(components)) or "none"
+            wrong.append(f"`scoring: rewards:` has no such component, and it would never come; there are: {known}")
+        return wrong
+
     @property
     def name(self) -> str:
         """Return the name under which decisions give its numbers."""
@@ -251,8 +266,8 @@ class DeliveryConfig(Config):
         MetricConfig(of="rewarded", goal="more", tolerance=0.1, on_worse="hold"),
     )
 
-    @model_validator(mode="after")
-    def _settings_agree(self) -> "DeliveryConfig":
+    def contradictions(self, components: Collection[str]) -> list[str]:
+        """Return what in these settings cannot be meant; `components` are those that scoring gives."""
         wrong, names = [], [metric.name for metric in self.metrics]
         if list(self.steps) != sorted(set(self.steps)) or not all(0 < step < 1 for step in self.steps or (0,)):
             wrong.append(f"steps must grow between 0 and 1, got {', '.join(map(str, self.steps)) or 'none'}")
@@ -265,13 +280,12 @@ class DeliveryConfig(Config):
         if len(names) != len(set(names)):
             wrong.append(f"metrics need different names, got {', '.join(names)}")
         for metric in self.metrics:
-            if metric.low >= metric.high:
-                wrong.append(f"metric {metric.name}: low {metric.low} is not below high {metric.high}")
-            if (metric.of == "component") != bool(metric.component):
-                wrong.append(f"metric {metric.name}: `component` names the component, and only of one")
-        if wrong:
-            raise ValueError("; ".join(wrong))
-        return self
+            wrong += [f"metric {metric.name}: {each}" for each in metric.contradictions(components)]
+            if metric.min_episodes * len(self.steps) > self.max_episodes:
+                wrong.append(
+                    f"metric {metric.name}: min_episodes {metric.min_episodes} are not reached in max_episodes"
+                )
+        return wrong
 
 
 class RunConfig(Config):

@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from pydantic import ValidationError
 
 from rollbus.schemas.records.config import DeliveryConfig, MetricConfig, RunConfig
 from rollbus.schemas.records.delivery import DeliveryCommand, EpisodeObserved, PolicyDecision, is_drawn, route
@@ -379,33 +378,6 @@ def test_a_changed_configuration_holds_from_its_record_on() -> None:
     delivery.feed(make_version(1, parent=0, state="candidate"))
     delivery.tick(10)
     assert delivery.now.action == "serve"
-
-
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"steps": (0.5, 0.1)},
-        {"steps": ()},
-        {"steps": (0.5, 1.0)},
-        {"reward_low": 2.0},
-        {"margin": 1.0},
-        {"max_episodes": 10},
-        {"metrics": [{"of": "component", "goal": "more"}]},
-        {"metrics": [{"of": "tokens", "goal": "less", "low": 5, "high": 5}]},
-    ],
-)
-def test_settings_that_contradict_each_other_are_refused(wrong: Any) -> None:
-    with pytest.raises(ValidationError):
-        DeliveryConfig(**wrong)
-
-
-def test_all_contradictions_are_named_at_once() -> None:
-    with pytest.raises(ValidationError, match=r"steps must grow.*; reward_low.*; metrics need different names"):
-        DeliveryConfig(
-            steps=(0.5, 0.5),
-            reward_low=3,
-            metrics=(MetricConfig(of="failed", goal="less"), MetricConfig(of="failed", goal="less")),
-        )
 
 
 def test_a_component_that_stops_coming_holds_the_canary_until_it_comes_again() -> None:

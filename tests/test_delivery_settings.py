@@ -1,0 +1,103 @@
+"""Settings of delivery that contradict each other are refused at the start, all of them at once."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from rollbus.schemas.errors import ConfigurationError
+from rollbus.settings import Settings
+from rollbus.settings_file import load_settings
+
+THUMBS = {"of": "component", "component": "thumbs", "goal": "more"}
+
+
+def refusal(folder: Path, *, delivery: dict[str, Any] | None = None, **sections: Any) -> str:
+    """Return what a process says that starts with these settings; empty if it starts."""
+    document = {"runs": [{"run_id": "main", "delivery": delivery or {}}], "trainer": {"serve": "after_evaluation"}}
+    path = folder / "rollbus.yaml"
+    path.write_text(yaml.safe_dump(document | sections))
+    try:
+        load_settings(Settings, path, {})
+    except ConfigurationError as error:
+        return str(error)
+    return ""
+
+
+@pytest.mark.parametrize(
+    ("delivery", "says"),
+    [
+        ({"steps": [0.5, 0.1]}, "steps must grow between 0 and 1, got 0.5, 0.1"),
+        ({"steps": []}, "steps must grow between 0 and 1, got none"),
+        ({"steps": [0.5, 1.0]}, "steps must grow between 0 and 1"),
+        ({"reward_low": 2.0}, "reward_low 2.0 is not below reward_high 1.0"),
+        ({"margin": 1.0}, "margin 1.0 is the whole range of the reward"),
+        ({"max_episodes": 10}, "max_episodes 10 is reached before the last of 3 steps"),
+        ({"metrics": [{"of": "failed", "goal": "less"}] * 2}, "metrics need different names, got failed, failed"),
+        ({"metrics": [{"of": "component", "goal": "more"}]}, "`component` names the component, and only of one"),
+        ({"metrics": [{"of": "tokens", "component": "x", "goal": "more"}]}, "names the component, and only of one"),
+        ({"metrics": [THUMBS]}, "metric component:thumbs: `scoring: rewards:` has no such component"),
+        ({"metrics": [{"of": "tokens", "goal": "less", "low": 5, "high": 5}]}, "metric tokens: low 5.0 is not below"),
+        ({"metrics": [{"of": "failed", "goal": "less", "tolerance": 1}]}, "tolerance 1.0 is the whole range"),
+        (
+            {"metrics": [{"of": "failed", "goal": "less", "min_episodes": 9}], "max_episodes": 20, "min_episodes": 1},
+            "min_episodes 9 are not reached in max_episodes",
+        ),
+    ],
+)
+def test_settings_of_a_delivery_that_cannot_be_meant_are_refused(
+    delivery: dict[str, Any], says: str, tmp_path: Path
+) -> None:
+    assert says in refusal(tmp_path, delivery=delivery)
+
+
+@pytest.mark.parametrize(
+    ("sections", "says"),
+    [
+        ({"trainer": {}}, "`trainer: serve: at_once` serves every version to all at once"),
+        (
+            {"trainer": {"backend": {"type": "memory"}, "serve": "after_evaluation"}},
+            "backend memory serves no versions",
+        ),
+        (
+            {
+                "trainer": {
+                    "backend": {"type": "art-local", "base_model": "b", "directory": "d"},
+                    "serve": "after_evaluation",
+                }
+            },
+            "backend art-local ends with its trainer",
+        ),
+        ({"art_server": {"art": {}}}, "`art_server: art:` serves one version"),
+        ({"runs": [{"run_id": "a", "delivery": {}}, {"run_id": "b", "delivery": {}}]}, "two runs deliver versions"),
+    ],
+)
+def test_other_settings_that_would_serve_past_a_delivery_are_refused(
+    sections: dict[str, Any], says: str, tmp_path: Path
+) -> None:
+    assert says in refusal(tmp_path, **sections)
+    without = {**sections, "runs": [{"run_id": "a"}, {"run_id": "b"}]}
+    assert says not in refusal(tmp_path, **without)
+
+
+def test_a_rule_that_serves_a_version_to_all_is_refused(tmp_path: Path) -> None:
+    trainer = {
+        "serve": "after_evaluation",
+        "promote_if": {"evaluation": "held-out", "metric": "reward"},
+        "validation": {"agent": "m:f", "episodes": 5},
+    }
+    said = refusal(tmp_path, trainer=trainer)
+    assert "`trainer: promote_if:` serves a version to all at once" in said, said
+
+
+def test_all_contradictions_are_named_at_once(tmp_path: Path) -> None:
+    delivery = {"steps": [0.5, 0.5], "reward_low": 3, "metrics": [THUMBS, {"of": "failed", "goal": "less"}]}
+    said = refusal(tmp_path, delivery=delivery, trainer={"backend": {"type": "memory"}})
+    for each in ("steps must grow", "reward_low 3.0", "no such component", "serve: at_once", "backend memory"):
+        assert each in said, said
+
+
+def test_settings_that_agree_are_accepted(tmp_path: Path) -> None:
+    rewards = [{"name": "reward"}, {"name": "thumbs", "weight": 0}]
+    assert refusal(tmp_path, delivery={"metrics": [THUMBS]}, scoring={"rewards": rewards}) == ""

@@ -140,7 +140,7 @@ def rewarded_episodes(state: DeliveryState) -> int:
 def numbers(state: DeliveryState, config: DeliveryConfig) -> dict[str, float]:
     """Return what a decision is made on, in the metrics' own units."""
     metrics, head = metrics_of(config), state.head
-    found: dict[str, float] = {"mixed": head.mixed, "strayed": head.strayed, "clipped": head.clipped}
+    found: dict[str, float] = {name: getattr(head, name) for name in ("mixed", "strayed", "clipped", "late")}
     for metric in metrics:
         if effect := state.effects.get(metric.name):
             low, high = effect.interval(config.alpha / len(metrics))

@@ -88,7 +88,11 @@ class DeliveryStage(RunStage[DeliveryState]):
             elif record.revision > row.get().revision:
                 state.waiting.put(key, Kept(data, row.arrived_ms, row.order, record))
             return
-        if record.excluded or record.revision or not head.share_at(record.first_seen_ms):
+        if record.excluded or not head.share_at(record.first_seen_ms):
+            return
+        if record.revision:
+            if key in state.seen and state.is_first_time(f"{key} revision {record.revision}"):
+                state.head = replace(head, late=head.late + 1)
             return
         if state.is_first_time(key):
             state.order += 1

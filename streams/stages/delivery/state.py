@@ -52,6 +52,8 @@ class Head:
     strayed: int = 0
     """Episodes that another rule than the present one sent to their version."""
     clipped: int = 0
+    late: int = 0
+    """Revisions of rewards that came after their episode was counted."""
 
     @property
     def share(self) -> float:
@@ -77,6 +79,7 @@ class Head:
             mixed=0,
             strayed=0,
             clipped=0,
+            late=0,
         )
 
 
@@ -95,7 +98,7 @@ def _head(plain: dict[str, object]) -> Head:
     return replace(head, shares=shares, noticed=tuple(head.noticed), known_before=known_before)
 
 
-_HEADS: RowCodec[Head] = json_codec(asdict, _head, version=2)
+_HEADS: RowCodec[Head] = json_codec(asdict, _head, version=3)
 _VERSIONS: RowCodec[Version] = json_codec(astuple, lambda plain: Version(*plain))
 _EFFECTS: RowCodec[Effect] = json_codec(astuple, lambda plain: Effect(*plain))
 _STRATA: RowCodec[Stratum] = json_codec(astuple, lambda plain: Stratum(*plain))

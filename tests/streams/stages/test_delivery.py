@@ -168,6 +168,20 @@ def test_an_episode_that_chance_did_not_send_to_its_version_is_no_evidence(field
     assert delivery.now.numbers["reward.canary_episodes"] == 1
 
 
+def test_a_reward_that_comes_after_its_episode_was_counted_changes_nothing_and_is_counted_as_late() -> None:
+    delivery = Delivery()
+    names = [f"n{number}" for number in range(37)]
+    delivery.feed(*(delivery.observed(name, None) for name in names))
+    delivery.tick(1)
+    revised = [delivery.observed(name, 1.0, revision=1) for name in names]
+    delivery.feed(*revised, *revised)
+    delivery.play_while_canary(canary=0.5)
+    numbers = [each.numbers for each in delivery.decisions if each.numbers]
+    assert {each["late"] for each in numbers} == {37.0}
+    counted = numbers[0]["reward.canary_episodes"] + numbers[0]["reward.serving_episodes"]
+    assert counted % 10 == 0, "whole ticks of ten episodes, and none of the 37"
+
+
 def test_episodes_from_before_the_canary_are_no_evidence() -> None:
     delivery = Delivery(run_of(min_episodes=1, max_episodes=100))
     for number in range(50):

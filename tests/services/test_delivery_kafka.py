@@ -1,13 +1,12 @@
 """On a real broker: a worker that is killed decides once, and those who follow hear of it at once."""
 
 import asyncio
+import os
 from pathlib import Path
 from typing import Any
 
 import pytest
-from click.testing import CliRunner
 
-from rollbus.cli.root import rollbus
 from rollbus.schemas.codec import encode
 from rollbus.schemas.kafka.decisions import follow_decisions, read_decisions
 from rollbus.schemas.records.config import DeliveryConfig, RunConfig
@@ -22,6 +21,7 @@ from rollbus.streams.stages.delivery.stage import DeliveryStage
 from rollbus.streams.stages.delivery.state import HEARD_MS
 from rollbus.streams.state.stage import PureAsEffects
 from tests.builders import START_MS, make_score, make_tick, make_version
+from tests.console import ROLLBUS
 from tests.services.stream_fixtures import read_topic, send, stream_settings
 from tests.services.stream_process import WorkerProcess, until
 
@@ -88,11 +88,59 @@ async def test_a_worker_killed_during_the_canary_loses_no_decision_and_makes_non
     assert [route(made[2], f"e{number}") for number in range(9)] == [0] * 9
 
 
+async def test_an_operator_moves_versions_by_the_installed_command(kafka: str, namespace: str, tmp_path: Path) -> None:
+    settings = stream_settings(kafka, namespace)
+    await ensure_topics(settings, [PureAsEffects(ObservingStage(RUN)), PureAsEffects(DeliveryStage(RUN))])
+    config = tmp_path / "rollbus.yaml"
+    config.write_text(SETTINGS.format(namespace=namespace, kafka=kafka))
+    worker = WorkerProcess(settings, tmp_path / "worker.log", script=WORKER)
+    try:
+        await worker.start()
+        candidates = [make_version(number, 0, state="candidate") for number in (1, 2, 3)]
+        await _say(settings, make_tick(0), make_version(0))
+        await _until_decided(settings, 1)
+        await _say_rollbus(config, "policy freeze --reason holiday")
+        await _say(settings, *candidates, make_tick(1, stream_time_ms=START_MS + 1_000))
+        said = {
+            command: await _say_rollbus(config, f"policy {command} --reason I-say-so", expect=code)
+            for command, code in {
+                "canary 1": 1,
+                "freeze --off": 0,
+                "canary 2": 0,
+                "reject 2": 0,
+                "promote 1": 0,
+                "canary 9": 1,
+            }.items()
+        }
+        assert "the command was refused: frozen; `rollbus policy history` shows" in said["canary 1"]
+        assert "version 2 has 30% of the episodes" in said["canary 2"]
+        assert said["reject 2"] == "decision 6, reject: version 0 is served\n"
+        assert said["promote 1"] == "decision 7, promote: version 1 is served\n"
+        assert "the command was refused: unknown version" in said["canary 9"]
+        rows = [line.split() for line in (await _say_rollbus(config, "policy history")).splitlines()]
+        shown = [words[3] for words in rows if words and words[0].isdigit()]
+        actions = ["serve", "serve", "refuse", "serve", "canary", "reject", "promote", "refuse"]
+        assert shown == actions
+        assert [each.action for each in await read_decisions(settings.kafka, namespace, "agent")] == actions
+    finally:
+        await worker.kill()
+
+
+async def _until_decided(settings: StreamSettings, count: int) -> None:
+    async with asyncio.timeout(120):
+        while len(await read_decisions(settings.kafka, settings.namespace, "agent")) < count:  # noqa: ASYNC110
+            await asyncio.sleep(0.2)
+
+
 async def _say_rollbus(config: Path, command: str, *, expect: int = 0) -> str:
-    words, wide = ["-c", str(config), *command.split()], {"COLUMNS": "200"}
-    result = await asyncio.to_thread(CliRunner().invoke, rollbus, words, env=wide)
-    assert result.exit_code == expect, result.output
-    return result.output
+    """Run the installed command from another folder; return what it prints."""
+    process = await asyncio.create_subprocess_exec(
+        ROLLBUS, "-c", str(config), *command.split(), cwd=config.parent, env={**os.environ, "COLUMNS": "200"},
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+    )  # fmt: skip
+    output, _ = await process.communicate()
+    assert process.returncode == expect, output.decode()
+    return output.decode()
 
 
 async def _say(settings: StreamSettings, *records: Any) -> None:

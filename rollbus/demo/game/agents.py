@@ -146,6 +146,7 @@ class Agents:
             messages=messages(board),
             max_completion_tokens=MAX_REPLY_TOKENS,
             temperature=TEMPERATURE,
+            extra_headers=self._recorder.headers(),  # the endpoint gives the whole game one version
         )
         return read_whole_reply(answer.choices[0])
 

@@ -11,6 +11,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 from rollbus.schemas.ids import content_hash
 
 MINUTE_MS = 60_000
+PassDown = Literal["none", "inherit", "split", "by_name"]
 Share = Annotated[float, Field(gt=0, le=1)]
 
 
@@ -53,6 +54,16 @@ class AssemblyConfig(Config):
     Any source may set a name without a rule."""
     signed_sources: tuple[str, ...] = Field(default=(), exclude_if=_is_empty)
     """Sources whose reports need their signature; who writes the name of any other source is believed."""
+    pass_down: dict[str, PassDown] = Field(default_factory=dict, exclude_if=_is_empty)
+    """How a root's reward of a name reaches its sub-agents' episodes, by name; `*` is every name that is not listed.
+    `inherit` gives each the root's value, `split` divides it by their number, `by_name` gives an agent's episodes the
+    root's report `<name>.<agent>`. An episode's own report of a name outweighs what is passed down."""
+
+    @model_validator(mode="after")
+    def _by_name_has_a_name(self) -> "AssemblyConfig":
+        if self.pass_down.get("*") == "by_name":
+            raise ValueError("pass_down: by_name needs the name of a reward; `*` can be none, inherit or split")
+        return self
 
     def allows(self, reward: str, source: str, signer: str | None) -> bool:
         """Say whether a source may set a reward by a report that this signer, if any, has signed."""

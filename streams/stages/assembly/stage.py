@@ -3,19 +3,21 @@
 An episode closes when it has ended and every event of every writer is in, or when its grace or its inactivity is
 over. A closed one goes out at once. A hole makes it untrainable: it is kept for analytics and counted as
 `missing_events`; without its start its task is unknown, and nothing goes out. A stub stays for the late horizon,
-so that later rewards become revisions and anything else that comes late is counted.
+so that later rewards become revisions and anything else that comes late is counted. Where the configuration passes a
+root's rewards down, what changes them revises its sub-agents' trajectories too.
 """
 
 from collections.abc import Iterable, Iterator
 from dataclasses import replace
+from itertools import chain
 
 from rollbus.schemas.records.config import AssemblyConfig
 from rollbus.schemas.records.drops import PRODUCER_TOO_LARGE, DropReason, DropUnit
-from rollbus.schemas.records.events import Event, Excluded, RewardReported
+from rollbus.schemas.records.events import EpisodeStarted, Event, Excluded, RewardReported
 from rollbus.schemas.records.trajectories import Reward, RewardRevised
 from rollbus.schemas.topics import EPISODE_EVENTS, TRAJECTORIES
-from rollbus.streams.stages.assembly.rewards import standing
-from rollbus.streams.stages.assembly.state import KINDS, NOT_ALLOWED, AssemblyState, Stub
+from rollbus.streams.stages.assembly.rows import KINDS, NOT_ALLOWED, Stub
+from rollbus.streams.stages.assembly.state import AssemblyState
 from rollbus.streams.stages.assembly.trajectory import Closing, build
 from rollbus.streams.state.configured import ConfiguredStage
 from rollbus.streams.state.stage import Incoming, Outgoing, dropped
@@ -67,8 +69,12 @@ def _keep(state: AssemblyState, key: str, event: Event, data: bytes) -> Iterable
     if isinstance(event, Excluded):
         state.close(event.episode_id, Stub(state.clock.now_ms, None, excluded=True))
         reason = DropReason.TOO_LARGE if event.reason == PRODUCER_TOO_LARGE else DropReason.EXCLUDED
-        return [_drop(state, "episode", event.episode_id, reason, event.reason)]
-    return _finish(state, event.episode_id) if is_complete else ()
+        drop = _drop(state, "episode", event.episode_id, reason, event.reason)
+        return [drop, *_revise_family(state, event.root_episode_id)]
+    finished = _finish(state, event.episode_id) if is_complete else ()
+    if type(event) is EpisodeStarted and state.config.value.pass_down:
+        return chain(_revise_family(state, event.root_episode_id), finished)
+    return finished
 
 
 def _count_not_allowed(
@@ -90,13 +96,29 @@ def _revise(
         yield from _refuse(state, event, data, DropReason.ORPHANED_REWARD)
         return
     state.keep_late(key, event, data, KINDS[type(event)])
-    rewards = standing(state.rewards_of(event.episode_id))
     excluded = isinstance(event, Excluded)
+    if excluded:
+        state.families.remove_child(event.episode_id)
+    yield from _revise_rewards(state, event.episode_id, stub, excluded=excluded)
+    yield from _revise_family(state, stub.root or event.episode_id)
+
+
+def _revise_family(state: AssemblyState, root: str) -> Iterator[Outgoing]:
+    """Revise the closed episodes of a closed root whose rewards in force have changed."""
+    if not state.config.value.pass_down or state.stubs.get(root) is None:
+        return
+    for child in state.families.children_of(root):
+        if stub := state.stubs.get(child):
+            yield from _revise_rewards(state, child, stub)
+
+
+def _revise_rewards(state: AssemblyState, episode_id: str, stub: Stub, *, excluded: bool = False) -> Iterator[Outgoing]:
+    rewards = state.rewards_in_force(episode_id, stub.root, stub.agent)
     if excluded or _values(rewards) != stub.rewards:
         stub = replace(stub, revision=stub.revision + 1, rewards=_values(rewards), excluded=excluded)
-        state.stubs.put(event.episode_id, stub)
+        state.stubs.put(episode_id, stub)
         if stub.trajectory_id is not None:
-            yield _revision(state, event.episode_id, stub, rewards)
+            yield _revision(state, episode_id, stub, rewards)
 
 
 def _refuse(state: AssemblyState, event: Event, data: bytes, reason: DropReason) -> Iterator[Outgoing]:
@@ -132,9 +154,14 @@ def _finish(state: AssemblyState, episode_id: str) -> Iterator[Outgoing]:
         yield from _drop_orphans(state, episode_id, [each for each in events if isinstance(each, RewardReported)])
         state.close(episode_id, Stub(now_ms, None))
         return
+    root = trajectory.root_episode_id if trajectory.root_episode_id != episode_id else ""
+    if root and state.config.value.pass_down:
+        trajectory = replace(trajectory, rewards=state.rewards_in_force(episode_id, root, trajectory.agent))
     yield Outgoing(TRAJECTORIES, trajectory.group_hint, trajectory)
-    values = _values(trajectory.rewards)
-    state.close(episode_id, Stub(now_ms, trajectory.trajectory_id, trajectory.group_hint, rewards=values))
+    values, agent = _values(trajectory.rewards), trajectory.agent if root else ""
+    stub = Stub(now_ms, trajectory.trajectory_id, trajectory.group_hint, rewards=values, root=root, agent=agent)
+    state.close(episode_id, stub)
+    yield from _revise_family(state, root or episode_id)
 
 
 def _drop_orphans(state: AssemblyState, episode_id: str, rewards: Iterable[RewardReported]) -> Iterator[Outgoing]:

@@ -6,103 +6,30 @@ an index over these rows.
 
 import zlib
 from dataclasses import dataclass, field, replace
-from typing import Any, Literal
+from typing import Any
 
 from rollbus.schemas.records.config import AssemblyConfig
 from rollbus.schemas.records.events import (
     EpisodeEnded,
     EpisodeStarted,
     Event,
-    Excluded,
     RewardReported,
-    ToolCalled,
-    TurnRecorded,
     WriterClosed,
 )
-from rollbus.streams.state.rows import json_codec, kept_record
+from rollbus.schemas.records.trajectories import Reward
+from rollbus.streams.stages.assembly.families import Families, pass_rewards_down
+from rollbus.streams.stages.assembly.rewards import standing
+from rollbus.streams.stages.assembly.rows import EVENTS, NOT_ALLOWED, REFUSED, SEPARATOR, STUBS, EventRow, Kind, Stub
+from rollbus.streams.state.rows import kept_record
 from rollbus.streams.state.stage_state import StageState
-from rollbus.streams.state.table import RowCodec, Table
+from rollbus.streams.state.table import Table
 
-SEPARATOR = "\x1f"
-Kind = Literal["s", "t", "o", "r", "e", "w", "x", "n", "!"]
-KINDS: dict[type, Kind] = {
-    EpisodeStarted: "s",
-    TurnRecorded: "t",
-    ToolCalled: "o",
-    RewardReported: "r",
-    EpisodeEnded: "e",
-    WriterClosed: "w",
-    Excluded: "x",
-}
-REFUSED: Kind = "!"
-"""An event that was refused (late, or known with other content): only its checksum is kept."""
-NOT_ALLOWED: Kind = "n"
-"""A reward whose source may not set it: it counts as an event of its writer, and for nothing else."""
 _NO_PART = (REFUSED, NOT_ALLOWED)
 """Kinds of rows that no trajectory is made of."""
 _FROM_OUTSIDE = ("r", "x", NOT_ALLOWED)
 """Kinds that people and services send who take no part in the episode: they keep no episode open."""
 _OF_SENDER = ("root_episode_id", "writer_id", "occurred_at_ms", "episode_started_at_ms", "producer", "environment")
 """Fields that differ when another process, or the same one later, sends a report again."""
-
-
-@dataclass(slots=True)
-class EventRow:
-    """One event of an episode."""
-
-    kind: Kind
-    arrived_ms: int
-    data: bytes
-    """The event's own bytes; four bytes of checksum for a refused one."""
-    record: Any = None
-
-
-def _encode_event(row: EventRow) -> bytes:
-    return row.kind.encode() + row.arrived_ms.to_bytes(8, "big") + row.data
-
-
-def _decode_event(data: bytes) -> EventRow:
-    kind: Any = chr(data[0])
-    return EventRow(kind, int.from_bytes(data[1:9], "big"), data[9:])
-
-
-EVENTS: RowCodec[EventRow] = RowCodec(1, _encode_event, {1: _decode_event})
-
-
-@dataclass(frozen=True, slots=True)
-class Stub:
-    """What stays of a closed episode for the late horizon."""
-
-    closed_ms: int
-    trajectory_id: str | None
-    """None where no trajectory went out."""
-    group_hint: str = ""
-    revision: int = 0
-    excluded: bool = False
-    rewards: tuple[tuple[str, float], ...] = ()
-    """Event ids and values of the rewards in force when last sent out."""
-    seen: dict[str, int] = field(default_factory=dict)
-    """Checksums of the events it was made of, by their key within the episode."""
-
-
-def _decode_stub(plain: Any) -> Stub:
-    closed_ms, trajectory_id, hint, revision, excluded, rewards, seen = plain
-    standing = tuple((event_id, value) for event_id, value in rewards)
-    return Stub(closed_ms, trajectory_id, hint, revision, excluded, standing, seen)
-
-
-STUBS: RowCodec[Stub] = json_codec(
-    lambda row: [
-        row.closed_ms,
-        row.trajectory_id,
-        row.group_hint,
-        row.revision,
-        row.excluded,
-        row.rewards,
-        row.seen,
-    ],
-    _decode_stub,
-)
 
 
 @dataclass(slots=True)
@@ -194,10 +121,14 @@ class AssemblyState(StageState[AssemblyConfig]):
         self.open: dict[str, OpenEpisode] = {}
         self.late: dict[str, list[str]] = {}
         """Keys of the rows kept with a stub: its rewards and what was refused."""
+        self.families = Families()
 
     def rebuild(self) -> None:
-        """Derive open episodes and what is kept with stubs from the rows."""
-        self.open, self.late = {}, {}
+        """Derive open episodes, families and what is kept with stubs from the rows."""
+        self.open, self.late, self.families = {}, {}, Families()
+        for episode_id, stub in self.stubs.rows.items():
+            if stub.root and not stub.excluded:
+                self.families.add_child(episode_id, stub.root)
         for key, row in self.events.rows.items():
             self._index(key, row)
         super().rebuild()
@@ -225,6 +156,8 @@ class AssemblyState(StageState[AssemblyConfig]):
         episode = self.open.get(event.episode_id)
         if episode is None:
             episode = self.open[event.episode_id] = OpenEpisode()
+        if type(event) is EpisodeStarted and event.root_episode_id != event.episode_id:
+            self.families.add_child(event.episode_id, event.root_episode_id)
         lived = episode.lives
         episode.add(key, row, event.writer_id, event.sequence, event)
         if not lived or kind == "e":  # the deadline is new, or may have come nearer
@@ -255,6 +188,19 @@ class AssemblyState(StageState[AssemblyConfig]):
         keys = episode.keys if episode else self.late.get(episode_id, [])
         return [_event_of(row) for key in keys if (row := self.events.rows[key]).kind == "r"]
 
+    def rewards_in_force(self, episode_id: str, root: str, agent: str) -> tuple[Reward, ...]:
+        """Return an episode's rewards: its own, and those that its closed root passes down; an empty root has none."""
+        own, rules = standing(self.rewards_of(episode_id)), self.config.value.pass_down
+        if not rules or not root or not self.has_whole_stub(root):
+            return own
+        of_root, children = standing(self.rewards_of(root)), len(self.families.children_of(root))
+        return own + pass_rewards_down(rules, own, of_root, agent=agent, children=children)
+
+    def has_whole_stub(self, episode_id: str) -> bool:
+        """Say whether an episode has closed with a trajectory that may be used."""
+        stub = self.stubs.get(episode_id)
+        return stub is not None and stub.trajectory_id is not None and not stub.excluded
+
     def close(self, episode_id: str, stub: Stub) -> None:
         """Replace an open episode's rows by its new stub; rewards stay, since later ones may supersede them."""
         late: list[str] = []
@@ -268,6 +214,9 @@ class AssemblyState(StageState[AssemblyConfig]):
                 self.events.delete(key)
         self.late[episode_id] = late
         self.stubs.put(episode_id, stub)
+        self.families.remove_child(episode_id)
+        if stub.root:
+            self.families.add_child(episode_id, stub.root)
         self.due.watch(episode_id)
 
     def forget(self, episode_id: str) -> None:
@@ -275,6 +224,7 @@ class AssemblyState(StageState[AssemblyConfig]):
         for key in self.late.pop(episode_id, ()):
             self.events.delete(key)
         self.stubs.delete(episode_id)
+        self.families.remove_child(episode_id)
 
     def _put(self, key: str, row: EventRow) -> None:
         self.events.put(key, row)
@@ -285,7 +235,9 @@ class AssemblyState(StageState[AssemblyConfig]):
         if episode_id in self.stubs.rows:
             self.late.setdefault(episode_id, []).append(key)
             return
-        record = _event_of(row) if row.kind in "ew" else None
+        record = _event_of(row) if row.kind in "esw" else None
+        if type(record) is EpisodeStarted and record.root_episode_id != episode_id:
+            self.families.add_child(episode_id, record.root_episode_id)
         episode = self.open.get(episode_id)
         if episode is None:
             episode = self.open[episode_id] = OpenEpisode()
@@ -295,7 +247,7 @@ class AssemblyState(StageState[AssemblyConfig]):
         """Return when an open episode closes, or a closed one is forgotten."""
         config = self.config.value
         if stub := self.stubs.get(episode_id):
-            return self.clock.since(stub.closed_ms) + config.late_horizon_ms
+            return self.clock.since(self._last_closed_ms(episode_id, stub)) + config.late_horizon_ms
         episode = self.open.get(episode_id)
         if episode is None:
             return None
@@ -305,6 +257,13 @@ class AssemblyState(StageState[AssemblyConfig]):
         if episode.ended_by is not None:
             deadline = min(deadline, self.clock.since(episode.ended_ms) + config.gap_grace_ms)
         return deadline
+
+    def _last_closed_ms(self, episode_id: str, stub: Stub) -> int:
+        """Return when the last of a family closed whose root passes rewards down: until then it is not forgotten."""
+        if not self.config.value.pass_down or episode_id not in self.families.children_by_root:
+            return stub.closed_ms
+        closed = (self.stubs.get(child) for child in self.families.children_by_root[episode_id])
+        return max([stub.closed_ms, *(child.closed_ms for child in closed if child)])
 
 
 def _key_within(event: Event, signer: str | None) -> str:

@@ -23,7 +23,7 @@ from rollbus.schemas.topics import (
     TRAJECTORIES,
     Topic,
 )
-from rollbus.streams.stages.assembly.state import KINDS
+from rollbus.streams.stages.assembly.rows import KINDS
 from tests.streams.simulation.history import Past
 
 

@@ -1,0 +1,98 @@
+"""The rows that assembly writes to its changelog: an event of an open episode, and what stays of a closed one."""
+
+from dataclasses import dataclass, field
+from typing import Any, Literal
+
+from rollbus.schemas.records.events import (
+    EpisodeEnded,
+    EpisodeStarted,
+    Excluded,
+    RewardReported,
+    ToolCalled,
+    TurnRecorded,
+    WriterClosed,
+)
+from rollbus.streams.state.rows import json_codec
+from rollbus.streams.state.table import RowCodec
+
+SEPARATOR = "\x1f"
+Kind = Literal["s", "t", "o", "r", "e", "w", "x", "n", "!"]
+KINDS: dict[type, Kind] = {
+    EpisodeStarted: "s",
+    TurnRecorded: "t",
+    ToolCalled: "o",
+    RewardReported: "r",
+    EpisodeEnded: "e",
+    WriterClosed: "w",
+    Excluded: "x",
+}
+REFUSED: Kind = "!"
+"""An event that was refused (late, or known with other content): only its checksum is kept."""
+NOT_ALLOWED: Kind = "n"
+"""A reward whose source may not set it: it counts as an event of its writer, and for nothing else."""
+
+
+@dataclass(slots=True)
+class EventRow:
+    """One event of an episode."""
+
+    kind: Kind
+    arrived_ms: int
+    data: bytes
+    """The event's own bytes; four bytes of checksum for a refused one."""
+    record: Any = None
+
+
+def _encode_event(row: EventRow) -> bytes:
+    return row.kind.encode() + row.arrived_ms.to_bytes(8, "big") + row.data
+
+
+def _decode_event(data: bytes) -> EventRow:
+    kind: Any = chr(data[0])
+    return EventRow(kind, int.from_bytes(data[1:9], "big"), data[9:])
+
+
+EVENTS: RowCodec[EventRow] = RowCodec(1, _encode_event, {1: _decode_event})
+
+
+@dataclass(frozen=True, slots=True)
+class Stub:
+    """What stays of a closed episode for the late horizon."""
+
+    closed_ms: int
+    trajectory_id: str | None
+    """None where no trajectory went out."""
+    group_hint: str = ""
+    revision: int = 0
+    excluded: bool = False
+    rewards: tuple[tuple[str, float], ...] = ()
+    """Event ids and values of the rewards in force when last sent out."""
+    seen: dict[str, int] = field(default_factory=dict)
+    """Checksums of the events it was made of, by their key within the episode."""
+    root: str = ""
+    """Of a sub-agent's episode; empty for a root."""
+    agent: str = ""
+    """Only of a sub-agent's episode."""
+
+
+def _decode_stub(plain: Any) -> Stub:
+    closed_ms, trajectory_id, hint, revision, excluded, rewards, seen, *family = plain
+    standing = tuple((event_id, value) for event_id, value in rewards)
+    return Stub(closed_ms, trajectory_id, hint, revision, excluded, standing, seen, *family)
+
+
+STUBS: RowCodec[Stub] = json_codec(
+    lambda row: [
+        row.closed_ms,
+        row.trajectory_id,
+        row.group_hint,
+        row.revision,
+        row.excluded,
+        row.rewards,
+        row.seen,
+        row.root,
+        row.agent,
+    ],
+    _decode_stub,
+    version=2,
+)

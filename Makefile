@@ -16,7 +16,7 @@ PARALLEL := --no-loadscope-reorder -n
 SERVICE_WORKERS ?= 4
 FAST_WORKERS ?= 3
 # Every process imports every test module, so the frameworks, of which each takes seconds to import, get one of their own.
-FRAMEWORKS := tests/producers/integrations tests/harness
+FRAMEWORKS := tests/producers/integrations tests/agents tests/harness
 
 .DEFAULT_GOAL := help
 .PHONY: help setup kafka model demo demo-routing finetune-demo test test-java test-openai test-ui test-clients test-fast test-frameworks test-311 faults bench-analytics bench-sink bench-capture bench-capture-throughput bench-replay bench-streams bench-streams-latency bench-streams-scale bench-trainer bench-staleness audit check format lint types clean

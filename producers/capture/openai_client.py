@@ -179,9 +179,18 @@ def _observe(call: Call, result: Any, kwargs: dict[str, Any]) -> Any:
     if is_async or raw == "stream" or kwargs.get("stream") is True:
         _observe_parse(call, result, call.original if is_async else kwargs, is_async=is_async)
     else:
-        # Parsed once and kept by the response itself: the application's own `parse()` returns this very object.
-        call._guard.call("raw_response", lambda: call.record_answer(result.parse()), default=None)
+        _record_parsed(call, result)
     return result
+
+
+def _record_parsed(call: Call, response: Any) -> None:
+    """Record a response that is parsed once and kept: the application's own `parse()` returns, or raises, the same."""
+    try:
+        answer = response.parse()
+    except Exception as error:  # a body that was cut, or that is no JSON
+        call.on_error(error)
+    else:
+        call.record_answer(answer)
 
 
 def _observe_value(call: Call, value: Any, kwargs: Mapping[str, Any]) -> Any:
@@ -198,12 +207,22 @@ def _observe_parse(call: Call, response: Any, kwargs: Mapping[str, Any], *, is_a
     @functools.wraps(parse)
     def parse_sync(*args: Any, **options: Any) -> Any:
         unparsed.detach()
-        return _observe_value(call, parse(*args, **options), kwargs)
+        try:
+            value = parse(*args, **options)
+        except BaseException as error:
+            call.on_error(error)
+            raise
+        return _observe_value(call, value, kwargs)
 
     @functools.wraps(parse)
     async def parse_async(*args: Any, **options: Any) -> Any:
         unparsed.detach()
-        return _observe_value(call, await parse(*args, **options), kwargs)
+        try:
+            value = await parse(*args, **options)
+        except BaseException as error:
+            call.on_error(error)
+            raise
+        return _observe_value(call, value, kwargs)
 
     response.parse = parse_async if is_async else parse_sync
 

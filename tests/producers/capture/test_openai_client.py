@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+from contextlib import ExitStack
 from typing import Any
 
 import httpx
@@ -479,3 +480,17 @@ def test_streamed_and_whole_answers_give_the_same_turn(recorder: Recorder, sink:
     one, other = turns(recorder, sink)
     for name in ("completion", "completion_token_ids", "prompt_token_ids", "logprobs", "trainable", "added_messages"):
         assert getattr(one, name) == getattr(other, name), name
+
+
+@pytest.mark.parametrize("read", ["with_raw_response", "with_streaming_response"])
+def test_a_raw_answer_that_is_cut_is_a_failed_call(recorder: Recorder, sink: MemorySink, read: str) -> None:
+    """It left no turn at all, which agents on LiteLLM showed: the episode looked whole without it."""
+    cut = httpx.Response(200, content=b'{"id": "chatcmpl-1", "cho', headers={"content-type": "application/json"})
+    completions = recorder.wrap(Server(lambda body: cut).client()).chat.completions
+    with recorder.episode(task="t"), ExitStack() as stack:
+        response = getattr(completions, read).create(model="agent", messages=HELLO)
+        if read == "with_streaming_response":
+            response = stack.enter_context(response)
+        with pytest.raises(json.JSONDecodeError):
+            response.parse()
+    assert [turn.untrainable_reason for turn in turns(recorder, sink)] == ["call_failed"]

@@ -1,0 +1,97 @@
+"""Hold what was recorded against what the server answered: nothing lost, doubled or mixed, every verdict right."""
+
+import json
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any
+
+from rollbus.schemas.codec import encode
+from rollbus.schemas.records.config import AssemblyConfig
+from rollbus.schemas.records.drops import Drop
+from rollbus.schemas.records.events import EpisodeEnded, EpisodeStarted, Event, TurnRecorded
+from rollbus.schemas.records.tokens import decode_logprobs, decode_token_ids
+from rollbus.schemas.records.trajectories import Location, Trajectory
+from rollbus.streams.stages.assembly.stage import AssemblyStage
+from rollbus.streams.state.stage import Incoming
+from tests.agents.model_server import Answered, ModelServer
+
+REASONS = {"failed": "call_failed", "stalled": "call_timed_out", "cut": "call_failed"}
+"""Of a turn without an answer."""
+
+
+def compare_turns(
+    server: ModelServer, events: Sequence[Event], *, retried: bool = False, cancelled: bool = False
+) -> list[TurnRecorded]:
+    """Assert that the events say what the server knows; return the turns.
+
+    With `retried` the client repeats calls by itself: an attempt that failed and was repeated leaves no turn. With
+    `cancelled` the agent cancels calls of its own, whatever the server made of them.
+    """
+    turns = [event for event in events if isinstance(event, TurnRecorded)]
+    by_id = {turn.response_id: turn for turn in turns if turn.response_id}
+    answered = [turn.response_id for turn in turns if turn.response_id]
+    assert len(answered) == len(by_id), f"doubled: {Counter(answered).most_common(3)}"
+    seen = {
+        one.response_id: one for one in server.answers if one.fate == "whole" or (one.streamed and one.fate == "cut")
+    }
+    if cancelled:
+        seen = {response_id: one for response_id, one in seen.items() if response_id in by_id}
+    assert by_id.keys() == seen.keys(), f"lost {seen.keys() - by_id.keys()}, made up {by_id.keys() - seen.keys()}"
+    for response_id, one in seen.items():
+        _compare_turn(one, by_id[response_id])
+    failed = Counter[tuple[str, str | None]](
+        (one.episode, REASONS.get(one.fate, "call_cancelled")) for one in server.answers if one.response_id not in seen
+    )
+    said = Counter((turn.root_episode_id, turn.untrainable_reason) for turn in turns if not turn.response_id)
+    if cancelled:  # a call may be cancelled before it reaches the server
+        assert _by_episode(failed) <= _by_episode(said), (said, failed)
+    else:
+        assert (said <= failed) if retried else (said == failed), (said, failed)
+    _compare_episodes(events, turns)
+    return turns
+
+
+def _compare_turn(one: Answered, turn: TurnRecorded) -> None:
+    assert turn.root_episode_id == one.episode, "mixed"
+    assert turn.streamed == one.streamed
+    ids = list(decode_token_ids(turn.completion_token_ids or b""))
+    logprobs = list(decode_logprobs(turn.logprobs or b""))
+    if one.fate == "cut":
+        assert turn.untrainable_reason == "truncated_stream"
+        assert ids == one.ids[: len(ids)]
+        assert logprobs == one.logprobs[: len(logprobs)]
+        return
+    assert turn.untrainable_reason is None
+    assert list(decode_token_ids(turn.prompt_token_ids or b"")) == one.prompt_ids
+    assert (ids, logprobs) == (one.ids, one.logprobs)
+    assert turn.policy_version == 3
+    assert turn.completion.content == one.message.get("content")
+    assert _calls(json.loads(turn.completion.tool_calls or "[]")) == _calls(one.message.get("tool_calls") or [])
+    if turn.added_messages:
+        assert turn.added_messages[-1].role == one.last["role"]
+
+
+def _by_episode(reasons: Counter[tuple[str, str | None]]) -> Counter[str]:
+    return Counter(episode for episode, _ in reasons.elements())
+
+
+def _calls(calls: list[dict[str, Any]]) -> list[tuple[str, str, str]]:
+    return [(call["id"], call["function"]["name"], call["function"]["arguments"]) for call in calls]
+
+
+def _compare_episodes(events: Sequence[Event], turns: Sequence[TurnRecorded]) -> None:
+    """Every episode that began has ended once, and assembly makes a whole trajectory of it."""
+    started = Counter(event.episode_id for event in events if isinstance(event, EpisodeStarted))
+    ended = Counter(event.episode_id for event in events if isinstance(event, EpisodeEnded))
+    assert set(started.values()) <= {1}
+    assert started == ended
+    stage = AssemblyStage(AssemblyConfig())
+    state, place = stage.new_state(), Location(topic="t", partition=0, offset=0)
+    found = [
+        out.record
+        for event in events
+        for out in stage.step(state, Incoming(event, event.root_episode_id, place, encode(event)))
+    ]
+    assert [record for record in found if isinstance(record, Drop)] == []
+    lengths = {record.episode_id: len(record.turns) for record in found if isinstance(record, Trajectory)}
+    assert lengths == {episode: sum(turn.episode_id == episode for turn in turns) for episode in started}

@@ -1,0 +1,67 @@
+"""A program of several processes: workers of a pool, and a child that is forked inside an episode."""
+
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rollbus.producers.delivery.spool import Spool
+from rollbus.schemas.codec import decode
+from rollbus.schemas.records.events import Event
+from tests.agents.compare import compare_turns
+from tests.agents.conftest import SEED
+from tests.agents.model_server import ModelServer
+
+PROGRAM = """
+    import multiprocessing, sys
+    import openai, rollbus
+
+    url, folder = sys.argv[1:]
+    recorder = rollbus.init(bootstrap_servers="127.0.0.1:9", spool_folder=folder)
+    rollbus.instrument(recorder)
+    fork = multiprocessing.get_context("fork")
+
+    def ask(text):
+        with openai.OpenAI(api_key="k", base_url=url, max_retries=0) as client:
+            try:
+                client.chat.completions.create(model="agent", messages=[{"role": "user", "content": text}])
+            except openai.APIError:
+                pass
+
+    def work(number):
+        with recorder.episode(task="stock", episode_id=f"e{number}"):
+            ask(f"in a worker <e{number}>")
+
+    pool = fork.Pool(2)
+    pool.map(work, [1, 2, 3], chunksize=1)
+    pool.close()
+    pool.join()
+    with recorder.episode(task="stock", episode_id="e4") as episode:
+        ask("in the parent <e4>")
+        child = fork.Process(target=ask, args=("in a child <e4>",))
+        child.start()
+        child.join()
+        ask("again in the parent <e4>")
+"""
+
+
+@pytest.mark.parametrize("server", [SEED], indirect=True)
+def test_workers_and_forks(server: ModelServer, tmp_path: Path) -> None:
+    script = [sys.executable, "-W", "ignore", "-c", textwrap.dedent(PROGRAM), server.url, str(tmp_path)]
+    subprocess.run(script, timeout=120, check=True)
+    turns = compare_turns(server, _spooled(tmp_path))
+    assert len(turns) == 6
+
+
+def _spooled(folder: Path) -> list[Event]:
+    """Return the events that the processes have left on disk."""
+    spool = Spool(folder, owner="reader", quota_bytes=1_000_000, fsync=False)
+    events: list[Any] = []
+    while spool:
+        events += [decode(record.value) for record in spool.oldest()]
+        spool.discard_oldest()
+    spool.close()
+    return [event for event in events if isinstance(event, Event)]

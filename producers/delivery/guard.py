@@ -1,6 +1,7 @@
 """Run our own code inside the host's program: what it raises is counted and logged, never passed on.
 
-Each hook has a name, so that the counter `hook_errors.<name>` says what broke. A hook logs at most once a minute.
+Each hook has a name, so that the counter `hook_errors.<name>` says what broke. A hook logs at most once a minute. A
+function that fails again and again is switched off for the rest of the process: `hook_calls_skipped.<name>`.
 """
 
 import logging
@@ -12,6 +13,8 @@ from rollbus.producers.delivery.counters import Counters
 
 logger = logging.getLogger(__name__)
 LOG_INTERVAL_S = 60.0
+MOST_FAILURES = 100
+"""Of one function in a row: it fails for a reason that stays, such as another version of a framework."""
 Result = TypeVar("Result")
 
 
@@ -22,14 +25,27 @@ class Guard:
         """Count into these counters."""
         self.counters = counters
         self._logged: dict[str, float] = {}
+        self._failures: dict[str, int] = {}
+        """Failures in a row, by hook and function."""
 
     def call(self, hook: str, function: Callable[..., Result], *args: Any, default: Result, **kwargs: Any) -> Result:
-        """Return what the function returns, or the default where it raises."""
+        """Return what the function returns, or the default where it raises or is switched off."""
+        key = f"{hook} {getattr(function, '__qualname__', '')}"
+        failures = self._failures.get(key, 0) if self._failures else 0
+        if failures >= MOST_FAILURES:
+            self.counters.add(f"hook_calls_skipped.{hook}")
+            return default
         try:
-            return function(*args, **kwargs)
+            result = function(*args, **kwargs)
         except Exception as error:  # whatever it is, the host must not see it
             self.failed(hook, error)
+            self._failures[key] = failures + 1
+            if failures + 1 == MOST_FAILURES:
+                self._log("rollbus: %s failed %d times in a row and is switched off: %r", hook, MOST_FAILURES, error)
             return default
+        if failures:
+            self._failures.pop(key, None)
+        return result
 
     def failed(self, hook: str, error: BaseException) -> None:
         """Count and log one failure of a hook; cannot raise itself."""
@@ -38,6 +54,12 @@ class Guard:
             now = time.monotonic()
             if now - self._logged.get(hook, -LOG_INTERVAL_S) >= LOG_INTERVAL_S:
                 self._logged[hook] = now
-                logger.warning("rollbus: %s failed, the call itself goes on: %r", hook, error)
+                self._log("rollbus: %s failed, the call itself goes on: %r", hook, error)
+        except Exception:  # a clock that raises
+            return
+
+    def _log(self, line: str, *values: object) -> None:
+        try:
+            logger.warning(line, *values)
         except Exception:  # a logging handler or a __repr__ that raises
             return

@@ -4,7 +4,7 @@
 the table of topics, the tables of ClickHouse and the stages' changelogs, so a new place cannot be left out. Pure.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -72,13 +72,17 @@ def find_places(
     *,
     namespace: str,
     retention_hours: int,
-    changelogs: Iterable[str],
+    changelogs: Mapping[str, int],
     replays: Iterable[str],
     rows: str | None,
     trained_steps: int,
     now_ms: int,
 ) -> Iterator[Place]:
-    """Yield every place; `rows` is what ClickHouse had, None if it was not asked; `trained_steps` used the data."""
+    """Yield every place.
+
+    `changelogs` says by name how many milliseconds of stream time the stage keeps what it cannot assign to an episode;
+    `rows` is what ClickHouse had, None if it was not asked; `trained_steps` used the data.
+    """
     expiry_ms = now_ms + (retention_hours + ROLL_HOURS) * HOUR_MS
     for topic in TOPICS:
         name, holds = f"Kafka {topic.full_name(namespace)}", TOPIC_HOLDS[topic.name]
@@ -86,10 +90,11 @@ def find_places(
             yield Place(name, holds, "expires", "retention; Kafka removes no single record", expiry_ms)
         else:
             yield Place(name, holds, "cannot", "the ledger keeps for ever what was trained and why not")
-    compacted_ms = now_ms + COMPACTION_HOURS * HOUR_MS
-    for changelog in changelogs:
-        why = "the stage deletes its state at once, compaction the bytes"
-        yield Place(f"Kafka {changelog}", f"what is open: {ALL}", "expires", why, compacted_ms)
+    for changelog, kept_ms in changelogs.items():
+        dropped = "after the late horizon" if kept_ms else "at once"
+        why = f"while a worker runs: the stage drops its state {dropped}, compaction the bytes"
+        by_ms = now_ms + kept_ms + COMPACTION_HOURS * HOUR_MS
+        yield Place(f"Kafka {changelog}", f"what is open: {ALL}", "expires", why, by_ms)
     for replay in replays:
         why = f"it keeps its copy until `rollbus replay delete {replay}`"
         yield Place(f"Kafka, replay {replay}", ALL, "cannot", why)

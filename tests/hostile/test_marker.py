@@ -10,14 +10,16 @@ import dataclasses
 import os
 import re
 import time
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 import yaml
+from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 
 import rollbus
+from rollbus.cli.stages import all_stages
 from rollbus.consumers.clickhouse.maintain.forget import TABLES, TABLES_BY_CONTENT
 from rollbus.consumers.clickhouse.questions.saved import ask
 from rollbus.consumers.clickhouse.store.client import ClickHouse
@@ -28,9 +30,13 @@ from rollbus.local.process.service import Service, ServiceProcess
 from rollbus.local.process.settings import HOST
 from rollbus.local.process.tether import tethered
 from rollbus.schemas.errors import RejectedError
+from rollbus.schemas.kafka.clients import new_admin, running
 from rollbus.schemas.topics import EPISODE_EVENTS
 from rollbus.settings import Settings
 from rollbus.settings_file import load_settings
+from rollbus.streams.kafka.names import CHANGELOG_SUFFIX
+from rollbus.streams.kafka.settings import StreamSettings
+from rollbus.streams.kafka.topics import topic_specs
 from tests.console import ROLLBUS
 from tests.hostile.at_rest import files_with
 from tests.producers.openai_server import Server, completion
@@ -51,6 +57,8 @@ QUICK = {
 SOON = "old_parts_lifetime = 1, cleanup_delay_period = 1, max_cleanup_delay_period = 1"
 """The server's 13 minutes for the files that a deletion has replaced, in a second or two."""
 OUTCOMES = ("removed:", "expires by", "cannot:")
+HASTE = 10_000
+"""The changelogs' hours, as many times as short."""
 DEADLINE_S = 90.0
 
 
@@ -190,6 +198,17 @@ async def until_none(find: Callable[[], Awaitable[object]]) -> None:
         await asyncio.sleep(0.5)
 
 
+async def hasten(stream: StreamSettings, stages: Iterable[Any]) -> None:
+    """Give the changelogs the settings with which rollbus makes them, their times shortened."""
+    async with running(stream.kafka, new_admin(stream.kafka)) as admin:
+        for spec in topic_specs(stream, stages):
+            if spec.retention == "compact":
+                whole = dict((*spec.config, *spec.wished))
+                short = {name: str(int(value) // HASTE) for name, value in whole.items() if name.endswith(".ms")}
+                resource = ConfigResource(ConfigResourceType.TOPIC, spec.name, configs=whole | short)
+                await admin.alter_configs([resource])
+
+
 async def fill(stack: Stack, processes: Processes) -> None:
     """Let both persons be recorded, trained, stored, refused, exported and replayed."""
     opened = await play(stack)
@@ -234,5 +253,13 @@ async def test_after_forgetting_the_marker_is_only_where_the_command_said_it_wou
             return await asyncio.to_thread(files_with, ANN, stack.folder / "clickhouse")
 
         await until_none(in_clickhouse)
-    assert await places_with(ANN, stack) <= before - {"ClickHouse's tables"}
+        await hasten(stream, all_stages(stack.settings))
+
+        async def in_changelogs() -> set[str]:
+            return {place for place in await places_with(ANN, stack) if place.endswith(CHANGELOG_SUFFIX)}
+
+        await until_none(in_changelogs)
+    after = await places_with(ANN, stack)
+    assert after <= before - {"ClickHouse's tables"}
+    assert not [place for place in after if place.endswith(CHANGELOG_SUFFIX)], "what has left does not come back"
     assert await places_with(BOB, stack) >= at_least

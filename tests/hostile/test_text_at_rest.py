@@ -51,7 +51,8 @@ def test_every_topic_and_every_table_has_its_row() -> None:
 
 def test_every_place_says_what_becomes_of_it() -> None:
     places = list(
-        find_places(namespace="shop.", retention_hours=72, changelogs=["shop.assembly.changelog"], replays=["r"],
+        find_places(namespace="shop.", retention_hours=72, replays=["r"],
+                    changelogs={"shop.assembly.changelog": 0, "shop.alias.changelog": 3_600_000},
                     rows="3 rows", trained_steps=2, now_ms=START_MS)
     )  # fmt: skip
     assert {each.outcome for each in places} == {"removed", "expires", "cannot"}
@@ -60,7 +61,8 @@ def test_every_place_says_what_becomes_of_it() -> None:
     by_name = {each.name: each for each in places}
     assert by_name["Kafka shop.episode-events"].by_ms == START_MS + (72 + 168) * 3_600_000
     assert by_name["Kafka shop.run-log"].outcome == "cannot"
-    assert by_name["Kafka shop.assembly.changelog"].outcome == "expires"
+    assert by_name["Kafka shop.assembly.changelog"].by_ms == START_MS + 25 * 3_600_000
+    assert by_name["Kafka shop.alias.changelog"].by_ms == START_MS + 26 * 3_600_000
     assert len(by_name) == len(places)
 
 

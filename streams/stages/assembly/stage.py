@@ -53,12 +53,12 @@ def _admit(state: AssemblyState, event: Event, data: bytes, signer: str | None) 
     if comes_again is not None:
         return () if comes_again else _refuse(state, event, data, DropReason.DUPLICATE_CONFLICT)
     stub = state.stubs.get(event.episode_id)
+    if stub is not None and stub.excluded:
+        return _refuse(state, event, data, DropReason.EXCLUDED)
     if type(event) is RewardReported and not state.config.value.allows(event.name, event.source, signer):
         return _count_not_allowed(state, key, event, data, stub)
     if stub is None:
         return _keep(state, key, event, data)
-    if stub.excluded:
-        return _refuse(state, event, data, DropReason.EXCLUDED)
     if isinstance(event, RewardReported | Excluded):
         return _revise(state, key, event, data, stub)
     return _refuse(state, event, data, DropReason.LATE_EVENT)
@@ -116,7 +116,7 @@ def _revise_rewards(state: AssemblyState, episode_id: str, stub: Stub, *, exclud
     rewards = state.rewards_in_force(episode_id, stub.root, stub.agent)
     if excluded or _values(rewards) != stub.rewards:
         stub = replace(stub, revision=stub.revision + 1, rewards=_values(rewards), excluded=excluded)
-        state.stubs.put(episode_id, stub)
+        state.keep_stub(episode_id, stub)
         if stub.trajectory_id is not None:
             yield _revision(state, episode_id, stub, rewards)
 

@@ -203,9 +203,18 @@ class AssemblyState(StageState[AssemblyConfig]):
 
     def close(self, episode_id: str, stub: Stub) -> None:
         """Replace an open episode's rows by its new stub; rewards stay, since later ones may supersede them."""
+        self.late[episode_id] = self.open.pop(episode_id).keys
+        self.keep_stub(episode_id, stub)
+        self.families.remove_child(episode_id)
+        if stub.root:
+            self.families.add_child(episode_id, stub.root)
+        self.due.watch(episode_id)
+
+    def keep_stub(self, episode_id: str, stub: Stub) -> None:
+        """Keep a stub, and of the episode's rows only its rewards; of an excluded one no row with words."""
         late: list[str] = []
         rows, of_episode = self.events.rows, len(episode_id) + len(SEPARATOR)
-        for key in self.open.pop(episode_id).keys:
+        for key in self.late.get(episode_id, ()):
             row = rows[key]
             if row.kind == REFUSED or (row.kind == "r" and not stub.excluded):
                 late.append(key)
@@ -214,10 +223,6 @@ class AssemblyState(StageState[AssemblyConfig]):
                 self.events.delete(key)
         self.late[episode_id] = late
         self.stubs.put(episode_id, stub)
-        self.families.remove_child(episode_id)
-        if stub.root:
-            self.families.add_child(episode_id, stub.root)
-        self.due.watch(episode_id)
 
     def forget(self, episode_id: str) -> None:
         """Forget a closed episode."""

@@ -246,6 +246,25 @@ def test_excluding_a_closed_episode_revises_it() -> None:
     assert reasons(stepper.feed(make_reward(key="late"))) == ["excluded"]
 
 
+def test_nothing_that_the_person_said_stays_in_the_changelog_of_an_excluded_episode() -> None:
+    """Also not what came before it closed and is kept for its late horizon, and what still comes."""
+    stepper = assembling(reward_sources={"judged": ("judge",)})
+    said: dict[str, Any] = {"comment": "by ann", "source": "judge"}
+    stepper.feed(*make_episode(reward=None, start={"labels": {"said": "by ann"}}))
+    stepper.feed(make_reward(**said), make_reward(name="judged", **said | {"source": "ann"}))
+    kept = [make_reward(key="late", **said), make_reward(name="judged", key="late", **said | {"source": "ann"})]
+    stepper.feed(*kept)
+    assert any(b"by ann" in row for row in stepper.changelog.values()), "a report is kept with its words"
+    (revised,) = stepper.feed(make_excluded())
+    assert revised.excluded
+    assert stepper.feed(*kept, make_excluded()) == [], "what is known is known by its checksum"
+    others = [make_reward(key="new", **said), make_reward(name="judged", key="new", **said | {"source": "ann"})]
+    assert reasons(stepper.feed(*others)) == ["excluded", "excluded"]
+    assert [key for key, row in stepper.changelog.items() if b"by ann" in row or b"asked" in row] == []
+    stepper.restore()
+    assert stepper.feed(*kept, *others, make_excluded()) == []
+
+
 def test_a_sub_agent_has_a_trajectory_of_its_own_that_names_its_parent() -> None:
     stepper = assembling()
     inner = make_episode("e2", root="e1", start={"parent_episode_id": "e1"})

@@ -119,12 +119,16 @@ def _print_places(settings: Settings, console: Console, rows: str | None, traine
     from rollbus.cli.stages import all_stages
     from rollbus.streams.kafka.names import changelog_topic
     from rollbus.streams.replay.kafka.manifest import read_manifests
+    from rollbus.streams.stages.alias import AliasStage
 
-    stream = settings.stream_settings()
+    stream, horizon_ms = settings.stream_settings(), settings.assembly.late_horizon_ms
     places = find_places(
         namespace=stream.namespace,
         retention_hours=settings.worker.retention_hours,
-        changelogs=[changelog_topic(stream.namespace, stage.name) for stage in all_stages(settings)],
+        changelogs={
+            changelog_topic(stream.namespace, stage.name): horizon_ms if stage.name == AliasStage.name else 0
+            for stage in all_stages(settings)
+        },
         replays=sorted(asyncio.run(read_manifests(stream))),
         rows=rows,
         trained_steps=trained_steps,

@@ -47,12 +47,17 @@ def quiet_server(app: Any, door: Door) -> uvicorn.Server:
 
 
 def listen(host: str, port: int, name: str) -> socket.socket:
-    """Take a port, by the name that its setting has; raise ConfigurationError if another process holds it."""
+    """Listen on a port, by the name that its setting has; raise ConfigurationError if another process holds it.
+
+    Who connects from now on waits for the server. A socket that is only bound would not hold the port: another process
+    can bind it, too, and the one that listens first answers in the name of both.
+    """
     # With the protocol named, asyncio turns Nagle's algorithm off; without it each answer waits 40 ms for an ack.
     listener = socket.socket(socket.AF_INET, socket.SOCK_STREAM, socket.IPPROTO_TCP)
     listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listener.bind((host, port))
+        listener.listen()
     except OSError as error:
         listener.close()
         raise ConfigurationError(

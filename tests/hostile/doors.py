@@ -54,15 +54,18 @@ def basic(user: str, password: str) -> dict[str, str]:
     return {"authorization": "Basic " + base64.b64encode(f"{user}:{password}".encode()).decode()}
 
 
-async def ask(port: int, *pieces: bytes, pause_s: float = 0.0, ends: bool = False) -> tuple[int, bytes]:
+async def ask(
+    port: int, *pieces: bytes, pause_s: float = 0.0, ends: bool = False, within_s: float = ANSWER_S
+) -> tuple[int, bytes]:
     """Send pieces and return status and answer; 0 for a connection that was closed without an answer.
 
-    With `ends` the client says that nothing follows, so that no server waits for the rest.
+    With `ends` the client says that nothing follows, so that no server waits for the rest. TimeoutError after
+    `within_s`.
     """
     reader, writer = await asyncio.open_connection(HOST, port)
     sending = asyncio.create_task(_send(writer, pieces, pause_s, ends))
     try:
-        async with asyncio.timeout(ANSWER_S):
+        async with asyncio.timeout(within_s):
             with suppress(ConnectionError):
                 answer = await reader.read()
                 return _status_of(answer), answer

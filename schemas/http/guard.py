@@ -198,13 +198,28 @@ def _check_name(head: Head, names: Collection[str] | None) -> None:
 
 
 def _check_origin(head: Head) -> None:
-    """Refuse what a page of elsewhere sends; only following a link is not its doing. A sandbox has origin `null`."""
-    origin, fetch = head.headers.get("origin"), head.headers.get("sec-fetch-site", "none")
-    follows_link = head.headers.get("sec-fetch-mode") == "navigate" and head.method in _SAFE
-    known = (*LOCAL_NAMES, _host_of(f"//{head.headers.get('host', '')}"))
-    is_foreign = origin is not None and (_host_of(origin) or "") not in known
-    if is_foreign or (fetch == "cross-site" and not follows_link):
+    """Refuse what another page sends; only following a link is not its doing. A sandbox has origin `null`.
+
+    On this machine each port is a program of its own, so another port is another page.
+    """
+    host, origin = head.headers.get("host", ""), head.headers.get("origin")
+    follows_link = (
+        head.headers.get("sec-fetch-mode") == "navigate"
+        and head.headers.get("sec-fetch-dest", "document") == "document"
+        and head.method in _SAFE
+    )
+    is_foreign = origin is not None and not _is_of(origin, host)
+    is_elsewhere = head.headers.get("sec-fetch-site", "none") not in ("none", "same-origin")
+    if is_foreign or (is_elsewhere and not follows_link):
         raise RefusedError(403, "requests of other sites' pages are refused")
+
+
+def _is_of(origin: str, host: str) -> bool:
+    """Whether an origin is the place that was asked; the port counts on this machine, and a proxy may leave it out."""
+    name = _host_of(f"//{host}")
+    if name in LOCAL_NAMES:
+        return origin.partition("://")[2].lower() == host.lower()
+    return (_host_of(origin) or "") == name
 
 
 def _check_kind(head: Head, media_types: Collection[str] | None) -> None:

@@ -4,6 +4,7 @@ import asyncio
 
 import pytest
 
+from rollbus.local.process.settings import HOST
 from tests.hostile.doors import Place, ask
 from tests.hostile.places import MIB, all_places, places
 from tests.services.clickhouse_guarded import guarded
@@ -20,6 +21,8 @@ async def check(place: Place) -> dict[str, int]:
         "name": place.request(host="evil.example"),
         "no name": place.request("host"),
         "origin": place.request(origin="http://evil.example"),
+        "neighbour": place.request(origin=f"http://{HOST}:1"),
+        "frame": place.request(sec_fetch_site="cross-site", sec_fetch_mode="navigate", sec_fetch_dest="iframe"),
         "sandbox": place.request(origin="null"),
         "image": place.request(sec_fetch_site="cross-site", sec_fetch_mode="no-cors"),
         "no credentials": place.request(*other),
@@ -45,6 +48,8 @@ async def test_every_server_lets_in_only_whom_it_should(all_places: list[Place])
             "name": 403,
             "no name": 400,
             "origin": 403,
+            "neighbour": 403,
+            "frame": 403,
             "sandbox": 403,
             "image": 403,
             "no credentials": place.refused,

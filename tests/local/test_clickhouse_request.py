@@ -62,8 +62,9 @@ def test_a_file_in_a_form_is_refused() -> None:
         parse(headers={"content-type": "multipart/form-data; boundary=b"}, body=body)
 
 
-def test_only_get_must_not_write() -> None:
-    assert not parse(method="GET", query="SELECT 1").writes_allowed
+def test_only_post_may_write() -> None:
+    for method in ("GET", "HEAD"):
+        assert not parse(method=method, query="SELECT 1").writes_allowed
     assert parse(query="SELECT 1").writes_allowed
 
 

@@ -41,7 +41,7 @@ class Request:
     sql: bytes
     """Statement and, for an insert, its data."""
     writes_allowed: bool
-    """False for GET, which must not change anything."""
+    """False for GET and HEAD, which must not change anything."""
     user: str = "default"
     database: str | None = None
     query_id: str | None = None
@@ -79,7 +79,7 @@ def parse_request(
     settings = {name: value for name, value in values.items() if not _is_protocol(name)}
     return Request(
         sql=_statement(values.get("query", ""), plain),
-        writes_allowed=method != "GET",
+        writes_allowed=method == "POST",
         user=user,
         database=headers.get("x-clickhouse-database") or values.get("database") or None,
         query_id=_query_id(values.get("query_id") or ""),

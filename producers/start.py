@@ -88,6 +88,8 @@ def init(
         return SpoolSink(make_direct, lambda: Spool(folder, owner=owner, quota_bytes=settings.spool_bytes), counters)
 
     recorder = Recorder(settings, make_spooled if spool_folder is not None else make_direct, counters=counters)
+    if spool_folder is not None and enabled:
+        process_hooks.flush_all_on_sigterm()
     if route and enabled:
         from rollbus.producers.capture.routing import Routing, following
 

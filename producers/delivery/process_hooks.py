@@ -16,6 +16,8 @@ import weakref
 from collections.abc import Callable
 from typing import Protocol
 
+from rollbus.producers.delivery.terminating import flush_on_sigterm
+
 importing = threading.RLock()
 """Held while a delivery thread imports: a fork in the middle would leave the child a module that it waits for for ever,
 as the thread that imports it is not there.
@@ -61,6 +63,11 @@ def register(recorder: Recording) -> None:
         if early is not None:
             early(_flush_all)
     _recorders.add(recorder)
+
+
+def flush_all_on_sigterm() -> None:
+    """Flush all recorders before SIGTERM ends this process, where it would end it at once."""
+    flush_on_sigterm(_flush_all)
 
 
 def unregister(recorder: Recording) -> None:

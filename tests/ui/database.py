@@ -69,3 +69,15 @@ def statements(namespace: str) -> Iterator[str]:
         "if(number % 3 = 0, 'RewardError', 'DecodeError'), 'byte 0 is 0x7B, which begins no known frame', 1, "
         "'dead-letters', 0, number, toDateTime64('2026-01-01 00:00:00', 3, 'UTC') FROM numbers(7)"
     )
+    yield (
+        "INSERT INTO policy_decisions (namespace, model, run_id, number, action, version, serving, canary, share, "
+        "frozen, reason, detail, numbers, decided_at, config_hash, kafka_topic, kafka_partition, kafka_offset, "
+        "kafka_timestamp) SELECT "
+        f"'{namespace}', 'agent', 'main', number + 1, ['canary', 'quarantine'][number + 1], 98, 97, "
+        "if(number = 0, 98, NULL), if(number = 0, 0.05, 0), false, ['newest_candidate', 'worse:reward'][number + 1], "
+        "'', if(number = 0, CAST(map(), 'Map(String, Float64)'), "
+        "map('reward.effect', -0.0612, 'reward.low', -0.1, 'reward.high', -0.02, "
+        "'reward.canary_episodes', 312, 'reward.serving_episodes', 9800)), "
+        "toDateTime64('2026-01-01 00:00:00', 3, 'UTC') + toIntervalSecond(number), 'c', "
+        "'policy-decisions', 0, number, toDateTime64('2026-01-01 00:00:00', 3, 'UTC') FROM numbers(2)"
+    )

@@ -20,6 +20,8 @@ test("the overview shows reward, fates, staleness, every metric of a step, lag a
   assert.match(await text("lag"), /episode-events 1,284/);
   assert.match(await text("groups lag"), /Kafka/); // there is none here, and that is said
   assert.match(await text("dead letters"), /assembly episode-events DecodeError 4/);
+  assert.match(await text("decisions"), /2 \S+ \S+ quarantine 98 97 – worse:reward -0.061 \[-0.100, -0.020\] 312 \/ 9,800/);
+  assert.match(await text("decisions"), /1 \S+ \S+ canary 98 97 98, 5.0 % newest_candidate – –/);
 });
 
 test("fates flow from all trajectories to trained, dropped by stage and reason, and pending", async () => {

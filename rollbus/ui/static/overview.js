@@ -17,10 +17,11 @@ const METRICS = [
 /** The run's overview, as cards. */
 export async function overview(run) {
   const model = await modelOf(run);
-  const [rewards, smoothed, fates, lags, steps, sink, letters, groups] = await Promise.all([
+  const [rewards, smoothed, fates, lags, steps, sink, letters, decisions, groups] = await Promise.all([
     ask("reward_by_policy_version", { model }), ask("smoothed_reward", { model }),
     ask("fate_of_every_trajectory", { run }), ask("staleness", { run }),
-    ask("step_metrics", { run }), ask("sink_lag"), ask("dead_letters_by_class"), askLag(),
+    ask("step_metrics", { run }), ask("sink_lag"), ask("dead_letters_by_class"),
+    ask("policy_history", { model }), askLag(),
   ]);
   return [
     make("h1", { class: "unseen" }, `Run ${run}`),
@@ -30,6 +31,7 @@ export async function overview(run) {
     ...METRICS.map(([title, of, remark]) => card(title, remark, metricChart(title, of, steps), { name: `metric ${title}` })),
     card("Staleness", "Steps between the weights that sampled a trajectory and those it trained.", stalenessChart(lags), { name: "staleness" }),
     card("Newest steps", "Choose one to see its groups, trajectories and events.", stepTable(steps), { name: "steps" }),
+    ...(decisions.length ? [card("Who serves", "The life of each version: every decision, with the difference in reward that it was made on.", decisionTable(decisions), { wide: true, name: "decisions" })] : []),
     card("Consumer lag", "Offsets between what a consumer group has committed and the end of its topic, from Kafka.", groupTable(groups), { name: "groups lag" }),
     card("Written to ClickHouse", "Offsets that were still ahead when the sink cut its newest range of each topic.", lagTable(sink), { wide: true, name: "lag" }),
     card("Dead letters", "Records that could not be processed; “rollbus dead-letters” tries them again.", letterTable(letters), { wide: true, name: "dead letters" }),
@@ -89,6 +91,18 @@ const stepTable = (steps) => steps.length ? table("Newest steps", [
   { title: "loss", of: (row) => shown(row.loss), number: true },
   { title: "entropy", of: (row) => shown(row.entropy), number: true },
 ], steps.slice(-500).reverse(), { hidden: true }) : make("p", { class: "empty" }, "No step yet.");
+
+const decisionTable = (rows) => table("Who serves", [
+  { title: "", of: (row) => String(row.number), number: true },
+  { title: "decided", of: (row) => time(row.decided_at) },
+  { title: "action", of: (row) => row.action },
+  { title: "version", of: (row) => row.version ?? "–", number: true },
+  { title: "serving", of: (row) => row.serving ?? "–", number: true },
+  { title: "canary", of: (row) => row.canary === null ? "–" : `${row.canary}, ${percent(row.share)}`, number: true },
+  { title: "why", of: (row) => row.detail ? `${row.reason}: ${row.detail}` : row.reason },
+  { title: "canary − serving", of: (row) => row.effect === null ? "–" : `${shown(row.effect)} [${shown(row.low)}, ${shown(row.high)}]`, number: true },
+  { title: "episodes", of: (row) => row.effect === null ? "–" : `${shown(row.canary_episodes)} / ${shown(row.serving_episodes)}`, number: true },
+], rows.slice(-500).reverse(), { hidden: true });
 
 const groupTable = ({ groups, error }) => error ? make("p", { class: "error", role: "status" }, error) : groups.length ? table("Consumer lag", [
   { title: "consumer", of: (row) => row.group },

@@ -115,7 +115,7 @@ class BusTrainerConfig(TrainerConfig, name="rollbus_trainer"):
     """Runs the epochs; everything it needs is under `finetuning`."""
 
     bus: BusConfig = BusConfig()
-    """For `nat finetune`; `rollbus finetune` reads the section `rollbus` in its place."""
+    """What only rollbus has; `rollbus finetune` reads the section `rollbus` in its place where there is one."""
 
 
 class RecordedOpenAIConfig(OpenAIModelConfig, name="rollbus_openai"):

@@ -58,7 +58,7 @@ def load_plan(path: Path, overrides: Iterable[tuple[str, str]] = ()) -> Plan:
         raise ConfigurationError(f"{path} cannot be read: {error}") from error
     for key, text in overrides:
         mistakes += _override(values, key, text, lines)
-    own = values.pop("rollbus", None) or {}
+    place, own = _take_own(values)
     if not mistakes:
         discover_and_register_plugins(PluginTypes.CONFIG_OBJECT)
         _import_modules(own, path)
@@ -68,7 +68,7 @@ def load_plan(path: Path, overrides: Iterable[tuple[str, str]] = ()) -> Plan:
     try:
         bus = BusConfig.model_validate(own)
     except ValidationError as error:
-        mistakes += [_told(("rollbus",), detail, own, lines, BusConfig) for detail in error.errors()]
+        mistakes += [_told(place, detail, own, lines, BusConfig) for detail in error.errors()]
     try:
         config = Config.model_validate(values)
     except ValidationError as error:
@@ -90,6 +90,18 @@ def with_dataset(config: Config, dataset: str | Path | None) -> Config:
     shared = {} if given is None else given.model_dump(include={"id_key", "structure", "filter"})
     general = config.eval.general.model_copy(update={"dataset": kind(file_path=str(dataset), **shared)})
     return config.model_copy(update={"eval": config.eval.model_copy(update={"general": general})})
+
+
+def _take_own(values: dict[str, Any]) -> tuple[Place, Any]:
+    """Take out what only rollbus has, and say where it was: in a section, or under the trainer of `nat finetune`."""
+    if own := values.pop("rollbus", None):
+        return ("rollbus",), own
+    tuning, trainers = values.get("finetuning"), values.get("trainers")
+    name = tuning.get("trainer") if isinstance(tuning, Mapping) else None
+    trainer = trainers.get(name) if isinstance(trainers, Mapping) else None
+    if isinstance(trainer, dict) and trainer.get("_type") == "rollbus_trainer":
+        return ("trainers", str(name), "bus"), trainer.pop("bus", None) or {}
+    return ("rollbus",), {}
 
 
 def _override(values: dict[str, Any], key: str, text: str, lines: dict[Place, str]) -> list[str]:
@@ -175,7 +187,8 @@ def _dangling(config: Config) -> Iterator[tuple[Place, str]]:
 
 
 def _told(section: Place, detail: Any, values: Any, lines: Mapping[Place, str], model: type[BaseModel]) -> str:
-    place: Place = (*section, *_place(detail["loc"], values))
+    within = _place(detail["loc"], values)
+    place: Place = (*section, *within)
     if detail["type"] == "union_tag_not_found":
         told = f"{dotted(place)}: has no `_type`"
     elif detail["type"] == "union_tag_invalid":
@@ -183,7 +196,8 @@ def _told(section: Place, detail: Any, values: Any, lines: Mapping[Place, str], 
         known = [*named, *(one for one, ours in ART_TYPES.items() if ours in named)]
         told = f"{dotted(place)}: has no type {detail['ctx']['tag']!r}; {nearest(detail['ctx']['tag'], known)}"
     else:
-        told = describe_mistake({**detail, "loc": place}, model)
+        told = describe_mistake({**detail, "loc": within}, model)
+        told = f"{dotted(section)}{'.' if within else ': '}{told}" if section else told
     return f"  {_line(place, lines)}: {told}"
 
 

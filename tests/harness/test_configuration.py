@@ -13,6 +13,7 @@ from rollbus.harness.components import ART_TYPES, BusTrainerAdapterConfig, BusTr
 from rollbus.harness.configuration import load_plan
 from rollbus.schemas.errors import ConfigurationError
 from tests.harness import guide_components
+from tests.harness.world import document
 
 GUIDES = Path(__file__).parent / "guides"
 ENVIRONMENT = {"TRAINING_API_KEY": "s3cret", "NVIDIA_API_KEY": "s3cret"}
@@ -179,3 +180,26 @@ def _laid_over(base: Any, over: Any) -> Any:
     if isinstance(base, dict) and isinstance(over, dict):
         return {**base, **{key: _laid_over(base.get(key), value) for key, value in over.items()}}
     return float(over) if isinstance(base, float) else over  # PyYAML reads 1e-6 as text
+
+
+def with_bus(tmp_path: Path, **bus: Any) -> Path:
+    plain = document(tmp_path)
+    own = plain.pop("rollbus")
+    plain["trainers"] = {name: {"_type": "rollbus_trainer", "bus": {**own, **bus}} for name in plain["trainers"]}
+    path = tmp_path / "config.yml"
+    path.write_text(yaml.safe_dump(plain))
+    return path
+
+
+def test_what_nat_finetune_reads_under_its_trainer_is_read_here_too(tmp_path: Path) -> None:
+    path = with_bus(tmp_path, run_id="shop")
+    assert load_plan(path).bus.run_id == "shop"
+    path.write_text(path.read_text() + "rollbus: {run_id: other}\n")
+    assert load_plan(path).bus.run_id == "other", "the section is before it"
+
+
+def test_a_mistake_under_the_trainer_is_reported_once(tmp_path: Path) -> None:
+    with pytest.raises(ConfigurationError) as raised:
+        load_plan(with_bus(tmp_path, group_per_step=6))
+    assert str(raised.value).count("group_per_step") == 1, raised.value
+    assert "did you mean 'groups_per_step'?" in str(raised.value)

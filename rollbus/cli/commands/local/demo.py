@@ -18,8 +18,8 @@ PLAIN_WIDTH = 110
     help="Let a tiny model learn tic-tac-toe, or SmolLM2, which is fetched once, which team answers a ticket.",
 )
 @click.option("--seed", type=int, default=0, help="Decide traffic, evaluation and the tiny model.")
-@click.option("--episodes", type=click.IntRange(min=8), help="Bring this many games (4096), or tickets (1300).")
-@click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Begin this many a second (14, tickets 1.6).")
+@click.option("--episodes", type=click.IntRange(min=8), help="Bring this many games (4096), or tickets (1200).")
+@click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Begin this many a second (14, tickets 1.8).")
 @click.option("--evaluated", type=click.IntRange(min=29), help="Measure this many before and after (812, tickets 832).")
 @click.option("--keep", is_flag=True, help="Leave Kafka, ClickHouse and art-server up; `rollbus … down` stops them.")
 @click.option(

@@ -81,7 +81,7 @@ test-fast: model ## Run the tests that need no service and little time
 test-frameworks: setup
 	@$(PYTHON_BIN)/pytest $(FRAMEWORKS)
 
-faults: setup ## Break workers, brokers, disks and clocks at points that a new seed draws, and check every record (about 10 minutes)
+faults: setup ## Break workers, brokers, disks and clocks at points that a new seed draws, and check every record (about 15 minutes)
 	@$(PYTHON_BIN)/pytest -m faults tests/faults tests/streams/simulation tests/streams/evidence
 	@ROLLBUS_FUZZ=$(FUZZ) $(PYTHON_BIN)/pytest tests/hostile/test_fuzz.py
 

@@ -33,6 +33,8 @@ START_TIMEOUT_S = 120.0
 TOKENS = 384
 CRASH_POINTS = ("started", "updated", "checkpoint", "torn checkpoint", "published", "recorded")
 """Where `art_process` can let a server die during an update."""
+TURNED = "turned"
+"""In the place of such a point: a server whose updates have the sign of every advantage turned."""
 
 
 @dataclass(slots=True)
@@ -46,6 +48,8 @@ class ArtServer:
     model_port: int = field(default_factory=find_free_port)
     options: Mapping[str, Any] = field(default_factory=dict)
     """More of the section `art_server`."""
+    shared: Mapping[str, Any] = field(default_factory=dict)
+    """Other parts of the settings file, such as `runs`."""
     process_id: int = 0
 
     @property
@@ -61,10 +65,11 @@ class ArtServer:
         return self.directory / "rollbus" / "models" / MODEL / "checkpoints"
 
     def start(self, *, die_at: str = "") -> None:
+        """`die_at` may also be `TURNED`: then the server lives, and trains what did worse."""
         own = {"model": MODEL, "base_model": str(self.base_model), "directory": str(self.directory), **self.options}
         stack = {"art_port": self.control_port, "model_port": self.model_port}
         self.process_id = self.launcher.launch(
-            {"art_server": own, "stack": stack, "insecure": "token" not in own}, die_at
+            {**self.shared, "art_server": own, "stack": stack, "insecure": "token" not in own}, die_at
         )
         deadline = time.monotonic() + START_TIMEOUT_S
         while not self._answers():

@@ -4,7 +4,7 @@ Run as `python -m tests.services.art_process`.
 
 Reads one JSON line per server to start, {"settings": {…}, "die_at": "…"}, and answers with its process id. The servers
 are the real thing, started from settings as `rollbus art-server run` does it; `die_at` names a point of an update that
-the process does not survive.
+the process does not survive; `turned` lets it live and turns the sign of the advantages of its updates.
 {"call": "module:function", "arguments": […]} calls a function instead.
 """
 
@@ -78,8 +78,17 @@ def _die_at(point: str) -> None:
         checkpoint.save_file = _torn  # type: ignore[attr-defined,assignment]
     elif point == "published":
         checkpoint.publish_folder = _killed_after(checkpoint.publish_folder)
+    elif point == "turned":
+        Learner.step = _turned(Learner.step)  # type: ignore[method-assign]
     elif point == "recorded":
         Journal.done = _killed_after(Journal.done)  # type: ignore[method-assign]
+
+
+def _turned(step: Callable[..., Any]) -> Callable[..., Any]:
+    def turned(learner: Learner, packed: Any, *args: Any, **kwargs: Any) -> Any:
+        return step(learner, {**packed, "advantages": -packed["advantages"]}, *args, **kwargs)
+
+    return turned
 
 
 def _killed_before(function: Callable[..., Any]) -> Callable[..., Any]:

@@ -1,0 +1,91 @@
+"""On a real stack: the game's agents get a worse version and a harmless one, and nobody looks."""
+
+import asyncio
+import signal
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rollbus.demo.base_model import WarmStartSettings, ensure
+from tests.consumers.test_webhook import Hook
+from tests.services.art_fixtures import TURNED, ArtServer, Launcher, art_launcher
+from tests.services.delivery_world import DeliveryWorld, settings_document
+
+__all__ = ["art_launcher"]
+
+pytestmark = [
+    pytest.mark.services,
+    pytest.mark.faults,
+    pytest.mark.timeout(900),
+]  # many processes start one after another
+
+SMALL = WarmStartSettings(steps=150, games_per_step=8, layers=1, width=64, feed_forward=128, vocabulary=320)
+"""Names a free cell with probability 0.96."""
+
+SABOTAGED, HARMLESS = 5e-3, 2e-4
+"""Learning rates: of one update that a hundred games show to be worse, and of one that changes little."""
+DELIVERY = {"steps": [0.5], "min_episodes": 40, "margin": 0.4}
+
+
+@pytest.fixture
+def hook() -> Iterator[Hook]:
+    server = Hook()
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield server
+    server.ended.set()
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+async def test_a_sabotaged_update_is_rolled_back_and_a_harmless_one_serves_although_everything_is_killed(
+    kafka: str, namespace: str, art_launcher: Launcher, hook: Hook, tmp_path: Path
+) -> None:
+    base = await asyncio.to_thread(ensure, SMALL, tmp_path / "models")
+    document = settings_document(kafka, namespace, learning_rate=SABOTAGED, episodes_per_step=64, delivery=DELIVERY)
+    world = DeliveryWorld(ArtServer(art_launcher, base, tmp_path / "data"), document, tmp_path, hook.url)
+    try:
+        await world.open(trains=TURNED)
+        await world.until(lambda made: bool(made) and made[-1].canary == 1, "a canary")
+        await world.kill("trainer")  # it is not needed
+        await world.until_scored(1, 4)
+        await world.kill("worker")
+        await world.kill("webhook")
+        await asyncio.to_thread(world.server.stop, signal.SIGKILL)
+        await asyncio.to_thread(world.server.start)
+        for name in ("worker", "webhook"):
+            await world.start(name)
+
+        made = await world.until(lambda made: made[-1].action == "quarantine", "a stop")
+        assert (made[-1].serving, made[-1].canary, made[-1].reason) == (0, None, "worse:reward")
+
+        world.write_settings(learning_rate=HARMLESS)
+        await world.start("trainer", "--from", "0")
+        await world.until(lambda made: made[-1].canary == 2, "the next canary")
+        await world.kill("trainer", signal.SIGTERM)
+        made = await world.until(lambda made: made[-1].action == "promote", "a promotion")
+        assert [each.action for each in made] == ["serve", "canary", "quarantine", "canary", "promote"]
+        assert (made[-1].serving, made[-1].version) == (2, 2)
+        await world.kill("agents", signal.SIGTERM)
+        await world.check()
+        await asyncio.wait_for(_until_told(hook, len(made)), 60)
+        told = next(each["text"] for each in hook.bodies if each["decision"]["number"] == 3)
+        assert told.startswith("agent, version 1: quarantine (worse:reward); version 0 serves; reward -0."), told
+
+        said = await world.say("policy rollback 0 --reason by-hand")
+        assert said.startswith("version 0 is served and trained on; rolled back: "), said
+        made = await world.until(lambda made: made[-1].serving == 0, "the operator's version")
+        assert (made[-1].action, made[-1].reason, made[-1].detail) == ("serve", "operator", "by-hand")
+        history = await world.say("policy history")
+        actions = [words[3] for line in history.splitlines() if (words := line.split()) and words[0].isdigit()]
+        assert actions == [each.action for each in made]
+    finally:
+        await world.close()
+
+
+async def _until_told(hook: Hook, decisions: int) -> None:
+    while {each["decision"]["number"] for each in hook.bodies} != set(range(1, decisions + 1)):  # noqa: ASYNC110
+        await asyncio.sleep(0.1)

@@ -46,9 +46,9 @@ def rate_of(ask: Callable[[int], int]) -> float:
 
 def ours(folder: Path) -> float:
     from rollbus.trainer.service.checkpoints.loading import ModelLoader
+    from rollbus.trainer.service.generate.sampler import Sampler
+    from rollbus.trainer.service.generate.sampling import SamplingParameters
     from rollbus.trainer.service.model.config import read_config
-    from rollbus.trainer.service.serve.sampler import Sampler
-    from rollbus.trainer.service.serve.sampling import SamplingParameters
     from rollbus.trainer.service.serve.tokenizer import load_tokenizer
 
     config = read_config(folder, max_tokens=CONTEXT)

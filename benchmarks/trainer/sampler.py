@@ -22,9 +22,9 @@ REQUESTS, TOKENS, ROUNDS = 16, 64, 5
 
 def ours(folder: Path, prompts: list[list[int]]) -> float:
     from rollbus.trainer.service.checkpoints.loading import ModelLoader
+    from rollbus.trainer.service.generate.sampler import Sampler
+    from rollbus.trainer.service.generate.sampling import SamplingParameters
     from rollbus.trainer.service.model.config import read_config
-    from rollbus.trainer.service.serve.sampler import Sampler
-    from rollbus.trainer.service.serve.sampling import SamplingParameters
     from rollbus.trainer.service.serve.tokenizer import load_tokenizer
 
     config = read_config(folder / "model")

@@ -15,6 +15,8 @@ import pytest
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
 from rollbus.schemas.records.delivery import PolicyDecision, is_drawn
 from rollbus.schemas.routing import Router
+from rollbus.trainer.service.generate.requests import Generation
+from rollbus.trainer.service.generate.sampler import Sampler
 from rollbus.trainer.service.serve import endpoint
 from rollbus.trainer.service.serve.answer_stream import _ChoiceStream
 from rollbus.trainer.service.serve.choices import Sampled
@@ -22,7 +24,6 @@ from rollbus.trainer.service.serve.endpoint import ServedModel, build_app, model
 from rollbus.trainer.service.serve.http_server import EndpointServer, listen
 from rollbus.trainer.service.serve.openai_answers import TextOffsets, logprobs_of, token_logprobs
 from rollbus.trainer.service.serve.openai_api import ChatRequest, CompletionRequest
-from rollbus.trainer.service.serve.sampler import Generation, Sampler
 from tests.models import create_model, load_model
 
 MESSAGES: list[Any] = [{"role": "user", "content": "choose a letter"}]

@@ -8,10 +8,10 @@ import openai
 import pytest
 import torch
 
+from rollbus.trainer.service.generate.sampler import Sampler
 from rollbus.trainer.service.model.model import head, trunk
 from rollbus.trainer.service.serve.endpoint import ServedModel, build_app, model_door
 from rollbus.trainer.service.serve.http_server import EndpointServer
-from rollbus.trainer.service.serve.sampler import Sampler
 from rollbus.trainer.service.serve.tokenizer import render_chat
 from tests.models import create_model, load_model
 from tests.trainer.service.conftest import SMALL

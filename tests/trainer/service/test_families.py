@@ -16,11 +16,11 @@ from rollbus.trainer.backends.model_settings import LoraConfig
 from rollbus.trainer.backends.protocol import TrainConfig
 from rollbus.trainer.service.checkpoints.checkpoint import save_checkpoint
 from rollbus.trainer.service.checkpoints.loading import ModelLoader
+from rollbus.trainer.service.generate.sampler import Sampler
+from rollbus.trainer.service.generate.sampling import SamplingParameters
 from rollbus.trainer.service.model.config import FAMILIES, ModelConfig, read_config
 from rollbus.trainer.service.model.lora import ADAPTER
 from rollbus.trainer.service.model.model import head, trunk
-from rollbus.trainer.service.serve.sampler import Sampler
-from rollbus.trainer.service.serve.sampling import SamplingParameters
 from rollbus.trainer.service.update.update import Learner
 from tests.models import load_model
 from tests.trainer.service.test_update import SHARED, packed_row

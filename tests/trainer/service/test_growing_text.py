@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 from transformers import PreTrainedTokenizerFast
 
-from rollbus.trainer.service.serve.growing_text import GrowingText
+from rollbus.trainer.service.generate.growing_text import GrowingText
 from rollbus.trainer.service.serve.tokenizer import build_tokenizer
 
 BYTE_LEVEL = build_tokenizer(["say a letter"], vocabulary=300)

@@ -9,11 +9,12 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from rollbus.trainer.service.generate.prefixes import BLOCK_TOKENS, PrefixIndex, Shared
+from rollbus.trainer.service.generate.requests import Generation
+from rollbus.trainer.service.generate.sampler import Sampler
+from rollbus.trainer.service.generate.sampling import SamplingParameters
 from rollbus.trainer.service.model.config import read_config
 from rollbus.trainer.service.model.model import head, trunk
-from rollbus.trainer.service.serve.prefixes import BLOCK_TOKENS, PrefixIndex, Shared
-from rollbus.trainer.service.serve.sampler import Generation, Sampler
-from rollbus.trainer.service.serve.sampling import SamplingParameters
 from tests.models import load_model
 
 SYSTEM = [5 + number % 200 for number in range(40)]

@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import torch
 
+from rollbus.trainer.service.generate.sampler import Sampler, UnknownVersionError
+from rollbus.trainer.service.generate.sampling import SamplingParameters, choose
 from rollbus.trainer.service.model.model import head, trunk
-from rollbus.trainer.service.serve.sampler import Sampler, UnknownVersionError
-from rollbus.trainer.service.serve.sampling import SamplingParameters, choose
 from rollbus.trainer.service.update.rows import unpack
 from rollbus.trainer.service.update.update import micro_batches, score
 from tests.models import create_model, load_model

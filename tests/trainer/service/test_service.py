@@ -25,8 +25,8 @@ from rollbus.trainer.backends.model_settings import LoraConfig, ModelOptions, Se
 from rollbus.trainer.backends.protocol import TrainConfig
 from rollbus.trainer.service.checkpoints.checkpoint import read_weights
 from rollbus.trainer.service.checkpoints.journal import Failure, Journal
+from rollbus.trainer.service.generate.sampling import SamplingParameters
 from rollbus.trainer.service.model.memory_limits import memory_failures
-from rollbus.trainer.service.serve.sampling import SamplingParameters
 from rollbus.trainer.service.serve.tokenizer import load_tokenizer
 from rollbus.trainer.service.update.art_plan import StepPlan
 from rollbus.trainer.service.update.torch_service import TorchService

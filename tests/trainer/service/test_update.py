@@ -11,9 +11,9 @@ from torch import Tensor
 from rollbus.schemas.errors import RejectedError
 from rollbus.trainer.backends.protocol import TrainConfig
 from rollbus.trainer.service.checkpoints.checkpoint import save_checkpoint
+from rollbus.trainer.service.generate.sampler import Sampler
+from rollbus.trainer.service.generate.sampling import SamplingParameters
 from rollbus.trainer.service.model.config import read_config
-from rollbus.trainer.service.serve.sampler import Sampler
-from rollbus.trainer.service.serve.sampling import SamplingParameters
 from rollbus.trainer.service.update.rows import unpack
 from rollbus.trainer.service.update.update import Learner, micro_batches, score
 from tests.models import load_model

@@ -1,4 +1,4 @@
-"""OpenAI requests in, sampled tokens with log-probs out.
+"""OpenAI requests in, answers with tokens and log-probs out.
 
-Read `endpoint` first (HTTP), then `sampler` (continuous batching) and `openai_api` (what a request may ask).
+Read `endpoint` first (HTTP), then `openai_api` (what a request may ask). The tokens come from `generate`.
 """

@@ -8,11 +8,11 @@ import json
 from collections.abc import AsyncIterator
 from typing import Any
 
+from rollbus.trainer.service.generate.growing_text import GrowingText
+from rollbus.trainer.service.generate.requests import Generation
 from rollbus.trainer.service.serve.choices import Choices, Sampled
-from rollbus.trainer.service.serve.growing_text import GrowingText
 from rollbus.trainer.service.serve.openai_answers import TextOffsets, call_id, finish_reason, logprobs_of
 from rollbus.trainer.service.serve.openai_api import ChatRequest, CompletionRequest, RequestError
-from rollbus.trainer.service.serve.sampler import Generation
 from rollbus.trainer.service.serve.tokenizer import REPLACEMENT
 from rollbus.trainer.service.serve.tool_calls import Piece, ToolCall, ToolCallReader
 

@@ -11,9 +11,10 @@ from collections.abc import Awaitable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from rollbus.trainer.service.generate.requests import Alternatives, Generation
+from rollbus.trainer.service.generate.sampler import Sampler
+from rollbus.trainer.service.generate.sampling import SamplingParameters
 from rollbus.trainer.service.serve.openai_api import RequestError
-from rollbus.trainer.service.serve.sampler import Alternatives, Generation, Sampler
-from rollbus.trainer.service.serve.sampling import SamplingParameters
 
 SEEDS = 1 << 64
 """A generator takes no sign: −5 would be 5."""

@@ -26,11 +26,12 @@ from starlette.routing import Route
 from rollbus.schemas.errors import RollbusError
 from rollbus.schemas.http.guard import Answered, Door, RefusedError, as_json, names_of, token_admits
 from rollbus.schemas.routing import Router
+from rollbus.trainer.service.generate.requests import Generation
+from rollbus.trainer.service.generate.sampler import Sampler, UnknownVersionError
 from rollbus.trainer.service.serve.answer_stream import DONE, AnswerStream, event
 from rollbus.trainer.service.serve.choices import Choices
 from rollbus.trainer.service.serve.openai_answers import describe_origin, make_choice, usage
 from rollbus.trainer.service.serve.openai_api import ChatRequest, CompletionRequest, RequestError, parse
-from rollbus.trainer.service.serve.sampler import Generation, Sampler, UnknownVersionError
 from rollbus.trainer.service.serve.tokenizer import render_chat, renders_tools
 
 logger = logging.getLogger(__name__)

@@ -8,8 +8,8 @@ import codecs
 from typing import Any
 
 from rollbus.trainer.backends.model_settings import LogprobsMode
+from rollbus.trainer.service.generate.requests import Generation
 from rollbus.trainer.service.serve.openai_api import ChatRequest, CompletionRequest
-from rollbus.trainer.service.serve.sampler import Generation
 from rollbus.trainer.service.serve.tokenizer import token_bytes
 from rollbus.trainer.service.serve.tool_calls import ToolCall, read_tool_calls
 

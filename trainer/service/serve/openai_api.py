@@ -8,7 +8,7 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
-from rollbus.trainer.service.serve.sampling import SamplingParameters
+from rollbus.trainer.service.generate.sampling import SamplingParameters
 
 RequestT = TypeVar("RequestT", bound=BaseModel)
 

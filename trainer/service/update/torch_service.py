@@ -26,11 +26,11 @@ from rollbus.trainer.service.checkpoints.checkpoint import save_checkpoint
 from rollbus.trainer.service.checkpoints.journal import VersionStore
 from rollbus.trainer.service.checkpoints.loading import ModelLoader
 from rollbus.trainer.service.checkpoints.retention import BASE_VERSION
+from rollbus.trainer.service.generate.sampler import Sampler
 from rollbus.trainer.service.model.config import read_config
 from rollbus.trainer.service.model.memory_limits import loading_failures, memory_failures, memory_refusals
 from rollbus.trainer.service.serve.endpoint import ServedModel, build_app, model_door
 from rollbus.trainer.service.serve.http_server import EndpointServer
-from rollbus.trainer.service.serve.sampler import Sampler
 from rollbus.trainer.service.serve.tokenizer import load_tokenizer, read_stop_ids
 from rollbus.trainer.service.update.art_plan import StepPlan
 from rollbus.trainer.service.update.update import Learner

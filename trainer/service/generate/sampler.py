@@ -9,67 +9,24 @@ import logging
 import random
 import threading
 from collections import deque
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from concurrent.futures import Future
-from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from rollbus.trainer.backends.model_settings import LogprobsMode
+from rollbus.trainer.service.generate.cache import CachePool
+from rollbus.trainer.service.generate.growing_text import GrowingText
+from rollbus.trainer.service.generate.prefixes import Shared
+from rollbus.trainer.service.generate.requests import Alternatives, FinishReason, Generation, OnToken, Request
+from rollbus.trainer.service.generate.sampling import SamplingParameters, choose
+from rollbus.trainer.service.generate.waves import FULL_TOKENS, PREFILL_TOKENS, batch_prompts, plan_wave
 from rollbus.trainer.service.model.config import ModelConfig
 from rollbus.trainer.service.model.model import head, trunk
-from rollbus.trainer.service.serve.cache import CachePool
-from rollbus.trainer.service.serve.growing_text import GrowingText
-from rollbus.trainer.service.serve.prefixes import BLOCK_TOKENS, NOTHING, PrefixIndex, Shared
-from rollbus.trainer.service.serve.sampling import SamplingParameters, choose
 
 logger = logging.getLogger(__name__)
-
-PREFILL_TOKENS = 8192
-"""Padded prompt tokens read in one forward pass, so that a burst of long prompts does not exhaust memory."""
-FULL_TOKENS = 128
-"""Tokens from which a pass on a CPU gets no faster per token: with so many, requests that need padding wait."""
-
-FinishReason = Literal["stop", "length", "abort"]
-Alternatives = tuple[tuple[int, float], ...]
-"""The most probable tokens at the place of the sampled one, with their log-probs."""
-OnToken = Callable[[int, float, Alternatives], None]
-
-
-@dataclass(frozen=True, slots=True)
-class Generation:
-    token_ids: tuple[int, ...]
-    """The stop token included if it was sampled."""
-    logprobs: tuple[float, ...]
-    text: str
-    """Without the stop token, and cut before a stop string."""
-    finish_reason: FinishReason
-    version: int
-    top_logprobs: tuple[Alternatives, ...] = ()
-
-
-@dataclass(slots=True)
-class _Request:
-    prompt: Sequence[int]
-    parameters: SamplingParameters
-    version: int
-    future: Future[Generation]
-    on_token: OnToken | None
-    random_number: Callable[[], float]
-    slot: int = -1
-    """Its row in the cache pool; -1 while it waits."""
-    shared: Shared = NOTHING
-    """The beginning of its prompt that was copied from another row."""
-    twins: "list[_Request]" = field(default_factory=list)
-    """Requests with the same prompt that came with it: it is read for all of them."""
-    token_ids: list[int] = field(default_factory=list)
-    logprobs: list[float] = field(default_factory=list)
-    alternatives: list[Alternatives] = field(default_factory=list)
-    text: GrowingText | None = None
-    """Its text so far, if it has stop strings."""
-    released: bool = False
 
 
 class UnknownVersionError(LookupError):
@@ -111,8 +68,8 @@ class Sampler:
         self._pinned: set[int] = set()
         self._recent: deque[int] = deque(maxlen=keep_versions)
         """The versions loaded last, also old ones that a client asked for."""
-        self._waiting: deque[_Request] = deque()
-        self._active: list[_Request] = []
+        self._waiting: deque[Request] = deque()
+        self._active: list[Request] = []
         self._closed = False
         self._wake = threading.Condition()
         self._thread = threading.Thread(target=self._run, name="sampler", daemon=True)
@@ -159,7 +116,7 @@ class Sampler:
             raise ValueError(
                 f"{len(prompt)} prompt tokens and {parameters.max_tokens} more do not fit 1 to {longest} tokens"
             )
-        request = _Request(prompt, parameters, version, Future(), on_token, random.Random(parameters.seed).random)
+        request = Request(prompt, parameters, version, Future(), on_token, random.Random(parameters.seed).random)
         request.text = GrowingText(self._tokenizer) if parameters.stop else None
         with self._wake:
             if self._closed:
@@ -201,9 +158,9 @@ class Sampler:
                     self._fail_all([*joined, *self._active], error)
         self._fail_all([*self._waiting, *self._active], RuntimeError("the model service is shutting down"))
 
-    def _take_waiting(self) -> list[_Request]:
+    def _take_waiting(self) -> list[Request]:
         """Take as many as there are rows for; drop those canceled while they waited."""
-        joined: list[_Request] = []
+        joined: list[Request] = []
         while self._waiting and len(joined) < self._pool.free_rows:
             request = self._waiting.popleft()
             if request.future.cancelled():
@@ -212,7 +169,7 @@ class Sampler:
                 joined.append(request)
         return joined
 
-    def _advance(self, joined: list[_Request]) -> None:
+    def _advance(self, joined: list[Request]) -> None:
         """One step of every request: those already running decode one token, the new ones read their prompt."""
         running = self._active
         self._active = [*running, *joined]
@@ -223,43 +180,22 @@ class Sampler:
             model = self._models[version]
             unread = [request for request in joined if request.version == version]
             while unread:
-                wave, unread = self._plan_wave(unread)
+                wave, unread = plan_wave(unread, self._pool.prefixes)
                 self._read_wave(model, wave)
             if batch := [request for request in running if request.version == version]:
                 self._sample(batch, self._decode(model, batch))
         self._answer_finished()
 
-    def _plan_wave(self, unread: list[_Request]) -> tuple[list[_Request], list[_Request]]:
-        """Split prompts into those to read now, and those that will share more with one of these than with any row.
-
-        Of requests with the same prompt, the first has the others as its twins.
-        """
-        wave, later, planned = list[_Request](), list[_Request](), PrefixIndex()
-        first: dict[tuple[int, ...], _Request] = {}
-        for request in unread:
-            same = first.setdefault(tuple(request.prompt), request)
-            if same is not request:
-                same.twins.append(request)
-                continue
-            shared = self._pool.prefixes.find(request.version, request.prompt)
-            if planned.find(request.version, request.prompt).tokens >= shared.tokens + BLOCK_TOKENS:
-                later.append(request)
-            else:
-                request.shared = shared
-                wave.append(request)
-                planned.hold(request.slot, request.version, request.prompt)
-        return wave, later
-
-    def _read_wave(self, model: nn.Module, wave: list[_Request]) -> None:
+    def _read_wave(self, model: nn.Module, wave: list[Request]) -> None:
         """Read prompts and sample the first token of each: whole ones, then what follows a shared beginning."""
         sharing = [request for request in wave if request.shared.tokens]
         self._pool.copy_prefixes({request.slot: request.shared for request in sharing})
-        for batch in _prompt_batches([one for one in wave if not one.shared.tokens], self._full_tokens):
+        for batch in batch_prompts([one for one in wave if not one.shared.tokens], self._full_tokens):
             self._sample_first(batch, self._read_prompts(model, batch))
-        for batch in _prompt_batches(sharing, self._full_tokens):
+        for batch in batch_prompts(sharing, self._full_tokens):
             self._sample_first(batch, self._read_endings(model, batch))
 
-    def _sample_first(self, batch: list[_Request], logits_B_V: Tensor) -> None:
+    def _sample_first(self, batch: list[Request], logits_B_V: Tensor) -> None:
         """Sample the first token of requests whose prompts were read, and of their twins."""
         everyone = [one for request in batch for one in (request, *request.twins)]
         self._pool.copy_prefixes(
@@ -273,7 +209,7 @@ class Sampler:
         for request in everyone:
             self._pool.prefixes.hold(request.slot, request.version, request.prompt)
 
-    def _read_endings(self, model: nn.Module, batch: list[_Request]) -> Tensor:
+    def _read_endings(self, model: nn.Module, batch: list[Request]) -> Tensor:
         """Logits [B, V] after each prompt, whose beginnings the rows hold already."""
         endings = [list(request.prompt[request.shared.tokens :]) for request in batch]
         longest, length = max(map(len, endings)), max(len(request.prompt) for request in batch)
@@ -288,7 +224,7 @@ class Sampler:
         last_B = torch.tensor([len(ending) - 1 for ending in endings], device=self._device)
         return head(model, hidden_B_T_D[torch.arange(len(batch), device=self._device), last_B])
 
-    def _read_prompts(self, model: nn.Module, batch: list[_Request]) -> Tensor:
+    def _read_prompts(self, model: nn.Module, batch: list[Request]) -> Tensor:
         """Logits [B, V] after each prompt."""
         longest = max(len(request.prompt) for request in batch)
         padded = [[*request.prompt, *[0] * (longest - len(request.prompt))] for request in batch]
@@ -301,7 +237,7 @@ class Sampler:
         last_B = torch.tensor([len(request.prompt) - 1 for request in batch], device=self._device)
         return head(model, hidden_B_T_D[torch.arange(len(batch), device=self._device), last_B])
 
-    def _decode(self, model: nn.Module, batch: list[_Request]) -> Tensor:
+    def _decode(self, model: nn.Module, batch: list[Request]) -> Tensor:
         """Logits [B, V] after each request's newest token."""
         positions = [len(request.prompt) + len(request.token_ids) - 1 for request in batch]
         positions_B_1 = torch.tensor(positions, device=self._device)[:, None]
@@ -312,10 +248,10 @@ class Sampler:
         hidden_B_1_D = trunk(model, token_ids_B_1, positions_B_T=positions_B_1, mask_B_T_S=mask_B_1_S)
         return head(model, hidden_B_1_D[:, 0])
 
-    def _slots(self, batch: list[_Request]) -> Tensor:
+    def _slots(self, batch: list[Request]) -> Tensor:
         return torch.tensor([request.slot for request in batch], device=self._device)
 
-    def _sample(self, batch: list[_Request], logits_B_V: Tensor) -> None:
+    def _sample(self, batch: list[Request], logits_B_V: Tensor) -> None:
         self.steps += 1
         self.tokens += len(batch)
         settings = [request.parameters for request in batch]
@@ -343,7 +279,7 @@ class Sampler:
 
     def _answer_finished(self) -> None:
         """Answer the requests that are finished; an error of the user's tokenizer is an answer too."""
-        unfinished: list[_Request] = []
+        unfinished: list[Request] = []
         for request in self._active:
             try:
                 finished = self._answer_if_finished(request)
@@ -355,7 +291,7 @@ class Sampler:
                 unfinished.append(request)
         self._active = unfinished
 
-    def _answer_if_finished(self, request: _Request) -> bool:
+    def _answer_if_finished(self, request: Request) -> bool:
         """Answer and release the request if its newest token ended it."""
         parameters = request.parameters
         reason: FinishReason
@@ -389,11 +325,11 @@ class Sampler:
             request.future.set_result(answer)
         return True
 
-    def _decode_text(self, request: _Request) -> str:
+    def _decode_text(self, request: Request) -> str:
         decoded: str = self._tokenizer.decode(request.token_ids, skip_special_tokens=True)
         return decoded
 
-    def _release(self, request: _Request) -> None:
+    def _release(self, request: Request) -> None:
         """Free its slot and its version; harmless to repeat."""
         if request.released:
             return
@@ -406,38 +342,15 @@ class Sampler:
             self._users[request.version] -= 1
             self._retire()
 
-    def _fail_all(self, requests: list[_Request], error: Exception) -> None:
+    def _fail_all(self, requests: list[Request], error: Exception) -> None:
         for request in requests:
             self._answer_with_error(request, error)
         self._active = []
 
-    def _answer_with_error(self, request: _Request, error: Exception) -> None:
+    def _answer_with_error(self, request: Request, error: Exception) -> None:
         self._release(request)
         if not request.future.done() and request.future.set_running_or_notify_cancel():
             request.future.set_exception(error)
-
-
-def _prompt_batches(requests: list[_Request], full_tokens: int) -> list[list[_Request]]:
-    """Prompts of similar length together, each batch within PREFILL_TOKENS of padded tokens, shared ones included."""
-    batches: list[list[_Request]] = []
-    for request in sorted(requests, key=_count_unread):
-        if batches and _fits(batches[-1], request, full_tokens):
-            batches[-1].append(request)
-        else:
-            batches.append([request])
-    return batches
-
-
-def _fits(batch: list[_Request], longer: _Request, full_tokens: int) -> bool:
-    """Whether a longer request may join: there is room, and the pass is short, or hardly grows by padding."""
-    rows, longest = len(batch) + 1, max(len(request.prompt) for request in (*batch, longer))
-    tokens = sum(map(_count_unread, batch))
-    padding = rows * _count_unread(longer) - tokens - _count_unread(longer)
-    return longest * rows <= PREFILL_TOKENS and (tokens < full_tokens or padding <= tokens // 8)
-
-
-def _count_unread(request: _Request) -> int:
-    return len(request.prompt) - request.shared.tokens
 
 
 def _first_stop(text: str, stops: tuple[str, ...]) -> int | None:

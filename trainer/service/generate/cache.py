@@ -12,8 +12,8 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from rollbus.trainer.service.generate.prefixes import PrefixIndex, Shared
 from rollbus.trainer.service.model.config import ModelConfig
-from rollbus.trainer.service.serve.prefixes import PrefixIndex, Shared
 
 KEPT_ROWS = 16
 """Free rows whose contents are kept before untouched rows are taken into use."""

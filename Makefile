@@ -19,7 +19,7 @@ FAST_WORKERS ?= 3
 FRAMEWORKS := tests/producers/integrations tests/agents tests/harness
 
 .DEFAULT_GOAL := help
-.PHONY: help setup kafka model demo demo-routing finetune-demo test test-java test-openai test-ui test-clients test-fast test-frameworks test-311 faults bench-analytics bench-sink bench-capture bench-capture-throughput bench-replay bench-streams bench-streams-latency bench-streams-scale bench-trainer bench-model bench-staleness audit check format lint types clean
+.PHONY: help setup kafka model demo demo-game finetune-demo test test-java test-openai test-ui test-clients test-fast test-frameworks test-311 faults bench-analytics bench-sink bench-capture bench-capture-throughput bench-replay bench-streams bench-streams-latency bench-streams-scale bench-trainer bench-model bench-staleness audit check format lint types clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | column -t -s @
@@ -32,11 +32,11 @@ model: setup ## Fetch SmolLM2 into the user's cache, once (93 MB, converted to 5
 
 kafka: setup ## Fetch Kafka's jars (part of setup)
 
-demo: setup ## Watch an agent get better from its own traffic (about 8 minutes)
+demo: model ## Watch a language model learn a job from late verdicts in its traffic (about 17 minutes)
 	@$(PYTHON_BIN)/rollbus demo
 
-demo-routing: model ## Watch a language model learn a job from late verdicts in its traffic (about 17 minutes)
-	@$(PYTHON_BIN)/rollbus demo --job routing
+demo-game: setup ## Watch a tiny model get better at tic-tac-toe from its own games (about 8 minutes)
+	@$(PYTHON_BIN)/rollbus demo --job game
 
 finetune-demo: setup ## Finetune tic-tac-toe from a NeMo configuration, killed and resumed on the way (about 7 minutes)
 	@$(PYTHON_BIN)/python -m benchmarks.finetuning.prove

@@ -12,15 +12,15 @@ PLAIN_WIDTH = 110
 @click.command()
 @click.option(
     "--job",
-    type=click.Choice(["game", "routing"]),
-    default="game",
+    type=click.Choice(["routing", "game"]),
+    default="routing",
     show_default=True,
-    help="Let a tiny model learn tic-tac-toe, or SmolLM2, which is fetched once, which team answers a ticket.",
+    help="Let SmolLM2, which is fetched once, learn which team answers a ticket, or a tiny model tic-tac-toe.",
 )
 @click.option("--seed", type=int, default=0, help="Decide traffic, evaluation and the tiny model.")
-@click.option("--episodes", type=click.IntRange(min=8), help="Bring this many games (4096), or tickets (1200).")
-@click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Begin this many a second (14, tickets 1.8).")
-@click.option("--evaluated", type=click.IntRange(min=29), help="Measure this many before and after (812, tickets 832).")
+@click.option("--episodes", type=click.IntRange(min=8), help="Bring this many tickets (1200), or games (4096).")
+@click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Begin this many a second (1.8, games 14).")
+@click.option("--evaluated", type=click.IntRange(min=29), help="Measure this many before and after (832, games 812).")
 @click.option("--keep", is_flag=True, help="Leave Kafka, ClickHouse and art-server up; `rollbus … down` stops them.")
 @click.option(
     "--data-dir",

@@ -40,7 +40,7 @@ def test_ctrl_c_while_everything_runs_leaves_nothing_running(tmp_path: Path, art
     output = tmp_path / "output"
     with output.open("wb") as out:
         demo = subprocess.Popen(
-            [ROLLBUS, "demo", "--seed", str(SEED), "--data-dir", str(data_dir)],
+            [ROLLBUS, "demo", "--job", "game", "--seed", str(SEED), "--data-dir", str(data_dir)],
             stdout=out, stderr=out, cwd=tmp_path, start_new_session=True,
         )  # fmt: skip
     try:

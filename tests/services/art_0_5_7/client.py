@@ -2,6 +2,7 @@
 
 import asyncio
 import json
+import os
 import sys
 
 import art
@@ -43,8 +44,10 @@ async def main(url: str) -> None:
                 "answered_by": answer.model,
                 "inference": [model.inference_base_url, model.inference_api_key],
             }
-        )
+        ),
+        flush=True,
     )
+    os._exit(0)  # all is said; some of what ART imports may wait for a network before it lets a process end
 
 
 asyncio.run(main(sys.argv[1]))

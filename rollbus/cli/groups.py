@@ -14,14 +14,14 @@ class Verbs(click.Group):
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         """Print the verbs; a long sentence continues on the next line."""
-        with formatter.section("Commands"):
-            formatter.write_dl(
-                [
-                    (name, command.get_short_help_str(WHOLE_SENTENCE))
-                    for name in self.list_commands(ctx)
-                    if (command := self.get_command(ctx, name)) is not None
-                ]
-            )
+        rows = [
+            (name, command.get_short_help_str(WHOLE_SENTENCE))
+            for name in self.list_commands(ctx)
+            if (command := self.get_command(ctx, name)) is not None
+        ]
+        if rows:
+            with formatter.section("Commands"):
+                formatter.write_dl(rows)
 
     def resolve_command(
         self, ctx: click.Context, args: list[str]

@@ -38,6 +38,7 @@ COMMANDS: dict[str, Entry] = {
     "up": Entry("Start Kafka, ClickHouse and the ART server on this machine.", "local", "local.stack"),
     "status": Entry("Show what runs, where it listens and whether it is healthy.", "local", "local.stack"),
     "down": Entry("Stop what `up` started; data stays.", "local", "local.stack"),
+    "doctor": Entry("Check this machine, its settings and its broker.", "streams", "local.doctor"),
     "demo": Entry("Watch a language model learn a job from its own traffic.", "local", "local.demo"),
     "finetune": Entry("Run a NeMo Agent Toolkit finetuning configuration on the bus.", "local", "trainer.finetune"),
     "topics": Entry("Create, check, list and draw the Kafka topics.", "streams", "streams.topics"),

@@ -1,0 +1,4 @@
+"""Is all well? Heartbeats, lags and steps in the log come in; out come one picture of health, alarms and advice.
+
+Read first `picture`, which judges; then `reading`, which asks the log, and `checks`, which looks at this machine.
+"""

@@ -1,0 +1,114 @@
+"""This machine, its settings and its broker → findings for a person who sets rollbus up, or who has trouble with it.
+
+Each check answers by itself: one that cannot be made says why, and the others go on.
+"""
+
+import asyncio
+import platform
+import shutil
+import subprocess
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Literal
+
+from rollbus.schemas.errors import RollbusError
+from rollbus.settings import Settings
+
+State = Literal["ok", "note", "problem"]
+PACKAGES = ("rollbus", "aiokafka", "faust-streaming", "clickhouse-connect", "openpipe-art", "torch", "vllm")
+"""Those whose releases change what a user sees."""
+FREE_SHARE, FREE_BYTES = 0.1, 2 * 2**30
+"""Less than both is a problem: Kafka and checkpoints grow by gigabytes in a day."""
+GPU_COMMAND = ("nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader")
+GPU_WAIT_S = 10
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """What one check found."""
+
+    subject: str
+    state: State
+    what: str
+    remedy: str = ""
+    """A command, or a setting; empty if nothing is to be done."""
+
+
+Check = Callable[[Settings], Iterable[Finding]]
+
+
+def examine(settings: Settings, stages: Sequence[Any]) -> Iterator[Finding]:
+    """Make every check, the cheap ones first."""
+    checks: tuple[tuple[str, Check], ...] = (
+        ("versions", find_versions),
+        ("disk", find_disk),
+        ("GPU", find_gpus),
+        ("topics", lambda settings: find_topics(settings, stages)),
+    )
+    for subject, check in checks:
+        try:
+            yield from check(settings)
+        except RollbusError as error:
+            yield Finding(subject, "problem", str(error))
+        except OSError as error:
+            yield Finding(subject, "problem", f"cannot be checked: {error}")
+
+
+def find_versions(settings: Settings) -> Iterator[Finding]:
+    """Name the releases that are installed."""
+    installed = []
+    for package in PACKAGES:
+        try:
+            installed.append(f"{package} {version(package)}")
+        except PackageNotFoundError:
+            continue
+    yield Finding("versions", "ok", f"Python {platform.python_version()}, {', '.join(installed)}")
+    try:
+        from rollbus.schemas import avro_native  # noqa: F401
+    except ImportError:
+        yield Finding(
+            "codec",
+            "note",
+            "records are read and written in Python, several times more slowly",
+            "install a C compiler, then install rollbus again",
+        )
+
+
+def find_disk(settings: Settings) -> Iterator[Finding]:
+    """Say how much room there is where this machine writes."""
+    folder = settings.stack.data_dir
+    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
+    usage = shutil.disk_usage(there)
+    what = f"{usage.free / 2**30:.1f} of {usage.total / 2**30:.0f} GiB free for {folder}"
+    if usage.free < min(FREE_BYTES, FREE_SHARE * usage.total):
+        yield Finding("disk", "problem", what, "free some, or set `stack: data_dir:` to another disk")
+    else:
+        yield Finding("disk", "ok", what)
+
+
+def find_gpus(settings: Settings) -> Iterator[Finding]:
+    """Name the GPUs; without any, models are trained and served on the CPU."""
+    try:
+        answer = subprocess.run(GPU_COMMAND, capture_output=True, text=True, timeout=GPU_WAIT_S, check=True)
+    except FileNotFoundError:
+        yield Finding("GPU", "note", "none found: models are trained and served on the CPU")
+        return
+    except (subprocess.SubprocessError, OSError) as error:
+        yield Finding(
+            "GPU", "problem", f"the driver does not answer: {error}", "run `nvidia-smi`, and read docs/gpu.md"
+        )
+        return
+    for line in answer.stdout.splitlines():
+        yield Finding("GPU", "ok", line.strip())
+
+
+def find_topics(settings: Settings, stages: Sequence[Any]) -> Iterator[Finding]:
+    """Compare the broker's topics with what the settings need."""
+    from rollbus.streams.kafka.topics_on_broker import check_topics
+
+    wrong = asyncio.run(check_topics(settings.stream_settings(), stages))
+    for line in wrong:
+        yield Finding("topics", "problem", line, "`rollbus topics create` makes the missing ones")
+    if not wrong:
+        yield Finding("topics", "ok", f"all exist at {settings.kafka.bootstrap_servers} with the right settings")

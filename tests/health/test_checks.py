@@ -1,0 +1,28 @@
+"""What `rollbus doctor` finds on this machine."""
+
+import shutil
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from rollbus.health.checks import examine, find_disk
+from rollbus.local.process.ports import find_free_port
+from rollbus.schemas.kafka.connection import KafkaConnection
+from rollbus.settings import Settings
+
+
+def test_a_broker_that_is_away_is_one_problem_and_the_other_checks_are_made(tmp_path: Path) -> None:
+    settings = Settings(kafka=KafkaConnection(bootstrap_servers=f"127.0.0.1:{find_free_port()}"))
+    found = {one.subject: one for one in examine(settings, [])}
+    assert {subject for subject, one in found.items() if one.state == "problem"} == {"topics"}
+    assert "cannot be reached" in found["topics"].what
+    assert found["versions"].what.startswith("Python 3.")
+
+
+def test_a_full_disk_is_a_problem_with_what_to_do(monkeypatch: pytest.MonkeyPatch) -> None:
+    usage: Any = shutil._ntuple_diskusage(100 * 2**30, 99 * 2**30, 2**30)
+    monkeypatch.setattr(shutil, "disk_usage", lambda path: usage)
+    (found,) = find_disk(Settings())
+    assert (found.state, found.what.partition(" of ")[0]) == ("problem", "1.0")
+    assert "data_dir" in found.remedy

@@ -4,5 +4,6 @@ records      the records on the wire: events, trajectories, groups, steps, contr
 ids, topics, errors       deterministic ids, the topic of each record, the tree of errors
 codec        records to bytes and back: `avro_native` in C, `avro_fastavro` without a compiler, schemas in `avro/`
 soundness    the rules that every record must keep before a stage may build on it
+user_cache   where this machine keeps what was fetched once for all projects
 kafka        the only room that reaches the broker
 """

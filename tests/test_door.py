@@ -67,3 +67,16 @@ def fetch(url: str) -> bytes:
 @pytest.mark.parametrize("command", ["sql list", "topics acls", "topics graph"])
 def test_a_command_finds_the_data_of_its_package(install: Path, command: str, tmp_path: Path) -> None:
     assert run(install / "rollbus", *command.split(), cwd=tmp_path).stdout
+
+
+def test_kafkas_jars_come_without_a_checkout_and_once(install: Path, tmp_path: Path) -> None:
+    """Maven takes them from its own repository on this machine, where they are since the set-up."""
+    program = "from rollbus.local.kafka.jars import find_jars; print(find_jars(report=print))"
+    first, second = (
+        run(install / "python", "-c", program, cwd=tmp_path, XDG_CACHE_HOME=str(tmp_path)).stdout.split("\n")[:-1]
+        for _ in range(2)
+    )
+    assert first[0].startswith("fetching Kafka's jars with Maven")
+    assert [first[-1]] == second
+    assert Path(second[0]).parent == tmp_path / "rollbus"
+    assert {path.suffix for path in Path(second[0]).iterdir()} == {".jar"}

@@ -12,7 +12,7 @@ from tests.installs import FOLDERS, ROOT, build_wheel, run
 from tests.schemas.codecs import buildable
 
 pytestmark = pytest.mark.slow
-PACKED = {".py", ".pyi", ".typed", ".avsc", ".sql", ".yaml", ".sha256", ".html", ".js", ".css", ".svg", ".txt"}
+PACKED = {".py", ".pyi", ".typed", ".avsc", ".sql", ".yaml", ".sha256", ".xml", ".html", ".js", ".css", ".svg", ".txt"}
 """Endings of what the package needs at work."""
 NOBODY = "127.0.0.1:1"
 """An address at which no broker listens."""

@@ -32,6 +32,7 @@ from rollbus.demo.show.plot import draw
 from rollbus.demo.show.status import DemoStatus, Query, read_groups, read_status
 from rollbus.demo.show.view import LiveView
 from rollbus.local import stack as local_stack
+from rollbus.local.kafka.jars import find_jars
 from rollbus.local.process import state
 from rollbus.local.process.ports import find_free_port
 from rollbus.local.process.service import log_tail
@@ -93,6 +94,7 @@ class Demo:
             yield
 
     def _run(self) -> Comparison:
+        find_jars(report=self.console.print)
         with self._timed("base model"):
             model = self.job.make_base_model(self.options.seed, self.options.data_dir / "models")
         stack = self._fresh_stack()

@@ -11,6 +11,7 @@ import pytest
 from rollbus.cli.root import rollbus
 from rollbus.local.clickhouse.reader_role import READONLY_LIMITS
 from rollbus.local.kafka.config import BROKER_SETTINGS, server_properties
+from rollbus.local.kafka.jars import POM
 from rollbus.local.process.settings import HOST, StackSettings
 from rollbus.schemas.credentials import FOLDER_VARIABLE, OWNER_KEY, PASSWORD, READONLY_PASSWORD, TOKEN
 from rollbus.settings import Settings
@@ -55,7 +56,7 @@ def test_ports_are_those_of_the_local_stack_and_on_loopback(compose: dict[str, A
 
 
 def test_the_images_are_the_pinned_versions(compose: dict[str, Any]) -> None:
-    pom = ET.parse(ROOT / "pom.xml")
+    pom = ET.parse(POM)
     version = pom.findtext(".//{http://maven.apache.org/POM/4.0.0}kafka.version")
     assert compose["services"]["kafka"]["image"] == f"apache/kafka:{version}"
     assert ":" in compose["services"]["clickhouse"]["image"]

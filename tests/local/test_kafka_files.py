@@ -8,8 +8,8 @@ import pytest
 from rollbus.local.kafka import jars as kafka_jars
 from rollbus.local.kafka.config import server_properties
 from rollbus.local.kafka.jars import CHECKSUMS, find_jars, find_java, read_checksums, verify_jars
-from rollbus.local.kafka.service import is_formatted
-from rollbus.schemas.errors import ConfigurationError
+from rollbus.local.kafka.service import is_formatted, prepare
+from rollbus.schemas.errors import ConfigurationError, UnavailableError
 
 
 def properties(log_dir: Path) -> dict[str, str]:
@@ -33,10 +33,42 @@ def test_a_folder_with_odd_characters_is_escaped_for_java() -> None:
     assert properties(Path("/data/möwe\\x"))["log.dirs"] == "/data/m\\u00f6we\\\\x"
 
 
-def test_missing_jars_name_the_target_that_fetches_them(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(kafka_jars.JARS_VARIABLE, str(tmp_path))
-    with pytest.raises(ConfigurationError, match="make kafka"):
+@pytest.fixture
+def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty cache of a user whose path has no program."""
+    monkeypatch.delenv(kafka_jars.JARS_VARIABLE, raising=False)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "cache"))
+    monkeypatch.setenv("PATH", str(tmp_path / "bin"))
+    return tmp_path / "cache" / "rollbus"
+
+
+def install_maven(folder: Path, script: str) -> None:
+    """Put a program named mvn on the path, which gets the folder for the jars as $jars."""
+    program = folder / "bin" / "mvn"
+    program.parent.mkdir()
+    program.write_text(f"#!/bin/bash\nfor word; do [[ $word == -Djars=* ]] && jars=${{word#-Djars=}}; done\n{script}\n")
+    program.chmod(0o755)
+
+
+def test_without_maven_the_user_learns_what_to_install(cache: Path) -> None:
+    with pytest.raises(ConfigurationError, match="apt install maven"):
         find_jars()
+    assert not cache.exists()
+
+
+def test_a_repository_that_is_away_is_said_in_mavens_words_and_leaves_nothing(cache: Path, tmp_path: Path) -> None:
+    install_maven(tmp_path, "echo '[ERROR] repo.example.org: Unknown host'; exit 1")
+    with pytest.raises(UnavailableError, match=r"repo\.example\.org: Unknown host.*can be reached"):
+        find_jars()
+    assert [path.suffix for path in cache.iterdir()] == [".lock"]
+
+
+def test_other_jars_than_the_pinned_ones_are_not_kept(cache: Path, tmp_path: Path) -> None:
+    names = " ".join(read_checksums(CHECKSUMS))
+    install_maven(tmp_path, f'/bin/mkdir "$jars"; cd "$jars"; for name in {names}; do echo forged > $name; done')
+    with pytest.raises(ConfigurationError, match=r"other jars than this release knows.*who runs that"):
+        find_jars()
+    assert [path.suffix for path in cache.iterdir()] == [".lock"]
 
 
 def test_a_missing_java_names_its_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -44,6 +76,16 @@ def test_a_missing_java_names_its_package(tmp_path: Path, monkeypatch: pytest.Mo
     monkeypatch.delenv("JAVA_HOME", raising=False)
     with pytest.raises(ConfigurationError, match="openjdk-17-jre-headless"):
         find_java()
+
+
+def test_a_java_that_is_too_old_is_said_in_words(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    java = tmp_path / "bin" / "java"
+    java.parent.mkdir()
+    java.write_text("#!/bin/sh\necho 'java.lang.UnsupportedClassVersionError: kafka/Kafka' >&2; exit 1\n")
+    java.chmod(0o755)
+    monkeypatch.setenv("JAVA_HOME", str(tmp_path))
+    with pytest.raises(ConfigurationError, match=r"bin/java is older than Java 17"):
+        prepare(tmp_path / "kafka", client_port=1, controller_port=2)
 
 
 def test_jars_that_are_not_the_pinned_ones_are_refused(tmp_path: Path) -> None:

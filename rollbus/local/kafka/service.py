@@ -107,6 +107,10 @@ def _format(base: list[str], properties: Path, cluster_id: str) -> None:
     result = subprocess.run(command, capture_output=True, text=True, check=False)
     if result.returncode != 0:
         detail = (result.stderr or result.stdout).strip()
+        if "UnsupportedClassVersionError" in detail:
+            raise ConfigurationError(
+                f"{base[0]} is older than Java 17, which Kafka needs; set JAVA_HOME to a newer one"
+            )
         raise ConfigurationError(f"Kafka's storage could not be formatted: {detail}")
     logger.info("formatted Kafka storage cluster_id=%s properties=%s", cluster_id, properties)
 

@@ -5,7 +5,6 @@ Only this table names what may be fetched. The package is unpacked into a tempor
 
 import hashlib
 import importlib.util
-import os
 import shutil
 import subprocess
 import sys
@@ -15,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
+from rollbus.schemas.user_cache import user_cache
 from rollbus.trainer.service.serve.chat_template import chat_template
 
 
@@ -56,8 +56,7 @@ PACKAGED = {
 
 def models_cache() -> Path:
     """Return the folder of fetched and imported models: one for all projects of a user."""
-    root = os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache"
-    return Path(root) / "rollbus" / "models"
+    return user_cache() / "models"
 
 
 def fetched_folder(name: str, cache: Path) -> Path:

@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import click
@@ -67,7 +68,9 @@ def down(settings: Settings) -> None:
 def _services(settings: Settings, *, art: bool) -> "tuple[Service, ...]":
     from rollbus.cli.commands.trainer.art_server import ensure_base_model
     from rollbus.local import stack
+    from rollbus.local.kafka.jars import find_jars
 
+    find_jars(report=partial(click.echo, err=True))
     command = None
     if art:
         command = [sys.executable, "-m", "rollbus", *_config_option(), "art-server", "run"]

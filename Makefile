@@ -14,12 +14,13 @@ OPENAI_VERSIONS := 1.92.0 3.52.0
 # Tests of services mostly wait, so they get more processes than there are processors.
 PARALLEL := --no-loadscope-reorder -n
 SERVICE_WORKERS ?= 4
+PYTHONS ?= .venv/bin/python
 FAST_WORKERS ?= 3
 # Every process imports every test module, so the frameworks, of which each takes seconds to import, get one of their own.
 FRAMEWORKS := tests/producers/integrations tests/agents tests/harness
 
 .DEFAULT_GOAL := help
-.PHONY: help setup kafka model demo demo-game finetune-demo test test-java test-openai test-ui test-clients test-fast test-frameworks test-311 faults bench-analytics bench-sink bench-capture bench-capture-throughput bench-replay bench-streams bench-streams-latency bench-streams-scale bench-trainer bench-model bench-staleness audit check format lint types clean
+.PHONY: help setup kafka model demo demo-game finetune-demo test test-java test-openai test-ui test-clients test-fast test-frameworks test-311 faults bench-analytics bench-sink bench-capture bench-capture-throughput bench-replay bench-streams bench-streams-latency bench-streams-scale bench-trainer bench-model bench-staleness audit dist docs check format lint types clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | column -t -s @
@@ -133,6 +134,13 @@ bench-sink: setup ## Measure the sink alone beside bare inserts of the same bloc
 audit: setup ## Look for known vulnerabilities in the locked packages, and write a CycloneDX bill of materials
 	@scripts/audit
 
+dist: setup ## Make the files of a release in dist/: sdist, wheels with and without C, bill of materials, checksums
+	@PYTHONS="$(PYTHONS)" scripts/dist
+
+docs: setup ## Build the documentation site into site/; a warning is an error
+	@UV_PROJECT_ENVIRONMENT=.venv-docs VIRTUAL_ENV= $(PYTHON_BIN)/uv sync -q --frozen --only-group docs
+	@NO_MKDOCS_2_WARNING=1 .venv-docs/bin/mkdocs build -q --strict && echo "the site is in site/index.html"
+
 check: setup ## Format, lint, types and the fast tests, beside each other
 	@$(MAKE) --no-print-directory -j3 --output-sync=target lint types test-frameworks test-fast
 
@@ -149,4 +157,4 @@ types: setup
 	@MYPYPATH=.make/types $(PYTHON_BIN)/mypy -p rollbus -p tests
 
 clean: ## Remove what was built or fetched here (not the demo's data)
-	@rm -rf .venv .venv-311 .venv-bench .venv-bench-* .venv-openai-* .rollbus/bench-* .make build dist *.egg-info .mypy_cache .pytest_cache .ruff_cache
+	@rm -rf .venv .venv-311 .venv-bench .venv-bench-* .venv-openai-* .rollbus/bench-* .venv-docs .make build dist site *.egg-info .mypy_cache .pytest_cache .ruff_cache

@@ -33,14 +33,15 @@ def own_environment() -> dict[str, str]:
     return {name: value for name, value in os.environ.items() if name not in hidden and not name.startswith("ROLLBUS_")}
 
 
-def build_wheel(uv: Path, folder: Path, *, compiler: str = "cc") -> Path:
+def build_wheel(uv: Path, folder: Path, *, compiler: str = "cc", **environment: str) -> Path:
     """Build the wheel from a copy, so that nothing left over in the checkout gets into it; do not optimize here."""
     source, out = folder / "source", folder / "out"
     for name in FOLDERS:
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
-    run(uv, "build", "--wheel", "--python", sys.executable, "--out-dir", out, cwd=source, CC=compiler, CFLAGS="-O0 -g0")
+    environment = {"CC": compiler, "CFLAGS": "-O0 -g0", **environment}
+    run(uv, "build", "--wheel", "--python", sys.executable, "--out-dir", out, cwd=source, **environment)
     (path,) = out.glob("*.whl")
     return path
 

@@ -53,6 +53,12 @@ def test_without_a_c_compiler_the_codec_is_fastavro(uv: Path, empty_environment:
     assert codec_of(empty_environment, tmp_path, beside=str(folder)) == "rollbus.schemas.avro_fastavro"
 
 
+def test_the_pure_wheel_fits_every_machine_and_has_no_module_in_c(uv: Path, tmp_path: Path) -> None:
+    wheel = build_wheel(uv, tmp_path, ROLLBUS_PURE="1")
+    assert wheel.name.endswith("-py3-none-any.whl")
+    assert not [name for name in zipfile.ZipFile(wheel).namelist() if name.endswith((".so", ".c"))]
+
+
 def codec_of(python: Path, folder: Path, *, beside: str = "") -> str:
     """The module by which records are written and read, once one has travelled."""
     program = f"{TRAVEL}; from rollbus.schemas import codec; print(codec.avro.__name__)"

@@ -1,0 +1,156 @@
+"""The manifests as kustomize renders them: Kubernetes' own schemas accept them, and they fit commands and settings."""
+
+import json
+import shutil
+import subprocess
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import click
+import kubernetes_validate
+import pytest
+import yaml
+
+from rollbus.cli.root import rollbus
+from rollbus.schemas.credentials import FOLDER_VARIABLE, OWNER_KEY, TOKEN
+from rollbus.schemas.errors import ConfigurationError
+from rollbus.settings import Settings
+from rollbus.settings_file import load_settings
+from rollbus.streams.kafka.names import group_id
+from rollbus.streams.operate.acls import ROLES
+
+FOLDER = Path(__file__).parents[2] / "deploy" / "kubernetes"
+VERSION = "1.32"
+"""The oldest that Kubernetes' developers still mend; newer ones accept what it accepts."""
+TOPICS_OF_GROUPS = {
+    "rollbus.assembly": "rollbus.episode-events",
+    "rollbus.scoring": "rollbus.trajectories",
+    "rollbus.grouping.main": "rollbus.scores",
+}
+
+pytestmark = pytest.mark.skipif(shutil.which("kubectl") is None, reason="no kubectl here to render the manifests")
+
+
+@cache
+def rendered(folder: str) -> tuple[dict[str, Any], ...]:
+    command = ["kubectl", "kustomize", str(FOLDER / folder)]
+    return tuple(yaml.safe_load_all(subprocess.run(command, capture_output=True, text=True, check=True).stdout))
+
+
+def pods(folder: str) -> dict[str, dict[str, Any]]:
+    """The specification of each pod, by the name of what makes it."""
+    makers = [one for one in rendered(folder) if "template" in one.get("spec", {})]
+    return {one["metadata"]["name"]: one["spec"]["template"]["spec"] for one in makers}
+
+
+def settings_of(folder: str) -> Settings:
+    (config,) = (one for one in rendered(folder) if one["kind"] == "ConfigMap")
+    return Settings.model_validate(yaml.safe_load(config["data"]["rollbus.yaml"]))
+
+
+@pytest.mark.parametrize("folder", ["base", "example"])
+def test_the_schemas_of_kubernetes_accept_every_manifest(folder: str) -> None:
+    for manifest in rendered(folder):
+        if not manifest["apiVersion"].startswith("keda.sh/"):
+            kubernetes_validate.validate(manifest, VERSION, strict=True)
+
+
+def test_the_schemas_refuse_a_field_that_does_not_exist() -> None:
+    worker = json.loads(json.dumps(next(one for one in rendered("base") if one["metadata"]["name"] == "worker")))
+    worker["spec"]["replica"] = 3
+    with pytest.raises(kubernetes_validate.ValidationError, match="replica"):
+        kubernetes_validate.validate(worker, VERSION, strict=True)
+
+
+@pytest.mark.parametrize("folder", ["base", "example"])
+def test_each_container_runs_a_command_with_settings_that_exist(folder: str, tmp_path: Path) -> None:
+    assert set(pods(folder)) == {"topics", "worker", "sink", "trainer", "art-server"}
+    path = tmp_path / "rollbus.yaml"
+    path.write_text((FOLDER / "base" / "rollbus.yaml").read_text())
+    for name, pod in pods(folder).items():
+        (container,) = pod["containers"]
+        noun, verb = container["args"]
+        group = rollbus.get_command(click.Context(rollbus), noun)
+        assert isinstance(group, click.Group)
+        assert verb in group.commands
+        given = {one["name"]: one.get("value", "secret") for one in container["env"]}
+        assert given.pop("ROLLBUS_CONFIG") == "/etc/rollbus/rollbus.yaml"
+        assert given.pop(FOLDER_VARIABLE) == "/run/secrets/rollbus"
+        settings = load_settings(Settings, path, given)
+        assert settings.art_server.host == "0.0.0.0", name
+
+
+def test_a_value_that_cannot_be_is_refused_when_a_process_starts(tmp_path: Path) -> None:
+    path = tmp_path / "rollbus.yaml"
+    text = (FOLDER / "base" / "rollbus.yaml").read_text()
+    path.write_text(text.replace("event_partitions: 16", "event_partitions: 0"))
+    with pytest.raises(ConfigurationError, match=r"worker.*event_partitions"):
+        load_settings(Settings, path, {})
+
+
+def test_probes_ask_where_the_settings_say_that_a_process_answers() -> None:
+    settings = settings_of("base")
+    (worker,) = pods("base")["worker"]["containers"]
+    (model,) = pods("base")["art-server"]["containers"]
+    assert {port["containerPort"] for port in worker["ports"]} == {settings.worker.metrics_port}
+    assert {port["containerPort"] for port in model["ports"]} == {settings.stack.art_port, settings.stack.model_port}
+    assert worker["livenessProbe"]["httpGet"] == {"path": "/live", "port": "metrics"}
+    assert model["readinessProbe"]["httpGet"] == {"path": "/health", "port": "model"}
+    assert (settings.worker.metrics_host, settings.art_server.host) == ("0.0.0.0", "0.0.0.0")
+
+
+def test_there_is_one_trainer_and_the_old_one_ends_first() -> None:
+    (trainer,) = (one["spec"] for one in rendered("example") if one["metadata"]["name"] == "trainer")
+    assert (trainer["replicas"], trainer["strategy"]["type"]) == (1, "Recreate")
+
+
+def test_workers_scale_by_the_lag_of_their_groups_up_to_the_partitions() -> None:
+    (scaler,) = (one["spec"] for one in rendered("example") if one["kind"] == "ScaledObject")
+    settings = settings_of("example")
+    assert scaler["maxReplicaCount"] == settings.worker.event_partitions
+    asked = {one["metadata"]["consumerGroup"]: one["metadata"]["topic"] for one in scaler["triggers"]}
+    assert asked == TOPICS_OF_GROUPS
+    stages = ("assembly", "scoring", f"grouping.{settings.runs[0].run_id}")
+    assert set(asked) == {group_id(settings.namespace, stage) for stage in stages}
+    assert {one["metadata"]["bootstrapServers"] for one in scaler["triggers"]} == {settings.kafka.bootstrap_servers}
+    (worker,) = (
+        one["spec"]
+        for one in rendered("example")
+        if one["metadata"]["name"] == "worker" and "template" in one.get("spec", {})
+    )
+    assert "replicas" not in worker, "the autoscaler alone decides"
+
+
+def test_each_pod_gets_the_secrets_that_it_needs_and_no_rights() -> None:
+    files = {
+        name: {item["path"] for volume in pod["volumes"] for item in volume.get("secret", {}).get("items", [])}
+        for name, pod in pods("example").items()
+    }
+    assert files == {
+        "topics": set(),
+        "worker": {TOKEN, OWNER_KEY},
+        "sink": set(),
+        "trainer": set(),
+        "art-server": set(),
+    }
+    keys = {
+        name: {one["valueFrom"]["secretKeyRef"]["key"] for one in pod["containers"][0]["env"] if "valueFrom" in one}
+        for name, pod in pods("example").items()
+    }
+    assert keys == {
+        "topics": {"kafka_admin"},
+        "worker": {"kafka_worker"},
+        "sink": {"kafka_sink", "clickhouse_password"},
+        "trainer": {"kafka_trainer", "token"},
+        "art-server": {"token"},
+    }
+    assert {key.removeprefix("kafka_") for key in keys["sink"]} & set(ROLES) == {"sink"}
+    for pod in pods("example").values():
+        assert pod["automountServiceAccountToken"] is False
+        assert pod["securityContext"]["runAsNonRoot"] is True
+        assert pod["containers"][0]["securityContext"] == {
+            "allowPrivilegeEscalation": False,
+            "readOnlyRootFilesystem": True,
+            "capabilities": {"drop": ["ALL"]},
+        }

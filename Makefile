@@ -20,7 +20,7 @@ FAST_WORKERS ?= 3
 FRAMEWORKS := tests/producers/integrations tests/agents tests/harness
 
 .DEFAULT_GOAL := help
-.PHONY: help setup kafka model demo demo-game finetune-demo test test-java test-openai test-ui test-clients test-fast test-frameworks test-311 faults bench-analytics bench-sink bench-capture bench-capture-throughput bench-replay bench-streams bench-streams-latency bench-streams-scale bench-trainer bench-model bench-staleness audit dist docs check format lint types clean
+.PHONY: help setup kafka model demo demo-game finetune-demo test test-java test-openai test-ui test-clients test-fast test-frameworks test-311 faults bench-analytics bench-sink bench-capture bench-capture-throughput bench-replay bench-streams bench-streams-latency bench-streams-scale bench-trainer bench-model bench-staleness gpu-check audit dist docs check format lint types clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | column -t -s @
@@ -130,6 +130,9 @@ bench-analytics: setup ## Measure the sink beside bare inserts, and every questi
 
 bench-sink: setup ## Measure the sink alone beside bare inserts of the same blocks (about 3 minutes)
 	@PYTHONPATH=. $(PYTHON_BIN)/python -m benchmarks.analytics.run 0
+
+gpu-check: model ## Try on this machine's GPU what docs/gpu.md says, and write one report (DEVICE=cpu: what a CPU can; about 10 minutes)
+	@PYTHONPATH=. $(PYTHON_BIN)/python -m benchmarks.gpu.check --device $(or $(DEVICE),cuda)
 
 audit: setup ## Look for known vulnerabilities in the locked packages, and write a CycloneDX bill of materials
 	@scripts/audit

@@ -1,0 +1,64 @@
+"""The ways to serve and train a model, each as a section `art_server:` and with what it needs of the machine."""
+
+import importlib.util
+import shutil
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+LORA = {"rank": 16, "alpha": 32}
+
+
+@dataclass(frozen=True, slots=True)
+class Engine:
+    """One way."""
+
+    name: str
+    options: Mapping[str, Any]
+    """Of the section `art_server:`, without the model and the folder."""
+    logprob_bound: float
+    """Largest difference of one log-prob between sampler and learner at the same weights that is not a fault."""
+    lacks: Callable[[str], str | None]
+    """Device → why it cannot run here; None if it can."""
+    start_timeout_s: float = 180.0
+
+
+def lacks_device(device: str) -> str | None:
+    """Return why torch cannot compute on the device."""
+    import torch
+
+    if not device.startswith("cuda") or torch.cuda.is_available():
+        return None
+    return f"torch {torch.__version__} sees no CUDA device"
+
+
+def lacks_own_engine(device: str) -> str | None:
+    """Return why ART's own service, Unsloth and vLLM, cannot start."""
+    if not device.startswith("cuda"):
+        return f"it needs a GPU, and this check runs on {device}"
+    if missing := lacks_device(device):
+        return missing
+    if importlib.util.find_spec("unsloth") is None:
+        return "the package unsloth is missing; install the extra gpu"
+    return None if shutil.which("uv") else "uv is missing; ART builds its vLLM environment with it"
+
+
+def engines(device: str) -> tuple[Engine, ...]:
+    """Return every engine, with its options on this device.
+
+    The bounds in bfloat16 are for sums of 8-bit mantissas in two orders. Two implementations, as with ART's own, differ
+    by more; `mismatch_kl` says what that costs.
+    """
+    own = {"device": device, "max_rows": 32}
+    return (
+        Engine("ours, float32", {**own, "precision": "float32"}, 1e-3, lacks_device),
+        Engine("ours, bfloat16", {**own, "precision": "bfloat16"}, 0.05, lacks_device),
+        Engine("ours, bfloat16, LoRA", {**own, "precision": "bfloat16", "lora": LORA}, 0.05, lacks_device),
+        Engine(
+            "ART's own, LoRA",
+            {"max_rows": 32, "logprobs_mode": "processed", "lora": LORA, "art": {"quantisation": "none"}},
+            0.5,
+            lacks_own_engine,
+            start_timeout_s=1800.0,
+        ),
+    )

@@ -5,7 +5,9 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from rollbus.cli.commands.streams.resample import logprob_mode_of
 from rollbus.cli.root import rollbus
+from rollbus.settings import Settings
 
 ASKS = "kafka: {bootstrap_servers: '127.0.0.1:9'}\nruns: [{run_id: main, resample: {attempts_per_hour: 5}}]\n"
 SILENT = "runs: [{run_id: main}]\n"
@@ -29,3 +31,11 @@ def test_what_is_missing_is_said(
     result = CliRunner().invoke(rollbus, ["-c", "rollbus.yaml", "resample", "run", agent])
     assert result.exit_code == 1
     assert said in result.output
+
+
+@pytest.mark.parametrize(("model", "mode"), [("agent", "processed"), ("another", "unknown")])
+def test_attempts_at_our_own_server_are_recorded_with_the_log_probs_that_it_is_set_to_report(
+    model: str, mode: str
+) -> None:
+    settings = Settings.model_validate({"art_server": {"model": "agent", "logprobs_mode": "processed"}})
+    assert logprob_mode_of(settings, model) == mode

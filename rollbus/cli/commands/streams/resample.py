@@ -14,6 +14,7 @@ from rollbus.cli.output import echo
 from rollbus.cli.root import Settings, log_to_stderr, with_settings
 from rollbus.cli.signals import stop_on_signals
 from rollbus.schemas.errors import ConfigurationError
+from rollbus.schemas.records.events import LogprobMode
 
 
 @click.group(cls=Verbs)
@@ -26,8 +27,21 @@ def resample() -> None:
 @click.option("--run", "run_id", help="Fill the groups of this run; needed if the settings have several.")
 @click.option("--concurrency", type=click.IntRange(min=1), default=4, help="Make this many attempts at once.")
 @click.option("--timeout", "timeout_s", type=float, default=300.0, help="End an attempt after this many seconds.")
+@click.option(
+    "--logprob-mode",
+    type=click.Choice(["raw", "processed"]),
+    help="Say which log-probs the server reports; default: those of `art_server:`, if it serves the run's model. "
+    "At a temperature other than 1, attempts are trained only if they are `processed`.",
+)
 @with_settings
-def run(settings: Settings, agent: str, run_id: str | None, concurrency: int, timeout_s: float) -> None:
+def run(
+    settings: Settings,
+    agent: str,
+    run_id: str | None,
+    concurrency: int,
+    timeout_s: float,
+    logprob_mode: LogprobMode | None,
+) -> None:
     """Run your agent on what the run asks for, until SIGTERM or Ctrl-C.
 
     The function, sync or async, receives a rollbus.resample.Attempt. The run's setting `resample` limits how many
@@ -47,8 +61,12 @@ def run(settings: Settings, agent: str, run_id: str | None, concurrency: int, ti
         sys.path.insert(0, str(Path.cwd()))  # as `python -m` does
     function = _find(agent)
     require_topics(settings, "resample-requests")
-    recorder = rollbus.producers.init(security=settings.kafka, namespace=settings.namespace, producer="resample")
-
+    recorder = rollbus.producers.init(
+        security=settings.kafka,
+        namespace=settings.namespace,
+        producer="resample",
+        logprob_mode=logprob_mode or logprob_mode_of(settings, config.model),
+    )
     resampler = Resampler(function, recorder, concurrency=concurrency, timeout_s=timeout_s)
 
     async def main() -> None:
@@ -62,6 +80,11 @@ def run(settings: Settings, agent: str, run_id: str | None, concurrency: int, ti
         recorder.close()
         if not resampler.left:  # closing would wait for them without end
             loop.close()
+
+
+def logprob_mode_of(settings: Settings, model: str) -> LogprobMode:
+    """Return which log-probs our own server reports for a model; `unknown` for a model that it does not serve."""
+    return settings.art_server.logprobs_mode if settings.art_server.model == model else "unknown"
 
 
 def _find(path: str) -> Any:

@@ -67,8 +67,11 @@ class Place:
 class Job(Protocol):
     """One demo."""
 
-    run: str
-    """The run's name."""
+    @property
+    def run(self) -> str:
+        """The run's name."""
+        ...
+
     words: Words
     outcomes: Sequence[tuple[str, str]]
     """How an episode of the evaluation can end, each with its colour; the first is a success."""

@@ -2,6 +2,8 @@
 
 tickets     a grammar of tickets; the evaluation's sentences are not in traffic
 prompt      a ticket to the model's messages, an answer to a team
+orders      the second task: tickets that name an order, which the agent looks up by a tool first
+tasks       both tasks, as the desk and the evaluation take them
 desk        the agent behind a web service, which also keeps where each ticket ended
 customers   traffic, and verdicts that come later, noisy and not always
 evaluation  a version and unseen tickets to how many it names rightly

@@ -19,7 +19,8 @@ import httpx
 
 import rollbus.producers
 from rollbus.cli.root import log_to_stderr
-from rollbus.demo.routing.tickets import TEAMS, TRAFFIC, Ticket
+from rollbus.demo.routing.tasks import TASKS
+from rollbus.demo.routing.tickets import TEAMS, Ticket
 from rollbus.demo.traffic import bring
 from rollbus.producers import Recorder
 
@@ -49,6 +50,7 @@ class CustomerSettings:
     seed: int
     tickets: int
     tickets_per_s: float
+    task: str = "routing"
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +91,14 @@ class Customers:
     async def run(self) -> None:
         """Write tickets until stopped, or until the number of tickets is reached."""
         settings, number = self._settings, 0
+        traffic = TASKS[settings.task].traffic
         rng = random.Random(settings.seed)
         with suppress(TimeoutError):
             async with self._limit, asyncio.TaskGroup() as tickets:
                 while number < settings.tickets and not self._stopping.is_set():
                     burst = min(rng.randint(1, BURST), settings.tickets - number)
                     for _ in range(burst):
-                        tickets.create_task(self._write(TRAFFIC.ticket(settings.seed, number)))
+                        tickets.create_task(self._write(traffic.ticket(settings.seed, number)))
                         number += 1
                     await self._pause(burst / settings.tickets_per_s)
         logger.info("customers are done: written=%d failed=%d of %d", self.written, self.failed, number)

@@ -3,6 +3,7 @@
     POST /tickets {order, text}     → {team}; an episode, with the order's number as its alias
     PUT  /tickets/ORDER/team {team} → a colleague settles where the ticket belongs
     GET  /tickets/ORDER/team        → {team}, once it is settled; null if that takes longer than WAIT_S
+    GET  /orders/ORDER              → {state}: what the shop's system says of the order
 
 `again` is the same agent for `rollbus resample run`: further attempts at a ticket, off the hot path. Their reward is
 whether they name the team that the ticket ended with.
@@ -19,6 +20,7 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
 from functools import cache
+from urllib.parse import quote
 
 import httpx
 import uvicorn
@@ -28,12 +30,10 @@ from pydantic import BaseModel
 
 import rollbus.producers
 from rollbus.cli.root import log_to_stderr
-from rollbus.demo.routing.prompt import MAX_ANSWER_TOKENS, TASK, messages, read_team
+from rollbus.demo.routing.tasks import TASKS, look_up_in
 from rollbus.resample import Attempt
 from rollbus.schemas.credentials import read_token
 
-TEMPERATURE = 1.0
-"""Training takes the log-probs for those of the distribution that was sampled from."""
 WAIT_S = 30.0
 """Longest wait for a verdict; most tickets have theirs after a few seconds, some never."""
 DESK_VARIABLE, MODEL_VARIABLE = "ROUTING_DESK_URL", "ROUTING_MODEL_URL"
@@ -50,6 +50,9 @@ class DeskSettings:
     bootstrap_servers: str
     namespace: str
     model: str = "agent"
+    task: str = "routing"
+    seed: int = 0
+    """Of the tickets, by which the shop's system knows their orders."""
 
 
 class NewTicket(BaseModel):
@@ -63,6 +66,10 @@ class Settled(BaseModel):
 
 class Routed(BaseModel):
     team: str | None
+
+
+class Looked(BaseModel):
+    state: str
 
 
 class Settlements:
@@ -95,7 +102,8 @@ def build_desk(settings: DeskSettings) -> FastAPI:
     )
     url = settings.model_url
     client = recorder.wrap(AsyncOpenAI(base_url=url, api_key=read_token(url), max_retries=4))
-    settlements = Settlements()
+    settlements, task = Settlements(), TASKS[settings.task]
+    look_up = look_up_in(task.traffic, settings.seed)
 
     @asynccontextmanager
     async def recording(_: FastAPI) -> AsyncIterator[None]:
@@ -106,9 +114,10 @@ def build_desk(settings: DeskSettings) -> FastAPI:
 
     @desk.post("/tickets")
     async def route(ticket: NewTicket) -> Routed:
-        async with recorder.episode(task=TASK, agent="router", labels={"order": ticket.order}) as episode:
+        async with recorder.episode(task=task.name, agent="router", labels={"order": ticket.order}) as episode:
             episode.alias(ticket.order)
-            return Routed(team=await ask(client, settings.model, messages(ticket.text)))
+            chat = task.messages(ticket.text)
+            return Routed(team=await task.ask(client, settings.model, chat, task.temperature, look_up))
 
     @desk.put("/tickets/{order}/team")
     async def settle(order: str, settled: Settled) -> None:
@@ -118,18 +127,11 @@ def build_desk(settings: DeskSettings) -> FastAPI:
     async def read_settled(order: str) -> Routed:
         return Routed(team=await settlements.wait(order, WAIT_S))
 
+    @desk.get("/orders/{order}")
+    async def read_order(order: str) -> Looked:
+        return Looked(state=await look_up(order))
+
     return desk
-
-
-async def ask(client: AsyncOpenAI, model: str, chat: list[dict[str, str]]) -> str | None:
-    """Return the team that the model names; None for any other answer."""
-    answer = await client.chat.completions.create(
-        model=model,
-        messages=chat,  # type: ignore[arg-type]
-        max_completion_tokens=MAX_ANSWER_TOKENS,
-        temperature=TEMPERATURE,
-    )
-    return read_team(answer.choices[0].message.content)
 
 
 async def again(attempt: Attempt) -> None:
@@ -137,8 +139,14 @@ async def again(attempt: Attempt) -> None:
     desk, client = _connections()
     settled = (await desk.get(f"/tickets/{attempt.labels['order']}/team")).json()["team"]
     if settled is not None:
-        team = await ask(attempt.wrap(client), attempt.model, attempt.messages)
+        task = TASKS[attempt.task]
+        team = await task.ask(attempt.wrap(client), attempt.model, attempt.messages, task.temperature, _look_up)
         attempt.episode.reward(float(team == settled))
+
+
+async def _look_up(order: str) -> str:
+    desk, _ = _connections()
+    return str((await desk.get(f"/orders/{quote(order, safe='')}")).json().get("state", ""))
 
 
 @cache

@@ -8,27 +8,28 @@ from collections.abc import Callable, Mapping
 
 from openai import AsyncOpenAI
 
-from rollbus.demo.routing.prompt import MAX_ANSWER_TOKENS, messages, read_team
-from rollbus.demo.routing.tickets import UNSEEN, Ticket
+from rollbus.demo.routing.tasks import Task, look_up_in
+from rollbus.demo.routing.tickets import Ticket
 from rollbus.schemas.ids import content_hash
 from rollbus.schemas.records.steps import Evaluation
 from rollbus.trainer.validation.agents import EvaluationContext, EvaluationTask
 from rollbus.trainer.validation.evaluation import build_evaluation
 from rollbus.trainer.validation.playing import PlayLimits, play_tasks
 
-NAME = "routing-unseen"
+NAME = "{task}-unseen"
 TICKETS = 832
 """26 for each of the 32 sentences: ± 3 points on a rate."""
 CONCURRENCY = 64
 OUTCOMES = ("right", "wrong", "unreadable")
 
 
-def unseen_tickets(seed: int, count: int = TICKETS) -> tuple[Ticket, ...]:
+def unseen_tickets(task: Task, seed: int, count: int = TICKETS) -> tuple[Ticket, ...]:
     """Return the tickets of an evaluation."""
-    return tuple(UNSEEN.ticket(seed, number) for number in range(count))
+    return tuple(task.unseen.ticket(seed, number) for number in range(count))
 
 
 async def evaluate(
+    routed: Task,
     client: AsyncOpenAI,
     model: str,
     version: int,
@@ -40,17 +41,13 @@ async def evaluate(
     progress: Callable[[int, int], None] | None = None,
 ) -> Evaluation:
     """Route the unseen tickets at `model@version`. The same evaluation has the same id whenever it is made."""
-    tickets = unseen_tickets(seed, count)
+    tickets = unseen_tickets(routed, seed, count)
+    look_up = look_up_in(routed.unseen, seed)
 
     async def agent(task: EvaluationTask, context: EvaluationContext) -> Mapping[str, float]:
         ticket = tickets[task.index]
-        answer = await client.chat.completions.create(
-            model=context.model,
-            messages=messages(ticket.text),  # type: ignore[arg-type]
-            max_completion_tokens=MAX_ANSWER_TOKENS,
-            temperature=0,
-        )
-        team = read_team(answer.choices[0].message.content)
+        chat = routed.messages(ticket.text)
+        team = await routed.ask(client, context.model, chat, 0.0, look_up)
         ended = "unreadable" if team is None else "right" if team == ticket.team else "wrong"
         return {outcome: float(outcome == ended) for outcome in OUTCOMES}
 
@@ -61,7 +58,7 @@ async def evaluate(
         samples,
         model=model,
         policy_version=version,
-        name=NAME,
+        name=NAME.format(task=routed.name),
         now_ms=now_ms,
         run_id=run,
         seed=seed,

@@ -1,4 +1,4 @@
-"""Routing as a demo's job: SmolLM2 with adapters learns from late verdicts which team answers a ticket.
+"""The desk's two tasks as jobs of the demo: SmolLM2 with adapters learns from late verdicts.
 
 Traffic brings each ticket once. Its group is filled by seven attempts off the hot path, once the verdict is there.
 """
@@ -18,8 +18,8 @@ from rollbus.demo.processes import traffic_row
 from rollbus.demo.routing.customers import CustomerSettings
 from rollbus.demo.routing.desk import DESK_VARIABLE, MODEL_VARIABLE, DeskSettings
 from rollbus.demo.routing.evaluation import TICKETS, evaluate, unseen_tickets
-from rollbus.demo.routing.prompt import TASK
 from rollbus.demo.routing.references import bag_of_words
+from rollbus.demo.routing.tasks import ORDERS, ROUTING, Task
 from rollbus.demo.routing.tickets import TEAMS
 from rollbus.local.process.ports import find_free_port
 from rollbus.local.process.service import Service, answers_http
@@ -33,14 +33,14 @@ REWARD_GRACE_MS = 10_000
 """How long a score waits for its verdict, or for a better one: the longest takes 8 s."""
 RANK = 16
 LEARNING_RATE = 2e-4
-MAX_TOKENS = 256
-"""Of a prompt and its answer; the longest take about 160."""
 
 
 class Routing:
-    """The job."""
+    """Tickets say what is wrong; the answer is a team's name."""
 
-    run = TASK
+    task: Task = ROUTING
+    max_tokens = 256
+    """Of a prompt and its answer; the longest take about 160."""
     words = Words(
         title="SmolLM2 learns from late verdicts which team answers a ticket",
         traffic="customers write, the policy learns",
@@ -50,6 +50,10 @@ class Routing:
     )
     outcomes: Sequence[tuple[str, str]] = (("right", "#3d9970"), ("wrong", "#d9d2c5"), ("unreadable", "#c0392b"))
     amounts = Amounts(episodes=1200, episodes_per_s=1.8, evaluated=TICKETS)
+
+    @property
+    def run(self) -> str:
+        return self.task.name
 
     def make_base_model(self, seed: int, cache: Path) -> Path:
         """Fetch SmolLM2, unless it is in the user's cache."""
@@ -64,20 +68,20 @@ class Routing:
                 {
                     "run_id": self.run,
                     "model": MODEL,
-                    "filter": {"tasks": [TASK]},
+                    "filter": {"tasks": [self.run]},
                     "grouping": {
                         "strategy": "by_prompt",
                         "group_size": GROUP_SIZE,
                         "min_group_size": GROUP_SIZE // 2,
                         "window_ms": 60_000,
-                        "feedback_tasks": [TASK],
+                        "feedback_tasks": [self.run],
                         "reward_grace_ms": REWARD_GRACE_MS,
                         "advantage": "mean_std",
                     },
                     "resample": {
                         "attempts_per_hour": 1_000_000,
                         "tokens_per_hour": 10_000_000,
-                        "tokens_per_attempt": 16,
+                        "tokens_per_attempt": 16 + self.task.sampled_tokens,
                     },
                     "curriculum": {"mode": "off"},
                     "batching": {
@@ -91,7 +95,8 @@ class Routing:
             "trainer": {"train": {"learning_rate": LEARNING_RATE, "loss": "cispo", "ratio_max": 5.0}},
             "art_server": {
                 "precision": "bfloat16",
-                "max_tokens": MAX_TOKENS,
+                "max_tokens": self.max_tokens,
+                "logprobs_mode": "raw" if self.task.temperature == 1 else "processed",
                 "lora": {"rank": RANK, "alpha": 2 * RANK},
                 "keep_versions": 2,
                 "keep_checkpoints": 2,
@@ -102,9 +107,9 @@ class Routing:
         """Return the desk, the further attempts, and the customers, who end by themselves."""
         port = find_free_port()
         desk_url, stack = f"http://127.0.0.1:{port}", place.stack
-        desk = DeskSettings(port, stack.model_url, stack.bootstrap_servers, NAMESPACE, MODEL)
+        desk = DeskSettings(port, stack.model_url, stack.bootstrap_servers, NAMESPACE, MODEL, self.run, seed)
         customers = CustomerSettings(
-            desk_url, stack.bootstrap_servers, NAMESPACE, seed, amounts.episodes, amounts.episodes_per_s
+            desk_url, stack.bootstrap_servers, NAMESPACE, seed, amounts.episodes, amounts.episodes_per_s, self.run
         )
         rollbus = [sys.executable, "-m", "rollbus", "--config", str(place.settings_file)]
         resample = [*rollbus, "resample", "run", "rollbus.demo.routing.desk:again", "--concurrency", "256"]
@@ -128,11 +133,29 @@ class Routing:
     ) -> Evaluation:
         """Route the unseen tickets."""
         return await evaluate(
-            client, MODEL, version, run=self.run, seed=seed, count=count, now_ms=now_ms, progress=progress
+            self.task, client, MODEL, version, run=self.run, seed=seed, count=count, now_ms=now_ms, progress=progress
         )
 
     def references(self, seed: int, amounts: Amounts) -> tuple[tuple[str, float], ...]:
         """Always the same team, and what a bag of words makes of as many verdicts."""
-        unseen = unseen_tickets(seed, amounts.evaluated)
-        words = bag_of_words(seed, amounts.episodes, unseen)
+        words = bag_of_words(seed, amounts.episodes, unseen_tickets(self.task, seed, amounts.evaluated))
         return ("always the same team", 1 / len(TEAMS)), ("logistic regression on words", words)
+
+
+class LookUp(Routing):
+    """Tickets name an order; the agent looks it up by a tool, then names the team."""
+
+    task = ORDERS
+    max_tokens = 768
+    words = Words(
+        title="SmolLM2 learns to look orders up, and which team they belong to",
+        traffic="customers write, the policy learns",
+        evaluated="tickets and states of orders that traffic never has",
+        success="right",
+        result="Orders looked up and sent to teams, learned from verdicts in traffic",
+    )
+    amounts = Amounts(episodes=400, episodes_per_s=0.5, evaluated=416)
+
+    def references(self, seed: int, amounts: Amounts) -> tuple[tuple[str, float], ...]:
+        """Return that of a constant answer; the words of these tickets say nothing."""
+        return (("always the same team", 1 / len(TEAMS)),)

@@ -13,6 +13,7 @@ from importlib import resources
 
 import yaml
 
+NO_ORDER = "no such order"
 TEAMS = ("payment", "delivery", "return", "account")
 
 
@@ -24,7 +25,7 @@ class Ticket:
     text: str
     team: str
     moment: str
-    """The sentence of the grammar that it came from."""
+    """What went wrong: the sentence of the grammar that it came from, or the state of its order."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,14 +44,19 @@ class Grammar:
         order = f"{rng.randrange(10**5):05}{number:04}"
         team = rng.choice(TEAMS)
         moment = rng.choice(self.moments[team])
-        sentence = _choose(moment, rng).replace("{thing}", rng.choice(self.things))
-        text = _choose(rng.choice(self.styles), rng).replace("{text}", sentence).replace("{order}", order)
+        sentence = choose(moment, rng).replace("{thing}", rng.choice(self.things))
+        text = choose(rng.choice(self.styles), rng).replace("{text}", sentence).replace("{order}", order)
         if rng.random() < self.typo_rate:
             text = _misspell(text, rng)
         return Ticket(order, text, team, moment)
 
+    def state(self, seed: int, order: str) -> str:
+        """Return that the shop has no order: these tickets say themselves what is wrong."""
+        return NO_ORDER
 
-def _choose(pattern: str, rng: random.Random) -> str:
+
+def choose(pattern: str, rng: random.Random) -> str:
+    """Return the pattern with one of the alternatives of each `[a|b]`."""
     return re.sub(r"\[([^]]*)\]", lambda found: rng.choice(found[1].split("|")), pattern)
 
 

@@ -12,10 +12,11 @@ PLAIN_WIDTH = 110
 @click.command()
 @click.option(
     "--job",
-    type=click.Choice(["routing", "game"]),
+    type=click.Choice(["routing", "orders", "game"]),
     default="routing",
     show_default=True,
-    help="Let SmolLM2, which is fetched once, learn which team answers a ticket, or a tiny model tic-tac-toe.",
+    help="Let SmolLM2, which is fetched once, learn which team answers a ticket, or to look orders up by a tool first; "
+    "or let a tiny model learn tic-tac-toe.",
 )
 @click.option("--seed", type=int, default=0, help="Decide traffic, evaluation and the tiny model.")
 @click.option("--episodes", type=click.IntRange(min=8), help="Bring this many tickets (1200), or games (4096).")
@@ -44,10 +45,11 @@ def demo(
     """
     from rollbus.demo.game.job import Game
     from rollbus.demo.job import Amounts, Job
-    from rollbus.demo.routing.job import Routing
+    from rollbus.demo.routing.job import LookUp, Routing
     from rollbus.demo.run import Demo, DemoOptions
 
-    chosen: Job = Game() if job == "game" else Routing()
+    jobs: dict[str, Job] = {"routing": Routing(), "orders": LookUp(), "game": Game()}
+    chosen = jobs[job]
     usual = chosen.amounts
     amounts = Amounts(episodes or usual.episodes, rate or usual.episodes_per_s, evaluated or usual.evaluated)
     console = Console()

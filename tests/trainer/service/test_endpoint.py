@@ -240,6 +240,42 @@ async def test_plain_completions_take_text_or_ids(client: openai.AsyncOpenAI, se
     assert by_text.choices[0].logprobs is not None
 
 
+async def test_a_prompt_is_scored_with_the_log_probs_that_sampling_it_gave_and_by_every_version(
+    client: openai.AsyncOpenAI, served: ServedModel
+) -> None:
+    """As vLLM does it: `echo`, and nothing more is sampled. Prompts that share beginnings are scored whole."""
+    prompt = served.tokenizer.encode("choose a letter")
+    sampled: Any = await client.completions.create(
+        model="agent@0", prompt=prompt, max_tokens=5, logprobs=0, seed=3, extra_body={"ignore_eos": True}
+    )
+    tokens, recorded = sampled.choices[0].token_ids, sampled.choices[0].logprobs.token_logprobs
+    whole = [*prompt, *tokens]
+
+    async def score(model: str, *prompts: list[int]) -> list[list[float | None]]:
+        answer: Any = await client.completions.create(
+            model=model, prompt=list(prompts), max_tokens=0, echo=True, logprobs=0
+        )
+        assert (answer.usage.completion_tokens, answer.choices[0].token_ids) == (0, [])
+        return [choice.logprobs.token_logprobs for choice in answer.choices]
+
+    first, again, shorter = await score("agent@0", whole, whole, whole[:-2])
+    assert (len(first), first[0]) == (len(whole), None)
+    assert first[len(prompt) :] == pytest.approx(recorded, abs=1e-5)
+    assert again[1:] == pytest.approx(first[1:], abs=1e-5)
+    assert shorter[1:] == pytest.approx(first[1:-2], abs=1e-5)
+    (other,) = await score("agent@1", whole)
+    assert other[len(prompt) :] != pytest.approx(recorded, abs=1e-3)
+
+
+@pytest.mark.parametrize(
+    "changed", [{"max_tokens": 2}, {"logprobs": None}, {"n": 2}, {"stream": True}, {"echo": False}]
+)
+async def test_a_prompt_is_scored_in_one_way_only(client: openai.AsyncOpenAI, changed: dict[str, Any]) -> None:
+    asked: dict[str, Any] = {"max_tokens": 0, "echo": True, "logprobs": 0} | changed
+    with pytest.raises(openai.BadRequestError, match="echo is answered with max_tokens 0 and logprobs 0"):
+        await client.completions.create(model="agent", prompt=[1, 2], **asked)
+
+
 @pytest.mark.parametrize(
     ("changed", "status", "param"),
     [

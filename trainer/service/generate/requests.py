@@ -25,6 +25,8 @@ class Generation:
     finish_reason: FinishReason
     version: int
     top_logprobs: tuple[Alternatives, ...] = ()
+    prompt_logprobs: tuple[float, ...] = ()
+    """Of each prompt token after the first, given those before it, of the model itself; only where asked for."""
 
 
 @dataclass(slots=True)
@@ -44,6 +46,7 @@ class Request:
     token_ids: list[int] = field(default_factory=list)
     logprobs: list[float] = field(default_factory=list)
     alternatives: list[Alternatives] = field(default_factory=list)
+    prompt_logprobs: tuple[float, ...] = ()
     text: GrowingText | None = None
     """Its text so far, if it has stop strings."""
     released: bool = False

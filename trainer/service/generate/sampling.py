@@ -23,6 +23,8 @@ class SamplingParameters:
     stop: tuple[str, ...] = ()
     top_logprobs: int = 0
     ignore_eos: bool = False
+    scores_prompt: bool = False
+    """Give the log-prob of each prompt token too: the prompt is then read alone and whole."""
 
 
 @dataclass(frozen=True, slots=True)

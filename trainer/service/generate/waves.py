@@ -17,6 +17,9 @@ def plan_wave(unread: list[Request], prefixes: PrefixIndex) -> tuple[list[Reques
     wave, later, planned = list[Request](), list[Request](), PrefixIndex()
     first: dict[tuple[int, ...], Request] = {}
     for request in unread:
+        if request.parameters.scores_prompt:
+            wave.append(request)  # a copied beginning would have no log-probs
+            continue
         same = first.setdefault(tuple(request.prompt), request)
         if same is not request:
             same.twins.append(request)

@@ -183,9 +183,10 @@ class _Endpoint:
             return _stream(self._events(kind, wanted, choices))
         if (answers := await choices.answers(unless=_wait_for_hang_up(request))) is None:
             return Response(status_code=CLIENT_GONE)
-        sampled = sum(len(answer.token_ids) for answer in answers)
+        sampled = 0 if wanted.scores_prompt else sum(len(answer.token_ids) for answer in answers)
         self._served.completion_tokens += sampled
         named = sampled * (1 + wanted.alternatives) if wanted.wants_logprobs else 0
+        named += sum(len(answer.prompt_logprobs) for answer in answers)
 
         def write() -> Response:
             return JSONResponse(self._answer(kind, wanted, choices, answers, sampled))

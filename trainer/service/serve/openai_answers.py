@@ -18,6 +18,8 @@ def make_choice(
     request: ChatRequest | CompletionRequest, index: int, answer: Generation, tokenizer: Any, *, answer_id: str
 ) -> dict[str, Any]:
     """One choice; if tools were offered, calls in the text become `tool_calls`."""
+    if request.scores_prompt and isinstance(request, CompletionRequest):
+        return _scored_choice(index, answer)
     choice: dict[str, Any] = {"index": index, "finish_reason": answer.finish_reason, "logprobs": None}
     if isinstance(request, CompletionRequest):
         choice["text"] = answer.text
@@ -36,6 +38,12 @@ def make_choice(
     if request.return_token_ids or request.wants_logprobs:
         choice["token_ids"] = list(answer.token_ids)
     return choice
+
+
+def _scored_choice(index: int, answer: Generation) -> dict[str, Any]:
+    """A prompt that was scored: nothing was sampled, and its first token has no log-prob."""
+    logprobs = {"tokens": [], "token_logprobs": [None, *answer.prompt_logprobs], "top_logprobs": [], "text_offset": []}
+    return {"index": index, "finish_reason": "length", "logprobs": logprobs, "text": "", "token_ids": []}
 
 
 def call_id(answer_id: str, choice: int, number: int) -> str:

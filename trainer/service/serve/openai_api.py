@@ -104,6 +104,10 @@ class _SamplingRequest(BaseModel):
     def wanted_tokens(self) -> int | None:
         return self.max_tokens
 
+    @property
+    def scores_prompt(self) -> bool:
+        return False
+
     def sampling(self, *, max_tokens: int, seed: int, top_logprobs: int) -> SamplingParameters:
         return SamplingParameters(
             max_tokens=max_tokens,
@@ -113,6 +117,7 @@ class _SamplingRequest(BaseModel):
             stop=self.stop,
             top_logprobs=top_logprobs,
             ignore_eos=self.ignore_eos,
+            scores_prompt=self.scores_prompt,
         )
 
 
@@ -167,8 +172,18 @@ class CompletionRequest(_SamplingRequest):
     prompt: str | list[int] | list[str] | list[list[int]]
     """One prompt, or several; each is answered `n` times."""
     logprobs: int | None = Field(default=None, ge=0, le=20)
-    echo: Literal[False] = False
-    max_tokens: int | None = Field(default=16, ge=1)
+    echo: bool = False
+    """With `max_tokens: 0` and `logprobs`: sample nothing, and give the log-prob of each prompt token."""
+    max_tokens: int | None = Field(default=16, ge=0)
+
+    @model_validator(mode="after")
+    def _echoes_to_score(self) -> "CompletionRequest":
+        scores = self.max_tokens == 0 and self.logprobs == 0 and self.n == 1 and not self.stream
+        if self.echo != (self.max_tokens == 0) or (self.echo and not scores):
+            raise ValueError(
+                "echo is answered with max_tokens 0 and logprobs 0, n 1 and without stream: it scores a prompt"
+            )
+        return self
 
     @property
     def prompts(self) -> list[str] | list[list[int]]:
@@ -176,6 +191,14 @@ class CompletionRequest(_SamplingRequest):
         prompt: Any = self.prompt
         several = isinstance(prompt, list) and prompt and not isinstance(prompt[0], int)
         return prompt if several else [prompt]
+
+    @property
+    def wanted_tokens(self) -> int | None:
+        return 1 if self.echo else self.max_tokens  # the sampler samples one, which is left out of the answer
+
+    @property
+    def scores_prompt(self) -> bool:
+        return self.echo
 
     @property
     def wants_logprobs(self) -> bool:

@@ -42,6 +42,7 @@ PURE: Mapping[str, Room] = {
         but_not=("streams/rewards/endpoint.py", "streams/rewards/registry.py"),
     ),
     "streams/evidence": Room(("streams/evidence/*",)),
+    "streams/estimates": Room(("streams/estimates/*",)),
     "streams/stages": Room(
         ("streams/stages/*",),
         (

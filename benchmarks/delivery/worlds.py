@@ -1,0 +1,116 @@
+"""Worlds whose answer is known: recorded episodes by one version, and what another one truly earns there.
+
+Chance is an argument, and everything else a choice of numbers: bandits with several prompts and answers, games of
+several turns, long answers whose weights spread, and versions that do what was never recorded.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from math import exp, log
+from random import Random
+
+from rollbus.streams.estimates.logged import Logged, Step
+
+Probabilities = Sequence[float]
+
+
+@dataclass(frozen=True, slots=True)
+class KnownWorld:
+    """Draw recorded episodes."""
+
+    draw: Callable[[Random, int], list[Logged]]
+    truth: float
+    """What the other version earns."""
+    earned: float
+    """What those that are recorded earn."""
+
+
+def softmax(scores: Sequence[float]) -> list[float]:
+    """Return probabilities."""
+    powers = [exp(score) for score in scores]
+    return [power / sum(powers) for power in powers]
+
+
+def bandit(shift: float, *, prompts: int = 6, answers: int = 4, never: float = 0.0, seed: int = 5) -> KnownWorld:
+    """Prompts with a few answers each, rewards 0 or 1; `shift` says how far the other version has moved.
+
+    With `never` the other version gives that much of its probability to an answer that was never recorded.
+    """
+    fixed = Random(seed)
+    good = [[fixed.random() for _ in range(answers)] for _ in range(prompts)]
+    recorded = [softmax([fixed.gauss(0, 0.7) for _ in range(answers)]) for _ in range(prompts)]
+    other = [
+        [(1 - never) * each for each in softmax([log(p) + shift * fixed.gauss(0, 1) for p in row])] for row in recorded
+    ]
+    unseen = [fixed.random() for _ in range(prompts)]
+    truth = sum(
+        sum(p * g for p, g in zip(row, goods, strict=True)) + never * lost
+        for row, goods, lost in zip(other, good, unseen, strict=True)
+    ) / prompts  # fmt: skip
+
+    def draw(chance: Random, episodes: int) -> list[Logged]:
+        drawn = []
+        for number in range(episodes):
+            prompt = chance.randrange(prompts)
+            answer = choose(chance, recorded[prompt])
+            ratio = log(other[prompt][answer] / recorded[prompt][answer])
+            reward = float(chance.random() < good[prompt][answer])
+            drawn.append(
+                Logged(
+                    f"e{number}",
+                    f"task {prompt % 2}",
+                    f"prompt {prompt}",
+                    (Step(ratio, reward),),
+                    str(answer),
+                    other[prompt][answer],
+                )
+            )
+        return drawn
+
+    earned = sum(p * g for row, goods in zip(recorded, good, strict=True) for p, g in zip(row, goods, strict=True))
+    return KnownWorld(draw, truth, earned / prompts)
+
+
+def game(shift: float, *, turns: int = 4) -> KnownWorld:
+    """Two moves a turn; the good one earns 1 / turns at once. The other version takes it with another probability."""
+    recorded = 0.5
+    other = recorded + shift
+
+    def draw(chance: Random, episodes: int) -> list[Logged]:
+        drawn = []
+        for number in range(episodes):
+            steps = []
+            for _ in range(turns):
+                good = chance.random() < recorded
+                ratio = log((other if good else 1 - other) / (recorded if good else 1 - recorded))
+                steps.append(Step(ratio, good / turns))
+            drawn.append(Logged(f"e{number}", "game", "opening", tuple(steps)))
+        return drawn
+
+    return KnownWorld(draw, other, recorded)
+
+
+def long_answers(spread: float) -> KnownWorld:
+    """Answers of many tokens: the logarithm of the weight is normal with this deviation, and the reward follows it."""
+
+    def draw(chance: Random, episodes: int) -> list[Logged]:
+        drawn = []
+        for number in range(episodes):
+            likeness = chance.gauss(0, 1)
+            good = chance.random() < 1 / (1 + exp(-likeness))
+            ratio = spread * likeness - spread * spread / 2
+            drawn.append(Logged(f"e{number}", "write", f"prompt {number}", (Step(ratio, float(good)),), f"a{number}"))
+        return drawn
+
+    # Weighted, the likeness is normal around `spread`: the mean of the logistic function, by a fine sum.
+    grid = [-8 + step / 100 for step in range(1601)]
+    heights = [exp(-at * at / 2) for at in grid]
+    truth = sum(h / (1 + exp(-(at + spread))) for h, at in zip(heights, grid, strict=True)) / sum(heights)
+    return KnownWorld(draw, truth, 0.5)
+
+
+def choose(chance: Random, probabilities: Probabilities) -> int:
+    """Draw a number with these probabilities."""
+    at = chance.random()
+    return next((i for i, p in enumerate(accumulate(probabilities)) if at < p), len(probabilities) - 1)

@@ -1,0 +1,168 @@
+"""Estimates against worlds whose answer is known: near it, inside the interval, refused where the log says nothing."""
+
+from collections import Counter
+from collections.abc import Mapping
+from math import log
+from random import Random
+
+import pytest
+
+from benchmarks.delivery.worlds import KnownWorld, bandit, game, long_answers
+from rollbus.streams.estimates.divergence import estimate_divergence
+from rollbus.streams.estimates.estimators import BEST, Estimates, estimate_reward
+from rollbus.streams.estimates.logged import Logged, Step
+
+NAMES = ("ips", "self_normalised", "per_decision", "doubly_robust")
+
+
+def estimate(world: KnownWorld, episodes: int, seed: int = 1) -> Estimates:
+    return estimate_reward(world.draw(Random(seed), episodes), low=0, high=1)
+
+
+def one(name: str, log_ratio: float, reward: float) -> Logged:
+    return Logged(name, "task", name, (Step(log_ratio, reward),))
+
+
+def coverage(world: KnownWorld, *, runs: int, episodes: int) -> tuple[Mapping[str, float], float]:
+    """Return by estimator how often its interval holds the truth, and the share of the runs that were refused."""
+    held, answered = Counter[str](), 0
+    for seed in range(runs):
+        found = estimate(world, episodes, seed)
+        answered += not found.overlap.refusal
+        for name, each in found.by_name.items():
+            held[name] += each.earned.low <= world.truth <= each.earned.high
+            held[f"{name}, difference"] += each.difference.low <= world.truth - world.earned <= each.difference.high
+    return {name: count / max(answered, 1) for name, count in held.items()}, 1 - answered / runs
+
+
+def test_a_version_that_does_what_was_recorded_earns_what_was_earned() -> None:
+    episodes = [one(f"e{n}", 0.0, float(n % 4 == 0)) for n in range(200)]
+    found = estimate_reward(episodes, low=0, high=1)
+    assert (found.overlap.effective, found.overlap.mean_weight, found.overlap.missing) == (200, 1, 0)
+    assert {name: each.earned.value for name, each in found.by_name.items()} == pytest.approx(
+        dict.fromkeys(NAMES, 0.25), abs=0.01
+    )
+    assert abs(found.by_name["ips"].difference.high) < 1e-9, "the same episodes: no chance is left in the difference"
+
+
+def test_a_case_worked_by_hand() -> None:
+    # 100 episodes of weight 2 that earn 1, and 100 of weight ½ that earn 0; the mean weight is 1.25
+    episodes = [one(f"a{n}", log(2), 1.0) for n in range(100)] + [one(f"b{n}", -log(2), 0.0) for n in range(100)]
+    found = estimate_reward(episodes, low=0, high=1)
+    assert found.overlap.refusal.startswith("the weights have the mean 1.25 and should have 1")
+    # with 50 of weight 2 and 150 of weight ⅔ it is 1: (50 · 2) / 200 = ½ is earned where the log earned ¼
+    episodes = [one(f"a{n}", log(2), 1.0) for n in range(50)] + [one(f"b{n}", log(2 / 3), 0.0) for n in range(150)]
+    found = estimate_reward(episodes, low=0, high=1)
+    assert found.by_name["ips"].earned.value == pytest.approx(0.5)
+    assert found.by_name["self_normalised"].earned.value == pytest.approx(0.5)
+    assert found.by_name["ips"].difference.value == pytest.approx(0.25)
+    assert found.log.value == 0.25
+    assert found.overlap.effective == pytest.approx(200**2 / (50 * 4 + 150 * 4 / 9))
+
+
+def test_a_turn_counts_by_what_led_to_it_and_not_by_what_came_after() -> None:
+    """The first turn earns 1 and is as likely in both versions; the second one moves only the plain weights."""
+    likely, unlikely = (Step(0.0, 1.0), Step(log(2), 0.0)), (Step(0.0, 1.0), Step(log(2 / 3), 0.0))
+    episodes = [Logged(f"e{n}", "t", "o", likely if n % 4 == 0 else unlikely) for n in range(400)]
+    found = estimate_reward(episodes, low=0, high=2)
+    per_decision, ips = found.by_name["per_decision"].earned, found.by_name["ips"].earned
+    assert per_decision.value == pytest.approx(1.0)
+    assert per_decision.high - per_decision.low < 1e-6 < ips.high - ips.low
+
+
+def test_rewards_come_back_in_their_own_unit_and_outside_their_bounds_are_counted() -> None:
+    world = bandit(0.4)
+    episodes = world.draw(Random(3), 2_000)
+    stretched = [
+        Logged(e.episode_id, e.task, e.opening, (Step(e.steps[0].log_ratio, 30 * e.reward - 10),), e.answer,
+               e.answer_probability)
+        for e in episodes
+    ]  # fmt: skip
+    plain, found = estimate_reward(episodes, low=0, high=1), estimate_reward(stretched, low=-10, high=20)
+    for name in NAMES:
+        one_unit, own = plain.by_name[name], found.by_name[name]
+        assert own.earned.value == pytest.approx(30 * one_unit.earned.value - 10)
+        assert own.earned.low == pytest.approx(30 * one_unit.earned.low - 10)
+        assert own.difference.high == pytest.approx(30 * one_unit.difference.high)
+    cut = estimate_reward([one(f"e{n}", 0.0, 1e9 if n % 2 else 0.0) for n in range(200)], low=0, high=1)
+    assert (cut.outside, cut.by_name["ips"].earned.value) == (100, 0.5)
+
+
+def test_a_fitted_model_of_the_answers_makes_the_estimate_more_certain() -> None:
+    world, wins = bandit(0.8), 0
+    widths = dict.fromkeys(NAMES, 0.0)
+    for seed in range(20):
+        found = estimate(world, 1_000, seed)
+        best, ips = (abs(found.by_name[name].earned.value - world.truth) for name in (BEST, "ips"))
+        wins += best < ips
+        for name in NAMES:
+            widths[name] += found.by_name[name].earned.high - found.by_name[name].earned.low
+    assert wins >= 12
+    assert widths[BEST] < widths["self_normalised"] < widths["ips"]
+
+
+def test_the_reward_of_each_turn_makes_the_estimate_of_a_game_more_certain() -> None:
+    found = estimate(game(0.15), 3_000)
+    per_decision, ips = found.by_name["per_decision"].earned, found.by_name["ips"].earned
+    assert per_decision.high - per_decision.low < ips.high - ips.low
+    assert per_decision.low <= 0.65 <= per_decision.high
+
+
+WORLDS = {
+    "bandit, near": (bandit(0.3), 400),
+    "bandit, further": (bandit(0.8), 400),
+    "bandit that does a tenth of what was never recorded": (bandit(0.3, never=0.1), 400),
+    "game of four turns": (game(0.1), 400),
+    "long answers": (long_answers(0.5), 400),
+    "longer answers": (long_answers(1.0), 1_000),
+}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("world", "episodes"), WORLDS.values(), ids=WORLDS)
+def test_the_intervals_hold_the_truth_as_often_as_they_say(world: KnownWorld, episodes: int) -> None:
+    held, refused = coverage(world, runs=200, episodes=episodes)
+    assert refused < 0.5
+    assert min(held.values()) >= 0.93, held
+
+
+REFUSED = {
+    "a version that has moved far": (long_answers(3.0), "episodes are worth"),
+    "answers that were never recorded": (bandit(0.3, never=0.4), "of what the version would do"),
+    "a game that is played quite differently": (game(0.49, turns=12), ""),
+}
+
+
+@pytest.mark.parametrize(("world", "says"), REFUSED.values(), ids=REFUSED)
+def test_where_the_log_says_nothing_of_a_version_there_is_no_estimate(world: KnownWorld, says: str) -> None:
+    found = estimate(world, 1_000)
+    assert found.by_name == {}
+    assert found.overlap.refusal
+    assert says in found.overlap.refusal or "of what the version would do" in found.overlap.refusal
+
+
+def test_few_episodes_are_refused() -> None:
+    assert estimate(bandit(0.1), 99).overlap.refusal.startswith("99 episodes are too few, it takes 100")
+    assert estimate_reward([], low=0, high=1).overlap.refusal.startswith("0 episodes are too few")
+
+
+def test_log_probs_that_are_not_of_what_was_sampled_are_noticed() -> None:
+    episodes = [one(f"e{n}", 0.5, 1.0) for n in range(500)]
+    assert "should have 1" in estimate_reward(episodes, low=0, high=1).overlap.refusal
+
+
+def test_a_weight_beyond_all_bounds_is_clipped_and_its_mass_is_missing() -> None:
+    episodes = [one(f"e{n}", 0.0, 1.0) for n in range(999)] + [one("far", 1e6, 0.0)]
+    found = estimate_reward(episodes, low=0, high=1)
+    assert found.overlap.clipped == 1
+    assert found.overlap.refusal
+
+
+def test_the_divergence_is_the_one_that_was_built_in() -> None:
+    chance, other, recorded = Random(4), (0.7, 0.3), (0.5, 0.5)
+    drawn = [chance.random() < 0.5 for _ in range(20_000)]
+    ratios = [log(other[0] / recorded[0]) if each else log(other[1] / recorded[1]) for each in drawn]
+    found = estimate_divergence([2.718281828459045**each for each in ratios], ratios, [1] * len(ratios))
+    truth = 0.7 * log(1.4) + 0.3 * log(0.6)
+    assert found.low < truth < found.high
+    assert found.high - found.low < 0.02

@@ -30,7 +30,7 @@ from rollbus.schemas.credentials import (
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.http.guard import LOCAL_NAMES
 from rollbus.schemas.kafka.connection import KafkaConnection
-from rollbus.schemas.records.config import AssemblyConfig, RunConfig, ScoringConfig
+from rollbus.schemas.records.config import ESTIMATES, AssemblyConfig, RunConfig, ScoringConfig
 from rollbus.schemas.signing import Signing
 from rollbus.schemas.topics import DEFAULT_NAMESPACE, wrong_namespace
 from rollbus.streams.kafka.settings import StreamSettings
@@ -142,6 +142,15 @@ class Settings(Section):
             for run in delivered
             if run.delivery is not None
             for each in run.delivery.contradictions(components)
+        ]
+        measured = {ESTIMATES} if self.trainer.validation is None else {ESTIMATES, self.trainer.validation.name}
+        wrong += [
+            f"run {run.run_id}: check {check.name}: nothing is called {check.evaluation}, and it would never come; "
+            f"there are: {', '.join(sorted(measured))} (`trainer: validation: name:`)"
+            for run in delivered
+            if run.delivery is not None
+            for check in run.delivery.checks
+            if check.evaluation not in measured
         ]
         if self.trainer.serve_at_once:
             wrong.append("`trainer: serve: at_once` serves every version to all at once; set `after_evaluation`")

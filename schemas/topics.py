@@ -140,7 +140,10 @@ POLICY_VERSIONS = Topic(
 DELIVERY_LOG = Topic(
     "delivery-log",
     "run id",
-    (delivery.EpisodeObserved, delivery.DeliveryCommand, steps.PolicyVersion, control.Tick, control.ConfigApplied),
+    (
+        *(delivery.EpisodeObserved, delivery.DeliveryCommand, steps.PolicyVersion, steps.Evaluation),
+        *(control.Tick, control.ConfigApplied),
+    ),
     ("observing", "trainer", "operator", "ticker"),
     ("delivery",),
     "one",

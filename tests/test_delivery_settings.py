@@ -10,6 +10,7 @@ from rollbus.schemas.errors import ConfigurationError
 from rollbus.settings import Settings
 from rollbus.settings_file import load_settings
 
+ESTIMATE = {"evaluation": "off-policy", "metric": "kl", "goal": "less"}
 THUMBS = {"of": "component", "component": "thumbs", "goal": "more"}
 
 
@@ -40,6 +41,12 @@ def refusal(folder: Path, *, delivery: dict[str, Any] | None = None, **sections:
         ({"metrics": [THUMBS]}, "metric component:thumbs: `scoring: rewards:` has no such component"),
         ({"metrics": [{"of": "tokens", "goal": "less", "low": 5, "high": 5}]}, "metric tokens: low 5.0 is not below"),
         ({"metrics": [{"of": "failed", "goal": "less", "tolerance": 1}]}, "tolerance 1.0 is the whole range"),
+        ({"checks": [ESTIMATE, ESTIMATE]}, "checks need different names, got off-policy:kl, off-policy:kl"),
+        (
+            {"checks": [ESTIMATE | {"limit": 1, "tolerance": 0.1}]},
+            "`limit` compares with a number, and `tolerance` with",
+        ),
+        ({"checks": [ESTIMATE | {"evaluation": "held-out"}]}, "nothing is called held-out, and it would never come"),
         (
             {"metrics": [{"of": "failed", "goal": "less", "min_episodes": 9}], "max_episodes": 20, "min_episodes": 1},
             "min_episodes 9 are not reached in max_episodes",

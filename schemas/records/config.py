@@ -250,6 +250,31 @@ class MetricConfig(Config):
         return f"component:{self.component}" if self.of == "component" else self.of
 
 
+ESTIMATES = "off-policy"
+"""Name of the evaluations that `rollbus policy estimate` makes."""
+
+
+class CheckConfig(Config):
+    """An evaluation of a version that decides whether it may become the canary."""
+
+    evaluation: str
+    """Its name: that of a validation set, or `off-policy`."""
+    metric: str
+    goal: Literal["more", "less"] = "more"
+    tolerance: float = Field(default=0.0, ge=0)
+    """How much worse than the serving version's is no reason to act, in the metric's own unit."""
+    limit: float | None = None
+    """Compare with this number instead: less is worse where the goal is `more`, and more where it is `less`."""
+    on_worse: Literal["quarantine", "hold", "notify"] = "quarantine"
+    if_refused: Literal["hold", "pass"] = "hold"
+    """Where the evaluation says that nothing can be said, as an estimate does if the versions differ too much."""
+
+    @property
+    def name(self) -> str:
+        """Return the name under which decisions give its numbers."""
+        return f"{self.evaluation}:{self.metric}"
+
+
 class DeliveryConfig(Config):
     """New versions to a share of the episodes, and step by step to all."""
 
@@ -276,6 +301,8 @@ class DeliveryConfig(Config):
         MetricConfig(of="failed", goal="less", tolerance=0.05),
         MetricConfig(of="rewarded", goal="more", tolerance=0.1, on_worse="hold"),
     )
+    checks: tuple[CheckConfig, ...] = Field(default=(), exclude_if=_is_empty)
+    """Of a candidate, before it becomes the canary."""
 
     def contradictions(self, components: Collection[str]) -> list[str]:
         """Return what in these settings cannot be meant; `components` are those that scoring gives."""
@@ -290,6 +317,14 @@ class DeliveryConfig(Config):
             wrong.append(f"max_episodes {self.max_episodes} is reached before the last of {len(self.steps)} steps")
         if len(names) != len(set(names)):
             wrong.append(f"metrics need different names, got {', '.join(names)}")
+        checks = [check.name for check in self.checks]
+        if len(checks) != len(set(checks)):
+            wrong.append(f"checks need different names, got {', '.join(checks)}")
+        wrong += [
+            f"check {check.name}: `limit` compares with a number, and `tolerance` with the serving version's; set one"
+            for check in self.checks
+            if check.limit is not None and check.tolerance
+        ]
         for metric in self.metrics:
             wrong += [f"metric {metric.name}: {each}" for each in metric.contradictions(components)]
             if metric.min_episodes * len(self.steps) > self.max_episodes:

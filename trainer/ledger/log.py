@@ -11,8 +11,9 @@ from rollbus.schemas.records.control import RunCommand
 from rollbus.schemas.records.groups import TrainingBatch
 from rollbus.schemas.records.steps import Evaluation, PolicyVersion
 from rollbus.schemas.records.trajectories import Location, Trajectory
-from rollbus.schemas.topics import DELIVERY_LOG, POLICY_VERSIONS, RUN_LOG, Topic
+from rollbus.schemas.topics import DELIVERY_LOG, EVALUATIONS, POLICY_VERSIONS, RUN_LOG, Topic
 from rollbus.trainer.ledger.ledger import LedgerRecord
+from rollbus.trainer.validation.evaluation import evaluation_key
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,6 +103,12 @@ def announced(record: PolicyVersion, run_id: str) -> tuple[Publication, Publicat
     """Publish a version to those who follow its model, to those who follow the run, and to the run's delivery."""
     to_model = Publication(POLICY_VERSIONS, record.model, record)
     return to_model, Publication(RUN_LOG, run_id, record), Publication(DELIVERY_LOG, run_id, record)
+
+
+def announced_evaluation(record: Evaluation) -> tuple[Publication, ...]:
+    """Publish an evaluation to those who compare versions, and to the delivery of its run, if it names one."""
+    to_all = Publication(EVALUATIONS, evaluation_key(record), record)
+    return (to_all,) if record.run_id is None else (to_all, Publication(DELIVERY_LOG, record.run_id, record))
 
 
 def names(publications: Iterable[Publication]) -> str:

@@ -9,15 +9,14 @@ from rollbus.schemas.kafka.connection import KafkaConnection
 from rollbus.schemas.kafka.partitions import require_topics
 from rollbus.schemas.records.control import RunCommand, RunCommandName
 from rollbus.schemas.records.steps import Evaluation
-from rollbus.schemas.topics import EVALUATIONS, RUN_LOG
-from rollbus.trainer.ledger.log import Publication, names
+from rollbus.schemas.topics import RUN_LOG
+from rollbus.trainer.ledger.log import Publication, announced_evaluation, names
 from rollbus.trainer.settings import TrainerSettings
-from rollbus.trainer.validation.evaluation import evaluation_key
 
 
 async def publish_evaluation(connection: KafkaConnection, namespace: str, evaluation: Evaluation) -> None:
     """Write an evaluation to its topic; writing it again is the same evaluation."""
-    await publish_all(connection, namespace, [Publication(EVALUATIONS, evaluation_key(evaluation), evaluation)])
+    await publish_all(connection, namespace, announced_evaluation(evaluation))
 
 
 def command_run(settings: TrainerSettings, command: RunCommandName, *, command_id: str, comment: str | None) -> None:

@@ -13,12 +13,11 @@ from typing import Any
 
 from rollbus.schemas.errors import RollbusError
 from rollbus.schemas.records.steps import Evaluation
-from rollbus.schemas.topics import EVALUATIONS
 from rollbus.trainer.ledger.lineage import Lineage
-from rollbus.trainer.ledger.log import Publication
+from rollbus.trainer.ledger.log import Publication, announced_evaluation
 from rollbus.trainer.settings import ValidationSettings
 from rollbus.trainer.validation.agents import Agent, EvaluationContext
-from rollbus.trainer.validation.evaluation import build_evaluation, evaluation_key
+from rollbus.trainer.validation.evaluation import build_evaluation
 from rollbus.trainer.validation.playing import Samples, play_tasks
 from rollbus.trainer.validation.validation import ValidationSet, due_versions, make_tasks
 
@@ -149,4 +148,4 @@ class Validating:
         self._given_up.clear()
         shown = ", ".join(f"{name} {value:.4g}" for name, value in evaluation.metrics.items())
         logger.info("evaluation %s of %s@%d: %s", evaluation.name, self._model, version, shown)
-        return (Publication(EVALUATIONS, evaluation_key(evaluation), evaluation),)
+        return announced_evaluation(evaluation)

@@ -5,13 +5,20 @@ share, or served to all. Every change is one `PolicyDecision`, whose newest reco
 names the decision that its operator knew: of two operators who decide at once, the second is refused.
 """
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 
 from rollbus.schemas.records.config import DeliveryConfig
 from rollbus.schemas.records.delivery import DeliveryAction, DeliveryCommand, EpisodeObserved, PolicyDecision
-from rollbus.schemas.records.steps import PolicyState, PolicyVersion
+from rollbus.schemas.records.steps import Evaluation, PolicyState, PolicyVersion
 from rollbus.schemas.topics import DELIVERY_LOG, POLICY_DECISIONS, POLICY_VERSIONS, RUN_LOG
+from rollbus.streams.stages.delivery.checks import (
+    CheckFinding,
+    check_numbers,
+    check_version,
+    forget_before,
+    keep_evaluation,
+)
 from rollbus.streams.stages.delivery.evidence import (
     REWARD,
     Finding,
@@ -54,6 +61,8 @@ class DeliveryStage(RunStage[DeliveryState]):
             change = f"version {record.version} {record.state} {record.changed_at_ms}"
             is_own = record.model == state.config.value.model and state.is_first_time(change)
             return self._follow_version(state, record) if is_own else ()
+        if isinstance(record, Evaluation):
+            return self._take_in(state, record) if record.model == state.config.value.model else ()
         if not isinstance(record, EpisodeObserved | DeliveryCommand):
             return self.step_control(state, record)
         if record.run_id != self.run_id:
@@ -105,7 +114,8 @@ class DeliveryStage(RunStage[DeliveryState]):
         found, head = findings(state, config), state.head
         worse = [each for each in found if each.verdict == "worse"]
         if fatal := [each for each in worse if each.metric.on_worse == "quarantine"]:
-            yield from self._quarantine(state, config, canary, fatal)
+            known = numbers(state, config)
+            yield from self._quarantine(state, config, canary, f"worse:{fatal[0].metric.name}", known)
             return
         yield from self._report_alarms(state, config, canary, worse)
         episodes = rewarded_episodes(state)
@@ -163,14 +173,17 @@ class DeliveryStage(RunStage[DeliveryState]):
             yield self._decide(state, "hold", canary, f"worse:{name}", each.metric.on_worse, numbers(state, config))
 
     def _quarantine(
-        self, state: DeliveryState, config: DeliveryConfig, canary: int, worse: list[Finding]
+        self, state: DeliveryState, config: DeliveryConfig, version: int, reason: str, known: Mapping[str, float]
     ) -> Iterator[Outgoing]:
-        """Give all traffic back, and mark what was trained on top of the canary."""
-        reason = f"worse:{worse[0].metric.name}"
-        yield from self._stop(state, config, canary, "quarantine", reason)
-        for name, version in list(state.versions.rows.items()):
-            if version.state == "candidate" and state.descends_from(int(name), "quarantined") is not None:
-                yield from self._mark(state, int(name), "quarantined", f"descends from {canary}, {reason}")
+        """Give all traffic back if the version is the canary, and mark what was trained on top of it."""
+        if state.head.canary == version:
+            yield from self._stop(state, config, version, "quarantine", reason, known=known)
+        else:
+            yield self._decide(state, "quarantine", version, reason, known=known)
+            yield from self._mark(state, version, "quarantined", reason)
+        for name, other in list(state.versions.rows.items()):
+            if other.state == "candidate" and state.descends_from(int(name), "quarantined") is not None:
+                yield from self._mark(state, int(name), "quarantined", f"descends from {version}, {reason}")
 
     # What moves a version
 
@@ -178,19 +191,68 @@ class DeliveryStage(RunStage[DeliveryState]):
         head = state.head
         if not config.automatic or head.frozen or head.serving is None or state.clock.now_ms < head.cool_until_ms:
             return
-        candidates = [int(name) for name, version in state.versions.rows.items() if version.state == "candidate"]
-        newest = max(candidates, default=-1)
-        if newest > max(head.newest_tried, head.serving):
-            yield from self._begin(state, config, newest, "newest_candidate")
+        untried = [
+            int(name)
+            for name, version in state.versions.rows.items()
+            if version.state == "candidate" and int(name) > max(head.newest_tried, head.serving)
+        ]
+        found: list[CheckFinding] = []
+        for candidate in sorted(untried, reverse=True):
+            found = check_version(state, config, candidate)
+            if all(each.found.finding != "missing" for each in found):
+                yield from self._begin_if_it_passes(state, config, candidate, found)
+                return
+        missing = next((each for each in found if each.found.finding == "missing"), None)
+        if missing is not None and missing.reason not in head.noticed:
+            state.head = replace(head, noticed=(missing.reason,))
+            detail = "no untried version has this evaluation, or the serving one lacks it"
+            yield self._decide(state, "hold", max(untried), missing.reason, detail)
+
+    def _begin_if_it_passes(
+        self, state: DeliveryState, config: DeliveryConfig, version: int, found: list[CheckFinding]
+    ) -> Iterator[Outgoing]:
+        known = check_numbers(found)
+        if fatal := [each for each in found if each.is_worse and each.check.on_worse == "quarantine"]:
+            yield from self._quarantine(state, config, version, fatal[0].reason, known)
+            return
+        waits = [each for each in found if each.holds]
+        reports = waits or [each for each in found if each.is_worse]
+        for each in reports:
+            notice = f"{version}:{each.reason}"
+            if notice not in state.head.noticed:
+                ours = [one for one in state.head.noticed if one.startswith(f"{version}:")]
+                state.head = replace(state.head, noticed=(*ours, notice))
+                detail = each.check.on_worse if each.is_worse else ""
+                yield self._decide(state, "hold", version, each.reason, detail, known)
+        if not waits:
+            yield from self._begin(state, config, version, "newest_candidate", known=known)
+
+    def _take_in(self, state: DeliveryState, record: Evaluation) -> Iterator[Outgoing]:
+        """Keep an evaluation; a canary that it shows to be worse ends at once."""
+        config, version = state.config.value.delivery, record.policy_version
+        if config is None:
+            return
+        keep_evaluation(state, config, record)
+        if state.head.canary != version:
+            return
+        found = check_version(state, config, version)
+        if fatal := [each for each in found if each.is_worse and each.check.on_worse == "quarantine"]:
+            yield from self._quarantine(state, config, version, fatal[0].reason, check_numbers(found))
 
     def _begin(
-        self, state: DeliveryState, config: DeliveryConfig, version: int, reason: str, detail: str = ""
+        self,
+        state: DeliveryState,
+        config: DeliveryConfig,
+        version: int,
+        reason: str,
+        detail: str = "",
+        known: Mapping[str, float] | None = None,
     ) -> Iterator[Outgoing]:
         state.forget_evidence()
         shares = ((state.clock.now_ms, config.steps[0]),)
         tried = max(state.head.newest_tried, version)
         state.head = replace(state.head.without_canary(), canary=version, shares=shares, newest_tried=tried)
-        yield self._decide(state, "canary", version, reason, detail)
+        yield self._decide(state, "canary", version, reason, detail, known)
         yield from self._mark(state, version, "canary", detail or reason)
 
     def _serve(
@@ -202,6 +264,7 @@ class DeliveryStage(RunStage[DeliveryState]):
         tried = max(state.head.newest_tried, version)
         state.head = replace(state.head.without_canary(), serving=version, newest_tried=tried)
         state.forget_evidence()
+        forget_before(state, version)
         yield self._decide(state, action, version, reason, detail, known)
         if canary is not None and canary != version:
             yield from self._mark(state, canary, "candidate", f"version {version} serves")
@@ -215,9 +278,11 @@ class DeliveryStage(RunStage[DeliveryState]):
         action: DeliveryAction,
         reason: str,
         detail: str = "",
+        known: Mapping[str, float] | None = None,
     ) -> Iterator[Outgoing]:
         """Give all traffic back to the serving version."""
-        known = {} if config is None else numbers(state, config)
+        if known is None:
+            known = {} if config is None else numbers(state, config)
         cool_until_ms = state.clock.now_ms + (0 if config is None else config.cool_down_ms)
         state.head = replace(state.head.without_canary(), cool_until_ms=cool_until_ms)
         state.forget_evidence()
@@ -284,7 +349,7 @@ class DeliveryStage(RunStage[DeliveryState]):
         version: int | None,
         reason: str,
         detail: str = "",
-        known: dict[str, float] | None = None,
+        known: Mapping[str, float] | None = None,
     ) -> Outgoing:
         head = state.head = replace(state.head, number=state.head.number + 1)
         model = state.config.value.model
@@ -300,7 +365,7 @@ class DeliveryStage(RunStage[DeliveryState]):
             frozen=head.frozen,
             reason=reason,
             detail=detail,
-            numbers=known or {},
+            numbers=dict(known or {}),
             decided_at_ms=state.clock.now_ms,
             config_hash=state.config.hash,
         )

@@ -1,7 +1,8 @@
 """What delivery remembers of one run: who serves, versions, the present canary's episodes, and their sums.
 
 Bounded: the sums are one row per metric and kind of task, an episode waits `wait_ms` and is then a number, and the ids
-of those counted are forgotten beyond 100,000. Only versions grow, a row each.
+of those counted are forgotten beyond 100,000. Only versions grow, a row each; evaluations are kept from the serving
+version on.
 """
 
 from collections.abc import Iterable
@@ -10,6 +11,7 @@ from dataclasses import asdict, astuple, dataclass, replace
 from rollbus.schemas.records.config import RunConfig
 from rollbus.schemas.records.delivery import EpisodeObserved
 from rollbus.schemas.records.steps import PolicyState
+from rollbus.streams.evidence.checking import Measured
 from rollbus.streams.evidence.effect import Effect, Stratum
 from rollbus.streams.state.recent import Recent
 from rollbus.streams.state.rows import INT, KEPT, Kept, json_codec
@@ -101,6 +103,7 @@ def _head(plain: dict[str, object]) -> Head:
 _HEADS: RowCodec[Head] = json_codec(asdict, _head, version=3)
 _VERSIONS: RowCodec[Version] = json_codec(astuple, lambda plain: Version(*plain))
 _EFFECTS: RowCodec[Effect] = json_codec(astuple, lambda plain: Effect(*plain))
+_MEASURED: RowCodec[Measured] = json_codec(astuple, lambda plain: Measured(*plain))
 _STRATA: RowCodec[Stratum] = json_codec(astuple, lambda plain: Stratum(*plain))
 
 
@@ -114,7 +117,11 @@ class DeliveryState(StageState[RunConfig]):
         self.seen: Recent[int] = Recent("seen", INT)
         self.effects: Table[Effect] = Table("effect", _EFFECTS)
         self.strata: Table[Stratum] = Table("stratum", _STRATA)
-        super().__init__(config, self.heads, self.versions, self.waiting, self.seen.table, self.effects, self.strata)
+        self.evaluations: Table[Measured] = Table("evaluation", _MEASURED)
+        super().__init__(
+            config,
+            *(self.heads, self.versions, self.waiting, self.seen.table, self.effects, self.strata, self.evaluations),
+        )
         self.order = 0
 
     @property

@@ -4,6 +4,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from rollbus.cli.commands.trainer.estimate import estimate
 from rollbus.cli.commands.trainer.trainer import run_option, trainer_settings
 from rollbus.cli.groups import Verbs
 from rollbus.cli.output import Console, Table, echo, format_time, show_progress, show_record, show_rows
@@ -19,6 +20,9 @@ reason_option = click.option("--reason", required=True, help="Say why; it is kep
 @click.group(cls=Verbs)
 def policy() -> None:
     """List, serve, measure and roll back the versions of the weights."""
+
+
+policy.add_command(estimate)
 
 
 @policy.command("list")

@@ -1,0 +1,5 @@
+"""A version and a stretch of the log in; what the version would have earned there out, as an `Evaluation`.
+
+Read `estimate` first, then `recorded` (episodes from the log) and `scoring` (log-probs from the model endpoint). The
+arithmetic is in `streams.estimates`.
+"""

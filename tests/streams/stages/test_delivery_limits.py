@@ -1,0 +1,76 @@
+"""Delivery keeps its bounds: what it remembers, how soon it decides, and what wrong numbers and clocks lead to."""
+
+from math import inf, nan
+
+import pytest
+
+from rollbus.schemas.records.delivery import route
+from rollbus.streams.stages.delivery.evidence import findings
+from rollbus.streams.stages.delivery.state import HEARD_MS, MOST_STRATA
+from tests.builders import START_MS
+from tests.streams.stages.test_delivery import Delivery, actions, run_of
+
+HOUR_MS = 60 * 60_000
+
+
+def test_the_state_of_a_verdict_does_not_grow_with_its_episodes_and_tasks() -> None:
+    delivery = Delivery(run_of(min_episodes=10_000, margin=0.01, metrics=()))
+    sizes = []
+    for start in range(0, 4_000, 1_000):
+        for number in range(start, start + 1_000):
+            delivery.feed(delivery.observed(f"e{number}", float(number % 2), task=f"task {number}"))
+            if number % 100 == 99:
+                delivery.tick(1)
+        state = delivery.state
+        sizes.append(len(state.strata.rows) + len(state.effects.rows) + len(state.waiting.rows))
+    assert delivery.now.canary == 1, "it is not decided yet"
+    assert sizes[-1] == sizes[0] <= 2 * MOST_STRATA + 2
+
+
+def test_a_decision_is_made_at_the_tick_in_which_the_evidence_is_there() -> None:
+    """Ticks come every second, so it is two seconds at most: until the next tick, and until a router polls."""
+    config = run_of()
+    delivery, known = Delivery(config), False
+    assert config.delivery is not None
+    for number in range(5_000):
+        delivery.feed(delivery.observed(f"e{number}", float(route(delivery.now, f"e{number}") == 0)))
+        delivery.tick(1)
+        if delivery.now.canary is None:
+            break
+        known = findings(delivery.state, config.delivery)[0].verdict == "worse"
+        assert not known, "the evidence was there, and no decision"
+    assert delivery.now.action == "quarantine"
+    assert delivery.now.decided_at_ms == START_MS + int(delivery.now_s * 1000)
+
+
+@pytest.mark.parametrize(("value", "clipped"), [(inf, 1.0), (-inf, 1.0), (1e300, 1.0)])
+def test_a_reward_without_end_decides_no_more_than_the_bound(value: float, clipped: float) -> None:
+    delivery = Delivery(run_of(min_episodes=1, max_episodes=100))
+    name = next(f"e{n}" for n in range(99) if route(delivery.now, f"e{n}") == 1)
+    delivery.feed(delivery.observed(name, value))
+    delivery.tick(1)
+    assert delivery.now.numbers["clipped"] == clipped
+    assert abs(delivery.now.numbers["reward.effect"]) <= 5
+
+
+def test_a_reward_that_is_no_number_is_outstanding() -> None:
+    delivery = Delivery(run_of(min_episodes=1, max_episodes=100, metrics=()))
+    for number in range(50):
+        delivery.feed(delivery.observed(f"e{number}", nan))
+    delivery.tick(1)
+    assert actions(delivery) == [("serve", 0), ("canary", 1)]
+
+
+@pytest.mark.parametrize("apart_ms", [-HOUR_MS, HOUR_MS])
+def test_episodes_of_a_clock_that_is_an_hour_apart_promote_nothing(apart_ms: int) -> None:
+    """Before the canary began they are no evidence; later than now they count by the present share alone."""
+    delivery = Delivery(run_of(steps=(0.2, 0.9), min_episodes=5, margin=0.9, metrics=()))
+    now_ms = START_MS + int(delivery.now_s * 1000) + apart_ms
+    for number in range(400):
+        strays = route(delivery.now, f"e{number}") == 0
+        version = (1,) if strays else (0,)  # as another share would have sent them
+        delivery.feed(delivery.observed(f"e{number}", 1.0, served_versions=version, first_seen_ms=now_ms))
+    delivery.tick(1)
+    delivery.tick(HEARD_MS / 1000)
+    assert delivery.now.serving == 0
+    assert [each for each in delivery.decisions if each.action in ("advance", "promote")] == []

@@ -20,7 +20,7 @@ FAST_WORKERS ?= 3
 FRAMEWORKS := tests/producers/integrations tests/agents tests/harness
 
 .DEFAULT_GOAL := help
-.PHONY: help setup kafka model demo demo-game finetune-demo test test-java test-openai test-ui test-clients test-fast test-frameworks test-311 faults bench-analytics bench-sink bench-capture bench-capture-throughput bench-replay bench-streams bench-streams-latency bench-streams-scale bench-trainer bench-model bench-staleness gpu-check audit dist docs check format lint types clean
+.PHONY: help setup kafka model demo demo-game finetune-demo test test-java test-openai test-ui test-clients test-fast test-frameworks test-311 faults bench-analytics bench-sink bench-capture bench-capture-throughput bench-delivery bench-replay bench-streams bench-streams-latency bench-streams-scale bench-trainer bench-model bench-staleness gpu-check audit dist docs check format lint types clean
 
 help: ## List the targets
 	@sed -n 's/^\([a-z0-9-]*\):.*## \(.*\)/  make \1@\2/p' $(MAKEFILE_LIST) | column -t -s @
@@ -97,6 +97,11 @@ bench-streams-latency: setup ## Measure how long a group takes from its last eve
 
 bench-replay: setup ## Measure a replay beside reading and decoding alone, and beside the live worker (about 5 minutes)
 	@PYTHONPATH=. $(PYTHON_BIN)/python -m benchmarks.replay.run
+
+bench-delivery: setup ## Measure the choice of a version, 10,000 simulated canaries of each kind, and the intervals of estimates (about 20 minutes)
+	@PYTHONPATH=. $(PYTHON_BIN)/python -m benchmarks.delivery.routing
+	@PYTHONPATH=. $(PYTHON_BIN)/python -m benchmarks.delivery.run 10000
+	@PYTHONPATH=. $(PYTHON_BIN)/python -m benchmarks.delivery.coverage
 
 bench-streams-scale: setup ## Measure two workers, many open episodes, memory and restoring (about 2 minutes)
 	@PYTHONPATH=. $(PYTHON_BIN)/python -m benchmarks.streams.scale

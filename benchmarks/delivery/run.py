@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from benchmarks.delivery.simulation import ALPHA, Found, World, fixed_horizon, simulate
+from benchmarks.delivery.simulation import ALPHA, Found, World, fixed_horizon, gamed, simulate, two_in_a_row
 
 WORLDS = {
     "no difference": World(),
@@ -32,6 +32,14 @@ def main(runs: int = 1000, picture: Path | None = None) -> None:
         once = f"{fixed_horizon(world.base, world.effect)} episodes" if world.effect else "–"
         cells = (_share(each.worse), _share(each.better), _when(certain), f"{each.covered.mean():.2%}")
         print(f"| {name} | {' | '.join(cells)} | differs in {_share(each.naive)} | {once} |", flush=True)
+    first, second = two_in_a_row(runs=runs, seed=7)
+    judged = ((second.worse >= 0) | (second.better >= 0)).mean()
+    print(f"\ntwo canaries in a row over a day: the first, worse by 10 points, is stopped in {_share(first.worse)};")
+    held = second.covered.mean()
+    print(f"the second, without a difference, is judged in {judged:.2%}; its intervals hold in {held:.2%}")
+    caught, when = gamed(runs=runs, seed=7)
+    print(f"a gamed reward, the judge up by 5 points and the thumbs down by 10: stopped before it is promoted in "
+          f"{caught.mean():.2%}, after {_when(when)} episodes")  # fmt: skip
     if picture is not None:
         _draw(found, picture)
 

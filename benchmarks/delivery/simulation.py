@@ -6,8 +6,8 @@ test that is looked at after every canary episode, and one that is looked at onc
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field
-from math import pi, sin
+from dataclasses import dataclass, field, replace
+from math import pi
 
 import numpy as np
 from numpy.typing import NDArray
@@ -44,6 +44,8 @@ class World:
     """Count a reward when it comes, instead of all at one age."""
     missing: float = 0.0
     """Share of the episodes whose reward never comes."""
+    alpha: float = ALPHA
+    """What of α this metric has."""
 
 
 @dataclass(slots=True)
@@ -56,6 +58,8 @@ class Found:
     """Either direction."""
     canary: NDArray[np.int64]
     """Canary episodes at the end."""
+    ended: NDArray[np.int64]
+    """Episodes of both arms when the canary was certainly worse; −1 where it never was."""
     covered: Bools
     """Whether every interval on the way held the true effect."""
     mean: Floats
@@ -92,15 +96,16 @@ class Arms:
         self.sums[arm, stratum, rows] += seen * outcome
 
 
-def simulate(world: World, *, runs: int, seed: int) -> Found:
-    """Return what was found in each run."""
-    chance, arms, limit = np.random.default_rng(seed), Arms(runs), _limits()
+def simulate(world: World, *, runs: int, seed: int, began: NDArray[np.int64] | None = None) -> Found:
+    """Return what was found in each run; `began` says per run at which hour of the day the canary came."""
+    chance, arms, limit = np.random.default_rng(seed), Arms(runs), _limits(world.alpha)
+    began = np.zeros(runs, np.int64) if began is None else began
     steps = np.array(world.steps)
     step = np.zeros(runs, np.int64)
-    worse, better, naive = (np.full(runs, -1) for _ in range(3))
+    worse, better, naive, ended = (np.full(runs, -1) for _ in range(4))
     covered, waiting = np.ones(runs, bool), deque[Episodes]()
     for episode in range(world.episodes):
-        started = _start(world, episode, steps[step], chance)
+        started = _start(world, episode, began, steps[step], chance)
         waiting.append(started)
         due = waiting.popleft() if len(waiting) > world.praise_late else None
         if world.as_they_come:
@@ -113,12 +118,13 @@ def simulate(world: World, *, runs: int, seed: int) -> Found:
         radius = limit(arms.variance)
         covered &= np.abs(arms.total - world.effect * arms.weight) <= radius
         worse = np.where((worse < 0) & (-arms.total >= radius), n[1], worse).astype(np.int64)
+        ended = np.where((ended < 0) & (worse >= 0), episode, ended).astype(np.int64)
         better = np.where((better < 0) & (arms.total >= radius), n[1], better).astype(np.int64)
         naive = np.where((naive < 0) & (n[1] >= FIRST_LOOK) & _differs(arms), n[1], naive).astype(np.int64)
         at_step = n[1] - world.min_episodes * step
         step = np.where((at_step >= world.min_episodes) & (step < len(steps) - 1), step + 1, step)
     mean = arms.total / np.maximum(arms.weight, 1e-12)
-    return Found(worse, better, naive, arms.counts.sum(1)[1].astype(np.int64), covered, mean)
+    return Found(worse, better, naive, arms.counts.sum(1)[1].astype(np.int64), ended, covered, mean)
 
 
 @dataclass(frozen=True, slots=True)
@@ -136,11 +142,34 @@ class Episodes:
         arms.add(seen, self.good.astype(float), self.canary, self.share, self.stratum)
 
 
-def _start(world: World, episode: int, share: Floats, chance: np.random.Generator) -> Episodes:
+def _start(
+    world: World, episode: int, began: NDArray[np.int64], share: Floats, chance: np.random.Generator
+) -> Episodes:
     stratum, canary, good, comes = chance.random((4, len(share)))
     kind, is_canary = (stratum < episode / world.episodes).astype(np.int64), canary < share
-    worth = world.base + world.effect * is_canary - world.hard * kind + world.drift * sin(2 * pi * episode / 10_000)
+    hour = np.sin(2 * pi * (episode + began) / 10_000)
+    worth = world.base + world.effect * is_canary - world.hard * kind + world.drift * hour
     return Episodes(share, is_canary, good < worth, comes >= world.missing, kind)
+
+
+def two_in_a_row(*, runs: int, seed: int) -> tuple[Found, Found]:
+    """A canary that is worse by 10 points, and one without a difference that begins where the first was stopped."""
+    day = World(drift=0.25)
+    first = simulate(replace(day, effect=-0.1), runs=runs, seed=seed)
+    return first, simulate(day, runs=runs, seed=seed + 1, began=np.where(first.worse < 0, day.episodes, first.ended))
+
+
+def gamed(*, runs: int, seed: int) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+    """A judge that rises by 5 points while the thumbs fall by 10: whether a run was stopped before it was promoted.
+
+    Also the canary's episodes when the thumbs were certainly worse; −1 where they never were.
+    """
+    judge = simulate(World(effect=0.05, alpha=ALPHA / 2), runs=runs, seed=seed)
+    thumbs = simulate(World(effect=-0.1, alpha=ALPHA / 2), runs=runs, seed=seed + 1)
+    never = np.iinfo(np.int64).max
+    least = World().min_episodes * len(World().steps)
+    promoted = np.where(judge.better < 0, never, np.maximum(judge.better, least))
+    return np.where(thumbs.worse < 0, never, thumbs.worse) < promoted, thumbs.worse
 
 
 def fixed_horizon(base: float, effect: float, *, power_z: float = 0.841621) -> int:
@@ -156,8 +185,8 @@ def _differs(arms: Arms) -> Bools:
     return np.asarray(np.abs(means[1] - means[0]) > Z * np.maximum(error, 1e-9))
 
 
-def _limits() -> Callable[[Floats], Floats]:
+def _limits(alpha: float) -> Callable[[Floats], Floats]:
     """Return `bound` for arrays: between 2,000 points of it."""
     at = np.concatenate(([0.0], np.geomspace(1e-3, 1e5, 2000)))
-    values = np.array([bound(float(each), ALPHA / 2) for each in at])
+    values = np.array([bound(float(each), alpha / 2) for each in at])
     return lambda variance: np.interp(variance, at, values)

@@ -1,18 +1,16 @@
 """Estimates against worlds whose answer is known: near it, inside the interval, refused where the log says nothing."""
 
-from collections import Counter
-from collections.abc import Mapping
 from math import log
 from random import Random
 
 import pytest
 
+from benchmarks.delivery.coverage import ESTIMATORS as NAMES
+from benchmarks.delivery.coverage import WORLDS, measure_coverage
 from benchmarks.delivery.worlds import KnownWorld, bandit, game, long_answers
 from rollbus.streams.estimates.divergence import estimate_divergence
 from rollbus.streams.estimates.estimators import BEST, Estimates, estimate_reward
 from rollbus.streams.estimates.logged import Logged, Step
-
-NAMES = ("ips", "self_normalised", "per_decision", "doubly_robust")
 
 
 def estimate(world: KnownWorld, episodes: int, seed: int = 1) -> Estimates:
@@ -21,18 +19,6 @@ def estimate(world: KnownWorld, episodes: int, seed: int = 1) -> Estimates:
 
 def one(name: str, log_ratio: float, reward: float) -> Logged:
     return Logged(name, "task", name, (Step(log_ratio, reward),))
-
-
-def coverage(world: KnownWorld, *, runs: int, episodes: int) -> tuple[Mapping[str, float], float]:
-    """Return by estimator how often its interval holds the truth, and the share of the runs that were refused."""
-    held, answered = Counter[str](), 0
-    for seed in range(runs):
-        found = estimate(world, episodes, seed)
-        answered += not found.overlap.refusal
-        for name, each in found.by_name.items():
-            held[name] += each.earned.low <= world.truth <= each.earned.high
-            held[f"{name}, difference"] += each.difference.low <= world.truth - world.earned <= each.difference.high
-    return {name: count / max(answered, 1) for name, count in held.items()}, 1 - answered / runs
 
 
 def test_a_version_that_does_what_was_recorded_earns_what_was_earned() -> None:
@@ -108,20 +94,10 @@ def test_the_reward_of_each_turn_makes_the_estimate_of_a_game_more_certain() -> 
     assert per_decision.low <= 0.65 <= per_decision.high
 
 
-WORLDS = {
-    "bandit, near": (bandit(0.3), 400),
-    "bandit, further": (bandit(0.8), 400),
-    "bandit that does a tenth of what was never recorded": (bandit(0.3, never=0.1), 400),
-    "game of four turns": (game(0.1), 400),
-    "long answers": (long_answers(0.5), 400),
-    "longer answers": (long_answers(1.0), 1_000),
-}
-
-
 @pytest.mark.slow
 @pytest.mark.parametrize(("world", "episodes"), WORLDS.values(), ids=WORLDS)
 def test_the_intervals_hold_the_truth_as_often_as_they_say(world: KnownWorld, episodes: int) -> None:
-    held, refused = coverage(world, runs=200, episodes=episodes)
+    held, refused = measure_coverage(world, runs=200, episodes=episodes)
     assert refused < 0.5
     assert min(held.values()) >= 0.93, held
 

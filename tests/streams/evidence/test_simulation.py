@@ -5,7 +5,7 @@ from random import Random
 import numpy as np
 import pytest
 
-from benchmarks.delivery.simulation import ALPHA, Arms, World, simulate
+from benchmarks.delivery.simulation import ALPHA, Arms, World, gamed, simulate, two_in_a_row
 from rollbus.streams.evidence.effect import Effect, Stratum
 
 NULLS = {
@@ -51,9 +51,26 @@ def test_a_worse_canary_is_stopped_within_the_stated_episodes(effect: float, mos
 
 @pytest.mark.slow
 def test_two_canaries_in_a_row_do_not_disturb_one_another() -> None:
-    first, second = (simulate(World(effect=effect), runs=200, seed=seed) for effect, seed in ((-0.1, 1), (0.0, 2)))
+    _require_two_in_a_row(runs=200)
+
+
+@pytest.mark.slow
+def test_a_gamed_reward_is_stopped_by_what_falls_before_it_is_promoted() -> None:
+    caught, _ = gamed(runs=200, seed=7)
+    assert caught.mean() > 0.85
+
+
+@pytest.mark.faults
+@pytest.mark.timeout(1200)
+def test_of_ten_thousand_pairs_of_canaries_the_second_is_judged_by_itself() -> None:
+    _require_two_in_a_row(runs=10_000)
+
+
+def _require_two_in_a_row(*, runs: int) -> None:
+    first, second = two_in_a_row(runs=runs, seed=7)
     assert (first.worse >= 0).mean() > 0.95
     assert ((second.worse >= 0) | (second.better >= 0)).mean() <= ALPHA
+    assert second.covered.mean() >= 1 - ALPHA
 
 
 def _require_few_errors(world: World, *, runs: int, least_naive: float) -> None:

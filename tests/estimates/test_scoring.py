@@ -1,0 +1,123 @@
+"""Log-probs from an endpoint that fails, lies or comes back, and which candidate is estimated next."""
+
+import json
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+import pytest
+
+from rollbus.estimates.following import find_due
+from rollbus.estimates.scoring import EndpointScorer
+from rollbus.schemas.errors import ConfigurationError, UnavailableError
+from rollbus.schemas.records.config import ESTIMATES
+from rollbus.schemas.records.steps import Evaluation
+from rollbus.trainer.operate.policy_on_log import KnownVersion
+
+
+class Answering(ThreadingHTTPServer):
+    """Gives its answers in turn, and the last one for ever."""
+
+    daemon_threads = True
+
+    def __init__(self) -> None:
+        super().__init__(("127.0.0.1", 0), _Handler)
+        self.answers: list[tuple[int, Any]] = []
+        self.asked = 0
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self.server_port}/v1"
+
+
+class _Handler(BaseHTTPRequestHandler):
+    server: Answering
+
+    def do_POST(self) -> None:
+        self.rfile.read(int(self.headers["content-length"]))
+        self.server.asked += 1
+        status, body = self.server.answers.pop(0) if len(self.server.answers) > 1 else self.server.answers[0]
+        data = json.dumps(body).encode()
+        self.send_response(status)
+        self.send_header("content-length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+    def log_message(self, *args: Any) -> None:
+        pass
+
+
+@pytest.fixture
+def server() -> Iterator[Answering]:
+    one = Answering()
+    thread = threading.Thread(target=one.serve_forever)
+    thread.start()
+    yield one
+    one.shutdown()
+    thread.join()
+    one.server_close()
+
+
+async def score(server: Answering) -> list[list[float]]:
+    async def at_once(seconds: float) -> None:
+        pass
+
+    scorer = EndpointScorer(server.url, sleep=at_once)
+    try:
+        return await scorer.score("agent@1", [[1, 2, 3], [4, 5]])
+    finally:
+        await scorer.close()
+
+
+def scored(*logprobs: Any) -> dict[str, Any]:
+    return {"choices": [{"index": i, "logprobs": {"token_logprobs": each}} for i, each in enumerate(logprobs)]}
+
+
+async def test_a_server_that_is_busy_is_asked_again(server: Answering) -> None:
+    server.answers = [(503, {}), (429, {}), (200, scored([None, -1, -2], [None, 0.00001]))]
+    assert await score(server) == [[-1, -2], [0.0]]
+    assert server.asked == 3
+
+
+async def test_a_server_that_stays_away_is_named(server: Answering) -> None:
+    server.answers = [(503, {"error": "restarting"})]
+    with pytest.raises(UnavailableError, match=r"did not score agent@1: 503 .*restarting"):
+        await score(server)
+
+
+@pytest.mark.parametrize(
+    ("answer", "says"),
+    [
+        ((404, {"error": "no such model"}), "serves no agent@1: its checkpoint is gone"),
+        ((400, {"error": "echo is not supported"}), "does not score prompts of agent@1: 400 .*echo is not supported"),
+        ((200, {"choices": [{"index": 0, "text": "hello"}]}), "does not score prompts: KeyError"),
+        ((200, scored([None, -1, -2], [None, -1, -1])), "scores other tokens than those it was given"),
+        ((200, scored([None, -1], [None, -1])), "scores other tokens than those it was given"),
+        ((200, scored([None, -1, 3], [None, -1])), "a log-prob is not a finite number of at most 0"),
+        ((200, scored([None, -1, None], [None, -1])), "does not score prompts: TypeError"),
+    ],
+)
+async def test_an_answer_that_is_no_scoring_is_refused_by_what_is_wrong(
+    server: Answering, answer: tuple[int, Any], says: str
+) -> None:
+    server.answers = [answer]
+    with pytest.raises(ConfigurationError, match=says):
+        await score(server)
+    assert server.asked == 1
+
+
+def version(number: int, state: Any = "candidate", *, serving: bool = False, estimated: bool = False) -> KnownVersion:
+    evaluation = Evaluation(
+        evaluation_id="e", model="agent", policy_version=number, name=ESTIMATES, episodes=1, evaluated_at_ms=0
+    )
+    return KnownVersion(number, None, state, serving, False, "", (evaluation,) if estimated else ())
+
+
+def test_the_newest_candidate_above_the_serving_version_is_estimated_once() -> None:
+    serving = version(3, "serving", serving=True)
+    assert find_due([serving, version(4), version(5)]) == 5
+    assert find_due([serving, version(4), version(5, estimated=True)]) is None
+    assert find_due([version(2), serving]) is None
+    assert find_due([serving, version(4, "quarantined")]) is None
+    assert find_due([]) is None

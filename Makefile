@@ -69,6 +69,7 @@ test-ui: setup ## Look at `rollbus ui` with a real Chromium, light and dark (abo
 	@command -v chromium > /dev/null || { apt-get update -q && apt-get install -y -q --no-install-recommends chromium fonts-dejavu-core; } > .make/chromium.log 2>&1
 	@mkdir -p .make/ui && cp tests/ui/package.json tests/ui/package-lock.json .make/ui/ && npm ci --prefix .make/ui --no-audit --no-fund --silent
 	@$(PYTHON_BIN)/python -m tests.ui.run .make/ui
+	@$(PYTHON_BIN)/pytest -q tests/hostile/rebinding.py
 
 test-clients: setup ## Use the local ClickHouse endpoint with curl and ClickHouse's Python, JavaScript, Go and JDBC clients (about a minute)
 	@mkdir -p .make/clients && cp tests/clients/package.json tests/clients/package-lock.json .make/clients/ && npm ci --prefix .make/clients --no-audit --no-fund --silent

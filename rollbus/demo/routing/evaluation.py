@@ -19,7 +19,8 @@ from rollbus.trainer.validation.playing import PlayLimits, play_tasks
 NAME = "{task}-unseen"
 TICKETS = 832
 """26 for each of the 32 sentences: ± 3 points on a rate."""
-CONCURRENCY = 64
+CONCURRENCY, TIMEOUT_S = 64, 600.0
+"""On a busy machine 64 look-ups at a time take minutes."""
 OUTCOMES = ("right", "wrong", "unreadable")
 
 
@@ -53,7 +54,9 @@ async def evaluate(
 
     tasks = [EvaluationTask(number, ticket.order, 0, 0) for number, ticket in enumerate(tickets)]
     context = EvaluationContext(f"{model}@{version}", str(client.base_url))
-    samples = await play_tasks(agent, tasks, context, limits=PlayLimits(concurrency=CONCURRENCY), progress=progress)
+    samples = await play_tasks(
+        agent, tasks, context, limits=PlayLimits(concurrency=CONCURRENCY, timeout_s=TIMEOUT_S), progress=progress
+    )
     return build_evaluation(
         samples,
         model=model,

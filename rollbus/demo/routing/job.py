@@ -49,7 +49,7 @@ class Routing:
         result="Tickets to teams, learned from verdicts in traffic",
     )
     outcomes: Sequence[tuple[str, str]] = (("right", "#3d9970"), ("wrong", "#d9d2c5"), ("unreadable", "#c0392b"))
-    amounts = Amounts(episodes=1200, episodes_per_s=1.8, evaluated=TICKETS)
+    amounts = Amounts(episodes=1600, episodes_per_s=1.8, evaluated=TICKETS)
 
     @property
     def run(self) -> str:

@@ -19,9 +19,15 @@ PLAIN_WIDTH = 110
     "or let a tiny model learn tic-tac-toe.",
 )
 @click.option("--seed", type=int, default=0, help="Decide traffic, evaluation and the tiny model.")
-@click.option("--episodes", type=click.IntRange(min=8), help="Bring this many tickets (1200), or games (4096).")
-@click.option("--rate", type=click.FloatRange(min=0, min_open=True), help="Begin this many a second (1.8, games 14).")
-@click.option("--evaluated", type=click.IntRange(min=29), help="Measure this many before and after (832, games 812).")
+@click.option(
+    "--episodes", type=click.IntRange(min=8), help="Bring this many tickets (1600, orders 400), or games (4096)."
+)
+@click.option(
+    "--rate", type=click.FloatRange(min=0, min_open=True), help="Begin this many a second (1.8, orders 0.5, games 14)."
+)
+@click.option(
+    "--evaluated", type=click.IntRange(min=29), help="Measure this many before and after (832, orders 416, games 812)."
+)
 @click.option("--keep", is_flag=True, help="Leave Kafka, ClickHouse and art-server up; `rollbus … down` stops them.")
 @click.option(
     "--data-dir",

@@ -8,7 +8,7 @@
 
 In reading order: start (`init`) and recorder (the wiring), then the rooms: capture (the calls of an OpenAI client),
 turns (a call to its turns), episode (ids and events), delivery (queue, thread and sinks). `integrations` are the
-frameworks' hooks, `proxy` is for programs that cannot be changed.
+frameworks' hooks, `proxy` is for programs that cannot be changed. `foreign` and `ingest` bring in what others recorded.
 """
 
 from typing import TYPE_CHECKING

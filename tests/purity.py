@@ -92,6 +92,9 @@ PURE: Mapping[str, Room] = {
         ),
         ("schemas/records", "producers/turns"),
     ),
+    "producers/foreign": Room(
+        ("producers/foreign/*.py",), ("schemas/records", "schemas/codec", "producers/turns", "producers/capture/apis")
+    ),
 }
 LEAVES: Mapping[str, tuple[str, ...]] = {
     "schemas/codec": (

@@ -40,6 +40,7 @@ LIBRARY_HOMES = {
         "rollbus/resample/requests.py",
     ),
     "clickhouse_connect": ("consumers/clickhouse/*", "rollbus/local/*"),
+    "grpc": ("producers/ingest/*",),
     "chdb": ("rollbus/local/*",),
     "torch": ("trainer/service/*", "trainer/grpo/*", "trainer/backends/art/*", "rollbus/demo/warm_start*.py"),
     "torchtune": ("trainer/service/*",),

@@ -61,6 +61,7 @@ ELSEWHERE = (
     Place("dead letters that name no episode", "bytes as they came", "cannot", "nothing says whose they are"),
     Place("memory of workers, trainer, art-server", ALL, "removed", "with the episode, the batch or the request"),
     Place("spool folders of producers", ALL, "cannot", "they are on the agents' machines, until they are delivered"),
+    Place("folders of import and ingest", ALL, "removed", "trace by trace, once the broker has it"),
     Place("logs", "ids, texts of errors", "cannot", "rollbus does not search them; remove them as they age"),
     Place("exports, outputs of finetune runs", ALL, "cannot", "rollbus does not know the copies; delete them"),
     Place("ClickHouse backups, copies of disks", ALL, "cannot", "rollbus does not make them, nor know them"),

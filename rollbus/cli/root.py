@@ -6,6 +6,7 @@ import os
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial, reduce, wraps
+from keyword import iskeyword
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -52,6 +53,10 @@ COMMANDS: dict[str, Entry] = {
     "model": Entry("Import a base model from this machine, or fetch one.", "local", "trainer.model"),
     "art-server": Entry("Run OpenPipe ART with its model endpoint.", "local", "trainer.art_server"),
     "proxy": Entry("Record programs that cannot be changed, with a proxy.", "proxy", "producers.proxy"),
+    "import": Entry(
+        "Bring in traffic from Langfuse, LangSmith, OTLP or OpenAI files.", "cli", "producers.import_files"
+    ),
+    "ingest": Entry("Take in OTLP of agents that are traced already.", "ingest", "producers.ingest"),
     "dead-letters": Entry("Show what could not be processed, and try it again.", "streams", "streams.dead_letters"),
     "sink": Entry("Write every topic into ClickHouse, and rebuild tables.", "clickhouse", "consumers.sink"),
     "sql": Entry("Ask ClickHouse saved questions or your own.", "clickhouse", "consumers.sql"),
@@ -76,7 +81,8 @@ class Nouns(Verbs):
         if entry is None:
             return None
         module = importlib.import_module(f"rollbus.cli.commands.{entry.module}")
-        command: click.Command = getattr(module, cmd_name.replace("-", "_"))
+        name = cmd_name.replace("-", "_")
+        command: click.Command = getattr(module, f"{name}_" if iskeyword(name) else name)
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -15,6 +15,8 @@ from http.cookies import CookieError, SimpleCookie
 from typing import Any
 from urllib.parse import parse_qsl, urlsplit
 
+from rollbus.schemas.errors import RecordTooLargeError
+
 Message = MutableMapping[str, Any]
 Scope = MutableMapping[str, Any]
 Receive = Callable[[], Awaitable[Message]]
@@ -101,6 +103,8 @@ class Door:
     """Kinds of bodies; None for any."""
     describe: Callable[[RefusedError], Answered] = json_refusal
     body_s: float = BODY_S
+    encodings: Collection[str] = ()
+    """Compressions of bodies that are undone here, within the same bound; else a compressed body is refused."""
 
 
 def names_of(host: str) -> Collection[str] | None:
@@ -164,8 +168,9 @@ class Guard:
         most = door.body_bytes if most is None else min(most, door.body_bytes)
         if head.has_body:
             _check_stated_size(head, most)
-            _check_kind(head, door.media_types)
-        return await _read_body(receive, most, door.body_s, hold)
+            _check_kind(head, door.media_types, door.encodings)
+        body = await _read_body(receive, most, door.body_s, hold)
+        return _expand(body, head, most, hold) if _encoding_of(head) in door.encodings else body
 
     async def _refuse(self, refused: RefusedError, head: Head, receive: Receive, send: Send) -> None:
         described, body = self._door.describe(refused)
@@ -222,14 +227,31 @@ def _is_of(origin: str, host: str) -> bool:
     return (_host_of(origin) or "") == name
 
 
-def _check_kind(head: Head, media_types: Collection[str] | None) -> None:
+def _check_kind(head: Head, media_types: Collection[str] | None, encodings: Collection[str]) -> None:
     if media_types is None:
         return
     given = head.headers.get("content-type", "").partition(";")[0].strip().lower()
     if given not in media_types:
         raise RefusedError(415, f"the content type is {given or 'missing'}; send {' or '.join(sorted(media_types))}")
-    if head.headers.get("content-encoding", "identity").lower() != "identity":
-        raise RefusedError(415, "compressed bodies are not read here; send the body as it is")
+    if _encoding_of(head) not in ("identity", *encodings):
+        known = f"; {' or '.join(sorted(encodings))} is read" if encodings else ""
+        raise RefusedError(415, f"bodies compressed so are not read here; send the body as it is{known}")
+
+
+def _encoding_of(head: Head) -> str:
+    return head.headers.get("content-encoding", "identity").strip().lower()
+
+
+def _expand(body: bytes, head: Head, most: int, hold: Callable[[int], None]) -> bytes:
+    """Return the body as it was before it was compressed."""
+    from rollbus.schemas.expanding import expand  # of the servers that need it alone
+
+    try:
+        plain = expand(body, _encoding_of(head), most)
+    except RecordTooLargeError as error:
+        raise RefusedError(HTTPStatus.REQUEST_ENTITY_TOO_LARGE, str(error)) from error
+    hold(len(plain))
+    return plain
 
 
 def _check_stated_size(head: Head, most: int) -> None:

@@ -1,0 +1,195 @@
+"""Chat messages of any tool → the OpenAI form.
+
+Reads OpenAI's own, OpenTelemetry's `parts`, Anthropic's content blocks, LangChain's objects (dumped or serialised), and
+JSON text of all of these. What has no such form stays a part of the content, as it came.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+from rollbus.producers.turns.answer import json_of
+from rollbus.schemas.ids import parse_json
+
+ROLES = {
+    "human": "user",
+    "humanmessage": "user",
+    "ai": "assistant",
+    "aimessage": "assistant",
+    "aimessagechunk": "assistant",
+    "model": "assistant",
+    "bot": "assistant",
+    "systemmessage": "system",
+    "toolmessage": "tool",
+    "functionmessage": "function",
+    "humanmessagechunk": "user",
+}
+"""Other names of OpenAI's roles, in small letters."""
+CARRIED = ("name", "tool_call_id", "refusal", "reasoning_content", "reasoning")
+"""Fields of a message that have the same name everywhere."""
+RESULTS = ("tool_result", "tool_call_response")
+CALLS = ("tool_use", "tool_call")
+REASONING = ("reasoning", "thinking")
+Message = dict[str, Any]
+
+
+def read_json(value: Any) -> Any:
+    """Return what a text holds where it is JSON of an object or a list; anything else as it is."""
+    if not isinstance(value, str) or value.lstrip()[:1] not in ("{", "["):
+        return value
+    try:
+        return parse_json(value)
+    except ValueError:
+        return value
+
+
+def read_messages(value: Any, role: str = "user") -> list[Message]:
+    """Return the messages that a value holds; `role` is that of a text that names none."""
+    value = read_json(value)
+    if value is None or value in ("", {}):
+        return []
+    if isinstance(value, str):
+        return [{"role": role, "content": value}]
+    if isinstance(value, Mapping):
+        if is_message(value):
+            return list(_messages_of(value, role))
+        for name in ("messages", "message", "input", "prompt", "output", "content", "text", "question", "query"):
+            if value.get(name):
+                return read_messages(value[name], role)
+        return [{"role": role, "content": json_of(value)}]
+    if isinstance(value, Sequence):
+        return [message for each in value for message in read_messages(each, role)]
+    return [{"role": role, "content": str(value)}]
+
+
+def is_message(value: Any) -> bool:
+    """Say whether a value is one message, in any of the known forms."""
+    if not isinstance(value, Mapping):
+        return False
+    return "role" in value or _is_langchain(value) or (value.get("type") == "constructor" and "kwargs" in value)
+
+
+def _is_langchain(value: Mapping[str, Any]) -> bool:
+    kind = value.get("type")
+    known = isinstance(kind, str) and (kind.lower() in ROLES or kind in ("system", "tool", "function"))
+    return known and ("content" in value or "data" in value)
+
+
+def _messages_of(value: Mapping[str, Any], role: str) -> Iterable[Message]:
+    if value.get("type") == "constructor":
+        path = value.get("id")
+        kind = path[-1] if isinstance(path, list) and path else ""
+        value = {"type": kind, **value["kwargs"]} if isinstance(value["kwargs"], Mapping) else {"type": kind}
+        value = {**value, "type": kind}
+    elif isinstance(value.get("data"), Mapping) and "role" not in value:
+        value = {**value["data"], "type": value.get("type")}
+    extra = value.get("additional_kwargs")
+    if isinstance(extra, Mapping):
+        value = {**extra, **value}
+    named = str(value.get("role") or value.get("type") or role)
+    message: Message = {"role": ROLES.get(named.lower(), named)}
+    message |= {name: value[name] for name in CARRIED if value.get(name)}
+    calls = [tool_call(each) for each in _listed(value.get("tool_calls"))]
+    blocks = value.get("parts") if value.get("parts") is not None else read_blocks(value.get("content"))
+    if not isinstance(blocks, list):
+        return [_finished(message, blocks, calls)]
+    return _of_blocks(message, blocks, calls)
+
+
+def read_blocks(content: Any) -> Any:
+    """Return content that is a JSON list of blocks as this list; any other content as it is."""
+    found = read_json(content)
+    is_blocks = (
+        isinstance(found, list) and found and all(isinstance(each, Mapping) and "type" in each for each in found)
+    )
+    return found if is_blocks else content
+
+
+def _of_blocks(message: Message, blocks: list[Any], calls: list[Message]) -> Iterable[Message]:
+    """Yield tool results as messages of their own, then the message with what is left."""
+    left: list[Any] = []
+    results: list[Message] = []
+    called = bool(calls)
+    for block in blocks:
+        kind = block.get("type") if isinstance(block, Mapping) else None
+        if kind in RESULTS:
+            results.append(_result(block))
+        elif kind in CALLS:
+            calls = calls if called else [*calls, tool_call(block)]
+        elif kind in REASONING:
+            text = block.get("content") or block.get("thinking") or block.get("text") or block.get("reasoning") or ""
+            message["reasoning_content"] = message.get("reasoning_content", "") + str(text)
+        else:
+            left.append(_content_block(block))
+    texts = [block.get("text") for block in left if block.get("type") == "text"]
+    content: Any = left if len(texts) < len(left) else "".join(map(str, texts)) if texts else None
+    if content is None and not calls and results:
+        return results
+    return [*results, _finished(message, content, calls)]
+
+
+def _content_block(block: Any) -> Message:
+    if isinstance(block, str):
+        return {"type": "text", "text": block}
+    if not isinstance(block, Mapping):
+        return {"type": "text", "text": json_of(block)}
+    if block.get("type") in ("text", "input_text", "output_text"):
+        return {"type": "text", "text": block.get("text") or block.get("content") or ""}
+    return dict(block)
+
+
+def _result(block: Mapping[str, Any]) -> Message:
+    result = next((block[name] for name in ("response", "result", "content") if block.get(name) is not None), "")
+    result = read_blocks(result)
+    if isinstance(result, list) and all(isinstance(each, Mapping) and each.get("type") == "text" for each in result):
+        result = "".join(str(each.get("text", "")) for each in result)
+    content = result if isinstance(result, str) else json_of(result)
+    return {"role": "tool", "tool_call_id": block.get("tool_use_id") or block.get("id"), "content": content}
+
+
+def _finished(message: Message, content: Any, calls: list[Message]) -> Message:
+    if isinstance(content, Mapping):
+        content = json_of(content)
+    message["content"] = content
+    if calls:
+        message["tool_calls"] = calls
+    return message
+
+
+def tool_call(call: Any) -> Message:
+    """Return a tool call in the OpenAI form, from OpenAI's own, LangChain's, Anthropic's or OpenTelemetry's."""
+    if not isinstance(call, Mapping):
+        return {"type": "function", "function": {"name": "", "arguments": json_of(call)}}
+    function = call.get("function")
+    source: Mapping[str, Any] = function if isinstance(function, Mapping) else call
+    arguments = next((source[each] for each in ("arguments", "args", "input") if source.get(each) is not None), "")
+    return {
+        "id": call.get("id"),
+        "type": "function",
+        "function": {
+            "name": source.get("name") or "",
+            "arguments": arguments if isinstance(arguments, str) else json_of(arguments),
+        },
+    }
+
+
+def read_tools(value: Any) -> list[Any]:
+    """Return tool schemas in the OpenAI form, where they are a list of objects; none for anything else."""
+    tools = []
+    for each in _listed(read_json(value)):
+        each = read_json(each)
+        if isinstance(each, Mapping):
+            is_openai = isinstance(each.get("function"), Mapping)
+            tools.append(
+                dict(each) if is_openai or "name" not in each else {"type": "function", "function": _schema(each)}
+            )
+    return tools
+
+
+def _schema(tool: Mapping[str, Any]) -> Message:
+    parameters = tool.get("parameters") or tool.get("input_schema") or tool.get("inputSchema")
+    fields = {"name": tool.get("name"), "description": tool.get("description"), "parameters": parameters}
+    return {name: value for name, value in fields.items() if value is not None}
+
+
+def _listed(value: Any) -> list[Any]:
+    return value if isinstance(value, list) else []

@@ -1,0 +1,124 @@
+"""`rollbus ingest`: take in OTLP of agents that are traced already."""
+
+import asyncio
+import os
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+from rollbus.cli.groups import Verbs
+from rollbus.cli.listening import open_listener
+from rollbus.cli.needs import require_topics
+from rollbus.cli.output import echo
+from rollbus.cli.root import Settings, log_to_stderr, with_settings
+
+if TYPE_CHECKING:
+    from rollbus.producers.turns.redaction import Field
+
+GIB = 1 << 30
+
+
+@click.group(cls=Verbs)
+def ingest() -> None:
+    """Take in OTLP of agents that are traced already; see docs/import.md."""
+
+
+@ingest.command()
+@click.option("--host", default="127.0.0.1", help="Listen on this address.")
+@click.option("--port", default=4318, type=click.IntRange(0, 65535), help="Serve OTLP over HTTP on this port.")
+@click.option("--grpc-port", default=4317, type=click.IntRange(0, 65535), help="Serve OTLP over gRPC on this port.")
+@click.option("--task", help="Name the task of all episodes; else it is the name of the root span.")
+@click.option("--producer", default="ingest", help="Name this server so in every event.")
+@click.option(
+    "--settle",
+    default=10.0,
+    type=click.FloatRange(0),
+    help="Send a trace so many seconds after its root and last span.",
+)
+@click.option(
+    "--quiet",
+    default=900.0,
+    type=click.FloatRange(0),
+    help="Send a trace without a root after so many seconds of silence.",
+)
+@click.option(
+    "--withhold",
+    type=click.Choice(["messages", "tools", "tool_calls", "labels", "comments", "errors", "tokens"]),
+    multiple=True,
+    help="Send no texts of this field; repeatable.",
+)
+@click.option(
+    "--state",
+    type=click.Path(file_okay=False, path_type=Path),
+    default=Path(".rollbus/ingest"),
+    help="Keep spans in this folder until their trace is sent.",
+)
+@click.option(
+    "--max-gib", default=10.0, type=click.FloatRange(0.01), help="Keep at most so much there, then refuse spans."
+)
+@with_settings
+def serve(
+    settings: Settings,
+    host: str,
+    port: int,
+    grpc_port: int,
+    task: str | None,
+    producer: str,
+    settle: float,
+    quiet: float,
+    withhold: "tuple[Field, ...]",
+    state: Path,
+    max_gib: float,
+) -> None:
+    """Take in OTLP over HTTP and gRPC and record each trace as an episode, until SIGTERM or Ctrl-C.
+
+    A span that was answered for is on disk: after a kill the next start sends it. Programs bring the stack's token, as
+    OTEL_EXPORTER_OTLP_HEADERS="authorization=Bearer …".
+    """
+    from rollbus.producers.delivery.kafka_sink import KafkaSink
+    from rollbus.producers.foreign.formats import FORMATS
+    from rollbus.producers.ingest.collector import Collector
+    from rollbus.producers.ingest.grpc_server import make_grpc_server
+    from rollbus.producers.ingest.http import door, make_app
+    from rollbus.producers.ingest.sending import Sending
+    from rollbus.producers.ingest.store import Store
+    from rollbus.producers.turns.redaction import Privacy
+    from rollbus.schemas.http.server import make_server
+
+    log_to_stderr()
+    require_topics(settings, "episode-events", "aliases", "producer-reports")
+    sending = Sending(
+        format=FORMATS["otlp"],
+        namespace=settings.namespace,
+        producer=producer,
+        task=task,
+        privacy=Privacy(None, frozenset(withhold)),
+        max_record_bytes=settings.kafka.max_record_bytes,
+    )
+    store = Store(state / "otlp.sqlite", max_bytes=int(max_gib * GIB))
+    collector = Collector(store=store, sending=sending, settle_ms=int(settle * 1000), quiet_ms=int(quiet * 1000))
+    shown = f"[{host}]" if ":" in host else host
+    try:
+        with open_listener(host, port) as listener, suppress(KeyboardInterrupt):  # uvicorn raises Ctrl-C again
+            own_port = listener.getsockname()[1]
+            settings = settings.with_token(host, [own_port, *([grpc_port] if grpc_port else [])], os.environ)
+            given = settings.art_server.token
+            token = None if settings.insecure or given is None else given.get_secret_value()
+
+            @asynccontextmanager
+            async def lifespan(app: Any) -> AsyncIterator[None]:
+                server, its_port = make_grpc_server(collector, f"{shown}:{grpc_port}", token)
+                await server.start()
+                sink = asyncio.create_task(collector.run(lambda: KafkaSink(settings.kafka, client_id="rollbus-ingest")))
+                echo(f"OTLP: http://{shown}:{own_port} and, by gRPC, {shown}:{its_port}", err=True)
+                yield
+                await server.stop(1.0)
+                sink.cancel()
+                await asyncio.gather(sink, return_exceptions=True)
+
+            make_server(make_app(collector, lifespan), door(host, token), log_config=None).run(sockets=[listener])
+    finally:
+        store.close()

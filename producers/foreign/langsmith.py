@@ -19,7 +19,7 @@ from rollbus.producers.foreign.trace import (
     ns_of,
     text_field,
 )
-from rollbus.producers.turns.answer import Answer, number_of
+from rollbus.producers.turns.answer import Answer, number_of, text_of
 
 SESSIONS, USERS = ("session_id", "thread_id", "conversation_id"), ("user_id", "user")
 """Names in a run's metadata."""
@@ -63,7 +63,7 @@ def split(document: Mapping[str, Any]) -> Iterator[Part]:
         )
         if not trace_id and document.get("parent_run_id"):
             raise ForeignDocumentError("it has a parent, and neither trace_id nor dotted_order")
-        yield Part(str(trace_id or row_id), "run", row_id, document)
+        yield Part(text_of(str(trace_id or row_id)) or "", "run", row_id, document)
     elif "key" in document and ("run_id" in document or "trace_id" in document):
         yield Part(text_field(document, "trace_id", "run_id"), "feedback", row_id, document, is_score=True)
     else:

@@ -16,12 +16,12 @@ from rollbus.producers.foreign.trace import (
     Part,
     Span,
     Trace,
+    hash_document,
     labels_of,
     ns_of,
     text_field,
 )
 from rollbus.producers.turns.answer import Answer
-from rollbus.schemas.ids import content_hash
 
 TIMES = ("created", "created_at", "timestamp")
 
@@ -72,7 +72,7 @@ def _turns(asked: Mapping[str, Any], model: str) -> Iterator[Call]:
 
 def _hash(document: Mapping[str, Any]) -> str:
     """Return the hash of a line, whatever the time of its file."""
-    return content_hash({name: value for name, value in document.items() if name != "read_at"})
+    return hash_document({name: value for name, value in document.items() if name != "read_at"})
 
 
 def split_batch(document: Mapping[str, Any]) -> Iterator[Part]:
@@ -112,7 +112,7 @@ def assemble_batch(custom_id: str, parts: Sequence[Part], unmapped: Counter[str]
     failed = error.get("message") if isinstance(error, Mapping) else error
     call = Call(request=request, answer=answer or Answer(model=str(request.get("model") or "")))
     return Trace(
-        id=f"{custom_id}:{content_hash([body_asked, body])}",
+        id=f"{custom_id}:{hash_document([body_asked, body])}",
         name="openai-batch",
         spans=[Span(id="0", parent_id=None, name="", start_ns=at, end_ns=at, content=call, error=failed)],
         labels={**labels_of(metadata, unmapped, "openai-batch.metadata"), "custom_id": custom_id},

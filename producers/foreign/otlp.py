@@ -22,12 +22,12 @@ from rollbus.producers.foreign.trace import (
     Span,
     Tool,
     Trace,
+    hash_document,
     labels_of,
     ns_of,
     text_field,
 )
 from rollbus.producers.turns.answer import Answer, number_of
-from rollbus.schemas.ids import content_hash
 
 SESSIONS = (
     "session.id",
@@ -97,7 +97,7 @@ def _log(row: Mapping[str, Any], attributes: dict[str, Any]) -> Part | None:
     at = ns_of(row.get("timeUnixNano") or 0, "timeUnixNano") or ns_of(row.get("observedTimeUnixNano") or 0)
     span_id = _id(row, "spanId", 16) if row.get("spanId") else ""
     document = {"span": span_id, "name": name, "at": at, "fields": fields}
-    key = content_hash(document)  # sent twice, it is the same
+    key = hash_document(document)  # sent twice, it is the same
     return Part(_id(row, "traceId", 32), "log", key, document, is_score=name == genai.EVALUATION)
 
 
@@ -180,7 +180,7 @@ def _score(record: Mapping[str, Any], unmapped: Counter[str], key: str = "") -> 
         unmapped["otlp.gen_ai.evaluation.result without a number"] += 1
         return None
     return Score(
-        id=key or content_hash(record),
+        id=key or hash_document(record),
         name=name,
         value=value,
         source="evaluation",

@@ -4,6 +4,7 @@ Times are nanoseconds since 1970, as OpenTelemetry has them. Fields that no mapp
 user sees what was left out.
 """
 
+import json
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -11,8 +12,9 @@ from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from typing import Any, NamedTuple
 
-from rollbus.producers.turns.answer import Answer
+from rollbus.producers.turns.answer import Answer, text_of
 from rollbus.schemas.errors import InvalidRecordError
+from rollbus.schemas.ids import hash_bytes
 
 MS = 1_000_000
 """Nanoseconds in a millisecond."""
@@ -135,11 +137,16 @@ class Fields:
                 unmapped[f"{kind}.{_NUMBER.sub('.N', name)}"] += 1
 
 
+def hash_document(document: Any) -> str:
+    """Return a hash of a document of a stranger, which may hold half characters and numbers without end."""
+    return hash_bytes(json.dumps(document, sort_keys=True).encode())
+
+
 def text_field(document: Mapping[str, Any], *names: str) -> str:
     """Return the first of these fields, a text that is not empty; raises ForeignDocumentError."""
     for name in names:
         if isinstance(value := document.get(name), str) and value:
-            return value
+            return text_of(value) or ""
     raise ForeignDocumentError(f"it has no {' or '.join(names)}")
 
 

@@ -88,8 +88,8 @@ def serve(
     from rollbus.producers.turns.redaction import Privacy
     from rollbus.schemas.http.server import make_server
 
-    log_to_stderr()
     require_topics(settings, "episode-events", "aliases", "producer-reports")
+    log_to_stderr()
     sending = Sending(
         format=FORMATS["otlp"],
         namespace=settings.namespace,

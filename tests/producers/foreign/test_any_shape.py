@@ -1,0 +1,65 @@
+"""Documents in which anything was replaced by anything: each is read or refused, and what is read can be written."""
+
+import copy
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from rollbus.producers.foreign.trace import ForeignDocumentError
+from rollbus.schemas.codec import decode, encode
+from tests.producers.foreign.reading import Read, make_span, request_of
+from tests.producers.foreign.test_langfuse import API, BLOBS
+from tests.producers.foreign.test_langsmith import FEEDBACK, RUNS
+from tests.producers.foreign.test_openai_files import CHAT, answer, request
+from tests.producers.foreign.test_otlp import AGENT, OPENINFERENCE
+
+DOCUMENTS: dict[str, list[tuple[str, list[Any]]]] = {
+    "langfuse": [("langfuse", API), ("langfuse", BLOBS)],
+    "langsmith": [("langsmith", [*RUNS, FEEDBACK])],
+    "otlp": [("otlp", [request_of(AGENT)]), ("otlp", [request_of([make_span(1, **OPENINFERENCE)])])],
+    "openai": [("openai-chat", [CHAT]), ("openai-batch", [request("1", "2+2?"), answer("1", "four")])],
+}
+LEAVES = (
+    st.none()
+    | st.booleans()
+    | st.integers()
+    | st.floats()
+    | st.text(max_size=8)
+    | st.sampled_from(["\ud800", "{}", "[1]", "0"])
+)
+JSON = st.recursive(
+    LEAVES,
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+def places(value: Any, path: tuple[Any, ...] = ()) -> list[tuple[Any, ...]]:
+    """Every place in a document."""
+    inner = value.items() if isinstance(value, dict) else enumerate(value) if isinstance(value, list) else ()
+    return [path, *(place for key, each in inner for place in places(each, (*path, key)))]
+
+
+def replaced(value: Any, path: tuple[Any, ...], new: Any) -> Any:
+    if not path:
+        return new
+    value[path[0]] = replaced(value[path[0]], path[1:], new)
+    return value
+
+
+@pytest.mark.parametrize("tool", DOCUMENTS)
+@settings(max_examples=150, deadline=None)
+@given(data=st.data())
+def test_a_document_with_anything_in_it_is_read_or_refused(tool: str, data: st.DataObject) -> None:
+    format_name, documents = data.draw(st.sampled_from(DOCUMENTS[tool]))
+    documents = copy.deepcopy(documents)
+    for _ in range(data.draw(st.integers(1, 3))):
+        path = data.draw(st.sampled_from([each for each in places(documents) if len(each) > 1]))
+        documents = replaced(documents, path, data.draw(JSON))
+    try:
+        found = Read(format_name, documents)
+    except ForeignDocumentError:
+        return
+    assert [decode(encode(event)) for event in found.events] == found.events

@@ -64,7 +64,7 @@ EVENT_EACH = (
     ("gen_ai.choice", {"index": 0, "finish_reason": "stop", "message": json.dumps({"content": "hello"})}),
 )
 DETAILS = (("gen_ai.client.inference.operation.details", NEWEST),)
-OPENINFERENCE = {
+OPENINFERENCE: dict[str, Any] = {
     "openinference.span.kind": "LLM",
     "llm.model_name": "agent@7",
     "llm.input_messages.0.message.role": "system",

@@ -53,6 +53,8 @@ class Capture:
     """What the server has refused, by kind of request."""
     key: Callable[[], object] = lambda: None
     """Returns the client's key as it is now: it may be made again for every call."""
+    hook: str = "wrap"
+    """Named in what is recorded; see `Exchange.hook`."""
 
     def begin(self, request: dict[str, Any], surface: Surface = CHAT) -> "Call | None":
         """Return the call to observe; None where it belongs to no recorded episode, or cannot be observed: then the
@@ -60,14 +62,14 @@ class Capture:
         """
         arguments: Mapping[str, Any] | None = None
         try:
-            episode = self.episode or self.episodes.current()
+            episode = self.episode or self.episodes.current() or self.episodes.open_for_call()
             if episode is None:
                 self.outbox.counts.add("calls_outside_episode")
                 return None
             if not episode.recording:
                 return None
             if (arguments := surface.own(request)) is None:
-                self.outbox.counts.add("calls_unobserved")
+                self._note_unobserved(episode, request)
                 return None
             bare, routed = arguments, self.outbox.routed
             if routed is not None:
@@ -81,6 +83,15 @@ class Capture:
             if arguments is not None:
                 request.update(arguments)  # what could be read only once has been read
             return None
+
+    def _note_unobserved(self, episode: Episode, request: Mapping[str, Any]) -> None:
+        """Record that a call was made in a form that is not recorded."""
+        self.outbox.counts.add("calls_unobserved")
+        exchange = Exchange(
+            request={"model": request.get("model")}, answer=Answer(), withheld=NOT_CAPTURED, hook=self.hook
+        )
+        episode.record(exchange, current_function() or episode.function)
+        episode.end_if_of_call()
 
 
 class Call:
@@ -228,6 +239,7 @@ class Call:
         iterator = getattr(stream, "_iterator", None)
         if iterator is None:
             self._capture.outbox.counts.add("calls_unobserved")
+            self.record_without_answer(NOT_CAPTURED)
             return stream
         watch = self.watch()
         if hasattr(iterator, "__anext__"):
@@ -252,8 +264,10 @@ class Call:
             latency_ms=int((time.perf_counter() - self._started) * 1000),
             refused=self._refused,
             logprob_mode=self._capture.outbox.settings.logprob_mode,
+            hook=self._capture.hook,
         )
         self._episode.record(exchange, self._function)
+        self._episode.end_if_of_call()
 
     @property
     def is_hiding(self) -> bool:

@@ -24,6 +24,8 @@ class Guard:
     def __init__(self, counters: Counters) -> None:
         """Count into these counters."""
         self.counters = counters
+        self.trouble = 0
+        """Failures and skipped calls so far, of all hooks: what was recorded meanwhile may lack something."""
         self._logged: dict[str, float] = {}
         self._failures: dict[str, int] = {}
         """Failures in a row, by hook and function."""
@@ -33,6 +35,7 @@ class Guard:
         key = f"{hook} {getattr(function, '__qualname__', '')}"
         failures = self._failures.get(key, 0) if self._failures else 0
         if failures >= MOST_FAILURES:
+            self.trouble += 1
             self.counters.add(f"hook_calls_skipped.{hook}")
             return default
         try:
@@ -49,6 +52,7 @@ class Guard:
 
     def failed(self, hook: str, error: BaseException) -> None:
         """Count and log one failure of a hook; cannot raise itself."""
+        self.trouble += 1
         try:
             self.counters.add(f"hook_errors.{hook}")
             now = time.monotonic()

@@ -37,6 +37,8 @@ from rollbus.schemas.topics import ALIASES, EPISODE_EVENTS
 
 MAX_ERROR_CHARACTERS = 500
 QUEUE_FULL = "queue_full"
+MISSED = ("calls_outside_episode", "hook_errors")
+"""Why an episode may lack something: calls in no episode, or failures of ours, while it was open."""
 NOT_SAMPLED = {"rollbus-sampled": "0"}
 """What goes along instead of an episode that is not recorded: nor is what another process does for it."""
 
@@ -75,6 +77,8 @@ class Episode:
         """Calls of recorded clients so far: a hook above learns from it that its call is recorded."""
         self.nothing = False
         """Whether it is a handle without an episode, which hides no episode around it."""
+        self.of_call = False
+        """Whether it is one call's, and ends with it."""
         self.function = ""
         """Of the process it was attached from; for calls that no `function` block here names."""
         self.traceparent: str | None = None
@@ -86,6 +90,7 @@ class Episode:
         self.memory = TurnMemory()
         """What its turns have carried; the delivery thread's."""
         self._streams: dict[Abandonable, None] = {}
+        self._before = self._missed()
         self._lock = threading.RLock()
 
     def reward(
@@ -253,6 +258,11 @@ class Episode:
         envelope = self._envelope(ids.stable_id("exclude", self.id, self._writer_id), KEYED)
         self.outbox.submit(EPISODE_EVENTS, self.root_id, Excluded(**envelope, reason=reason), episode_id="")
 
+    def end_if_of_call(self) -> None:
+        """End an episode that is one call's."""
+        if self.of_call:
+            self.end()
+
     def _end(self, stop_reason: StopReason, error: str | None) -> None:
         for stream in tuple(self._streams):
             stream.abandon()
@@ -272,8 +282,14 @@ class Episode:
         """Say how many events this process wrote; nothing of it may follow."""
         with self._lock:
             if self.recording and (self._sequence or even_if_silent):
-                self.emit(WriterClosed, {"count": self._sequence})
+                missed = zip(MISSED, self._before, self._missed(), strict=True)
+                partial = tuple(name for name, before, now in missed if now > before)
+                self.emit(WriterClosed, {"count": self._sequence, "partial": partial})
             self.ended, self.recording = True, False
+
+    def _missed(self) -> tuple[int, int]:
+        """Return what this process has missed so far, by kind: it cannot say of which episode."""
+        return self.outbox.counts.get(MISSED[0]), self.outbox.guard.trouble
 
     def emit(self, record: type[Event], fields: Mapping[str, Any]) -> str | None:
         """Write the next event of this writer and return its id; None where the episode is not recorded (any more)."""
@@ -332,6 +348,11 @@ class Episode:
     def joined_by(self, writer_id: str) -> None:
         """Remember another writer of this process, for the episode's end to name."""
         self._other_writers.add(writer_id)
+
+    @property
+    def writer_ids(self) -> tuple[str, ...]:
+        """The writers of this process that have written anything; for another process that ends the episode."""
+        return tuple(sorted({*self._other_writers, *([self._writer_id] if self._sequence else [])}))
 
     def let_go(self, late: "Episode") -> None:
         """Do without a late writer that has nothing to write."""

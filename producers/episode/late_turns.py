@@ -72,7 +72,7 @@ class LateTurns:
         if len(data) > self._outbox.settings.max_record_bytes:
             self._memory.forget()
             return self._encode_failure(envelope, DropReason.TOO_LARGE.value)
-        self._count_turn(turn.untrainable_reason)
+        self._count_turn(turn)
         return data
 
     def _make_draft(self, index: int) -> Draft | None:
@@ -97,22 +97,24 @@ class LateTurns:
 
     def _encode_failure(self, envelope: Mapping[str, Any], reason: str = CAPTURE_FAILED) -> bytes:
         """Return a turn that says in place of its content why it has none."""
-        self._count_turn(reason)
         answered = getattr(self._exchange.answer, "model", None)
         model = text_of(answered) or text_of(self._exchange.request.get("model")) or ""
-        return codec.encode(
-            TurnRecorded(
-                **envelope,
-                model=model,
-                completion=Message(role="assistant"),
-                trainable=False,
-                untrainable_reason=reason,
-                function=self._function,
-            )
+        turn = TurnRecorded(
+            **envelope,
+            model=model,
+            completion=Message(role="assistant"),
+            trainable=False,
+            untrainable_reason=reason,
+            function=self._function,
         )
+        self._count_turn(turn)
+        return codec.encode(turn)
 
-    def _count_turn(self, reason: str | None) -> None:
+    def _count_turn(self, turn: TurnRecorded) -> None:
+        reason = turn.untrainable_reason
         self._outbox.counts.add("turns_trainable" if reason is None else f"turns_untrainable.{reason}")
+        if self._outbox.on_turn is not None:
+            self._outbox.guard.call("on_turn", self._outbox.on_turn, turn, self._exchange.hook, default=None)
 
 
 def expected_bytes(exchange: Exchange) -> int:

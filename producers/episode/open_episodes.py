@@ -32,12 +32,25 @@ class OpenEpisodes:
         self._lock = threading.RLock()
         """A set that another thread adds to cannot be looked through."""
         self._unsampled: OrderedDict[str, None] = OrderedDict()
+        self.of_process: Episode | None = None
+        """The current one wherever the running code is in no other."""
+        self.task_of_calls: str | None = None
+        """A call outside of every episode is one of its own, of this task."""
 
     def current(self) -> Episode | None:
         """Return the innermost episode of the running code, of this recorder."""
         episode = context.current_episode()
         while episode is not None and (episode.outbox is not self._outbox or episode.nothing):
             episode = episode.parent
+        return episode or self.of_process
+
+    def open_for_call(self) -> Episode | None:
+        """Return a new episode for a single call, which ends it; None where such calls are not recorded."""
+        if self.task_of_calls is None:
+            return None
+        fields = {"example_id": None, "group_id": None, "agent": self._outbox.settings.agent}
+        episode = self.open(self.task_of_calls, None, None, fields, None)
+        episode.of_call = True
         return episode
 
     def open(
@@ -132,7 +145,7 @@ class OpenEpisodes:
     def close_joined(self) -> None:
         """Close this process's part of the episodes that others end."""
         for episode in self:
-            if not episode.owner:
+            if not episode.owner or episode.of_call:
                 episode.end()
 
     def after_fork(self) -> None:

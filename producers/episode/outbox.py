@@ -20,6 +20,7 @@ from rollbus.producers.turns.redaction import Field, Redactor
 from rollbus.schemas import codec
 from rollbus.schemas.errors import RecordTooLargeError
 from rollbus.schemas.records.drops import ProducerReport
+from rollbus.schemas.records.events import TurnRecorded
 from rollbus.schemas.topics import PRODUCER_REPORTS, Topic
 
 CHILD_SEPARATOR = "/"
@@ -53,6 +54,8 @@ class Outbox:
         """New per process start and fork."""
         self.routed: Callable[[Mapping[str, Any], str], Mapping[str, Any]] | None = None
         """Names the version in a call's arguments that the episode gets; None leaves them as they are."""
+        self.on_turn: Callable[[TurnRecorded, str], None] | None = None
+        """Sees every turn, with the hook that saw the call, in the delivery thread."""
         self._secrets: set[str] = set()
         self.delivery = Delivery(
             make_sink,

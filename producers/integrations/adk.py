@@ -38,7 +38,7 @@ class RollbusPlugin(BasePlugin):
         Agents named in `child_agents` become child episodes.
         """
         super().__init__(name="rollbus")
-        self._structure = Structure(recorder, task=task, child_agents=child_agents)
+        self._structure = Structure(recorder, "google-adk", task=task, child_agents=child_agents)
 
     async def before_run_callback(self, *, invocation_context: InvocationContext) -> None:
         """A runner begins on a user's message."""
@@ -46,11 +46,11 @@ class RollbusPlugin(BasePlugin):
 
     async def after_run_callback(self, *, invocation_context: InvocationContext) -> None:
         """It is done."""
-        self._structure.run_ended(_run(invocation_context.invocation_id))
+        self._structure.all_ended(_run(invocation_context.invocation_id))
 
     async def on_run_error_callback(self, *, invocation_context: InvocationContext, error: Exception) -> None:
         """It has failed."""
-        self._structure.run_ended(_run(invocation_context.invocation_id), error)
+        self._structure.all_ended(_run(invocation_context.invocation_id), error)
 
     async def before_agent_callback(self, *, agent: BaseAgent, callback_context: CallbackContext) -> None:
         """An agent begins."""

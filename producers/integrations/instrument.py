@@ -1,27 +1,26 @@
-"""Record what a process does through the libraries that it has imported, without a change of its code.
+"""Record what a process does through its libraries, without a change of its code.
 
     rb = rollbus.init(...)
-    patches = rollbus.instrument(rb)          # after the imports; `patches.names` lists what is patched
+    patches = rollbus.instrument(rb)          # anywhere; `patches.names` lists what is patched so far
     with rb.episode(task="refund"):
         ...                                   # every call of a model is a turn, in threads and executors too
 
-A library is patched whole or left as it was. Explicit hooks and wrapped clients go on working, and record once.
+What is imported already is patched at once, the others when the program imports them. A library is patched whole or
+left as it was. Explicit hooks and wrapped clients go on working, and record once.
 """
 
+import logging
 import sys
-import threading
-from collections.abc import Callable, Mapping
-from concurrent import futures
+from collections.abc import Collection
 from contextlib import ExitStack
-from contextvars import ContextVar, copy_context
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any
+from importlib import metadata
 
-from rollbus.producers.episode import context
+from rollbus.producers.integrations.later import PatchAtImport
+from rollbus.producers.integrations.patches import LIBRARIES, Wish
 from rollbus.producers.recorder import Recorder
 
-Patch = Callable[[Recorder, ExitStack], None]
+logger = logging.getLogger(__name__)
 
 
 @dataclass(slots=True)
@@ -29,8 +28,11 @@ class Instrumentation:
     """What `instrument` has patched."""
 
     failed: dict[str, str] = field(default_factory=dict)
-    """Libraries that could not be patched, with the error."""
+    """Libraries that could not be patched, with their version and the error."""
+    untried: dict[str, str] = field(default_factory=dict)
+    """Patched libraries that are newer than any version that was tried, with their version."""
     _undo: dict[str, ExitStack] = field(default_factory=dict)
+    _later: PatchAtImport | None = None
 
     @property
     def names(self) -> tuple[str, ...]:
@@ -39,130 +41,58 @@ class Instrumentation:
 
     def undo(self) -> None:
         """Leave every library as it was."""
+        if self._later is not None:
+            self._later.remove()
         while self._undo:
             self._undo.popitem()[1].close()
 
 
-def instrument(recorder: Recorder) -> Instrumentation:
-    """Record through every known library that is imported; what cannot be patched is logged, and left as it was."""
-    done = Instrumentation()
-    for name, patch in PATCHES.items() if recorder.settings.enabled else ():
-        if name not in sys.modules:
-            continue
-        with ExitStack() as stack:
-            try:
-                patch(recorder, stack)
-            except Exception as error:  # a version that is made differently: the stack takes back what was done
-                recorder.guard.failed(f"instrument_{name}", error)
-                done.failed[name] = repr(error)
-            else:
-                done._undo[name] = stack.pop_all()
+def instrument(recorder: Recorder, *, task: str | None = None, child_agents: Collection[str] = ()) -> Instrumentation:
+    """Record through every known library; what cannot be patched is logged, and left as it was.
+
+    With `task`, what happens outside of every episode is an episode of its own: the outermost run of a framework, or
+    else a single call. Agents named in `child_agents` become child episodes.
+    """
+    done, wish = Instrumentation(), Wish(recorder, task, child_agents)
+    if not recorder.settings.enabled:
+        return done
+    recorder.episodes.task_of_calls = task
+    known = [name for name in LIBRARIES if name in sys.modules]
+    done._later = PatchAtImport(LIBRARIES.keys() - set(known), lambda name: _patch(name, wish, done))
+    for name in known:
+        _patch(name, wish, done)
+    done._later.install()
     return done
 
 
-def _patch_openai(recorder: Recorder, stack: ExitStack) -> None:
-    from rollbus.producers.capture.call import Capture
-    from rollbus.producers.capture.openai_classes import patch_classes
-
-    capture = Capture(recorder.outbox, recorder.episodes, None, None, recorder.settings.logprobs, True)
-    patch_classes(capture, stack)
-
-
-def _patch_litellm(recorder: Recorder, stack: ExitStack) -> None:
-    import litellm
-
-    from rollbus.producers.integrations.litellm import RollbusLogger
-
-    if not any(isinstance(each, RollbusLogger) for each in litellm.callbacks):
-        logger = RollbusLogger(recorder)
-        litellm.callbacks.append(logger)
-        stack.callback(_remove_from_litellm, logger)
-
-
-def _remove_from_litellm(logger: Any) -> None:
-    """Remove a logger from every list: a call copies those of `callbacks` into the lists of its kind."""
-    import litellm
-
-    lists = (litellm.callbacks, litellm.input_callback, litellm.success_callback, litellm.failure_callback)
-    for callbacks in (*lists, litellm._async_success_callback, litellm._async_failure_callback):
-        litellm.logging_callback_manager.remove_callback_from_list_by_object(callbacks, logger, require_self=False)
+def _patch(name: str, wish: Wish, done: Instrumentation) -> None:
+    library, guard = LIBRARIES[name], wish.recorder.guard
+    version = "" if not library.distribution else guard.call("version", _version_of, library.distribution, default=None)
+    if version is None:
+        return  # a module of the program's own that has the library's name
+    with ExitStack() as stack:
+        try:
+            library.patch(wish, stack)
+        except Exception as error:  # a version that is made differently: the stack takes back what was done
+            done.failed[name] = f"{library.distribution} {version}: {error!r}"
+            guard.failed(f"instrument_{name}", RuntimeError(done.failed[name]))
+            return
+        done._undo[name] = stack.pop_all()
+    if _number(version) > _number(library.newest):
+        done.untried[name] = version
+        logger.warning(
+            "rollbus: %s %s is newer than %s, the newest that was tried; it is recorded as far as it goes",
+            *(library.distribution, version, library.newest),
+        )
 
 
-def _patch_langchain(recorder: Recorder, stack: ExitStack) -> None:
-    from langchain_core.tracers import context as tracers
-
-    from rollbus.producers.integrations.langchain import RollbusHandler
-
-    # Every thread and task sees a default; a run that has a handler of this class already gets no second one.
-    handler: ContextVar[Any] = ContextVar("rollbus_handler", default=RollbusHandler(recorder))  # noqa: B039
-    tracers.register_configure_hook(handler, inheritable=True, handle_class=RollbusHandler)
-    stack.callback(tracers._configure_hooks.remove, tracers._configure_hooks[-1])
+def _version_of(distribution: str) -> str | None:
+    try:
+        return metadata.version(distribution)
+    except metadata.PackageNotFoundError:
+        return None
 
 
-def _patch_llama_index(recorder: Recorder, stack: ExitStack) -> None:
-    from rollbus.producers.integrations.llama_index import install
-
-    stack.callback(install(recorder))
-
-
-def _patch_adk(recorder: Recorder, stack: ExitStack) -> None:
-    from google.adk.runners import Runner
-
-    from rollbus.producers.integrations.adk import RollbusPlugin
-
-    original = Runner.__init__
-
-    def init(self: Any, *args: Any, **kwargs: Any) -> None:
-        original(self, *args, **kwargs)
-        if self.plugin_manager.get_plugin("rollbus") is None:
-            recorder.guard.call("hook", self.plugin_manager.register_plugin, RollbusPlugin(recorder), default=None)
-
-    stack.callback(setattr, Runner, "__init__", original)
-    Runner.__init__ = init  # type: ignore[method-assign]
-
-
-def _patch_openai_agents(recorder: Recorder, stack: ExitStack) -> None:
-    from agents.tracing import add_trace_processor
-
-    from rollbus.producers.integrations.openai_agents import RollbusProcessor
-
-    processor = RollbusProcessor(recorder)
-    stack.callback(processor.shutdown)
-    add_trace_processor(processor)
-
-
-def _patch_threads(recorder: Recorder, stack: ExitStack) -> None:
-    submit, start = futures.ThreadPoolExecutor.submit, threading.Thread.start
-
-    def submit_bound(self: Any, function: Any, /, *args: Any, **kwargs: Any) -> Any:
-        return submit(self, _bound(function), *args, **kwargs)
-
-    def start_bound(self: Any) -> None:
-        # A worker of a pool serves many episodes: what is submitted to it is bound instead.
-        if getattr(getattr(self, "_target", None), "__module__", "") != "concurrent.futures.thread":
-            self.run = _bound(self.run)
-        start(self)
-
-    stack.callback(setattr, futures.ThreadPoolExecutor, "submit", submit)
-    stack.callback(setattr, threading.Thread, "start", start)
-    futures.ThreadPoolExecutor.submit = submit_bound  # type: ignore[method-assign]
-    threading.Thread.start = start_bound  # type: ignore[method-assign]
-
-
-def _bound(function: Any) -> Any:
-    """Return the function, in the current episode where there is one; a coroutine function is not called by threads."""
-    if context.current_episode() is None:
-        return function
-    return partial(copy_context().run, function)
-
-
-PATCHES: Mapping[str, Patch] = {
-    "openai": _patch_openai,
-    "litellm": _patch_litellm,
-    "langchain_core": _patch_langchain,
-    "llama_index.core": _patch_llama_index,
-    "google.adk.runners": _patch_adk,
-    "agents": _patch_openai_agents,
-    "threading": _patch_threads,
-}
-"""By the module whose import shows that the process uses the library."""
+def _number(version: str) -> tuple[int, ...]:
+    """Return the first two parts of a version."""
+    return tuple(int(part) for part in version.split(".")[:2] if part.isdecimal())

@@ -55,7 +55,7 @@ class RollbusHandler(BaseCallbackHandler):
 
         Sub-graphs and agents named in `child_agents` become child episodes.
         """
-        self._structure = Structure(recorder, task=task, child_agents=child_agents)
+        self._structure = Structure(recorder, "langchain", task=task, child_agents=child_agents)
         self._prompts: dict[UUID, tuple[list[BaseMessage], Mapping[str, Any]]] = {}
 
     def on_chain_start(

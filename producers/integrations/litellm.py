@@ -49,7 +49,8 @@ class _Call:
         self.seen.on_captured = None
         if not self.seen.captured:
             self.late.finished(self)
-            self.late.record(Exchange(request=self.request, answer=Answer(), withheld=NOT_CAPTURED), self.function)
+            exchange = Exchange(request=self.request, answer=Answer(), withheld=NOT_CAPTURED, hook="litellm")
+            self.late.record(exchange, self.function)
         self.late.close_writer(even_if_silent=True)
 
 
@@ -102,7 +103,8 @@ class RollbusLogger(CustomLogger):
             return
         episode = self._recorder.current_episode()
         if episode is None:
-            self._recorder.counts.add("calls_outside_episode")
+            if self._recorder.episodes.task_of_calls is None:
+                self._recorder.counts.add("calls_outside_episode")
             return
         late = self._recorder.episodes.join(episode.id, episode.started_at_ms)
         seen = context.watch_call(on_captured=lambda: self._let_go(episode, late))
@@ -147,6 +149,7 @@ class RollbusLogger(CustomLogger):
             streamed=bool(kwargs.get("stream")),
             latency_ms=int((end - start).total_seconds() * 1000),
             logprob_mode=self._recorder.settings.logprob_mode,
+            hook="litellm",
         )
         call.late.record(exchange, call.function)
         call.late.close_writer(even_if_silent=True)

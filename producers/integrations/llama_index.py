@@ -52,7 +52,7 @@ def install(recorder: Recorder, *, task: str | None = None, child_agents: Collec
     With `task`, an outermost run without an episode is one of its own; agents named in `child_agents` are child
     episodes.
     """
-    structure = Structure(recorder, task=task, child_agents=child_agents)
+    structure = Structure(recorder, "llama-index", task=task, child_agents=child_agents)
     spans, events = _Spans(structure), _Events(structure)
     dispatcher = get_dispatcher()
     dispatcher.add_span_handler(spans)

@@ -9,9 +9,7 @@ The SDK calls its hooks in tasks of their own, so each agent has a client wrappe
 
 import json
 import weakref
-from collections.abc import Hashable, Iterator
-from contextlib import suppress
-from contextvars import Token
+from collections.abc import Collection, Hashable, Iterator
 from typing import Any, TypeVar
 
 from agents import Agent, Model, ModelResponse, OpenAIChatCompletionsModel, RunContextWrapper, RunHooks, Tool
@@ -20,7 +18,6 @@ from agents.tool_context import ToolContext
 from agents.tracing import AgentSpanData, FunctionSpanData, Span, Trace, TracingProcessor
 from openai import AsyncOpenAI
 
-from rollbus.producers.episode.functions import FUNCTION
 from rollbus.producers.integrations.structure import Structure
 from rollbus.producers.recorder import Recorder
 from rollbus.producers.turns.answer import Answer, Choice
@@ -93,37 +90,48 @@ def _captured(recorder: Recorder) -> int:
 class RollbusProcessor(TracingProcessor):
     """Reports which agent asks and which tools run, for `instrument`: from the SDK's own traces."""
 
-    def __init__(self, recorder: Recorder) -> None:
-        """Record into the current episode."""
-        self._recorder, self._structure = recorder, Structure(recorder)
-        self._names: dict[str, Token[str]] = {}
+    def __init__(self, recorder: Recorder, *, task: str | None = None, child_agents: Collection[str] = ()) -> None:
+        """Record into the current episode; with `task`, a trace without one is an episode of its own.
+
+        Agents named in `child_agents` become child episodes.
+        """
+        self._recorder, self._structure = (
+            recorder,
+            Structure(recorder, "openai-agents", task=task, child_agents=child_agents),
+        )
         self._stopped = False
 
     def on_trace_start(self, trace: Trace) -> None:
-        """Nothing is known of it yet."""
+        """A run begins, or the program's own block of several."""
+        if not self._stopped:
+            self._structure.run_started(trace.trace_id, None, "")
 
     def on_trace_end(self, trace: Trace) -> None:
         """All of its spans have ended."""
+        self._structure.all_ended(trace.trace_id)
 
     def on_span_start(self, span: Span[Any]) -> None:
         """An agent or a tool begins, in this very context."""
-        data = span.span_data
+        data, parent = span.span_data, span.parent_id or span.trace_id
         if self._stopped:
             return
-        if isinstance(data, AgentSpanData):
-            self._names[span.span_id] = FUNCTION.set(data.name)
-        elif isinstance(data, FunctionSpanData) and self._recorder not in _WITH_HOOKS:
-            self._structure.tool_started(span.span_id, None, name=data.name)
+        if isinstance(data, FunctionSpanData):
+            if self._recorder not in _WITH_HOOKS:
+                self._structure.tool_started(span.span_id, parent, name=data.name)
+        else:
+            name = data.name if isinstance(data, AgentSpanData) else ""
+            self._structure.run_started(span.span_id, parent, name, is_agent=bool(name), enter=bool(name))
 
     def on_span_end(self, span: Span[Any]) -> None:
         """It is done."""
-        if (token := self._names.pop(span.span_id, None)) is not None:
-            with suppress(ValueError):  # it ends in another task
-                FUNCTION.reset(token)
-        elif self._structure.is_open(span.span_id):
-            data, error = span.span_data, span.error
+        if not self._structure.is_open(span.span_id):
+            return
+        data, error = span.span_data, span.error
+        if isinstance(data, FunctionSpanData):
             text = None if error is None else str(error.get("message"))
             self._structure.tool_ended(span.span_id, arguments=data.input or "", result=data.output, error=text)
+        else:
+            self._structure.run_ended(span.span_id)
 
     def shutdown(self) -> None:
         """Report no more; the SDK has no way to take a processor away."""
@@ -138,7 +146,7 @@ class RollbusHooks(RunHooks[Context]):
 
     def __init__(self, recorder: Recorder) -> None:
         """Record into the current episode."""
-        self._recorder, self._structure = recorder, Structure(recorder)
+        self._recorder, self._structure = recorder, Structure(recorder, "openai-agents")
         self._prompts: dict[Hashable, tuple[int, list[Any]]] = {}
         _WITH_HOOKS.add(recorder)
 
@@ -199,4 +207,4 @@ def _exchange(prompt: list[Any], response: ModelResponse) -> Exchange:
         choices=(Choice(content="".join(texts) or None, tool_calls=tuple(calls)),),
     )
     messages = [item if "role" in item else {"role": "tool", "content": json.dumps(item)} for item in map(dict, prompt)]
-    return Exchange(request={"messages": messages}, answer=answer, withheld=NOT_CAPTURED)
+    return Exchange(request={"messages": messages}, answer=answer, withheld=NOT_CAPTURED, hook="openai-agents")

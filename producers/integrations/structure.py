@@ -36,6 +36,12 @@ class _Open:
     call: context.ModelCall = field(default_factory=context.ModelCall)
     started: float = field(default_factory=time.perf_counter)
     fields: dict[str, Any] = field(default_factory=dict)
+    root: Hashable = None
+    """The outermost run that it is in."""
+    child: str = ""
+    """The agent whose child episode it is in, unless a tool is between: a graph and its node have one name."""
+    before: "_Open | None" = None
+    """What had started under the same key: an agent may get a request again before its own run is over."""
 
 
 Method = TypeVar("Method", bound=Callable[..., None])
@@ -54,12 +60,15 @@ def guarded(method: Method) -> Method:
 class Structure:
     """What one hook knows of the runs that are open."""
 
-    def __init__(self, recorder: Recorder, *, task: str | None = None, child_agents: Collection[str] = ()) -> None:
+    def __init__(
+        self, recorder: Recorder, hook: str, *, task: str | None = None, child_agents: Collection[str] = ()
+    ) -> None:
         """Record into the current episode; outside of one, with `task` given, each outermost run is an episode.
 
         Runs named in `child_agents` become child episodes, with trajectories of their own.
         """
-        self._recorder, self._task, self._child_agents = recorder, task, frozenset(child_agents)
+        self._recorder, self._hook, self._task = recorder, hook, task
+        self._child_agents = frozenset(child_agents)
         self._open: OrderedDict[Hashable, _Open] = OrderedDict()
 
     def is_open(self, key: Hashable) -> bool:
@@ -67,21 +76,40 @@ class Structure:
         return key in self._open
 
     @guarded
-    def run_started(self, key: Hashable, parent: Hashable | None, name: str, *, is_agent: bool = True) -> None:
-        """A chain, graph, node or agent begins; one that is not an agent never becomes a child episode."""
-        episode = self._episode_of(parent)
-        owned = is_agent and name in self._child_agents if episode is not None else self._task is not None
+    def run_started(
+        self, key: Hashable, parent: Hashable | None, name: str, *, is_agent: bool = True, enter: bool = False
+    ) -> None:
+        """A chain, graph, node or agent begins; one that is not an agent never becomes a child episode.
+
+        With `enter`, its episode and name are the current ones from here on, in this very context.
+        """
+        episode, around = self._episode_of(parent), self._open.get(parent)
+        child, root = ("", key) if around is None else (around.child, around.root)
+        is_child = is_agent and name in self._child_agents and name != child
+        owned = is_child if episode is not None else self._task is not None
         if owned:
             task = (episode.task if episode is not None else self._task) or ""
             episode = self._recorder.start(task=task, agent=name or None, parent=episode)
-        self._remember(key, _Open(episode, name or self._name_of(parent), owned))
+        child = name if owned else child
+        opened = _Open(episode, name or self._name_of(parent), owned, root=root, child=child)
+        self._enter(key, opened) if enter else self._remember(key, opened)
 
     @guarded
     def run_ended(self, key: Hashable, error: BaseException | None = None) -> None:
         """It is over; an episode of its own ends with it."""
-        run = self._open.pop(key, None)
+        self._end_run(self._leave(key), error)
+
+    @guarded
+    def all_ended(self, root: Hashable, error: BaseException | None = None) -> None:
+        """An outermost run is over, and with it the runs in it whose end the framework has not reported."""
+        for key in [key for key, opened in reversed(self._open.items()) if opened.root == root]:
+            while (inner := self._leave(key)) is not None:
+                self._end_run(inner, error)
+
+    def _end_run(self, run: _Open | None, error: BaseException | None) -> None:
         if run is not None and run.episode is not None and run.owned:
             run.episode.end(*stop_reason_of(error))
+            run.episode.nothing = True  # in a context that was not left it hides no episode around it
 
     @guarded
     def model_started(self, key: Hashable, parent: Hashable | None, function: str = "") -> None:
@@ -95,6 +123,7 @@ class Structure:
         if opened is None or opened.episode is None or opened.call.captured or exchange is None:
             return
         self._recorder.counts.add("calls_not_captured")
+        exchange.hook = self._hook
         opened.episode.record(exchange, opened.name)
 
     @guarded
@@ -130,11 +159,16 @@ class Structure:
 
     def _leave(self, key: Hashable) -> _Open | None:
         opened = self._open.pop(key, None)
-        if opened is not None and opened.tokens is not None:
+        if opened is None:
+            return None
+        if opened.before is not None:
+            self._open[key] = opened.before
+        if opened.tokens is not None:
             context.leave_call(opened.tokens)
         return opened
 
     def _remember(self, key: Hashable, opened: _Open) -> None:
+        opened.before = self._open.pop(key, None)
         self._open[key] = opened
         while len(self._open) > MAX_OPEN:
             self._open.popitem(last=False)

@@ -56,6 +56,8 @@ class Exchange:
     refused: Collection[str] = ()
     """What the server would not give; see `surface.ADDED`."""
     logprob_mode: LogprobMode = "unknown"
+    hook: str = ""
+    """Which of ours saw the call: `wrap`, `turn`, or a library's name."""
 
     @property
     def turns(self) -> int:
@@ -100,7 +102,7 @@ def exchange_of(
         choices=(choice,),
     )
     request = {"model": model, "messages": plain(list(messages)), "tools": plain(list(tools)) if tools else None}
-    return Exchange(request=request, answer=whole, logprob_mode=logprob_mode)
+    return Exchange(request=request, answer=whole, logprob_mode=logprob_mode, hook="turn")
 
 
 @dataclass(frozen=True, slots=True)

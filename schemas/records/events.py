@@ -189,6 +189,8 @@ class WriterClosed(Event):
 
     count: int
     """Events this writer sent before this one: sequences 0 … count − 1."""
+    partial: tuple[str, ...] = ()
+    """What its process missed meanwhile, perhaps of this episode: `calls_outside_episode`, `hook_errors`."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

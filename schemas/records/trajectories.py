@@ -153,6 +153,8 @@ class Trajectory:
     tools_hash: str = ""
     trainable: bool
     untrainable_reason: str | None = None
+    partial: tuple[str, ...] = ()
+    """Why it may lack turns: `missing_events`, or what its writers say; empty if nothing is known to be missing."""
     config_hash: str = ""
 
 

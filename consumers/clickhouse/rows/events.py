@@ -21,8 +21,12 @@ from rollbus.schemas.records.events import (
 from rollbus.schemas.records.tokens import BYTES_PER_TOKEN
 
 _MESSAGE_FIELDS = tuple(sorted(field.name for field in dataclasses.fields(Message)))
-_DETAILS: dict[type, str] = {WriterClosed: "count", Excluded: "reason", AliasDeclared: "alias"}
-"""The one field beyond the envelope, of the kinds without a table of their own."""
+_DETAILS: dict[type, tuple[str, ...]] = {
+    WriterClosed: ("count", "partial"),
+    Excluded: ("reason",),
+    AliasDeclared: ("alias",),
+}
+"""The fields beyond the envelope, of the kinds without a table of their own; empty lists are left out."""
 _TOKENS = ("prompt_token_ids", "completion_token_ids", "logprobs")
 _ENVELOPE = ("root_episode_id", "producer", "environment")
 """Fields that only `events` and `episodes` repeat."""
@@ -45,8 +49,9 @@ def _messages_json(event: TurnRecorded) -> str:
 
 
 def _detail(event: Event) -> str:
-    name = _DETAILS.get(type(event))
-    return canonical_json({name: getattr(event, name)}) if name is not None else ""
+    names = _DETAILS.get(type(event), ())
+    values = {name: value for name in names if (value := getattr(event, name)) != ()}
+    return canonical_json(values) if names else ""
 
 
 EVENTS = Fill("events", {**columns_of(Event), "kind": lambda event: type(event).__name__, "detail": _detail})

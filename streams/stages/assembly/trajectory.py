@@ -21,6 +21,7 @@ from rollbus.schemas.records.events import (
     RewardReported,
     ToolCalled,
     TurnRecorded,
+    WriterClosed,
 )
 from rollbus.schemas.records.trajectories import ToolResult, Trajectory, Turn
 from rollbus.streams.stages.assembly.echoes import without_echoes
@@ -38,7 +39,7 @@ _trajectory = copier(
     *("trajectory_id", "group_hint", "started_at_ms", "ended_at_ms", "assembled_at_ms", "closed_by", "stop_reason"),
     "first_seen_ms",
     *("turns", "tools", "rewards", "histories", "opening_hash", "prompt_hash", "tools_hash"),
-    *("trainable", "untrainable_reason", "config_hash"),
+    *("trainable", "untrainable_reason", "partial", "config_hash"),
 )
 """What a trajectory, a turn and a tool call have in common with the events that they come from is copied by name."""
 
@@ -97,8 +98,14 @@ def build(events: Iterable[Event], config: AssemblyConfig, config_hash: str, clo
         tools_hash=targeted[0].tools_hash if targeted else "",
         trainable=reason is None,
         untrainable_reason=reason,
+        partial=_partial(of[WriterClosed], closing),
         config_hash=config_hash,
     )
+
+
+def _partial(closed: Iterable[WriterClosed], closing: Closing) -> tuple[str, ...]:
+    said = {name for writer in closed for name in writer.partial}
+    return tuple(sorted(said | {DropReason.MISSING_EVENTS.value} if closing.holes else said))
 
 
 def in_order(events: Iterable[Event]) -> list[Event]:

@@ -146,13 +146,15 @@ class TestCompletions:
             )
         assert [turn.untrainable_reason for turn in turns(recorder, sink)] == ["echo"]
 
-    def test_several_prompts_pass_as_they_are(self, recorder: Recorder, sink: MemorySink) -> None:
+    def test_several_prompts_pass_as_they_are_and_leave_a_turn_that_says_so(
+        self, recorder: Recorder, sink: MemorySink
+    ) -> None:
         server = Server(lambda body: completion(choices=2))
         with recorder.episode(task="greet"):
             recorder.wrap(server.client()).completions.create(model="agent", prompt=["a", "b"])
         assert "logprobs" not in server.requests[0]
         assert recorder.counters["calls_unobserved"] == 1
-        assert not turns(recorder, sink)
+        assert [turn.untrainable_reason for turn in turns(recorder, sink)] == ["not_captured"]
 
 
 class TestResponses:

@@ -382,6 +382,20 @@ def test_a_disabled_recorder_records_and_wraps_nothing(sink: MemorySink) -> None
     assert sink.sent == []
 
 
+def test_an_episode_says_what_its_process_missed_meanwhile(recorder: Recorder, sink: MemorySink) -> None:
+    with recorder.episode(task="before"):
+        pass
+    with recorder.episode(task="during"):
+        thread = threading.Thread(target=lambda: recorder.tool("lookup"))
+        thread.start()
+        thread.join()
+        recorder.wrap(object())
+    with recorder.episode(task="after"):
+        pass
+    closed = [event for event in events(recorder, sink) if isinstance(event, WriterClosed)]
+    assert [event.partial for event in closed] == [(), ("calls_outside_episode", "hook_errors"), ()]
+
+
 def test_an_excluded_episode_says_so(recorder: Recorder, sink: MemorySink) -> None:
     with recorder.episode(task="t") as episode:
         episode.exclude("test traffic")

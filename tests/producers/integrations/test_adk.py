@@ -1,5 +1,6 @@
 """Google ADK agents on wrapped clients: turns with the server's tokens, and the agent's structure."""
 
+from collections.abc import AsyncGenerator
 from typing import Any
 
 import pytest
@@ -7,7 +8,10 @@ from google.adk.agents import LlmAgent
 from google.adk.agents._streaming_mode import StreamingMode
 from google.adk.agents.run_config import RunConfig
 from google.adk.apps import App
+from google.adk.models.base_llm import BaseLlm
 from google.adk.models.lite_llm import LiteLlm
+from google.adk.models.llm_request import LlmRequest
+from google.adk.models.llm_response import LlmResponse
 from google.adk.runners import InMemoryRunner
 from google.genai import types
 
@@ -88,6 +92,47 @@ async def test_a_named_agent_is_a_child_episode(recorder: Recorder, sink: Memory
     (child,) = (event for event in events if isinstance(event, EpisodeStarted) and event.parent_episode_id)
     assert (child.parent_episode_id, child.agent) == (episode.id, "keeper")
     assert {event.episode_id for event in events if isinstance(event, TurnRecorded)} == {child.episode_id}
+
+
+class Transferring(BaseLlm):
+    """Asks for a transfer to the other agent a number of times, then answers."""
+
+    to: str
+    left: Any
+
+    async def generate_content_async(
+        self, llm_request: LlmRequest, stream: bool = False
+    ) -> AsyncGenerator[LlmResponse]:
+        """Answer."""
+        self.left[0] -= 1
+        call = types.FunctionCall(id=f"call-{self.left[0]}", name="transfer_to_agent", args={"agent_name": self.to})
+        part = types.Part(function_call=call) if self.left[0] >= 0 else types.Part(text="7")
+        yield LlmResponse(content=types.Content(role="model", parts=[part]))
+
+
+@pytest.mark.parametrize("leave_early", [False, True])
+async def test_agents_that_transfer_to_each_other_are_closed_each_time(
+    recorder: Recorder, sink: MemorySink, leave_early: bool
+) -> None:
+    left = [3]
+    keeper = LlmAgent(name="keeper", model=Transferring(model="m", to="front", left=left))
+    front = LlmAgent(name="front", model=Transferring(model="m", to="keeper", left=left), sub_agents=[keeper])
+    plugin = RollbusPlugin(recorder, child_agents=["front", "keeper"])
+    runner = InMemoryRunner(app=App(name="shop", root_agent=front, plugins=[plugin]))
+    session = await runner.session_service.create_session(app_name="shop", user_id="u")
+    message = types.Content(role="user", parts=[types.Part(text="How many bolts?")])
+    async with recorder.episode(task="stock"):
+        events = runner.run_async(user_id="u", session_id=session.id, new_message=message)
+        async for _ in events:
+            if leave_early and left[0] == 0:
+                break
+        await events.aclose()
+        await runner.close()
+    seen = recorded(recorder, sink)
+    children = [event for event in seen if isinstance(event, EpisodeStarted) and event.parent_episode_id]
+    assert [child.agent for child in children] == ["front", "keeper", "front", "keeper"][: 3 if leave_early else 4]
+    ended = [event.episode_id for event in seen if isinstance(event, EpisodeEnded)]
+    assert sorted(ended) == sorted({event.episode_id for event in seen})
 
 
 async def test_a_failing_tool_is_recorded(recorder: Recorder, sink: MemorySink) -> None:

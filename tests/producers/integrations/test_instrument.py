@@ -1,10 +1,15 @@
 """One line records what a process does through its libraries, once, and can be taken back."""
 
 import asyncio
+import importlib
+import sys
 import threading
+from collections import Counter
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack
+from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import litellm
@@ -28,8 +33,10 @@ from rollbus.producers.integrations import instrument as module
 from rollbus.producers.integrations.adk import RollbusPlugin
 from rollbus.producers.integrations.instrument import Instrumentation
 from rollbus.producers.integrations.langchain import RollbusHandler, record_model
+from rollbus.producers.integrations.later import PatchAtImport
 from rollbus.producers.integrations.openai_agents import RollbusHooks
-from rollbus.schemas.records.events import Event, ToolCalled, TurnRecorded
+from rollbus.producers.integrations.patches import Library, Wish
+from rollbus.schemas.records.events import EpisodeEnded, EpisodeStarted, Event, ToolCalled, TurnRecorded
 from tests.producers.integrations import test_adk, test_llama_index
 from tests.producers.integrations.agent_server import AgentServer, assert_sampled, recorded
 from tests.producers.integrations.test_langchain import model_of
@@ -224,14 +231,104 @@ def assert_agent(server: AgentServer, events: list[Event], *, streamed: bool) ->
     assert (call.name, "bolts: 7" in (call.result or "")) == ("stock", True)
 
 
+def test_a_library_that_is_imported_later_is_patched_then(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("late_library", "late_too"):
+        (tmp_path / f"{name}.py").write_text("answer = 7")
+    monkeypatch.syspath_prepend(tmp_path)
+    seen: list[int] = []
+    later = PatchAtImport({"late_library", "late_too"}, lambda name: seen.append(sys.modules[name].answer))
+    later.install()
+    importlib.import_module("late_library")
+    assert seen == [7]
+    later.remove()
+    importlib.import_module("late_too")
+    assert seen == [7]
+    assert later not in sys.meta_path
+
+
+def test_a_library_newer_than_any_that_was_tried_is_recorded_and_named_once(
+    recorder: Recorder,
+    sink: MemorySink,
+    server: AgentServer,
+    monkeypatch: pytest.MonkeyPatch,
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    monkeypatch.setattr(metadata, "version", lambda name: "99.1.0" if name == "openai" else "0.1")
+    patches = instrument(recorder)
+    with recorder.episode(task="stock"):
+        server.client().chat.completions.create(model="agent", messages=ASK)
+    patches.undo()
+    assert patches.untried == {"openai": "99.1.0"}
+    assert len([line for line in caplog.messages if "openai 99.1.0 is newer than" in line]) == 1
+    assert_sampled(server, turns_of(recorded(recorder, sink)))
+
+
+def test_a_module_of_the_programs_own_that_has_a_librarys_name_is_left_alone(
+    recorder: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def version(name: str) -> str:
+        raise metadata.PackageNotFoundError(name)
+
+    monkeypatch.setattr(metadata, "version", version)
+    patches = instrument(recorder)
+    assert (patches.names, patches.failed) == (("threading",), {})
+    patches.undo()
+
+
+@pytest.mark.usefixtures("traced")
+async def test_with_a_task_what_is_outside_of_every_episode_is_one_of_its_own(
+    recorder: Recorder, sink: MemorySink, server: AgentServer
+) -> None:
+    patches = instrument(recorder, task="stock")
+    client = server.client()
+    client.chat.completions.create(model="agent", messages=ASK)
+    list(client.chat.completions.create(model="agent", messages=ASK, stream=True))
+    create_agent(model_of(server), [tool(stock)], name="keeper").invoke({"messages": [HumanMessage("How many?")]})
+    agent = Agent(name="keeper", tools=[function_tool(stock)], model=agents_model(server))
+    await Runner.run(agent, "How many bolts?")
+    patches.undo()
+    events = recorded(recorder, sink)
+    assert_sampled(server, turns_of(events))
+    turns = Counter(turn.episode_id for turn in turns_of(events))
+    assert list(turns.values()) == [1, 1, 2, 2]
+    assert {event.task for event in events if isinstance(event, EpisodeStarted)} == {"stock"}
+    assert {event.episode_id for event in events if isinstance(event, EpisodeEnded)} == turns.keys()
+    assert "calls_outside_episode" not in recorder.counters
+
+
+def agents_model(server: AgentServer) -> OpenAIChatCompletionsModel:
+    """The server's model, for OpenAI Agents."""
+    return OpenAIChatCompletionsModel("agent", server.async_client())
+
+
+@pytest.mark.usefixtures("traced")
+async def test_an_openai_agent_can_be_a_child_episode(
+    recorder: Recorder, sink: MemorySink, server: AgentServer
+) -> None:
+    patches = instrument(recorder, child_agents=["keeper"])
+    agent = Agent(name="keeper", tools=[function_tool(stock)], model=agents_model(server))
+    async with recorder.episode(task="stock") as episode:
+        await Runner.run(agent, "How many bolts?")
+        assert recorder.current_episode() is episode
+    patches.undo()
+    events = recorded(recorder, sink)
+    (child,) = (event for event in events if isinstance(event, EpisodeStarted) and event.parent_episode_id)
+    assert (child.agent, child.parent_episode_id) == ("keeper", episode.id)
+    of_child = [event for event in events if isinstance(event, TurnRecorded | ToolCalled | EpisodeEnded)]
+    assert [event.episode_id for event in of_child[:-1]] == [child.episode_id] * 4
+
+
 def test_a_patch_that_fails_leaves_its_library_as_it_was(recorder: Recorder, monkeypatch: pytest.MonkeyPatch) -> None:
-    def half(recorder: Recorder, stack: ExitStack) -> None:
+    def half(wish: Wish, stack: ExitStack) -> None:
         stack.callback(setattr, openai, "rollbus_was_here", False)
         monkeypatch.setattr(openai, "rollbus_was_here", True, raising=False)
         raise AttributeError("a version that is made differently")
 
-    monkeypatch.setattr(module, "PATCHES", {"openai": half})
+    monkeypatch.setattr(module, "LIBRARIES", {"openai": Library("openai", "3", half)})
     patches = instrument(recorder)
-    assert (patches.names, set(patches.failed)) == ((), {"openai"})
+    assert patches.names == ()
+    assert (
+        patches.failed["openai"] == f"openai {openai.__version__}: AttributeError('a version that is made differently')"
+    )
     assert openai.rollbus_was_here is False  # type: ignore[attr-defined]
     assert recorder.counters["hook_errors.instrument_openai"] == 1

@@ -140,6 +140,20 @@ def test_a_named_sub_agent_is_a_child_episode(recorder: Recorder, sink: MemorySi
     assert {turn.episode_id for turn in turns} == {child.episode_id}
 
 
+def test_a_graph_in_a_node_of_its_name_is_one_child_episode(
+    recorder: Recorder, sink: MemorySink, server: AgentServer
+) -> None:
+    handler = RollbusHandler(recorder, child_agents=["helper"])
+    helper = graph_of(record_model(model_of(server), recorder)).with_config(run_name="helper")
+    node = RunnableLambda(lambda state: helper.invoke(state), name="helper")
+    with recorder.episode(task="stock"):
+        RunnableLambda(lambda state: node.invoke(state), name="outer").invoke(ASK, config={"callbacks": [handler]})
+    events = recorded(recorder, sink)
+    (child,) = (event for event in events if isinstance(event, EpisodeStarted) and event.parent_episode_id)
+    assert {event.episode_id for event in events if isinstance(event, TurnRecorded)} == {child.episode_id}
+    assert [event.episode_id for event in events if isinstance(event, EpisodeEnded)].count(child.episode_id) == 1
+
+
 def test_a_model_that_is_not_wrapped_gives_turns_that_say_so(
     recorder: Recorder, sink: MemorySink, server: AgentServer
 ) -> None:

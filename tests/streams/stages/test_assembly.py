@@ -46,6 +46,16 @@ def test_a_whole_episode_goes_out_at_its_last_event() -> None:
     assert trajectory.group_hint == "example:play:x1"
 
 
+def test_a_trajectory_says_why_it_may_lack_turns() -> None:
+    *before, last = make_episode(turns=1)
+    assert only_trajectory(assembling().feed(*before, last)).partial == ()
+    said = only_trajectory(assembling().feed(*before, replace(last, partial=("calls_outside_episode",))))
+    assert (said.partial, said.trainable) == (("calls_outside_episode",), True)
+    stepper = assembling(gap_grace_ms=1000)
+    stepper.feed(*before)
+    assert only_trajectory(stepper.tick(100)).partial == ("missing_events",)
+
+
 def test_an_episode_closed_leaves_one_stub_and_its_rewards() -> None:
     stepper = assembling()
     stepper.feed(*make_episode(turns=5, reward=0.5))

@@ -1,0 +1,151 @@
+"""How each library is patched, and taken back: one function per library, which leaves its undoing on a stack."""
+
+import threading
+from collections.abc import Callable, Collection, Mapping
+from concurrent import futures
+from contextlib import ExitStack
+from contextvars import ContextVar, copy_context
+from dataclasses import dataclass
+from functools import partial
+from typing import Any, NamedTuple
+
+from rollbus.producers.episode import context
+from rollbus.producers.recorder import Recorder
+
+
+@dataclass(frozen=True, slots=True)
+class Wish:
+    """What is to be recorded, by whom."""
+
+    recorder: Recorder
+    task: str | None = None
+    """Of a framework's run, or else a call, outside of every episode."""
+    child_agents: Collection[str] = ()
+
+    @property
+    def options(self) -> dict[str, Any]:
+        """Those of the frameworks' hooks."""
+        return {"task": self.task, "child_agents": self.child_agents}
+
+
+def _patch_openai(wish: Wish, stack: ExitStack) -> None:
+    from rollbus.producers.capture.call import Capture
+    from rollbus.producers.capture.openai_classes import patch_classes
+
+    recorder = wish.recorder
+    capture = Capture(recorder.outbox, recorder.episodes, None, None, recorder.settings.logprobs, True, hook="openai")
+    patch_classes(capture, stack)
+
+
+def _patch_litellm(wish: Wish, stack: ExitStack) -> None:
+    import litellm
+
+    from rollbus.producers.integrations.litellm import RollbusLogger
+
+    if not any(isinstance(each, RollbusLogger) for each in litellm.callbacks):
+        logger = RollbusLogger(wish.recorder)
+        litellm.callbacks.append(logger)
+        stack.callback(_remove_from_litellm, logger)
+
+
+def _remove_from_litellm(logger: Any) -> None:
+    """Remove a logger from every list: a call copies those of `callbacks` into the lists of its kind."""
+    import litellm
+
+    lists = (litellm.callbacks, litellm.input_callback, litellm.success_callback, litellm.failure_callback)
+    for callbacks in (*lists, litellm._async_success_callback, litellm._async_failure_callback):
+        litellm.logging_callback_manager.remove_callback_from_list_by_object(callbacks, logger, require_self=False)
+
+
+def _patch_langchain(wish: Wish, stack: ExitStack) -> None:
+    from langchain_core.tracers import context as tracers
+
+    from rollbus.producers.integrations.langchain import RollbusHandler
+
+    # Every thread and task sees a default; a run that has a handler of this class already gets no second one.
+    handler = RollbusHandler(wish.recorder, **wish.options)
+    variable: ContextVar[Any] = ContextVar("rollbus_handler", default=handler)
+    tracers.register_configure_hook(variable, inheritable=True, handle_class=RollbusHandler)
+    stack.callback(tracers._configure_hooks.remove, tracers._configure_hooks[-1])
+
+
+def _patch_llama_index(wish: Wish, stack: ExitStack) -> None:
+    from rollbus.producers.integrations.llama_index import install
+
+    stack.callback(install(wish.recorder, **wish.options))
+
+
+def _patch_adk(wish: Wish, stack: ExitStack) -> None:
+    from google.adk.runners import Runner
+
+    from rollbus.producers.integrations.adk import RollbusPlugin
+
+    original, guard = Runner.__init__, wish.recorder.guard
+
+    def register(plugins: Any) -> None:
+        if plugins.get_plugin("rollbus") is None:
+            plugins.register_plugin(RollbusPlugin(wish.recorder, **wish.options))
+
+    def init(self: Any, *args: Any, **kwargs: Any) -> None:
+        original(self, *args, **kwargs)
+        guard.call("hook", lambda: register(self.plugin_manager), default=None)
+
+    stack.callback(setattr, Runner, "__init__", original)
+    Runner.__init__ = init  # type: ignore[method-assign]
+
+
+def _patch_openai_agents(wish: Wish, stack: ExitStack) -> None:
+    from agents.tracing import add_trace_processor
+
+    from rollbus.producers.integrations.openai_agents import RollbusProcessor
+
+    processor = RollbusProcessor(wish.recorder, **wish.options)
+    stack.callback(processor.shutdown)
+    add_trace_processor(processor)
+
+
+def _patch_threads(wish: Wish, stack: ExitStack) -> None:
+    submit, start = futures.ThreadPoolExecutor.submit, threading.Thread.start
+
+    def submit_bound(self: Any, function: Any, /, *args: Any, **kwargs: Any) -> Any:
+        return submit(self, _bound(function), *args, **kwargs)
+
+    def start_bound(self: Any) -> None:
+        # A worker of a pool serves many episodes: what is submitted to it is bound instead.
+        if getattr(getattr(self, "_target", None), "__module__", "") != "concurrent.futures.thread":
+            self.run = _bound(self.run)
+        start(self)
+
+    stack.callback(setattr, futures.ThreadPoolExecutor, "submit", submit)
+    stack.callback(setattr, threading.Thread, "start", start)
+    futures.ThreadPoolExecutor.submit = submit_bound  # type: ignore[method-assign]
+    threading.Thread.start = start_bound  # type: ignore[method-assign]
+
+
+def _bound(function: Any) -> Any:
+    """Return the function, in the current episode where there is one; a coroutine function is not called by threads."""
+    if context.current_episode() is None:
+        return function
+    return partial(copy_context().run, function)
+
+
+class Library(NamedTuple):
+    """One that can be patched."""
+
+    distribution: str
+    """Its name on PyPI; empty for Python's own."""
+    newest: str
+    """The newest version that the tests ran with."""
+    patch: Callable[[Wish, ExitStack], None]
+
+
+LIBRARIES: Mapping[str, Library] = {
+    "openai": Library("openai", "3.52", _patch_openai),
+    "litellm": Library("litellm", "1.82", _patch_litellm),
+    "langchain_core": Library("langchain-core", "1.7", _patch_langchain),
+    "llama_index.core": Library("llama-index-core", "0.14", _patch_llama_index),
+    "google.adk.runners": Library("google-adk", "2.13", _patch_adk),
+    "agents": Library("openai-agents", "0.20", _patch_openai_agents),
+    "threading": Library("", "", _patch_threads),
+}
+"""By the module whose import shows that the program uses the library."""

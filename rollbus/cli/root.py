@@ -44,7 +44,7 @@ COMMANDS: dict[str, Entry] = {
     "finetune": Entry("Run a NeMo Agent Toolkit finetuning configuration on the bus.", "local", "trainer.finetune"),
     "topics": Entry("Create, check, list and draw the Kafka topics.", "streams", "streams.topics"),
     "worker": Entry("Run the stages that turn episode events into batches.", "streams", "streams.worker"),
-    "run": Entry("Check, list, pause, resume and stop the runs of one log.", "streams", "streams.run"),
+    "run": Entry("Check, list, pause, resume and stop runs; or `capture` a program.", "streams", "streams.run"),
     "replay": Entry("Decide again with other rewards, groups or curriculum.", "streams", "streams.replay"),
     "resample": Entry("Run your agent again on openings that came only once.", "streams", "streams.resample"),
     "forget": Entry("Exclude a person's episodes and delete their rows.", "streams", "streams.forget"),
@@ -52,6 +52,7 @@ COMMANDS: dict[str, Entry] = {
     "policy": Entry("List, serve, measure and roll back versions of the weights.", "trainer", "trainer.policy"),
     "model": Entry("Import a base model from this machine, or fetch one.", "local", "trainer.model"),
     "art-server": Entry("Run OpenPipe ART with its model endpoint.", "local", "trainer.art_server"),
+    "capture": Entry("Start a program and record it, with no change of its code.", "cli", "producers.capture"),
     "proxy": Entry("Record programs that cannot be changed, with a proxy.", "proxy", "producers.proxy"),
     "import": Entry(
         "Bring in traffic from Langfuse, LangSmith, OTLP or OpenAI files.", "cli", "producers.import_files"

@@ -4,14 +4,10 @@ import subprocess
 import sys
 import textwrap
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from rollbus.producers.delivery.spool import Spool
-from rollbus.schemas.codec import decode
-from rollbus.schemas.records.events import Event
-from tests.agents.compare import compare_turns
+from tests.agents.compare import compare_turns, read_spool
 from tests.agents.conftest import SEED
 from tests.agents.model_server import ModelServer
 
@@ -52,16 +48,5 @@ PROGRAM = """
 def test_workers_and_forks(server: ModelServer, tmp_path: Path) -> None:
     script = [sys.executable, "-W", "ignore", "-c", textwrap.dedent(PROGRAM), server.url, str(tmp_path)]
     subprocess.run(script, timeout=120, check=True)
-    turns = compare_turns(server, _spooled(tmp_path))
+    turns = compare_turns(server, read_spool(tmp_path))
     assert len(turns) == 6
-
-
-def _spooled(folder: Path) -> list[Event]:
-    """Return the events that the processes have left on disk."""
-    spool = Spool(folder, owner="reader", quota_bytes=1_000_000, fsync=False)
-    events: list[Any] = []
-    while spool:
-        events += [decode(record.value) for record in spool.oldest()]
-        spool.discard_oldest()
-    spool.close()
-    return [event for event in events if isinstance(event, Event)]

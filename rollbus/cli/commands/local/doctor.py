@@ -3,10 +3,13 @@
 import sys
 
 import click
+from rich.text import Text
 
 from rollbus.cli.groups import Verbs
-from rollbus.cli.output import Console, Table
+from rollbus.cli.objects import load_object
+from rollbus.cli.output import Console, Table, echo, show_rows
 from rollbus.cli.root import SettingsFile
+from rollbus.schemas.errors import ConfigurationError
 
 STYLES = {"ok": "green", "note": "yellow", "problem": "red"}
 
@@ -19,9 +22,31 @@ def doctor(ctx: click.Context) -> None:
         _examine(ctx.find_object(SettingsFile) or SettingsFile(None))
 
 
-def _examine(source: SettingsFile) -> None:
-    from rich.text import Text
+@doctor.command()
+@click.argument("agent", metavar="MODULE:FUNCTION")
+def capture(agent: str) -> None:
+    """Run an agent once, and show which calls of models were seen, by which hook, and what to add.
 
+    The function takes no argument and may be asynchronous. Nothing is sent. Exits with code 1 if a call was not seen or
+    cannot be trained.
+    """
+    from rollbus.health.capture import advise, examine_capture
+
+    found = examine_capture(load_object(agent, "agent"))
+    table = Table("turn", "agent", "model", "hook", "verdict", "what to add")
+    for number, (turn, hook) in enumerate(found.turns):
+        verdict = Text("trainable", "green") if turn.trainable else Text(str(turn.untrainable_reason), "yellow")
+        table.add_row(str(number), turn.function, turn.model, hook, verdict, advise(turn, hook))
+    show_rows(table, "no call of a model was seen; does the agent make one through a library below?")
+    echo(f"patched: {', '.join(found.patched)}")
+    for note in found.notes:
+        echo(f"missing: {note}")
+    if found.error is not None:
+        raise ConfigurationError(f"the agent failed: {type(found.error).__name__}: {found.error}") from found.error
+    sys.exit(not found.is_whole)
+
+
+def _examine(source: SettingsFile) -> None:
     from rollbus.cli.stages import all_stages
     from rollbus.health.checks import examine
 

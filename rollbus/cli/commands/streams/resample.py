@@ -1,15 +1,12 @@
 """`rollbus resample run`: run your agent again on openings that traffic brought only once."""
 
 import asyncio
-import sys
-from pathlib import Path
-from pkgutil import resolve_name
-from typing import Any
 
 import click
 
 from rollbus.cli.groups import Verbs
 from rollbus.cli.needs import require_topics
+from rollbus.cli.objects import load_object
 from rollbus.cli.output import echo
 from rollbus.cli.root import Settings, log_to_stderr, with_settings
 from rollbus.cli.signals import stop_on_signals
@@ -57,9 +54,7 @@ def run(
         raise ConfigurationError(
             f"run {config.run_id!r} asks for no attempts; give it `resample: {{attempts_per_hour: 100}}`"
         )
-    if str(Path.cwd()) not in sys.path:
-        sys.path.insert(0, str(Path.cwd()))  # as `python -m` does
-    function = _find(agent)
+    function = load_object(agent, "agent")
     require_topics(settings, "resample-requests")
     recorder = rollbus.producers.init(
         security=settings.kafka,
@@ -85,16 +80,3 @@ def run(
 def logprob_mode_of(settings: Settings, model: str) -> LogprobMode:
     """Return which log-probs our own server reports for a model; `unknown` for a model that it does not serve."""
     return settings.art_server.logprobs_mode if settings.art_server.model == model else "unknown"
-
-
-def _find(path: str) -> Any:
-    """Return the object at `module:name`; raises ConfigurationError."""
-    if not all(path.partition(":")):
-        raise ConfigurationError(f"agent: {path!r} must be written as module:name")
-    try:
-        return resolve_name(path)
-    except Exception as error:  # a module of the user's may raise anything
-        told = f"{type(error).__name__}: {error}"
-        raise ConfigurationError(
-            f"agent: {path!r} cannot be imported ({told}); it must be here or installed"
-        ) from error

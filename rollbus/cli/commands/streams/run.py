@@ -1,6 +1,7 @@
 """`rollbus run`: check and list the runs of one log, and send a command to one of them."""
 
 import asyncio
+import shutil
 import uuid
 from pathlib import Path
 from typing import Any
@@ -9,7 +10,8 @@ import click
 import yaml
 from pydantic import ValidationError
 
-from rollbus.cli.groups import Verbs
+from rollbus.cli.commands.producers.capture import capture
+from rollbus.cli.groups import Verbs, describe_unknown
 from rollbus.cli.needs import require_topics
 from rollbus.cli.output import Console, Table, echo
 from rollbus.cli.root import Settings, with_settings
@@ -28,9 +30,27 @@ OPERATOR_COMMANDS: dict[RunCommandName, str] = {
 """Each with its help."""
 
 
-@click.group(cls=Verbs)
+class VerbsOrProgram(Verbs):
+    """The verbs of runs; behind any other word is a program for `rollbus capture`."""
+
+    def make_context(
+        self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
+    ) -> click.Context:
+        """Read the arguments as those of `capture`, if they begin with neither a verb nor `--help`."""
+        context = click.Context(self, info_name=info_name, parent=parent)
+        if not args or args[0] in (*self.list_commands(context), *context.help_option_names):
+            return super().make_context(info_name, args, parent, **extra)
+        if not args[0].startswith("-") and shutil.which(args[0]) is None:
+            context.fail(f"{describe_unknown(args[0], self.list_commands(context))} It is no program either.")
+        return capture.make_context(info_name, args, parent, **extra)
+
+
+@click.group(cls=VerbsOrProgram)
 def run() -> None:
-    """Check a new run; list, pause, resume and stop the runs of one log."""
+    """Check a new run; list, pause, resume and stop the runs of one log.
+
+    Behind any other word is a program: `rollbus run python app.py` is `rollbus capture python app.py`.
+    """
 
 
 @run.command()

@@ -1,0 +1,23 @@
+"""What a user names as `module:name`: a function of theirs, here or installed."""
+
+import sys
+from pathlib import Path
+from pkgutil import resolve_name
+from typing import Any
+
+from rollbus.schemas.errors import ConfigurationError
+
+
+def load_object(path: str, what: str) -> Any:
+    """Return the object at `module:name`, of the current folder or installed; raises ConfigurationError."""
+    if not all(path.partition(":")):
+        raise ConfigurationError(f"{what}: {path!r} must be written as module:name")
+    if str(Path.cwd()) not in sys.path:
+        sys.path.insert(0, str(Path.cwd()))  # as `python -m` does
+    try:
+        return resolve_name(path)
+    except Exception as error:  # a module of the user's may raise anything
+        said = f"{type(error).__name__}: {error}"
+        raise ConfigurationError(
+            f"{what}: {path!r} cannot be imported ({said}); it must be here or installed"
+        ) from error

@@ -1,0 +1,113 @@
+"""`rollbus run python app.py`: a program that knows nothing of rollbus, from a folder of its own."""
+
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from rollbus.schemas.records.events import EpisodeEnded, EpisodeStarted, Event, TurnRecorded
+from tests.agents.compare import compare_turns, read_spool
+from tests.agents.model_server import Faults, ModelServer
+from tests.console import ROLLBUS
+
+APP = """
+    import subprocess, sys
+    from concurrent.futures import ThreadPoolExecutor
+
+    url, *rest = sys.argv[1:]
+    if not rest:  # a process of its own, as of a tool
+        subprocess.run([sys.executable, __file__, url, "of a child"], check=True)
+    import openai
+
+    def ask(text):
+        messages = [{"role": "user", "content": text + " <e1>"}]
+        with openai.OpenAI(api_key="k", base_url=url, max_retries=0) as client:
+            client.chat.completions.create(model="agent", messages=messages)
+
+    for text in rest or ["first"]:
+        ask(text)
+    if not rest:
+        with ThreadPoolExecutor(2) as executor:
+            list(executor.map(ask, ["left", "right"]))
+        print("done", file=sys.stderr)
+        sys.exit(3)
+"""
+
+
+@pytest.fixture
+def server() -> Iterator[ModelServer]:
+    """A server without faults."""
+    server = ModelServer(Faults())
+    yield server
+    server.close()
+
+
+@pytest.fixture
+def app(tmp_path: Path) -> Path:
+    """The program."""
+    path = tmp_path / "app.py"
+    path.write_text(textwrap.dedent(APP))
+    return path
+
+
+def start(*words: str, cwd: Path) -> "subprocess.Popen[str]":
+    """Start the installed command, with a broker that is away and a spool."""
+    environment = {**os.environ, "ROLLBUS_KAFKA__BOOTSTRAP_SERVERS": "127.0.0.1:9"}
+    command = [ROLLBUS, *words[:1], "--spool-folder", "spool", *words[1:]]
+    return subprocess.Popen(command, cwd=cwd, env=environment, stderr=subprocess.PIPE, text=True)
+
+
+def run(*words: str, cwd: Path, code: int) -> tuple[str, list[Event]]:
+    """Run the command to its end; return what it said and what it recorded."""
+    process = start(*words, cwd=cwd)
+    said = process.communicate(timeout=250)[1]
+    assert process.returncode == code, said
+    return said, read_spool(cwd / "spool")
+
+
+def test_a_program_is_one_episode_with_the_calls_of_its_threads_and_processes(server: ModelServer, app: Path) -> None:
+    said, events = run("run", sys.executable, "-W", "ignore", "app.py", server.url, cwd=app.parent, code=3)
+    (started,) = (event for event in events if isinstance(event, EpisodeStarted))
+    for one in server.answers:
+        one.episode = started.episode_id
+    assert len(compare_turns(server, events)) == 4
+    (ended,) = (event for event in events if isinstance(event, EpisodeEnded))
+    assert (started.task, started.producer) == ("app", "app")
+    assert (ended.stop_reason, ended.error) == ("error", "exit code 3")
+    assert said.splitlines()[-2:] == ["done", "rollbus: recorded 4 turns of 2 processes, 4 of them trainable"]
+
+
+def test_each_call_can_be_an_episode(server: ModelServer, app: Path) -> None:
+    program = (sys.executable, "-W", "ignore", "app.py", server.url, "one", "two")
+    _, events = run("capture", "--per", "run", "--task", "shop", *program, cwd=app.parent, code=0)
+    turns = {event.episode_id for event in events if isinstance(event, TurnRecorded)}
+    assert [event.task for event in events if isinstance(event, EpisodeStarted)] == ["shop"] * len(turns)
+    assert len(turns) == 2
+    assert {event.episode_id for event in events if isinstance(event, EpisodeEnded)} == turns
+
+
+def test_sigterm_is_the_programs_and_its_episode_still_ends(tmp_path: Path) -> None:
+    program = "import os, time; print(os.getppid(), flush=True); time.sleep(100)"
+    process = start("run", sys.executable, "-c", program, cwd=tmp_path)
+    while not list(tmp_path.glob("spool/*")):
+        pass
+    process.send_signal(signal.SIGTERM)
+    process.communicate(timeout=250)
+    (ended,) = (event for event in read_spool(tmp_path / "spool") if isinstance(event, EpisodeEnded))
+    assert (process.returncode, ended.error) == (128 + signal.SIGTERM, "ended by SIGTERM")
+
+
+def test_a_program_without_rollbus_runs_and_one_line_says_so(tmp_path: Path) -> None:
+    said, _ = run("run", "sh", "-c", "exit 0", cwd=tmp_path, code=0)
+    assert "no Python process has reported: is rollbus installed where the program runs?" in said
+
+
+def test_a_word_that_is_neither_a_verb_nor_a_program_is_named_with_the_nearest_verb(tmp_path: Path) -> None:
+    done = subprocess.run([ROLLBUS, "run", "lst"], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "No such command 'lst'. Did you mean 'list'? It is no program either." in done.stderr

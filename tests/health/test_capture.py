@@ -1,0 +1,92 @@
+"""`rollbus doctor capture` runs an agent and says which calls were seen, by which hook, and what to add."""
+
+import subprocess
+import sys
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from rollbus.cli.root import rollbus
+from tests.agents.model_server import Faults, ModelServer
+from tests.console import ROLLBUS
+
+APP = """
+    import threading, _thread, time
+    import openai
+
+    URL = {url!r}
+
+    def ask(**options):
+        with openai.OpenAI(api_key="k", base_url=URL, max_retries=0) as client:
+            messages = [{{"role": "user", "content": "How many? <e1>"}}]
+            return client.chat.completions.create(model="agent", messages=messages, **options)
+
+    def good():
+        ask()
+
+    async def mixed():
+        ask()
+        next(iter(ask(stream=True)))
+        done = threading.Event()
+        _thread.start_new_thread(lambda: (ask(), done.set()), ())
+        done.wait()
+
+    def silent():
+        pass
+
+    def broken():
+        raise KeyError("no shelf")
+"""
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A folder with the program, whose model server answers with tokens."""
+    server = ModelServer(Faults())
+    folder = tmp_path_factory.mktemp("app")
+    (folder / "app.py").write_text(textwrap.dedent(APP).format(url=server.url))
+    yield folder
+    server.close()
+
+
+@pytest.fixture
+def here(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """That folder as the current one."""
+    monkeypatch.chdir(folder)
+    monkeypatch.setattr(sys, "path", [*sys.path])
+    yield
+    sys.modules.pop("app", None)
+
+
+def examine(agent: str, *, code: int) -> str:
+    """Return what the command prints in this process."""
+    result = CliRunner().invoke(rollbus, ["doctor", "capture", agent])
+    assert result.exit_code == code, result.output
+    return result.output
+
+
+def test_an_agent_whose_calls_can_all_be_trained_passes(folder: Path) -> None:
+    command = [ROLLBUS, "doctor", "capture", "app:good"]
+    done = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False, timeout=250)
+    assert done.returncode == 0, done.stderr
+    rows = [line.split() for line in done.stdout.splitlines() if "agent@3" in line]
+    assert rows == [["0", "agent@3", "openai", "trainable"]]
+    assert "patched: openai, threading\n" in done.stdout
+
+
+@pytest.mark.usefixtures("here")
+def test_what_was_not_seen_or_cannot_be_trained_is_named_with_what_to_do() -> None:
+    said = examine("app:mixed", code=1)
+    assert "truncated_stream" in said
+    assert "read the stream to its end" in said
+    assert "missing: 1 calls were outside of the episode: start what makes them with rb.bind(…)" in said
+
+
+@pytest.mark.usefixtures("here")
+def test_an_agent_without_a_call_and_one_that_fails_are_told_apart() -> None:
+    assert "no call of a model was seen" in examine("app:silent", code=1)
+    assert "Error: the agent failed: KeyError: 'no shelf'" in examine("app:broken", code=1)
+    assert "agent: 'app:none' cannot be imported" in examine("app:none", code=1)

@@ -4,6 +4,7 @@ README, ARCHITECTURE, CONTRIBUTING and CHANGELOG become pages, with their links 
 of the source, such as an example, becomes its path: the site has no copy of it.
 """
 
+import posixpath
 import re
 from pathlib import Path
 from typing import Any
@@ -29,22 +30,19 @@ def on_files(files: Any, config: Any) -> Any:
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
     """Turn the links of a page to what the site has."""
-    return LINK.sub(lambda match: _turn(*match.groups(), folder="" if _is_of_root(page) else "docs/"), markdown)
+    own = page.file.src_uri
+    folder = "" if own in PAGES.values() else posixpath.dirname(f"docs/{own}")
+    return LINK.sub(lambda match: _turn(*match.groups(), folder=folder, start=posixpath.dirname(own)), markdown)
 
 
-def _is_of_root(page: Any) -> bool:
-    return page.file.src_uri in PAGES.values()
-
-
-def _turn(image: str, text: str, target: str, *, folder: str) -> str:
+def _turn(image: str, text: str, target: str, *, folder: str, start: str) -> str:
     whole = f"{image}[{text}]({target})"
     if "://" in target or target.startswith("#"):
         return whole
     path, _, anchor = target.partition("#")
     source = (ROOT / folder / path).resolve().relative_to(ROOT).as_posix()
     anchor = f"#{anchor}" if anchor else ""
-    if source in PAGES:
-        return f"{image}[{text}]({PAGES[source]}{anchor})"
-    if source.startswith("docs/"):
-        return f"{image}[{text}]({source.removeprefix('docs/')}{anchor})"
+    if source in PAGES or source.startswith("docs/"):
+        of_site = posixpath.relpath(PAGES.get(source) or source.removeprefix("docs/"), start)
+        return f"{image}[{text}]({of_site}{anchor})"
     return text if source == "docs" else f"{text} (`{source}`)"

@@ -19,4 +19,6 @@ def pages_in(nav: object) -> Iterator[str]:
 
 def test_every_page_is_in_the_navigation_once() -> None:
     named = sorted(pages_in(yaml.safe_load((ROOT / "mkdocs.yml").read_text())["nav"]))
-    assert named == sorted([*(path.name for path in (ROOT / "docs").glob("*.md")), *FROM_ROOT])
+    assert named == sorted(
+        [*(path.relative_to(ROOT / "docs").as_posix() for path in (ROOT / "docs").rglob("*.md")), *FROM_ROOT]
+    )

@@ -32,7 +32,9 @@ MAX_OPEN = 10_000
 LATE_S = 300.0
 """After so long LiteLLM calls back no more: longer than it waits for an answer by default would keep episodes open."""
 RECORDED = ("completion", "acompletion", "text_completion", "atext_completion")
-"""Kinds of calls that are turns; embeddings, images and the like are not, and responses have no tokens here."""
+"""Kinds of calls that are turns; embeddings, images and the like are not."""
+RESPONSES = ("responses", "aresponses")
+"""Turns too, of which nothing is seen here: LiteLLM reports them in another form, and without the prompt's ids."""
 
 
 @dataclass(frozen=True, slots=True, eq=False)
@@ -98,10 +100,13 @@ class RollbusLogger(CustomLogger):
         self.log_failure_event(kwargs, response_obj, start_time, end_time)
 
     def _begin(self, kwargs: Mapping[str, Any]) -> None:
-        if kwargs.get("call_type", RECORDED[0]) not in RECORDED:
+        episode, kind = self._recorder.current_episode(), kwargs.get("call_type", RECORDED[0])
+        if kind not in RECORDED:
             self._recorder.counts.add("calls_unobserved")
+            if kind in RESPONSES and episode is not None:
+                exchange = Exchange(request=_request(kwargs), answer=Answer(), withheld=NOT_CAPTURED, hook="litellm")
+                episode.record(exchange, current_function())
             return
-        episode = self._recorder.current_episode()
         if episode is None:
             if self._recorder.episodes.task_of_calls is None:
                 self._recorder.counts.add("calls_outside_episode")

@@ -15,6 +15,7 @@ import litellm
 import openai
 import pytest
 from litellm.exceptions import BadRequestError
+from litellm.llms.custom_httpx.http_handler import HTTPHandler
 
 from rollbus.producers import MemorySink, Recorder
 from rollbus.producers.episode import context
@@ -192,6 +193,23 @@ def test_an_embedding_beside_a_completion_leaves_no_writer_to_wait_for(
         litellm.embedding(model="openai/e", input=["bolts"], client=client)
         call(client, **WITH_TOKENS)
     assert_sampled(server, turns(recorder, sink, 1))
+    assert_all_closed(recorder, sink)
+
+
+@pytest.mark.usefixtures("loop")
+def test_a_call_of_responses_is_a_turn_that_says_so_and_leaves_no_writer_to_wait_for(
+    recorder: Recorder, sink: MemorySink
+) -> None:
+    text = {"type": "output_text", "text": "7", "annotations": []}
+    message = {"type": "message", "id": "m", "role": "assistant", "status": "completed", "content": [text]}
+    tools = {"parallel_tool_calls": True, "tool_choice": "auto", "tools": []}
+    answer = {"id": "r", "object": "response", "created_at": 1, "model": "agent@3", "status": "completed", **tools}
+    transport = httpx.MockTransport(lambda request: httpx.Response(200, json={**answer, "output": [message]}))
+    with recorder.episode(task="stock"), httpx.Client(transport=transport) as http:
+        options: Any = {"api_key": "k", "api_base": "http://server/v1", "client": HTTPHandler(client=http)}
+        litellm.responses(model="openai/agent", input="How many bolts?", **options)
+    (turn,) = turns(recorder, sink, 1)
+    assert turn.untrainable_reason == "not_captured"
     assert_all_closed(recorder, sink)
 
 

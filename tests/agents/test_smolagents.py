@@ -1,0 +1,33 @@
+"""An agent after smolagents' documentation: tools and another agent side by side, in threads of the framework's own."""
+
+import pytest
+from smolagents import LogLevel, OpenAIModel, ToolCallingAgent, tool
+
+from tests.agents.conftest import World
+from tests.agents.model_server import ModelServer
+
+pytestmark = pytest.mark.filterwarnings("ignore")
+
+
+@tool
+def stock(item: str) -> str:
+    """Count what is in stock.
+
+    Args:
+        item: What to count.
+    """
+    return f"{item}: 7"
+
+
+async def test_an_agent_that_runs_its_tools_and_another_agent_in_an_executor(world: World, server: ModelServer) -> None:
+    def agent(name: str, **options: object) -> ToolCallingAgent:
+        model = OpenAIModel("agent", api_base=server.url, api_key="k", client_kwargs={"max_retries": 0}, retry=False)
+        quiet = {"verbosity_level": LogLevel.OFF, "max_steps": 2}
+        return ToolCallingAgent(tools=[stock], model=model, name=name, description=name, **quiet, **options)
+
+    async def play(question: str) -> None:
+        agent("lead", managed_agents=[agent("keeper")]).run(question)
+
+    await world.play(play)
+    turns = world.compare()
+    assert world.failed or len(turns) == len(server.answers) > 3 * 3

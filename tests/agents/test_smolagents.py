@@ -9,7 +9,6 @@ from tests.agents.model_server import ModelServer
 pytestmark = pytest.mark.filterwarnings("ignore")
 
 
-@tool
 def stock(item: str) -> str:
     """Count what is in stock.
 
@@ -23,7 +22,7 @@ async def test_an_agent_that_runs_its_tools_and_another_agent_in_an_executor(wor
     def agent(name: str, **options: object) -> ToolCallingAgent:
         model = OpenAIModel("agent", api_base=server.url, api_key="k", client_kwargs={"max_retries": 0}, retry=False)
         quiet = {"verbosity_level": LogLevel.OFF, "max_steps": 2}
-        return ToolCallingAgent(tools=[stock], model=model, name=name, description=name, **quiet, **options)
+        return ToolCallingAgent(tools=[tool(stock)], model=model, name=name, description=name, **quiet, **options)
 
     async def play(question: str) -> None:
         agent("lead", managed_agents=[agent("keeper")]).run(question)

@@ -221,6 +221,24 @@ async def test_a_script_ends_although_the_broker_is_gone(namespace: str) -> None
     )
 
 
+def test_topics_that_do_not_exist_are_lines_of_ours_the_last_with_the_count(kafka: str, namespace: str) -> None:
+    program = """
+        import logging, sys
+        import aiokafka.client
+        logging.basicConfig(level=logging.WARNING)
+        from rollbus.producers import init
+        recorder = init(bootstrap_servers=sys.argv[1], namespace=sys.argv[2])
+        with recorder.episode(task="t") as episode:
+            episode.tool("x")
+    """
+    command = [sys.executable, "-c", textwrap.dedent(program), kafka, namespace]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=True)
+    *others, lost = done.stderr.splitlines()
+    assert "rollbus: 5 events were not delivered before the end, and are lost" in lost
+    assert len(others) <= 1, done.stderr
+    assert not [line for line in others if "rollbus" not in line]
+
+
 async def test_a_forked_child_writes_as_a_writer_of_its_own(kafka: str, topics: str) -> None:
     run(
         """

@@ -25,10 +25,10 @@ from rollbus.schemas.records.config import ESTIMATES
 from rollbus.schemas.records.steps import Evaluation
 from rollbus.schemas.records.tokens import encode_logprobs, encode_token_ids
 from rollbus.schemas.records.trajectories import History, Location, Span, Trajectory
-from rollbus.schemas.topics import DELIVERY_LOG, EVALUATIONS, SCORES, TRAJECTORIES
+from rollbus.schemas.topics import DELIVERY_LOG, EVALUATIONS, POLICY_VERSIONS, SCORES, TRAJECTORIES
 from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.kafka.topics_on_broker import ensure_topics
-from tests.builders import make_score, make_trajectory
+from tests.builders import make_score, make_trajectory, make_version
 from tests.console import ROLLBUS
 from tests.services.stream_fixtures import read_topic, send, stream_settings
 
@@ -120,6 +120,37 @@ async def test_a_version_is_estimated_from_recorded_traffic_and_delivery_hears_o
     assert (unknown["refused"], "difference" in unknown) == (1.0, False)
     told = [each for each in await read_topic(settings, DELIVERY_LOG.name, 1) if isinstance(each, Evaluation)]
     assert told == found
+
+
+async def test_each_new_candidate_is_estimated_once_until_the_command_is_stopped(
+    kafka: str, namespace: str, url: str, tmp_path: Path
+) -> None:
+    settings = stream_settings(kafka, namespace)
+    await ensure_topics(settings, [])
+    await record(settings, 200)
+    versions = [make_version(0, state="serving"), make_version(9, 0, state="candidate")]
+    await send(settings, POLICY_VERSIONS.name, [(b"agent", encode(each)) for each in versions])
+    config = tmp_path / "rollbus.yaml"
+    config.write_text(SETTINGS.format(namespace=namespace, kafka=kafka))
+    process = await asyncio.create_subprocess_exec(
+        *(ROLLBUS, "-c", str(config), "policy", "estimate", "--follow", "--url", url), cwd=tmp_path,
+        stdout=asyncio.subprocess.PIPE, stderr=asyncio.subprocess.STDOUT,
+    )  # fmt: skip
+    assert process.stdout is not None
+    said = b""
+    async with asyncio.timeout(120):
+        while b"serves no agent@9" not in said:  # what cannot be scored does not end it
+            said += await process.stdout.readline()
+        newer = make_version(10, 0, state="candidate")
+        VERSIONS["agent@10"] = VERSIONS["agent@1"]
+        await send(settings, POLICY_VERSIONS.name, [(b"agent", encode(newer))])
+        while b"version 10: 178 episodes" not in said:
+            said += await process.stdout.readline()
+    process.terminate()
+    rest, _ = await asyncio.wait_for(process.communicate(), 60)
+    assert process.returncode == 0, (said + rest).decode()
+    found = [each for each in await read_topic(settings, EVALUATIONS.name, 1) if isinstance(each, Evaluation)]
+    assert [each.policy_version for each in found] == [10]
 
 
 async def test_a_replay_says_what_another_reward_would_have_made_of_the_same_episodes(

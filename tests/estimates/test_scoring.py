@@ -7,7 +7,9 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any
 
 import pytest
+from click.testing import CliRunner
 
+from rollbus.cli.root import rollbus
 from rollbus.estimates.following import find_due
 from rollbus.estimates.scoring import EndpointScorer
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
@@ -121,3 +123,19 @@ def test_the_newest_candidate_above_the_serving_version_is_estimated_once() -> N
     assert find_due([version(2), serving]) is None
     assert find_due([serving, version(4, "quarantined")]) is None
     assert find_due([]) is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ([], "name a version, or follow all candidates by --follow"),
+        (["3", "--follow"], "name a version, or follow all candidates by --follow"),
+        (["3", "--since", "a week"], "--since a week: write 7d, 12h, 30m or 90s"),
+        (["3", "--admitted"], "--admitted needs --replay"),
+        (["--follow", "--replay", "r"], "--follow estimates by the recorded rewards alone"),
+    ],
+)
+def test_a_command_that_cannot_be_meant_is_refused_before_a_broker_is_asked(arguments: list[str], says: str) -> None:
+    result = CliRunner().invoke(rollbus, ["policy", "estimate", *arguments])
+    assert result.exit_code == 1
+    assert says in result.output

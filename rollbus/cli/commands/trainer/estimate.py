@@ -1,6 +1,8 @@
 """`rollbus policy estimate`: what a version would have earned on recorded traffic."""
 
 import asyncio
+import re
+import time
 from typing import TYPE_CHECKING
 
 import click
@@ -43,6 +45,8 @@ def estimate(
         raise ConfigurationError("name a version, or follow all candidates by --follow: one of both")
     if (admitted and replay_name is None) or (follow and replay_name is not None):
         raise ConfigurationError("--admitted needs --replay, and --follow estimates by the recorded rewards alone")
+    if not re.fullmatch(r"[0-9]+(\.[0-9]+)?[smhd]", since):
+        raise ConfigurationError(f"--since {since}: write 7d, 12h, 30m or 90s")
     topics = ("scores", "trajectories", "evaluations", "delivery-log", "policy-versions", "training-steps")
     trainer_settings(settings, run_id, *topics)
     log_to_stderr()
@@ -53,8 +57,6 @@ async def _estimate(
     settings: Settings, run_id: str | None, version: int | None, since: str, episodes: int, kl_to: int | None,
     replay_name: str | None, admitted: bool, url: str | None,
 ) -> None:  # fmt: skip
-    import time
-
     from rollbus.cli.signals import stop_on_signals
     from rollbus.estimates.estimate import estimate_version
     from rollbus.estimates.following import follow_candidates

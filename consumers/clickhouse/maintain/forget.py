@@ -9,6 +9,7 @@ from contextlib import closing
 from typing import TypeVar
 
 from rollbus.consumers.clickhouse.store.client import ClickHouse
+from rollbus.consumers.clickhouse.store.cluster import stored_table
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 from rollbus.schemas.ids import trajectory_id
 
@@ -131,7 +132,7 @@ def delete_where(client: ClickHouse, table: str, condition: str) -> int:
 def _mutate_where(client: ClickHouse, table: str, mutation: str, condition: str) -> int:
     _, ((count,),) = client.query(f"SELECT count() FROM {table} WHERE {condition}")
     if count:
-        client.command(f"ALTER TABLE {table} {mutation} SETTINGS mutations_sync = 2")
+        client.command(f"ALTER TABLE {stored_table(table, client.cluster)} {mutation} SETTINGS mutations_sync = 2")
     return int(count)
 
 

@@ -4,13 +4,15 @@ from contextlib import closing
 
 from rollbus.consumers.clickhouse.maintain.forget import delete_where
 from rollbus.consumers.clickhouse.store.client import ClickHouse
+from rollbus.consumers.clickhouse.store.cluster import SUFFIX
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 from rollbus.schemas.errors import ConfigurationError
 
 REPLAYED = "replay-"
 """How the namespaces of replays begin; the rows of other namespaces stay."""
 _TABLES = (
-    "SELECT name FROM system.tables WHERE database = {database:String} AND engine LIKE '%MergeTree' AND name IN "
+    "SELECT name FROM system.tables WHERE database = {database:String} AND (engine = 'Distributed' OR "
+    f"engine LIKE '%MergeTree' AND NOT endsWith(name, '{SUFFIX}')) AND name IN "
     "(SELECT table FROM system.columns WHERE database = {database:String} AND name = 'namespace') ORDER BY name"
 )
 

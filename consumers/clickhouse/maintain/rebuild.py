@@ -86,6 +86,12 @@ async def rebuild(
     progress: Progress = lambda done, of: None,
 ) -> Rebuilt:
     """Rebuild the named tables, or all; raises ConfigurationError, DataLossError, ServiceError."""
+    if client.cluster:
+        raise ConfigurationError(
+            f"a rebuild exchanges the tables of one server, and these are on the cluster {client.cluster}; let the "
+            f"sink read the log again instead: stop it, and reset the offsets of the group {namespace}sink to the "
+            "earliest. A row that is there already is absorbed by its id"
+        )
     chosen = tuple(tables) or all_tables()
     if unknown := sorted(set(chosen) - set(all_tables())):
         raise ConfigurationError(

@@ -19,6 +19,7 @@ from clickhouse_connect.driver.client import Client
 from clickhouse_connect.driver.exceptions import ClickHouseError, OperationalError
 from urllib3.exceptions import HTTPError
 
+from rollbus.consumers.clickhouse.store import cluster
 from rollbus.consumers.clickhouse.store.columns import column_type, encode
 from rollbus.consumers.clickhouse.store.origin import Row
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
@@ -89,6 +90,11 @@ class ClickHouse:
         """The database that statements run in."""
         return self._database
 
+    @property
+    def cluster(self) -> str | None:
+        """The cluster that the tables are spread over; None for one server."""
+        return self._settings.cluster
+
     def command(self, sql: str) -> None:
         """Run one statement that has no result."""
         with self._raising_ours(f"statement {sql.split(chr(10))[0][:80]!r}"):
@@ -101,7 +107,8 @@ class ClickHouse:
         with self._raising_ours("query"):
             client = self._connected()
             fixed = {name for name, setting in client.server_settings.items() if setting.readonly}
-            chosen = {name: value for name, value in (settings or {}).items() if name not in fixed}
+            wanted = {**(cluster.QUERY_SETTINGS if self.cluster else {}), **(settings or {})}
+            chosen = {name: value for name, value in wanted.items() if name not in fixed}
             result = client.query(sql, parameters=dict(parameters or {}), settings=chosen)
             return list(result.column_names), [tuple(row) for row in result.result_rows]
 
@@ -133,7 +140,7 @@ class ClickHouse:
 
     def send(self, body: bytes, token: str | None = None) -> None:
         """Send an encoded insert; returns once it is written."""
-        settings: dict[str, Any] = dict(INSERT_SETTINGS)
+        settings: dict[str, Any] = {**INSERT_SETTINGS, **(cluster.INSERT_SETTINGS if self.cluster else {})}
         if token is not None:
             settings["insert_deduplication_token"] = token
         client = self._connected()

@@ -14,6 +14,7 @@ from functools import cache
 from pathlib import Path
 
 from rollbus.consumers.clickhouse.store.client import ClickHouse
+from rollbus.consumers.clickhouse.store.cluster import spread
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 from rollbus.schemas.errors import ConfigurationError
 
@@ -61,9 +62,10 @@ def migrate(settings: ClickHouseSettings, known: tuple[Migration, ...] | None = 
     `known` replaces this version's migrations in tests.
     """
     with closing(ClickHouse(settings, database="default")) as outside:
-        outside.command(f"CREATE DATABASE IF NOT EXISTS {settings.database}")
+        where = f" ON CLUSTER {settings.cluster}" if settings.cluster else ""
+        outside.command(f"CREATE DATABASE IF NOT EXISTS {settings.database}{where}")
     with closing(ClickHouse(settings)) as client:
-        client.command(RECORD_TABLE)
+        _run(client, RECORD_TABLE)
         known = load_migrations() if known is None else known
         pending = find_pending(known, read_applied(client), settings.database)
         for migration in pending:
@@ -97,11 +99,17 @@ def find_pending(known: tuple[Migration, ...], applied: dict[int, str], database
 def _apply(client: ClickHouse, migration: Migration) -> None:
     started = time.monotonic()
     for statement in migration.statements:
-        client.command(statement)
+        _run(client, statement)
     duration_ms = int((time.monotonic() - started) * 1000)
     row = {"id": migration.id, "name": migration.name, "checksum": migration.checksum, "duration_ms": duration_ms}
     client.insert("schema_migrations", [row])
     logger.info("migration applied id=%d name=%s duration_ms=%d", migration.id, migration.name, duration_ms)
+
+
+def _run(client: ClickHouse, statement: str) -> None:
+    """Run a statement on the server, or on every server of the cluster."""
+    for each in spread(statement, client.cluster) if client.cluster else (statement,):
+        client.command(each)
 
 
 @cache

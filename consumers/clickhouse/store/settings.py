@@ -23,6 +23,8 @@ class ClickHouseSettings(BaseModel):
     user: str = "default"
     password: SecretStr = SecretStr("")
     database: str = Field(default="rollbus", pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
+    cluster: str | None = Field(default=None, pattern=r"^[A-Za-z_][A-Za-z0-9_]*$")
+    """Name of a cluster in the server's `remote_servers`: its tables are replicated and spread over its shards."""
     secure: bool = False
     """True for HTTPS."""
     timeout_s: float = Field(default=60.0, gt=0)

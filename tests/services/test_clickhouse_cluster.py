@@ -1,0 +1,131 @@
+"""The same tables on a cluster: the engine's parser reads each statement; a row and its repetition share a shard."""
+
+import re
+import uuid
+from collections import defaultdict
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from rollbus.consumers.clickhouse.maintain.rebuild import rebuild
+from rollbus.consumers.clickhouse.questions.saved import list_queries, run_query
+from rollbus.consumers.clickhouse.store.client import ClickHouse
+from rollbus.consumers.clickhouse.store.cluster import spread, stored_table
+from rollbus.consumers.clickhouse.store.migrator import RECORD_TABLE, load_migrations, migrate
+from rollbus.consumers.clickhouse.store.origin import Origin, Row
+from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
+from rollbus.schemas.errors import ConfigurationError, RejectedError
+from tests.builders import START_MS
+from tests.consumers.all_rows import rows_of
+from tests.consumers.story import story
+
+pytestmark = pytest.mark.services
+
+STATEMENTS = (RECORD_TABLE, *(statement for migration in load_migrations() for statement in migration.statements))
+SPREAD = [each for statement in STATEMENTS for each in spread(statement, "prod")]
+DISTRIBUTED = re.compile(r"\nENGINE = Distributed\(prod, currentDatabase\(\), (\w+)_local, (.*)\)")
+KEYS = {found[1]: found[2] for each in SPREAD if (found := DISTRIBUTED.search(each))}
+"""Sharding key by table."""
+
+
+@pytest.fixture(scope="module")
+def filled(clickhouse: tuple[str, int]) -> Iterator[ClickHouse]:
+    """One server that is asked as a cluster is, with a small log whose records were delivered twice."""
+    host, port = clickhouse
+    settings = ClickHouseSettings(host=host, port=port, database=f"cluster_{uuid.uuid4().hex[:8]}")
+    migrate(settings)
+    client = ClickHouse(settings.model_copy(update={"cluster": "prod"}))
+    for delivery in range(2):
+        tables = defaultdict[str, list[Row]](list)
+        for offset, (topic, _, record) in enumerate(story()):
+            for table, row in rows_of(record, Origin("rollbus.", topic, 0, 1000 * delivery + offset, START_MS)):
+                tables[table].append(row)
+        for table, rows in tables.items():
+            client.insert(table, rows, token=f"{table}-{delivery}")
+    yield client
+    client.close()
+
+
+def ask(client: ClickHouse, sql: str, **values: Any) -> list[tuple[Any, ...]]:
+    return client.query(sql, values)[1]
+
+
+def test_the_engines_parser_reads_every_statement(filled: ClickHouse) -> None:
+    for each in SPREAD:
+        ((formatted,),) = ask(filled, "SELECT formatQuery({statement:String})", statement=each)
+        assert "ON CLUSTER prod" in formatted
+    with pytest.raises(RejectedError, match="SYNTAX_ERROR"):
+        ask(filled, "SELECT formatQuery({statement:String})", statement=SPREAD[0].replace("ENGINE =", "ENGINE IS"))
+
+
+def test_every_table_is_replicated_and_spread_under_its_own_name(filled: ClickHouse) -> None:
+    rows = ask(filled, "SELECT name, engine_full FROM system.tables WHERE database = currentDatabase()")
+    assert {name for name, engine in rows if "MergeTree" in engine} == set(KEYS)
+    for table in KEYS:
+        (local,) = (
+            each for each in SPREAD if each.startswith(f"CREATE TABLE IF NOT EXISTS {table}_local ON CLUSTER prod")
+        )
+        assert "Replicated" in local
+        assert "'/clickhouse/tables/{shard}/{database}/{table}', '{replica}'" in local
+        assert "non_replicated" not in local, "repeated inserts are known by their token there too"
+
+
+def test_a_row_and_its_repetition_are_on_one_shard_so_that_the_first_wins(filled: ClickHouse) -> None:
+    orders = dict(ask(filled, "SELECT name, sorting_key FROM system.tables WHERE database = currentDatabase()"))
+    for table, key in KEYS.items():
+        apart = f"SELECT count() FROM (SELECT 1 FROM {table} GROUP BY {orders[table]} HAVING uniqExact({key}) > 1)"
+        assert ask(filled, apart) == [(0,)], table
+
+
+def test_rows_of_one_episode_are_on_one_shard() -> None:
+    by_episode = {table for table, key in KEYS.items() if key == "cityHash64(episode_id)"}
+    assert by_episode >= {
+        "events",
+        "episodes",
+        "turns",
+        "turn_tokens",
+        "rewards",
+        "tool_calls",
+        "trajectories",
+        "scores",
+    }
+
+
+def test_every_question_is_answered_with_the_settings_of_a_cluster(filled: ClickHouse) -> None:
+    for query in list_queries():
+        run_query(filled._settings, query.name)
+
+
+def test_rows_are_deleted_on_every_server() -> None:
+    assert stored_table("events", "prod") == "events_local ON CLUSTER prod"
+    assert stored_table("events", None) == "events"
+
+
+@pytest.mark.parametrize(
+    ("statement", "expected"),
+    [
+        (
+            "ALTER TABLE events ADD COLUMN more String",
+            (
+                "ALTER TABLE events_local ON CLUSTER c ADD COLUMN more String",
+                "ALTER TABLE events ON CLUSTER c ADD COLUMN more String",
+            ),
+        ),
+        ("ALTER TABLE events MODIFY TTL a", ("ALTER TABLE events_local ON CLUSTER c MODIFY TTL a",)),
+    ],
+)
+def test_a_later_migration_reaches_what_stores_rows_and_what_shows_them(
+    statement: str, expected: tuple[str, ...]
+) -> None:
+    assert spread(statement, "c") == expected
+
+
+def test_a_statement_that_a_cluster_cannot_run_is_refused() -> None:
+    with pytest.raises(ConfigurationError, match="RENAME TABLE a"):
+        spread("RENAME TABLE a TO b", "c")
+
+
+async def test_a_rebuild_on_a_cluster_is_refused_with_what_to_do_instead(filled: ClickHouse) -> None:
+    with pytest.raises(ConfigurationError, match=r"reset the offsets of the group rollbus\.sink"):
+        await rebuild(filled, None, "rollbus.")  # type: ignore[arg-type]

@@ -6,6 +6,7 @@ import subprocess
 import sys
 import sysconfig
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -40,8 +41,8 @@ def build_wheel(uv: Path, folder: Path, *, compiler: str = "cc", **environment: 
         shutil.copytree(ROOT / name, source / name, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
     for name in ("pyproject.toml", "setup.py", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
-    environment = {"CC": compiler, "CFLAGS": "-O0 -g0", **environment}
-    run(uv, "build", "--wheel", "--python", sys.executable, "--out-dir", out, cwd=source, **environment)
+    variables: dict[str, Any] = {"CC": compiler, "CFLAGS": "-O0 -g0", **environment}
+    run(uv, "build", "--wheel", "--python", sys.executable, "--out-dir", out, cwd=source, **variables)
     (path,) = out.glob("*.whl")
     return path
 

@@ -5,6 +5,7 @@ import dataclasses
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
@@ -56,7 +57,7 @@ def config(tmp_path: Path, namespace: str) -> Iterator[Path]:
         "ssl.truststore.type": "PEM",
         "ssl.truststore.location": str(certificate),
     }
-    ports = {"client_port": find_free_port(), "controller_port": find_free_port()}
+    ports: dict[str, Any] = {"client_port": find_free_port(), "controller_port": find_free_port()}
     folder, log = tmp_path / "kafka", tmp_path / "kafka.log"
     format_with_user(folder, changes, **ports)
     service = kafka_service(folder=folder, changes=changes, **ports)

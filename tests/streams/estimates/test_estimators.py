@@ -95,8 +95,12 @@ def test_the_reward_of_each_turn_makes_the_estimate_of_a_game_more_certain() -> 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("world", "episodes"), WORLDS.values(), ids=WORLDS)
-def test_the_intervals_hold_the_truth_as_often_as_they_say(world: KnownWorld, episodes: int) -> None:
+@pytest.mark.parametrize(
+    "name", ["bandit, further", "bandit that does a tenth of what was never recorded", "long answers"]
+)
+def test_the_intervals_hold_the_truth_as_often_as_they_say(name: str) -> None:
+    """Three worlds; `make bench-delivery` holds estimates to all of them."""
+    world, episodes = WORLDS[name]
     held, refused = measure_coverage(world, runs=200, episodes=episodes)
     assert refused < 0.5
     assert min(held.values()) >= 0.93, held

@@ -2,7 +2,8 @@
 #   docker build --build-arg EXTRAS="--extra local" -t rollbus .
 FROM python:3.12-slim AS install
 
-# The codec is built in C; the image itself needs no compiler.
+# The codec is built in C; the image itself needs no compiler. Debian's release decides the compiler's version.
+# hadolint ignore=DL3008
 RUN apt-get update && apt-get install -y --no-install-recommends gcc libc6-dev && rm -rf /var/lib/apt/lists/*
 ARG UV_VERSION=0.13.8
 RUN pip install --no-cache-dir --disable-pip-version-check "uv==${UV_VERSION}"
@@ -31,6 +32,7 @@ WORKDIR /app
 COPY --from=install /app/.venv .venv
 ENV PYTHONUNBUFFERED=1 \
     PATH=/app/.venv/bin:$PATH
-RUN useradd --create-home rollbus && mkdir .rollbus && chown rollbus .rollbus
-USER rollbus
+RUN useradd --create-home --uid 1000 rollbus && mkdir .rollbus && chown rollbus .rollbus
+# By its number, so that a cluster can see that it is not root.
+USER 1000
 ENTRYPOINT ["rollbus"]

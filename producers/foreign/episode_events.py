@@ -68,8 +68,8 @@ class EpisodeWriter:
         """Yield the events in order; only the scores where the trace has no span."""
         if self._trace.spans:
             yield from self._write_episode()
-        for score in self._trace.scores:
-            yield self._reward(score)
+        else:
+            yield from map(self._reward, self._trace.scores)
 
     def _write_episode(self) -> Iterator[Event]:
         trace = self._trace
@@ -90,6 +90,7 @@ class EpisodeWriter:
                 yield from self._turns(span, span.content, function)
             elif isinstance(span.content, Tool):
                 yield self._tool(span, span.content)
+        yield from map(self._reward, trace.scores)  # before the end: the trajectory then has them from its start
         if wrappers:
             self._counts["calls_seen_twice"] += wrappers
         self._counts["episodes"] += 1
@@ -143,7 +144,7 @@ class EpisodeWriter:
 
     def _reward(self, score: Score) -> RewardReported:
         name = text_of(score.name) or "reward"
-        event_id = ids.reward_event_id(self.episode_id, name, score.id)
+        event_id = ids.reward_event_id(self.episode_id, name, text_of(score.id) or "")
         self._counts["rewards"] += 1
         return RewardReported(
             **self._envelope(event_id, KEYED, score.at_ns // MS),

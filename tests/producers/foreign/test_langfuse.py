@@ -132,6 +132,7 @@ def test_scores_and_annotations_are_feedback_on_the_episode_or_its_turn() -> Non
     assert (helpful.name, helpful.value, helpful.source, helpful.comment) == ("helpful", 0.5, "annotation", "slow")
     assert (correct.value, correct.source, correct.turn_event_id) == (1.0, "eval", found.turns[1].event_id)
     assert helpful.occurred_at_ms == 1_772_438_400_000
+    assert found.events.index(correct) < found.events.index(found.ended)  # the trajectory has them at once
     assert found.unmapped["langfuse.score without a number"] == 1
 
 
@@ -155,6 +156,11 @@ def test_scores_of_a_trace_that_is_elsewhere_are_feedback_by_themselves() -> Non
     alone, whole = Read("langfuse", SCORES[:1]), Read("langfuse", API)
     assert alone.events == [each for each in alone.events if each.event_id == whole.rewards[0].event_id]
     assert [each.episode_id for each in alone.events] == [whole.started.episode_id]
+
+
+def test_half_a_character_in_an_id_or_a_name_is_replaced() -> None:
+    (reward,) = Read("langfuse", [score("\ud800", 1.0, name="\ud800")]).rewards
+    assert reward.name == "?"
 
 
 def test_fields_that_have_no_place_are_counted_by_name() -> None:

@@ -270,6 +270,7 @@ async def test_a_shape_that_breaks_its_mapping_costs_its_trace_alone(
 async def test_two_imports_of_the_same_files_at_a_time_are_refused(tmp_path: Path) -> None:
     bench = Bench(tmp_path / "store", write(tmp_path / "a.jsonl", [row(1)]))
     first = bench.make()
+    assert {each.stat().st_mode & 0o077 for each in bench.path.parent.iterdir()} == {0}  # texts of strangers
     with pytest.raises(ConfigurationError, match="in use"):
         bench.make()
     first.store.close()

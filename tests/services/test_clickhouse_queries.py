@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from rollbus.consumers.clickhouse.questions.runs import UnknownRunError
 from rollbus.consumers.clickhouse.questions.saved import SavedQuery, ask, list_queries, run_query
 from rollbus.consumers.clickhouse.store.client import ClickHouse
 from rollbus.consumers.clickhouse.store.migrator import load_migrations, migrate, read_applied
@@ -15,7 +16,7 @@ from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 from rollbus.local.process.ports import find_free_port
 from rollbus.schemas.errors import ConfigurationError, RejectedError, UnavailableError
 from rollbus.schemas.ids import event_id, trajectory_id
-from rollbus.schemas.records.drops import Drop
+from rollbus.schemas.records.drops import DeadLetter, Drop
 from rollbus.schemas.records.steps import StepCompleted
 from rollbus.ui.asking import Asking
 from tests.builders import (
@@ -371,6 +372,55 @@ def test_the_component_that_drives_the_rise_comes_first(filled: ClickHouseSettin
         ("style", 0.0),
     ]
     assert rows[0]["reward_change"] == pytest.approx(0.8 - 2 / 3)
+
+
+def test_the_ends_of_a_comparison_never_share_a_version(filled: ClickHouseSettings) -> None:
+    rows = answer(filled, "reward_components", versions=50)
+    assert (rows[0]["component"], rows[0]["change"]) == ("reward", pytest.approx(0.8 - 2 / 3))
+    alone = apart(filled, [("scores", "k", make_score("one", 1.0, components={"reward": 1.0}))])
+    assert answer(filled, "reward_components", namespace=alone) == [], "one version is not compared with itself"
+    three = [
+        make_score(str(number), float(number), version=number, components={"reward": float(number)})
+        for number in range(3)
+    ]
+    (row,) = answer(filled, "reward_components", namespace=apart(filled, [("scores", "k", score) for score in three]))
+    assert (row["first_mean"], row["last_mean"]) == (0.0, 2.0)
+
+
+def test_a_record_that_several_consumers_refused_is_counted_once(filled: ClickHouseSettings) -> None:
+    letter = DeadLetter(
+        topic="rollbus.scores",
+        partition=0,
+        offset=7,
+        timestamp_ms=START_MS,
+        stage="sink",
+        error_class="InvalidRecordError",
+        message="the sink's words",
+    )
+    refused = [
+        letter,
+        replace(letter, stage="grouping", error_class="UndecodableError", message="the stage's words"),
+        replace(letter, stage="observing", error_class="UndecodableError"),
+        replace(letter, offset=8),
+    ]
+    namespace = apart(filled, [("dead-letters", "k", each) for each in refused])
+    rows = answer(filled, "dead_letters_by_class", namespace=namespace)
+    assert [(row["stage"], row["error_class"], row["records"], row["letters"]) for row in rows] == [
+        ("grouping", "UndecodableError", 1, 3),
+        ("sink", "InvalidRecordError", 1, 1),
+    ]
+    assert (rows[0]["newest_message"], rows[0]["refused_by"]) == (
+        "the stage's words",
+        ["grouping", "observing", "sink"],
+    )
+
+
+def test_a_run_that_is_neither_configured_nor_stored_is_refused_by_name(filled: ClickHouseSettings) -> None:
+    for run in ("main", "planned"):
+        run_query(filled, "fates", {"run": run}, configured=["planned"])
+    with pytest.raises(UnknownRunError, match=r"no run 'mian' in namespace 'rollbus.'; did you mean 'main'\?"):
+        run_query(filled, "fates", {"run": "mian"}, configured=["planned"])
+    run_query(filled, "drops_by_reason", {"run": ""}, configured=[])
 
 
 def test_every_measure_is_told_by_version(filled: ClickHouseSettings) -> None:

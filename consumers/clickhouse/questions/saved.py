@@ -14,7 +14,7 @@ The last line is optional and names the column that a chart draws. The SQL uses 
 
 import ast
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import closing
 from dataclasses import dataclass, field
 from difflib import get_close_matches
@@ -22,6 +22,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any
 
+from rollbus.consumers.clickhouse.questions.runs import require_run
 from rollbus.consumers.clickhouse.store.client import ClickHouse
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 from rollbus.schemas.errors import ConfigurationError, RejectedError
@@ -84,10 +85,23 @@ def load_query(name: str) -> SavedQuery:
     raise ConfigurationError(f"no saved question {name!r}; {hint}")
 
 
-def run_query(settings: ClickHouseSettings, name: str, values: Mapping[str, Any] | None = None) -> Answer:
-    """Answer a saved question; values left out have their defaults. Raises ConfigurationError, ServiceError."""
+def run_query(
+    settings: ClickHouseSettings,
+    name: str,
+    values: Mapping[str, Any] | None = None,
+    *,
+    configured: Collection[str] | None = None,
+) -> Answer:
+    """Answer a saved question; values left out have their defaults. Raises ConfigurationError, ServiceError.
+
+    With the runs of the settings, a run that is not one of them and has no rows is refused.
+    """
     query = load_query(name)
-    return ask(settings, query.sql, bind(query, values or {}))
+    bound = bind(query, values or {})
+    if configured is not None and "run" in bound:
+        with closing(ClickHouse(settings)) as client:
+            require_run(client, bound["namespace"], bound["run"], configured)
+    return ask(settings, query.sql, bound)
 
 
 def ask(

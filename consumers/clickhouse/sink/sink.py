@@ -19,9 +19,10 @@ import signal
 import sys
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol, TypeVar
 
 from rollbus.consumers.clickhouse.sink.kafka_source import Fetched, KafkaSource, Partition
@@ -29,7 +30,8 @@ from rollbus.consumers.clickhouse.sink.ranges import OffsetRange, PartitionBuffe
 from rollbus.consumers.clickhouse.store.client import ClickHouse, Insert
 from rollbus.consumers.clickhouse.store.migrator import migrate
 from rollbus.consumers.clickhouse.store.origin import Row
-from rollbus.consumers.clickhouse.store.settings import SinkSettings
+from rollbus.consumers.clickhouse.store.plain_views import make_plain_views
+from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings, SinkSettings
 from rollbus.schemas.errors import UnavailableError
 
 logger = logging.getLogger(__name__)
@@ -252,12 +254,18 @@ class Sink:
             )
 
 
-async def run_sink_async(settings: SinkSettings, *, stop: asyncio.Event) -> SinkCounters:
-    """Migrate the database, then run one sink until `stop` is set; waits for services that are not available yet."""
+Prepare = Callable[[ClickHouseSettings], object]
+
+
+async def run_sink_async(
+    settings: SinkSettings, *, stop: asyncio.Event, prepare: Sequence[Prepare] = (migrate,)
+) -> SinkCounters:
+    """Prepare the database, then run one sink until `stop` is set; waits for services that are not available yet."""
     source, client = KafkaSource(settings), ClickHouse(settings.clickhouse)
     sink = Sink(settings, source, client, stop=stop)
     with suppress(SinkStoppedError):
-        await retry(lambda: asyncio.to_thread(migrate, settings.clickhouse), stop, sink.counters)
+        for step in prepare:
+            await retry(partial(asyncio.to_thread, step, settings.clickhouse), stop, sink.counters)
         await retry(source.start, stop, sink.counters)
         logger.info("sink started group=%s database=%s", settings.group_id, settings.clickhouse.database)
         try:
@@ -276,7 +284,7 @@ def run_sink(settings: SinkSettings) -> SinkCounters:
         stop = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
-        return await run_sink_async(settings, stop=stop)
+        return await run_sink_async(settings, stop=stop, prepare=(migrate, make_plain_views))
 
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     gc.set_threshold(COLLECT_EVERY)

@@ -33,7 +33,8 @@ def make_role_statements(database: str, user: str = READONLY_USER) -> Iterator[s
     yield f"CREATE ROLE IF NOT EXISTS {ROLE}"
     settings = ", ".join(f"{name} = {value}" for name, value in limits.items())
     yield f"CREATE SETTINGS PROFILE IF NOT EXISTS {ROLE} SETTINGS {settings} TO {ROLE}"
-    yield f"{READONLY_GRANT.format(tables=f'`{database}`.*')} TO {ROLE}"
+    for one in (database, f"{database}_views"):
+        yield f"{READONLY_GRANT.format(tables=f'`{one}`.*')} TO {ROLE}"
     yield f"CREATE USER IF NOT EXISTS `{user}` IDENTIFIED WITH sha256_hash BY '{PASSWORD_HASH}'"
     yield f"GRANT {ROLE} TO `{user}`"
     yield f"SET DEFAULT ROLE {ROLE} TO `{user}`"

@@ -18,7 +18,9 @@ export_options = with_options(
         metavar="SQL",
         help="Take only these, for example: \"task = 'play' AND reward > 0.5\".",
     ),
-    click.option("--run", default="main", help="Let --where use this run's fate, step and reason."),
+    click.option(
+        "--run", "run_id", help="Take fate, step and reason from this run; needed if the settings have several."
+    ),
     click.option("--limit", type=click.IntRange(min=1), help="Write at most this many trajectories."),
     click.option(
         "--format",
@@ -87,15 +89,18 @@ def dpo(settings: Settings, **asked: Any) -> None:
     _export(settings, kind="dpo", **asked)
 
 
-def _export(settings: Settings, *, folder: Path, **asked: Any) -> None:
+def _export(settings: Settings, *, folder: Path, run_id: str | None, **asked: Any) -> None:
+    from rollbus.consumers.clickhouse.questions.runs import require_run
     from rollbus.consumers.clickhouse.store.client import ClickHouse
     from rollbus.consumers.export.run import ExportRequest
     from rollbus.consumers.export.run import export as write_export
 
+    run = run_id or settings.run().run_id
     client = ClickHouse(settings.clickhouse)
     try:
+        require_run(client, settings.namespace, run, [each.run_id for each in settings.runs])
         with show_progress("trajectories") as progress:
-            request = ExportRequest(namespace=settings.namespace, **asked)
+            request = ExportRequest(namespace=settings.namespace, run=run, **asked)
             manifest = write_export(client, request, folder, progress=progress)
     finally:
         client.close()

@@ -1,6 +1,7 @@
 """`rollbus sql`: ask ClickHouse saved questions or your own."""
 
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,7 +12,7 @@ from rollbus.cli.output import Console, Table, echo
 from rollbus.cli.root import Settings, with_options, with_settings
 
 if TYPE_CHECKING:
-    from rollbus.consumers.clickhouse.questions.saved import Answer
+    from rollbus.consumers.clickhouse.questions.saved import Answer, SavedQuery
 
 
 output_options = with_options(
@@ -47,9 +48,10 @@ def list_() -> None:
 @sql.command()
 @click.argument("name")
 @click.option("-p", "--param", "values", multiple=True, metavar="NAME=VALUE", help="Set a parameter; repeatable.")
+@click.option("--run", "run_id", help="Ask about this run; needed if the settings have several.")
 @output_options
 @with_settings
-def run(settings: Settings, name: str, values: tuple[str, ...], **shown: Any) -> None:
+def run(settings: Settings, name: str, values: tuple[str, ...], run_id: str | None, **shown: Any) -> None:
     """Answer a saved question, for example: rollbus sql run lineage-of-step --param step=12
 
     The namespace, and the run if there is only one, come from the settings unless they are given.
@@ -57,11 +59,11 @@ def run(settings: Settings, name: str, values: tuple[str, ...], **shown: Any) ->
     from rollbus.consumers.clickhouse.questions.saved import load_query, run_query
 
     query = load_query(name)
-    names = {parameter.name for parameter in query.parameters}
-    chosen = {key: value for key, value in find_defaults(settings).items() if key in names}
-    chosen |= dict(_split_parameter(value) for value in values)
+    given = dict(_split_parameter(value) for value in values) | ({"run": run_id} if run_id else {})
+    chosen = add_defaults(settings, query, given)
     shown["value"] = shown["value"] or query.chart
-    _print(run_query(settings.clickhouse, name, chosen), title=name, **shown)
+    configured = [each.run_id for each in settings.runs]
+    _print(run_query(settings.clickhouse, name, chosen, configured=configured), title=name, **shown)
 
 
 @sql.command()
@@ -87,10 +89,16 @@ def grants(settings: Settings, user: str) -> None:
         echo(f"{statement};")
 
 
-def find_defaults(settings: Settings) -> dict[str, str]:
-    """Return the values of parameters that the settings hold."""
-    known = {"namespace": settings.namespace}
-    return known | {"run": settings.runs[0].run_id} if len(settings.runs) == 1 else known
+def add_defaults(settings: Settings, query: "SavedQuery", given: Mapping[str, str]) -> dict[str, str]:
+    """Return the values given, and those that the settings hold; raises ConfigurationError if they have several runs.
+
+    A question whose own run is empty is about all of them.
+    """
+    own = {parameter.name: parameter.default for parameter in query.parameters}
+    known = {"namespace": settings.namespace} if "namespace" in own else {}
+    if own.get("run") and "run" not in given:
+        known["run"] = settings.run().run_id
+    return known | dict(given)
 
 
 def _split_parameter(value: str) -> tuple[str, str]:

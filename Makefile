@@ -71,10 +71,12 @@ test-ui: setup ## Look at `rollbus ui` with a real Chromium, light and dark (abo
 	@$(PYTHON_BIN)/python -m tests.ui.run .make/ui
 	@$(PYTHON_BIN)/pytest -q tests/hostile/rebinding.py
 
-test-clients: setup ## Use the local ClickHouse endpoint with curl and ClickHouse's Python, JavaScript, Go and JDBC clients (about a minute)
+test-clients: setup ## Use the local ClickHouse endpoint with curl, ClickHouse's Python, JavaScript, Go and JDBC clients, ibis and SQLAlchemy (about 1½ minutes)
 	@mkdir -p .make/clients && cp tests/clients/package.json tests/clients/package-lock.json .make/clients/ && npm ci --prefix .make/clients --no-audit --no-fund --silent
 	@$(PYTHON_BIN)/pytest -q tests/services/test_local_clickhouse.py tests/services/test_clickhouse_curl.py tests/services/test_clickhouse_users.py
-	@$(PYTHON_BIN)/python -m tests.clients.run .make/clients
+	@[ -x .venv-clients/bin/python ] || VIRTUAL_ENV= $(PYTHON_BIN)/uv venv -q --python $(PYTHON_BIN)/python .venv-clients
+	@VIRTUAL_ENV= $(PYTHON_BIN)/uv pip install -q --python .venv-clients/bin/python -r tests/clients/bi/requirements.txt
+	@$(PYTHON_BIN)/python -m tests.clients.run .make/clients .venv-clients/bin/python
 
 test-fast: model ## Run the tests that need no service and little time
 	@$(PYTHON_BIN)/pytest $(PARALLEL) $(FAST_WORKERS) -m "not services and not slow and not faults" \

@@ -7,7 +7,7 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from rollbus.schemas.records import control, delivery, drops, events, groups, replays, steps, trajectories
+from rollbus.schemas.records import control, data_sets, delivery, drops, events, groups, replays, steps, trajectories
 
 DEFAULT_NAMESPACE = "rollbus."
 
@@ -165,6 +165,7 @@ REPLAYS = Topic("replays", "replay name", (replays.ReplayManifest,), ("replay",)
 EXCLUSIONS = Topic(
     "exclusions", "episode id", (events.Excluded,), ("operator",), ("replay", "trainer"), "one", "forever"
 )
+DATA_SETS = Topic("data-sets", "data set", (data_sets.DataSetMember,), ("operator",), (), "one", "forever")
 PRODUCER_REPORTS = Topic("producer-reports", "producer", (drops.ProducerReport,), ("producers",), (), "one", "time")
 DROPS = Topic("drops", "unit id", (drops.Drop,), ("any stage",), (), "events", "forever")
 DEAD_LETTERS = Topic("dead-letters", "origin key", (drops.DeadLetter,), ("any consumer",), (), "one", "time")

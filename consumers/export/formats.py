@@ -6,9 +6,10 @@
 | `prompt-completion` | prompt, completion | TRL's SFTTrainer, with the loss on the completion alone |
 | `preference` | prompt, chosen, rejected | TRL's DPOTrainer |
 | `nemo-dpo` | prompt, chosen_response, rejected_response | NeMo Customizer |
+| `evaluation` | id, task, prompt, reference, reference_reward, attempts | a held-out set of your own |
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from rollbus.consumers.export.preferences import Candidate, ChatMessage, PreferencePair
@@ -30,6 +31,26 @@ def completion_row(candidate: Candidate) -> Row:
         "completion": [dict(candidate.completion)],
         **_tools(candidate.tools),
         **candidate.facts,
+    }
+
+
+def evaluation_row(
+    prompt: Sequence[ChatMessage],
+    answer: ChatMessage,
+    *,
+    attempts: int,
+    facts: Mapping[str, Any],
+    tools: str = "",
+) -> Row:
+    """Return one problem: its prompt, the answer with the highest reward so far, and how often it was tried."""
+    return {
+        "id": facts["example_id"] or facts["trajectory_id"],
+        "task": facts["task"],
+        "prompt": [dict(message) for message in prompt],
+        **_tools(tools),
+        "reference": dict(answer),
+        "reference_reward": facts["reward"],
+        "attempts": attempts,
     }
 
 

@@ -11,6 +11,7 @@ from typing import Any
 
 from rollbus.consumers.clickhouse.store.client import ClickHouse
 from rollbus.consumers.export.conversations import StoredTurn
+from rollbus.schemas.errors import ConfigurationError, nearest
 
 BLOCK = 200
 """Trajectories whose payload is in memory at once."""
@@ -23,6 +24,12 @@ _EXCLUDED = """
     SELECT episode_id FROM reward_revisions WHERE namespace = {namespace:String} AND excluded
     UNION DISTINCT
     SELECT unit_id FROM drops WHERE namespace = {namespace:String} AND reason = 'excluded' AND unit = 'episode'"""
+
+_MEMBERS = """
+    SELECT trajectory_id FROM data_set_members
+    WHERE namespace = {namespace:String} AND data_set = {data_set:String}
+    GROUP BY trajectory_id
+    HAVING argMax(is_member, (changed_at, kafka_offset))"""
 
 _SELECTION = f"""
 SELECT
@@ -90,14 +97,26 @@ def read_exclusions(client: ClickHouse, namespace: str) -> Exclusions:
 
 
 def select_trajectories(
-    client: ClickHouse, namespace: str, run: str, where: str, limit: int | None
+    client: ClickHouse, namespace: str, run: str, where: str, limit: int | None, data_set: str = ""
 ) -> list[dict[str, Any]]:
-    """Return the facts of the trajectories that pass a filter; attempts at one problem are next to each other."""
-    sql = f"SELECT * FROM ({_SELECTION}) WHERE ({where or 'true'}) ORDER BY group_hint, started_at, trajectory_id"
-    names, rows = client.query(
-        sql + (f" LIMIT {limit}" if limit is not None else ""), {"namespace": namespace, "run": run}
-    )
+    """Return the facts of the trajectories that pass a filter; attempts at one problem are next to each other.
+
+    With a data set, they are those of its members; raises ConfigurationError if it has none.
+    """
+    values = {"namespace": namespace, "run": run, "data_set": data_set}
+    if data_set and not client.query(f"{_MEMBERS} LIMIT 1", values)[1]:
+        raise ConfigurationError(
+            f"data set {data_set!r} has no members; {nearest(data_set, _data_sets(client, values))}"
+        )
+    members = f"trajectory_id IN ({_MEMBERS}) AND " if data_set else ""
+    order = "ORDER BY group_hint, started_at, trajectory_id" + (f" LIMIT {limit}" if limit is not None else "")
+    names, rows = client.query(f"SELECT * FROM ({_SELECTION}) WHERE {members}({where or 'true'}) {order}", values)
     return [dict(zip(names, row, strict=True)) for row in rows]
+
+
+def _data_sets(client: ClickHouse, values: Mapping[str, str]) -> list[str]:
+    sql = "SELECT DISTINCT data_set FROM data_set_members WHERE namespace = {namespace:String}"
+    return [str(name) for (name,) in client.query(sql, values)[1]]
 
 
 def read_payloads(

@@ -21,6 +21,7 @@ from rollbus.consumers.export.formats import (
     SftLayout,
     completion_row,
     conversation_row,
+    evaluation_row,
     nemo_dpo_row,
     preference_row,
 )
@@ -30,7 +31,7 @@ from rollbus.consumers.export.writing import FileFormat, WrittenFile, write_rows
 from rollbus.schemas.errors import ConfigurationError
 from rollbus.schemas.ids import hash_bytes
 
-Kind = Literal["trajectories", "sft", "dpo"]
+Kind = Literal["trajectories", "sft", "dpo", "evaluation"]
 Row = dict[str, Any]
 Progress = Callable[[int, int], None]
 MANIFEST = "manifest.json"
@@ -45,6 +46,8 @@ class ExportRequest:
     run: str = "main"
     where: str = ""
     """A condition in SQL over the columns that `reading` selects."""
+    data_set: str = ""
+    """Only its members; empty means all trajectories."""
     limit: int | None = None
     file_format: FileFormat = "jsonl"
     sft_layout: SftLayout = "messages"
@@ -67,7 +70,9 @@ def export(
     if request.kind == "dpo" and request.dpo_layout == "nemo-dpo" and request.file_format == "parquet":
         raise ConfigurationError("NeMo Customizer reads only JSONL; leave out --format parquet")
     exclusions = read_exclusions(client, request.namespace)
-    selection = select_trajectories(client, request.namespace, request.run, request.where, request.limit)
+    selection = select_trajectories(
+        client, request.namespace, request.run, request.where, request.limit, request.data_set
+    )
     left_out: Counter[str] = Counter()
     files: list[WrittenFile] = []
     done = itertools.count(1)
@@ -115,6 +120,8 @@ def _rows(request: ExportRequest, selected: Iterable[Selected], left_out: "Count
         return (_trajectory_row(request, one, left_out) for one in selected)
     if request.kind == "sft":
         return (row for one in selected for row in _sft_rows(request, one, left_out))
+    if request.kind == "evaluation":
+        return _evaluation_rows(selected, left_out)
     return _dpo_rows(request, selected, left_out)
 
 
@@ -151,6 +158,19 @@ def _dpo_rows(request: ExportRequest, selected: Iterable[Selected], left_out: "C
                     left_out["pairs with tool calls"] += 1
                 else:
                     yield row
+
+
+def _evaluation_rows(selected: Iterable[Selected], left_out: "Counter[str]") -> Iterator[Row]:
+    """Yield each problem once: how its best attempt was asked first, and what it answered at the end."""
+    for _, attempts in itertools.groupby(selected, key=lambda one: one.facts["group_hint"]):
+        known = list(attempts)
+        best = max(known, key=lambda one: (one.facts["reward"] is not None, one.facts["reward"] or 0.0))
+        exchanges = list(_as_text(_exchanges(best, left_out), left_out))
+        if not exchanges:
+            left_out["problems without a conversation of text"] += 1
+            continue
+        (first, asked), (_, ended) = exchanges[0], exchanges[-1]
+        yield evaluation_row(asked[:-1], ended[-1], tools=first.tools, attempts=len(known), facts=best.facts)
 
 
 def _candidates(one: Selected, left_out: "Counter[str]", *, scored: bool) -> Iterator[Candidate]:

@@ -30,6 +30,7 @@ TOPIC_HOLDS = {
     "evaluations": IDS,
     "replays": IDS,
     "exclusions": IDS,
+    "data-sets": "ids, and the names of data sets",
     "producer-reports": "counters",
     "drops": "ids; of a failed score the error text of its reward function",
     "dead-letters": "bytes as they came, with their texts",

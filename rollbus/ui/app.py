@@ -4,9 +4,12 @@
     GET /static/…            its files, all of them shipped with the package
     GET /api/ask/NAME?run=…  a question's answer: {"columns": […], "rows": […]}
     GET /api/lag             every consumer group's lag, from Kafka: {"groups": […]}, with an "error" while it is away
+    POST /api/feedback       a reward for an episode, into the log       } with the owner's token
+    POST /api/data-sets      a trajectory into a data set, or out of it  } alone
     GET /api/live?run=…      server-sent events: `pulse` when something was written, `down` while ClickHouse is away
 
-It writes nothing, and serves this machine only: GET requests, under a name of this machine. Its headers forbid the
+It serves this machine only, under a name of this machine. The page's own token reads; the two doors that write ask for
+the stack's. Its headers forbid the
 browser to load anything from elsewhere.
 """
 
@@ -28,8 +31,10 @@ from starlette.routing import Mount, Route
 from starlette.staticfiles import StaticFiles
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from rollbus.schemas.errors import ConfigurationError, RollbusError
+from rollbus.consumers.clickhouse.questions.runs import UnknownRunError
+from rollbus.schemas.errors import ConfigurationError, RejectedError, RollbusError
 from rollbus.schemas.http.guard import Door, Head, RefusedError, same
+from rollbus.ui.acting import Acting
 from rollbus.ui.asking import Asking
 from rollbus.ui.token_text import Texts
 
@@ -39,6 +44,8 @@ if TYPE_CHECKING:
 Lags = Callable[[], Awaitable[Sequence["LagRow"]]]
 STATIC = Path(__file__).parent / "static"
 COOKIE = "rollbus-page"
+WRITING = ("/api/feedback", "/api/data-sets")
+FORM_BYTES = 16 * 1024
 PULSE_S = 2.0
 """Between two checks for new data; a sink lingers for one second."""
 HEADERS = {
@@ -57,9 +64,10 @@ def make_app(
     namespace: str,
     texts: Texts | None = None,
     lags: Lags | None = None,
+    acting: Acting | None = None,
     pulse_s: float = PULSE_S,
 ) -> Starlette:
-    """Return the application; it closes `asking` when it ends. `lags` asks Kafka for its consumer groups."""
+    """Return the application; it closes `asking` and `acting` when it ends. `lags` asks Kafka for consumer groups."""
 
     async def page(request: Request) -> Response:
         if (token := request.query_params.get("token")) is None:
@@ -71,7 +79,9 @@ def make_app(
     async def ask(request: Request) -> JSONResponse:
         try:
             columns, rows = await run_in_threadpool(asking.ask, request.path_params["name"], request.query_params)
-        except ConfigurationError as error:
+        except UnknownRunError as error:
+            return JSONResponse({"error": str(error), "unknown": "run"}, status_code=404)
+        except (ConfigurationError, RejectedError) as error:
             return JSONResponse({"error": str(error)}, status_code=400)
         except RollbusError as error:
             return JSONResponse({"error": str(error)}, status_code=503)
@@ -86,6 +96,20 @@ def make_app(
             return JSONResponse({"groups": [], "error": str(error)})
         return JSONResponse({"groups": [asdict(group) for group in groups]})
 
+    async def act(request: Request) -> JSONResponse:
+        try:
+            values = json.loads(await request.body())
+            if acting is None or not isinstance(values, dict):
+                raise ConfigurationError("send an object in JSON")
+            if request.url.path == "/api/feedback":
+                return JSONResponse({"event_id": await run_in_threadpool(acting.report, values)})
+            await acting.change_member(values)
+        except (ConfigurationError, ValueError) as error:
+            return JSONResponse({"error": str(error)}, status_code=400)
+        except RollbusError as error:
+            return JSONResponse({"error": str(error)}, status_code=503)
+        return JSONResponse({})
+
     async def live(request: Request) -> StreamingResponse:
         stream = stream_pulses(asking, request.query_params, pulse_s)
         return StreamingResponse(stream, media_type="text/event-stream")
@@ -94,12 +118,15 @@ def make_app(
     async def lifespan(_: Starlette) -> AsyncIterator[None]:
         yield
         asking.close()
+        if acting is not None:
+            await run_in_threadpool(acting.close)
 
     return Starlette(
         routes=[
             Route("/", page),
             Route("/api/ask/{name}", ask),
             Route("/api/lag", lag),
+            *(Route(path, act, methods=["POST"]) for path in WRITING),
             Route("/api/live", live),
             Mount("/static", StaticFiles(directory=STATIC)),
         ],
@@ -108,16 +135,27 @@ def make_app(
     )
 
 
-def page_door(token: str | None) -> Door:
-    """What the page asks of a request: the token that the command's address has brought, from then on as a cookie."""
+def page_door(token: str | None, owner: str | None = None) -> Door:
+    """What the page asks of a request: the token that the command's address has brought, from then on as a cookie.
+
+    What writes needs the owner's token in addition, as a bearer; without one nothing can be written.
+    """
 
     def admit(head: Head) -> int:
         given = head.cookie(COOKIE) or (head.query.get("token", "") if head.path == "/" else "")
         if token is not None and not same(given, token):
             raise RefusedError(401, "open the address that `rollbus ui` has printed")
-        return 0
+        if head.method != "POST" or head.path not in WRITING:
+            return 0
+        if owner is None:
+            raise RefusedError(403, "this stack has no token, so the page writes nothing; start it with `rollbus up`")
+        if not same(head.bearer(), owner):
+            raise RefusedError(403, "this is not the owner's token")
+        return FORM_BYTES
 
-    return Door(admit, 0, describe=lambda refused: ({"content-type": "text/plain"}, f"{refused.message}\n".encode()))
+    return Door(
+        admit, FORM_BYTES, describe=lambda refused: ({"content-type": "text/plain"}, f"{refused.message}\n".encode())
+    )
 
 
 def page_token(token: str) -> str:

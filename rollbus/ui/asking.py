@@ -4,7 +4,7 @@ The page asks by name and never sends SQL. Its answers are smaller than those of
 """
 
 import threading
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from contextlib import contextmanager
 from functools import cache
 from pathlib import Path
@@ -12,6 +12,7 @@ from queue import Empty, LifoQueue
 from typing import TYPE_CHECKING, Any
 
 from rollbus.consumers.clickhouse.questions.output import make_plain
+from rollbus.consumers.clickhouse.questions.runs import require_run
 from rollbus.consumers.clickhouse.questions.saved import READ_ONLY, SavedQuery, bind, list_queries, parse_query
 from rollbus.consumers.clickhouse.store.client import ClickHouse
 from rollbus.schemas.errors import ConfigurationError
@@ -37,14 +38,19 @@ def questions() -> Mapping[str, SavedQuery]:
 class Asking:
     """ClickHouse behind the page. Thread-safe."""
 
-    def __init__(self, settings: "ClickHouseSettings", namespace: str) -> None:
+    def __init__(self, settings: "ClickHouseSettings", namespace: str, runs: Collection[str] = ()) -> None:
+        """Ask about a namespace; `runs` are those of the settings, which may have no rows yet."""
         self._settings = settings
         self._namespace = namespace
+        self._runs = runs
         self._idle: LifoQueue[ClickHouse] = LifoQueue()
         self._places = threading.Semaphore(CONNECTIONS)
 
     def ask(self, name: str, values: Mapping[str, str]) -> tuple[list[str], list[list[Any]]]:
-        """Answer one question; raises ConfigurationError for a wrong one, ServiceError if ClickHouse fails."""
+        """Answer one question; raises ConfigurationError for a wrong one, ServiceError if ClickHouse fails.
+
+        A run that neither the settings nor any row names is an UnknownRunError.
+        """
         query = questions().get(name)
         if query is None:
             raise ConfigurationError(f"no question {name!r}")
@@ -53,6 +59,8 @@ class Asking:
             chosen.setdefault("namespace", self._namespace)
         bound = bind(query, chosen)
         with self._client() as client:
+            if values.get("run"):
+                require_run(client, self._namespace, values["run"], self._runs)
             columns, rows = client.query(query.sql, bound, LIMITS)
         return columns, [[make_plain(value) for value in row] for row in rows]
 

@@ -11,6 +11,7 @@ from typing import Any, Literal, get_args
 
 from rollbus.schemas.topics import (
     BATCHES,
+    DATA_SETS,
     DEAD_LETTERS,
     EPISODE_EVENTS,
     EXCLUSIONS,
@@ -61,9 +62,9 @@ COMMANDS: Mapping[Role, Command] = {
     "replay": Command(TOPICS, (REPLAYS,)),
     "promote": Command((RUN_LOG, REPLAYS), tuple(topic for topic in _INPUTS if not topic.is_open), "promote"),
     "forget": Command((EPISODE_EVENTS, EXCLUSIONS, TRAINING_STEPS, REPLAYS), (EPISODE_EVENTS, EXCLUSIONS), "forget"),
-    "operator": Command((RUN_LOG, BATCHES, DEAD_LETTERS, *_INPUTS), (RUN_LOG, *_INPUTS)),
+    "operator": Command((RUN_LOG, BATCHES, DEAD_LETTERS, *_INPUTS), (RUN_LOG, DATA_SETS, *_INPUTS)),
 }
-"""`rollbus replay`; `rollbus replay promote`; `rollbus forget`; `rollbus run` and `rollbus dead-letters`."""
+"""`rollbus replay`; `rollbus replay promote`; `rollbus forget`; `rollbus run`, `rollbus dead-letters` and the page."""
 
 
 @dataclass(frozen=True, slots=True, order=True)

@@ -9,6 +9,7 @@ from typing import Any
 
 from rollbus.schemas.ids import event_id, trajectory_id
 from rollbus.schemas.records.control import ConfigApplied
+from rollbus.schemas.records.data_sets import DataSetMember
 from rollbus.schemas.records.delivery import DeliveryCommand, EpisodeObserved, PolicyDecision
 from rollbus.schemas.records.drops import DeadLetter, Drop, ProducerReport
 from rollbus.schemas.records.groups import (
@@ -306,6 +307,16 @@ def _operations() -> list[Record]:
         records={"trajectories": 9},
         started_at_ms=START_MS,
     )
+    picked = [
+        DataSetMember(
+            data_set="gold",
+            trajectory_id=trajectory_id(episode),
+            episode_id=episode,
+            is_member=is_member,
+            changed_at_ms=START_MS + at,
+        )
+        for at, (episode, is_member) in enumerate([("e1", True), ("e2", True), ("e2", False), ("e5", True)])
+    ]
     return [
         drop("group", "g2", "no_signal", "curriculum", "main", "e3", "e4"),
         drop("trajectory", trajectory_id("e7"), "untrainable", "scoring", None, "e7"),
@@ -314,4 +325,5 @@ def _operations() -> list[Record]:
         ("dead-letters", "k", letter),
         ("producer-reports", "web", report),
         ("replays", "fixed", replayed),
+        *(("data-sets", "gold", member) for member in picked),
     ]

@@ -16,6 +16,7 @@ from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 from rollbus.consumers.export.run import ExportRequest, export
 from rollbus.schemas.errors import ConfigurationError, RejectedError
 from rollbus.schemas.ids import messages_hash, trajectory_id
+from rollbus.schemas.records.data_sets import DataSetMember
 from rollbus.schemas.records.events import Message
 from rollbus.schemas.records.messages import message_fields
 from tests.builders import START_MS, make_excluded, make_score, make_started, make_trajectory, make_turn
@@ -135,6 +136,37 @@ def test_trajectories_come_with_their_tokens_and_a_manifest_of_what_was_left_out
     assert rows[0]["histories"][0]["token_ids"] == [1, 2, 3, 4, 5]
     assert rows[0]["histories"][0]["logprobs"] == [-0.5, -0.5]
     assert json.loads((tmp_path / "out" / "manifest.json").read_text()) == manifest
+
+
+def picked(name: str, data_set: str = "gold", is_member: bool = True, at: int = 0) -> tuple[str, DataSetMember]:
+    record = DataSetMember(
+        data_set=data_set,
+        trajectory_id=trajectory_id(name),
+        episode_id=name,
+        is_member=is_member,
+        changed_at_ms=START_MS + at,
+    )
+    return "data-sets", record
+
+
+def test_a_data_set_holds_what_was_put_in_and_not_taken_out(client: ClickHouse, tmp_path: Path) -> None:
+    changes = [picked("e2"), picked("e3"), picked("gone"), picked("e3", is_member=False, at=1), picked("e4", "silver")]
+    store(client, changes)
+    manifest = export(client, asked(kind="sft", data_set="gold"), tmp_path / "gold")
+    (row,) = lines_of(tmp_path / "gold" / "train.jsonl")
+    assert row["trajectory_id"] == trajectory_id("e2"), "an excluded episode stays out, whoever picked it"
+    assert manifest["request"]["data_set"] == "gold"
+    with pytest.raises(ConfigurationError, match=r"data set 'golf' has no members; did you mean 'gold'\?"):
+        export(client, asked(kind="sft", data_set="golf"), tmp_path / "golf")
+
+
+def test_an_evaluation_set_has_each_problem_once_with_its_best_answer(client: ClickHouse, tmp_path: Path) -> None:
+    export(client, asked(kind="evaluation"), tmp_path / "out")
+    first, second = lines_of(tmp_path / "out" / "train.jsonl")
+    assert first["prompt"] == [{"role": "user", "content": "first"}]
+    assert (first["reference"]["content"], first["reference_reward"], first["attempts"]) == ("answer of e1", 1.0, 3)
+    assert second["reference"]["tool_calls"][0]["function"]["name"] == "f"
+    assert (second["reference_reward"], second["attempts"]) == (1.0, 2)
 
 
 def test_what_cannot_be_done_says_so(client: ClickHouse, tmp_path: Path) -> None:

@@ -33,7 +33,7 @@ export async function open(hash = "#/", { address = PAGE, tolerated = null, ...o
   const site = new URL(address).origin + "/";
   page.on("request", (request) => request.url().startsWith(site) || request.url().startsWith("data:") || elsewhere.push(request.url()));
   if (address !== site) await page.goto(address);  // it brings the token, which is a cookie from then on
-  await page.goto(site + hash);
+  await page.goto(new URL(hash, site).href);
   await drawn();
 }
 

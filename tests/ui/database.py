@@ -8,6 +8,8 @@ from rollbus.consumers.clickhouse.store.migrator import migrate
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 
 TRAJECTORIES = 12_800
+LONG = 20_001
+"""Steps of a run that went on for long: more than one answer may have rows."""
 STEPS = 99
 """Steps of 128 trajectories; the newest hundredth of the trajectories is pending."""
 
@@ -43,6 +45,32 @@ def fill(settings: ClickHouseSettings, namespace: str = "rollbus.") -> None:
         client.close()
 
 
+def fill_long(settings: ClickHouseSettings, namespace: str = "rollbus.") -> None:
+    """Make a run of very many steps, each with a version that scored once."""
+    migrate(settings)
+    at = "toDateTime64('2026-01-01 00:00:00', 3, 'UTC') + toIntervalMinute(number)"
+    shared = f"'{namespace}', 'x', 0, number, {at}"
+    origin = "namespace, kafka_topic, kafka_partition, kafka_offset, kafka_timestamp"
+    client = ClickHouse(settings)
+    try:
+        client.command(
+            f"INSERT INTO steps ({origin}, run_id, step, state, model, base_version, policy_version, metrics, "
+            f"started_at, ended_at) SELECT {shared}, 'main', number + 1, 'completed', 'agent', number, number + 1, "
+            f"map('loss', if(number = 12345, 9, 0.5)), {at}, {at} FROM numbers({LONG})"
+        )
+        client.command(
+            f"INSERT INTO scores ({origin}, trajectory_id, model, max_policy_version, value, first_seen_ms) "
+            f"SELECT {shared}, toString(number), 'agent', number, number / {LONG}, 1767225600000 + number * 60000 "
+            f"FROM numbers({LONG})"
+        )
+        client.command(
+            f"INSERT INTO policy_versions ({origin}, model, version, state, changed_at) "
+            f"SELECT {shared}, 'agent', number, 'serving', {at} FROM numbers({LONG})"
+        )
+    finally:
+        client.close()
+
+
 def statements(namespace: str) -> Iterator[str]:
     """Yield one INSERT per table."""
     for topic, tables in generate._TOPICS.items():
@@ -68,6 +96,22 @@ def statements(namespace: str) -> Iterator[str]:
         "toDateTime64('2026-01-01 00:00:00', 3, 'UTC') + toIntervalSecond(number), 'key', 'value', "
         "if(number % 3 = 0, 'RewardError', 'DecodeError'), 'byte 0 is 0x7B, which begins no known frame', 1, "
         "'dead-letters', 0, number, toDateTime64('2026-01-01 00:00:00', 3, 'UTC') FROM numbers(7)"
+    )
+    yield (
+        "ALTER TABLE scores UPDATE first_seen_ms = 1767225600000 + kafka_offset * 1000 WHERE 1 "
+        "SETTINGS mutations_sync = 2"
+    )
+    yield (
+        "INSERT INTO run_commands (namespace, run_id, command, command_id, kafka_topic, kafka_partition, kafka_offset, "
+        f"kafka_timestamp) SELECT '{namespace}', 'main', ['pause', 'resume'][number + 1], toString(number), 'run-log', "
+        "0, 90000 + number, toDateTime64('2026-01-01 01:00:00', 3, 'UTC') + toIntervalMinute(number * 20) "
+        "FROM numbers(2)"
+    )
+    yield (
+        "INSERT INTO data_set_members (namespace, data_set, trajectory_id, episode_id, is_member, changed_at, "
+        "kafka_topic, kafka_partition, kafka_offset, kafka_timestamp) "
+        "SELECT namespace, 'gold', trajectory_id, episode_id, true, "
+        "now64(3), 'data-sets', 0, kafka_offset, now64(3) FROM trajectories WHERE kafka_offset < 3"
     )
     yield (
         "INSERT INTO policy_decisions (namespace, model, run_id, number, action, version, serving, canary, share, "

@@ -6,7 +6,7 @@ import { test } from "node:test";
 
 import { card, context, drawn, open, page, text } from "./browser.mjs";
 
-const { CLICKHOUSE, SCREENSHOTS } = process.env;
+const { CLICKHOUSE, LONG, OWNER, SCREENSHOTS } = process.env;
 const TRAJECTORIES = "12,800", STEPS = 99;
 
 test("the overview shows reward, fates, staleness, every metric of a step, lag and dead letters", async () => {
@@ -115,12 +115,18 @@ for (const colorScheme of ["light", "dark"]) {
     await card("conversation").locator('[data-kind="TurnRecorded"] .head a').first().click();
     await card("raw turn_tokens").waitFor();
     await stoodOut(colorScheme, "event");
+    await page.goto(new URL("#/find/fate%3Ddropped", page.url()).href);
+    await card("found").waitFor();
+    await stoodOut(colorScheme, "find");
+    await page.goto(new URL("#/compare/left_version%3D5%26right_version%3D80", page.url()).href);
+    await card("rewards").waitFor();
+    await stoodOut(colorScheme, "compare");
   });
 }
 
 async function stoodOut(colorScheme, view) {
   await drawn();
-  const pairs = await page.evaluate(() => [...document.querySelectorAll("h1, h2, .remark, td, th, dt, dd, p, pre, .label, .role, a, #state")].map((each) => {
+  const pairs = await page.evaluate(() => [...document.querySelectorAll("h1, h2, .remark, td, th, dt, dd, p, pre, .label, label, button, .role, a:not(svg a), #state")].map((each) => {
     let ground = each;
     while (getComputedStyle(ground).backgroundColor === "rgba(0, 0, 0, 0)" && ground.parentElement) ground = ground.parentElement;
     return [getComputedStyle(each).color, getComputedStyle(ground).backgroundColor, each.textContent.slice(0, 30)];
@@ -139,13 +145,146 @@ test("what the sink writes appears without a reload", async () => {
     "SELECT 'rollbus.', 'trainer', 'batches', 0, 99, now64(3), 'LateError', '<img src=x onerror=alert(1)>', 1, 'dead-letters', 0, 99, now64(3)";
   await fetch(CLICKHOUSE, { method: "POST", body: insert });
   await page.waitForFunction(() => /dead letters\s+8/.test(document.querySelector(".figures").innerText), null, { timeout: 15000 });
-  assert.match(await text("dead letters"), /LateError 1 <img src=x onerror=alert\(1\)>/);
+  assert.match(await text("dead letters"), /LateError 1 trainer <img src=x onerror=alert\(1\)>/);
 });
 
-test("a narrow window scrolls in one direction only", async () => {
+test("a narrow window scrolls in one direction only, in every view", async () => {
   await open("#/", { viewport: { width: 390, height: 800 } });
-  assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth), "the page is wider than its window");
+  for (const hash of ["#/", "#/find/", "#/find/fate%3Ddropped", "#/dropped/curriculum%2Fno_signal", "#/compare/left_version%3D5%26right_version%3D80", "#/step/50"]) {
+    await page.goto(new URL(hash, page.url()).href);
+    await drawn();
+    assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth), `${hash} is wider than its window`);
+  }
+  await card("groups").locator("td.id a").first().click();
+  await card("members").locator("td.id a").first().click();
+  await card("conversation").waitFor();
+  await drawn();
+  assert.ok(await page.evaluate(() => document.documentElement.scrollWidth <= innerWidth), "a trajectory is wider than its window");
 });
+
+test("episodes are found by task, label, reward, version, fate, reason, text and time", async () => {
+  await open("#/find/", { tolerated: /400/ });
+  assert.match(await text("found"), /1 to 100 of 12,800/);
+  const search = card("search");
+  for (const [field, value] of Object.entries({ task: "task-4", reward_from: "0.5", version: "80", text: "LOWER RIGHT" })) await search.locator(`[name=${field}]`).fill(value);
+  await search.locator("[name=fate]").selectOption("trained");
+  await search.getByRole("button", { name: "Find" }).click();
+  await page.waitForFunction(() => location.hash.includes("task-4"));
+  await drawn();
+  const rows = await card("found").locator("tbody tr").allInnerTexts();
+  assert.ok(rows.length > 0 && rows.length < 9, `${rows.length} rows`);
+  for (const row of rows) assert.match(row.replace(/\s+/g, " "), /task-4 user user-\d+ 80 1 trained 8\d/);
+  await page.goto(new URL("#/find/" + encodeURIComponent("label=user&label_value=user-77&since=2026-01-01 02:00"), page.url()).href);
+  await page.waitForFunction(() => /of 1,/.test(document.querySelector('[data-card="found"]')?.innerText));
+  await page.goto(new URL("#/find/" + encodeURIComponent("since=soon"), page.url()).href);
+  await page.waitForSelector('[data-card="found"] .error');
+  assert.match(await text("found"), /since and until are times in UTC such as 2026-01-31 12:00/);
+});
+
+test("a reason leads to what was dropped for it, and to its episodes", async () => {
+  await open();
+  await card("fates").locator("svg a tspan.what", { hasText: /^untrainable$/ }).click();
+  await page.waitForFunction(() => /of 256,/.test(document.querySelector('[data-card="found"]')?.innerText));
+  assert.equal(await card("search").locator("[name=reason]").inputValue(), "untrainable");
+  assert.match(await card("found").locator("tbody tr").first().innerText(), /dropped: untrainable/);
+  await page.goto(new URL("#/", page.url()).href);
+  await card("drops").getByRole("link", { name: "missing events" }).click();
+  await card("units").waitFor();
+  assert.match(await text("units"), /13 of 13, .* episode [0-9a-f]+/);
+});
+
+test("evaluations, served versions and pauses are on one axis of time", async () => {
+  await open();
+  assert.ok(await inked("time"));
+  const marks = card("time").locator("details.marks");
+  await marks.locator("summary").click();
+  assert.match(await marks.innerText(), /2026-01-01 01:00:00Z to 2026-01-01 01:20:00Z: paused/);
+  assert.match(await marks.innerText(), /version 99 serving/);
+  assert.match(await card("time").locator(".plot").getAttribute("aria-label"), /held-out win/);
+});
+
+test("two versions are side by side, with the difference and its interval", async () => {
+  await open("#/compare/");
+  await card("compared").locator("[name=left_version]").fill("5");
+  await card("compared").locator("[name=right_version]").fill("80");
+  await card("compared").getByRole("button").click();
+  await page.waitForFunction(() => /all tasks 0\.456 0\.760 \+0\.304 ± 0\.115 125 \/ 125/.test(document.querySelector('[data-card="rewards"]')?.innerText.replace(/\s+/g, " ")));
+});
+
+test("the advantage is next to the log-prob of each token", async () => {
+  await open("#/find/fate%3Dtrained");
+  await card("found").locator("td.id a").first().click();
+  await card("conversation").waitFor();
+  const advantage = (await text("trajectory")).match(/advantage (-?[\d.]+)/)[1];
+  const turn = card("conversation").locator('[data-kind="TurnRecorded"]').first();
+  assert.match(await turn.locator(".token").first().getAttribute("aria-label"), new RegExp(`log-prob -?[\\d.]+, chance .*, advantage ${advantage}`));
+  await turn.locator("summary", { hasText: "As a table" }).click();
+  assert.match((await turn.locator("tbody tr").first().innerText()).replace(/\s+/g, " "), new RegExp(` \\d+ -?[\\d.]+ [\\d.]+ % ${advantage}$`));
+});
+
+test("a run that is gone is named, with those that are there", async () => {
+  await open("?run=gone#/", { tolerated: /404/ });
+  assert.match(await page.locator("main").innerText(), /No such run\s+no run 'gone' in namespace 'rollbus\.'; there are main\s+Choose one: main/);
+  await page.locator("main a").click();
+  await card("reward").waitFor();
+});
+
+test("what is written keeps the focus, the selection, what is open and what is typed", async () => {
+  await open();
+  await page.waitForSelector('#state[data-state="live"]');
+  await card("metric loss").locator("summary").click();
+  const link = card("steps").getByRole("link", { name: "97", exact: true });
+  await link.focus();
+  await page.evaluate(() => {
+    window.chart = document.querySelector('[data-card="reward"] canvas');
+    const row = [...document.querySelectorAll('[data-card="steps"] tbody tr')].find((each) => each.dataset.key === "95");
+    getSelection().selectAllChildren(row.children[1]);
+  });
+  const at = "toDateTime64('2026-01-02 00:00:00', 3, 'UTC')";
+  await insert(`INSERT INTO page.steps (namespace, run_id, step, state, model, base_version, policy_version, started_at, ended_at, kafka_topic, kafka_partition, kafka_offset, kafka_timestamp) SELECT 'rollbus.', 'main', 100, 'completed', 'agent', 99, 100, ${at}, ${at}, 'training-steps', 0, 100, ${at}`);
+  await page.waitForFunction(() => document.querySelector('[data-card="steps"] tbody tr').dataset.key === "100", null, { timeout: 20000 });
+  assert.equal(await page.evaluate(() => document.activeElement.textContent), "97");
+  assert.equal(await page.evaluate(() => getSelection().toString().trim()), "94 → 95");
+  assert.ok(await page.evaluate(() => window.chart.isConnected), "the chart was made again");
+  assert.equal(await card("metric loss").locator("details[open]").count(), 1);
+  await insert("ALTER TABLE page.steps DELETE WHERE step = 100 SETTINGS mutations_sync = 2");
+});
+
+test("a run of 20,001 steps is drawn from a few hundred points, and its ends are not lost", async () => {
+  let bytes = 0;
+  await open("#/", { address: LONG });
+  page.on("response", async (response) => { if (response.url().includes("/api/")) bytes += (await response.body().catch(() => "")).length; });
+  await page.evaluate(() => dispatchEvent(new Event("rollbus:again")));
+  await page.waitForTimeout(200);
+  await drawn();
+  assert.match(await page.locator(".figures").innerText(), /steps\s+20,001/);
+  for (const name of ["reward", "metric loss", "time"]) assert.ok(await inked(name), name);
+  const [points] = (await card("metric loss").locator(".plot").getAttribute("aria-label")).match(/\d+ points/);
+  assert.ok(parseInt(points) <= 400, points);
+  assert.match(await card("metric loss").innerText(), /high/);
+  assert.ok(bytes > 0 && bytes < 400_000, `${bytes} bytes in one drawing`);
+});
+
+test("only the owner's token writes, and its refusal is said where it was tried", async () => {
+  await open("#/find/fate%3Dtrained", { tolerated: /400|403|503/ });
+  await card("found").locator("td.id a").first().click();
+  await card("own").waitFor();
+  const own = card("own"), answer = own.locator(".answer");
+  await own.locator("[name=value]").fill("0.5");
+  await own.locator("[name=token]").fill("a guess");
+  await own.getByRole("button", { name: "Give feedback" }).click();
+  await page.waitForFunction(() => /not the owner's token/.test(document.querySelector(".answer").innerText));
+  await own.locator("[name=token]").fill(OWNER);
+  await own.locator("[name=data_set]").fill("no/folder");
+  await own.getByRole("button", { name: "Put into" }).click();
+  await page.waitForFunction(() => /cannot name a data set/.test(document.querySelector(".answer").innerText));
+  await own.locator("[name=data_set]").fill("gold");
+  await own.getByRole("button", { name: "Put into" }).click();
+  await page.waitForFunction(() => /Kafka at/.test(document.querySelector(".answer").innerText), null, { timeout: 30000 });
+  assert.match(await answer.getAttribute("class"), /error/);
+});
+
+const insert = async (body) => assert.equal((await fetch(CLICKHOUSE, { method: "POST", body })).status, 200);
 
 test("what is not in ClickHouse is said, not drawn", async () => {
   await open("#/trajectory/nobody");

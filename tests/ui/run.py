@@ -23,6 +23,7 @@ from tests.ui import database, hostile
 
 PAGE_TESTS = sorted(Path(__file__).parent.glob("*.test.mjs"))
 LIMIT_S = 600
+OWNER = "the owner's token"
 
 
 def main(modules: Path, screenshots: Path | None) -> int:
@@ -36,9 +37,14 @@ def main(modules: Path, screenshots: Path | None) -> int:
             clickhouse.start()
             clickhouse.wait_until_healthy()
             database.fill(ClickHouseSettings(port=port, database="page"))
+            database.fill_long(ClickHouseSettings(port=port, database="long"))
             trajectory = hostile.fill(ClickHouseSettings(port=port, database="hostile"))
-            with page(port, "page", folder) as calm, page(port, "hostile", folder) as harmful:
-                told = {"PAGE": calm, "HOSTILE": harmful, "TRAJECTORY": trajectory}
+            with (
+                page(port, "page", folder) as calm,
+                page(port, "hostile", folder) as harmful,
+                page(port, "long", folder) as long,
+            ):
+                told = {"PAGE": calm, "HOSTILE": harmful, "LONG": long, "TRAJECTORY": trajectory, "OWNER": OWNER}
                 return look(told | {"CLICKHOUSE": f"http://127.0.0.1:{port}/"}, modules, screenshots)
         finally:
             clickhouse.stop()
@@ -48,6 +54,7 @@ def main(modules: Path, screenshots: Path | None) -> int:
 def page(port: int, database: str, folder: Path) -> Iterator[str]:
     """Start the page as a user does; yields its address."""
     own = {"ROLLBUS_CLICKHOUSE__PORT": str(port), "ROLLBUS_CLICKHOUSE__DATABASE": database}
+    own["ROLLBUS_ART_SERVER__TOKEN"] = OWNER
     command = [ROLLBUS, "ui", "--port", "0", "--tokenizer", str(write_tokenizer(folder))]
     process = subprocess.Popen(command, env=os.environ | own, stdout=subprocess.PIPE, text=True, cwd=folder)
     try:

@@ -9,10 +9,13 @@ import pytest
 from starlette.testclient import TestClient
 
 from rollbus.consumers.clickhouse.questions.output import make_plain
+from rollbus.consumers.clickhouse.questions.runs import UnknownRunError
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
 from rollbus.schemas.http.guard import Guard
+from rollbus.schemas.kafka.connection import KafkaConnection
 from rollbus.schemas.kafka.lag import GroupLag, PartitionLag
+from rollbus.ui.acting import Acting
 from rollbus.ui.app import STATIC, make_app, page_door, page_token, stream_pulses
 from rollbus.ui.asking import Asking, questions
 from rollbus.ui.lag import LagRow, make_lag_rows
@@ -42,12 +45,12 @@ def test_the_page_and_every_file_it_names_are_served() -> None:
     page = client.get("/").text
     named = [part.split('"')[0] for part in page.split('="/static/')[1:]]
     assert len(named) == 5
-    for path in (*named, *(each.name for each in STATIC.glob("*.js"))):
+    for path in (*named, *(str(each.relative_to(STATIC)) for each in STATIC.rglob("*.js"))):
         assert client.get(f"/static/{path}").status_code == 200
 
 
 def test_the_page_loads_nothing_from_elsewhere() -> None:
-    for path in (*STATIC.glob("*.html"), *STATIC.glob("*.js"), *STATIC.glob("*.css")):
+    for path in (*STATIC.glob("*.html"), *STATIC.glob("*.js"), *STATIC.glob("views/*.js"), *STATIC.glob("*.css")):
         assert "https://" not in path.read_text()
     policy = browser(Told()).get("/").headers["content-security-policy"]
     assert policy.startswith("default-src 'none'")
@@ -76,8 +79,73 @@ def test_the_printed_address_brings_a_cookie_and_nothing_else_opens_the_page() -
 
 
 @pytest.mark.parametrize("method", ["POST", "PUT", "DELETE", "PATCH"])
-def test_nothing_can_be_written(method: str) -> None:
+def test_a_question_only_reads(method: str) -> None:
     assert browser(Told()).request(method, "/api/ask/runs").status_code == 405
+
+
+class Heard(Acting):
+    """Keeps what it is told to write."""
+
+    def __init__(self) -> None:
+        super().__init__(KafkaConnection(), "rollbus.")
+        self.heard: list[Mapping[str, Any]] = []
+
+    def report(self, values: Mapping[str, Any]) -> str:
+        self.heard.append(values)
+        return "event-1"
+
+
+def guarded_page(acting: Acting, owner: str | None) -> TestClient:
+    app = make_app(Told(), namespace="rollbus.", acting=acting)
+    return TestClient(Guard(app, page_door(None, owner)), base_url="http://127.0.0.1")
+
+
+@pytest.mark.parametrize("path", ["/api/feedback", "/api/data-sets"])
+def test_only_the_owners_token_writes(path: str) -> None:
+    acting = Heard()
+    page_alone = {"authorization": f"Bearer {page_token('secret')}"}
+    for owner, headers in (("secret", {}), ("secret", page_alone), (None, {"authorization": "Bearer "})):
+        refused = guarded_page(acting, owner).post(path, json={"episode_id": "e1", "value": 1}, headers=headers)
+        assert refused.status_code == 403
+    assert acting.heard == []
+
+
+def test_feedback_of_the_owner_is_written_and_a_form_of_another_kind_is_not_read() -> None:
+    acting = Heard()
+    page = guarded_page(acting, "secret")
+    own = {"authorization": "Bearer secret"}
+    assert page.post("/api/feedback", json={"episode_id": "e1", "value": 1}, headers=own).json() == {
+        "event_id": "event-1"
+    }
+    assert acting.heard == [{"episode_id": "e1", "value": 1}]
+    assert page.post("/api/feedback", data={"episode_id": "e1"}, headers=own).status_code == 415
+    assert page.post("/api/feedback", json=[1], headers=own).status_code == 400
+    assert page.post("/api/feedback", json={"comment": "x" * 20_000}, headers=own).status_code == 413
+
+
+@pytest.mark.parametrize(
+    ("values", "why"),
+    [
+        ({"episode_id": "e1", "value": "much"}, "value: Input should be a valid number"),
+        ({"episode_id": "e1", "value": float("nan")}, "value: Input should be a finite number"),
+        ({"value": 1.0}, "episode_id: Field required"),
+        ({"episode_id": "e1", "value": 1, "source": "judge"}, "source: Extra inputs are not permitted"),
+    ],
+)
+def test_feedback_that_cannot_be_is_named(values: dict[str, Any], why: str) -> None:
+    with pytest.raises(ConfigurationError, match=why):
+        Acting(KafkaConnection(), "rollbus.").report(values)
+
+
+async def test_a_data_set_has_a_name_that_a_folder_can_have() -> None:
+    values = {"data_set": "../x", "trajectory_id": "t", "episode_id": "e"}
+    with pytest.raises(ConfigurationError, match=r"'\.\./x' cannot name a data set"):
+        await Acting(KafkaConnection(), "rollbus.").change_member(values)
+
+
+def test_a_run_that_is_gone_is_refused_with_those_that_are_there() -> None:
+    gone = browser(Told(UnknownRunError("no run 'x'; there are main"))).get("/api/ask/fates?run=x")
+    assert (gone.status_code, gone.json()) == (404, {"error": "no run 'x'; there are main", "unknown": "run"})
 
 
 def test_only_questions_with_a_name_can_be_asked() -> None:

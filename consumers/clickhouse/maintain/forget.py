@@ -28,6 +28,7 @@ TABLES_OF_IDS = (
         "run_commands",
         "drop_trajectories",
         "producer_reports",
+        "data_set_members",
     ),
     *("config_applied", "sink_ranges", "replays", "schema_migrations"),
 )

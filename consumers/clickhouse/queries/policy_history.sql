@@ -4,6 +4,7 @@
 -- param namespace String = 'rollbus.' : prefix of the log's topics
 -- param model String = '' : only this model; empty means all
 -- param version Int64 = -1 : only decisions about this version; −1 means all
+-- param limit UInt32 = 10000 : most decisions of a model, the newest ones
 SELECT
     model,
     number,
@@ -21,8 +22,13 @@ SELECT
     toInt64(numbers['reward.canary_episodes']) AS canary_episodes,
     toInt64(numbers['reward.serving_episodes']) AS serving_episodes,
     decided_at
-FROM policy_decisions FINAL
-WHERE namespace = {namespace:String}
-    AND ({model:String} = '' OR model = {model:String})
-    AND ({version:Int64} = -1 OR version = {version:Int64})
+FROM
+(
+    SELECT * FROM policy_decisions FINAL
+    WHERE namespace = {namespace:String}
+        AND ({model:String} = '' OR model = {model:String})
+        AND ({version:Int64} = -1 OR version = {version:Int64})
+    ORDER BY number DESC
+    LIMIT {limit:UInt32} BY model
+)
 ORDER BY model, number

@@ -3,6 +3,7 @@
 from rollbus.consumers.clickhouse.store.fills import Fill, Time, columns_of
 from rollbus.consumers.clickhouse.store.origin import Origin, Rows, optional_time_ms
 from rollbus.schemas.records.control import ConfigApplied, RunCommand
+from rollbus.schemas.records.data_sets import DataSetMember
 from rollbus.schemas.records.drops import DeadLetter, Drop, ProducerReport
 from rollbus.schemas.records.replays import ReplayManifest, ReplayRange
 
@@ -38,6 +39,7 @@ DEAD_LETTERS = Fill(
 )
 PRODUCER_REPORTS = Fill("producer_reports", columns_of(ProducerReport))
 CONFIG_APPLIED = Fill("config_applied", {**columns_of(ConfigApplied), "run_id": _run_id})
+DATA_SET_MEMBERS = Fill("data_set_members", columns_of(DataSetMember))
 RUN_COMMANDS = Fill("run_commands", columns_of(RunCommand))
 REPLAYS = Fill(
     "replays",

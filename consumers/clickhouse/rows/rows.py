@@ -11,6 +11,7 @@ from rollbus.consumers.clickhouse.rows import events, operations, runs, steps, t
 from rollbus.consumers.clickhouse.store.fills import Fill
 from rollbus.consumers.clickhouse.store.origin import Origin, Rows
 from rollbus.schemas.records.control import ConfigApplied, RunCommand, Tick, is_control
+from rollbus.schemas.records.data_sets import DataSetMember
 from rollbus.schemas.records.delivery import DeliveryCommand, EpisodeObserved, PolicyDecision
 from rollbus.schemas.records.drops import DeadLetter, Drop, ProducerReport
 from rollbus.schemas.records.events import (
@@ -65,6 +66,7 @@ FILLS: dict[type, tuple[Fill, ...]] = {
     DeadLetter: (operations.DEAD_LETTERS,),
     ProducerReport: (operations.PRODUCER_REPORTS,),
     ReplayManifest: (operations.REPLAYS,),
+    DataSetMember: (operations.DATA_SET_MEMBERS,),
 }
 
 PARTS: dict[type, tuple[tuple[str, ...], Callable[[Any, Origin], Rows]]] = {

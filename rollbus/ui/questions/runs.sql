@@ -9,6 +9,9 @@ FROM
     UNION ALL
     SELECT toString(run_id) AS run_id, 0, toString(any(model)) FROM groups
     WHERE namespace = {namespace:String} GROUP BY run_id
+    UNION ALL
+    SELECT toString(run_id) AS run_id, 0, '' FROM config_applied
+    WHERE namespace = {namespace:String} AND run_id != '' GROUP BY run_id
 )
 GROUP BY run_id
 ORDER BY run_id

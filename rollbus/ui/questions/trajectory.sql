@@ -1,6 +1,7 @@
 -- name: trajectory
 -- One trajectory: its task, its end, its newest score, and the label of whoever it was for.
 -- param namespace String = 'rollbus.' : prefix of the log's topics
+-- param run String = 'main' : run id, for its group and advantage
 -- param trajectory String = '' : trajectory id
 SELECT
     found.trajectory_id AS trajectory_id,
@@ -21,6 +22,8 @@ SELECT
     score.value AS reward,
     score.components AS components,
     score.outcome AS scoring,
+    member.group_id AS group_id,
+    member.advantage AS advantage,
     found.kafka_topic AS kafka_topic,
     found.kafka_partition AS kafka_partition,
     found.kafka_offset AS kafka_offset
@@ -36,3 +39,10 @@ LEFT JOIN
     ORDER BY revision DESC
     LIMIT 1
 ) AS score ON score.trajectory_id = found.trajectory_id
+LEFT JOIN
+(
+    SELECT trajectory_id, toString(group_id) AS group_id, toNullable(advantage) AS advantage FROM group_members FINAL
+    WHERE namespace = {namespace:String} AND run_id = {run:String} AND trajectory_id = {trajectory:String}
+    ORDER BY closed_at DESC
+    LIMIT 1
+) AS member ON member.trajectory_id = found.trajectory_id

@@ -2,9 +2,7 @@
 
 /** ask("step_metrics", {run: "main"}) → [{step: 1, …}, …]; rejects with what the server says. */
 export async function ask(name, values = {}) {
-  const response = await fetch(`/api/ask/${name}?${new URLSearchParams(values)}`);
-  const answer = await response.json();
-  if (!response.ok) throw new Error(answer.error ?? `the server answered ${response.status}`);
+  const answer = await answered(await fetch(`/api/ask/${name}?${new URLSearchParams(values)}`));
   return answer.rows.map((row) => Object.fromEntries(answer.columns.map((column, at) => [column, row[at]])));
 }
 
@@ -12,4 +10,18 @@ export async function ask(name, values = {}) {
 export async function askLag() {
   const response = await fetch("/api/lag");
   return response.ok ? response.json() : { groups: [], error: `the server answered ${response.status}` };
+}
+
+/** Write something into the log; only the owner's token opens this door. */
+export async function send(what, values, token) {
+  const headers = { "content-type": "application/json", authorization: `Bearer ${token}` };
+  return answered(await fetch(`/api/${what}`, { method: "POST", headers, body: JSON.stringify(values) }));
+}
+
+async function answered(response) {
+  const text = await response.text();
+  let answer;
+  try { answer = JSON.parse(text); } catch { answer = { error: text.trim() }; }
+  if (!response.ok) throw Object.assign(new Error(answer.error || `the server answered ${response.status}`), { unknown: answer.unknown });
+  return answer;
 }

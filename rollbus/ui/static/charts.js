@@ -1,41 +1,47 @@
 // Rows → uPlot charts in the colours of the page, each with its numbers as a table for whoever cannot see it.
 
-import { make, shown, table } from "./dom.js";
+import { clock, make, shown, table } from "./dom.js";
 
 const HEIGHT = 190;
-const open = new Set();
 
 /** A colour of the stylesheet. */
 export const colour = (name) => getComputedStyle(document.documentElement).getPropertyValue(`--${name}`).trim();
 
-/** Leave no chart of the page before. */
-export function closeCharts() {
-  for (const each of open) each.close();
-  open.clear();
+/** Draw the charts inside an element that are not drawn yet; with `again`, all of them, as for other colours. */
+export function drawCharts(root, again = false) {
+  for (const place of root.querySelectorAll(".plot")) {
+    if (again) place.close();
+    place.draw();
+  }
+}
+
+/** Let go of the charts inside an element that is about to leave. */
+export function closeCharts(root) {
+  for (const place of root.querySelectorAll(".plot")) place.close();
 }
 
 /**
  * A chart over rows: x and series are {title, of, colour?, width?, dash?, points?}; band fills between two series by
- * their numbers; bars draws the first series as bars.
+ * their numbers; bars draws the first series as bars; with `times`, x is in milliseconds and `marks` are
+ * {from, to?, colour, label} at its times.
  */
-export function chart(title, rows, x, series, { band = null, bars = false, ticks = null, height = HEIGHT } = {}) {
-  const figure = make("figure", { "aria-label": title });
+export function chart(title, rows, x, series, { band = null, bars = false, ticks = null, height = HEIGHT, times = false, marks = [] } = {}) {
   if (!rows.length) return make("p", { class: "empty" }, "Nothing yet.");
-  const data = [rows.map(x.of), ...series.map((each) => rows.map((row) => each.of(row) ?? null))];
-  const place = make("div", { class: "plot", role: "img", "aria-label": describe(title, rows, x, series) });
-  figure.append(place, make("details", {}, make("summary", {}, "Numbers"),
-    table(title, [x, ...series].map((each) => ({ title: each.title, of: (row) => shown(each.of(row)), number: true })), rows, { hidden: true })));
+  const data = [rows.map((row) => (times ? x.of(row) / 1000 : x.of(row))), ...series.map((each) => rows.map((row) => each.of(row) ?? null))];
+  const place = make("div", { class: "plot", role: "img", "aria-label": describe(title, rows, x, series, times) });
+  const at = times ? clock : shown;
   const options = () => ({
     width: Math.max(220, place.clientWidth),
     height,
+    tzDate: (at) => uPlot.tzDate(new Date(at * 1000), "Etc/UTC"),
     legend: { live: true },
-    hooks: { ready: [newest], setCursor: [newest] },
+    hooks: { ready: [newest], setCursor: [newest], drawClear: [(plot) => drawMarks(plot, place.marks)] },
     cursor: { y: false, points: { size: 6 } },
-    scales: { x: { time: false, range: bars ? (_, low, high) => [low - 0.6, high + 0.6] : undefined }, y: { range: (_, low, high) => padded(low, high, bars) } },
-    axes: [{ ...axis(ticks), size: 30 }, { ...axis(null), size: 54, values: (_, values, __, ___, step) => values.map((value) => marked(value, digits(step))) }],
+    scales: { x: { time: times, range: bars ? (_, low, high) => [low - 0.6, high + 0.6] : undefined }, y: { range: (_, low, high) => padded(low, high, bars) } },
+    axes: [{ ...axis(ticks, times), size: times ? 42 : 30 }, { ...axis(null), size: 54, values: (_, values, __, ___, step) => values.map((value) => marked(value, digits(step))) }],
     bands: band ? [{ series: band, fill: colour("band") }] : [],
     series: [
-      { label: x.title, value: (_, value) => (ticks && value !== null ? ticks[value] ?? "" : shown(value)) },
+      { label: x.title, value: (_, value) => (value === null ? "–" : ticks ? ticks[value] ?? "" : times ? clock(value * 1000) : shown(value)) },
       ...series.map((each) => ({
         label: each.title,
         stroke: colour(each.colour ?? "one"),
@@ -43,19 +49,51 @@ export function chart(title, rows, x, series, { band = null, bars = false, ticks
         width: each.width ?? 2,
         dash: each.dash,
         spanGaps: true,
-        points: { show: rows.length < 2 },
+        points: { show: each.points ?? rows.length < 2, size: 6 },
         paths: bars ? uPlot.paths.bars({ size: [0.62, 60] }) : undefined,
         value: (_, value) => shown(value),
       })),
     ],
   });
-  whenPlaced(place, () => {
-    const plot = new uPlot(options(), data, place);
-    const sizes = new ResizeObserver(() => plot.setSize({ width: Math.max(220, place.clientWidth), height }));
-    sizes.observe(place);
-    open.add({ close: () => { sizes.disconnect(); plot.destroy(); } });
-  });
-  return figure;
+  Object.assign(place, { data, marks, options, shape: series.map((each) => each.title).join("|"), plot: null, ...LIFE });
+  return make("figure", { "aria-label": title }, place, make("details", {}, make("summary", {}, "Numbers"),
+    table(title, [{ ...x, of: (row) => at(x.of(row)) }, ...series.map((each) => ({ ...each, of: (row) => shown(each.of(row)) }))].map((each) => ({ ...each, number: true })), rows, { hidden: true })));
+}
+
+/** What a place of a chart can do: be drawn, take the data of a newer one, and be let go. */
+const LIFE = {
+  draw() {
+    if (this.plot) return;
+    this.plot = new uPlot(this.options(), this.data, this);
+    this.sizes = new ResizeObserver(() => this.plot.setSize({ width: Math.max(220, this.clientWidth), height: this.plot.height }));
+    this.sizes.observe(this);
+  },
+  renew(made) {
+    const isSame = made.shape === this.shape && this.plot;
+    Object.assign(this, { data: made.data, marks: made.marks, options: made.options, shape: made.shape });
+    if (isSame) this.plot.setData(this.data);
+    else this.close();
+  },
+  close() {
+    this.sizes?.disconnect();
+    this.plot?.destroy();
+    this.plot = null;
+  },
+};
+
+/** Stretches of time as grounds, moments as lines, under the series. */
+function drawMarks(plot, marks) {
+  const { left, top, width, height } = plot.bbox;
+  plot.ctx.save();
+  for (const { from, to, colour: name } of marks) {
+    const start = Math.max(left, plot.valToPos(from / 1000, "x", true));
+    const end = to === undefined ? start + devicePixelRatio : Math.min(left + width, plot.valToPos(to / 1000, "x", true));
+    if (end < left || start > left + width) continue;
+    plot.ctx.globalAlpha = to === undefined ? 0.55 : 0.16;
+    plot.ctx.fillStyle = colour(name);
+    plot.ctx.fillRect(start, top, Math.max(devicePixelRatio, end - start), to === undefined ? height * 0.12 : height);
+  }
+  plot.ctx.restore();
 }
 
 /** Where nobody points at a place, the legend says what the newest one has. */
@@ -72,14 +110,25 @@ function digits(step) {
   return places;
 }
 
-function axis(ticks) {
+function axis(ticks, times = false) {
   return {
     stroke: colour("quiet"),
     font: "12px system-ui, sans-serif",
     grid: { stroke: colour("line"), width: 1, show: !ticks },
     ticks: { show: false },
-    ...(ticks ? { splits: () => ticks.map((_, at) => at), values: () => ticks } : { values: (_, values) => values.map((value) => (Number.isInteger(value) ? shown(value) : "")) }),
+    ...(times ? { values: (_, values) => moments(values) } : ticks ? { splits: () => ticks.map((_, at) => at), values: () => ticks } : { values: (_, values) => values.map((value) => (Number.isInteger(value) ? shown(value) : "")) }),
   };
+}
+
+/** Times of day, and the day where it begins. */
+function moments(values) {
+  let day = null;
+  return values.map((value) => {
+    const [date, hour] = new Date(value * 1000).toISOString().slice(0, 16).split("T");
+    const isNew = date !== day;
+    day = date;
+    return isNew ? `${hour}\n${date}` : hour;
+  });
 }
 
 function padded(low, high, fromZero) {
@@ -89,12 +138,7 @@ function padded(low, high, fromZero) {
   return [fromZero ? 0 : from - space, high + space];
 }
 
-function describe(title, rows, x, series) {
+function describe(title, rows, x, series, times) {
   const last = rows[rows.length - 1];
-  return `${title}: ${rows.length} points; at ${x.title} ${shown(x.of(last))}, ${series.map((each) => `${each.title} ${shown(each.of(last))}`).join(", ")}`;
-}
-
-function whenPlaced(element, act) {
-  const wait = () => (element.isConnected ? act() : requestAnimationFrame(wait));
-  requestAnimationFrame(wait);
+  return `${title}: ${rows.length} points; at ${x.title} ${(times ? clock : shown)(x.of(last))}, ${series.map((each) => `${each.title} ${shown(each.of(last))}`).join(", ")}`;
 }

@@ -1,6 +1,6 @@
 // Events of an episode → what was said, with each sampled token coloured by its log-prob.
 
-import { make, shown, time } from "./dom.js";
+import { make, percent, shown, table, time } from "./dom.js";
 import { more, seen, told } from "./text.js";
 
 const DEEPEST = -5;
@@ -11,10 +11,10 @@ const ROLES = new Set(["assistant", "developer", "reward", "system", "tool", "us
 const BRIEF = 200;
 // Characters of a string inside JSON: a picture is a part of a message, too.
 
-/** The conversation as a list. */
-export function conversation(events) {
+/** The conversation as a list; with the advantage of its trajectory, each sampled token says where it was pushed. */
+export function conversation(events, advantage = null) {
   if (!events.length) return make("p", { class: "empty" }, "The events are not in ClickHouse; their time there may be over.");
-  return make("ol", { class: "talk" }, events.map((event) => make("li", { "data-kind": event.kind }, head(event), ...said(event))));
+  return make("ol", { class: "talk" }, events.map((event) => make("li", { "data-kind": event.kind }, head(event), ...said(event, advantage))));
 }
 
 function head(event) {
@@ -24,9 +24,9 @@ function head(event) {
     event.model ? make("span", { class: "label" }, `${event.model}${event.policy_version === null ? "" : `, version ${event.policy_version}`}`) : null);
 }
 
-function said(event) {
+function said(event, advantage) {
   if (event.kind === "TurnRecorded") {
-    return [...list(event.added_messages).map(message), message(parsed(event.completion)), ...tokens(event)];
+    return [...list(event.added_messages).map(message), message(parsed(event.completion)), ...tokens(event, advantage)];
   }
   if (event.kind === "ToolCalled") return [bubble("tool", `${event.tool}(${event.arguments})\n→ ${event.result ?? ""}`)];
   if (event.kind === "RewardReported") return [bubble("reward", `${event.reward} = ${shown(event.value)}${event.comment ? `: ${event.comment}` : ""}`)];
@@ -57,24 +57,45 @@ function bubble(role, text, { name, reasoning } = {}) {
     told("p", {}, text || "(nothing)"));
 }
 
-function tokens(event) {
+function tokens(event, advantage) {
   const ids = event.token_ids ?? [], logprobs = event.logprobs ?? [], texts = event.token_texts;
   if (!ids.length) return [make("p", { class: "empty" }, `No tokens were recorded${event.untrainable_reason ? `: ${event.untrainable_reason.replaceAll("_", " ")}` : ""}.`)];
   const mean = logprobs.reduce((sum, each) => sum + each, 0) / Math.max(1, logprobs.length);
-  const from = (start, end) => ids.slice(start, end).map((id, at) => token(id, logprobs[start + at], texts?.[start + at]));
+  const from = (start, end) => ids.slice(start, end).map((id, at) => token(id, logprobs[start + at], texts?.[start + at], advantage));
   const sampled = make("div", { class: texts ? "tokens text" : "tokens", role: "list", "aria-label": `${ids.length} sampled tokens` }, from(0, MOST_TOKENS));
   return [make("div", { class: "sampled" }, sampled,
     ids.length > MOST_TOKENS ? more(`show all ${shown(ids.length)} tokens`, () => sampled.append(...from(MOST_TOKENS))) : null,
-    make("p", { class: "label legend" }, `${shown(ids.length)} tokens, mean log-prob ${shown(mean)}, in all ${shown(mean * logprobs.length)} `,
-      make("span", { class: "scale", "aria-hidden": "true" }), ` 0 … ${DEEPEST} nats`))];
+    make("p", { class: "label legend" }, advantage === null ? null : make("span", { class: `push ${pushed(advantage)}` }, `advantage ${advantage > 0 ? "+" : ""}${shown(advantage)}`),
+      advantage === null ? null : ` for each token, ${PUSHES[pushed(advantage)]}; `, `${shown(ids.length)} tokens, mean log-prob ${shown(mean)}, in all ${shown(mean * logprobs.length)} `,
+      make("span", { class: "scale", "aria-hidden": "true" }), ` 0 … ${DEEPEST} nats`),
+    asTable(ids, logprobs, texts, advantage))];
 }
 
-function token(id, logprob, text) {
+const PUSHES = { up: "which makes it likelier", down: "which makes it less likely", none: "which changes nothing" };
+const pushed = (advantage) => (advantage > 0 ? "up" : advantage < 0 ? "down" : "none");
+
+/** The tokens one below the other, with the numbers next to each; made when it is opened. */
+function asTable(ids, logprobs, texts, advantage) {
+  const place = make("details", { ontoggle: () => {
+    if (!place.open || place.querySelector("table")) return;
+    place.append(table("Sampled tokens", [
+      ...(texts ? [{ title: "text", of: (at) => make("code", {}, seen(JSON.stringify(texts[at]))) }] : []),
+      { title: "token", of: (at) => String(ids[at]), number: true },
+      { title: "log-prob", of: (at) => (typeof logprobs[at] === "number" ? logprobs[at].toFixed(3) : "–"), number: true },
+      { title: "chance", of: (at) => (typeof logprobs[at] === "number" ? percent(Math.exp(logprobs[at])) : "–"), number: true },
+      { title: "advantage", of: () => (advantage === null ? "–" : shown(advantage)), number: true },
+    ], ids.slice(0, MOST_TOKENS).map((_, at) => at), { hidden: true }));
+    place.isUnfolded = true;
+  } }, make("summary", {}, "As a table"));
+  return place;
+}
+
+function token(id, logprob, text, advantage) {
   const isKnown = typeof logprob === "number"; // what was not finite comes as null
   const depth = isKnown ? Math.min(1, logprob / DEEPEST) : 0;
   const chance = isKnown ? `${logprob.toFixed(3)}, chance ${(100 * Math.exp(logprob)).toFixed(1)} %` : "not recorded";
-  const label = `${text === undefined ? "" : `${JSON.stringify(text)}, `}token ${id}, log-prob ${chance}`;
-  const element = make("span", { class: "token", role: "listitem", title: label, "aria-label": label }, text === undefined ? String(id) : text ? seen(text) : "·");
+  const label = `${text === undefined ? "" : `${JSON.stringify(text)}, `}token ${id}, log-prob ${chance}${advantage === null ? "" : `, advantage ${shown(advantage)}`}`;
+  const element = make("span", { class: advantage === null ? "token" : `token push ${pushed(advantage)}`, role: "listitem", title: label, "aria-label": label }, text === undefined ? String(id) : text ? seen(text) : "·");
   element.style.setProperty("--depth", `${Math.round(depth * 100)}%`);
   return element;
 }

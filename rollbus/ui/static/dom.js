@@ -37,16 +37,18 @@ export function shown(value) {
 
 export const percent = (share) => `${(100 * share).toFixed(share < 0.1 ? 1 : 0)} %`;
 export const short = (id) => (id.length > 14 ? `${id.slice(0, 12)}…` : id);
+/** Milliseconds since 1970 as a moment in UTC. */
+export const clock = (at) => (at === null || at === undefined ? "–" : `${new Date(at).toISOString().slice(0, 19).replace("T", " ")}Z`);
 export const time = (text) => (text ? text.replace("T", " ").replace(/(\.\d{3})\d*/, "$1").replace(/\+00:00$/, "Z") : "–");
 
-/** Columns: [{title, of: row => text or element, number?: true, id?: true}]. */
-export function table(caption, columns, rows, { hidden = false } = {}) {
+/** Columns: [{title, of: row => text or element, number?: true, id?: true}]; `key` names a row, which keeps its element. */
+export function table(caption, columns, rows, { hidden = false, key = null } = {}) {
   const cell = (tag, column, content) => make(tag, { class: column.number ? "number" : column.id ? "id" : null, scope: tag === "th" ? "col" : null }, content);
   return make("div", { class: "scroll", tabindex: 0, role: "region", "aria-label": caption },
     make("table", {},
       make("caption", { class: hidden ? "unseen" : null }, caption),
       make("thead", {}, make("tr", {}, columns.map((column) => cell("th", column, column.title)))),
-      make("tbody", {}, rows.map((row) => make("tr", {}, columns.map((column) => cell("td", column, column.of(row))))))));
+      make("tbody", {}, rows.map((row) => make("tr", { "data-key": key?.(row) }, columns.map((column) => cell("td", column, column.of(row))))))));
 }
 
 /** A card: heading, what it says, and its content. */

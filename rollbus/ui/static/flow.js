@@ -5,12 +5,12 @@ import { draw, make, percent, shown, table } from "./dom.js";
 const WIDTH = 1100, BAR = 12, LEAST = 3, SLOT = 26, TALL = 170, COLUMNS = [0, 380, 760];
 // A slot is what a node with its line of text needs.
 
-/** Rows of the question fate_of_every_trajectory → a figure. */
-export function flow(rows) {
+/** Rows of the question fate_of_every_trajectory → a figure; `to` gives the address of the members of one. */
+export function flow(rows, to) {
   const parts = rows.filter((row) => row.fate !== "all" && row.trajectories > 0);
   const all = parts.reduce((sum, row) => sum + row.trajectories, 0);
   if (!all) return make("p", { class: "empty" }, "No trajectory yet.");
-  const middle = merged(parts);
+  const middle = merged(parts, to);
   const leaves = middle.flatMap((each) => each.reasons);
   const scale = TALL / all;
   const thick = (count) => Math.max(LEAST, count * scale);
@@ -37,23 +37,24 @@ export function flow(rows) {
       node(bars, words, leaf, COLUMNS[2], all);
     }
   }
-  return make("figure", { "aria-label": "Fates" }, picture, make("details", {}, make("summary", {}, "Numbers"),
+  return make("figure", { "aria-label": "Fates" }, make("div", { class: "flow-place", tabindex: 0, role: "region", "aria-label": "Fates as a flow" }, picture), make("details", {}, make("summary", {}, "Numbers"),
     table("Fates", [
       { title: "fate", of: (row) => row.fate },
       { title: "stage", of: (row) => row.stage || "–" },
-      { title: "reason", of: (row) => row.reason || "–" },
+      { title: "reason", of: (row) => (row.fate === "all" ? "–" : make("a", { href: to(row) }, row.reason || row.fate)) },
       { title: "trajectories", of: (row) => shown(row.trajectories), number: true },
       { title: "share", of: (row) => percent(row.share), number: true },
     ], rows, { hidden: true })));
 }
 
-function merged(parts) {
+function merged(parts, to) {
   const found = new Map();
   for (const row of parts) {
     const name = row.fate === "dropped" ? `dropped in ${row.stage}` : row.fate;
     const each = found.get(name) ?? { name, kind: row.fate, count: 0, reasons: [] };
     each.count += row.trajectories;
-    if (row.fate === "dropped") each.reasons.push({ name: row.reason.replaceAll("_", " "), kind: "dropped", count: row.trajectories });
+    if (row.fate === "dropped") each.reasons.push({ name: row.reason.replaceAll("_", " "), kind: "dropped", count: row.trajectories, href: to(row) });
+    else each.href = to(row);
     found.set(name, each);
   }
   return [...found.values()];
@@ -83,7 +84,7 @@ function node(bars, words, each, x, all) {
   bars.append(draw("rect", { x, y: each.top, width: BAR, height: each.thick, rx: 2, class: `node ${each.kind}` }));
   const text = draw("text", { x: x + BAR + 8, y: Math.max(each.top + each.thick / 2, 8) + 4 });
   text.append(draw("tspan", { class: "what" }, each.name), draw("tspan", { class: "many", dx: 6 }, `${shown(each.count)} · ${percent(each.count / all)}`));
-  words.append(text);
+  words.append(each.href ? draw("a", { href: each.href }, text) : text);
 }
 
 function spoken(middle, all) {

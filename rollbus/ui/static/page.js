@@ -1,13 +1,17 @@
-// The page: which view the address names, the run that was chosen, and drawing anew when something was written.
+// The page: which view the address names, the run that was chosen, and drawing again when something was written.
 
 import { ask } from "./ask.js";
-import { closeCharts } from "./charts.js";
+import { closeCharts, drawCharts } from "./charts.js";
 import { make, short } from "./dom.js";
-import { event, group, step, trajectory } from "./drill.js";
-import { overview } from "./overview.js";
+import { morphChildren } from "./morph.js";
+import { compare } from "./views/compare.js";
+import { event, group, step, trajectory } from "./views/drill.js";
+import { dropped, find } from "./views/find.js";
+import { overview } from "./views/overview.js";
 
-const VIEWS = { step, group, trajectory, event };
-const ORDER = ["step", "group", "trajectory", "event"];
+const VIEWS = { find, dropped, compare, step, group, trajectory, event };
+const DEPTH = { find: 0, dropped: 0, compare: 0, step: 1, group: 2, trajectory: 3, event: 4 };
+// The trail keeps what is above.
 const main = document.getElementById("main");
 const trail = document.getElementById("trail");
 const state = document.getElementById("state");
@@ -16,7 +20,7 @@ let live = null, shownAddress = null, drawing = 0, visited = [];
 
 function address() {
   const [kind, ...rest] = location.hash.replace(/^#\/?/, "").split("/");
-  return ORDER.includes(kind) ? { kind, id: decoded(rest.join("/")) } : { kind: "", id: "" };
+  return Object.hasOwn(VIEWS, kind) ? { kind, id: decoded(rest.join("/")) } : { kind: "", id: "" };
 }
 
 function decoded(text) {
@@ -31,26 +35,35 @@ async function show() {
   try {
     content = kind ? await VIEWS[kind](runs.value, id) : await overview(runs.value);
   } catch (error) {
-    content = [make("h1", {}, "No answer"), make("p", { class: "error", role: "alert" }, error.message)];
+    content = error.unknown === "run" ? gone(error.message) : [make("h1", {}, "No answer"), make("p", { class: "error", role: "alert" }, error.message)];
   }
   if (turn !== drawing) return; // a newer one is on its way
-  const isNew = shownAddress !== location.hash;
-  const opened = isNew ? [] : [...main.querySelectorAll("details[open]")].map((each) => each.closest("[data-card]")?.dataset.card);
-  const place = scrollY;
-  closeCharts();
-  main.replaceChildren(...content.filter(Boolean));
-  for (const name of opened) main.querySelector(`[data-card="${CSS.escape(name)}"] details`)?.setAttribute("open", "");
+  const isNew = shownAddress !== place();
+  if (isNew) {
+    closeCharts(main);
+    main.replaceChildren(...content.filter(Boolean));
+  } else morphChildren(main, content.filter(Boolean));
+  drawCharts(main);
   main.setAttribute("aria-busy", "false");
   document.title = kind ? `${kind} ${short(id)} · rollbus` : "rollbus";
   follow(kind, id);
-  if (isNew && shownAddress !== null) { main.focus({ preventScroll: true }); scrollTo(0, 0); } else scrollTo(0, place);
-  shownAddress = location.hash;
+  if (isNew && shownAddress !== null) { main.focus({ preventScroll: true }); scrollTo(0, 0); }
+  shownAddress = place();
+}
+
+const place = () => `${runs.value} ${location.hash}`;
+
+/** What is said instead of a view of a run that is not there. */
+function gone(message) {
+  const known = [...runs.options].filter((each) => !("gone" in each.dataset)).map((each) => each.value);
+  return [make("h1", {}, "No such run"), make("p", { class: "error", role: "alert" }, message),
+    make("p", { class: "empty" }, "Choose one: ", ...known.flatMap((name, at) => [at ? ", " : "", make("a", { href: `?${new URLSearchParams({ run: name })}#/` }, name)]))];
 }
 
 function follow(kind, id) {
-  visited = kind ? [...visited.filter((each) => ORDER.indexOf(each.kind) < ORDER.indexOf(kind)), { kind, id }] : [];
+  visited = kind ? [...visited.filter((each) => DEPTH[each.kind] < DEPTH[kind]), { kind, id }] : [];
   trail.replaceChildren(make("li", {}, make("a", { href: "#/", "aria-current": kind ? null : "page" }, "overview")), ...visited.map((each, at) =>
-    make("li", {}, make("a", { href: `#/${each.kind}/${encodeURIComponent(each.id)}`, "aria-current": at === visited.length - 1 ? "page" : null }, `${each.kind} ${short(each.id)}`))));
+    make("li", {}, make("a", { href: `#/${each.kind}/${encodeURIComponent(each.id)}`, "aria-current": at === visited.length - 1 ? "page" : null }, each.kind === "find" || each.kind === "compare" ? each.kind : `${each.kind} ${short(each.id)}`))));
 }
 
 function say(name, text) {
@@ -64,10 +77,14 @@ function listen() {
   let first = true;
   live.addEventListener("pulse", async () => {
     say("live", "live");
-    if (!first && !address().kind) await show();
+    if (!first) await show();
     first = false;
   });
-  live.addEventListener("down", () => { say("down", "ClickHouse does not answer"); first = false; });
+  live.addEventListener("down", (told) => {
+    const [why] = JSON.parse(told.data);
+    say("down", why.startsWith("no run ") ? "no such run" : "ClickHouse does not answer");
+    first = false;
+  });
   live.addEventListener("error", () => say("down", "server is gone"));
 }
 
@@ -79,14 +96,16 @@ async function start() {
   } catch { /* the view itself will say what is wrong */ }
   runs.replaceChildren(...names.map((name) => make("option", { value: name }, name)));
   const asked = new URLSearchParams(location.search).get("run");
-  if (names.includes(asked)) runs.value = asked;
+  if (asked && !names.includes(asked)) runs.append(make("option", { value: asked, "data-gone": true }, asked));
+  if (asked) runs.value = asked;
   runs.addEventListener("change", () => {
     history.replaceState(null, "", `?${new URLSearchParams({ run: runs.value })}#/`);
     listen();
     show();
   });
   addEventListener("hashchange", show);
-  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", show);
+  addEventListener("rollbus:again", show);
+  matchMedia("(prefers-color-scheme: dark)").addEventListener("change", () => drawCharts(main, true));
   await show();
   listen();
 }

@@ -23,7 +23,7 @@ export function seen(text) {
 export function told(tag, properties, text) {
   const start = text.length > LONGEST ? text.slice(0, LONGEST).replace(/[\ud800-\udbff]$/, "") + "…" : text;
   const place = make(tag, properties, seen(start));
-  return [place, start === text ? null : more(`show all ${text.length.toLocaleString("en")} characters`, () => place.replaceChildren(...seen(text)))];
+  return [place, start === text ? null : more(`show all ${text.length.toLocaleString("en")} characters`, () => { place.isUnfolded = true; place.replaceChildren(...seen(text)); })];
 }
 
 /** A button that goes once it was pressed. */

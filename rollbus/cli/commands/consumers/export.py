@@ -21,6 +21,7 @@ export_options = with_options(
     click.option(
         "--run", "run_id", help="Take fate, step and reason from this run; needed if the settings have several."
     ),
+    click.option("--data-set", default="", metavar="NAME", help="Take only the members of this data set."),
     click.option("--limit", type=click.IntRange(min=1), help="Write at most this many trajectories."),
     click.option(
         "--format",
@@ -87,6 +88,14 @@ def sft(settings: Settings, **asked: Any) -> None:
 def dpo(settings: Settings, **asked: Any) -> None:
     """Write preference pairs into FOLDER: two answers to one prompt, the one with the higher reward first."""
     _export(settings, kind="dpo", **asked)
+
+
+@export.command()
+@export_options
+@with_settings
+def evaluation(settings: Settings, **asked: Any) -> None:
+    """Write each problem once into FOLDER: its prompt, its best answer so far with the reward, and its attempts."""
+    _export(settings, kind="evaluation", **asked)
 
 
 def _export(settings: Settings, *, folder: Path, run_id: str | None, **asked: Any) -> None:

@@ -26,9 +26,10 @@ HOST = "127.0.0.1"
 def ui(settings: Settings, port: int, tokenizer: Path | None) -> None:
     """Show what was trained and why, in a browser, until Ctrl-C.
 
-    It reads ClickHouse and Kafka, writes nothing, and serves this machine only.
+    It reads ClickHouse and Kafka, and serves this machine only. The owner's token lets it write feedback and data sets.
     """
     from rollbus.schemas.http.server import make_server
+    from rollbus.ui.acting import Acting
     from rollbus.ui.app import make_app, page_door, page_token
     from rollbus.ui.asking import Asking
     from rollbus.ui.lag import LagOfGroups
@@ -38,16 +39,19 @@ def ui(settings: Settings, port: int, tokenizer: Path | None) -> None:
     texts = load_texts(place) if place is not None and (tokenizer or (place / "tokenizer.json").exists()) else None
     logging.getLogger("aiokafka").setLevel(logging.CRITICAL)  # the page itself reports that Kafka is away
     app = make_app(
-        Asking(settings.clickhouse, settings.namespace),
+        Asking(settings.clickhouse, settings.namespace, [run.run_id for run in settings.runs]),
         namespace=settings.namespace,
         texts=texts,
+        acting=Acting(settings.kafka, settings.namespace),
         lags=LagOfGroups(settings.kafka, settings.namespace).ask,
     )
     with open_listener(HOST, port) as listener:
         listener.listen()  # the address below answers from now on
         token = settings.with_token(HOST, (), os.environ).art_server.token
-        secret = page_token(token.get_secret_value()) if token else None
+        owner = token.get_secret_value() if token else None
+        secret = page_token(owner) if owner else None
         query = f"?token={secret}" if secret else ""
         echo(f"http://{HOST}:{listener.getsockname()[1]}/{query} (Ctrl-C stops)")
         with suppress(KeyboardInterrupt):  # Ctrl-C is the normal end; uvicorn raises it again
-            make_server(app, page_door(secret), timeout_graceful_shutdown=1).run(sockets=[listener])
+            door = page_door(secret, owner)
+            make_server(app, door, timeout_graceful_shutdown=1).run(sockets=[listener])

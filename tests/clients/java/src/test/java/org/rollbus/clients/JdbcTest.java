@@ -103,6 +103,25 @@ class JdbcTest {
     }
 
     @Test
+    void thePlainViewsAreListedDescribedAndReadByTheUserThatOnlyReads() throws SQLException {
+        String views = System.getenv("VIEWS");
+        try (Connection connection = connect("readonly", System.getenv("READER"))) {
+            try (ResultSet columns = connection.getMetaData().getColumns(null, views, "fates", "fate")) {
+                assertTrue(columns.next());
+                assertEquals("String", columns.getString("TYPE_NAME"));
+            }
+            try (var asked = connection.prepareStatement("SELECT count() FROM " + views + ".fates WHERE run_id = ? AND fate = ?")) {
+                asked.setString(1, "main");
+                asked.setString(2, "trained");
+                try (ResultSet row = asked.executeQuery()) {
+                    assertTrue(row.next());
+                    assertEquals(4, row.getLong(1));
+                }
+            }
+        }
+    }
+
+    @Test
     void anErrorHasItsCode() throws SQLException {
         try (Connection connection = owner(); var statement = connection.createStatement()) {
             assertEquals(60, codeOf(() -> statement.executeQuery("SELECT * FROM nowhere")));

@@ -1,38 +1,42 @@
 // The first page: does it learn, what became of the traffic, is training sound, does everything flow.
 
-import { ask, askLag } from "./ask.js";
-import { chart } from "./charts.js";
-import { card, make, percent, shown, table, time } from "./dom.js";
-import { flow } from "./flow.js";
+import { ask, askLag } from "../ask.js";
+import { chart } from "../charts.js";
+import { card, make, percent, shown, table, time } from "../dom.js";
+import { flow } from "../flow.js";
+import { timeline } from "../timeline.js";
+import { searchFor } from "./find.js";
 
-const METRICS = [
-  ["loss", (row) => row.loss, "Policy loss, with the KL penalty if there is one."],
-  ["KL to reference", (row) => row.metrics.reference_kl, "How far the policy went from the reference, in nats per token."],
-  ["entropy", (row) => row.entropy, "Of the next token, in nats. A fall to zero means that nothing is tried any more."],
-  ["clip fraction", (row) => row.clip_fraction, "Share of sampled tokens whose ratio the clip range held."],
-  ["gradient norm", (row) => row.grad_norm, "Before clipping."],
-  ["mismatch KL", (row) => row.mismatch_kl, "How far trainer and sampler differ on the same weights and tokens."],
+export const METRICS = [
+  ["loss", "loss", "Policy loss, with the KL penalty if there is one."],
+  ["KL to reference", "reference_kl", "How far the policy went from the reference, in nats per token."],
+  ["entropy", "entropy", "Of the next token, in nats. A fall to zero means that nothing is tried any more."],
+  ["clip fraction", "clip_fraction", "Share of sampled tokens whose ratio the clip range held."],
+  ["gradient norm", "grad_norm", "Before clipping."],
+  ["mismatch KL", "mismatch_kl", "How far trainer and sampler differ on the same weights and tokens."],
 ];
 
 /** The run's overview, as cards. */
 export async function overview(run) {
   const model = await modelOf(run);
-  const [rewards, smoothed, fates, lags, steps, sink, letters, decisions, groups] = await Promise.all([
-    ask("reward_by_policy_version", { model }), ask("smoothed_reward", { model }),
-    ask("fate_of_every_trajectory", { run }), ask("staleness", { run }),
-    ask("step_metrics", { run }), ask("sink_lag"), ask("dead_letters_by_class"),
-    ask("policy_history", { model }), askLag(),
+  const [rewards, moments, fates, drops, lags, steps, metrics, sink, letters, decisions, groups] = await Promise.all([
+    ask("thin_rewards", { model }), ask("timeline", { run, model }),
+    ask("fate_of_every_trajectory", { run }), ask("drops_by_reason", { run }), ask("staleness", { run }),
+    ask("newest_steps", { run }), ask("thin_steps", { run }), ask("sink_lag"), ask("dead_letters_by_class"),
+    ask("policy_history", { model, limit: 200 }), askLag(),
   ]);
   return [
     make("h1", { class: "unseen" }, `Run ${run}`),
     figures(rewards, fates, steps, sink, letters),
-    card("Reward by policy version", "Mean with its 95 % interval, smoothed; dotted: a tenth is below, a tenth above.", rewardChart(rewards, smoothed), { wide: true, name: "reward" }),
-    card("Fates", "Every trajectory has one: trained, dropped with a reason, or pending.", flow(fates), { wide: true, name: "fates" }),
-    ...METRICS.map(([title, of, remark]) => card(title, remark, metricChart(title, of, steps), { name: `metric ${title}` })),
+    card("Reward by policy version", "Mean with its 95 % interval, smoothed; dotted: a tenth is below, a tenth above.", rewardChart(rewards), { wide: true, name: "reward" }),
+    card("Over time", "Mean reward and evaluations; ticks at the top are versions that began to serve, grounds are pauses.", timeline(moments), { wide: true, name: "time" }),
+    card("Fates", "Every trajectory has one: trained, dropped with a reason, or pending.", flow(fates, (row) => searchFor({ fate: row.fate, stage: row.stage, reason: row.reason })), { wide: true, name: "fates" }),
+    card("Dropped", "Every unit that a stage dropped, by reason: events and episodes, too, which become no trajectory.", dropTable(drops), { wide: true, name: "drops" }),
+    ...METRICS.map(([title, metric, remark]) => card(title, remark, metricChart(title, metrics.filter((row) => row.metric === metric)), { name: `metric ${title}` })),
     card("Staleness", "Steps between the weights that sampled a trajectory and those it trained.", stalenessChart(lags), { name: "staleness" }),
     card("Newest steps", "Choose one to see its groups, trajectories and events.", stepTable(steps), { name: "steps" }),
-    ...(decisions.length ? [card("Who serves", "The life of each version: every decision, with the difference in reward that it was made on.", decisionTable(decisions), { wide: true, name: "decisions" })] : []),
     card("Consumer lag", "Offsets between what a consumer group has committed and the end of its topic, from Kafka.", groupTable(groups), { name: "groups lag" }),
+    ...(decisions.length ? [card("Who serves", "The life of each version: every decision, with the difference in reward that it was made on.", decisionTable(decisions), { wide: true, name: "decisions" })] : []),
     card("Written to ClickHouse", "Offsets that were still ahead when the sink cut its newest range of each topic.", lagTable(sink), { wide: true, name: "lag" }),
     card("Dead letters", "Records that could not be processed; “rollbus dead-letters” tries them again.", letterTable(letters), { wide: true, name: "dead letters" }),
   ];
@@ -46,23 +50,24 @@ async function modelOf(run) {
 function figures(rewards, fates, steps, sink, letters) {
   const all = fates.find((row) => row.fate === "all")?.trajectories ?? 0;
   const trained = fates.find((row) => row.fate === "trained")?.trajectories ?? 0;
-  const last = rewards.at(-1), step = steps.at(-1);
+  const last = rewards.at(-1), step = steps[0];
   const each = [
-    ["mean reward", last ? shown(last.reward_mean) : "–", last ? `version ${last.policy_version}` : "no score yet"],
-    ["steps", shown(steps.length), step ? `newest made version ${step.policy_version}` : "none yet"],
+    ["mean reward", last ? shown(last.reward_mean) : "–", last ? versions(last) : "no score yet"],
+    ["steps", shown(step?.steps ?? 0), step ? `newest made version ${step.policy_version}` : "none yet"],
     ["trajectories", shown(all), all ? `${percent(trained / all)} trained` : "none yet"],
     ["behind", shown(sink.reduce((sum, row) => sum + row.lag, 0)), "offsets not yet in ClickHouse"],
-    ["dead letters", shown(letters.reduce((sum, row) => sum + row.letters, 0)), letters.length ? `${letters.length} kinds` : "none"],
+    ["dead letters", shown(letters.reduce((sum, row) => sum + row.records, 0)), letters.length ? `records, of ${letters.length} kinds` : "none"],
   ];
   return make("ul", { class: "figures", "aria-label": "At a glance" }, each.map(([name, value, remark]) =>
     make("li", {}, make("span", { class: "label" }, name), make("strong", {}, value), make("span", { class: "label" }, remark))));
 }
 
-function rewardChart(rewards, smoothed) {
-  const average = new Map(smoothed.map((row) => [row.policy_version, row.smoothed]));
+const versions = (row) => (row.last_version === row.policy_version ? `version ${row.policy_version}` : `versions ${row.policy_version}–${row.last_version}`);
+
+function rewardChart(rewards) {
   return chart("Reward by policy version", rewards, { title: "version", of: (row) => row.policy_version }, [
     { title: "mean", of: (row) => row.reward_mean, colour: "one" },
-    { title: "smoothed", of: (row) => average.get(row.policy_version), colour: "two" },
+    { title: "smoothed", of: (row) => row.smoothed, colour: "two" },
     { title: "low", of: (row) => row.reward_low, colour: "band-edge", width: 0.5 },
     { title: "high", of: (row) => row.reward_high, colour: "band-edge", width: 0.5 },
     { title: "p10", of: (row) => row.p10, colour: "quiet", width: 1, dash: [2, 4] },
@@ -70,11 +75,22 @@ function rewardChart(rewards, smoothed) {
   ], { band: [4, 3], height: 250 });
 }
 
-function metricChart(title, of, steps) {
-  const rows = steps.filter((row) => of(row) !== null && of(row) !== undefined);
+/** A line over steps; where a point is of several, the ends of them as a band. */
+function metricChart(title, rows) {
   if (!rows.length) return make("p", { class: "empty" }, "No step reported it.");
-  return chart(title, rows, { title: "step", of: (row) => row.step }, [{ title, of }]);
+  const ends = ["low", "high"].map((name) => ({ title: name, of: (row) => row[name], colour: "band-edge", width: 0.5 }));
+  const isThinned = rows.some((row) => row.last_step > row.step);
+  return chart(title, rows, { title: isThinned ? "from step" : "step", of: (row) => row.step }, [{ title, of: (row) => row.mean }, ...(isThinned ? ends : [])], { band: isThinned ? [3, 2] : null });
 }
+
+const dropTable = (rows) => rows.length ? table("Dropped", [
+  { title: "stage", of: (row) => row.stage },
+  { title: "reason", of: (row) => make("a", { href: `#/dropped/${encodeURIComponent(`${row.stage}/${row.reason}`)}` }, row.reason.replaceAll("_", " ")) },
+  { title: "unit", of: (row) => row.unit },
+  { title: "units", of: (row) => shown(row.drops), number: true },
+  { title: "trajectories", of: (row) => shown(row.trajectories), number: true },
+  { title: "newest", of: (row) => time(row.newest) },
+], rows, { hidden: true, key: (row) => `${row.stage} ${row.reason} ${row.unit} ${row.run_id}` }) : make("p", { class: "empty" }, "Nothing was dropped.");
 
 function stalenessChart(rows) {
   const names = rows.map((row) => String(row.lag));
@@ -90,7 +106,7 @@ const stepTable = (steps) => steps.length ? table("Newest steps", [
   { title: "dropped", of: (row) => shown(row.dropped), number: true },
   { title: "loss", of: (row) => shown(row.loss), number: true },
   { title: "entropy", of: (row) => shown(row.entropy), number: true },
-], steps.slice(-500).reverse(), { hidden: true }) : make("p", { class: "empty" }, "No step yet.");
+], steps, { hidden: true, key: (row) => row.step }) : make("p", { class: "empty" }, "No step yet.");
 
 const decisionTable = (rows) => table("Who serves", [
   { title: "", of: (row) => String(row.number), number: true },
@@ -102,7 +118,7 @@ const decisionTable = (rows) => table("Who serves", [
   { title: "why", of: (row) => row.detail ? `${row.reason}: ${row.detail}` : row.reason },
   { title: "canary − serving", of: (row) => row.effect === null ? "–" : `${shown(row.effect)} [${shown(row.low)}, ${shown(row.high)}]`, number: true },
   { title: "episodes", of: (row) => row.effect === null ? "–" : `${shown(row.canary_episodes)} / ${shown(row.serving_episodes)}`, number: true },
-], rows.slice(-500).reverse(), { hidden: true });
+], rows.toReversed(), { hidden: true, key: (row) => row.number });
 
 const groupTable = ({ groups, error }) => error ? make("p", { class: "error", role: "status" }, error) : groups.length ? table("Consumer lag", [
   { title: "consumer", of: (row) => row.group },
@@ -122,6 +138,7 @@ const letterTable = (rows) => rows.length ? table("Dead letters", [
   { title: "stage", of: (row) => row.stage },
   { title: "topic", of: (row) => row.topic },
   { title: "error", of: (row) => row.error_class },
-  { title: "letters", of: (row) => shown(row.letters), number: true },
+  { title: "records", of: (row) => shown(row.records), number: true },
+  { title: "refused by", of: (row) => row.refused_by.join(", ") },
   { title: "newest", of: (row) => row.newest_message },
 ], rows, { hidden: true }) : make("p", { class: "empty" }, "None.");

@@ -1,19 +1,20 @@
 // From a step to its groups, to a group's trajectories, to a trajectory's conversation, to the event as it is stored.
 
-import { ask } from "./ask.js";
-import { card, facts, make, short, shown, table, time } from "./dom.js";
-import { conversation } from "./conversation.js";
-import { told } from "./text.js";
+import { ask } from "../ask.js";
+import { card, facts, make, short, shown, table, time } from "../dom.js";
+import { conversation } from "../conversation.js";
+import { told } from "../text.js";
+import { owned } from "./own.js";
 
 const nothing = (what) => [make("h1", {}, "Not found"), make("p", { class: "empty" }, `${what} is not in ClickHouse. The sink may not have written it yet.`)];
-const link = (kind, id, text = short(id)) => make("a", { href: `#/${kind}/${encodeURIComponent(id)}`, title: id }, text);
-const fateOf = (row) => make("span", { class: `fate ${row.fate}` }, row.reason ? `${row.fate}: ${row.reason.replaceAll("_", " ")}` : row.fate);
+export const link = (kind, id, text = short(id)) => make("a", { href: `#/${kind}/${encodeURIComponent(id)}`, title: id }, text);
+export const fateOf = (row) => make("span", { class: `fate ${row.fate}` }, row.reason ? `${row.fate}: ${row.reason.replaceAll("_", " ")}` : row.fate);
 const placeOf = (row) => `${row.kafka_topic} ${row.kafka_partition}:${row.kafka_offset}`;
 
 /** A step and the groups it was made of. */
 export async function step(run, number) {
-  const [groups, steps] = await Promise.all([ask("groups_of_step", { run, step: number }), ask("step_metrics", { run })]);
-  const found = steps.find((row) => String(row.step) === String(number));
+  const [groups, steps] = await Promise.all([ask("groups_of_step", { run, step: number }), ask("newest_steps", { run, step: number, limit: 1 })]);
+  const [found] = steps;
   if (!found && !groups.length) return nothing(`Step ${number} of run ${run}`);
   return [
     make("h1", {}, `Step ${number}`),
@@ -64,7 +65,7 @@ function advantage(value, reached) {
 /** A trajectory: where it came from, what became of it, and what was said. */
 export async function trajectory(run, id) {
   const [[found], events, decided] = await Promise.all([
-    ask("trajectory", { trajectory: id }), ask("conversation", { trajectory: id }), ask("why_not_trained", { run, id }),
+    ask("trajectory", { run, trajectory: id }), ask("conversation", { trajectory: id }), ask("why_not_trained", { run, id }),
   ]);
   if (!found) return nothing(`Trajectory ${id}`);
   return [
@@ -73,15 +74,17 @@ export async function trajectory(run, id) {
       ["task", found.task], ["example", found.example_id], ["episode", found.episode_id], ["agent", found.agent], ["labels", shown(found.labels)],
       ["started", time(found.started_at)], ["ended", found.stop_reason || found.closed_by], ["turns", found.turns], ["tokens", found.tokens],
       ["sampled", found.sampled_tokens], ["reward", found.reward], ["components", shown(found.components)],
+      ["advantage", found.advantage], ["group", found.group_id ? link("group", found.group_id) : null],
       ["not trainable", found.trainable ? null : found.untrainable_reason || "yes"], ["in the log", placeOf(found)],
     ]), { wide: true, name: "trajectory" }),
+    await owned(found),
     card("What was decided", "In order, with the record that says so.", table("What was decided", [
       { title: "stage", of: (row) => row.stage },
       { title: "what", of: (row) => row.what },
       { title: "detail", of: (row) => row.detail || "–" },
       { title: "in the log", of: placeOf, id: true },
     ], decided, { hidden: true }), { wide: true, name: "decided" }),
-    card("Conversation", "Sampled tokens are coloured by their log-prob: the deeper, the less likely the sampler found them.", conversation(events), { wide: true, name: "conversation" }),
+    card("Conversation", "Sampled tokens are coloured by their log-prob: the deeper, the less likely the sampler found them.", conversation(events, found.advantage), { wide: true, name: "conversation" }),
   ];
 }
 

@@ -1,0 +1,36 @@
+// Rows of the question `timeline` → one chart over time: lines of reward and evaluations, marks of versions and pauses.
+
+import { chart } from "./charts.js";
+import { clock, make } from "./dom.js";
+
+const COLOURS = ["one", "two", "trained", "pending"];
+const MOST_LINES = COLOURS.length;
+
+/** The chart, and in words what its marks are. */
+export function timeline(moments) {
+  const lines = moments.filter((row) => row.kind === "line");
+  const names = [...new Set(lines.map((row) => row.name))].sort((one, other) => (other === "reward") - (one === "reward"));
+  const rows = new Map();
+  for (const row of lines) rows.set(row.at_ms, { ...rows.get(row.at_ms), at: row.at_ms, [row.name]: row.value });
+  const ordered = [...rows.values()].sort((one, other) => one.at - other.at);
+  const served = moments.filter((row) => row.kind === "version").map((row) => ({ from: row.at_ms, colour: row.name === "serving" ? "trained" : "dropped", label: `version ${row.version} ${row.name.replaceAll("_", " ")}` }));
+  const paused = pauses(moments.filter((row) => row.kind === "command"), ordered.at(-1)?.at);
+  const drawn = chart("Over time", ordered, { title: "time", of: (row) => row.at }, names.slice(0, MOST_LINES).map((name, at) => ({
+    title: name, of: (row) => row[name], colour: COLOURS[at], points: name !== "reward",
+  })), { times: true, marks: [...paused, ...served], height: 220 });
+  const said = [...paused, ...served];
+  return make("div", {}, drawn, names.length > MOST_LINES ? make("p", { class: "label" }, `Not drawn: ${names.slice(MOST_LINES).join(", ")}`) : null,
+    said.length ? make("details", { class: "marks" }, make("summary", {}, `Pauses: ${paused.length}, marks of versions: ${served.length}`), make("ul", {}, said.map((each) =>
+      make("li", { "data-key": `${each.from} ${each.label}` }, `${clock(each.from)}${each.to ? ` to ${clock(each.to)}` : ""}: ${each.label}`)))) : null);
+}
+
+/** Commands in order → stretches of time in which the run took no batches; one that goes on ends where the lines end. */
+export function pauses(commands, end) {
+  const found = [];
+  let since = null;
+  for (const { name, at_ms: at } of [...commands].sort((one, other) => one.at_ms - other.at_ms)) {
+    if (name === "resume" && since !== null) { found.push({ ...since, to: at }); since = null; }
+    else if (name !== "resume" && since === null) since = { from: at, colour: "dropped", label: name === "stop" ? "stopped" : "paused" };
+  }
+  return since === null ? found : [...found, { ...since, to: Math.max(end ?? since.from, since.from + 1), label: `${since.label}, until now` }];
+}

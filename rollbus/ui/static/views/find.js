@@ -1,0 +1,104 @@
+// Looking for episodes by what is known of them, and from a reason to what was dropped for it.
+
+import { ask } from "../ask.js";
+import { card, make, shown, table, time } from "../dom.js";
+import { fateOf, link } from "./drill.js";
+
+const FIELDS = [
+  ["task", "task"], ["label", "label"], ["label_value", "its value"], ["version", "version", { inputmode: "numeric" }],
+  ["reward_from", "reward from", { inputmode: "decimal" }], ["reward_to", "to", { inputmode: "decimal" }],
+  ["fate", "fate", { options: ["", "trained", "dropped", "pending"] }], ["stage", "dropped in"], ["reason", "for the reason"],
+  ["text", "said"], ["since", "since (UTC)", { placeholder: "2026-01-31 12:00" }], ["until", "until (UTC)", { placeholder: "2026-02-01" }],
+  ["id", "id", { placeholder: "episode, trajectory, example or group" }], ["data_set", "data set"],
+];
+const ROWS = 100;
+
+/** The address of a search. */
+export const searchFor = (values) => `#/find/${encodeURIComponent(new URLSearchParams(Object.entries(values).filter(([, value]) => value !== "" && value !== null && value !== undefined)))}`;
+
+/** Episodes that match what the address says; without anything, the newest. */
+export async function find(run, asked) {
+  const values = Object.fromEntries(new URLSearchParams(asked));
+  const skip = Number(values.skip ?? 0);
+  let rows = [], refused = null;
+  try {
+    rows = await ask("find_episodes", { run, limit: ROWS, ...values });
+  } catch (error) {
+    if (error.unknown) throw error;
+    refused = make("p", { class: "error", role: "alert" }, error.message);
+  }
+  const all = rows[0]?.matches ?? 0;
+  return [
+    make("h1", {}, "Find episodes"),
+    card("What is known of them", "Empty fields match everything. The address of this page is the search: pass it on.", form(values), { wide: true, name: "search" }),
+    card("Episodes", refused ? null : all ? `${shown(skip + 1)} to ${shown(skip + rows.length)} of ${shown(all)}, the newest first.` : "None matches.", refused ?? make("div", { class: "all" }, episodes(rows), pages(values, skip, all), take(values, all)), { wide: true, name: "found" }),
+  ];
+}
+
+function form(values) {
+  return make("form", { class: "search", role: "search", onsubmit: (event) => {
+    event.preventDefault();
+    location.hash = searchFor(Object.fromEntries([...new FormData(event.currentTarget)].map(([name, value]) => [name, value.trim()])));
+  } }, FIELDS.map(([name, title, { options, ...more } = {}]) => make("label", { "data-key": `field ${name}` }, title,
+    options ? make("select", { name }, options.map((each) => make("option", { value: each, selected: each === (values[name] ?? "") }, each || "any")))
+      : make("input", { name, value: values[name] ?? "", autocomplete: "off", spellcheck: "false", ...more }))),
+  make("button", { type: "submit" }, "Find"));
+}
+
+const episodes = (rows) => table("Episodes", [
+  { title: "trajectory", of: (row) => link("trajectory", row.trajectory_id), id: true },
+  { title: "started", of: (row) => time(row.started_at) },
+  { title: "task", of: (row) => (row.example_id ? `${row.task} · ${row.example_id}` : row.task) },
+  { title: "labels", of: (row) => shown(row.labels) },
+  { title: "version", of: (row) => shown(row.policy_version), number: true },
+  { title: "reward", of: (row) => shown(row.reward), number: true },
+  { title: "fate", of: (row) => fateOf(row) },
+  { title: "step", of: (row) => (row.fate === "trained" ? link("step", String(row.step)) : "–"), number: true },
+], rows, { hidden: true, key: (row) => row.trajectory_id });
+
+function pages(values, skip, all) {
+  const to = (start, text) => make("a", { href: searchFor({ ...values, skip: start || "" }) }, text);
+  return make("p", { class: "pages" }, skip ? to(Math.max(0, skip - ROWS), "newer") : null, skip && skip + ROWS < all ? " · " : null, skip + ROWS < all ? to(skip + ROWS, "older") : null);
+}
+
+/** The commands that export what was found. */
+function take(values, all) {
+  const where = condition(values);
+  if (!all || where === null) return null;
+  const quoted = `--where "${where.replace(/["\\$`]/g, "\\$&")}"`;
+  return make("details", {}, make("summary", {}, "Take them as a data set"), make("pre", { tabindex: 0 },
+    ["sft", "dpo", "evaluation"].map((kind) => `rollbus export ${kind} out/${kind} ${where ? quoted : ""}`.trimEnd()).join("\n")));
+}
+
+/** A search as a condition of `rollbus export`; null if it cannot be one, as with words of the conversation. */
+export function condition(values) {
+  if (values.text || values.stage || values.data_set) return null;
+  const text = (value) => `'${value.replace(/\\/g, "\\\\").replace(/'/g, "\\'")}'`;
+  const parts = [
+    ["task", (value) => `task = ${text(value)}`],
+    ["label", (value) => (values.label_value ? `labels[${text(value)}] = ${text(values.label_value)}` : `mapContains(labels, ${text(value)})`)],
+    ["version", (value) => `policy_version = ${Number(value)}`],
+    ["reward_from", (value) => `reward >= ${Number(value)}`], ["reward_to", (value) => `reward <= ${Number(value)}`],
+    ["fate", (value) => `fate = ${text(value)}`], ["reason", (value) => `reason = ${text(value)}`],
+    ["since", (value) => `started_at >= parseDateTime64BestEffort(${text(value)}, 3, 'UTC')`], ["until", (value) => `started_at < parseDateTime64BestEffort(${text(value)}, 3, 'UTC')`],
+    ["id", (value) => `${text(value)} IN (episode_id, trajectory_id, example_id)`],
+  ];
+  return parts.filter(([name]) => values[name]).map(([name, make]) => make(values[name])).join(" AND ");
+}
+
+/** What a stage dropped for one reason: STAGE/REASON. */
+export async function dropped(run, id) {
+  const [stage, reason] = id.split("/");
+  const units = await ask("dropped_units", { run, stage, reason: reason ?? "" });
+  return [
+    make("h1", {}, `Dropped in ${stage}: ${(reason ?? "").replaceAll("_", " ")}`),
+    card("Units", units.length ? `${shown(units.length)} of ${shown(units[0].matches)}, the newest first.` : "None.", table("Units", [
+      { title: "unit", of: (row) => row.unit },
+      { title: "id", of: (row) => (row.unit === "group" ? link("group", row.unit_id) : row.unit === "event" ? link("event", row.unit_id) : row.unit === "trajectory" ? link("trajectory", row.unit_id) : make("a", { href: searchFor({ id: row.unit_id }), title: row.unit_id }, row.unit_id)), id: true },
+      { title: "trajectories", of: (row) => shown(row.trajectories), number: true },
+      { title: "detail", of: (row) => row.detail || "–" },
+      { title: "dropped", of: (row) => time(row.dropped_at) },
+    ], units, { hidden: true, key: (row) => `${row.unit} ${row.unit_id}` }), { wide: true, name: "units" }),
+    make("p", { class: "wide" }, make("a", { href: searchFor({ fate: "dropped", stage, reason }) }, "Their trajectories, as episodes to look through")),
+  ];
+}

@@ -12,7 +12,7 @@ export async function owned(found) {
   const sets = await ask("data_sets", { trajectory: found.trajectory_id });
   const mine = sets.filter((row) => row.has_it);
   return card("Yours to say", "Both go into the log, and show here once the sink has written them. They take the stack's token, which “rollbus up” has made.", make("div", { class: "own" },
-    make("label", { class: "search", "data-key": "token" }, "the owner's token", make("input", { name: "token", type: "password", autocomplete: "off", oninput: (event) => { token = event.currentTarget.value.trim(); } })),
+    make("div", { class: "search" }, make("label", { "data-key": "token" }, "the owner's token", make("input", { name: "token", type: "password", autocomplete: "off", oninput: (event) => { token = event.currentTarget.value.trim(); } }))),
     form("feedback", "Give feedback", [
       input("value", "reward", { inputmode: "decimal", required: true, pattern: "-?[0-9.]+" }), input("name", "name", { value: "reward", required: true }), input("comment", "comment"),
     ], ({ value, name, comment }) => send("feedback", { episode_id: found.episode_id, value: Number(value), name, ...(comment ? { comment } : {}) }, token)),

@@ -72,8 +72,8 @@ def write(client: ClickHouse, namespace: str, records: list[Record], first_offse
         for table, row in rows_of(record, origin):
             tables.setdefault(table, []).append(row)
     for table, rows in tables.items():
-        columns = columns_of(client, table)
-        client.insert(table, [{name: value for name, value in row.items() if name in columns} for row in rows])
+        if columns := columns_of(client, table):  # none in a database of before the table
+            client.insert(table, [{name: value for name, value in row.items() if name in columns} for row in rows])
 
 
 def columns_of(client: ClickHouse, table: str) -> set[str]:

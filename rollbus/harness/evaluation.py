@@ -35,7 +35,7 @@ from rollbus.harness import troubles
 from rollbus.harness.bus.publishing import TASK, labels_of
 from rollbus.harness.bus.run_view import Attempt, group_id_of
 from rollbus.harness.llms import with_recorded_models
-from rollbus.harness.runs.recording import RECORDING, attach_logprobs
+from rollbus.harness.runs.recording import RECORDING, with_recorded
 from rollbus.harness.runs.run import Run
 from rollbus.producers import Episode
 from rollbus.producers.episode.context import enter, leave
@@ -195,8 +195,7 @@ class BusEvaluation(EvaluationRun):
         finally:
             leave(token)
         events: list[Event] = await recording.take(episode.id)
-        item.trajectory = self.intermediate_step_adapter.validate_intermediate_steps(steps)
-        attach_logprobs(item.trajectory, events)
+        item.trajectory = with_recorded(self.intermediate_step_adapter.validate_intermediate_steps(steps), events)
         if play is None or attempt is None:
             episode.end()
             return error

@@ -27,6 +27,17 @@ CLIENTS = {
     "root_async_client": "async_client",
 }
 """Of LangChain's ChatOpenAI: an OpenAI client, and where its chat completions are kept."""
+OF_LLAMA_INDEX = (
+    "model",
+    "api_key",
+    "api_base",
+    "temperature",
+    "max_tokens",
+    "timeout",
+    "max_retries",
+    "additional_kwargs",
+)
+"""Fields of LlamaIndex's OpenAI that are as well those of its OpenAILike."""
 
 
 @asynccontextmanager
@@ -37,22 +48,38 @@ async def recorded_model(
     make = GlobalTypeRegistry.get().get_llm_client(OpenAIModelConfig, framework).build_fn
     async with make(config, builder) as model:
         recording = RECORDING.get()
+        if framework is LLMFrameworkEnum.LLAMA_INDEX:
+            yield _recorded_llama_index(model, recording)
+            return
         if recording is not None:
             record_clients(getattr(model, "default", model), recording)
         yield model
 
 
 def record_clients(model: Any, recording: Recording) -> None:
-    """Put recorded twins in place of the OpenAI clients of a LangChain or LlamaIndex model."""
-    wrap = recording.recorder.wrap
+    """Put recorded twins in place of the OpenAI clients of a LangChain model."""
     for name, resource in CLIENTS.items():
         if (client := getattr(model, name, None)) is not None:
-            twin = wrap(client, function=active_function)
+            twin = recording.recorder.wrap(client, function=active_function)
             setattr(model, name, twin)
             setattr(model, resource, twin.chat.completions)
-    if hasattr(model, "_get_aclient"):  # LlamaIndex makes its clients at the first call
-        model._client = wrap(model._get_client(), function=active_function)
-        model._aclient = wrap(model._get_aclient(), function=active_function)
+
+
+def _recorded_llama_index(model: Any, recording: Recording | None) -> Any:
+    """Return LlamaIndex's model; its OpenAI class knows OpenAI's own models alone, so another's is made OpenAILike."""
+    made = model
+    try:
+        _ = model.metadata
+    except ValueError:
+        from llama_index.llms.openai_like import OpenAILike
+
+        kept = {name: getattr(model, name) for name in OF_LLAMA_INDEX}
+        made = OpenAILike(**kept, is_chat_model=True, is_function_calling_model=True)
+    if recording is not None:
+        recording.record_tools()
+        made._client = recording.recorder.wrap(model._get_client(), function=active_function)
+        made._aclient = recording.recorder.wrap(model._get_aclient(), function=active_function)
+    return made
 
 
 def active_function() -> str:

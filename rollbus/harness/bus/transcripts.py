@@ -82,11 +82,16 @@ def _logprobs(turn: records.Turn, history: records.History, span: records.Span) 
 
 
 def logprobs_with_tokens(
-    prompt_token_ids: list[int], token_ids: list[int], logprobs: list[float], **beside: Any
+    prompt_token_ids: list[int], token_ids: list[int], logprobs: list[float], **more: Any
 ) -> dict[str, Any]:
-    """Return OpenAI's form of log-probs, with the fields that training needs; pass it on unchanged."""
+    """Return OpenAI's form of log-probs, with the fields that training needs; pass it on unchanged.
+
+    Without `token_ids` they are log-probs alone, which are not trained.
+    """
+    tokens = [f"token_id:{token}" for token in token_ids] or [""] * len(logprobs)
     content: list[dict[str, Any]] = [
-        {"token": f"token_id:{token}", "logprob": value, "bytes": None, "top_logprobs": []}
-        for token, value in zip(token_ids, logprobs, strict=True)
+        {"token": token, "logprob": value, "bytes": None, "top_logprobs": []}
+        for token, value in zip(tokens, logprobs, strict=True)
     ]
-    return {"content": content, "prompt_token_ids": prompt_token_ids, "token_ids": token_ids, **beside}
+    ids = {"prompt_token_ids": prompt_token_ids, "token_ids": token_ids} if token_ids else {}
+    return {"content": content, **ids, **more}

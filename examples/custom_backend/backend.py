@@ -59,8 +59,11 @@ class BestOfAdapter(TrainerAdapter):
         return True
 
     async def submit(self, trajectories: TrajectoryCollection) -> TrainingJobRef:
-        """Start the job of an epoch; a job runs beside the harness, as a trainer elsewhere would."""
-        job = f"epoch-{len(self._jobs)}"
+        """Start the job of an epoch; a job runs beside the harness, as a trainer elsewhere would.
+
+        It is named by its epoch, so that a job which a kill cut short is written again in its own place.
+        """
+        job = f"epoch-{(trajectories.trajectories[0][0].metadata or {}).get('epoch', 0)}"
         self._jobs[job] = asyncio.create_task(asyncio.to_thread(self._write, job, trajectories))
         return TrainingJobRef(run_id=trajectories.run_id, backend="folder", metadata={"job": job})
 

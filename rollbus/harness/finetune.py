@@ -45,7 +45,7 @@ from rollbus.harness.runs.processes import SETTINGS_FILE, Processes
 from rollbus.harness.runs.run import Plan, Run, locked, opened_run
 from rollbus.harness.runs.settings import checked_settings
 from rollbus.harness.show import logged
-from rollbus.schemas.errors import ConfigurationError, RunStoppedError, nearest
+from rollbus.schemas.errors import ConfigurationError, RollbusError, RunStoppedError, nearest
 
 logger = logging.getLogger(__name__)
 
@@ -81,8 +81,10 @@ def run_finetune(options: FinetuneOptions, console: Console) -> bool:
     with started(options.plan, record, console) as processes:
         try:
             is_well = asyncio.run(_run(options, processes, record))
-        except KeyboardInterrupt:
-            logger.warning("Finetuning was canceled; `rollbus finetune resume %s` continues it", record.run_id)
+        except (KeyboardInterrupt, SystemExit) as signalled:
+            logger.warning("Finetuning was interrupted; `rollbus finetune resume %s` continues it", record.run_id)
+            if isinstance(signalled, SystemExit):  # of SIGTERM and SIGHUP, with its own status
+                raise
             return False
         console.print(what_next(read_run(record.folder)), markup=False, soft_wrap=True)
     return is_well
@@ -299,14 +301,24 @@ def _record(plan: Plan, chosen: FinetuneRunConfig, resumed: RunRecord | None) ->
     )
 
 
+async def run_epochs(made: Components) -> Sequence[TrainingJobStatus]:
+    """Run what is configured; raises RunStoppedError for what parts of a user's own raise."""
+    epochs = made.run.plan.config.finetuning.num_epochs
+    logger.info("Starting training for %d epochs...", epochs)
+    try:
+        return await made.trainer.run(epochs)
+    except RollbusError:
+        raise
+    except Exception as error:
+        raise RunStoppedError(troubles.crash_in_words(error)) from error
+
+
 async def _run(options: FinetuneOptions, processes: Processes, record: RunRecord) -> bool:
     """Run the epochs; return whether all went well."""
     run_id = record.run_id
     async with opened_run(options.plan, record, processes, resume=options.resume is not None) as run:
         async with components(run, options.run) as made:
-            epochs = options.plan.config.finetuning.num_epochs
-            logger.info("Starting training for %d epochs...", epochs)
-            statuses = await made.trainer.run(epochs)
+            statuses = await run_epochs(made)
             for status in statuses:
                 logger.info("Job %s completed with status: %s", status.run_id, status.status.value)
             metrics = await made.trainer.get_metrics(run_id)

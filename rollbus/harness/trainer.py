@@ -70,13 +70,15 @@ class BusTrainer(Trainer):
         if CURRENT.get() is None:
             from rollbus.harness.finetune import started_run
 
-            await self._own_run.enter_async_context(started_run(run_config, self.trainer_config))
+            opened = await self._own_run.enter_async_context(started_run(run_config, self.trainer_config))
+            opened.attach(self.trajectory_builder)
         run = current_run("rollbus_trainer")
-        run.attach(self.trajectory_builder)
         self.trainer_adapter = self._ledger = on_ledger(self.trainer_adapter)
         await super().initialize(run_config)
         self._outputs = Outputs(run_config.output_dir)
         self._written = {int(row["epoch"]): row for row in self._outputs.training_rows()} if run.resume else {}
+        if run.resume:
+            self._outputs.derive()
         state = self._outputs.curriculum_state() if run.resume else None
         if state is not None:
             self._curriculum_state = {
@@ -159,9 +161,8 @@ class BusTrainer(Trainer):
     def log_progress(self, epoch: int, metrics: dict[str, Any], output_dir: str | None = None) -> None:
         """Write the epoch's line, the histories, the curriculum's state and the plot."""
         outputs = self._outputs if output_dir is None else Outputs(Path(output_dir))
-        outputs.training(epoch, self._run.run_id, metrics)
-        if self.curriculum_config.enabled:
-            outputs.curriculum(self.get_curriculum_state())
+        state = {"curriculum_state": self.get_curriculum_state()} if self.curriculum_config.enabled else {}
+        outputs.training(epoch, self._run.run_id, {**metrics, **state})
         if self.plots:
             outputs.plot()
         reward, number = metrics["avg_reward"], metrics["num_trajectories"]
@@ -193,7 +194,8 @@ class BusTrainer(Trainer):
         if not rewards:
             return {"epoch": epoch, "avg_reward": None, "num_examples": 0, "error": "no example has a score"}
         found = {"avg_reward": fmean(rewards), "min_reward": min(rewards), "max_reward": max(rewards)}
-        return {"epoch": epoch, **found, "num_examples": len(rewards), "rewards": rewards}
+        known = {"epoch": epoch, "dataset_type": "validation"}
+        return {**known, **found, "num_examples": len(rewards), "rewards": rewards}
 
     @property
     def _run(self) -> Run:
@@ -201,13 +203,15 @@ class BusTrainer(Trainer):
 
     def _rejoin(self, epoch: int) -> TrainingJobRef | None:
         """Return the job of an epoch that an earlier process submitted: it is not played again by any trainer."""
-        known = self._ledger.closed_epoch(epoch) if self._run.resume else None
+        known = self._ledger.closed_epoch(epoch)
         if known is None:
             return None
         ref, collection = known
         decided = self._ledger.decided(collection, epoch)
         if self._run.plan.curriculum_on_bus:
             self._remember(decided)
+        elif epoch not in self._written:
+            self.apply_curriculum_learning(collection, epoch)  # for what it remembers: the choice is on the log
         self._metrics[epoch] = self._epoch_metrics(collection, decided.collection)
         self._stop_where_flat(collection, decided.collection)
         self._refs[epoch] = ref
@@ -256,7 +260,7 @@ class BusTrainer(Trainer):
     def _epoch_metrics(self, collection: TrajectoryCollection, kept: TrajectoryCollection) -> dict[str, Any]:
         enabled = self.curriculum_config.enabled
         groups = [group for group in collection.trajectories if group]
-        metrics: dict[str, Any] = {
+        return {
             **reward_metrics(collection),
             "num_trajectories": count(collection),
             "num_groups": len(groups),
@@ -265,7 +269,6 @@ class BusTrainer(Trainer):
             **reward_metrics(kept, "filtered_"),
             "curriculum_percentile": self._curriculum_state["current_percentile"] if enabled else 1.0,
         }
-        return {**metrics, "curriculum_state": self.get_curriculum_state()} if enabled else metrics
 
     def _stop_where_flat(self, collection: TrajectoryCollection, chosen: TrajectoryCollection) -> None:
         rewards = [[total(one) for one in group] for group in collection.trajectories if group]

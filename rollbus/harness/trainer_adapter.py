@@ -25,7 +25,6 @@ from rollbus.harness.art_server import register
 from rollbus.harness.bus.publishing import PUBLISHED
 from rollbus.harness.bus.run_log import RunLog
 from rollbus.harness.bus.run_view import RunView
-from rollbus.harness.bus.transcripts import as_trajectory
 from rollbus.harness.components import BusTrainerAdapterConfig
 from rollbus.harness.curriculum import Chosen
 from rollbus.harness.runs.outputs import append_line, count
@@ -74,21 +73,16 @@ class LedgerAdapter(TrainerAdapter):
             for index in included
         ]
         memory = Memory(window.percentile, window.last_expansion_window, window.total_groups)
-        collection = TrajectoryCollection(trajectories=kept, run_id=trajectories.run_id)
+        collection = TrajectoryCollection(trajectories=[one for one in kept if one], run_id=trajectories.run_id)
         return Chosen(collection, memory, tuple(included))
 
     def closed_epoch(self, epoch: int) -> tuple[TrainingJobRef, TrajectoryCollection] | None:
         """Return the job of an epoch whose window is closed, and what was collected; None of one still to be played."""
         run = current_run("rollbus_trainer_adapter")
-        view = run.log.view
-        if epoch not in view.windows:
+        collection = run.closed_epoch(epoch)
+        if collection is None:
             return None
-        groups = [
-            [as_trajectory(view.trajectories[member.trajectory_id], member.reward) for member in group.members]
-            for group in view.groups_of(view.played_in(epoch))
-        ]
-        ref = TrainingJobRef(run_id=run.run_id, backend=self.backend, metadata={"epoch": epoch})
-        return ref, TrajectoryCollection(trajectories=groups, run_id=run.run_id)
+        return TrainingJobRef(run_id=run.run_id, backend=self.backend, metadata={"epoch": epoch}), collection
 
     async def status(self, ref: TrainingJobRef) -> TrainingJobStatus:
         """Return the state of the epoch's batches, from the log; a finished job always gets the same answer."""
@@ -119,6 +113,8 @@ class LedgerAdapter(TrainerAdapter):
 
     def _status(self, ref: TrainingJobRef) -> TrainingJobStatus:
         view, epoch = self._log().view, _epoch(ref)
+        if epoch not in view.windows:
+            raise ValueError(f"No training job found with run_id {ref.run_id}, epoch {epoch + 1}")
         shared: dict[str, Any] = {"run_id": ref.run_id, "backend": ref.backend, "metadata": self.metrics_of(ref)}
         batches = view.batches_of(epoch)
         failures = [view.last_failure(one.batch_hash) for one in batches if not view.is_closed(one.batch_hash)]

@@ -33,6 +33,9 @@ from tests.harness.world import RUN, WORKFLOWS, Endpoint, document, memory_bus, 
 EXAMPLE = Path(__file__).parents[2] / "examples" / "custom_backend"
 
 
+GUIDE_ADAPTER = {"_type": "my_trainer_adapter", "backend": {"endpoint": "http://x", "api_key": "k"}}
+
+
 def guide_builder(plain: dict[str, Any]) -> None:
     plain["trajectory_builders"]["b"] = {"_type": "my_traj_builder", "num_generations": 2}
 
@@ -40,10 +43,7 @@ def guide_builder(plain: dict[str, Any]) -> None:
 async def test_all_three_of_the_guides_components_run_and_their_trajectories_are_on_the_bus(tmp_path: Path) -> None:
     plain = document(tmp_path)
     guide_builder(plain)
-    plain["trainer_adapters"]["a"] = {
-        "_type": "my_trainer_adapter",
-        "backend": {"endpoint": "http://x", "api_key": "k"},
-    }
+    plain["trainer_adapters"]["a"] = GUIDE_ADAPTER
     plain["trainers"]["t"] = {"_type": "my_trainer"}
     config = read(tmp_path, plain)
     async with opened(config, memory_bus(config), Endpoint()) as made:
@@ -294,15 +294,45 @@ async def test_a_subclass_chooses_what_is_trained(tmp_path: Path) -> None:
     assert (status.status, len(step.trained)) == (TrainingStatusEnum.COMPLETED, 2)
 
 
-async def test_an_adapter_of_ones_own_gets_what_the_stages_keep(tmp_path: Path, beside_the_example: None) -> None:
+@pytest.mark.parametrize(
+    ("section", "key", "value", "reason"),
+    [
+        ("trajectory_builders", "min_episode_length", 4, "too_short"),
+        ("finetuning", "target_functions", ["other"], "not_targeted"),
+        ("finetuning", "target_model", "other", "not_targeted"),
+    ],
+)
+async def test_an_adapter_of_ones_own_gets_what_the_stages_keep(
+    tmp_path: Path, section: str, key: str, value: Any, reason: str
+) -> None:
     plain = document(tmp_path)
-    plain["trajectory_builders"]["b"]["min_episode_length"] = 4
-    plain["trainer_adapters"]["a"] = {"_type": "best_of_adapter", "backend": {"folder": str(tmp_path / "files")}}
-    plain["rollbus"]["imports"] = ["backend"]
+    plain["trainer_adapters"]["a"] = GUIDE_ADAPTER
+    (plain[section] if section == "finetuning" else plain[section]["b"])[key] = value
     plan = read(tmp_path, plain)
     async with opened(plan, memory_bus(plan), Endpoint()) as made:
-        with pytest.raises(RunStoppedError, match="too_short"):
+        with pytest.raises(RunStoppedError, match=rf"No trajectories collected .*{reason}.*: 6"):
             await run_epochs(made, 1)
+        assert isinstance(made.adapter, guide_components.MyTrainerAdapter)
+        assert made.adapter.submitted == []
+
+
+async def test_an_attempt_without_a_model_call_reaches_no_adapter(tmp_path: Path) -> None:
+    async def silent_once(question: str, llm: Any) -> str:
+        return "2" if question == "question 1" else str((await llm.ainvoke(question)).content)
+
+    plain = document(tmp_path)
+    plain["trainer_adapters"]["a"] = GUIDE_ADAPTER
+    WORKFLOWS["silent"], plain["workflow"]["how"] = silent_once, "silent"
+    plan = read(tmp_path, plain)
+    async with opened(plan, memory_bus(plan), Endpoint()) as made:
+        (status,) = await run_epochs(made, 1)
+        reasons = dict(made.run.log.view.reasons(made.run.log.view.played_in(0)))
+        assert isinstance(made.adapter, guide_components.MyTrainerAdapter)
+        (given,) = made.adapter.submitted
+    assert status.status is TrainingStatusEnum.COMPLETED
+    assert [len(group) for group in given.trajectories] == [2, 2]
+    assert all(one.episode for group in given.trajectories for one in group)
+    assert [(reason.split()[0], number) for reason, number in reasons.items()] == [("no_turns", 2)]
 
 
 class Buying(Endpoint):
@@ -422,3 +452,49 @@ async def test_messages_out_of_order_cost_their_trajectory_only(tmp_path: Path, 
         reasons = made.run.log.view.reasons([str((wrong.metadata or {})["trajectory_id"])])
     assert count(kept) == 2
     assert [reason.split()[0] for reason in reasons] == ["excluded"]
+
+
+async def test_log_probs_are_whole_where_the_endpoint_gives_no_token_ids(tmp_path: Path) -> None:
+    plain = document(tmp_path, examples=1)
+    guide_builder(plain)
+    plain["trainer_adapters"]["a"] = GUIDE_ADAPTER
+    plan = read(tmp_path, plain)
+    async with opened(plan, memory_bus(plan), WithoutIds()) as made:
+        await made.builder.start_run(RUN, {"epoch": 0})
+        collection = await made.builder.finalize(RUN, {"epoch": 0})
+        (record, _) = made.run.log.view.trajectories.values()
+    (_, answer) = collection.trajectories[0][0].episode
+    assert isinstance(answer, EpisodeItem)
+    logprobs: Any = answer.logprobs
+    assert [one["logprob"] for one in logprobs["content"]] == [-0.5]
+    assert "token_ids" not in logprobs
+    assert (record.trainable, record.untrainable_reason) == (False, "no_token_ids")
+
+
+class WithoutIds(Endpoint):
+    """Answers with log-probs and without token ids, as OpenAI does."""
+
+    def answer(self, request: dict[str, Any]) -> dict[str, Any]:
+        answer = super().answer(request)
+        for name in ("token_ids", "prompt_token_ids"):
+            del answer["choices"][0][name]
+        return answer
+
+
+async def test_a_resumed_run_with_all_three_parts_of_ones_own_plays_no_finished_epoch_again(tmp_path: Path) -> None:
+    plain = document(tmp_path)
+    guide_builder(plain)
+    plain["trainer_adapters"]["a"] = GUIDE_ADAPTER
+    plain["trainers"]["t"] = {"_type": "my_trainer"}
+    plan = read(tmp_path, plain)
+    bus, endpoint = memory_bus(plan), Endpoint()
+    async with opened(plan, bus, endpoint) as made:
+        await made.trainer.run(1)
+    assert len(endpoint.asked) == 6
+    async with opened(plan, bus, endpoint, resume=True) as made:
+        statuses = await made.trainer.run(2)
+        assert isinstance(made.adapter, guide_components.MyTrainerAdapter)
+        submitted = made.adapter.submitted
+    assert [status.status for status in statuses] == [TrainingStatusEnum.COMPLETED] * 2
+    assert len(endpoint.asked) == 12, "the second epoch alone is played"
+    assert [count(one) for one in submitted] == [6], "and submitted"

@@ -1,6 +1,8 @@
 """How a run ends and what it says: crashes have a policy, validation counts them, and words mean what happened."""
 
+import asyncio
 import logging
+from contextlib import suppress
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -11,8 +13,13 @@ from nat.data_models.finetuning import FinetuneRunConfig, TrainingJobStatus, Tra
 from rich.console import Console
 
 from rollbus.harness.finetune import FinetuneOptions, concluded_well, describe
+from rollbus.harness.finetune import run_epochs as start_epochs
+from rollbus.harness.runs.folder import RunRecord, read_run
+from rollbus.harness.runs.run import opened_run
 from rollbus.harness.show import logged
-from rollbus.schemas.errors import ConfigurationError
+from rollbus.producers import MemorySink
+from rollbus.schemas.errors import ConfigurationError, RunStoppedError
+from tests.harness.bus_memory import MemoryBus
 from tests.harness.world import RUN, SCORES, WORKFLOWS, Endpoint, ask, document, memory_bus, opened, read, run_epochs
 
 
@@ -112,3 +119,57 @@ def test_check_finds_what_is_named_wrongly(tmp_path: Path, section: str, key: st
 def test_check_finds_an_evaluator_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=r"eval.evaluators has no entry 'god'; did you mean 'good'"):
         read(tmp_path, document(tmp_path, reward_function={"name": "god"}))
+
+
+class Nothing:
+    """The processes of a run that needs none."""
+
+    namespace = "test."
+
+    def __init__(self, bus: MemoryBus) -> None:
+        self._bus = bus
+
+    def bus(self, *, resume: bool) -> MemoryBus:
+        return self._bus
+
+    def sink(self) -> MemorySink:
+        return self._bus.sink
+
+    def check(self) -> None:
+        pass
+
+    async def drain(self) -> None:
+        pass
+
+
+@pytest.mark.parametrize(
+    ("ended_by", "state"),
+    [
+        (SystemExit(143), "interrupted"),
+        (KeyboardInterrupt(), "interrupted"),
+        (asyncio.CancelledError(), "interrupted"),
+        (RunStoppedError("flat"), "failed"),
+        (None, "completed"),
+    ],
+)
+async def test_a_run_says_what_ended_it(tmp_path: Path, ended_by: BaseException | None, state: str) -> None:
+    plan = read(tmp_path, document(tmp_path))
+    (folder := tmp_path / "state" / "run-1").mkdir(parents=True)
+    record = RunRecord("run-1", "config.yml", {}, str(tmp_path / "output"), "agent", folder=folder)
+    with suppress(type(ended_by) if ended_by else ValueError):
+        async with opened_run(plan, record, Nothing(memory_bus(plan)), resume=False):  # type: ignore[arg-type]
+            if ended_by is not None:
+                raise ended_by
+    assert read_run(folder).state == state
+
+
+async def test_what_a_trainer_of_ones_own_raises_is_told_with_its_place(tmp_path: Path) -> None:
+    plan = read(tmp_path, document(tmp_path))
+    async with opened(plan, memory_bus(plan), Endpoint()) as made:
+
+        async def run(num_epochs: int) -> Any:
+            raise KeyError("no such column")
+
+        made.trainer.run = run  # type: ignore[method-assign]
+        with pytest.raises(RunStoppedError, match=r"KeyError: 'no such column' \(.*test_outcomes.py, line \d+, in run"):
+            await start_epochs(made)

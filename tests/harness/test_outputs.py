@@ -4,7 +4,7 @@ import json
 from pathlib import Path
 from typing import Any
 
-from rollbus.harness.runs.outputs import Outputs
+from rollbus.harness.runs.outputs import Outputs, append_line
 from rollbus.harness.runs.plot import curves
 
 METRICS: dict[str, Any] = {"avg_reward": 0.5, "min_reward": 0.0, "max_reward": 1.0, "num_trajectories": 8}
@@ -64,3 +64,23 @@ def test_a_new_run_does_not_mix_with_an_earlier_one(tmp_path: Path) -> None:
     found.training(0, "r", METRICS)
     found.clear()
     assert found.training_rows() == []
+
+
+def test_what_a_kill_left_behind_the_epochs_lines_follows_from_them(tmp_path: Path) -> None:
+    found = outputs(tmp_path)
+    state = {"current_percentile": 0.5, "included_groups": [1]}
+    found.training(0, "r", {**METRICS, "curriculum_state": state})
+    for name in ("reward_history.json", "curriculum_state.json"):
+        (tmp_path / name).unlink()
+    found.derive()
+    assert [row["epoch"] for row in json.loads((tmp_path / "reward_history.json").read_text())] == [0]
+    assert json.loads((tmp_path / "curriculum_state.json").read_text()) == state == found.curriculum_state()
+
+
+def test_a_line_that_is_there_is_not_appended_again(tmp_path: Path) -> None:
+    path = tmp_path / "trainer_adapter_r.jsonl"
+    path.write_text('{"epoch": 0, "torn')
+    for epoch in (1, 1, 2):
+        append_line(path, {"epoch": epoch, "status": "completed"})
+    lines = path.read_text().splitlines()[1:]
+    assert [json.loads(line)["epoch"] for line in lines] == [1, 2]

@@ -3,6 +3,7 @@
 Epoch and curriculum window are one: an epoch ends with one `end_window`, so window n is epoch n.
 """
 
+import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
@@ -94,9 +95,10 @@ class RunView:
         return all(self.fate(one) is not None for one in trajectories)
 
     def groups_of(self, trajectories: Iterable[str]) -> list[Group]:
-        """Return the groups of these trajectories, in order of arrival."""
+        """Return the groups of these trajectories by their examples' ids, numbers as numbers: the same at any time."""
         wanted = {self.group_of[one] for one in trajectories if one in self.group_of}
-        return [group for group_id, group in self.groups.items() if group_id in wanted]
+        found = (group for group_id, group in self.groups.items() if group_id in wanted)
+        return sorted(found, key=lambda group: _by_numbers(group.group_key))
 
     def played_in(self, epoch: int) -> list[str]:
         """Return the ids of an epoch's trajectories."""
@@ -187,3 +189,7 @@ class RunView:
             self.dropped.setdefault(one, named)
         if drop.unit == "episode":
             self.dropped.setdefault(trajectory_id(drop.unit_id), named)
+
+
+def _by_numbers(name: str) -> list[tuple[int, str]]:
+    return [(int(part), "") if part.isdecimal() else (-1, part) for part in re.split(r"(\d+)", name)]

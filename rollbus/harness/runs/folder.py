@@ -19,7 +19,8 @@ from rollbus.schemas.errors import ConfigurationError
 
 STATE_FILE, LOCK_FILE = "run.json", ".lock"
 
-RunState = Literal["running", "completed", "failed", "killed"]
+RunState = Literal["running", "completed", "failed", "interrupted", "killed"]
+"""`interrupted` by SIGTERM, SIGHUP or Ctrl-C; `killed` is seen by the reader alone."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -4,8 +4,8 @@
     validation_history.json  a list, rewritten         curriculum_state.json    what the curriculum remembers
     reward_plot.png          drawn by `plot`           trajectory_builder_<run>.jsonl, trainer_adapter_<run>.jsonl
 
-Every file is replaced as a whole, so a kill leaves the old one or the new one; an epoch written again replaces its
-line. Epochs count from 0.
+The lines of the epochs are the truth, and what follows from them is written after them. Files are replaced as a whole,
+so a kill leaves the old one or the new one; an epoch written again replaces its line. Epochs count from 0.
 """
 
 import json
@@ -36,8 +36,15 @@ class Outputs:
         rows = [*(old for old in self.training_rows() if old["epoch"] != epoch), row]
         rows.sort(key=lambda one: int(one["epoch"]))
         replace_text(self.folder / "training_metrics.jsonl", "".join(json.dumps(one) + "\n" for one in rows))
+        self.derive()
+
+    def derive(self) -> None:
+        """Write what follows from the epochs' lines: a kill between two files leaves it behind them."""
+        rows = self.training_rows()
         kept = ("epoch", "timestamp", "avg_reward", "min_reward", "max_reward", "num_trajectories")
         _write_json(self.folder / "reward_history.json", [{name: one.get(name) for name in kept} for one in rows])
+        if (state := self.curriculum_state()) is not None:
+            _write_json(self.folder / "curriculum_state.json", state)
 
     def validation(self, epoch: int, metrics: Mapping[str, Any]) -> None:
         """Write a validation's row."""
@@ -46,10 +53,6 @@ class Outputs:
         row = {"epoch": epoch, "timestamp": self._now(), **found}
         rows = [*(old for old in self.validation_rows() if old["epoch"] != epoch), row]
         _write_json(self.folder / "validation_history.json", sorted(rows, key=lambda one: int(one["epoch"])))
-
-    def curriculum(self, state: Mapping[str, Any]) -> None:
-        """Write what the curriculum remembers."""
-        _write_json(self.folder / "curriculum_state.json", dict(state))
 
     def training_rows(self) -> list[Row]:
         """Return the epochs' lines; one that a kill tore is left out."""
@@ -62,9 +65,8 @@ class Outputs:
         return _read_json(self.folder / "validation_history.json") or []
 
     def curriculum_state(self) -> Row | None:
-        """Return what an earlier process wrote."""
-        found: Row | None = _read_json(self.folder / "curriculum_state.json")
-        return found
+        """Return what the curriculum remembered after the newest line."""
+        return next((row.get("curriculum_state") for row in reversed(self.training_rows())), None)
 
     def plot(self) -> Path:
         """Draw the curves again."""
@@ -97,11 +99,16 @@ def count(collection: TrajectoryCollection) -> int:
 
 
 def append_line(path: str | Path, values: Mapping[str, Any]) -> None:
-    """Append one line of JSON with the time."""
-    Path(path).parent.mkdir(parents=True, exist_ok=True)
-    line = {"timestamp": datetime.now().isoformat(), **values}
-    with Path(path).open("a", encoding="utf-8") as file:
-        file.write(json.dumps(line, default=str) + "\n")
+    """Append one line of JSON with the time; what is there already is not written again after a kill."""
+    path = Path(path)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    text = path.read_text(encoding="utf-8") if path.exists() else ""
+    known = [{**row, "timestamp": ""} for row in map(_parsed, text.splitlines()) if row is not None]
+    plain = json.loads(json.dumps({"timestamp": "", **values}, default=str))
+    if plain not in known:
+        begin = "" if text.endswith("\n") or not text else "\n"  # after a torn line
+        with path.open("a", encoding="utf-8") as file:
+            file.write(begin + json.dumps({**plain, "timestamp": datetime.now().isoformat()}) + "\n")
 
 
 def _parsed(line: str) -> Row | None:

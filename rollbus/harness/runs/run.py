@@ -23,6 +23,7 @@ from rollbus.harness import troubles
 from rollbus.harness.bus.publishing import PUBLISHED, example_names, has_pairs, record_trajectory
 from rollbus.harness.bus.run_log import RunLog
 from rollbus.harness.bus.run_view import Attempt
+from rollbus.harness.bus.transcripts import as_trajectory
 from rollbus.harness.components import BusConfig, BusTrainerAdapterConfig, BusTrainerConfig
 from rollbus.harness.runs.folder import RunRecord, now, write_run
 from rollbus.harness.runs.recording import Recording
@@ -111,30 +112,43 @@ class Run:
         return self.log.recording
 
     def attach(self, builder: TrajectoryBuilder) -> None:
-        """Record what a user's own builder runs, and put what it finalizes on the log."""
+        """Record what a user's own builder runs, put what it finalizes on the log, and build no closed epoch again."""
         from rollbus.harness.evaluation import evaluate
-        from rollbus.harness.trajectory_builder import BusTrajectoryBuilder
 
         async def run_eval() -> EvaluationRunOutput:
             return await evaluate(builder.run_config, self)
 
-        if isinstance(builder, BusTrajectoryBuilder):
-            return
         if type(builder).run_eval is TrajectoryBuilder.run_eval:
             builder.run_eval = run_eval  # type: ignore[method-assign]
-        builder.finalize = self._publishing(builder)  # type: ignore[assignment,method-assign]
+        start_run, finalize, epochs = builder.start_run, builder.finalize, count()
+        building: dict[str, int] = {}
 
-    def _publishing(self, builder: TrajectoryBuilder) -> Callable[..., Awaitable[TrajectoryCollection]]:
-        """Return the builder's `finalize`: published, and only what the stages keep is seen."""
-        finalize, epochs = builder.finalize, count()
+        async def start_open(run_id: str, meta: dict[str, Any] | None = None) -> None:
+            number = next(epochs)
+            epoch = building[run_id] = int((meta or {}).get("epoch", number))
+            if self.closed_epoch(epoch) is None:
+                await start_run(run_id, meta)
 
-        async def published(run_id: str, meta: dict[str, Any] | None = None) -> TrajectoryCollection:
+        async def publish_built(run_id: str, meta: dict[str, Any] | None = None) -> TrajectoryCollection:
+            epoch = building.pop(run_id, None)
+            if epoch is not None and (closed := self.closed_epoch(epoch)) is not None:
+                return closed
             collection = await finalize(run_id, meta)
             troubles.checked(collection, TrajectoryCollection, f"{type(builder).__name__}.finalize")
-            number = next(epochs)
-            return await self.publish(collection, int((meta or {}).get("epoch", number)))
+            return await self.publish(collection, int((meta or {}).get("epoch", epoch or 0)))
 
-        return published
+        builder.start_run, builder.finalize = start_open, publish_built  # type: ignore[method-assign]
+
+    def closed_epoch(self, epoch: int) -> TrajectoryCollection | None:
+        """Return what an earlier process collected in an epoch whose window is closed; None of one to be played."""
+        view = self.log.view
+        if not self.resume or epoch not in view.windows:
+            return None
+        groups = [
+            [as_trajectory(view.trajectories[member.trajectory_id], member.reward) for member in group.members]
+            for group in view.groups_of(view.played_in(epoch))
+        ]
+        return TrajectoryCollection(trajectories=groups, run_id=self.run_id)
 
     async def publish(self, collection: TrajectoryCollection, epoch: int) -> TrajectoryCollection:
         """Put those trajectories of an epoch on the log that are not there yet; return what the stages keep of it."""
@@ -251,6 +265,9 @@ async def opened_run(plan: Plan, record: RunRecord, processes: "Processes", *, r
             try:
                 yield run
                 ended = replace(ended, state="completed" if run.is_well else "failed")
+            except (asyncio.CancelledError, KeyboardInterrupt, SystemExit):  # a signal, which ends this process
+                ended = replace(ended, state="interrupted")
+                raise
             finally:
                 version = log.view.newest_version()
                 checkpoint = log.view.checkpoints.get(version, "")

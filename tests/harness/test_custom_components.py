@@ -298,6 +298,8 @@ async def test_a_subclass_chooses_what_is_trained(tmp_path: Path) -> None:
     ("section", "key", "value", "reason"),
     [
         ("trajectory_builders", "min_episode_length", 4, "too_short"),
+        ("finetuning", "target_functions", ["other"], "not_targeted"),
+        ("finetuning", "target_model", "other", "not_targeted"),
     ],
 )
 async def test_an_adapter_of_ones_own_gets_what_the_stages_keep(
@@ -312,6 +314,25 @@ async def test_an_adapter_of_ones_own_gets_what_the_stages_keep(
             await run_epochs(made, 1)
         assert isinstance(made.adapter, guide_components.MyTrainerAdapter)
         assert made.adapter.submitted == []
+
+
+async def test_an_attempt_without_a_model_call_reaches_no_adapter(tmp_path: Path) -> None:
+    async def silent_once(question: str, llm: Any) -> str:
+        return "2" if question == "question 1" else str((await llm.ainvoke(question)).content)
+
+    plain = document(tmp_path)
+    plain["trainer_adapters"]["a"] = GUIDE_ADAPTER
+    WORKFLOWS["silent"], plain["workflow"]["how"] = silent_once, "silent"
+    plan = read(tmp_path, plain)
+    async with opened(plan, memory_bus(plan), Endpoint()) as made:
+        (status,) = await run_epochs(made, 1)
+        reasons = dict(made.run.log.view.reasons(made.run.log.view.played_in(0)))
+        assert isinstance(made.adapter, guide_components.MyTrainerAdapter)
+        (given,) = made.adapter.submitted
+    assert status.status is TrainingStatusEnum.COMPLETED
+    assert [len(group) for group in given.trajectories] == [2, 2]
+    assert all(one.episode for group in given.trajectories for one in group)
+    assert [(reason.split()[0], number) for reason, number in reasons.items()] == [("no_turns", 2)]
 
 
 class Buying(Endpoint):

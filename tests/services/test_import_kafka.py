@@ -1,0 +1,210 @@
+"""Traffic of elsewhere through the installed commands, on a real broker: imported, judged in a replay, exported."""
+
+import asyncio
+import json
+import os
+import threading
+import time
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, suppress
+from dataclasses import dataclass
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import httpx
+import pytest
+import yaml
+
+from rollbus.consumers.clickhouse.questions.saved import ask
+from rollbus.local.process.ports import find_free_port
+from rollbus.local.process.tether import tethered
+from rollbus.schemas.errors import RollbusError
+from rollbus.schemas.records.events import EpisodeStarted, RewardReported, TurnRecorded
+from rollbus.schemas.records.trajectories import Trajectory
+from tests.console import ROLLBUS
+from tests.producers.foreign.reading import request_of
+from tests.producers.foreign.test_langfuse import BLOBS
+from tests.producers.foreign.test_otlp import AGENT
+from tests.services.replay_live import records, settings_of
+
+pytestmark = pytest.mark.services
+TOKEN = "only-for-this-test"
+DEADLINE_S = 90.0
+
+
+class _Judge(BaseHTTPRequestHandler):
+    """Likes the conversations that know where the order is."""
+
+    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
+        """Log nothing."""
+
+    def do_POST(self) -> None:
+        text = self.rfile.read(int(self.headers["content-length"])).decode()
+        message = {"role": "assistant", "content": "9" if "in Berlin" in text else "2"}
+        choice = {"index": 0, "finish_reason": "stop", "message": message}
+        data = json.dumps({"id": "j", "object": "chat.completion", "choices": [choice]}).encode()
+        self.send_response(200)
+        self.send_header("content-type", "application/json")
+        self.send_header("content-length", str(len(data)))
+        self.end_headers()
+        self.wfile.write(data)
+
+
+@pytest.fixture(scope="module")
+def judge() -> Iterator[str]:
+    server = ThreadingHTTPServer(("127.0.0.1", 0), _Judge)
+    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_address[1]}/v1"
+    server.shutdown()
+    server.server_close()
+    thread.join()
+
+
+@dataclass(frozen=True, slots=True)
+class Stack:
+    """One namespace, as its user reaches it: from a folder with a settings file."""
+
+    folder: Path
+    namespace: str
+
+    def environment(self) -> dict[str, str]:
+        own = {name: value for name, value in os.environ.items() if not name.startswith("ROLLBUS_")}
+        return {**own, "ROLLBUS_ART_SERVER__TOKEN": TOKEN, "OMP_NUM_THREADS": "1"}
+
+    async def run(self, *arguments: str, expect: int = 0) -> str:
+        """Run a command and return what it printed."""
+        process = await asyncio.create_subprocess_exec(
+            *(ROLLBUS, "--config", "rollbus.yaml", *arguments),
+            cwd=self.folder,
+            env=self.environment(),
+            stdout=asyncio.subprocess.PIPE,
+            stderr=asyncio.subprocess.STDOUT,
+        )
+        output = (await process.communicate())[0].decode()
+        assert process.returncode == expect, output
+        return output
+
+    @asynccontextmanager
+    async def running(self, *arguments: str) -> AsyncIterator[asyncio.subprocess.Process]:
+        """Run a command until the block ends."""
+        with (self.folder / f"{arguments[0]}.log").open("ab") as log:
+            process = await asyncio.create_subprocess_exec(
+                *(*tethered(), ROLLBUS, "--config", "rollbus.yaml", *arguments),
+                cwd=self.folder,
+                env=self.environment(),
+                stdout=log,
+                stderr=log,
+            )
+        try:
+            yield process
+        finally:
+            with suppress(ProcessLookupError):
+                process.terminate()
+            await process.wait()
+
+    async def events(self) -> list[Any]:
+        return await records(settings_of(self.folder / "rollbus.yaml").stream_settings(), "episode-events")
+
+    async def until_stored(self, count: int) -> None:
+        """Wait until the sink has written so many trajectories."""
+        clickhouse = settings_of(self.folder / "rollbus.yaml").clickhouse
+        statement = "SELECT count() FROM trajectories FINAL WHERE namespace = {namespace:String}"
+        deadline, found = time.monotonic() + DEADLINE_S, 0
+        while found < count:
+            assert time.monotonic() < deadline, (self.folder / "sink.log").read_text()[-3000:]
+            await asyncio.sleep(0.3)
+            with suppress(RollbusError):  # the tables are not there yet
+                found = int(ask(clickhouse, statement, {"namespace": self.namespace}).rows[0][0])
+
+    async def trajectories(self, count: int) -> list[Trajectory]:
+        """Wait for so many trajectories."""
+        deadline, found = time.monotonic() + DEADLINE_S, list[Trajectory]()
+        stream = settings_of(self.folder / "rollbus.yaml").stream_settings()
+        while len(found) < count:
+            assert time.monotonic() < deadline, (self.folder / "worker.log").read_text()[-3000:]
+            await asyncio.sleep(0.3)
+            found = [each for each in await records(stream, "trajectories") if isinstance(each, Trajectory)]
+        return found
+
+
+@pytest.fixture
+async def stack(kafka: str, clickhouse: tuple[str, int], namespace: str, judge: str, tmp_path: Path) -> Stack:
+    host, port = clickhouse
+    settings = {
+        "namespace": namespace,
+        "kafka": {"bootstrap_servers": kafka},
+        "worker": {"event_partitions": 2, "tick_interval_ms": 200},
+        "clickhouse": {"host": host, "port": port, "database": namespace.strip(".").replace("-", "_")},
+        "sink": {"linger_ms": 100},
+        "judge": {"base_url": judge, "model": "judge"},
+    }
+    (tmp_path / "rollbus.yaml").write_text(yaml.safe_dump(settings))
+    rewards = {"scoring": {"rewards": [{"type": "judge", "name": "quality", "options": {"rubric": "Is it kind?"}}]}}
+    (tmp_path / "judge.yaml").write_text(yaml.safe_dump(rewards))
+    (tmp_path / "export").mkdir()
+    (tmp_path / "export" / "rows.jsonl").write_text("".join(json.dumps(each) + "\n" for each in BLOBS))
+    (tmp_path / "spans.jsonl").write_text(json.dumps(request_of(AGENT)) + "\n")
+    stack = Stack(tmp_path, namespace)
+    await stack.run("topics", "create")
+    return stack
+
+
+async def test_an_import_is_judged_in_a_replay_and_exported_as_a_data_set(stack: Stack) -> None:
+    await stack.run("import", "otlp", "spans.jsonl", "--task", "shop")
+    await stack.run("import", "langfuse", "export")
+    shown = await stack.run("import", "langfuse", "export")  # twice is once
+    assert "langfuse.trace.metadata.nested" in shown
+    async with stack.running("worker", "run"):
+        found = {each.task: each for each in await stack.trajectories(2)}
+    assert set(found) == {"refund", "shop"}
+    refund = found["refund"]
+    assert (refund.trainable, refund.untrainable_reason) == (False, "no_token_ids")
+    assert (refund.started_at_ms, refund.labels["user"]) == (1_772_359_200_000, "ann")
+    assert {(each.name, each.value) for each in refund.rewards} == {("helpful", 0.5), ("correct", 1.0)}
+    assert len(await stack.trajectories(2)) == 2
+    name = f"{stack.namespace[:-1]}-judged"
+    await stack.run("replay", "--from", "earliest", "--reward", "judge.yaml", "--rescore", "--as", name)
+    async with stack.running("sink", "run"):
+        await stack.until_stored(2)
+        await stack.run("replay", "load", name)
+    liked = f"SELECT trajectory_id FROM scores WHERE namespace = 'replay-{name}.' AND value >= 0.8"
+    await stack.run("export", "sft", "out", "--where", f"trajectory_id IN ({liked})")
+    from datasets import load_dataset  # three seconds, which only the process that runs these tests spends
+
+    (file,) = (stack.folder / "out").glob("*.jsonl")
+    (row,) = load_dataset("json", data_files=str(file), cache_dir=str(stack.folder / "cache"), split="train")
+    assert [each["role"] for each in row["messages"]] == ["system", "user", "assistant", "tool", "assistant"]
+    assert row["messages"][-1]["content"] == "It is in Berlin."
+
+
+async def test_otlp_that_was_answered_for_survives_a_kill_of_the_server(stack: Stack) -> None:
+    ports = [find_free_port(), find_free_port()]
+    serve = ["ingest", "serve", "--port", str(ports[0]), "--grpc-port", str(ports[1]), "--settle", "0.2"]
+    url, headers = f"http://127.0.0.1:{ports[0]}", {"authorization": f"Bearer {TOKEN}"}
+
+    async def send(client: httpx.AsyncClient, *spans: Any) -> None:
+        deadline = time.monotonic() + DEADLINE_S
+        while True:
+            with suppress(httpx.TransportError):
+                (await client.post(f"{url}/v1/traces", json=request_of(spans))).raise_for_status()
+                return
+            assert time.monotonic() < deadline, (stack.folder / "ingest.log").read_text()
+            await asyncio.sleep(0.2)
+
+    async with httpx.AsyncClient(headers=headers, timeout=30) as client:
+        async with stack.running(*serve) as process:
+            await send(client, *AGENT[1:4])
+            process.kill()
+            await process.wait()
+        async with stack.running(*serve):
+            await send(client, *AGENT[3:], AGENT[0])
+            deadline = time.monotonic() + DEADLINE_S
+            while (await client.get(f"{url}/rollbus/health")).json()["counters"]["traces_sent"] < 1:
+                assert time.monotonic() < deadline, (stack.folder / "ingest.log").read_text()
+                await asyncio.sleep(0.2)
+    events = await stack.events()
+    assert [each.completion.content for each in events if isinstance(each, TurnRecorded)] == ["a1", "b1", "b2", "a2"]
+    assert len([each for each in events if isinstance(each, EpisodeStarted)]) == 1
+    assert not [each for each in events if isinstance(each, RewardReported)]

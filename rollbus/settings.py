@@ -4,17 +4,21 @@ namespace, kafka, signing        shared by all
 worker, assembly, scoring, judge, runs  the stream stages
 trainer, art_server              training
 clickhouse, sink                 analytics
+health                           heartbeats and metrics
 stack                            the local stack
 """
 
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Annotated, Literal
 from urllib.parse import urlsplit
 
 from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
+from rollbus import __version__
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings, SinkSettings
+from rollbus.health.picture import AlarmLimits
 from rollbus.local.process.settings import StackSettings
 from rollbus.schemas.credentials import (
     OWNER_KEY,
@@ -28,6 +32,7 @@ from rollbus.schemas.credentials import (
     token_for,
 )
 from rollbus.schemas.errors import ConfigurationError
+from rollbus.schemas.health.heart import Heart
 from rollbus.schemas.http.guard import LOCAL_NAMES
 from rollbus.schemas.kafka.connection import KafkaConnection
 from rollbus.schemas.records.config import ESTIMATES, AssemblyConfig, RunConfig, ScoringConfig
@@ -44,6 +49,8 @@ from rollbus.trainer.settings import (
 )
 
 logger = logging.getLogger(__name__)
+Kind = Literal["worker", "trainer", "art-server", "sink", "resample", "proxy", "log-to", "alarms"]
+"""Of long-running processes."""
 SHARED = (
     *("kafka", "namespace", "signing", "clickhouse", "run_id", "model", "from_namespace"),
     *("max_off_policy_steps", "max_share_per_source", "insecure"),
@@ -89,6 +96,19 @@ class JudgeSection(Section):
     """Of one request; a reward's own `timeout_s` holds for the whole call."""
 
 
+class HealthSection(Section):
+    """Heartbeats, and where each kind of process serves `/metrics` and `/live`."""
+
+    interval_s: float = Field(default=5.0, gt=0)
+    """Between two heartbeats; a process that misses three is dead for the others."""
+    metrics_host: str = "127.0.0.1"
+    metrics_ports: dict[Kind, Annotated[int, Field(ge=0, le=65_535)]] = {}
+    """By kind of process, such as `{trainer: 9465, sink: 9466}`; 0 takes a free one, a kind without a port serves none.
+    The port asks for the token of `art_server`. `worker: metrics_port:` is the worker's."""
+    alarms: AlarmLimits = AlarmLimits()
+    """What `rollbus status` and `rollbus alarms` call wrong."""
+
+
 class Settings(Section):
     """The content of one settings file."""
 
@@ -109,6 +129,7 @@ class Settings(Section):
     art_server: ArtServerSection = ArtServerSection()
     clickhouse: ClickHouseSettings = ClickHouseSettings()
     sink: SinkSettings = SinkSettings()
+    health: HealthSection = HealthSection()
     stack: StackSettings = StackSettings()
 
     @field_validator("namespace")
@@ -267,6 +288,23 @@ class Settings(Section):
             if run.run_id == run_id:
                 return run
         raise ConfigurationError(f"no run {run_id!r} in the settings; there are: {names}")
+
+    def heart(self, kind: Kind) -> Heart:
+        """Return the heartbeat and metrics of a process of this kind."""
+        is_worker = kind == "worker"
+        token = (self.worker.metrics_token if is_worker else None) or self.art_server.token
+        port = self.health.metrics_ports.get(kind)
+        return Heart(
+            self.kafka,
+            self.namespace,
+            kind,
+            __version__,
+            interval_s=self.health.interval_s,
+            folder=self.stack.data_dir,
+            metrics_host=self.worker.metrics_host if is_worker else self.health.metrics_host,
+            metrics_port=self.worker.metrics_port if is_worker and self.worker.metrics_port is not None else port,
+            metrics_token=token.get_secret_value() if token else None,
+        )
 
     def _delivers(self, model: str) -> bool:
         return any(run.delivery is not None and run.model == model for run in self.runs)

@@ -7,7 +7,18 @@ import re
 from dataclasses import dataclass
 from typing import Literal
 
-from rollbus.schemas.records import control, data_sets, delivery, drops, events, groups, replays, steps, trajectories
+from rollbus.schemas.records import (
+    control,
+    data_sets,
+    delivery,
+    drops,
+    events,
+    groups,
+    health,
+    replays,
+    steps,
+    trajectories,
+)
 
 DEFAULT_NAMESPACE = "rollbus."
 
@@ -171,7 +182,12 @@ DROPS = Topic("drops", "unit id", (drops.Drop,), ("any stage",), (), "events", "
 DEAD_LETTERS = Topic("dead-letters", "origin key", (drops.DeadLetter,), ("any consumer",), (), "one", "time")
 
 TOPICS: tuple[Topic, ...] = tuple(each for each in tuple(globals().values()) if isinstance(each, Topic))
-RECORDS: tuple[type, ...] = tuple(dict.fromkeys(record for topic in TOPICS for record in topic.records))
+"""The topics of data, which the sink, an archive and a replay read."""
+HEARTBEATS = Topic(
+    "heartbeats", "process", (health.Heartbeat,), ("every process",), ("status", "alarms"), "one", "compact"
+)
+"""Health is of the moment: the topic keeps the newest beat of each process, and is no data."""
+RECORDS: tuple[type, ...] = tuple(dict.fromkeys(record for topic in (*TOPICS, HEARTBEATS) for record in topic.records))
 """Every record type that travels on a topic."""
 
 STAGE_INPUTS: dict[str, Topic] = {
@@ -195,7 +211,7 @@ ONLY_WHERE_CONFIGURED = frozenset({"group-scoring", "resample", "observing", "de
 """Stages that get no records and no ticks unless a run's configuration asks for them."""
 
 
-_BY_NAME = {topic.name: topic for topic in TOPICS}
+_BY_NAME = {topic.name: topic for topic in (*TOPICS, HEARTBEATS)}
 
 
 def topic_of(name: str) -> Topic:

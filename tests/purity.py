@@ -35,6 +35,7 @@ PURE: Mapping[str, Room] = {
         ),
         ("schemas/codec",),
     ),
+    "rollbus/health": Room(("rollbus/health/picture.py",), ("schemas/records",)),
     "streams/state": Room(("streams/state/*",), ("schemas/records", "schemas/codec")),
     "streams/rewards": Room(
         ("streams/rewards/*",),

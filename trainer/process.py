@@ -14,6 +14,7 @@ from typing import Any
 from aiokafka.errors import ProducerFenced
 
 from rollbus.schemas.errors import RollbusError
+from rollbus.schemas.health.heart import Heart, beating
 from rollbus.trainer.backends.model_settings import ServiceSettings
 from rollbus.trainer.backends.protocol import Backend
 from rollbus.trainer.ledger.log import TrainerLog
@@ -25,12 +26,12 @@ from rollbus.trainer.validation.settings import load_validation
 logger = logging.getLogger(__name__)
 
 
-def run_trainer(settings: TrainerSettings, *, log: TrainerLog | None = None) -> None:
+def run_trainer(settings: TrainerSettings, *, log: TrainerLog | None = None, heart: Heart | None = None) -> None:
     """Train until SIGTERM or SIGINT; raises RunStoppedError, FencedError or DataLossError if it cannot go on.
 
     Use the log of the settings unless another is given.
     """
-    asyncio.run(_run(settings, log or make_log(settings)))
+    asyncio.run(_run(settings, log or make_log(settings), heart))
 
 
 def make_log(settings: TrainerSettings) -> KafkaLog:
@@ -66,7 +67,7 @@ async def open_backend(settings: TrainerSettings) -> AsyncIterator[Backend]:
         await backend.close()
 
 
-async def _run(settings: TrainerSettings, log: TrainerLog) -> None:
+async def _run(settings: TrainerSettings, log: TrainerLog, heart: Heart | None) -> None:
     validation = load_validation(settings)
     async with open_backend(settings) as backend:
         trainer = Trainer(log, backend, settings, validation=validation)
@@ -75,7 +76,8 @@ async def _run(settings: TrainerSettings, log: TrainerLog) -> None:
         for number in (signal.SIGTERM, signal.SIGINT):
             loop.add_signal_handler(number, trainer.stop)
         try:
-            await trainer.run(until_idle=settings.from_namespace is not None)
+            async with beating(heart, trainer.report):
+                await trainer.run(until_idle=settings.from_namespace is not None)
         except RollbusError as error:
             logger.error("trainer of run %s ends: %s", settings.run_id, error)
             raise

@@ -6,7 +6,9 @@ growing pauses, and training goes on. A record that cannot be read is skipped: t
 
 import asyncio
 import logging
+import time
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import Any
 
 from aiokafka.errors import CommitFailedError, IllegalStateError
@@ -14,6 +16,8 @@ from aiokafka.errors import CommitFailedError, IllegalStateError
 from rollbus.consumers.loggers.protocol import RunLogger
 from rollbus.schemas.codec import decode
 from rollbus.schemas.errors import RecordError
+from rollbus.schemas.health.heart import Heart, Report, beating
+from rollbus.schemas.health.metrics import TAKE_SECONDS
 from rollbus.schemas.kafka.clients import new_consumer, running
 from rollbus.schemas.kafka.connection import KafkaConnection
 from rollbus.schemas.records.steps import Evaluation, StepCompleted
@@ -35,11 +39,12 @@ async def follow(
     name: str,
     stop: asyncio.Event,
     first_pause_s: float = FIRST_PAUSE_S,
+    heart: Heart | None = None,
 ) -> int:
     """Feed a logger as consumer group `{namespace}logger.{name}` until `stop` is set; return how many it took."""
     takes: Takes = {StepCompleted: run_logger.log_step, Evaluation: run_logger.log_evaluation}
     try:
-        return await feed(kafka, namespace, takes, name=name, stop=stop, first_pause_s=first_pause_s)
+        return await feed(kafka, namespace, takes, name=name, stop=stop, first_pause_s=first_pause_s, heart=heart)
     finally:
         await asyncio.to_thread(run_logger.close)
 
@@ -52,6 +57,7 @@ async def feed(
     name: str,
     stop: asyncio.Event,
     first_pause_s: float = FIRST_PAUSE_S,
+    heart: Heart | None = None,
 ) -> int:
     """Give records to what takes them, each until it is taken; return how many were."""
     consumer = new_consumer(
@@ -61,12 +67,34 @@ async def feed(
         auto_offset_reset="earliest",
         max_poll_interval_ms=3_600_000,
     )
-    async with running(kafka, consumer):
-        return await _feed(consumer, takes, stop, first_pause_s)
+    feeding = _Feeding(name)
+    async with running(kafka, consumer), beating(heart, feeding.report):
+        return await _feed(consumer, takes, stop, first_pause_s, feeding)
 
 
-async def _feed(consumer: Any, takes: Takes, stop: asyncio.Event, first_pause_s: float) -> int:
-    logged = 0
+@dataclass(slots=True)
+class _Feeding:
+    """What one feed has done, and what it cannot do now."""
+
+    name: str = ""
+    taken: int = 0
+    trouble: str | None = None
+    positions: dict[str, int] = field(default_factory=dict)
+
+    def report(self) -> Report:
+        return Report(
+            holds=(f"logger {self.name}",),
+            positions=dict(self.positions),
+            work=self.taken,
+            is_behind=self.trouble is not None,
+            trouble=self.trouble,
+        )
+
+
+async def _feed(
+    consumer: Any, takes: Takes, stop: asyncio.Event, first_pause_s: float, feeding: _Feeding | None = None
+) -> int:
+    feeding = feeding or _Feeding()
     while not stop.is_set():
         offsets = {}
         for partition, messages in (await consumer.getmany(timeout_ms=POLL_MS)).items():
@@ -75,13 +103,14 @@ async def _feed(consumer: Any, takes: Takes, stop: asyncio.Event, first_pause_s:
                     break
                 record = _decode(message)
                 if (take := takes.get(type(record))) is not None:
-                    if not await _offer(take, record, stop, first_pause_s):
+                    if not await _offer(take, record, stop, first_pause_s, feeding):
                         break
-                    logged += 1
+                    feeding.taken += 1
                 offsets[partition] = message.offset + 1
+                feeding.positions[f"{message.topic}[{message.partition}]"] = message.offset + 1
         if offsets:
             await _commit(consumer, offsets)
-    return logged
+    return feeding.taken
 
 
 async def _commit(consumer: Any, offsets: dict[Any, int]) -> None:
@@ -100,14 +129,20 @@ def _decode(message: Any) -> Any:
         return None
 
 
-async def _offer(take: Callable[[Any], object], record: Any, stop: asyncio.Event, pause_s: float) -> bool:
+async def _offer(
+    take: Callable[[Any], object], record: Any, stop: asyncio.Event, pause_s: float, feeding: _Feeding | None = None
+) -> bool:
     """Offer a record until it is taken; return False if `stop` is set before."""
+    feeding, started = feeding or _Feeding(), time.monotonic()
     while True:
         try:
             await asyncio.to_thread(take, record)
         except Exception as error:  # a tracker's library may raise anything
+            feeding.trouble = f"{take.__qualname__} failed: {error!r}"
             logger.warning("%s failed, trying again in %.0f s error=%r", take.__qualname__, pause_s, error)
         else:
+            feeding.trouble = None
+            TAKE_SECONDS.labels(feeding.name).observe(time.monotonic() - started)
             return True
         try:
             await asyncio.wait_for(stop.wait(), pause_s)

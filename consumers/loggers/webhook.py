@@ -4,6 +4,7 @@ A hook that hangs or fails gets the decision again, after growing pauses, and th
 Traffic does not wait for it. A decision may come twice after a restart; its `number` says so.
 """
 
+from collections.abc import Mapping
 from dataclasses import asdict
 
 import httpx
@@ -22,7 +23,10 @@ class Webhook:
 
     def notify(self, decision: PolicyDecision) -> None:
         """Post a decision; raises httpx.HTTPError unless it was taken."""
-        body = {"text": describe(decision), "decision": asdict(decision)}
+        self.post({"text": describe(decision), "decision": asdict(decision)})
+
+    def post(self, body: Mapping[str, object]) -> None:
+        """Post anything; raises httpx.HTTPError unless it was taken."""
         answer = self._client.post(self._url, json=body)
         if not answer.is_success:
             raise httpx.HTTPError(f"it answers {answer.status_code}")  # its own message would repeat the address

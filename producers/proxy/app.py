@@ -37,6 +37,7 @@ from rollbus.producers.episode.episode import NOT_SAMPLED, Episode
 from rollbus.producers.proxy import relay
 from rollbus.producers.proxy.episodes import FUNCTION_HEADER, HEADER, Episodes, UnknownEpisodeError
 from rollbus.producers.recorder import Recorder
+from rollbus.schemas.health.heart import Report
 from rollbus.schemas.http.guard import JSON_TYPES, Door, Head, names_of, same, token_admits
 from rollbus.schemas.records.events import StopReason
 
@@ -103,6 +104,15 @@ class Proxy:
     def __post_init__(self) -> None:
         """Open no episode yet."""
         self.episodes = Episodes(self.recorder, self.task)
+
+    def report(self) -> Report:
+        """Say what was recorded, and whether the broker takes it."""
+        counters = self.recorder.counters
+        queued, trouble = counters.get("events_queued", 0), None
+        if self.recorder.healthy is False:
+            trouble = f"the broker takes no events, and {queued} wait"
+        done = sum(count for name, count in counters.items() if name not in ("events_queued", "bytes_queued"))
+        return Report((f"proxy of {self.upstream}",), {}, done, queued > 0, trouble)
 
     def app(self) -> Starlette:
         """Return the application; it closes its connections and ends its episodes when it stops."""

@@ -14,7 +14,7 @@ import click
 
 from rollbus import __version__
 from rollbus.cli.groups import Verbs
-from rollbus.cli.log_filter import LogFormatter, RepeatFilter
+from rollbus.cli.log_filter import JsonFormatter, LogFormatter, RepeatFilter
 from rollbus.schemas.errors import RollbusError
 from rollbus.schemas.unseen import escape_unseen
 
@@ -37,8 +37,10 @@ class Entry(NamedTuple):
 TRACKERS = "wandb,mlflow,langfuse,openpipe"
 COMMANDS: dict[str, Entry] = {
     "up": Entry("Start Kafka, ClickHouse and the ART server on this machine.", "local", "local.stack"),
-    "status": Entry("Show what runs, where it listens and whether it is healthy.", "local", "local.stack"),
+    "status": Entry("Show what runs and whether all is well.", "local", "local.health"),
+    "top": Entry("Show the same live: lag, rates, steps, reward, problems.", "local", "local.health"),
     "down": Entry("Stop what `up` started; data stays.", "local", "local.stack"),
+    "alarms": Entry("Watch the log, and report what goes wrong to a webhook.", "streams", "local.alarms"),
     "doctor": Entry("Check this machine, its settings and its broker.", "streams", "local.doctor"),
     "demo": Entry("Watch a language model learn a job from its own traffic.", "local", "local.demo"),
     "finetune": Entry("Run a NeMo Agent Toolkit finetuning configuration on the bus.", "local", "trainer.finetune"),
@@ -122,10 +124,17 @@ class Nouns(Verbs):
     envvar="ROLLBUS_CONFIG",
     help="Read the settings from this YAML file; ROLLBUS_… variables win over it.",
 )
+@click.option(
+    "--log-format",
+    type=click.Choice(["text", "json"]),
+    default="text",
+    envvar="ROLLBUS_LOG_FORMAT",
+    help="Write the log lines of long-running processes as text, or as one JSON object each.",
+)
 @click.option("--debug", is_flag=True, help="Show the traceback of an error.")
 @click.version_option(__version__, prog_name="rollbus")
 @click.pass_context
-def rollbus(ctx: click.Context, config: Path | None, debug: bool) -> None:
+def rollbus(ctx: click.Context, config: Path | None, log_format: str, debug: bool) -> None:
     """Train an LLM agent from its own production traffic.
 
     Episodes go over Kafka to trajectories, groups, curriculum windows and GRPO updates on OpenPipe ART;
@@ -157,11 +166,14 @@ class SettingsFile:
 
 def log_to_stderr() -> None:
     """Log for people, from INFO on; of the libraries only warnings and errors, and no line over and over."""
+    context = click.get_current_context(silent=True)
+    is_json = context is not None and context.find_root().params.get("log_format") == "json"
+    formatter = JsonFormatter() if is_json else LogFormatter("%(asctime)s %(levelname)s %(name)s %(message)s")
     logging.basicConfig(level=logging.INFO)
     for name in ("httpx", "httpcore", "aiokafka"):
         logging.getLogger(name).setLevel(logging.WARNING)
     for handler in logging.getLogger().handlers:
-        handler.setFormatter(LogFormatter("%(asctime)s %(levelname)s %(name)s %(message)s"))
+        handler.setFormatter(formatter)
         handler.addFilter(RepeatFilter())
 
 

@@ -12,14 +12,13 @@ from dataclasses import dataclass
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Literal
 
-from rollbus.schemas.errors import RollbusError
+from rollbus.health.picture import is_disk_low
+from rollbus.schemas.errors import RollbusError, UnavailableError
 from rollbus.settings import Settings
 
 State = Literal["ok", "note", "problem"]
 PACKAGES = ("rollbus", "aiokafka", "faust-streaming", "clickhouse-connect", "openpipe-art", "torch", "vllm")
 """Those whose releases change what a user sees."""
-FREE_SHARE, FREE_BYTES = 0.1, 2 * 2**30
-"""Less than both is a problem: Kafka and checkpoints grow by gigabytes in a day."""
 GPU_COMMAND = ("nvidia-smi", "--query-gpu=name,memory.total,driver_version", "--format=csv,noheader")
 GPU_WAIT_S = 10
 
@@ -44,11 +43,16 @@ def examine(settings: Settings, stages: Sequence[Any]) -> Iterator[Finding]:
         ("versions", find_versions),
         ("disk", find_disk),
         ("GPU", find_gpus),
+        ("services", find_services),
         ("topics", lambda settings: find_topics(settings, stages)),
+        ("permissions", find_permissions),
     )
     for subject, check in checks:
         try:
             yield from check(settings)
+        except UnavailableError as error:
+            yield Finding(subject, "problem", str(error), "docs/runbook.md#broker")
+            return  # the others ask the same broker
         except RollbusError as error:
             yield Finding(subject, "problem", str(error))
         except OSError as error:
@@ -81,7 +85,7 @@ def find_disk(settings: Settings) -> Iterator[Finding]:
     there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
     usage = shutil.disk_usage(there)
     what = f"{usage.free / 2**30:.1f} of {usage.total / 2**30:.0f} GiB free for {folder}"
-    if usage.free < min(FREE_BYTES, FREE_SHARE * usage.total):
+    if is_disk_low(usage.free, usage.total):
         yield Finding("disk", "problem", what, "free some, or set `stack: data_dir:` to another disk")
     else:
         yield Finding("disk", "ok", what)
@@ -101,6 +105,41 @@ def find_gpus(settings: Settings) -> Iterator[Finding]:
         return
     for line in answer.stdout.splitlines():
         yield Finding("GPU", "ok", line.strip())
+
+
+def find_services(settings: Settings) -> Iterator[Finding]:
+    """Look at the ports of the local stack, where it is used."""
+    from rollbus.local import stack
+
+    local = settings.stack_settings()
+    rows = stack.status(local, stack.stack_services(local, art_command=["art-server"]))
+    for row in rows:
+        if row.state not in ("running", "stopped"):
+            remedy = (
+                "`rollbus up` starts it" if row.state == "crashed" else "end it, or set another port under `stack:`"
+            )
+            yield Finding("services", "problem", f"{row.name}: {row.state}; {row.detail}", remedy)
+    running = [f"{row.name} at {row.address}" for row in rows if row.state == "running"]
+    yield Finding("services", "ok", f"of the local stack run: {', '.join(running) or 'none'}")
+
+
+def find_permissions(settings: Settings) -> Iterator[Finding]:
+    """Write nothing that stays, ask for lag, and compare this machine's clock with the broker's."""
+    from rollbus.health.asking_kafka import ask_permissions
+
+    answer = asyncio.run(ask_permissions(settings.kafka, settings.namespace))
+    user = settings.kafka.username or "this machine"
+    remedy = "`rollbus topics acls` prints what each role needs"
+    for what, refusal in answer.refused.items():
+        yield Finding("permissions", "problem", f"{user} may not {what}: {refusal}", remedy)
+    if not answer.refused:
+        yield Finding("permissions", "ok", f"{user} may write heartbeats, read steps, and see the lag of every group")
+    if answer.ahead_ms is not None:
+        limit_ms = (settings.health.alarms.clock_s or 5.0) * 1000
+        side = "ahead of" if answer.ahead_ms > 0 else "behind"
+        what = f"this machine's is {abs(answer.ahead_ms) / 1000:.1f} s {side} the broker's"
+        is_wrong = abs(answer.ahead_ms) > limit_ms
+        yield Finding("clock", "problem" if is_wrong else "ok", what, "set the clocks by NTP" if is_wrong else "")
 
 
 def find_topics(settings: Settings, stages: Sequence[Any]) -> Iterator[Finding]:

@@ -20,6 +20,8 @@ from typing import Any, TypeVar
 from rollbus.producers import Episode, Recorder
 from rollbus.resample.allowance import Allowance, limited
 from rollbus.schemas.cancelling import is_being_cancelled
+from rollbus.schemas.health.heart import Report
+from rollbus.schemas.health.metrics import ATTEMPT_SECONDS
 from rollbus.schemas.records.events import Message
 from rollbus.schemas.records.groups import ResampleRequested
 from rollbus.streams.stages.scoring.threads import MAX_HUNG, Threads
@@ -73,6 +75,11 @@ class Resampler:
         self.counts: Counter[str] = Counter()
         """`made`, `failed` and `too_late`."""
 
+    def report(self, run_id: str) -> Report:
+        """Say whose attempts are made, and whether any is under way."""
+        hung = f"{len(self.left)} attempts go on after their cancellation" if self.left else None
+        return Report((f"run {run_id}",), {}, sum(self.counts.values()), bool(self._tasks), hung)
+
     async def wait_for_room(self) -> None:
         """Wait until another attempt may begin."""
         await self._slots.acquire()
@@ -106,7 +113,8 @@ class Resampler:
             logger.info("attempt %s is too late for its group", request.episode_id)
             return
         try:
-            await self._in_episode(request)
+            with ATTEMPT_SECONDS.time():
+                await self._in_episode(request)
             self.counts["made"] += 1
         except Exception as error:  # a user's agent may raise anything
             self._failed(request, error)

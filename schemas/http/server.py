@@ -1,17 +1,21 @@
 """An application behind its door, under uvicorn: one way for every server; a connection may not be silent for long."""
 
 import asyncio
+import time
+from dataclasses import dataclass
 from typing import Any
 
 import h11
 import uvicorn
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from rollbus.schemas.http.guard import App, Door, Guard
+from rollbus.schemas.health.metrics import REQUEST_SECONDS
+from rollbus.schemas.http.guard import App, Door, Guard, Message, Receive, Scope, Send
 
 HEAD_S = 10.0
 """In which a connection must have sent a whole head, from its opening or from its last answer's end on."""
 HEAD_BYTES = 65_536
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 
 
 class PromptHeads(H11Protocol):
@@ -54,6 +58,32 @@ class PromptHeads(H11Protocol):
             self._head_timer = None
 
 
+@dataclass(frozen=True, slots=True)
+class Timed:
+    """An application with the time of each answer measured, refusals too; method and status are its labels."""
+
+    app: App
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        """Pass everything on."""
+        if scope["type"] != "http":
+            await self.app(scope, receive, send)
+            return
+        began_s, status = time.perf_counter(), 500
+
+        async def noting(message: Message) -> None:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+            await send(message)
+
+        try:
+            await self.app(scope, receive, noting)
+        finally:
+            method = scope["method"] if scope["method"] in METHODS else "other"  # a label of a stranger's is no label
+            REQUEST_SECONDS.labels(method, str(status)).observe(time.perf_counter() - began_s)
+
+
 def make_server(app: App, door: Door, **options: Any) -> uvicorn.Server:
     """Return a server of the application behind its door, which logs trouble only; `options` are uvicorn's and win."""
     standard: dict[str, Any] = {
@@ -63,4 +93,4 @@ def make_server(app: App, door: Door, **options: Any) -> uvicorn.Server:
         "http": PromptHeads,
         "h11_max_incomplete_event_size": HEAD_BYTES,
     }
-    return uvicorn.Server(uvicorn.Config(Guard(app, door), **standard | options))
+    return uvicorn.Server(uvicorn.Config(Timed(Guard(app, door)), **standard | options))

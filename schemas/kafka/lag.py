@@ -18,6 +18,7 @@ from rollbus.schemas.kafka.connection import KafkaConnection
 from rollbus.schemas.kafka.groups import committed_offsets, describe_groups, list_groups
 from rollbus.schemas.kafka.partitions import find_partitions
 from rollbus.schemas.kafka.reading import read_bounds
+from rollbus.schemas.topics import TOPICS
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,10 +97,14 @@ class LagReader:
         }
 
     async def read_namespace(self, namespace: str) -> dict[str, GroupLag]:
-        """Return the lag of every group whose name begins with this; raises UnavailableError."""
+        """Return the lag of every group whose name begins with this; raises UnavailableError.
+
+        The sink reads every topic: those that it has not begun count too, as `rollbus sink status` counts them.
+        """
         with kafka_errors(self._connection, "asking for consumer groups"):
             names = await list_groups(self._admin, namespace)
-        return await self.read(dict.fromkeys(names))
+        every = {f"{namespace}sink": [topic.full_name(namespace) for topic in TOPICS]}
+        return await self.read({name: every.get(name) for name in names})
 
 
 @asynccontextmanager

@@ -31,6 +31,7 @@ from rollbus.schemas.errors import (
     UnavailableError,
     UndecodableError,
 )
+from rollbus.schemas.health.metrics import TRANSACTION_SECONDS
 from rollbus.schemas.kafka.writing import Row, partition_of
 from rollbus.schemas.topics import topic_of
 from rollbus.streams.exactly_once import changelog, claims
@@ -124,6 +125,8 @@ class Runner:
         self._closed = False
         self._writing = False
         self._paused = False
+        self.trouble: str | None = None
+        """What its last transaction failed by; None once one has been committed, or the partition is open again."""
         self._position = 0
         """Position of the state; the committed one may be some ticks without effect behind."""
         self._committed_s = 0.0
@@ -202,6 +205,7 @@ class Runner:
                         self._on_fatal(self._stopping_error(error))
                         return
                     wait, self._pause_s = self._pause_s, min(self._pause_s * 2, LONGEST_PAUSE_S)
+                    self.trouble = f"{type(error).__name__}: {error}"
                     logger.warning("transaction failed id=%s position=%d", self._id, self._position, exc_info=error)
                 self.metrics.failures += 1
                 self._discard()
@@ -374,6 +378,8 @@ class Runner:
         finally:
             self._writing = False
         self._position, self._pause_s, self._committed_s = batch.end, FIRST_PAUSE_S, time.monotonic()
+        self.trouble = None
+        TRANSACTION_SECONDS.labels(self.metrics.stage).observe(self._committed_s - started)
         self.metrics.committed(batch, processed, step_s=stepped - started, commit_s=self._committed_s - stepped)
 
     async def _rows_of(self, processed: Processed, end: int) -> list[Row]:

@@ -4,7 +4,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal
 
-from rollbus.schemas.topics import STAGE_INPUTS, TOPICS, Topic
+from rollbus.schemas.topics import HEARTBEATS, STAGE_INPUTS, TOPICS, Topic
 from rollbus.streams.kafka import names
 from rollbus.streams.kafka.settings import StreamSettings
 
@@ -33,7 +33,7 @@ class TopicSpec:
 
 
 def topic_specs(settings: StreamSettings, stages: Iterable[Any] = ()) -> list[TopicSpec]:
-    """Return every topic of the namespace: the table's, a changelog per stage, the ticker's own."""
+    """Return every topic of the namespace: the table's, a changelog per stage, the ticker's own, the heartbeats."""
     specs = [_spec(topic.full_name(settings.namespace), topic, topic.retention, settings) for topic in TOPICS]
     if settings.signing.signed_since:  # what came before is believed by the broker's clock
         opened = {topic.full_name(settings.namespace) for topic in TOPICS if topic.is_open}
@@ -43,6 +43,7 @@ def topic_specs(settings: StreamSettings, stages: Iterable[Any] = ()) -> list[To
         specs.append(_compacted(_spec(changelog, stage.input, "compact", settings)))
     ticker = names.changelog_topic(settings.namespace, names.TICKER)
     specs.append(TopicSpec(ticker, 1, "compact", _config("compact", settings)))
+    specs.append(_compacted(_spec(HEARTBEATS.full_name(settings.namespace), HEARTBEATS, "compact", settings)))
     return specs
 
 

@@ -15,6 +15,7 @@ from rollbus.schemas.topics import (
     DEAD_LETTERS,
     EPISODE_EVENTS,
     EXCLUSIONS,
+    HEARTBEATS,
     REPLAYS,
     RUN_LOG,
     STAGE_INPUTS,
@@ -27,7 +28,9 @@ from rollbus.streams.kafka import names
 Role = Literal["producer", "worker", "trainer", "sink", "resampler", "replay", "promote", "forget", "operator"]
 ROLES: tuple[Role, ...] = get_args(Role)
 OTHERS: Mapping[str, str] = {
-    "proxy": "as producer",
+    "proxy": "as producer, and Write on heartbeats: programs that only record may not write them",
+    "status, top, doctor": "as operator",
+    "alarms, log-to": "as operator, and Read on their group `logger.`",
     "policy": "as trainer",
     "export, sql, ui": "nothing: they read ClickHouse",
     "topics create": "an administrator's Create and DescribeConfigs",
@@ -62,9 +65,14 @@ COMMANDS: Mapping[Role, Command] = {
     "replay": Command(TOPICS, (REPLAYS,)),
     "promote": Command((RUN_LOG, REPLAYS), tuple(topic for topic in _INPUTS if not topic.is_open), "promote"),
     "forget": Command((EPISODE_EVENTS, EXCLUSIONS, TRAINING_STEPS, REPLAYS), (EPISODE_EVENTS, EXCLUSIONS), "forget"),
-    "operator": Command((RUN_LOG, BATCHES, DEAD_LETTERS, *_INPUTS), (RUN_LOG, DATA_SETS, *_INPUTS)),
+    "operator": Command(
+        (RUN_LOG, BATCHES, DEAD_LETTERS, TRAINING_STEPS, HEARTBEATS, *_INPUTS),
+        (RUN_LOG, DATA_SETS, HEARTBEATS, *_INPUTS),
+    ),
 }
-"""`rollbus replay`; `rollbus replay promote`; `rollbus forget`; `rollbus run`, `rollbus dead-letters` and the page."""
+"""`rollbus replay`; `replay promote`; `forget`; `run`, `dead-letters`, `status`, `alarms` and the page."""
+BEATING: tuple[Role, ...] = ("worker", "trainer", "sink", "resampler")
+"""Roles of processes that write heartbeats."""
 
 
 @dataclass(frozen=True, slots=True, order=True)
@@ -85,8 +93,11 @@ class Acl:
 def acls(role: Role, namespace: str, stages: Iterable[Any] = ()) -> list[Acl]:
     """Return what a role needs in a namespace; `stages` are those that its workers host."""
     if role in COMMANDS:
-        return sorted(_of_command(namespace, role, COMMANDS[role]))
+        return sorted([*_of_command(namespace, role, COMMANDS[role]), *_of_lag(namespace, role, stages)])
     needed = [_topic(topic, namespace, role) for topic in TOPICS if _uses_topic(topic, role)]
+    if role in BEATING:
+        operations = ("Describe", *("DescribeConfigs",) * (role == "worker"), "Write")
+        needed.append(Acl("topic", HEARTBEATS.full_name(namespace), operations))
     if role == "worker":
         needed += _of_stages(namespace, stages)
     elif role == "trainer":
@@ -100,9 +111,9 @@ def acls(role: Role, namespace: str, stages: Iterable[Any] = ()) -> list[Acl]:
 
 
 def _of_command(namespace: str, role: Role, command: Command) -> Iterable[Acl]:
-    for topic in TOPICS:
+    for topic in (*TOPICS, HEARTBEATS):
         reads, writes = topic in command.reads, topic in command.writes
-        if reads or writes:
+        if reads or writes or role == "operator":
             operations = ("Describe", *("Read",) * reads, *("Write",) * writes)
             yield Acl("topic", topic.full_name(namespace), operations)
     if command.transaction is not None:
@@ -111,6 +122,16 @@ def _of_command(namespace: str, role: Role, command: Command) -> Iterable[Acl]:
         own = ("Create", "Delete", "Describe", "DescribeConfigs", "Read", "Write")
         yield Acl("topic", REPLAY_PREFIX, own, "prefixed")
         yield Acl("group", REPLAY_PREFIX, ("Describe", "Read"), "prefixed")
+
+
+def _of_lag(namespace: str, role: Role, stages: Iterable[Any]) -> Iterable[Acl]:
+    """Yield what shows an operator how far every consumer group is."""
+    if role == "operator":
+        yield Acl("group", f"{namespace}sink", ("Describe",))
+        for group in ("trainer.", "logger.", "resample-agent."):
+            yield Acl("group", namespace + group, ("Describe",), "prefixed")
+        for stage in stages:
+            yield Acl("group", names.group_id(namespace, stage.name), ("Describe",))
 
 
 def _of_stages(namespace: str, stages: Iterable[Any]) -> list[Acl]:

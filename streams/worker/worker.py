@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from rollbus.schemas.errors import ConfigurationError, RunStoppedError, UnavailableError
+from rollbus.schemas.health.heart import Heart, Report, beating
 from rollbus.schemas.kafka.payload import KafkaPayload
 from rollbus.schemas.records.control import ConfigApplied
 from rollbus.streams.exactly_once.metrics import prometheus_text
@@ -20,7 +21,6 @@ from rollbus.streams.kafka.topics_on_broker import require_partitions, require_t
 from rollbus.streams.state.payload import bind_payload
 from rollbus.streams.worker.app import StageApp
 from rollbus.streams.worker.ends import EndOffsets
-from rollbus.streams.worker.metrics_server import MetricsServer
 from rollbus.streams.worker.process import prepare_process
 from rollbus.streams.worker.ticker import Ticker
 from rollbus.streams.worker.watchdog import Progress, Watchdog
@@ -38,15 +38,24 @@ GIVE_UP_S = 10.0
 
 
 def run_worker(
-    settings: StreamSettings, stages: Sequence[Any], configs: Sequence[ConfigApplied] = (), *, app_version: str = ""
+    settings: StreamSettings,
+    stages: Sequence[Any],
+    configs: Sequence[ConfigApplied] = (),
+    *,
+    app_version: str = "",
+    heart: Heart | None = None,
 ) -> None:
     """Run the stages until SIGTERM or SIGINT; raises an error that an operator must look at."""
     prepare_process()
-    asyncio.run(_until_signal(settings, stages, configs, app_version))
+    asyncio.run(_until_signal(settings, stages, configs, app_version, heart))
 
 
 async def _until_signal(
-    settings: StreamSettings, stages: Sequence[Any], configs: Sequence[ConfigApplied], app_version: str
+    settings: StreamSettings,
+    stages: Sequence[Any],
+    configs: Sequence[ConfigApplied],
+    app_version: str,
+    heart: Heart | None,
 ) -> None:
     stop, loop = asyncio.Event(), asyncio.get_running_loop()
 
@@ -57,7 +66,7 @@ async def _until_signal(
 
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, ask_to_stop)
-    await serve(settings, stages, configs, stop=stop, app_version=app_version)
+    await serve(settings, stages, configs, stop=stop, app_version=app_version, heart=heart)
 
 
 async def serve(
@@ -67,6 +76,7 @@ async def serve(
     *,
     stop: asyncio.Event,
     app_version: str = "",
+    heart: Heart | None = None,
     on_ready: Callable[["Worker"], None] = lambda worker: None,
 ) -> None:
     """Run the stages until `stop` is set; raises the error that ended one of them."""
@@ -75,7 +85,8 @@ async def serve(
     try:
         await worker.start()
         on_ready(worker)
-        await worker.wait(stop)
+        async with beating(heart, worker.report, live=worker.describe_stall, own_metrics=worker.metrics_text):
+            await worker.wait(stop)
     finally:
         try:
             await asyncio.wait_for(worker.stop(), GIVE_UP_S)
@@ -114,21 +125,9 @@ class Worker:
         self._watchdog = Watchdog(settings.stalled_s)
         self._tasks: list[asyncio.Task[None]] = []
         self._stalled: list[str] = []
-        self.metrics_port: int | None = None
-        self._server: MetricsServer | None = None
 
     async def start(self) -> None:
         """Join the groups; partitions open in the background."""
-        settings = self._settings
-        if settings.metrics_port is not None:
-            self._server = MetricsServer(
-                settings.metrics_host,
-                settings.metrics_port,
-                metrics=self.metrics_text,
-                live=self._describe_stall,
-                token=settings.metrics_token.get_secret_value() if settings.metrics_token else None,
-            )
-            self.metrics_port = await self._server.start()
         await self._ends.start()
         await asyncio.gather(*(app.start() for app in self.apps))
         self._watchdog.start()
@@ -155,14 +154,26 @@ class Worker:
         await asyncio.gather(self.ticker.stop(), *(app.stop() for app in self.apps))
         await self._ends.stop()
         await self._payload.close()
-        if self._server is not None:
-            await self._server.stop()
 
     def metrics_text(self) -> str:
         """Return every partition's counters for Prometheus."""
         return prometheus_text(runner.metrics for app in self.apps for runner in app.runners.values())
 
-    def _describe_stall(self) -> str | None:
+    def report(self) -> Report:
+        """Say what this worker holds, where it is, and whether records wait; ticks are no work."""
+        runners = [runner for app in self.apps for runner in app.runners.values()]
+        names = {f"{runner.metrics.stage}[{runner.metrics.partition}]": runner for runner in runners}
+        troubles = [f"{name}: {runner.trouble}" for name, runner in names.items() if runner.trouble]
+        return Report(
+            holds=tuple(names),
+            positions={name: runner.metrics.position for name, runner in names.items()},
+            work=sum(runner.metrics.records for runner in runners),
+            is_behind=any(runner.has_work or runner.metrics.lag > 0 for runner in runners),
+            trouble="; ".join(troubles) or None,
+        )
+
+    def describe_stall(self) -> str | None:
+        """Say which parts are stalled; None if none is."""
         return "; ".join(self._stalled) or None
 
     def _fail(self, error: BaseException) -> None:

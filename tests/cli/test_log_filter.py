@@ -1,8 +1,10 @@
 """What libraries repeat is said once in a while; what we say is said."""
 
+import json
 import logging
+import sys
 
-from rollbus.cli.log_filter import MOST_KINDS, RepeatFilter
+from rollbus.cli.log_filter import MOST_KINDS, JsonFormatter, RepeatFilter
 
 
 def line(at_s: float, message: str = "node %s is away", name: str = "aiokafka") -> logging.LogRecord:
@@ -35,3 +37,15 @@ def test_a_library_that_never_says_the_same_twice_takes_no_more_memory_for_it() 
     assert all(repeats.filter(line(number / 100, f"request {number} failed")) for number in range(5 * MOST_KINDS))
     assert len(repeats._last_by_kind) <= MOST_KINDS
     assert not repeats.filter(line(5 * MOST_KINDS / 100, f"request {5 * MOST_KINDS - 1} failed"))
+
+
+def test_a_json_line_is_one_object_with_the_error_in_it() -> None:
+    try:
+        raise ValueError("bad\nnews")
+    except ValueError:
+        record = logging.LogRecord("rollbus.x", logging.WARNING, "", 0, "step %d\nfailed", (7,), sys.exc_info())
+    text = JsonFormatter().format(record)
+    assert "\n" not in text
+    found = json.loads(text)
+    assert (found["level"], found["logger"], found["message"]) == ("WARNING", "rollbus.x", "step 7\nfailed")
+    assert found["exception"].endswith("ValueError: bad\nnews")

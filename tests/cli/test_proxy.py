@@ -20,7 +20,12 @@ def served(monkeypatch: pytest.MonkeyPatch, tmp_path_factory: pytest.TempPathFac
     """The applications that would be served."""
     monkeypatch.setenv("ROLLBUS_SECRETS", str(tmp_path_factory.mktemp("secrets")))
     apps: list[Any] = []
-    monkeypatch.setattr(uvicorn.Server, "run", lambda server, sockets: apps.append(server.config.app))
+
+    async def serve(server: uvicorn.Server, sockets: object) -> None:
+        config: Any = server.config
+        apps.append(config.app.app)
+
+    monkeypatch.setattr(uvicorn.Server, "serve", serve)
     return apps
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from rollbus.local.process.ports import find_free_port, is_free
-from rollbus.streams.worker.metrics_server import MetricsServer
+from rollbus.schemas.health.server import MetricsServer
 from rollbus.ui.app import page_token
 from tests.hostile.doors import BEARER, JSON, TOKEN, Place, basic, command
 from tests.services.art_fixtures import ArtServer, Launcher

@@ -10,6 +10,7 @@ from aiokafka.coordinator.assignors.sticky.sticky_assignor import StickyPartitio
 from rollbus.consumers.clickhouse.sink.kafka_source import KafkaSource
 from rollbus.consumers.clickhouse.sink.status import read_sink_status
 from rollbus.consumers.clickhouse.store.settings import SinkSettings
+from rollbus.health.reading import read_health
 from rollbus.local.process.ports import find_free_port
 from rollbus.schemas.errors import UnavailableError
 from rollbus.schemas.kafka.connection import KafkaConnection
@@ -48,6 +49,20 @@ async def test_every_group_of_a_namespace_is_told_and_nobody_elses(settings: Sin
         LagRow("trainer.agent", "batches", members=0, partitions=1, lag=3),
         LagRow("sink", "batches", members=0, partitions=1, lag=2),
     ]  # two records, and the marker of the transaction that wrote them
+
+
+async def test_the_sinks_lag_is_one_number_everywhere(settings: SinkSettings) -> None:
+    """In its own status, on the page and in the picture of health; topics that it has not begun count too."""
+    await create_topics(settings)
+    await send(settings, [("batches", "main", b"one"), ("drops", "x", b"two"), ("run-log", "main", b"three")])
+    await commit(settings, "trainer.agent", "batches", 0)
+    await commit(settings, "sink", "batches", 1)
+    own = sum(each.lag for each in await read_sink_status(settings))
+    page = await LagOfGroups(settings.kafka, settings.namespace).ask()
+    picture = await read_health(settings.kafka, settings.namespace)
+    assert own > 2
+    assert sum(row.lag for row in page if row.group == "sink") == own
+    assert sum(group.lag for group in picture.groups if group.group == "sink") == own
 
 
 async def test_a_broker_that_does_not_answer_is_named() -> None:

@@ -14,6 +14,7 @@ from aiokafka.errors import (
     TransactionalIdAuthorizationFailed,
 )
 
+from rollbus.health.reading import read_health
 from rollbus.producers import init
 from rollbus.producers.delivery.kafka_sink import KafkaSink
 from rollbus.producers.delivery.sink import Outbound
@@ -25,7 +26,14 @@ from rollbus.schemas.kafka.writing import Row, send_each
 from rollbus.schemas.records.control import ConfigApplied
 from rollbus.schemas.records.groups import ResampleRequested
 from rollbus.schemas.records.steps import StepCompleted
-from rollbus.schemas.topics import EPISODE_EVENTS, RESAMPLE_REQUESTS, TOPICS, TRAINING_STEPS, TRAJECTORIES
+from rollbus.schemas.topics import (
+    EPISODE_EVENTS,
+    POLICY_VERSIONS,
+    RESAMPLE_REQUESTS,
+    TOPICS,
+    TRAINING_STEPS,
+    TRAJECTORIES,
+)
 from rollbus.streams.operate.forget import Search
 from rollbus.streams.operate.forget_on_log import search_log, steps_that_used, write_exclusions
 from rollbus.streams.replay.kafka.manifest import read_manifests
@@ -194,6 +202,10 @@ async def test_the_printed_permissions_are_enough_for_each_role_and_no_more(
     await forget(server, namespace)
     events, trajectories = EPISODE_EVENTS.full_name(namespace), TRAJECTORIES.full_name(namespace)
     steps, drops = TRAINING_STEPS.full_name(namespace), f"{namespace}drops"
+    versions = POLICY_VERSIONS.full_name(namespace)
+    picture = await read_health(connection(server, "operator"), namespace)
+    assert {"assembly", "sink", "trainer.main"} <= {group.group for group in picture.groups}
+    assert [run.step for run in picture.runs] == [1]
     beyond = {"resampler": "run-log", "replay": "run-log", "promote": "drops", "forget": "run-log", "operator": "drops"}
     wrong = [(user, namespace + topic) for user, topic in beyond.items()]
     wrong += [("producer", trajectories), ("worker", steps), ("trainer", events), ("sink", drops)]
@@ -201,7 +213,7 @@ async def test_the_printed_permissions_are_enough_for_each_role_and_no_more(
         async with producer_of(server, user) as producer:
             with pytest.raises(TopicAuthorizationFailedError):
                 await asyncio.wait_for(producer.send_and_wait(topic, b"not allowed"), 20)
-    for user, topic in (("producer", steps), ("worker", steps), ("trainer", events), ("operator", steps)):
+    for user, topic in (("producer", steps), ("worker", steps), ("trainer", events), ("operator", versions)):
         assert await read_by(server, "admin", topic) > 0
         assert await read_by(server, user, topic) == 0
     for user, topic in (("trainer", trajectories), ("sink", events)):

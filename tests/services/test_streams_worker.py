@@ -296,7 +296,7 @@ async def test_topics_are_made_once_checked_and_described(settings: StreamSettin
     assert "missing.changelog does not exist" in (await check_topics(settings, [CountStage("missing")]))[0]
     await send_events(settings, ["k0"], range(5))
     described = {topic.name: topic for topic in await describe_topics(settings, stages)}
-    assert len(described) == len(TOPICS) + len(stages) + 1
+    assert len(described) == len(TOPICS) + len(stages) + 2
     events = described[EPISODE_EVENTS.full_name(settings.namespace)]
     assert (events.records, events.partitions, events.retention) == (5, 2, "time")
     assert events.oldest_timestamp_ms is not None

@@ -5,7 +5,9 @@ from contextlib import asynccontextmanager
 from dataclasses import dataclass
 
 from rollbus.schemas.errors import DataLossError, FencedError
+from rollbus.schemas.health import metrics
 from rollbus.schemas.records.control import RunCommand
+from rollbus.schemas.records.steps import StepCompleted, StepSkipped
 from rollbus.schemas.topics import POLICY_VERSIONS, TRAINING_STEPS
 from rollbus.trainer.backends.protocol import Backend, Capabilities, TrainResult
 from rollbus.trainer.ledger.alarm import Metrics
@@ -53,7 +55,18 @@ class StepContext:
         for publication in written:
             if publication.topic in (POLICY_VERSIONS, TRAINING_STEPS):
                 self.ledger.apply(publication.record)
+            _measure(publication.record)
         return written
+
+
+def _measure(record: object) -> None:
+    """Count a closed step for Prometheus."""
+    if isinstance(record, StepCompleted | StepSkipped):
+        outcome = "completed" if isinstance(record, StepCompleted) else "skipped"
+        metrics.STEPS.labels(record.run_id, outcome).inc()
+        metrics.STEP_SECONDS.labels(record.run_id).observe((record.completed_at_ms - record.started_at_ms) / 1000)
+    if isinstance(record, StepCompleted) and (reward := record.metrics.get("reward_mean")) is not None:
+        metrics.REWARD.labels(record.run_id).set(reward)
 
 
 class StepFailureError(Exception):

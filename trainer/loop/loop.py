@@ -18,6 +18,7 @@ from collections.abc import Awaitable, Callable
 from contextlib import suppress
 
 from rollbus.schemas.errors import ConfigurationError, FencedError, RejectedError, RunStoppedError, UnavailableError
+from rollbus.schemas.health.heart import Report
 from rollbus.schemas.records.control import RunCommand
 from rollbus.schemas.records.groups import TrainingBatch
 from rollbus.trainer.backends.protocol import TERMINAL_STATES, Backend, Capabilities, TrainResult
@@ -63,12 +64,25 @@ class Trainer:
         self._stop = Stop(sleep)
         self._between = BetweenSteps(settings, validation, self._stop)
         self._settling = False
+        self._trouble: str | None = None
+        """What the last attempt failed by; None once one has succeeded."""
         self._context = self._new_context(Ledger(settings.run_id, settings.model), None)
 
     @property
     def ledger(self) -> Ledger:
         """What the trainer knows of the run now."""
         return self._context.ledger
+
+    def report(self) -> Report:
+        """Say which run and model this trainer holds, how many steps are closed, and whether one is open."""
+        settings, ledger = self._settings, self.ledger
+        return Report(
+            holds=(f"run {settings.run_id} of {settings.model}",),
+            positions={"step": ledger.closed_steps, "version": ledger.lineage.head or 0},
+            work=ledger.closed_steps,
+            is_behind=ledger.open_step is not None or self._trouble is not None,
+            trouble=self._trouble,
+        )
 
     def stop(self) -> None:
         """Ask the loop to end: between batches, or while it waits for a backend in another process."""
@@ -115,12 +129,12 @@ class Trainer:
         while not self._stop.asked:
             try:
                 await self._open()
-                failures = 0
+                failures, self._trouble = 0, None
                 await self._train_batches(until_idle=until_idle)
                 return
             except UnavailableError as error:
                 pause = REOPEN_PAUSES_S[min(failures, len(REOPEN_PAUSES_S) - 1)]
-                failures += 1
+                failures, self._trouble = failures + 1, str(error)
                 logger.warning("log or backend cannot be reached, opening again in %.0f s: %s", pause, error)
                 await self._ahead.close()
                 await self._stop.pause(pause)
@@ -206,8 +220,10 @@ class Trainer:
                         return None
                     opened = await open_step(context, received, decision, head=head)
                 next_opened = await train_step(context, opened)
+                self._trouble = None
                 break
             except StepFailureError as failure:
+                self._trouble = f"batch {batch.number}: {failure}"
                 head = opened = None
                 pause = next(pauses, None) if failure.retriable else None
                 await record_failure(context, batch, failure, final=pause is None)

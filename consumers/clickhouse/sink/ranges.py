@@ -97,6 +97,11 @@ class PartitionBuffer:
         self._place = Place(namespace, topic, partition)
         self._idle: OffsetRange | None = None
 
+    @property
+    def next_offset(self) -> int:
+        """Where the next range begins: all before it was cut."""
+        return self._next_offset
+
     def add(self, record: KafkaRecord) -> None:
         """Take one record; its offset is above those of all records before it."""
         value, waiting = record.value or b"", self._waiting

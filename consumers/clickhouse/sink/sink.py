@@ -33,6 +33,8 @@ from rollbus.consumers.clickhouse.store.origin import Row
 from rollbus.consumers.clickhouse.store.plain_views import make_plain_views
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings, SinkSettings
 from rollbus.schemas.errors import UnavailableError
+from rollbus.schemas.health import metrics
+from rollbus.schemas.health.heart import Heart, Report, beating
 
 logger = logging.getLogger(__name__)
 
@@ -64,6 +66,8 @@ class SinkCounters:
     dead_letters: int = 0
     flushes: int = 0
     retries: int = 0
+    trouble: str | None = None
+    """What the service says that is being waited for; None while all answer."""
 
 
 class SinkStoppedError(Exception):
@@ -75,9 +79,13 @@ async def retry(call: Callable[[], Awaitable[Result]], stop: asyncio.Event, coun
     pause_s = FIRST_PAUSE_S
     while not stop.is_set():
         try:
-            return await call()
+            answer = await call()
+            counters.trouble = None
+            return answer
         except UnavailableError as error:
             counters.retries += 1
+            counters.trouble = str(error)
+            metrics.SINK_RETRIES.inc()
             logger.warning("trying again in %.1f s error=%s", pause_s, error)
         with suppress(TimeoutError):
             await asyncio.wait_for(stop.wait(), pause_s)
@@ -155,6 +163,7 @@ class Sink:
             self._waiting_since = self._clock() if has_more else None
         if not self._pending:
             return
+        started = time.monotonic()
         inserts = deque([Insert("sink_ranges", [self._range_row(cut) for cut in self._pending])])
         inserts += (
             Insert(table, rows, cut.token(table)) for cut in self._pending for table, rows in cut.tables.items()
@@ -163,7 +172,19 @@ class Sink:
         offsets = {(cut.topic, cut.partition): cut.next_offset for cut in self._pending}
         if generation == self._source.generation and await attempt(lambda: self._source.commit(offsets)):
             self._count(self._pending)
+            metrics.INSERT_SECONDS.observe(time.monotonic() - started)
         self._pending = []
+
+    def report(self) -> Report:
+        """Say which partitions it reads, how far each is written, and whether records wait for ClickHouse."""
+        held = {f"{topic}[{number}]": buffer.next_offset for (topic, number), buffer in self._buffers.items()}
+        return Report(
+            holds=tuple(sorted(held)),
+            positions=held,
+            work=self.counters.records,
+            is_behind=bool(self._pending) or self._waiting_since is not None or self.counters.trouble is not None,
+            trouble=self.counters.trouble,
+        )
 
     async def _buffer_records(self, fetched: Fetched) -> None:
         if fetched.generation != self._generation:
@@ -246,6 +267,9 @@ class Sink:
         self.counters.rows += sum(cut.rows for cut in ranges)
         dead_letters = sum(cut.dead_letters for cut in ranges)
         self.counters.dead_letters += dead_letters
+        metrics.SINK_RECORDS.inc(sum(cut.added for cut in ranges))
+        metrics.SINK_ROWS.inc(sum(cut.rows for cut in ranges))
+        metrics.SINK_DEAD_LETTERS.inc(dead_letters)
         if dead_letters:
             logger.warning(
                 "%d records became dead letters (%d since the start); see `rollbus sql run dead_letters_by_class`",
@@ -258,11 +282,28 @@ Prepare = Callable[[ClickHouseSettings], object]
 
 
 async def run_sink_async(
-    settings: SinkSettings, *, stop: asyncio.Event, prepare: Sequence[Prepare] = (migrate,)
+    settings: SinkSettings,
+    *,
+    stop: asyncio.Event,
+    prepare: Sequence[Prepare] = (migrate,),
+    heart: Heart | None = None,
 ) -> SinkCounters:
     """Prepare the database, then run one sink until `stop` is set; waits for services that are not available yet."""
     source, client = KafkaSource(settings), ClickHouse(settings.clickhouse)
     sink = Sink(settings, source, client, stop=stop)
+    async with beating(heart, sink.report):
+        await _run(settings, sink, source, client, stop, prepare)
+    return sink.counters
+
+
+async def _run(
+    settings: SinkSettings,
+    sink: Sink,
+    source: KafkaSource,
+    client: ClickHouse,
+    stop: asyncio.Event,
+    prepare: Sequence[Prepare],
+) -> None:
     with suppress(SinkStoppedError):
         for step in prepare:
             await retry(partial(asyncio.to_thread, step, settings.clickhouse), stop, sink.counters)
@@ -274,17 +315,16 @@ async def run_sink_async(
             await source.stop()
             client.close()
             logger.info("sink stopped %s", sink.counters)
-    return sink.counters
 
 
-def run_sink(settings: SinkSettings) -> SinkCounters:
+def run_sink(settings: SinkSettings, *, heart: Heart | None = None) -> SinkCounters:
     """Run one sink until SIGINT or SIGTERM; it blocks, and wants a process of its own."""
 
     async def run_until_signal() -> SinkCounters:
         stop = asyncio.Event()
         for number in (signal.SIGINT, signal.SIGTERM):
             asyncio.get_running_loop().add_signal_handler(number, stop.set)
-        return await run_sink_async(settings, stop=stop, prepare=(migrate, make_plain_views))
+        return await run_sink_async(settings, stop=stop, prepare=(migrate, make_plain_views), heart=heart)
 
     sys.setswitchinterval(SWITCH_INTERVAL_S)
     gc.set_threshold(COLLECT_EVERY)

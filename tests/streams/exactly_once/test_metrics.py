@@ -2,8 +2,8 @@
 
 import asyncio
 
+from rollbus.schemas.health.server import MetricsServer
 from rollbus.streams.exactly_once.metrics import PartitionMetrics, prometheus_text
-from rollbus.streams.worker.metrics_server import MetricsServer
 
 
 async def get(port: int, path: str) -> str:

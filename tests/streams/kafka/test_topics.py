@@ -29,9 +29,10 @@ def test_every_topic_of_the_table_and_a_changelog_per_stage_are_wanted() -> None
     assert specs()["n.ticker.changelog"].partitions == 1
 
 
-def test_only_changelogs_are_compacted() -> None:
+def test_only_changelogs_and_heartbeats_are_compacted() -> None:
     for spec in specs().values():
-        assert (dict(spec.config)["cleanup.policy"] == "compact") == spec.name.endswith(".changelog")
+        is_compact = spec.name.endswith((".changelog", ".heartbeats"))
+        assert (dict(spec.config)["cleanup.policy"] == "compact") == is_compact
 
 
 def test_a_topic_as_specified_is_right_and_larger_limits_are_too() -> None:

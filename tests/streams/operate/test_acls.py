@@ -47,9 +47,9 @@ def test_the_trainer_reads_all_that_it_follows() -> None:
     assert {f"n.{name}" for name in followed} <= topics_of("trainer", "Read")
 
 
-def test_the_sink_reads_every_topic_of_the_table_and_writes_none() -> None:
+def test_the_sink_reads_every_topic_of_the_table_and_writes_only_that_it_lives() -> None:
     assert topics_of("sink", "Read") == {topic.full_name("n.") for topic in TOPICS}
-    assert topics_of("sink", "Write") == set()
+    assert topics_of("sink", "Write") == {"n.heartbeats"}
 
 
 @pytest.mark.parametrize("role", ROLES)
@@ -67,7 +67,7 @@ def test_a_permission_is_told_as_kafka_acls_takes_it() -> None:
 
 def test_who_makes_more_attempts_reads_their_requests_and_writes_as_a_producer() -> None:
     assert topics_of("resampler", "Read") == {"n.resample-requests"}
-    assert topics_of("resampler", "Write") == topics_of("producer", "Write")
+    assert topics_of("resampler", "Write") == topics_of("producer", "Write") | {"n.heartbeats"}
     assert "n.resample-agent." in {acl.name for acl in acls("resampler", "n.")}
 
 
@@ -89,3 +89,17 @@ def test_the_command_line_offers_every_role() -> None:
 
 def test_a_replays_namespace_begins_as_its_permission_does() -> None:
     assert namespace_of("again").startswith(REPLAY_PREFIX)
+
+
+def test_no_producer_may_say_that_a_process_lives() -> None:
+    """A heartbeat that anybody writes hides the death of a process."""
+    assert [role for role in ROLES if "n.heartbeats" in topics_of(role, "Write")] == [
+        *("worker", "trainer", "sink", "resampler", "operator")
+    ]
+
+
+def test_an_operator_sees_the_lag_of_every_group_and_the_beats() -> None:
+    groups = {acl.name for acl in acls("operator", "n.", STAGES) if acl.resource == "group"}
+    assert groups == {"n.sink", "n.trainer.", "n.logger.", "n.resample-agent.", "n.assembly"}
+    assert "n.heartbeats" in topics_of("operator", "Read")
+    assert {topic.full_name("n.") for topic in TOPICS} <= topics_of("operator", "Describe")

@@ -16,6 +16,7 @@ from contextlib import asynccontextmanager
 from typing import Any, TypeVar
 
 from rollbus.schemas.errors import RejectedError, ServiceError
+from rollbus.schemas.health.heart import Report
 from rollbus.schemas.records.delivery import PolicyDecision
 from rollbus.trainer.backends.art.following import Following
 from rollbus.trainer.backends.art.session import ArtSession
@@ -42,6 +43,7 @@ class ArtLocal(JobBackend):
         self.session: ArtSession
         self._started = False
         self._following: Following | None = None
+        self._updates = 0
         self._loop = asyncio.new_event_loop()
         self._thread = threading.Thread(target=self._loop.run_forever, name="art", daemon=True)
         self._thread.start()
@@ -58,6 +60,17 @@ class ArtLocal(JobBackend):
         if self.settings.decisions is not None:
             self._following = Following(self.settings.decisions, self.settings.model, self._follow)
             self._following.start()
+
+    def report(self) -> Report:
+        """Say which versions are there, and whether requests or an update wait."""
+        model, service = self.settings.model, self.service
+        updates, waiting = self._updates, self.one_update.locked()
+        if not isinstance(service, TorchService):  # ART's own engine counts for itself
+            return Report((model,), {"version": service.serving}, updates, waiting)
+        served = service.served
+        rows = sum(served.sampler.count_rows())
+        work = updates + served.requests + served.sampler.steps
+        return Report((model,), {"version": served.serving}, work, is_behind=waiting or rows > 0)
 
     async def is_healthy(self) -> bool:
         """Return whether it was started and not closed."""
@@ -139,6 +152,7 @@ class ArtLocal(JobBackend):
         """Train a batch and record it, serve its version if asked, then let retention remove others."""
         result = await self._result(request)
         self.session.journal.done(result)
+        self._updates += 1
         if request.serve and result.state == "completed":
             await self.session.serve(result.version)
         await asyncio.to_thread(self.session.keeping.retire, request.config.kl_reference_version)

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from rollbus.schemas.errors import ConfigurationError, RejectedError, RollbusError
+from rollbus.schemas.health.heart import Heart, beating
 from rollbus.schemas.http.guard import LOCAL_NAMES, Answered, Door, RefusedError, as_json, names_of, token_admits
 from rollbus.schemas.ids import parse_json
 from rollbus.trainer.backends import wire, wire_batch
@@ -46,7 +47,7 @@ MAX_BATCH_BYTES = 512 << 20
 """Of one request: a batch of 500 sequences of 60,000 tokens is half as large."""
 
 
-def serve(settings: ServiceSettings, control_port: int) -> None:
+def serve(settings: ServiceSettings, control_port: int, heart: Heart | None = None) -> None:
     """Run until SIGTERM or SIGINT. A running update ends first; one while it starts ends it at once.
 
     ConfigurationError if a port is taken or the base model cannot be used. Importing ART takes about 20 s, so the
@@ -59,7 +60,7 @@ def serve(settings: ServiceSettings, control_port: int) -> None:
     _require_token(settings)
     art_environment.protect()
     with _ended_by_sigint():
-        asyncio.run(_serve(settings, listener))
+        asyncio.run(_serve(settings, listener, heart))
 
 
 def _require_token(settings: ServiceSettings) -> None:
@@ -103,7 +104,7 @@ def check_base_model(directory: Path) -> None:
         )
 
 
-async def _serve(settings: ServiceSettings, listener: socket.socket) -> None:
+async def _serve(settings: ServiceSettings, listener: socket.socket, heart: Heart | None) -> None:
     from rollbus.trainer.backends.art.local import ArtLocal
     from rollbus.trainer.service.serve.http_server import quiet_server
 
@@ -112,7 +113,8 @@ async def _serve(settings: ServiceSettings, listener: socket.socket) -> None:
         await backend.start()
         server = quiet_server(build_control_app(backend), control_door(settings.api_key, settings.host))
         logger.info("control on %s:%s, model on %s", *listener.getsockname()[:2], backend.service.base_url)
-        await _serve_until_stopped(server, listener)
+        async with beating(heart, backend.report):
+            await _serve_until_stopped(server, listener)
     finally:
         await backend.close()
 

@@ -97,7 +97,8 @@ def webhook(settings: Settings, url: str) -> None:
 
     async def until_signalled() -> None:
         takes: Takes = {PolicyDecision: hook.notify}
-        await feed(settings.kafka, settings.namespace, takes, name="webhook", stop=stop_on_signals())
+        heart = settings.heart("log-to")
+        await feed(settings.kafka, settings.namespace, takes, name="webhook", stop=stop_on_signals(), heart=heart)
 
     log_to_stderr()
     asyncio.run(until_signalled())
@@ -109,7 +110,8 @@ def _follow(settings: Settings, run_logger: "RunLogger", name: str) -> None:
     require_topics(settings, "training-steps", "evaluations")
 
     async def until_signalled() -> None:
-        await follow(settings.kafka, settings.namespace, run_logger, name=name, stop=stop_on_signals())
+        heart = settings.heart("log-to")
+        await follow(settings.kafka, settings.namespace, run_logger, name=name, stop=stop_on_signals(), heart=heart)
 
     log_to_stderr()
     asyncio.run(until_signalled())

@@ -27,7 +27,7 @@ def run(settings: Settings) -> None:
     from rollbus.consumers.clickhouse.sink.sink import run_sink
 
     log_to_stderr()
-    run_sink(settings.sink_settings())
+    run_sink(settings.sink_settings(), heart=settings.heart("sink"))
 
 
 @sink.command()

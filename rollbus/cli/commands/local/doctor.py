@@ -17,7 +17,10 @@ STYLES = {"ok": "green", "note": "yellow", "problem": "red"}
 @click.group(cls=Verbs, invoke_without_command=True)
 @click.pass_context
 def doctor(ctx: click.Context) -> None:
-    """Check versions, disk, GPU and topics, and say what to do; exit with code 1 if there is a problem."""
+    """Check versions, disk, GPU, ports, topics, permissions and clock, and say what to do.
+
+    Exit with code 1 if there is a problem.
+    """
     if ctx.invoked_subcommand is None:
         _examine(ctx.find_object(SettingsFile) or SettingsFile(None))
 

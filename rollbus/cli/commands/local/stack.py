@@ -1,4 +1,4 @@
-"""`rollbus up`, `status` and `down`: the local stack, printed for people."""
+"""`rollbus up` and `down`: the local stack, printed for people."""
 
 import sys
 from collections.abc import Callable
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 import click
 from rich.text import Text
 
-from rollbus.cli.output import Console, Table
+from rollbus.cli.output import Console
 from rollbus.cli.root import Settings, with_settings
 
 if TYPE_CHECKING:
@@ -37,21 +37,6 @@ def up(settings: Settings, art: bool) -> None:
             stack.up(local, services, report=_printer(console))
     except KeyboardInterrupt:
         raise click.ClickException("interrupted; what was started runs until `rollbus down`") from None
-
-
-@click.command()
-@with_settings
-def status(settings: Settings) -> None:
-    """Show what runs, where it listens and whether it is healthy; exit with code 1 if a running service is not."""
-    from rollbus.local import stack
-
-    local = settings.stack_settings()
-    statuses = stack.status(local, stack.stack_services(local, art_command=["art-server"]))
-    table = Table("service", "state", "address", "pid", "")
-    for row in statuses:
-        table.add_row(row.name, _styled(row.state), row.address, str(row.pid or ""), row.detail)
-    Console().print(table)
-    sys.exit(any(row.state not in ("running", "stopped") for row in statuses))
 
 
 @click.command()
@@ -85,12 +70,13 @@ def _config_option() -> list[str]:
 
 def _printer(console: Console) -> "Callable[[ServiceStatus], None]":
     def report(row: "ServiceStatus") -> None:
-        line = Text.assemble(f"{row.name:12} ", _styled(row.state), f"  {row.address}  {row.detail}")
+        line = Text.assemble(f"{row.name:12} ", styled(row.state), f"  {row.address}  {row.detail}")
         line.rstrip()
         console.print(line, highlight=False)
 
     return report
 
 
-def _styled(state: str) -> Text:
+def styled(state: str) -> Text:
+    """Return a service's state in its colour."""
     return Text(state, STYLES.get(state, "red"))

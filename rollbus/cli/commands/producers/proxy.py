@@ -1,7 +1,8 @@
 """`rollbus proxy`: record programs that cannot be changed, with a proxy."""
 
+import asyncio
 import os
-from contextlib import suppress
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING
 from urllib.parse import urlsplit
@@ -11,8 +12,11 @@ import click
 from rollbus.cli.groups import Verbs
 from rollbus.cli.listening import open_listener
 from rollbus.cli.root import Settings, log_to_stderr, with_settings
+from rollbus.cli.signals import stop_on_signals
 
 if TYPE_CHECKING:
+    import uvicorn
+
     from rollbus.producers.turns.redaction import Field
 
 
@@ -87,10 +91,11 @@ def run(
 
     from rollbus.producers import init
     from rollbus.producers.proxy.app import Proxy
+    from rollbus.schemas.health.heart import beating
     from rollbus.schemas.http.server import make_server
 
     log_to_stderr()
-    with open_listener(host, port) as listener, suppress(KeyboardInterrupt):  # uvicorn raises Ctrl-C again
+    with open_listener(host, port) as listener:
         own_port = listener.getsockname()[1]
         settings = settings.with_token(host, [own_port], os.environ)
         recorder = init(
@@ -115,4 +120,19 @@ def run(
             upstream_key=os.environ.get(UPSTREAM_KEY) or (of_upstream.get_secret_value() if of_upstream else None),
             address=f"http://{f'[{host}]' if ':' in host else host}:{own_port}",
         )
-        make_server(made.app(), made.door(host), log_config=None).run(sockets=[listener])
+        server = make_server(made.app(), made.door(host), log_config=None)
+        server.capture_signals = nullcontext  # type: ignore[method-assign,assignment]
+
+        async def serve() -> None:
+            async with beating(settings.heart("proxy"), made.report, own_metrics=recorder.metrics):
+                stopping = asyncio.create_task(_stop_when(stop_on_signals(), server))
+                await server.serve(sockets=[listener])
+                stopping.cancel()
+
+        asyncio.run(serve())
+
+
+async def _stop_when(stop: asyncio.Event, server: "uvicorn.Server") -> None:
+    """End the server by a signal; uvicorn's own handling would end the process before its last heartbeat."""
+    await stop.wait()
+    server.should_exit = True

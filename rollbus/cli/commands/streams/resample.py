@@ -47,6 +47,7 @@ def run(
     import rollbus.producers
     from rollbus.resample.attempts import Resampler
     from rollbus.resample.requests import resample as resample_run
+    from rollbus.schemas.health.heart import beating
 
     log_to_stderr()
     config = settings.run(run_id)
@@ -65,7 +66,8 @@ def run(
     resampler = Resampler(function, recorder, concurrency=concurrency, timeout_s=timeout_s)
 
     async def main() -> None:
-        await resample_run(settings.stream_settings(), config.run_id, resampler, stop=stop_on_signals())
+        async with beating(settings.heart("resample"), lambda: resampler.report(config.run_id)):
+            await resample_run(settings.stream_settings(), config.run_id, resampler, stop=stop_on_signals())
         echo(", ".join(f"{count} {name}" for name, count in sorted(resampler.counts.items())) or "no attempts")
 
     loop = asyncio.Runner()

@@ -42,7 +42,8 @@ def run(settings: Settings, stages: tuple[str, ...]) -> None:
     require_keys(settings)
     for line in describe_trust(settings):
         logger.warning(line)
-    run_worker(settings.stream_settings(), hosted, stage_configurations(settings), app_version=__version__)
+    configs, heart = stage_configurations(settings), settings.heart("worker")
+    run_worker(settings.stream_settings(), hosted, configs, app_version=__version__, heart=heart)
 
 
 @worker.command("accept-loss")

@@ -35,7 +35,8 @@ def run(settings: Settings, base_model: Path | None) -> None:
     log_to_stderr()
     ports = settings.stack.art_port, settings.stack.model_port
     settings = settings.with_token(settings.art_server.host, ports, os.environ)
-    serve(settings.art_server_settings(base_model or ensure_base_model(settings)), settings.stack.art_port)
+    model = base_model or ensure_base_model(settings)
+    serve(settings.art_server_settings(model), settings.stack.art_port, settings.heart("art-server"))
 
 
 def ensure_base_model(settings: Settings) -> Path:

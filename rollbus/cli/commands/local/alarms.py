@@ -1,0 +1,51 @@
+"""`rollbus alarms`: watch the log and report what goes wrong; write what Prometheus and Grafana need."""
+
+import asyncio
+from pathlib import Path
+
+import click
+
+from rollbus.cli.groups import Verbs
+from rollbus.cli.output import echo
+from rollbus.cli.root import Settings, log_to_stderr, with_settings
+from rollbus.cli.signals import stop_on_signals
+
+
+@click.group(cls=Verbs)
+def alarms() -> None:
+    """Watch the log, and report what goes wrong; see docs/runbook.md."""
+
+
+@alarms.command()
+@click.option("--url", envvar="ROLLBUS_ALARMS_URL", help="Post each alarm here, as JSON; without it, only log them.")
+@with_settings
+def run(settings: Settings, url: str | None) -> None:
+    """Report each problem when it begins and when it ends, until SIGTERM or Ctrl-C.
+
+    It reads the log alone, from any machine: silence, growing lag, no step, falling reward, no signal, failed steps,
+    dead letters, disk, clocks, and a broker that is away. `health: alarms:` in the settings holds the limits.
+    """
+    from rollbus.consumers.loggers.webhook import Webhook
+    from rollbus.health.alarms import Watch
+    from rollbus.schemas.health.heart import beating, wall_clock_ms
+
+    log_to_stderr()
+    tell = Webhook(url).post if url else None
+    limits, interval_s = settings.health.alarms, settings.health.interval_s
+
+    async def main() -> None:
+        watch = Watch(settings.kafka, settings.namespace, limits, interval_s, tell, wall_clock_ms)
+        async with beating(settings.heart("alarms"), watch.report):
+            await watch.run(stop_on_signals())
+
+    asyncio.run(main())
+
+
+@alarms.command()
+@click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
+def files(folder: Path) -> None:
+    """Write Prometheus' scrape and rule files and Grafana's provisioning with a dashboard into FOLDER."""
+    from rollbus.health.monitoring import write_files
+
+    for path in write_files(folder):
+        echo(str(path))

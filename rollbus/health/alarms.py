@@ -1,0 +1,167 @@
+"""Pictures of health, one after the other → alarms that begin and end, each told once.
+
+Pure but for `watch`, the loop. After a restart, what is still wrong is told again. What tells of an alarm may hang or
+fail: it gets the same one again after growing pauses, the others wait in order, and looking goes on.
+"""
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import suppress
+from dataclasses import asdict, dataclass, field
+from typing import Any, Literal
+
+from rollbus.health.picture import RUNBOOK, AlarmLimits, Picture, Problem
+from rollbus.health.reading import open_health
+from rollbus.schemas.errors import UnavailableError
+from rollbus.schemas.health import metrics
+from rollbus.schemas.health.heart import Report
+from rollbus.schemas.kafka.connection import KafkaConnection
+
+logger = logging.getLogger(__name__)
+
+FIRST_PAUSE_S, LONGEST_PAUSE_S = 1.0, 60.0
+MOST_WAITING = 1_000
+"""Alarms that wait for a webhook; of more, the oldest are left out, and the log has them."""
+Tell = Callable[[Mapping[str, object]], None]
+"""Takes one alarm, or raises."""
+
+
+@dataclass(frozen=True, slots=True)
+class Change:
+    """An alarm that began or ended."""
+
+    state: Literal["firing", "resolved"]
+    problem: Problem
+    at_ms: int
+
+    def body(self) -> dict[str, Any]:
+        """Return it for a webhook: `text` for people, `alarm` for programs."""
+        what = self.problem.what if self.state == "firing" else f"no longer: {self.problem.what}"
+        remedy = f" → {self.problem.remedy}" if self.state == "firing" else ""
+        return {
+            "text": f"[{self.state}] {self.problem.alarm}: {what}{remedy}",
+            "alarm": {"state": self.state, "at_ms": self.at_ms, **asdict(self.problem)},
+        }
+
+
+@dataclass(slots=True)
+class Alarms:
+    """What fires now, by alarm and subject."""
+
+    firing: dict[tuple[str, str], Problem] = field(default_factory=dict)
+
+    def compare(self, problems: tuple[Problem, ...], at_ms: int) -> Iterator[Change]:
+        """Yield what began and what ended since the last call."""
+        now: dict[tuple[str, str], Problem] = {(problem.alarm, problem.subject): problem for problem in problems}
+        for key, problem in now.items():
+            if key not in self.firing:
+                yield Change("firing", problem, at_ms)
+        for key, problem in self.firing.items():
+            if key not in now:
+                yield Change("resolved", problem, at_ms)
+        self.firing = now
+
+
+def broker_problem(connection: KafkaConnection, error: UnavailableError) -> Problem:
+    """Return the problem that hides all others."""
+    return Problem("broker", connection.bootstrap_servers, str(error), f"{RUNBOOK}#broker")
+
+
+@dataclass(slots=True)
+class Watch:
+    """Looks again and again, and tells of changes; `run` until stopped."""
+
+    connection: KafkaConnection
+    namespace: str
+    limits: AlarmLimits
+    interval_s: float
+    tell: Tell | None
+    clock_ms: Callable[[], int]
+    alarms: Alarms = field(default_factory=Alarms)
+    looks: int = 0
+    trouble: str | None = None
+    _waiting: deque[Change] = field(default_factory=lambda: deque(maxlen=MOST_WAITING))
+    _arrived: asyncio.Event = field(default_factory=asyncio.Event)
+
+    def report(self) -> Report:
+        """Say how often it has looked; what it finds wrong elsewhere is no trouble of its own."""
+        return Report(("alarms",), {}, self.looks, is_behind=bool(self._waiting), trouble=self.trouble)
+
+    async def run(self, stop: asyncio.Event) -> None:
+        """Look until `stop` is set."""
+        telling = asyncio.create_task(self._tell_for_ever(), name="telling of alarms")
+        looking = asyncio.create_task(self._look_for_ever(), name="looking for alarms")
+        stopping = asyncio.create_task(stop.wait())
+        try:
+            done, _ = await asyncio.wait({telling, looking, stopping}, return_when=asyncio.FIRST_COMPLETED)
+            for task in done - {stopping}:
+                task.result()  # an error of ours ends the process
+        finally:
+            for task in (telling, looking, stopping):
+                task.cancel()
+            await asyncio.gather(telling, looking, stopping, return_exceptions=True)
+
+    async def _look_for_ever(self) -> None:
+        while True:
+            try:
+                async with open_health(self.connection, self.namespace, self.limits, clock_ms=self.clock_ms) as health:
+                    self._take(await health.settled_picture())
+                    while True:
+                        await asyncio.sleep(self.interval_s)
+                        self._take(await health.picture())
+            except UnavailableError as error:
+                self._notice((broker_problem(self.connection, error),), self.clock_ms())
+            await asyncio.sleep(self.interval_s)
+
+    def _take(self, picture: Picture) -> None:
+        self.looks += 1
+        self._notice(picture.problems, picture.at_ms)
+        export_picture(picture)
+
+    def _notice(self, problems: tuple[Problem, ...], at_ms: int) -> None:
+        for change in self.alarms.compare(problems, at_ms):
+            logger.warning("%s", change.body()["text"])
+            if self.tell is not None:
+                self._waiting.append(change)
+                self._arrived.set()
+        metrics.FIRING.clear()
+        for alarm, subject in self.alarms.firing:
+            metrics.FIRING.labels(alarm, subject).set(1)
+
+    async def _tell_for_ever(self) -> None:
+        pause_s = FIRST_PAUSE_S
+        while True:
+            await self._arrived.wait()
+            while self._waiting and self.tell is not None:
+                change = self._waiting[0]
+                try:
+                    await asyncio.to_thread(self.tell, change.body())
+                except Exception as error:  # a webhook may answer anything
+                    self.trouble = f"an alarm could not be told of: {error}"
+                    logger.warning("%s; trying again in %.0f s", self.trouble, pause_s)
+                    await asyncio.sleep(pause_s)
+                    pause_s = min(pause_s * 2, LONGEST_PAUSE_S)
+                    continue
+                self.trouble, pause_s = None, FIRST_PAUSE_S
+                with suppress(ValueError):  # one that was left out meanwhile
+                    self._waiting.remove(change)
+            self._arrived.clear()
+
+
+def export_picture(picture: Picture) -> None:
+    """Set the gauges that only a look at the whole log can fill."""
+    for gauge in (metrics.LAG, metrics.BEAT_AGE_SECONDS, metrics.STEP_AGE_SECONDS, metrics.RUN_REWARD):
+        gauge.clear()
+    for group in picture.groups:
+        metrics.LAG.labels(group.group, group.topic).set(group.lag)
+    for one in picture.processes:
+        if one.state != "stopped":
+            metrics.BEAT_AGE_SECONDS.labels(one.kind, one.process).set(one.beat_age_ms / 1000)
+    for run in picture.runs:
+        if run.step_age_ms is not None:
+            metrics.STEP_AGE_SECONDS.labels(run.run_id).set(run.step_age_ms / 1000)
+        if run.reward is not None:
+            metrics.RUN_REWARD.labels(run.run_id).set(run.reward)
+    metrics.DEAD_LETTERS.set(picture.dead_letters)

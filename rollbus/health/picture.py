@@ -1,0 +1,455 @@
+"""One look at the log → the picture of health: every process, consumer group and run, and what is wrong.
+
+Pure. Times are the broker's clock, so any machine judges alike. A process is dead for the others when it misses three
+beats, unless its last one said that it ends, or a later process of its kind took its place.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field
+from statistics import fmean
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field
+
+from rollbus.schemas.records.health import Heartbeat
+from rollbus.schemas.records.steps import StepCompleted, StepFailed, StepSkipped, StepStarted
+
+Alarm = Literal[
+    "broker",
+    "silence",
+    "waiting",
+    "trouble",
+    "lag",
+    "no_step",
+    "failed",
+    "reward",
+    "no_signal",
+    "dead_letters",
+    "disk",
+    "clock",
+]
+State = Literal["working", "waiting", "silent", "stopped"]
+Step = StepStarted | StepCompleted | StepSkipped | StepFailed
+LOW_SHARE, LOW_BYTES = 0.1, 2 * 2**30
+"""A disk is low below both: Kafka and checkpoints grow by gigabytes in a day."""
+RUNBOOK = "docs/runbook.md"
+UNREAD_MS = 60_000
+"""A process whose beats cannot be read is there for so long; how often it beats is not known."""
+
+
+class AlarmLimits(BaseModel):
+    """When the picture calls something wrong; None watches it not at all."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    missed_beats: int = Field(default=3, ge=2)
+    forget_hours: float = Field(default=24.0, gt=0)
+    """A process that is silent for longer is no longer shown."""
+    waiting_s: float | None = Field(default=600.0, gt=0)
+    """Work that is there and has not moved; a step of the trainer counts, too."""
+    lag_s: float | None = Field(default=300.0, gt=0)
+    """A consumer group whose lag has grown for so long."""
+    lag_records: int = Field(default=1_000, ge=1)
+    """Smaller lags are no alarm."""
+    no_step_s: float | None = Field(default=3_600.0, gt=0)
+    """Since a run's newest closed step."""
+    reward_fall: float | None = Field(default=0.2, gt=0)
+    """Mean reward of the newest steps below that of those before."""
+    no_signal_share: float | None = Field(default=0.9, gt=0, le=1)
+    """Share of a batch's members whose group had no signal, as mean over the newest steps."""
+    window_steps: int = Field(default=5, ge=1)
+    """Newest steps that are compared with four times as many before them."""
+    dead_letters_s: float | None = Field(default=3_600.0, gt=0)
+    """A dead letter is an alarm for so long."""
+    clock_s: float | None = Field(default=5.0, gt=0)
+    """Between the clock of a process and the broker's."""
+
+
+@dataclass(frozen=True, slots=True)
+class Beat:
+    """A process's newest heartbeat."""
+
+    heartbeat: Heartbeat
+    taken_ms: int
+    """When the broker took it."""
+    before: Heartbeat | None = None
+    """The one before it, for rates."""
+    is_frozen: bool | None = None
+    """On this machine: whether the process is there and stopped; None if it is elsewhere or gone."""
+
+
+@dataclass(frozen=True, slots=True)
+class Lag:
+    """One consumer group in one topic, both without the namespace."""
+
+    group: str
+    topic: str
+    members: int
+    lag: int
+
+
+@dataclass(frozen=True, slots=True)
+class Look:
+    """What the log and the broker said at one moment."""
+
+    now_ms: int
+    """By the broker's clock."""
+    beats: Sequence[Beat] = ()
+    lags: Sequence[Lag] = ()
+    steps: Sequence[Step] = ()
+    """In the order of the log; old ones may be missing."""
+    dead_letters: int = 0
+    newest_dead_letter_ms: int | None = None
+    unread_beats: Mapping[str, int] = field(default_factory=dict)
+    """Process → when the broker took its newest beat, where this release cannot read it."""
+
+
+@dataclass(frozen=True, slots=True)
+class Problem:
+    """One thing that is wrong."""
+
+    alarm: Alarm
+    subject: str
+    """The process, group, run or host."""
+    what: str
+    remedy: str
+
+
+@dataclass(frozen=True, slots=True)
+class ProcessHealth:
+    """One process as its newest heartbeat shows it."""
+
+    process: str
+    kind: str
+    host: str
+    pid: int
+    version: str
+    state: State
+    beat_age_ms: int
+    holds: tuple[str, ...]
+    positions: Mapping[str, int]
+    work: int
+    work_per_s: float | None
+    """Between its two newest beats."""
+    work_age_ms: int | None
+    """Since work last moved; None before the first."""
+    trouble: str | None
+    disk_free_bytes: int | None
+    disk_total_bytes: int | None
+    clock_ms: int
+    """How far the process's clock is ahead of the broker's."""
+    metrics_url: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class GroupHealth:
+    """One consumer group in one topic."""
+
+    group: str
+    topic: str
+    members: int
+    lag: int
+    growth_per_s: float | None
+    """By how much the lag grew since the earliest look that is remembered; None at the first."""
+
+
+@dataclass(frozen=True, slots=True)
+class RunHealth:
+    """One run's training."""
+
+    run_id: str
+    model: str
+    step: int
+    """Newest closed one; 0 before the first."""
+    version: int | None
+    step_age_ms: int | None
+    open_step: int | None
+    open_age_ms: int | None
+    steps_per_hour: float | None
+    reward: float | None
+    """Mean over the newest steps."""
+    reward_before: float | None
+    no_signal_share: float | None
+    failure: str | None
+    """What the newest attempt failed by, if no step was closed since."""
+
+
+@dataclass(frozen=True, slots=True)
+class Picture:
+    """All of it, as JSON too."""
+
+    at_ms: int
+    processes: tuple[ProcessHealth, ...]
+    groups: tuple[GroupHealth, ...]
+    runs: tuple[RunHealth, ...]
+    dead_letters: int
+    versions: tuple[str, ...]
+    """Releases that run now."""
+    problems: tuple[Problem, ...]
+
+
+@dataclass(slots=True)
+class LagHistory:
+    """Earlier lags, to see which grow."""
+
+    keep_s: float
+    looks: list[tuple[int, dict[tuple[str, str], int]]] = field(default_factory=list)
+
+    def add(self, look: Look) -> None:
+        """Remember a look's lags, and forget what is older than the window, but for the last before it."""
+        self.looks.append((look.now_ms, {(lag.group, lag.topic): lag.lag for lag in look.lags}))
+        first_ms = look.now_ms - self.keep_s * 1000
+        while len(self.looks) > 2 and self.looks[1][0] <= first_ms:
+            del self.looks[0]
+
+    def growth(self, group: str, topic: str) -> tuple[float, int] | None:
+        """Return by how many records a lag grew, and over how many milliseconds; None with fewer than two looks."""
+        seen = [(at_ms, lags[group, topic]) for at_ms, lags in self.looks if (group, topic) in lags]
+        if len(seen) < 2 or seen[-1][0] == seen[0][0]:
+            return None
+        return seen[-1][1] - seen[0][1], seen[-1][0] - seen[0][0]
+
+
+def draw_picture(look: Look, history: LagHistory, limits: AlarmLimits) -> Picture:
+    """Return the picture of a look that `history` has taken in."""
+    processes = [_process(beat, look.now_ms, limits) for beat in _remembered(look, limits)]
+    groups = [_group(lag, history) for lag in look.lags]
+    runs = [_run(run_id, steps, look.now_ms, limits) for run_id, steps in _steps_by_run(look.steps).items()]
+    frozen = {beat.heartbeat.process for beat in look.beats if beat.is_frozen}
+    problems = [
+        *_silences(processes, look.beats, frozen),
+        *(problem for one in processes if one.state in ("working", "waiting") for problem in _of_process(one, limits)),
+        *_disks(processes),
+        *(problem for group in groups for problem in _of_group(group, history, limits)),
+        *(problem for run in runs for problem in _of_run(run, limits)),
+        *_of_dead_letters(look, limits),
+        *_of_unread(look),
+    ]
+    alive = [one for one in processes if one.state in ("working", "waiting")]
+    return Picture(
+        at_ms=look.now_ms,
+        processes=tuple(sorted(processes, key=lambda one: (one.state == "stopped", one.kind, one.process))),
+        groups=tuple(sorted(groups, key=lambda group: (-group.lag, group.group, group.topic))),
+        runs=tuple(runs),
+        dead_letters=look.dead_letters,
+        versions=tuple(sorted({one.version for one in alive})),
+        problems=tuple(problems),
+    )
+
+
+def is_disk_low(free: int, total: int) -> bool:
+    """Say whether so little room is left that writers will stop."""
+    return free < min(LOW_BYTES, LOW_SHARE * total)
+
+
+def _remembered(look: Look, limits: AlarmLimits) -> Iterable[Beat]:
+    for beat in look.beats:
+        if look.now_ms - beat.taken_ms <= limits.forget_hours * 3_600_000:
+            yield beat
+
+
+def _process(beat: Beat, now_ms: int, limits: AlarmLimits) -> ProcessHealth:
+    said, age_ms = beat.heartbeat, max(0, now_ms - beat.taken_ms)
+    waiting_ms = 0 if said.waiting_since_ms is None else said.beat_at_ms - said.waiting_since_ms
+    state: State = "working"
+    if said.is_last:
+        state = "stopped"
+    elif age_ms > limits.missed_beats * said.interval_ms + 1_000:
+        state = "silent"
+    elif limits.waiting_s is not None and waiting_ms > limits.waiting_s * 1000:
+        state = "waiting"
+    return ProcessHealth(
+        process=said.process,
+        kind=said.kind,
+        host=said.host,
+        pid=said.pid,
+        version=said.version,
+        state=state,
+        beat_age_ms=age_ms,
+        holds=said.holds,
+        positions=said.positions,
+        work=said.work,
+        work_per_s=_rate(beat),
+        work_age_ms=None if said.last_work_ms is None else max(0, said.beat_at_ms - said.last_work_ms) + age_ms,
+        trouble=said.trouble,
+        disk_free_bytes=said.disk_free_bytes,
+        disk_total_bytes=said.disk_total_bytes,
+        clock_ms=said.beat_at_ms - beat.taken_ms,
+        metrics_url=said.metrics_url,
+    )
+
+
+def _rate(beat: Beat) -> float | None:
+    if beat.before is None or beat.heartbeat.beat_at_ms <= beat.before.beat_at_ms:
+        return None
+    spent_ms = beat.heartbeat.beat_at_ms - beat.before.beat_at_ms
+    return (beat.heartbeat.work - beat.before.work) / spent_ms * 1000
+
+
+def _silences(processes: Sequence[ProcessHealth], beats: Sequence[Beat], frozen: set[str]) -> Iterable[Problem]:
+    """Yield each silent process that no later one of its kind has replaced, one for one."""
+    by_name = {beat.heartbeat.process: beat for beat in beats}
+    free = sorted(
+        (
+            (by_name[one.process].heartbeat.started_at_ms - one.clock_ms, one)
+            for one in processes
+            if one.state in ("working", "waiting")
+        ),
+        key=lambda pair: pair[0],
+    )
+    for one in sorted(processes, key=lambda one: -one.beat_age_ms):
+        if one.state != "silent":
+            continue
+        taken_ms = by_name[one.process].taken_ms
+        later = next((pair for pair in free if pair[1].kind == one.kind and pair[0] > taken_ms), None)
+        if later is not None:
+            free.remove(later)
+            continue
+        what = f"{_name(one)} has been silent for {_seconds(one.beat_age_ms)}"
+        held = f"; it held {_some(one.holds)}" if one.holds else ""
+        held += f"; {one.trouble}" if one.trouble else ""
+        if one.process in frozen:
+            remedy = f"process {one.pid} is stopped by a signal: `kill -CONT {one.pid}` lets it go on"
+        else:
+            remedy = f"it is dead, frozen, or cut off from Kafka: look at its log on {one.host}, and start it again"
+        yield Problem("silence", one.process, what + held, f"{remedy}; {RUNBOOK}#silence")
+
+
+def _of_process(one: ProcessHealth, limits: AlarmLimits) -> Iterable[Problem]:
+    if one.state == "waiting":
+        what = f"{_name(one)} beats, but its work has not moved"
+        remedy = "look at `rollbus status`, then at its log; end it, and another takes over from what is committed"
+        yield Problem("waiting", one.process, what, f"{remedy}; {RUNBOOK}#waiting")
+    if one.trouble is not None:
+        yield Problem("trouble", one.process, f"{_name(one)}: {one.trouble}", f"{RUNBOOK}#trouble")
+    if limits.clock_s is not None and abs(one.clock_ms) > limits.clock_s * 1000:
+        side = "ahead of" if one.clock_ms > 0 else "behind"
+        what = f"the clock of {one.host} is {_seconds(abs(one.clock_ms))} {side} the broker's"
+        yield Problem("clock", one.host, what, f"set the clocks by NTP; {RUNBOOK}#clock")
+
+
+def _disks(processes: Sequence[ProcessHealth]) -> Iterable[Problem]:
+    """Yield each host whose disk is low, once."""
+    low = {}
+    for one in processes:
+        free, total = one.disk_free_bytes, one.disk_total_bytes
+        if one.state in ("working", "waiting") and free is not None and total and is_disk_low(free, total):
+            low[one.host] = (free, total)
+    for host, (free, total) in low.items():
+        what = f"{free / 2**30:.2f} of {total / 2**30:.0f} GiB are free on {host}"
+        yield Problem("disk", host, what, f"free some, before writers stop; {RUNBOOK}#disk")
+
+
+def _group(lag: Lag, history: LagHistory) -> GroupHealth:
+    grown = history.growth(lag.group, lag.topic)
+    rate = None if grown is None else grown[0] / grown[1] * 1000
+    return GroupHealth(lag.group, lag.topic, lag.members, lag.lag, rate)
+
+
+def _of_group(group: GroupHealth, history: LagHistory, limits: AlarmLimits) -> Iterable[Problem]:
+    if limits.lag_s is None or group.lag < limits.lag_records:
+        return
+    name = f"{group.group} in {group.topic}"
+    if group.members == 0:
+        what = f"no process reads {group.topic} for {group.group}, and {group.lag} records wait"
+        yield Problem("lag", name, what, f"start the process that reads it; {RUNBOOK}#lag")
+        return
+    grown = history.growth(group.group, group.topic)
+    if grown is not None and grown[1] >= limits.lag_s * 1000 and grown[0] > 0:
+        what = f"{group.group} is {group.lag} records behind in {group.topic}, {grown[0]:.0f} more than "
+        what += f"{_seconds(grown[1])} ago"
+        yield Problem("lag", name, what, f"start more processes, or find what slows it; {RUNBOOK}#lag")
+
+
+def _steps_by_run(steps: Iterable[Step]) -> dict[str, list[Step]]:
+    by_run: dict[str, list[Step]] = {}
+    for step in steps:
+        by_run.setdefault(step.run_id, []).append(step)
+    return by_run
+
+
+def _run(run_id: str, steps: Sequence[Step], now_ms: int, limits: AlarmLimits) -> RunHealth:
+    closed = [step for step in steps if isinstance(step, StepCompleted | StepSkipped)]
+    completed = [step for step in closed if isinstance(step, StepCompleted)]
+    newest, last = (closed[-1] if closed else None), steps[-1]
+    opened = last if isinstance(last, StepStarted) else None
+    rewards = [reward for step in completed if (reward := step.metrics.get("reward_mean")) is not None]
+    window = limits.window_steps
+    before = rewards[-5 * window : -window]
+    shares = [share for step in completed[-window:] if (share := _no_signal(step.metrics)) is not None]
+    hour = [step for step in closed if now_ms - step.completed_at_ms <= 3_600_000]
+    return RunHealth(
+        run_id=run_id,
+        model=last.model,
+        step=newest.step if newest else 0,
+        version=completed[-1].policy_version if completed else None,
+        step_age_ms=None if newest is None else max(0, now_ms - newest.completed_at_ms),
+        open_step=opened.step if opened else None,
+        open_age_ms=max(0, now_ms - opened.started_at_ms) if opened else None,
+        steps_per_hour=float(len(hour)) if closed else None,
+        reward=fmean(rewards[-window:]) if rewards else None,
+        reward_before=fmean(before) if len(before) >= window else None,
+        no_signal_share=fmean(shares) if shares else None,
+        failure=f"{last.error_class}: {last.message}" if isinstance(last, StepFailed) else None,
+    )
+
+
+def _no_signal(metrics: Mapping[str, float]) -> float | None:
+    members = metrics.get("trained", 0) + metrics.get("dropped", 0)
+    return metrics.get("dropped_no_signal", 0) / members if members else None
+
+
+def _of_run(run: RunHealth, limits: AlarmLimits) -> Iterable[Problem]:
+    name = f"run {run.run_id}"
+    if run.failure is not None:
+        yield Problem("failed", name, f"step {run.step + 1} of {name} failed: {run.failure}", f"{RUNBOOK}#failed")
+    if limits.no_step_s is not None and run.step_age_ms is not None and run.step_age_ms > limits.no_step_s * 1000:
+        what = f"{name} has closed no step for {_seconds(run.step_age_ms)}"
+        remedy = "is it paused (`rollbus trainer status`), or do no batches come (`rollbus sql run drops-by-reason`)?"
+        yield Problem("no_step", name, what, f"{remedy} {RUNBOOK}#no-step")
+    if limits.reward_fall is not None and run.reward is not None and run.reward_before is not None:
+        fall = run.reward_before - run.reward
+        if fall > limits.reward_fall:
+            what = f"the mean reward of {name} fell by {fall:.3f} to {run.reward:.3f}"
+            yield Problem("reward", name, what, f"`rollbus policy rollback` goes back; {RUNBOOK}#reward")
+    share = run.no_signal_share
+    if limits.no_signal_share is not None and share is not None and share > limits.no_signal_share:
+        what = f"{share:.0%} of the members of {name}'s batches were in groups without a signal"
+        remedy = "all answers to a task get one reward: look at the reward, or choose harder tasks"
+        yield Problem("no_signal", name, what, f"{remedy}; {RUNBOOK}#no-signal")
+
+
+def _of_dead_letters(look: Look, limits: AlarmLimits) -> Iterable[Problem]:
+    newest_ms, limit_s = look.newest_dead_letter_ms, limits.dead_letters_s
+    if limit_s is None or newest_ms is None or look.now_ms - newest_ms > limit_s * 1000:
+        return
+    what = f"{look.dead_letters} dead letters, the newest {_seconds(max(0, look.now_ms - newest_ms))} ago"
+    yield Problem("dead_letters", "dead-letters", what, f"`rollbus dead-letters list`; {RUNBOOK}#dead-letters")
+
+
+def _of_unread(look: Look) -> Iterable[Problem]:
+    for process, taken_ms in look.unread_beats.items():
+        if look.now_ms - taken_ms <= UNREAD_MS:
+            what = f"{process} beats, and this release cannot read what it says: it is newer"
+            yield Problem("trouble", process, what, "look with that release: upgrade rollbus on this machine")
+
+
+def _name(one: ProcessHealth) -> str:
+    return f"{one.kind} {one.pid} on {one.host}"
+
+
+def _some(names: Sequence[str], most: int = 4) -> str:
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
+
+
+def _seconds(ms: float) -> str:
+    seconds = ms / 1000
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def to_json(picture: Picture) -> dict[str, Any]:
+    """Return the picture as plain values, for `rollbus status --json` and the page."""
+    return asdict(picture)

@@ -1,0 +1,165 @@
+"""The log and the broker → looks, one after the other: beats, steps, dead letters and lags; it writes nothing.
+
+Silence is judged by the broker's clock, whatever this machine's says. What they differ by is learned from a beat of a
+process of this machine, or from any beat that comes while we look.
+"""
+
+import asyncio
+import socket
+from collections import deque
+from collections.abc import AsyncIterator, Callable
+from contextlib import AsyncExitStack, aclosing, asynccontextmanager, suppress
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from rollbus.health.picture import AlarmLimits, Beat, Lag, LagHistory, Look, Picture, Step, draw_picture
+from rollbus.schemas.codec import decode_if
+from rollbus.schemas.errors import UnavailableError
+from rollbus.schemas.health.heart import wall_clock_ms
+from rollbus.schemas.kafka.clients import new_admin, running
+from rollbus.schemas.kafka.connection import KafkaConnection
+from rollbus.schemas.kafka.lag import LagReader, open_lag
+from rollbus.schemas.kafka.partitions import find_partitions
+from rollbus.schemas.kafka.reading import open_reader, read_bounds, read_on
+from rollbus.schemas.records.health import Heartbeat
+from rollbus.schemas.records.steps import StepCompleted, StepFailed, StepSkipped, StepStarted
+from rollbus.schemas.topics import DEAD_LETTERS, HEARTBEATS, TRAINING_STEPS
+from rollbus.ui.lag import make_lag_rows
+
+STEPS: tuple[type[Any], ...] = (StepStarted, StepCompleted, StepSkipped, StepFailed)
+STEPS_KEPT = 500
+"""Newest records of training steps, of all runs together."""
+LONGEST_WAIT_S = 12.0
+"""For a first beat that tells the broker's clock."""
+LOOK_AGAIN_S = 0.5
+ANSWER_S = 20.0
+"""Longest wait for the broker in one look."""
+
+
+class HealthReader:
+    """Looks at one namespace again and again; comes from `open_health`."""
+
+    def __init__(
+        self, namespace: str, consumer: Any, lag: LagReader, limits: AlarmLimits, clock_ms: Callable[[], int]
+    ) -> None:
+        self._namespace, self._consumer, self._lag = namespace, consumer, lag
+        self._limits, self._clock_ms = limits, clock_ms
+        self._beats: dict[str, Beat] = {}
+        self._unread: dict[str, int] = {}
+        self._steps: deque[Step] = deque(maxlen=STEPS_KEPT)
+        self._dead_letters, self._newest_dead_letter_ms = 0, None
+        self._ahead_ms: int | None = None
+        """How far this machine's clock is ahead of the broker's; None until it is known."""
+        self._is_first = True
+        self.history = LagHistory(limits.lag_s or 0.0)
+
+    async def picture(self) -> Picture:
+        """Look once; raises UnavailableError."""
+        try:
+            async with asyncio.timeout(ANSWER_S):
+                look = await self._look()
+        except TimeoutError:
+            raise UnavailableError(f"the broker has not answered for {ANSWER_S:.0f} s") from None
+        self.history.add(look)
+        return draw_picture(look, self.history, self._limits)
+
+    async def settled_picture(self) -> Picture:
+        """Look until the broker's clock is known, or until no process is left that would beat."""
+        picture = await self.picture()
+        intervals = [beat.heartbeat.interval_ms for beat in self._beats.values() if not beat.heartbeat.is_last]
+        wait_s = min(LONGEST_WAIT_S, max(intervals, default=0) / 1000 + 1)
+        with suppress(TimeoutError):
+            async with asyncio.timeout(wait_s):
+                while self._ahead_ms is None and intervals:
+                    await asyncio.sleep(LOOK_AGAIN_S)
+                    picture = await self.picture()
+        return picture
+
+    async def _look(self) -> Look:
+        await self._read()
+        rows = make_lag_rows(self._namespace, await self._lag.read_namespace(self._namespace))
+        return Look(
+            now_ms=self._clock_ms() - (self._ahead_ms or 0),
+            beats=[replace(beat, is_frozen=is_frozen(beat.heartbeat)) for beat in self._beats.values()],
+            lags=[Lag(row.group, row.topic, row.members, row.lag) for row in rows],
+            steps=list(self._steps),
+            dead_letters=self._dead_letters,
+            newest_dead_letter_ms=self._newest_dead_letter_ms,
+            unread_beats=dict(self._unread),
+        )
+
+    async def _read(self) -> None:
+        places = self._consumer.assignment()
+        bounds = await read_bounds(self._consumer, places)
+        async with aclosing(read_on(self._consumer, {place: end for place, (_, end) in bounds.items()})) as records:
+            async for record in records:
+                self._take(record)
+        self._is_first = False
+
+    def _take(self, record: Any) -> None:
+        name = record.topic.removeprefix(self._namespace)
+        if name == DEAD_LETTERS.name:
+            self._dead_letters, self._newest_dead_letter_ms = self._dead_letters + 1, record.timestamp
+        elif name == TRAINING_STEPS.name:
+            step: Step | None = decode_if(record.value, *STEPS)
+            if step is not None:
+                self._steps.append(step)
+        elif record.value is not None:
+            self._take_beat(record)
+
+    def _take_beat(self, record: Any) -> None:
+        if (beat := decode_if(record.value, Heartbeat)) is None:
+            self._unread[(record.key or b"").decode(errors="replace")] = record.timestamp
+            return
+        known = self._beats.get(beat.process)
+        self._beats[beat.process] = Beat(beat, record.timestamp, known.heartbeat if known else None)
+        self._learn_clock(beat, record.timestamp)
+
+    def _learn_clock(self, beat: Heartbeat, taken_ms: int) -> None:
+        if beat.host == socket.gethostname():
+            self._ahead_ms = beat.beat_at_ms - taken_ms
+        elif not self._is_first:
+            seen_ms = self._clock_ms() - taken_ms
+            self._ahead_ms = seen_ms if self._ahead_ms is None else min(self._ahead_ms, seen_ms)
+
+
+@asynccontextmanager
+async def open_health(
+    connection: KafkaConnection,
+    namespace: str,
+    limits: AlarmLimits | None = None,
+    *,
+    clock_ms: Callable[[], int] = wall_clock_ms,
+) -> AsyncIterator[HealthReader]:
+    """Connect to look at a namespace; topics that it lacks are left out. Raises UnavailableError."""
+    names = [topic.full_name(namespace) for topic in (HEARTBEATS, TRAINING_STEPS, DEAD_LETTERS)]
+    async with AsyncExitStack() as stack:
+        async with running(connection, new_admin(connection), "looking at health") as admin:
+            places = await find_partitions(admin, names)
+        consumer = await stack.enter_async_context(open_reader(connection, "looking at health"))
+        bounds = await read_bounds(consumer, places)
+        if places:
+            consumer.assign(places)
+        for place, (begin, end) in bounds.items():
+            is_long = place.topic == TRAINING_STEPS.full_name(namespace)
+            consumer.seek(place, max(begin, end - STEPS_KEPT) if is_long else begin)
+        lag = await stack.enter_async_context(open_lag(connection))
+        yield HealthReader(namespace, consumer, lag, limits or AlarmLimits(), clock_ms)
+
+
+async def read_health(connection: KafkaConnection, namespace: str, limits: AlarmLimits | None = None) -> Picture:
+    """Return the picture of a namespace now, for a command or the page; raises UnavailableError."""
+    async with open_health(connection, namespace, limits) as health:
+        return await health.settled_picture()
+
+
+def is_frozen(beat: Heartbeat) -> bool | None:
+    """Say whether a process of this machine is stopped by a signal; None if it is elsewhere or gone."""
+    if beat.host != socket.gethostname():
+        return None
+    try:
+        state = Path(f"/proc/{beat.pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except (OSError, IndexError):
+        return None
+    return state in ("T", "t")

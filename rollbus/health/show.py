@@ -1,0 +1,95 @@
+"""A picture of health → tables for a terminal; the same for one look and for a live view."""
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from rollbus.cli.output import Table, format_time
+from rollbus.health.picture import GroupHealth, Picture, Problem, ProcessHealth, RunHealth
+
+STYLES = {"working": "green", "waiting": "yellow", "silent": "red", "stopped": "dim"}
+MOST_GROUPS = 12
+"""Consumer groups of a live view: those furthest behind."""
+
+
+def render(picture: Picture, *, all_groups: bool = True) -> RenderableType:
+    """Return everything, what is wrong first."""
+    groups = picture.groups if all_groups else picture.groups[:MOST_GROUPS]
+    left_out = len(picture.groups) - len(groups)
+    parts: list[RenderableType] = [_summary(picture)]
+    if picture.problems:
+        parts.append(_problems(picture.problems))
+    parts.append(_processes(picture.processes) if picture.processes else Text("no process has written a heartbeat\n"))
+    if picture.runs:
+        parts.append(_runs(picture.runs))
+    if groups:
+        parts.append(_groups(groups))
+    if left_out:
+        parts.append(Text(f"and {left_out} consumer groups that are less behind", "dim"))
+    return Group(*parts)
+
+
+def _summary(picture: Picture) -> Text:
+    count = len(picture.problems)
+    state = ("all is well", "green") if not count else (f"{count} problem{'s' * (count > 1)}", "red")
+    versions = ", ".join(picture.versions) or "none"
+    return Text.assemble(
+        f"{format_time(picture.at_ms)} UTC  ",
+        state,
+        f"  releases: {versions}  dead letters: {picture.dead_letters}",
+    )
+
+
+def _problems(problems: tuple[Problem, ...]) -> Table:
+    table = Table("alarm", "what", "what to do")
+    for problem in problems:
+        table.add_row(Text(problem.alarm, "red"), problem.what, problem.remedy)
+    return table
+
+
+def _processes(processes: tuple[ProcessHealth, ...]) -> Table:
+    table = Table(
+        "process", "pid", "host", "state", "beat", "last work", "work", "per s", "holds", "disk free", "trouble"
+    )
+    for one in processes:
+        held = f"{len(one.holds)} partitions" if len(one.holds) > 2 else ", ".join(one.holds)
+        free = "" if one.disk_free_bytes is None else f"{one.disk_free_bytes / 2**30:.1f} GiB"
+        table.add_row(
+            one.kind, str(one.pid), one.host, Text(one.state, STYLES[one.state]), age(one.beat_age_ms),
+            age(one.work_age_ms), str(one.work), _number(one.work_per_s, ".1f"), held, free, one.trouble or "",
+        )  # fmt: skip
+    return table
+
+
+def _runs(runs: tuple[RunHealth, ...]) -> Table:
+    table = Table("run", "step", "version", "age", "steps/h", "open step", "reward", "before", "no signal")
+    for run in runs:
+        opened = "" if run.open_step is None else f"{run.open_step}, for {age(run.open_age_ms)}"
+        table.add_row(
+            run.run_id, str(run.step), _number(run.version), age(run.step_age_ms), _number(run.steps_per_hour, ".0f"),
+            opened, _number(run.reward, ".3f"), _number(run.reward_before, ".3f"),
+            _number(run.no_signal_share, ".0%"),
+        )  # fmt: skip
+    return table
+
+
+def _groups(groups: tuple[GroupHealth, ...]) -> Table:
+    table = Table("consumer group", "topic", "members", "lag", "growth/s")
+    for group in groups:
+        members = Text(str(group.members), "" if group.members else "yellow")
+        table.add_row(group.group, group.topic, members, str(group.lag), _number(group.growth_per_s, "+.1f"))
+    return table
+
+
+def age(ms: int | None) -> str:
+    """Return an age in its largest unit."""
+    if ms is None:
+        return "–"
+    seconds = ms / 1000
+    for limit, size, unit in ((120, 1, "s"), (7_200, 60, "min"), (172_800, 3_600, "h")):
+        if seconds < limit:
+            return f"{seconds / size:.0f} {unit}"
+    return f"{seconds / 86_400:.0f} days"
+
+
+def _number(value: float | None, how: str = "") -> str:
+    return "–" if value is None else format(value, how)

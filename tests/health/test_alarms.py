@@ -1,0 +1,93 @@
+"""Alarms begin and end once, and a heart does not harm the process that it is in."""
+
+import asyncio
+import logging
+from typing import Any
+
+import pytest
+
+from rollbus.health.alarms import Alarms, Watch
+from rollbus.health.picture import AlarmLimits, Problem
+from rollbus.local.process.ports import find_free_port
+from rollbus.schemas.errors import ConfigurationError
+from rollbus.schemas.health.heart import Heart, Report
+from rollbus.schemas.health.server import MetricsServer
+from rollbus.schemas.kafka.connection import KafkaConnection
+from tests.services.stream_process import until
+
+
+def problem(subject: str, what: str = "it is silent") -> Problem:
+    return Problem("silence", subject, what, "start it again")
+
+
+def away() -> KafkaConnection:
+    return KafkaConnection(bootstrap_servers=f"127.0.0.1:{find_free_port()}")
+
+
+def test_an_alarm_is_told_when_it_begins_and_when_it_ends_and_not_between() -> None:
+    alarms = Alarms()
+    assert [change.state for change in alarms.compare((problem("a"),), 1)] == ["firing"]
+    assert list(alarms.compare((problem("a", "it is silent for longer"),), 2)) == []
+    changes = list(alarms.compare((problem("b"),), 3))
+    assert [(change.state, change.problem.subject) for change in changes] == [("firing", "b"), ("resolved", "a")]
+    assert changes[0].body() == {
+        "text": "[firing] silence: it is silent → start it again",
+        "alarm": {
+            "state": "firing",
+            "at_ms": 3,
+            "alarm": "silence",
+            "subject": "b",
+            "what": "it is silent",
+            "remedy": "start it again",
+        },
+    }
+
+
+async def test_a_webhook_that_fails_gets_the_same_alarm_again_while_looking_goes_on(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr("rollbus.health.alarms.FIRST_PAUSE_S", 0.01)
+    told: list[Any] = []
+    told_once, stop = asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    def tell(body: Any) -> None:
+        told.append(body["alarm"]["alarm"])
+        if len(told) < 3:
+            raise OSError("503")
+        loop.call_soon_threadsafe(told_once.set)
+
+    watch = Watch(away(), "t.", AlarmLimits(), 0.05, tell, lambda: 1)
+    running = asyncio.create_task(watch.run(stop))
+    await asyncio.wait_for(told_once.wait(), 60)
+    stop.set()
+    await running
+    assert told[:3] == ["broker"] * 3
+    assert [key[0] for key in watch.alarms.firing] == ["broker"]
+
+
+async def test_a_broker_that_is_away_is_logged_once_and_the_process_goes_on(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("rollbus.schemas.health.heart.RETRY_S", 0.01)
+
+    def levels() -> list[str]:
+        return [record.levelname for record in caplog.records if record.name == "rollbus.schemas.health.heart"]
+
+    heart = Heart(away(), "t.", "sink", "0.1.0")
+    with caplog.at_level(logging.DEBUG, "rollbus.schemas.health.heart"):
+        async with heart.beating(Report):
+            await until(lambda: len(levels()) >= 3, "it does not try again")
+    assert levels()[:3] == ["WARNING", "DEBUG", "DEBUG"]
+    assert "no heartbeat can be written, and this process looks dead" in caplog.text
+
+
+async def test_a_port_that_is_taken_ends_the_start_with_its_name() -> None:
+    server = MetricsServer("127.0.0.1", 0, metrics=str, live=lambda: None)
+    port = await server.start()
+    try:
+        with pytest.raises(ConfigurationError, match=f"port {port} of 127.0.0.1 for /metrics is taken"):
+            async with Heart(away(), "t.", "sink", "0.1.0", metrics_port=port).beating(Report):
+                pytest.fail("it started all the same")
+    finally:
+        await server.stop()

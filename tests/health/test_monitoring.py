@@ -1,0 +1,72 @@
+"""The files for Prometheus and Grafana name only what is there."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+import prometheus_client
+import yaml
+
+from rollbus.health.monitoring import FILES, write_files
+from rollbus.schemas.health import metrics
+from rollbus.settings import Settings
+from rollbus.streams.exactly_once.metrics import PartitionMetrics, prometheus_text
+
+DASHBOARD = FILES / "grafana" / "dashboards" / "rollbus.json"
+RULES = FILES / "prometheus" / "rules.yaml"
+
+
+def names_of_samples() -> set[str]:
+    """Every name that a process exports, with or without samples now."""
+    names = {"up"}
+    for family in prometheus_client.REGISTRY.collect():
+        suffixes = {"histogram": ("_bucket", "_sum", "_count"), "counter": ("_total",), "info": ("_info",)}
+        names |= {family.name + suffix for suffix in suffixes.get(family.type, ("",))}
+    text = prometheus_text([PartitionMetrics("assembly", 0)])
+    return names | set(re.findall(r"^(rollbus_\w+)\{", text, re.MULTILINE))
+
+
+def expressions() -> Iterator[tuple[str, str]]:
+    for group in yaml.safe_load(RULES.read_text())["groups"]:
+        for rule in group["rules"]:
+            yield rule["alert"], rule["expr"]
+    for panel in json.loads(DASHBOARD.read_text())["panels"]:
+        for target in panel["targets"]:
+            if "expr" in target:
+                yield panel["title"], target["expr"]
+
+
+def test_every_metric_that_rules_and_dashboard_ask_for_is_exported() -> None:
+    known = names_of_samples()
+    asked = {(where, name) for where, expr in expressions() for name in re.findall(r"\b(rollbus_\w+|up)\b", expr)}
+    assert len(asked) > 20
+    assert {(where, name) for where, name in asked if name not in known} == set()
+
+
+def test_every_metric_of_ours_is_asked_for_or_described() -> None:
+    for metric in vars(metrics).values():
+        if isinstance(metric, prometheus_client.metrics.MetricWrapperBase):
+            assert metric._documentation.endswith(".")
+            assert metric._name.startswith("rollbus_")
+
+
+def test_every_rule_leads_to_a_part_of_the_runbook() -> None:
+    runbook = (Path(__file__).parents[2] / "docs" / "runbook.md").read_text()
+    anchors = {line.removeprefix("## ").lower().replace(" ", "-") for line in runbook.splitlines() if "## " in line}
+    for group in yaml.safe_load(RULES.read_text())["groups"]:
+        for rule in group["rules"]:
+            _, _, anchor = rule["annotations"]["runbook"].partition("#")
+            assert not anchor or anchor in anchors
+
+
+def test_the_scraped_ports_can_be_set_by_kind() -> None:
+    scraped = yaml.safe_load((FILES / "prometheus" / "prometheus.yaml").read_text())["scrape_configs"][0]
+    ports = {one["labels"]["process"]: int(one["targets"][0].partition(":")[2]) for one in scraped["static_configs"]}
+    settings = Settings.model_validate({"health": {"metrics_ports": ports}})
+    assert {settings.heart("sink").metrics_port, settings.heart("worker").metrics_port} == {9466, 9464}
+
+
+def test_the_files_are_written_whole(tmp_path: Path) -> None:
+    assert len(write_files(tmp_path / "monitoring")) == 5
+    assert (tmp_path / "monitoring" / "prometheus" / "rules.yaml").read_text() == RULES.read_text()

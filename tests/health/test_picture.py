@@ -1,0 +1,186 @@
+"""A look at the log → what is wrong, by the broker's clock alone."""
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from rollbus.health.picture import AlarmLimits, Beat, Lag, LagHistory, Look, Picture, Step, draw_picture
+from rollbus.schemas.health.heart import Report, advance
+from rollbus.schemas.records.health import Heartbeat
+from rollbus.schemas.records.steps import StepCompleted, StepFailed, StepStarted
+
+NOW_MS = 1_800_000_000_000
+LIMITS = AlarmLimits()
+
+
+def make_beat(kind: str = "worker", *, age_s: float = 1.0, started_s: float = 1000.0, **changes: Any) -> Beat:
+    taken_ms = NOW_MS - round(age_s * 1000)
+    beat = Heartbeat(
+        process=f"{kind}@here:7-{started_s}",
+        kind=kind,
+        host="here",
+        pid=7,
+        version="0.1.0",
+        number=3,
+        interval_ms=5_000,
+        started_at_ms=NOW_MS - round(started_s * 1000),
+        beat_at_ms=taken_ms,
+    )
+    return Beat(replace(beat, **changes), taken_ms)
+
+
+def make_step(number: int, *, reward: float = 0.5, age_s: float = 60.0, **metrics: float) -> StepCompleted:
+    return StepCompleted(
+        run_id="main",
+        model="agent",
+        step=number,
+        batch_hash=f"b{number}",
+        batch_number=number,
+        base_version=number - 1,
+        policy_version=number,
+        trained=(),
+        metrics={"reward_mean": reward, **metrics},
+        started_at_ms=NOW_MS - round(age_s * 1000) - 500,
+        completed_at_ms=NOW_MS - round(age_s * 1000),
+    )
+
+
+def draw(*beats: Beat, limits: AlarmLimits = LIMITS, **look: Any) -> Picture:
+    return draw_picture(Look(now_ms=NOW_MS, beats=beats, **look), LagHistory(300), limits)
+
+
+def alarms(picture: Picture) -> list[str]:
+    return [problem.alarm for problem in picture.problems]
+
+
+def test_a_process_that_beats_is_well() -> None:
+    picture = draw(make_beat())
+    assert (picture.processes[0].state, picture.problems, picture.versions) == ("working", (), ("0.1.0",))
+
+
+def test_a_process_that_misses_three_beats_is_dead_for_the_others() -> None:
+    picture = draw(make_beat(age_s=17, holds=("scoring[0]", "scoring[1]")))
+    assert picture.processes[0].state == "silent"
+    (problem,) = picture.problems
+    assert problem.what == "worker 7 on here has been silent for 17 s; it held scoring[0], scoring[1]"
+    assert draw(make_beat(age_s=15)).problems == ()
+    (problem,) = draw(make_beat("trainer", age_s=17, trouble="it ended: the base was rolled back")).problems
+    assert problem.what.endswith("silent for 17 s; it ended: the base was rolled back")
+
+
+def test_a_process_that_ended_as_it_was_asked_to_is_not_missed() -> None:
+    picture = draw(make_beat(age_s=600, is_last=True))
+    assert (picture.processes[0].state, picture.problems) == ("stopped", ())
+
+
+def test_a_later_process_of_its_kind_takes_the_place_of_a_dead_one_and_of_one_only() -> None:
+    dead = [make_beat(age_s=100, started_s=900), make_beat(age_s=90, started_s=901)]
+    assert alarms(draw(*dead, make_beat(started_s=50))) == ["silence"]
+    assert alarms(draw(*dead, make_beat(started_s=50), make_beat(started_s=49))) == []
+    assert alarms(draw(*dead, make_beat("sink", started_s=50), make_beat(started_s=500))) == ["silence"] * 2
+
+
+def test_a_process_that_was_stopped_by_a_signal_is_named_with_what_lets_it_go_on() -> None:
+    (problem,) = draw(replace(make_beat(age_s=17), is_frozen=True)).problems
+    assert "kill -CONT 7" in problem.remedy
+
+
+def test_a_process_that_beats_while_its_work_does_not_move_is_not_well() -> None:
+    waiting = make_beat(waiting_since_ms=NOW_MS - 1_000 - 601_000)
+    picture = draw(waiting)
+    assert (picture.processes[0].state, alarms(picture)) == ("waiting", ["waiting"])
+
+
+def test_beats_say_since_when_work_waits_and_forget_it_when_work_moves() -> None:
+    first = make_beat().heartbeat
+    still = advance(first, Report(work=0, is_behind=True), now_ms=1)
+    still = advance(still, Report(work=0, is_behind=True), now_ms=2)
+    assert still.waiting_since_ms == 1
+    moved = advance(still, Report(work=1, is_behind=True), now_ms=3)
+    assert (moved.waiting_since_ms, moved.last_work_ms, moved.number) == (None, 3, first.number + 3)
+    assert advance(still, Report(work=0, trouble="x" * 10_000), now_ms=4).trouble == "x" * 500
+
+
+def test_a_clock_that_is_wrong_and_a_disk_that_is_low_are_problems_of_their_host() -> None:
+    beat = make_beat(beat_at_ms=NOW_MS + 60_000, disk_free_bytes=2**30, disk_total_bytes=2**40)
+    problems = {problem.alarm: problem for problem in draw(beat, make_beat("sink")).problems}
+    assert problems["clock"].what == "the clock of here is 61 s ahead of the broker's"
+    assert problems["disk"].what == "1.00 of 1024 GiB are free on here"
+
+
+def test_lag_is_a_problem_where_it_grows_all_the_time_or_no_process_reads() -> None:
+    history = LagHistory(300)
+
+    def look(at_s: int, members: int, lag: int) -> Picture:
+        seen = Look(now_ms=NOW_MS + at_s * 1000, lags=[Lag("scoring", "trajectories", members, lag)])
+        history.add(seen)
+        return draw_picture(seen, history, LIMITS)
+
+    assert alarms(look(0, 1, 2_000)) == []
+    assert alarms(look(200, 1, 5_000)) == []
+    grown = look(301, 1, 6_000)
+    assert alarms(grown) == ["lag"]
+    assert "6000 records behind in trajectories, 4000 more than 5 min ago" in grown.problems[0].what
+    assert alarms(look(600, 1, 4_000)) == []
+    assert "no process reads" in look(601, 0, 4_000).problems[0].what
+
+
+def test_a_run_without_a_step_for_long_and_one_whose_step_failed_are_problems() -> None:
+    assert alarms(draw(steps=[make_step(1, age_s=4_000)])) == ["no_step"]
+    failed = StepFailed(
+        run_id="main", model="agent", step=2, attempt=1, batch_hash="b", batch_number=2, base_version=1,
+        error_class="UnavailableError", message="art-server is away", final=True, failed_at_ms=NOW_MS,
+    )  # fmt: skip
+    picture = draw(steps=[make_step(1), failed])
+    assert alarms(picture) == ["failed"]
+    assert picture.problems[0].what == "step 2 of run main failed: UnavailableError: art-server is away"
+    assert alarms(draw(steps=[make_step(1), failed, make_step(2)])) == []
+
+
+def test_an_open_step_is_shown_with_its_age() -> None:
+    started = StepStarted(
+        run_id="main", model="agent", step=2, attempt=1, batch_hash="b", batch_number=2, base_version=1,
+        started_at_ms=NOW_MS - 30_000,
+    )  # fmt: skip
+    (run,) = draw(steps=[make_step(1), started]).runs
+    assert (run.step, run.open_step, run.open_age_ms) == (1, 2, 30_000)
+
+
+def test_a_reward_that_falls_and_batches_without_signal_are_problems() -> None:
+    steps: list[Step] = [make_step(n, reward=0.8) for n in range(1, 21)]
+    steps += [make_step(n, reward=0.3, trained=1, dropped=31, dropped_no_signal=31) for n in range(21, 26)]
+    picture = draw(steps=steps)
+    assert alarms(picture) == ["reward", "no_signal"]
+    assert picture.problems[0].what == "the mean reward of run main fell by 0.500 to 0.300"
+
+
+def test_dead_letters_are_a_problem_while_they_are_new() -> None:
+    assert alarms(draw(dead_letters=3, newest_dead_letter_ms=NOW_MS - 5_000)) == ["dead_letters"]
+    assert alarms(draw(dead_letters=3, newest_dead_letter_ms=NOW_MS - 4_000_000)) == []
+
+
+def test_what_is_not_to_be_watched_is_not() -> None:
+    off = AlarmLimits(no_step_s=None, dead_letters_s=None, clock_s=None, waiting_s=None)
+    beat = make_beat(beat_at_ms=NOW_MS + 60_000, waiting_since_ms=1)
+    look: dict[str, Any] = {"steps": [make_step(1, age_s=9_999)], "dead_letters": 1, "newest_dead_letter_ms": NOW_MS}
+    assert draw(beat, limits=off, **look).problems == ()
+
+
+@pytest.mark.parametrize("hours", [25.0, 1000.0])
+def test_a_process_that_died_long_ago_is_not_shown(hours: float) -> None:
+    assert draw(make_beat(age_s=hours * 3600)).processes == ()
+
+
+def test_a_process_of_a_newer_release_is_named_and_not_taken_for_dead() -> None:
+    picture = draw(unread_beats={"worker@there:8-1": NOW_MS - 5_000, "worker@there:7-1": NOW_MS - 90_000})
+    (problem,) = picture.problems
+    assert (problem.subject, problem.alarm) == ("worker@there:8-1", "trouble")
+    assert "it is newer" in problem.what
+
+
+def test_work_per_second_is_between_the_two_newest_beats() -> None:
+    beat = make_beat(work=150)
+    before = replace(beat.heartbeat, work=100, beat_at_ms=beat.heartbeat.beat_at_ms - 5_000)
+    assert draw(replace(beat, before=before)).processes[0].work_per_s == 10.0
+    assert draw(beat).processes[0].work_per_s is None

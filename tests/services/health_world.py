@@ -1,0 +1,139 @@
+"""A namespace on the real services, with the processes that users start, and the commands that they look with."""
+
+import asyncio
+import json
+import os
+import signal
+import subprocess
+import time
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from rollbus.health.picture import to_json
+from rollbus.health.reading import read_health
+from rollbus.schemas.codec import encode
+from rollbus.schemas.kafka.clients import new_producer, running
+from rollbus.schemas.kafka.connection import KafkaConnection
+from tests.console import ROLLBUS
+from tests.installs import own_environment, run
+
+WAIT_S = 90.0
+BEAT_S = 1.0
+
+
+@dataclass(slots=True)
+class World:
+    """One folder with settings, and what was started in it."""
+
+    folder: Path
+    kafka: str
+    namespace: str
+    started: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    def rollbus(self, *words: str, check: bool = True, **environment: str) -> subprocess.CompletedProcess[str]:
+        return run(ROLLBUS, "-c", "settings.yaml", *words, cwd=self.folder, check=check, **environment)
+
+    def start(self, name: str, *words: str, **environment: str) -> subprocess.Popen[bytes]:
+        with (self.folder / f"{name}.log").open("ab") as log:
+            command = [ROLLBUS, "-c", "settings.yaml", *words]
+            env = own_environment() | environment
+            process = subprocess.Popen(command, cwd=self.folder, env=env, stdout=log, stderr=log)
+        self.started[name] = process
+        return process
+
+    def log(self, name: str) -> str:
+        return (self.folder / f"{name}.log").read_text()
+
+    def health(self) -> dict[str, Any]:
+        """Return what `rollbus status --json` prints."""
+        answer = self.rollbus("status", "--json", check=False)
+        assert answer.stdout.startswith("{"), answer.stderr
+        found: dict[str, Any] = json.loads(answer.stdout)
+        is_well = found["error"] is None and not (found["health"] or {}).get("problems")
+        assert answer.returncode == (0 if is_well else 1), answer.stdout
+        return found
+
+    def until(self, is_so: Callable[[dict[str, Any]], object], what: str) -> dict[str, Any]:
+        """Look until the picture is so; return what `rollbus status --json` then prints."""
+        deadline, connection = time.monotonic() + WAIT_S, KafkaConnection(bootstrap_servers=self.kafka)
+        while True:
+            found = {"health": to_json(asyncio.run(read_health(connection, self.namespace)))}
+            if is_so(found) and is_so(found := self.health()):
+                return found
+            logs = "\n".join(f"{name}: {self.log(name)[-1500:]}" for name in self.started)
+            assert time.monotonic() < deadline, f"{what}: {json.dumps(found)[:3000]}\n{logs}"
+            time.sleep(0.3)
+
+    def kill(self, name: str) -> None:
+        """End a process as nobody asks it to."""
+        self.started[name].kill()
+        self.started[name].wait(30)
+
+    def end(self, name: str) -> None:
+        """Ask a process to end, and see that it does so cleanly."""
+        self.started[name].send_signal(signal.SIGTERM)
+        assert self.started[name].wait(30) == 0, self.log(name)
+
+    def end_all(self) -> None:
+        for process in self.started.values():
+            if process.poll() is None:
+                process.send_signal(signal.SIGCONT)
+                process.send_signal(signal.SIGTERM)
+        for process in self.started.values():
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                os.kill(process.pid, signal.SIGKILL)
+                process.wait()
+
+
+@contextmanager
+def make_world(
+    folder: Path, kafka: str, clickhouse: tuple[str, int], namespace: str, **sections: Any
+) -> Iterator[World]:
+    """Write settings for the session's services; end at last what was started."""
+    host, port = clickhouse
+    settings: dict[str, Any] = {
+        "namespace": namespace,
+        "insecure": True,
+        "kafka": {"bootstrap_servers": kafka},
+        "clickhouse": {"host": host, "port": port, "database": f"health_{namespace[2:8]}"},
+        "worker": {"event_partitions": 1},
+        "health": {"interval_s": BEAT_S},
+        "trainer": {"backend": {"type": "memory"}},
+    }
+    settings |= sections
+    (folder / "settings.yaml").write_text(yaml.safe_dump(settings))
+    world = World(folder, kafka, namespace)
+    try:
+        yield world
+    finally:
+        world.end_all()
+
+
+def send_records(kafka: str, topic: str, records: Iterable[Any]) -> None:
+    """Write records, or bytes as they are, into partition 0 of a topic."""
+
+    async def send() -> None:
+        connection = KafkaConnection(bootstrap_servers=kafka)
+        async with running(connection, new_producer(connection)) as producer:
+            for record in records:
+                value = record if isinstance(record, bytes) else encode(record)
+                await producer.send_and_wait(topic, value, b"key", partition=0)
+
+    asyncio.run(send())
+
+
+def problems(found: dict[str, Any]) -> dict[str, str]:
+    """Return by alarm what is wrong."""
+    return {problem["alarm"]: problem["what"] + " → " + problem["remedy"] for problem in found["health"]["problems"]}
+
+
+def states(found: dict[str, Any]) -> dict[str, str]:
+    """Return the newest state by kind of process."""
+    return {one["kind"]: one["state"] for one in (found["health"] or {"processes": []})["processes"]}

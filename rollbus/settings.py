@@ -5,6 +5,7 @@ worker, assembly, scoring, judge, runs  the stream stages
 trainer, art_server              training
 clickhouse, sink                 analytics
 health                           heartbeats and metrics
+archive                          the log beyond Kafka's retention
 stack                            the local stack
 """
 
@@ -78,10 +79,11 @@ class ArtServerSection(ModelOptions):
     token: SecretStr | None = Field(default=None, min_length=1)
     """Bearer token of both ports; None asks for none."""
     host: str = "127.0.0.1"
-    keep_checkpoints: int | None = Field(default=None, ge=1)
-    """Newest checkpoints kept on disk; all without it. A version that is served or trained on is always kept."""
-    keep_every: int | None = Field(default=None, ge=1)
-    """Checkpoints whose version is a multiple of it are kept for good."""
+    keep_checkpoints: int | None = Field(default=20, ge=1)
+    """Newest checkpoints kept on disk; null keeps all. What is served, was served before, is a canary or is trained on
+    always stays."""
+    keep_every: int | None = Field(default=50, ge=1)
+    """Checkpoints whose version is a multiple of it are kept for good; null keeps none for that."""
 
 
 class JudgeSection(Section):
@@ -109,6 +111,13 @@ class HealthSection(Section):
     """What `rollbus status` and `rollbus alarms` call wrong."""
 
 
+class ArchiveSection(Section):
+    """Where `rollbus archive` keeps the log beyond Kafka's retention."""
+
+    url: str | None = None
+    """A folder, or a URL of fsspec such as `s3://bucket/rollbus`; `rollbus forget` rewrites what is there."""
+
+
 class Settings(Section):
     """The content of one settings file."""
 
@@ -130,6 +139,7 @@ class Settings(Section):
     clickhouse: ClickHouseSettings = ClickHouseSettings()
     sink: SinkSettings = SinkSettings()
     health: HealthSection = HealthSection()
+    archive: ArchiveSection = ArchiveSection()
     stack: StackSettings = StackSettings()
 
     @field_validator("namespace")

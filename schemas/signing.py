@@ -1,8 +1,9 @@
 """Signatures: who wrote a record into a topic that producers write, too. Pure.
 
 A signature is a Kafka header: the signer's name, and an HMAC-SHA256 of the topic's full name, the record's key and its
-value. So no signed record can be copied to another topic or namespace, and the record's own bytes stay as they are. A
-signer may have several keys: it signs with the first, and all of them are accepted, so that a key can be replaced.
+value. So no signed record can be copied to another topic or namespace, and the record's own bytes stay as they are. The
+topics of a restored archive are the one exception: they are checked under the names that they had. A signer may have
+several keys: it signs with the first, and all of them are accepted, so that a key can be replaced.
 
 Kafka tells a reader of a topic nothing about who wrote a record, and its permissions end at the topic. Ticks,
 configurations and an operator's exclusions must be in the input that producers write, since one order decides. To forge
@@ -17,6 +18,7 @@ from typing import Annotated, Any, Self
 from pydantic import AwareDatetime, BaseModel, BeforeValidator, ConfigDict, Field, SecretStr, model_validator
 
 from rollbus.schemas.soundness import SEPARATOR
+from rollbus.schemas.topics import RESTORED
 
 SIGNATURE_HEADER = "rollbus-signature"
 OWNER = "owner"
@@ -102,5 +104,6 @@ def signed(signer: str, secret: bytes, topic: str, key: bytes | None, value: byt
 
 
 def _mac(secret: bytes, signer: str, topic: str, key: bytes | None, value: bytes) -> bytes:
-    parts = (signer.encode(), topic.encode(), key or b"", value)
+    named = RESTORED.match(topic)
+    parts = (signer.encode(), topic[named.end() if named else 0 :].encode(), key or b"", value)
     return hmac.digest(secret, b"".join(len(part).to_bytes(4, "big") + part for part in parts), "sha256")

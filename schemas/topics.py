@@ -25,6 +25,9 @@ DEFAULT_NAMESPACE = "rollbus."
 _KAFKA_NAME = re.compile(r"[a-zA-Z0-9._-]{0,120}")
 """Kafka's own characters. Its names have at most 249, and the names of topics, stages and runs follow a namespace."""
 
+RESTORED = re.compile(r"restored-[a-z0-9][a-z0-9-]{0,40}\.")
+"""Begins the names of topics that an archive was restored into; the name that was archived follows."""
+
 Retention = Literal["time", "forever", "compact"]
 Partitions = Literal["events", "one"]
 

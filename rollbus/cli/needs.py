@@ -22,8 +22,12 @@ def require_topics(settings: Settings, *names: str) -> None:
 
 def missing_topic(settings: Settings, name: str) -> ConfigurationError:
     """Return the error for a namespace that has no such topic."""
+    from rollbus.schemas.topics import RESTORED
+
     stream = settings.stream_settings()
+    made_by = "`rollbus topics create` makes the namespace's topics; or look at `namespace:`"
+    if RESTORED.match(stream.namespace):
+        made_by = "the restore has not ended; discard it and restore again, or look at `namespace:`"
     return ConfigurationError(
-        f"there is no topic {stream.namespace}{name} at {stream.kafka.bootstrap_servers}: `rollbus topics create` "
-        "makes the namespace's topics; or look at `namespace:`"
+        f"there is no topic {stream.namespace}{name} at {stream.kafka.bootstrap_servers}: {made_by}"
     )

@@ -65,6 +65,9 @@ ELSEWHERE = (
     Place("folders of import and ingest", ALL, "removed", "trace by trace, once the broker has it"),
     Place("logs", "ids, texts of errors", "cannot", "rollbus does not search them; remove them as they age"),
     Place("exports, outputs of finetune runs", ALL, "cannot", "rollbus does not know the copies; delete them"),
+    Place(
+        "archives that `archive: url:` does not name", ALL, "cannot", "rollbus does not know them; name one at a time"
+    ),
     Place("ClickHouse backups, copies of disks", ALL, "cannot", "rollbus does not make them, nor know them"),
     Place("W&B, MLflow, Langfuse, OpenPipe", "what was logged there", "cannot", "other services; ask them"),
 )
@@ -79,11 +82,14 @@ def find_places(
     rows: str | None,
     trained_steps: int,
     now_ms: int,
+    archived: tuple[str, str] | None = None,
+    restored: Iterable[str] = (),
 ) -> Iterator[Place]:
     """Yield every place.
 
     `changelogs` says by name how many milliseconds of stream time the stage keeps what it cannot assign to an episode;
-    `rows` is what ClickHouse had, None if it was not asked; `trained_steps` used the data.
+    `rows` is what ClickHouse had, None if it was not asked; `trained_steps` used the data; `archived` is the archive's
+    place and what it had; `restored` are namespaces that an archive was restored into.
     """
     expiry_ms = now_ms + (retention_hours + ROLL_HOURS) * HOUR_MS
     for topic in TOPICS:
@@ -100,6 +106,12 @@ def find_places(
     for replay in replays:
         why = f"it keeps its copy until `rollbus replay delete {replay}`"
         yield Place(f"Kafka, replay {replay}", ALL, "cannot", why)
+    for other in restored:
+        name = other.removeprefix("restored-").partition(".")[0]
+        yield Place(f"Kafka, {other}*", ALL, "cannot", f"it keeps its copy until `rollbus archive discard {name}`")
+    if archived is not None:
+        why = f"{archived[1]}; a bucket that keeps versions has the old files until it deletes them"
+        yield Place(f"the archive {archived[0]}", ALL, "removed", why)
     if rows is None:
         yield Place("ClickHouse", ALL, "cannot", "--no-clickhouse left it out")
     else:

@@ -49,6 +49,7 @@ COMMANDS: dict[str, Entry] = {
     "run": Entry("Check, list, pause, resume and stop runs; or `capture` a program.", "streams", "streams.run"),
     "replay": Entry("Decide again with other rewards, groups or curriculum.", "streams", "streams.replay"),
     "resample": Entry("Run your agent again on openings that came only once.", "streams", "streams.resample"),
+    "archive": Entry("Keep the log beyond Kafka's retention, and bring it back.", "archive", "streams.archive"),
     "forget": Entry("Exclude a person's episodes and delete their rows.", "streams", "streams.forget"),
     "trainer": Entry("Turn batches into GRPO updates, and look at the steps.", "trainer", "trainer.trainer"),
     "policy": Entry("List, serve, measure and roll back versions of the weights.", "trainer", "trainer.policy"),

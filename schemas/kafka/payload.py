@@ -16,7 +16,7 @@ from rollbus.schemas.kafka.clients import kafka_errors, new_consumer, start_clie
 from rollbus.schemas.kafka.connection import KafkaConnection
 from rollbus.schemas.kafka.reading import POLL_MS, SHORT_WAIT_MS
 from rollbus.schemas.records.trajectories import Location, Trajectory
-from rollbus.schemas.topics import topic_of
+from rollbus.schemas.topics import RESTORED, topic_of
 
 GAP_RECORDS = 200
 """Seek over a gap of more records; a fetch usually brings about so many anyway."""
@@ -62,6 +62,8 @@ class KafkaPayload:
             topic = topic_of(location.topic).full_name(self._namespace)
         except KeyError:
             topic = location.topic
+        if (restored := RESTORED.match(self._namespace)) and not RESTORED.match(topic):
+            topic = restored[0] + topic  # the name is that of the log that was archived
         return TopicPartition(topic, location.partition)
 
     async def _read(self, wanted: Mapping[TopicPartition, set[int]]) -> dict[tuple[TopicPartition, int], bytes]:

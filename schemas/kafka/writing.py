@@ -28,14 +28,18 @@ class Row(NamedTuple):
     partition: int
     key: bytes | None
     value: bytes | None
-    headers: Sequence[tuple[str, bytes]] = ()
+    headers: Sequence[tuple[str, Any]] = ()
+    timestamp_ms: int | None = None
+    """None is the time of writing: it serves retention only, and nothing reads it."""
 
 
 async def send_each(connection: KafkaConnection, rows: Iterable[Row], what: str = "") -> None:
     """Write rows in their order, each confirmed before the next; raises UnavailableError."""
     async with running(connection, new_producer(connection), what) as producer:
-        for topic, partition, key, value, headers in rows:
-            await producer.send_and_wait(topic, value, key=key, partition=partition, headers=list(headers))
+        for topic, partition, key, value, headers, timestamp in rows:
+            await producer.send_and_wait(
+                topic, value, key=key, partition=partition, headers=list(headers), timestamp_ms=timestamp
+            )
 
 
 async def write_transaction(producer: AIOKafkaProducer, rows: Iterable[Row]) -> None:
@@ -79,12 +83,11 @@ async def _confirmed(futures: Iterable[asyncio.Future[Any]]) -> None:
 
 def _batches(producer: AIOKafkaProducer, rows: Iterable[Row]) -> dict[tuple[str, int], list[Any]]:
     batches: dict[tuple[str, int], list[Any]] = defaultdict(list)
-    for topic, partition, key, value, headers in rows:
-        builders = batches[topic, partition]
-        # The timestamp serves retention only, and nothing reads it: None is the time of writing.
-        if not builders or builders[-1].append(timestamp=None, key=key, value=value, headers=list(headers)) is None:
+    for topic, partition, key, value, headers, timestamp in rows:
+        builders, copied = batches[topic, partition], list(headers)
+        if not builders or builders[-1].append(timestamp=timestamp, key=key, value=value, headers=copied) is None:
             builders.append(producer.create_batch())
-            if builders[-1].append(timestamp=None, key=key, value=value, headers=list(headers)) is None:
+            if builders[-1].append(timestamp=timestamp, key=key, value=value, headers=copied) is None:
                 raise ValueError(f"a record of {len(value or b'')} bytes for {topic} does not fit into an empty batch")
     return batches
 

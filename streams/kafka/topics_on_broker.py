@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 from typing import Any
@@ -68,6 +68,13 @@ async def ensure_topics(settings: StreamSettings, stages: Iterable[Any] = ()) ->
         wrong = await _find_mistakes(admin, specs, counts)
     _raise_mistakes(wrong)
     return [spec.name for spec in missing]
+
+
+async def create_topics(settings: StreamSettings, specs: Sequence[TopicSpec]) -> None:
+    """Create these topics, and return once the broker shows them; raises RejectedError, UnavailableError."""
+    async with running(settings.kafka, new_admin(settings.kafka)) as admin:
+        await _create(admin, list(specs), settings.replication_factor)
+        await _wait_until_visible(admin, {spec.name for spec in specs})
 
 
 async def partitions_on_broker(settings: StreamSettings, topic: str) -> int:

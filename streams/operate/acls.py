@@ -33,6 +33,8 @@ OTHERS: Mapping[str, str] = {
     "alarms, log-to": "as operator, and Read on their group `logger.`",
     "policy": "as trainer",
     "export, sql, ui": "nothing: they read ClickHouse",
+    "archive run": "as replay",
+    "archive restore, discard": "an administrator's Create, Read, Write and Delete of `restored-…`",
     "topics create": "an administrator's Create and DescribeConfigs",
 }
 """Programs without a role, and what they need instead."""

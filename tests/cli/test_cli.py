@@ -97,8 +97,8 @@ def test_a_broker_that_is_not_there_is_named() -> None:
 
 def test_a_folder_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
-    text = invoke("sink", "export", str(tmp_path / "file" / "log"), expect=1)
-    assert text == f"Error: {tmp_path}/file/log: Not a directory\n"
+    text = invoke("archive", "ls", "--at", str(tmp_path / "file" / "log"), expect=1)
+    assert f"there is no archive at {tmp_path}/file/log" in text
 
 
 def test_a_library_that_a_command_kept_quiet_may_speak_again_after_it() -> None:

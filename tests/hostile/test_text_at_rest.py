@@ -53,7 +53,8 @@ def test_every_place_says_what_becomes_of_it() -> None:
     places = list(
         find_places(namespace="shop.", retention_hours=72, replays=["r"],
                     changelogs={"shop.assembly.changelog": 0, "shop.alias.changelog": 3_600_000},
-                    rows="3 rows", trained_steps=2, now_ms=START_MS)
+                    rows="3 rows", trained_steps=2, now_ms=START_MS, archived=("s3://b/a", "3 records"),
+                    restored=["restored-march.shop."])
     )  # fmt: skip
     assert {each.outcome for each in places} == {"removed", "expires", "cannot"}
     assert all(each.why for each in places)

@@ -92,8 +92,7 @@ def test_an_origin_that_has_no_letter_is_no_success(say: Say) -> None:
     assert "no such dead letter" in say("dead-letters", "reinject", "--all")
 
 
-def test_a_log_that_is_not_there_is_no_empty_export(say: Say, tmp_path: Path) -> None:
-    folder = tmp_path / "export"
-    assert "did you mean 'scores'?" in say("sink", "export", str(folder), "--topic", "score", expect=1)
-    assert "there is no topic" in say("sink", "export", str(folder), expect=1)
-    assert not (folder / "log.json").exists()
+def test_a_log_that_is_not_there_is_no_empty_archive(say: Say, tmp_path: Path) -> None:
+    place = tmp_path / "archive"
+    assert "there is no topic of" in say("archive", "run", "--at", str(place), expect=1)
+    assert not place.exists()

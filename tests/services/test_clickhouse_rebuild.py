@@ -8,17 +8,20 @@ from typing import Any
 
 import pytest
 
+from rollbus.archive.archive import open_archive
+from rollbus.archive.kafka.run import ArchiveRun
+from rollbus.archive.log import ArchiveLog
 from rollbus.consumers.clickhouse.maintain import forget
 from rollbus.consumers.clickhouse.maintain.rebuild import all_tables, rebuild
 from rollbus.consumers.clickhouse.questions.saved import ask
 from rollbus.consumers.clickhouse.sink.kafka_log import KafkaLog
-from rollbus.consumers.clickhouse.sink.log_files import FileLog, Partition, Span, export_log
+from rollbus.consumers.clickhouse.sink.log import Partition, Span
 from rollbus.consumers.clickhouse.store.client import ClickHouse
 from rollbus.consumers.clickhouse.store.origin import KafkaRecord
 from rollbus.consumers.clickhouse.store.settings import SinkSettings
 from rollbus.schemas.errors import ConfigurationError, DataLossError
 from rollbus.schemas.records.drops import Drop
-from rollbus.schemas.topics import TOPICS
+from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.operate.forget import Episode, exclusions
 from tests.builders import START_MS, make_alias_reward
 from tests.consumers.story import story
@@ -59,6 +62,14 @@ async def rebuilt(settings: SinkSettings, *tables: str, log_class: type[KafkaLog
         client.close()
 
 
+async def archive_of(settings: SinkSettings, folder: Path) -> ArchiveLog:
+    """Archive the log into a folder, and return the archive as a log."""
+    archive = open_archive(str(folder), may_be_new=True)
+    stream = StreamSettings(kafka=settings.kafka, namespace=settings.namespace)
+    await ArchiveRun(stream, archive, lambda: START_MS).run()
+    return ArchiveLog(archive)
+
+
 def command(settings: SinkSettings, sql: str) -> None:
     client = ClickHouse(settings.clickhouse)
     client.command(sql)
@@ -96,15 +107,12 @@ async def test_rows_that_the_log_does_not_hold_stay(written: SinkSettings) -> No
     assert counts(written) == before
 
 
-async def test_a_rebuild_from_an_export_needs_no_kafka(written: SinkSettings, tmp_path: Path) -> None:
-    topics = [topic.name for topic in TOPICS]
-    async with KafkaLog(written.kafka, written.namespace) as log:
-        records = await export_log(log, topics, tmp_path)
-    assert records == len(story()) + 1
+async def test_a_rebuild_from_an_archive_needs_no_kafka(written: SinkSettings, tmp_path: Path) -> None:
+    log = await archive_of(written, tmp_path)
     before = counts(written)
     command(written, "TRUNCATE TABLE events")
     client = ClickHouse(written.clickhouse)
-    made = await rebuild(client, FileLog(tmp_path), written.namespace, ["events"])
+    made = await rebuild(client, log, written.namespace, ["events"])
     client.close()
     assert made.tables[0].rows == counts(written)["events"] == before["events"]
 
@@ -205,14 +213,13 @@ async def test_an_episode_forgotten_during_a_rebuild_is_not_in_the_new_tables(wr
     assert (of(written, "e2"), of(written, "e1") > 10) == (0, True)
 
 
-async def test_an_export_older_than_the_list_brings_nobody_back(written: SinkSettings, tmp_path: Path) -> None:
-    async with KafkaLog(written.kafka, written.namespace) as log:
-        await export_log(log, [topic.name for topic in TOPICS], tmp_path)
+async def test_an_archive_older_than_the_list_brings_nobody_back(written: SinkSettings, tmp_path: Path) -> None:
+    log = await archive_of(written, tmp_path)
     await put_on_the_list(written, "e2")
     await run_until_written(written)
     forget.delete_rows(written.clickhouse, ["e2"])
     client = ClickHouse(written.clickhouse)
-    made = await rebuild(client, FileLog(tmp_path), written.namespace)
+    made = await rebuild(client, log, written.namespace)
     client.close()
     assert made.forgotten == 1
     assert (of(written, "e2"), of(written, "e1") > 10) == (0, True)

@@ -1,6 +1,6 @@
 """The list of exclusions in a log → the rows that a rebuild leaves out.
 
-`rollbus forget` writes each episode on a list that the log keeps for ever, and deletes its rows. An export of the log
+`rollbus forget` writes each episode on a list that the log keeps for ever, and deletes its rows. An archive of the log
 may be older than the list, so the exclusions that the tables remember count, too.
 """
 
@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from rollbus.consumers.clickhouse.maintain.forget import KEPT, TABLES, Place, delete_reports
-from rollbus.consumers.clickhouse.sink.log_files import Log
+from rollbus.consumers.clickhouse.sink.log import Log
 from rollbus.consumers.clickhouse.store.client import ClickHouse
 from rollbus.consumers.clickhouse.store.origin import Row
 from rollbus.schemas.codec import decode_if

@@ -28,7 +28,7 @@ from rollbus.consumers.clickhouse.maintain.forgotten import (
     write_list,
 )
 from rollbus.consumers.clickhouse.rows.rows import FILLS, tables_of, topics_of
-from rollbus.consumers.clickhouse.sink.log_files import Log, Partition, Span
+from rollbus.consumers.clickhouse.sink.log import Log, Partition, Span
 from rollbus.consumers.clickhouse.sink.ranges import PartitionBuffer
 from rollbus.consumers.clickhouse.store.client import ClickHouse
 from rollbus.consumers.clickhouse.store.origin import KafkaRecord
@@ -237,7 +237,7 @@ class _Rebuild:
             if rows > given:
                 raise DataLossError(
                     f"table {table} has {rows} rows of {_range_name(place)}, the log gives {given}; "
-                    f"nothing was changed. Look at the topic's retention, or rebuild from an export of the log"
+                    f"nothing was changed. Look at the topic's retention, or rebuild from an archive of the log"
                 )
         others = tuple(_range_name(place) for place in sorted(new) if old.get(place) != new[place])
         return Comparison(table, sum(rows for rows, _ in new.values()), len(new) - len(others), others)

@@ -5,7 +5,7 @@ from typing import Any
 
 from aiokafka import TopicPartition
 
-from rollbus.consumers.clickhouse.sink.log_files import BLOCK, Partition, Span
+from rollbus.consumers.clickhouse.sink.log import BLOCK, Partition, Span
 from rollbus.consumers.clickhouse.store.origin import KafkaRecord
 from rollbus.schemas.kafka.clients import kafka_errors, new_admin, new_consumer, running, start_client, stop_clients
 from rollbus.schemas.kafka.connection import KafkaConnection

@@ -7,12 +7,14 @@ from pathlib import Path
 import pytest
 
 from rollbus.schemas.errors import RejectedError
+from rollbus.settings import Settings
 from rollbus.trainer.backends.model_settings import Retention
 from rollbus.trainer.backends.protocol import TrainResult
 from rollbus.trainer.backends.wire import to_json
 from rollbus.trainer.service.checkpoints.checkpoint import PROVENANCE
 from rollbus.trainer.service.checkpoints.journal import Failure, Journal, VersionStore
 from rollbus.trainer.service.checkpoints.keeping import Keeping
+from rollbus.trainer.service.checkpoints.retention import expendable
 from tests.trainer.service.test_retention import store_of
 
 
@@ -68,6 +70,21 @@ def test_what_served_last_by_the_journal_stays_until_the_journal_says_otherwise(
     kept.retire(reference=0)
     assert journal.serving == 2
     assert service.store.numbers() == [0, 1, 2, 3, 4, 5, 6]
+
+
+def test_what_was_served_before_stays_for_a_rollback(tmp_path: Path) -> None:
+    kept, service, _ = keeping(tmp_path, serving=2, head=6)
+    kept.serve(6)
+    kept.retire(reference=0)
+    assert service.store.numbers() == [0, 1, 2, 5, 6]
+    assert Journal(tmp_path / "journal.jsonl").served_before == 2
+
+
+def test_without_a_setting_the_checkpoints_of_a_long_run_are_bounded(tmp_path: Path) -> None:
+    settings = Settings().art_server_settings(tmp_path).retention
+    versions = list(range(246))
+    gone = expendable(versions, {each: each - 1 if each else None for each in versions}, settings, in_use=(245,))
+    assert [each for each in versions if each not in gone] == [0, 50, 100, 150, 200, *range(226, 246)]
 
 
 def test_serving_and_head_outlive_a_restart(tmp_path: Path) -> None:

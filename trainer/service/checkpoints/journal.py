@@ -62,6 +62,8 @@ class Journal:
         self._failures: dict[str, Failure] = {}
         self._open: dict[str, _Started] = {}
         self.serving: int | None = None
+        self.served_before: int | None = None
+        """What was served until then: a rollback mostly goes back to it."""
         self.head: int | None = None
         for entry in _read(path):
             self._apply(entry)
@@ -117,14 +119,19 @@ class Journal:
                 self._results[entry["batch_hash"]] = result
                 if result.state == "completed":
                     self.head = result.version
-                    self.serving = result.version if started is not None and started.serves else self.serving
+                    if started is not None and started.serves:
+                        self._serve(result.version)
                     self._made.setdefault(result.batch_hash, []).append(result)
             case "failed":
                 self._open.pop(entry["batch_hash"], None)
                 self._failures[entry["batch_hash"]] = Failure(entry["message"], entry["retriable"])
             case "served":
-                self.serving = entry["serving"]
+                self._serve(entry["serving"])
                 self.head = self.head if entry["head"] is None else entry["head"]
+
+    def _serve(self, version: int | None) -> None:
+        if version != self.serving:
+            self.served_before, self.serving = self.serving, version
 
 
 @dataclass(frozen=True, slots=True)

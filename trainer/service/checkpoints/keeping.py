@@ -79,7 +79,7 @@ class Keeping:
             self._remove(number for number in numbers if number not in kept)
 
     def _in_use(self) -> set[int]:
-        others = (self._journal.serving, self._service.canary)
+        others = (self._journal.serving, self._journal.served_before, self._service.canary)
         return {self.head(), self._service.serving, *(each for each in others if each is not None)}
 
     def _parents(self, numbers: Iterable[int]) -> dict[int, int | None]:

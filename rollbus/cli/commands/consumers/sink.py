@@ -1,15 +1,13 @@
 """`rollbus sink`: write every topic into ClickHouse, and rebuild the tables from the log."""
 
 import asyncio
-from pathlib import Path
 
 import click
 
 from rollbus.cli.groups import Verbs
-from rollbus.cli.needs import missing_topic, require_topics
+from rollbus.cli.needs import missing_topic
 from rollbus.cli.output import Console, Table, echo, show_progress
 from rollbus.cli.root import Settings, log_to_stderr, with_settings
-from rollbus.schemas.errors import ConfigurationError, nearest
 
 
 @click.group(cls=Verbs)
@@ -49,13 +47,10 @@ def status(settings: Settings) -> None:
 @sink.command()
 @click.argument("tables", nargs=-1)
 @click.option(
-    "--from",
-    "folder",
-    type=click.Path(path_type=Path, exists=True, file_okay=False),
-    help="Read an export of the log (see `rollbus sink export`) instead of Kafka.",
+    "--from", "url", metavar="URL", help="Read this archive of the log (see `rollbus archive`) instead of Kafka."
 )
 @with_settings
-def rebuild(settings: Settings, tables: tuple[str, ...], folder: Path | None) -> None:
+def rebuild(settings: Settings, tables: tuple[str, ...], url: str | None) -> None:
     """Rebuild TABLES (or all) from the log and prove that nothing was lost.
 
     It fills new tables, compares them with the old ones range by range, and puts them in their place. Meanwhile
@@ -64,7 +59,7 @@ def rebuild(settings: Settings, tables: tuple[str, ...], folder: Path | None) ->
     from rollbus.consumers.clickhouse.maintain.rebuild import Rebuilt
     from rollbus.consumers.clickhouse.maintain.rebuild import rebuild as rebuild_tables
     from rollbus.consumers.clickhouse.sink.kafka_log import KafkaLog
-    from rollbus.consumers.clickhouse.sink.log_files import FileLog, Log
+    from rollbus.consumers.clickhouse.sink.log import Log
     from rollbus.consumers.clickhouse.store.client import ClickHouse
     from rollbus.consumers.clickhouse.store.migrator import migrate
 
@@ -76,10 +71,16 @@ def rebuild(settings: Settings, tables: tuple[str, ...], folder: Path | None) ->
         async with KafkaLog(settings.kafka, settings.namespace) as log:
             return await run(log)
 
+    async def from_archive(url: str) -> Rebuilt:
+        from rollbus.archive.archive import open_archive
+        from rollbus.archive.log import ArchiveLog
+
+        return await run(ArchiveLog(await asyncio.to_thread(open_archive, url)))
+
     migrate(settings.clickhouse)
     client = ClickHouse(settings.clickhouse)
     try:
-        rebuilt = asyncio.run(from_kafka() if folder is None else run(FileLog(folder)))
+        rebuilt = asyncio.run(from_kafka() if url is None else from_archive(url))
     finally:
         client.close()
     table = Table("table", "rows", "ranges equal", "ranges mended")
@@ -89,26 +90,3 @@ def rebuild(settings: Settings, tables: tuple[str, ...], folder: Path | None) ->
     echo(f"{rebuilt.records} records read, {rebuilt.verified_ranges} ranges hold the bytes that the sink wrote")
     if rebuilt.forgotten:
         echo(f"{rebuilt.left_out} rows of {rebuilt.forgotten} forgotten episodes were left out")
-
-
-@sink.command()
-@click.argument("folder", type=click.Path(path_type=Path, file_okay=False))
-@click.option("--topic", "topics", multiple=True, help="Export only this topic, without the prefix; repeatable.")
-@with_settings
-def export(settings: Settings, folder: Path, topics: tuple[str, ...]) -> None:
-    """Write the log into FOLDER, so that tables can be rebuilt after Kafka has deleted it."""
-    from rollbus.consumers.clickhouse.sink.kafka_log import KafkaLog
-    from rollbus.consumers.clickhouse.sink.log_files import export_log
-    from rollbus.schemas.topics import TOPICS
-
-    async def run() -> int:
-        async with KafkaLog(settings.kafka, settings.namespace) as log:
-            with show_progress("reading the log") as progress:
-                return await export_log(log, topics or [topic.name for topic in TOPICS], folder, progress=progress)
-
-    names = [topic.name for topic in TOPICS]
-    if unknown := sorted(set(topics) - set(names)):
-        raise ConfigurationError(f"there is no topic {unknown[0]!r}; {nearest(unknown[0], names)}")
-    folder.mkdir(parents=True, exist_ok=True)
-    require_topics(settings, "episode-events")
-    echo(f"{asyncio.run(run())} records in {folder}")

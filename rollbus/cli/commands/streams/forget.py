@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 import click
 
 from rollbus.cli.needs import require_topics
-from rollbus.cli.output import Console, Table, format_time
+from rollbus.cli.output import Console, Table, format_time, show_progress
 from rollbus.cli.places import find_places
 from rollbus.cli.root import Settings, with_settings
 from rollbus.schemas.errors import ConfigurationError
@@ -23,7 +23,9 @@ if TYPE_CHECKING:
 @click.option("--episode", "episodes", multiple=True, metavar="ID", help="Forget the episode with this id; repeatable.")
 @click.option("--reason", default="forgotten on request", help="Keep this reason in the log.")
 @click.option(
-    "--again", is_flag=True, help="Delete the rows of all that is already on the list, for example after a slow sink."
+    "--again",
+    is_flag=True,
+    help="Delete what is left of all that is already on the list, for example after a slow sink.",
 )
 @click.option("--clickhouse/--no-clickhouse", default=True, help="Search and delete in ClickHouse too.")
 @click.option("--dry-run", is_flag=True, help="Only show what would be forgotten, and each place.")
@@ -39,7 +41,8 @@ def forget(
 ) -> None:
     """Forget episodes by label: no stage, trainer, replay or export uses them from now on.
 
-    Stages drop their open state, the trainer refuses them, and their rows in ClickHouse are deleted. The command prints
+    Stages drop their open state, the trainer refuses them, their rows in ClickHouse are deleted, and the archive of
+    `archive: url:` is written again without them. The command prints
     each place where their texts, ids, log-probs or labels may be: removed there, expiring by a time, or not removable,
     and why. The weights still know them: it lists the steps that used them.
     """
@@ -60,13 +63,13 @@ def forget(
     if dry_run:
         for each in found[:20]:
             console.print(f"  {each.episode_id}")
-        _print_places(settings, console, "their rows" if clickhouse else None, len(steps), now_ms)
+        _print_places(settings, console, "their rows" if clickhouse else None, "their records", len(steps), now_ms)
         console.print("nothing is changed: --dry-run; the table says what would become of it")
     else:
         written = asyncio.run(write_exclusions(stream, exclusions(found, reason=reason, now_ms=now_ms)))
         console.print(f"{written} are on the list of exclusions from now on; {len(found) - written} were already on it")
         rows = f"{delete_listed(settings)} rows" if clickhouse else None
-        _print_places(settings, console, rows, len(steps), now_ms)
+        _print_places(settings, console, rows, f"{forget_archived(settings, now_ms)} records", len(steps), now_ms)
     if steps:
         table = Table("run", "step", "version", "their trajectories", title="steps that used them")
         for (run, step), record in sorted(steps.items()):
@@ -114,14 +117,37 @@ def delete_listed(settings: Settings) -> int:
     return delete_rows(settings.clickhouse, listed)
 
 
-def _print_places(settings: Settings, console: Console, rows: str | None, trained_steps: int, now_ms: int) -> None:
+def forget_archived(settings: Settings, now_ms: int) -> int:
+    """Write the archive again without everything on the list; return how many records went."""
+    if settings.archive.url is None:
+        return 0
+    from rollbus import __version__
+    from rollbus.archive.archive import open_archive
+    from rollbus.archive.forget import forget_in_archive
+    from rollbus.streams.replay.kafka.recorded import read_exclusions
+
+    listed, _ = asyncio.run(read_exclusions(settings.stream_settings()))
+    archive = open_archive(settings.archive.url, may_be_new=True)
+    with show_progress("looking through the archive") as progress:
+        return forget_in_archive(archive, listed, now_ms=now_ms, version=__version__, progress=progress)
+
+
+def _print_places(
+    settings: Settings, console: Console, rows: str | None, archived: str, trained_steps: int, now_ms: int
+) -> None:
     """Print what becomes of the data in each place where it may rest."""
     from rollbus.cli.stages import all_stages
+    from rollbus.schemas.topics import RESTORED
     from rollbus.streams.kafka.names import changelog_topic
+    from rollbus.streams.kafka.topics_on_broker import topics_on_broker
     from rollbus.streams.replay.kafka.manifest import read_manifests
     from rollbus.streams.stages.alias import AliasStage
 
     stream, horizon_ms = settings.stream_settings(), settings.assembly.late_horizon_ms
+    named = [(each, RESTORED.match(each)) for each in asyncio.run(topics_on_broker(stream))]
+    restored = {
+        found[0] + stream.namespace for name, found in named if found and name.startswith(found[0] + stream.namespace)
+    }
     places = find_places(
         namespace=stream.namespace,
         retention_hours=settings.worker.retention_hours,
@@ -133,6 +159,8 @@ def _print_places(settings: Settings, console: Console, rows: str | None, traine
         rows=rows,
         trained_steps=trained_steps,
         now_ms=now_ms,
+        archived=(settings.archive.url, archived) if settings.archive.url else None,
+        restored=sorted(restored),
     )
     table = Table("place", "holds", "what becomes of it")
     for place in places:

@@ -84,6 +84,7 @@ def _run_replay(settings: Settings, *, dry_run: bool, diff: str | None, processe
     if diff and dry_run:
         raise ConfigurationError("--diff live compares records in topics, and --dry-run writes none; leave one out")
     plan = make_plan(settings, dry_run=dry_run, **chosen)
+    require_topics(settings, "exclusions")
     console = Console(stderr=True)
     prepare_process()
     _silence_dead_letters()

@@ -1,0 +1,31 @@
+"""An archive as the log that ClickHouse's tables are rebuilt from, when Kafka has long deleted the records."""
+
+import asyncio
+from collections.abc import AsyncIterator, Mapping, Sequence
+
+from rollbus.archive.archive import Archive
+from rollbus.consumers.clickhouse.sink.log import Partition, Span
+from rollbus.consumers.clickhouse.store.origin import KafkaRecord
+
+
+class ArchiveLog:
+    """The records of an archive, partition by partition."""
+
+    def __init__(self, archive: Archive) -> None:
+        self._archive = archive
+
+    async def spans(self, topics: Sequence[str]) -> Mapping[Partition, Span]:
+        """Return the partitions of these topics in the archive."""
+        found = self._archive.contents.partitions.items()
+        return {name: Span(each.begin, each.end) for name, each in found if each.topic in topics}
+
+    async def read(self, partition: Partition, span: Span) -> AsyncIterator[Sequence[KafkaRecord]]:
+        """Yield the records of a span; raises DataLossError for a file that was altered."""
+        topic, number = partition
+        files = self._archive.read_partition(partition, span.begin)
+        while (records := await asyncio.to_thread(next, files, None)) is not None:
+            yield [
+                KafkaRecord(topic, number, each.offset, each.timestamp, each.key, each.value)
+                for each in records
+                if span.begin <= each.offset < span.end
+            ]

@@ -1,0 +1,148 @@
+"""`rollbus archive`: keep the log beyond Kafka's retention, in a folder or in object storage, and bring it back."""
+
+import asyncio
+import time
+from typing import TYPE_CHECKING
+
+import click
+
+from rollbus.cli.groups import Verbs
+from rollbus.cli.output import Console, Table, echo, format_time, show_progress
+from rollbus.cli.root import Settings, with_settings
+from rollbus.schemas.errors import ConfigurationError, DataLossError
+
+if TYPE_CHECKING:
+    from rollbus.archive.archive import Archive
+
+at_url = click.option(
+    "--at", "url", metavar="URL", help="Use the archive in this folder or at this URL instead of `archive: url:`."
+)
+
+
+@click.group(cls=Verbs)
+def archive() -> None:
+    """Keep the log beyond Kafka's retention, and bring it back; see docs/archive.md."""
+
+
+@archive.command()
+@at_url
+@with_settings
+def run(settings: Settings, url: str | None) -> None:
+    """Archive what has come since the last time; a run that was cut off goes on where its last manifest ends."""
+    from rollbus.archive.archive import open_archive
+    from rollbus.archive.kafka.run import ArchiveRun
+
+    place = _place(settings, url)
+    with show_progress("archiving") as progress:
+        opened = open_archive(place, may_be_new=True)
+        work = ArchiveRun(settings.stream_settings(), opened, lambda: int(time.time() * 1000), progress)
+        asyncio.run(work.run())
+    echo(f"{work.records:,} records archived; {place} has {opened.contents.number} manifests")
+    if work.left_out:
+        echo(f"{work.left_out:,} records of forgotten episodes were left out")
+    for lost in work.missing:
+        echo(f"missing: {lost}; retention deleted it before this run, so run it more often than `retention_hours`")
+
+
+@archive.command()
+@at_url
+@with_settings
+def ls(settings: Settings, url: str | None) -> None:
+    """List what the archive holds: topics, offsets, records, times and sizes."""
+    from rollbus.archive.archive import total
+
+    opened = _open(settings, url)
+    table = Table("topic", "partition", "offsets", "records", "from (UTC)", "to", "files", "bytes")
+    for name, each in opened.contents.partitions.items():
+        files = opened.contents.files_of(name)
+        records, size = total(files)
+        first, last = (
+            min((one.first_ms for one in files), default=None),
+            max((one.last_ms for one in files), default=None),
+        )
+        table.add_row(
+            each.topic,
+            str(each.partition),
+            f"{each.begin} … {each.end - 1}" if each.begin < each.end else "none",
+            f"{records:,}",
+            *("–" if ms is None else format_time(ms) for ms in (first, last)),
+            str(len(files)),
+            f"{size:,}",
+        )
+    Console().print(table)
+    _print_missing(opened)
+    newest = opened.contents.manifests[-1]
+    written = f"the last of {format_time(newest.written_at_ms)} UTC"
+    echo(f"{opened.url}: {newest.namespace}* in {newest.number} manifests, {written}")
+
+
+@archive.command()
+@at_url
+@with_settings
+def verify(settings: Settings, url: str | None) -> None:
+    """Read the whole archive, and name each manifest and file that is not as it was written."""
+    from rollbus.archive.archive import total
+
+    opened = _open(settings, url)
+    with show_progress("verifying") as progress:
+        troubles = opened.verify(progress)
+    if troubles:
+        raise DataLossError("\n".join(troubles))
+    _print_missing(opened)
+    if unnamed := opened.find_unnamed():
+        cause = f"of a run that was cut off or of a forgotten episode, such as {unnamed[0]}"
+        echo(f"{len(unnamed)} files count for nothing, {cause}; `rollbus forget --again` deletes them")
+    records, size = total(opened.contents.files.values())
+    counts = f"{opened.contents.number} manifests, {len(opened.contents.files)} files, {records:,} records"
+    echo(f"{counts}, {size:,} bytes: each is as it was written")
+
+
+@archive.command()
+@click.argument("name")
+@at_url
+@click.option("--allow-missing", is_flag=True, help="Restore although retention has deleted a part in the middle.")
+@with_settings
+def restore(settings: Settings, name: str, url: str | None, allow_missing: bool) -> None:
+    """Write the archive into Kafka, at the same offsets, in the namespace `restored-NAME.` before the archived one.
+
+    A replay reads it as it would have read the log. Topics that are there already are never written into.
+    """
+    from rollbus.archive.kafka.restore import Restore
+
+    opened = _open(settings, url)
+    with show_progress("restoring") as progress:
+        work = Restore(settings.stream_settings(), opened, name, allow_missing, progress)
+        asyncio.run(work.run())
+    table = Table("partition", "digest")
+    for partition, digest in sorted(work.digests.items()):
+        table.add_row(partition, digest)
+    Console().print(table)
+    echo(f"{work.records:,} records are in {work.namespace}*; read back, they have the archive's digests")
+    echo(f"replay them: ROLLBUS_NAMESPACE={work.namespace} rollbus replay --from earliest --dry-run")
+
+
+@archive.command()
+@click.argument("name")
+@with_settings
+def discard(settings: Settings, name: str) -> None:
+    """Delete the topics of a restored namespace, whole or not; the archive stays."""
+    from rollbus.archive.kafka.restore import discard as delete
+
+    echo(f"deleted {len(asyncio.run(delete(settings.stream_settings(), name)))} topics")
+
+
+def _place(settings: Settings, url: str | None) -> str:
+    if found := url or settings.archive.url:
+        return str(found)
+    raise ConfigurationError("say where the archive is: `archive: url:` in the settings, or --at FOLDER or URL")
+
+
+def _open(settings: Settings, url: str | None) -> "Archive":
+    from rollbus.archive.archive import open_archive
+
+    return open_archive(_place(settings, url))
+
+
+def _print_missing(opened: "Archive") -> None:
+    for lost in opened.contents.missing:
+        echo(f"missing: {lost}; retention deleted it before it was archived")

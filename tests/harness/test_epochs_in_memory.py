@@ -77,7 +77,9 @@ async def test_the_rows_have_the_toolkits_fields(tmp_path: Path) -> None:
     assert list(history[0]) == ["epoch", "timestamp", "avg_reward", "min_reward", "max_reward", "num_trajectories"]
     state = output(tmp_path, "curriculum_state.json")
     assert list(state) == ["current_percentile", "last_expansion_epoch", "total_groups", "included_groups", "config"]
-    assert (state["current_percentile"], state["total_groups"], state["included_groups"]) == (0.3, 3, [0])
+    assert (state["current_percentile"], state["total_groups"]) == (0.3, 3)
+    (included,) = state["included_groups"]
+    assert included in range(3), "all three are worth the same: the one that closed first is in, counted by its example"
 
 
 async def test_the_curriculum_expands_on_the_bus_as_in_the_toolkit(tmp_path: Path) -> None:

@@ -1,7 +1,7 @@
-"""Pictures of health, one after the other → alarms that begin and end, each told once.
+"""Pictures of health, one after the other → alarms that begin and end, each reported once.
 
-Pure but for `watch`, the loop. After a restart, what is still wrong is told again. What tells of an alarm may hang or
-fail: it gets the same one again after growing pauses, the others wait in order, and looking goes on.
+Pure but for `watch`, the loop. After a restart, what is still wrong is reported again. A receiver of alarms may hang
+or fail: it gets the same one again after growing pauses, the others wait in order, and looking goes on.
 """
 
 import asyncio
@@ -71,7 +71,7 @@ def broker_problem(connection: KafkaConnection, error: UnavailableError) -> Prob
 
 @dataclass(slots=True)
 class Watch:
-    """Looks again and again, and tells of changes; `run` until stopped."""
+    """Looks again and again, and reports changes; `run` until stopped."""
 
     connection: KafkaConnection
     namespace: str
@@ -139,7 +139,7 @@ class Watch:
                 try:
                     await asyncio.to_thread(self.tell, change.body())
                 except Exception as error:  # a webhook may answer anything
-                    self.trouble = f"an alarm could not be told of: {error}"
+                    self.trouble = f"an alarm could not be delivered: {error}"
                     logger.warning("%s; trying again in %.0f s", self.trouble, pause_s)
                     await asyncio.sleep(pause_s)
                     pause_s = min(pause_s * 2, LONGEST_PAUSE_S)

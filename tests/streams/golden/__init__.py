@@ -10,6 +10,7 @@ from typing import Any
 from rollbus.schemas.records.config import (
     AssemblyConfig,
     BatchingConfig,
+    CheckConfig,
     CurriculumConfig,
     DeliveryConfig,
     GroupingConfig,
@@ -18,6 +19,7 @@ from rollbus.schemas.records.config import (
 )
 from rollbus.schemas.records.control import ConfigApplied
 from rollbus.schemas.records.delivery import EpisodeObserved
+from rollbus.schemas.records.steps import Evaluation
 from rollbus.streams.stages.alias import AliasStage
 from rollbus.streams.stages.assembly.stage import AssemblyStage
 from rollbus.streams.stages.curriculum.stage import CurriculumStage
@@ -47,6 +49,7 @@ RUN = RunConfig(
     batching=BatchingConfig(groups_per_step=1),
 )
 DELIVERED = RunConfig(delivery=DeliveryConfig())
+CHECKED = RunConfig(delivery=DeliveryConfig(checks=(CheckConfig(evaluation="held-out", metric="reward"),)))
 ALONE = RunConfig(grouping=GroupingConfig(strategy="baseline"))
 STAGES: dict[str, Any] = {
     "alias": AliasStage(AssemblyConfig()),
@@ -114,6 +117,17 @@ def _logs() -> Iterator[tuple[Any, list[Any]]]:
         STAGES["delivery"],
         [make_version(0), candidate, applied, make_tick(1, stream_time_ms=START_MS + 1), *observed, *ticks],
     )
+    evaluation = Evaluation(
+        evaluation_id="v",
+        model="agent",
+        policy_version=0,
+        name="held-out",
+        episodes=9,
+        metrics={"reward": 0.5, "reward_low": 0.25, "reward_high": 0.75},
+        set_hash="set",
+        evaluated_at_ms=START_MS,
+    )
+    yield DeliveryStage(CHECKED), [make_version(0), evaluation]
 
 
 def _applied(stage: str, run_id: str | None = None, run: RunConfig | None = None) -> ConfigApplied:

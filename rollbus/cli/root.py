@@ -46,7 +46,7 @@ COMMANDS: dict[str, Entry] = {
     "finetune": Entry("Run a NeMo Agent Toolkit finetuning configuration on the bus.", "local", "trainer.finetune"),
     "topics": Entry("Create, check, list and draw the Kafka topics.", "streams", "streams.topics"),
     "worker": Entry("Run the stages that turn episode events into batches.", "streams", "streams.worker"),
-    "run": Entry("Check, list, pause, resume and stop runs; or `capture` a program.", "streams", "streams.run"),
+    "run": Entry("List, pause, resume and stop runs, or record a program.", "streams", "streams.run"),
     "replay": Entry("Decide again with other rewards, groups or curriculum.", "streams", "streams.replay"),
     "resample": Entry("Run your agent again on openings that came only once.", "streams", "streams.resample"),
     "archive": Entry("Keep the log beyond Kafka's retention, and bring it back.", "archive", "streams.archive"),
@@ -57,9 +57,7 @@ COMMANDS: dict[str, Entry] = {
     "art-server": Entry("Run OpenPipe ART with its model endpoint.", "local", "trainer.art_server"),
     "capture": Entry("Start a program and record it, with no change of its code.", "cli", "producers.capture"),
     "proxy": Entry("Record programs that cannot be changed, with a proxy.", "proxy", "producers.proxy"),
-    "import": Entry(
-        "Bring in traffic from Langfuse, LangSmith, OTLP or OpenAI files.", "cli", "producers.import_files"
-    ),
+    "import": Entry("Import traffic from Langfuse, LangSmith, OTLP or OpenAI files.", "cli", "producers.import_files"),
     "ingest": Entry("Take in OTLP of agents that are traced already.", "ingest", "producers.ingest"),
     "dead-letters": Entry("Show what could not be processed, and try it again.", "streams", "streams.dead_letters"),
     "sink": Entry("Write every topic into ClickHouse, and rebuild tables.", "clickhouse", "consumers.sink"),

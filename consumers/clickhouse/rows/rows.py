@@ -32,6 +32,7 @@ from rollbus.schemas.records.groups import (
     StepOutcome,
     TrainingBatch,
 )
+from rollbus.schemas.records.health import Heartbeat
 from rollbus.schemas.records.replays import ReplayManifest
 from rollbus.schemas.records.steps import Evaluation, PolicyVersion, StepCompleted, StepFailed, StepSkipped, StepStarted
 from rollbus.schemas.records.trajectories import RewardRevised, Score, Trajectory
@@ -84,6 +85,7 @@ NOT_STORED: dict[type, str] = {
     DeliveryCommand: "the decision that follows names the command and its reason",
     ResampleRequested: "what comes of it is an episode whose `resampled` is true",
     ClosedGroup: "the same group follows in the run's log, with all its rewards, or as a drop",
+    Heartbeat: "health is of the moment: its topic keeps the newest beat of each process, and no sink reads it",
     Tick: "one per second and partition; it carries only the time, which every other row has",
 }
 

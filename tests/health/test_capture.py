@@ -19,17 +19,17 @@ APP = """
 
     URL = {url!r}
 
-    def ask(**options):
+    def ask(read=lambda answer: answer, **options):
         with openai.OpenAI(api_key="k", base_url=URL, max_retries=0) as client:
             messages = [{{"role": "user", "content": "How many? <e1>"}}]
-            return client.chat.completions.create(model="agent", messages=messages, **options)
+            return read(client.chat.completions.create(model="agent", messages=messages, **options))
 
     def good():
         ask()
 
     async def mixed():
         ask()
-        next(iter(ask(stream=True)))
+        ask(lambda stream: next(iter(stream)), stream=True)
         done = threading.Event()
         _thread.start_new_thread(lambda: (ask(), done.set()), ())
         done.wait()

@@ -1,10 +1,9 @@
 """A webhook hears of every decision in order, however often it fails before."""
 
 import asyncio
-import json
 import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, HTTPServer
+from http.server import HTTPServer
 from typing import Any
 
 import httpx
@@ -13,6 +12,7 @@ import pytest
 from rollbus.consumers.loggers.follow_kafka import _offer
 from rollbus.consumers.loggers.webhook import Webhook, describe
 from rollbus.schemas.records.delivery import PolicyDecision
+from tests.web import QuietHandler, serve
 
 DECISION = PolicyDecision(
     model="agent",
@@ -46,32 +46,24 @@ class Hook(HTTPServer):
         return f"http://127.0.0.1:{self.server_port}/hook?secret=s"
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(QuietHandler):
     server: Hook
 
     def do_POST(self) -> None:
-        self.server.bodies.append(json.loads(self.rfile.read(int(self.headers["content-length"]))))
+        self.server.bodies.append(self.read_json())
         status = self.server.statuses.pop(0) if self.server.statuses else 200
         if status is None:
             self.server.ended.wait(5)
             return
-        self.send_response(status)
-        self.end_headers()
-
-    def log_message(self, *args: Any) -> None:
-        """Print nothing."""
+        self.answer(None, status)
 
 
 @pytest.fixture
 def hook() -> Iterator[Hook]:
     server = Hook()
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield server
-    server.ended.set()
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with serve(server):
+        yield server
+        server.ended.set()
 
 
 def test_a_decision_is_a_line_for_people_and_an_object_for_programs(hook: Hook) -> None:

@@ -1,9 +1,7 @@
 """Log-probs from an endpoint that fails, lies or comes back, and which candidate is estimated next."""
 
-import json
-import threading
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from typing import Any
 
 import pytest
@@ -16,6 +14,7 @@ from rollbus.schemas.errors import ConfigurationError, UnavailableError
 from rollbus.schemas.records.config import ESTIMATES
 from rollbus.schemas.records.steps import Evaluation
 from rollbus.trainer.operate.policy_on_log import KnownVersion
+from tests.web import QuietHandler, serve
 
 
 class Answering(ThreadingHTTPServer):
@@ -33,32 +32,21 @@ class Answering(ThreadingHTTPServer):
         return f"http://127.0.0.1:{self.server_port}/v1"
 
 
-class _Handler(BaseHTTPRequestHandler):
+class _Handler(QuietHandler):
     server: Answering
 
     def do_POST(self) -> None:
-        self.rfile.read(int(self.headers["content-length"]))
+        self.read_body()
         self.server.asked += 1
         status, body = self.server.answers.pop(0) if len(self.server.answers) > 1 else self.server.answers[0]
-        data = json.dumps(body).encode()
-        self.send_response(status)
-        self.send_header("content-length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, *args: Any) -> None:
-        pass
+        self.answer(body, status)
 
 
 @pytest.fixture
 def server() -> Iterator[Answering]:
     one = Answering()
-    thread = threading.Thread(target=one.serve_forever)
-    thread.start()
-    yield one
-    one.shutdown()
-    thread.join()
-    one.server_close()
+    with serve(one):
+        yield one
 
 
 async def score(server: Answering) -> list[list[float]]:

@@ -2,7 +2,6 @@
 
 import asyncio
 import signal
-import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -12,6 +11,7 @@ from rollbus.demo.base_model import WarmStartSettings, ensure
 from tests.consumers.test_webhook import Hook
 from tests.services.art_fixtures import TURNED, ArtServer, Launcher, art_launcher
 from tests.services.delivery_world import DeliveryWorld, settings_document
+from tests.web import serve
 
 __all__ = ["art_launcher"]
 
@@ -32,13 +32,9 @@ DELIVERY = {"steps": [0.5], "min_episodes": 40, "margin": 0.4}
 @pytest.fixture
 def hook() -> Iterator[Hook]:
     server = Hook()
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield server
-    server.ended.set()
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with serve(server):
+        yield server
+        server.ended.set()
 
 
 async def test_a_sabotaged_update_is_rolled_back_and_a_harmless_one_serves_although_everything_is_killed(

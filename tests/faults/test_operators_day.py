@@ -3,14 +3,13 @@
 What nobody can provoke in a test, such as a full disk of another machine, is said in the log as that machine says it.
 """
 
-import json
 import os
 import re
 import signal
 import threading
 import time
 from collections.abc import Iterator
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +21,7 @@ from rollbus.schemas.records.steps import StepCompleted, StepFailed
 from rollbus.schemas.topics import EPISODE_EVENTS, HEARTBEATS, TRAINING_STEPS, Topic
 from tests.services.conftest import clickhouse
 from tests.services.health_world import World, make_world, send_records
+from tests.web import QuietHandler
 
 __all__ = ["clickhouse"]
 pytestmark = pytest.mark.faults
@@ -42,16 +42,13 @@ class Inbox:
         self.got: list[dict[str, Any]] = []
         inbox, self._failed = self, False
 
-        class Handler(BaseHTTPRequestHandler):
+        class Handler(QuietHandler):
             def do_POST(self) -> None:
-                body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+                body = self.read_json()
                 if inbox._failed:
                     inbox.got.append(body["alarm"] | {"text": body["text"]})
-                self.send_response(204 if inbox._failed else 503)
-                self.end_headers()
+                self.answer(None, 200 if inbox._failed else 503)
                 inbox._failed = True
-
-            def log_message(self, *_: Any) -> None: ...
 
         self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         threading.Thread(target=self.server.serve_forever, daemon=True).start()

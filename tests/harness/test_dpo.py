@@ -5,11 +5,9 @@ The service is a stand-in for the entity store, the data store and the customize
 
 import json
 import re
-import threading
 from base64 import b64decode
 from collections.abc import AsyncIterator, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -26,6 +24,7 @@ from nat.data_models.intermediate_step import IntermediateStepPayload, Intermedi
 from rollbus.harness.finetune import run_epochs
 from rollbus.schemas.errors import RunStoppedError
 from tests.harness.world import Endpoint, document, memory_bus, opened, read
+from tests.web import QuietHandler, serve
 
 CANDIDATES = ("good", "bad")
 NOW = "2026-01-01T00:00:00Z"
@@ -74,34 +73,19 @@ class Customizer:
         """Serve on loopback; yield the address."""
         service = self
 
-        class Handler(BaseHTTPRequestHandler):
+        class Handler(QuietHandler):
             protocol_version = "HTTP/1.1"
 
             def do_POST(self) -> None:
-                body = self.rfile.read(int(self.headers.get("content-length") or 0))
+                body = self.read_body()
                 host = f"http://{self.headers['host']}"
                 answer = service.answer(self.command, self.path.partition("?")[0], body, host)
-                text = json.dumps(answer).encode()
-                self.send_response(404 if answer is None else 200)
-                self.send_header("content-type", "application/json")
-                self.send_header("content-length", str(len(text)))
-                self.end_headers()
-                self.wfile.write(text)
+                self.answer(answer, 404 if answer is None else 200)
 
             do_GET = do_POST
 
-            def log_message(self, *_: Any) -> None:
-                pass
-
-        server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
-            server.server_close()
+        with serve(Handler) as address:
+            yield address
 
 
 class CandidatesConfig(FunctionBaseConfig, name="test_candidates"):

@@ -4,9 +4,11 @@ import http.client
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from typing import Literal
 from urllib.parse import parse_qs, urlsplit
+
+from tests.web import QuietHandler, serve
 
 Trouble = Literal["full", "late", "cut"]
 """No room on the disk; written, and answered after the client has given up; written, and never answered."""
@@ -30,7 +32,7 @@ class Gate(ThreadingHTTPServer):
         """Ends the wait of late answers."""
 
 
-class Passing(BaseHTTPRequestHandler):
+class Passing(QuietHandler):
     protocol_version = "HTTP/1.1"
     server: Gate
 
@@ -38,7 +40,7 @@ class Passing(BaseHTTPRequestHandler):
         self._pass_on(None)
 
     def do_POST(self) -> None:
-        body = self.rfile.read(int(self.headers["Content-Length"]))
+        body = self.read_body()
         trouble = self.server.trouble if "insert_deduplication_token=" in self.path else None
         if trouble is not None:
             self.server.met.update(parse_qs(urlsplit(self.path).query)["query_id"])
@@ -70,20 +72,13 @@ class Passing(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(content)
 
-    def log_message(self, *_: object) -> None:
-        """Say nothing."""
-
 
 @contextmanager
 def gate(host: str, port: int) -> Iterator[Gate]:
-    """Return a gate that stands until the context ends."""
+    """Return a gate that is there until the block ends."""
     server = Gate(host, port)
-    thread = threading.Thread(target=server.serve_forever, daemon=True)
-    thread.start()
-    try:
-        yield server
-    finally:
-        server.opened.set()
-        server.shutdown()
-        server.server_close()
-        thread.join()
+    with serve(server):
+        try:
+            yield server
+        finally:
+            server.opened.set()

@@ -154,7 +154,7 @@ def test_a_data_set_holds_what_was_put_in_and_not_taken_out(client: ClickHouse, 
     store(client, changes)
     manifest = export(client, asked(kind="sft", data_set="gold"), tmp_path / "gold")
     (row,) = lines_of(tmp_path / "gold" / "train.jsonl")
-    assert row["trajectory_id"] == trajectory_id("e2"), "an excluded episode stays out, whoever picked it"
+    assert row["trajectory_id"] == trajectory_id("e2"), "an excluded episode stays out, also of what a user picked"
     assert manifest["request"]["data_set"] == "gold"
     with pytest.raises(ConfigurationError, match=r"data set 'golf' has no members; did you mean 'gold'\?"):
         export(client, asked(kind="sft", data_set="golf"), tmp_path / "golf")

@@ -3,12 +3,10 @@
 import asyncio
 import json
 import os
-import threading
 import time
 from collections.abc import AsyncIterator, Iterator
 from contextlib import asynccontextmanager, suppress
 from dataclasses import dataclass
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -27,39 +25,27 @@ from tests.producers.foreign.reading import request_of
 from tests.producers.foreign.test_langfuse import BLOBS
 from tests.producers.foreign.test_otlp import AGENT
 from tests.services.replay_live import records, settings_of
+from tests.web import QuietHandler, serve
 
 pytestmark = pytest.mark.services
 TOKEN = "only-for-this-test"
 DEADLINE_S = 90.0
 
 
-class _Judge(BaseHTTPRequestHandler):
+class _Judge(QuietHandler):
     """Likes the conversations that know where the order is."""
 
-    def log_message(self, format: str, *args: Any) -> None:  # noqa: A002 - the base class's name
-        """Log nothing."""
-
     def do_POST(self) -> None:
-        text = self.rfile.read(int(self.headers["content-length"])).decode()
+        text = self.read_body().decode()
         message = {"role": "assistant", "content": "9" if "in Berlin" in text else "2"}
         choice = {"index": 0, "finish_reason": "stop", "message": message}
-        data = json.dumps({"id": "j", "object": "chat.completion", "choices": [choice]}).encode()
-        self.send_response(200)
-        self.send_header("content-type", "application/json")
-        self.send_header("content-length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
+        self.answer({"id": "j", "object": "chat.completion", "choices": [choice]})
 
 
 @pytest.fixture(scope="module")
 def judge() -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), _Judge)
-    thread = threading.Thread(target=server.serve_forever, args=(0.05,), daemon=True)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_address[1]}/v1"
-    server.shutdown()
-    server.server_close()
-    thread.join()
+    with serve(_Judge) as address:
+        yield f"{address}/v1"
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,12 +3,10 @@
 import asyncio
 import base64
 import json
-import threading
 import time
 from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import replace
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from http.server import ThreadingHTTPServer
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -23,6 +21,7 @@ from rollbus.schemas.records.steps import Evaluation, StepCompleted
 from tests.consumers.memory_logger import MemoryLogger
 from tests.consumers.story import story
 from tests.services.sink_fixtures import create_topics, encoded, send, sink_settings
+from tests.web import QuietHandler, serve
 
 pytestmark = pytest.mark.services
 
@@ -78,15 +77,12 @@ def test_an_mlflow_that_cannot_be_reached_stops_the_start() -> None:
         tracker_logger("mlflow")("nowhere://x", namespace="t.")
 
 
-class Away(BaseHTTPRequestHandler):
+class Away(QuietHandler):
     """A server that is not ready, and counts who asks."""
 
     def do_GET(self) -> None:
         self.server.asked += 1  # type: ignore[attr-defined]
         self.send_error(503)
-
-    def log_message(self, *_: Any) -> None:
-        """Say nothing."""
 
 
 def test_an_mlflow_that_is_not_ready_stops_the_start_without_minutes_of_asking(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,21 +91,9 @@ def test_an_mlflow_that_is_not_ready_stops_the_start_without_minutes_of_asking(m
         monkeypatch.delenv(name)
     server: Any = ThreadingHTTPServer(("127.0.0.1", 0), Away)
     server.asked = 0
-    with served(server), pytest.raises(ConfigurationError, match="name a server with --tracking-uri"):
-        tracker_logger("mlflow")(f"http://127.0.0.1:{server.server_port}", namespace="t.")
+    with serve(server) as address, pytest.raises(ConfigurationError, match="name a server with --tracking-uri"):
+        tracker_logger("mlflow")(address, namespace="t.")
     assert server.asked == 2
-
-
-@contextmanager
-def served(server: ThreadingHTTPServer) -> Iterator[None]:
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    try:
-        yield
-    finally:
-        server.shutdown()
-        thread.join()
-        server.server_close()
 
 
 def test_wandb_writes_an_offline_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -169,43 +153,29 @@ KEYS = {base64.b64encode(pair).decode() for pair in (b"public:secret", b"again:s
 """A process has one client of Langfuse's for a public key."""
 
 
-class Answering(BaseHTTPRequestHandler):
-    """Says in JSON what it is told to."""
-
-    def log_message(self, *_: Any) -> None:
-        """Say nothing."""
-
-    def answer(self, status: int, body: dict[str, Any]) -> None:
-        data = json.dumps(body).encode()
-        self.send_response(status)
-        self.send_header("Content-Type", "application/json")
-        self.send_header("Content-Length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-
-class Tracker(Answering):
+class Tracker(QuietHandler):
     """Answers as Langfuse does where keys are right, and keeps what it was sent."""
 
     def do_GET(self) -> None:
         accepted = self.headers.get("Authorization", "")[6:] in KEYS
         project = {"id": "p", "name": "p", "organization": {"id": "o", "name": "o"}, "metadata": {}}
-        self.answer(200 if accepted else 401, {"data": [project]} if accepted else {"message": "no"})
+        self.answer({"data": [project]} if accepted else {"message": "no"}, 200 if accepted else 401)
 
     def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        body = self.read_json()
         if self.server.is_down:  # type: ignore[attr-defined]
-            self.answer(404, {"message": "not now"})
+            self.answer({"message": "not now"}, 404)
             return
         self.server.received.extend(body["batch"])  # type: ignore[attr-defined]
-        self.answer(207, {"successes": [{"id": event["id"], "status": 201} for event in body["batch"]], "errors": []})
+        successes = [{"id": event["id"], "status": 201} for event in body["batch"]]
+        self.answer({"successes": successes, "errors": []}, 207)
 
 
 @pytest.fixture
 def tracker() -> Iterator[Any]:
     server: Any = ThreadingHTTPServer(("127.0.0.1", 0), Tracker)
     server.received, server.is_down = [], False
-    with served(server):
+    with serve(server):
         yield server
 
 

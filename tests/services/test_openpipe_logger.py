@@ -20,12 +20,12 @@ FIELDS = {"requestedAt", "receivedAt", "reqPayload", "respPayload", "statusCode"
 class OpenPipe(Answering):
     """Answers as OpenPipe does where the key is right, and keeps what was reported."""
 
-    def do_GET(self) -> None:  # noqa: N802 - the name that the server calls
+    def do_GET(self) -> None:
         known = self.path == "/api/v1/models"
         accepted = self.headers["Authorization"] == "Bearer key"
         self.answer(404 if not known else 200 if accepted else 401, {"object": "list", "data": []})
 
-    def do_POST(self) -> None:  # noqa: N802 - the name that the server calls
+    def do_POST(self) -> None:
         server: Any = self.server
         body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
         assert (self.path, self.headers["Authorization"]) == ("/api/v1/report", "Bearer key")

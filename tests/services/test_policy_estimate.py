@@ -3,16 +3,12 @@ refused where the log says nothing, and published for delivery.
 """
 
 import asyncio
-import json
 import os
-import threading
 from collections.abc import Iterator
 from contextlib import aclosing
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from math import log
 from pathlib import Path
 from random import Random
-from typing import Any
 
 import pytest
 from aiokafka import TopicPartition
@@ -31,6 +27,7 @@ from rollbus.streams.kafka.topics_on_broker import ensure_topics
 from tests.builders import make_score, make_trajectory, make_version
 from tests.console import ROLLBUS
 from tests.services.stream_fixtures import read_topic, send, stream_settings
+from tests.web import QuietHandler, serve
 
 pytestmark = pytest.mark.services
 
@@ -49,40 +46,25 @@ trainer: {{serve: after_evaluation}}
 """
 
 
-class Scoring(BaseHTTPRequestHandler):
+class Scoring(QuietHandler):
     """Answers echo with the log-probs of `VERSIONS`; each prompt token has a half."""
 
     def do_POST(self) -> None:
-        body = json.loads(self.rfile.read(int(self.headers["content-length"])))
+        body = self.read_json()
         assert (body["echo"], body["max_tokens"]) == (True, 0)
         probabilities = VERSIONS.get(body["model"])
         if probabilities is None:
-            self._answer(404, {"error": {"message": f"The model `{body['model']}` does not exist"}})
+            self.answer({"error": {"message": f"The model `{body['model']}` does not exist"}}, 404)
             return
         logprobs = [[None, -0.5, -0.5, log(probabilities[ANSWERS.index(ids[-1])])] for ids in body["prompt"]]
         choices = [{"index": i, "logprobs": {"token_logprobs": each}} for i, each in enumerate(logprobs)]
-        self._answer(200, {"choices": choices})
-
-    def _answer(self, status: int, body: dict[str, Any]) -> None:
-        data = json.dumps(body).encode()
-        self.send_response(status)
-        self.send_header("content-length", str(len(data)))
-        self.end_headers()
-        self.wfile.write(data)
-
-    def log_message(self, *args: Any) -> None:
-        pass
+        self.answer({"choices": choices})
 
 
 @pytest.fixture
 def url() -> Iterator[str]:
-    server = ThreadingHTTPServer(("127.0.0.1", 0), Scoring)
-    thread = threading.Thread(target=server.serve_forever)
-    thread.start()
-    yield f"http://127.0.0.1:{server.server_port}/v1"
-    server.shutdown()
-    thread.join()
-    server.server_close()
+    with serve(Scoring) as address:
+        yield f"{address}/v1"
 
 
 async def test_a_version_is_estimated_from_recorded_traffic_and_delivery_hears_of_it(

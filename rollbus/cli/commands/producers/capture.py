@@ -17,6 +17,7 @@ import click
 
 from rollbus.cli.output import echo
 from rollbus.cli.root import Settings, with_settings
+from rollbus.cli.withholding import withhold_option
 from rollbus.schemas.records.events import StopReason
 
 if TYPE_CHECKING:
@@ -35,12 +36,7 @@ FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGINT)
     help="Make one episode of the whole program, or of each run of a framework (else of each call).",
 )
 @click.option("--producer", help="Name the program so in every event.  [default: its name]")
-@click.option(
-    "--withhold",
-    type=click.Choice(["messages", "tools", "tool_calls", "labels", "comments", "errors", "tokens"]),
-    multiple=True,
-    help="Never let the texts of this field leave the program; repeatable.",
-)
+@withhold_option("Never let the texts of this field leave the program; repeatable.")
 @click.option("--sample-rate", default=1.0, type=click.FloatRange(0, 1), help="Record this share of episodes.")
 @click.option(
     "--spool-folder",
@@ -55,7 +51,7 @@ def capture(
     task: str | None,
     per: str,
     producer: str | None,
-    withhold: "tuple[Field, ...]",
+    withhold: "frozenset[Field]",
     sample_rate: float,
     spool_folder: Path | None,
 ) -> None:
@@ -74,7 +70,7 @@ def capture(
         namespace=settings.namespace,
         producer=producer or name,
         task=task or name,
-        withhold=frozenset(withhold),
+        withhold=withhold,
         sample_rate=sample_rate,
         spool_folder=spool_folder.resolve() if spool_folder else None,
         route=tuple(run.model for run in settings.runs if run.delivery is not None),

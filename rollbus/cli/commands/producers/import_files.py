@@ -10,6 +10,7 @@ import click
 from rollbus.cli.needs import require_topics
 from rollbus.cli.output import Console, Table, echo, show_progress
 from rollbus.cli.root import Settings, with_settings
+from rollbus.cli.withholding import withhold_option
 
 if TYPE_CHECKING:
     from rollbus.producers.turns.redaction import Field
@@ -27,12 +28,7 @@ SHOWN_FIELDS = 20
 @click.option("--dry-run", is_flag=True, help="Read and count all of it, and send nothing; needs no broker.")
 @click.option("--skip-bad", is_flag=True, help="Count and leave out what cannot be read; else it ends the import.")
 @click.option("--again", is_flag=True, help="Forget what an earlier, unfinished import of these files has read.")
-@click.option(
-    "--withhold",
-    type=click.Choice(["messages", "tools", "tool_calls", "labels", "comments", "errors", "tokens"]),
-    multiple=True,
-    help="Send no texts of this field; repeatable.",
-)
+@withhold_option("Send no texts of this field; repeatable.")
 @click.option(
     "--state",
     type=click.Path(file_okay=False, path_type=Path),
@@ -49,7 +45,7 @@ def import_(
     dry_run: bool,
     skip_bad: bool,
     again: bool,
-    withhold: "tuple[Field, ...]",
+    withhold: "frozenset[Field]",
     state: Path,
 ) -> None:
     """Bring in the traces of FILEs (or folders) as episodes: langfuse, langsmith, otlp, openai-chat, openai-batch.
@@ -83,7 +79,7 @@ def import_(
         namespace=settings.namespace,
         producer=producer,
         task=task,
-        privacy=Privacy(None, frozenset(withhold)),
+        privacy=Privacy(None, withhold),
         max_record_bytes=settings.kafka.max_record_bytes,
     )
     store = Store(path)

@@ -14,6 +14,7 @@ from rollbus.cli.listening import open_listener
 from rollbus.cli.needs import require_topics
 from rollbus.cli.output import echo
 from rollbus.cli.root import Settings, log_to_stderr, with_settings
+from rollbus.cli.withholding import withhold_option
 
 if TYPE_CHECKING:
     from rollbus.producers.turns.redaction import Field
@@ -44,12 +45,7 @@ def ingest() -> None:
     type=click.FloatRange(0),
     help="Send a trace without a root after so many seconds of silence.",
 )
-@click.option(
-    "--withhold",
-    type=click.Choice(["messages", "tools", "tool_calls", "labels", "comments", "errors", "tokens"]),
-    multiple=True,
-    help="Send no texts of this field; repeatable.",
-)
+@withhold_option("Send no texts of this field; repeatable.")
 @click.option(
     "--state",
     type=click.Path(file_okay=False, path_type=Path),
@@ -69,7 +65,7 @@ def serve(
     producer: str,
     settle: float,
     quiet: float,
-    withhold: "tuple[Field, ...]",
+    withhold: "frozenset[Field]",
     state: Path,
     max_gib: float,
 ) -> None:
@@ -95,7 +91,7 @@ def serve(
         namespace=settings.namespace,
         producer=producer,
         task=task,
-        privacy=Privacy(None, frozenset(withhold)),
+        privacy=Privacy(None, withhold),
         max_record_bytes=settings.kafka.max_record_bytes,
     )
     store = Store(state / "otlp.sqlite", max_bytes=int(max_gib * GIB))

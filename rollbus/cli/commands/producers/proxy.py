@@ -13,6 +13,7 @@ from rollbus.cli.groups import Verbs
 from rollbus.cli.listening import open_listener
 from rollbus.cli.root import Settings, log_to_stderr, with_settings
 from rollbus.cli.signals import stop_on_signals
+from rollbus.cli.withholding import withhold_option
 
 if TYPE_CHECKING:
     import uvicorn
@@ -55,12 +56,7 @@ def _check_upstream(_: click.Context, __: click.Parameter, upstream: str) -> str
     default="force",
     help="Ask the server for log-probs and ids: always, unless the program says no, or never.",
 )
-@click.option(
-    "--withhold",
-    type=click.Choice(["messages", "tools", "tool_calls", "labels", "comments", "errors", "tokens"]),
-    multiple=True,
-    help="Never let the texts of this field leave the proxy; repeatable.",
-)
+@withhold_option("Never let the texts of this field leave the proxy; repeatable.")
 @click.option("--sample-rate", default=1.0, help="Record this share of groups, or of episodes without a group.")
 @click.option(
     "--spool-folder",
@@ -77,7 +73,7 @@ def run(
     task: str | None,
     producer: str,
     logprobs: str,
-    withhold: "tuple[Field, ...]",
+    withhold: "frozenset[Field]",
     sample_rate: float,
     spool_folder: Path | None,
     timeout: float,

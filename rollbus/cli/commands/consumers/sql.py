@@ -83,8 +83,9 @@ def query(settings: Settings, statement: str, writes: bool, **shown: Any) -> Non
 @with_settings
 def grants(settings: Settings, user: str) -> None:
     """Print the statements by which an administrator makes the read-only user on a ClickHouse server."""
-    from rollbus.local.clickhouse.reader_role import make_role_statements
+    from rollbus.local.clickhouse.reader_role import NO_GRANT, make_role_statements
 
+    echo(f"-- {NO_GRANT}")
     for statement in make_role_statements(settings.clickhouse.database, user):
         echo(f"{statement};")
 

@@ -1,0 +1,152 @@
+"""The role of `rollbus sql grants` on the engine's own access control: what a server lets a reader do, and refuses.
+
+The engine runs here without the endpoint's checks and confinement. It takes users from a file, so the printed
+grants and limits become those of the one user that it has.
+"""
+
+import json
+import re
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+from xml.sax.saxutils import escape
+
+import pytest
+
+from rollbus.consumers.clickhouse.questions.saved import bind, list_queries
+from rollbus.consumers.clickhouse.store.migrator import migrate
+from rollbus.consumers.clickhouse.store.plain_views import make_plain_views
+from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
+from rollbus.local.process.ports import find_free_port
+from tests.console import ROLLBUS
+from tests.services.clickhouse_guarded import Guarded, started
+
+pytestmark = pytest.mark.services
+
+DENIED = ("ACCESS_DENIED", "READONLY", "no tables satisfied")
+PLANTED = "the owner's key to everything"
+ASK = """
+import json, sys
+import chdb
+asked = json.load(sys.stdin)
+connection = chdb.connect(sys.argv[1])
+for statement in asked:
+    try:
+        said = connection.query(statement, "CSV").bytes().decode(errors="replace")
+        print(json.dumps([True, said]), flush=True)
+    except Exception as error:
+        print(json.dumps([False, str(error)]), flush=True)
+"""
+
+
+@dataclass(frozen=True, slots=True)
+class Role:
+    """A user that has what the printed statements give, and nothing else."""
+
+    folder: Path
+
+    def ask(self, *statements: str) -> list[tuple[bool, str]]:
+        """Return for each statement whether it ran, and its rows or the error."""
+        where = f"{self.folder / 'data'}?config-file={self.folder / 'config.xml'}"
+        ran = subprocess.run(
+            [sys.executable, "-c", ASK, where], input=json.dumps(statements), capture_output=True, text=True, check=True
+        )
+        return [tuple(json.loads(line)) for line in ran.stdout.splitlines()]
+
+
+@pytest.fixture(scope="module")
+def role(tmp_path_factory: pytest.TempPathFactory) -> Role:
+    folder = tmp_path_factory.mktemp("role")
+    (folder / "secret").write_text(PLANTED)
+    with started(Guarded(find_free_port(), folder)) as endpoint:
+        settings = ClickHouseSettings(port=endpoint.port, password=endpoint.password)  # type: ignore[arg-type]
+        migrate(settings)
+        make_plain_views(settings)
+        with endpoint.client() as owner:
+            owner.command("CREATE TABLE default.numbers (id UInt32) ENGINE = MergeTree ORDER BY id AS SELECT 7")
+            owner.command(f"CREATE TABLE rollbus.places (path String) ENGINE = Log AS SELECT '{folder / 'secret'}'")
+    printed = subprocess.run([ROLLBUS, "sql", "grants"], capture_output=True, text=True, check=True, cwd=folder).stdout
+    (folder / "users.xml").write_text(users_of(printed))
+    (folder / "config.xml").write_text(
+        f"<clickhouse><user_directories><users_xml><path>{folder / 'users.xml'}</path></users_xml></user_directories>"
+        "</clickhouse>"
+    )
+    return Role(folder)
+
+
+def users_of(printed: str) -> str:
+    """Return the engine's file of users, whose only user has the grants and the settings of the printed statements."""
+    grants = re.findall(r"^(GRANT SELECT ON .*) TO rollbus_reader;$", printed, re.MULTILINE)
+    (settings,) = re.findall(r"rollbus_reader SETTINGS (.*) TO rollbus_reader;$", printed, re.MULTILINE)
+    limits = "".join("<{0}>{1}</{0}>".format(*each.split(" = ")) for each in settings.split(", "))
+    queries = "".join(f"<query>{escape(grant)}</query>" for grant in grants)
+    return (
+        f"<clickhouse><profiles><default>{limits}</default></profiles><quotas><default/></quotas><users><default>"
+        "<password></password><networks><ip>::/0</ip></networks><profile>default</profile><quota>default</quota>"
+        f"<grants>{queries}</grants></default></users></clickhouse>"
+    )
+
+
+def test_a_reader_can_ask_every_saved_question_and_read_every_plain_view(role: Role) -> None:
+    asked = ["USE rollbus"]
+    for query in list_queries():
+        values = bind(query, {each.name: "1" for each in query.parameters if each.default is None})
+        asked.append(fill(query.sql, values))
+    for statement, (ran, said) in zip(asked, role.ask(*asked), strict=True):
+        assert ran, f"{said}\n{statement}"
+    ((_, tables),) = role.ask("SHOW TABLES FROM rollbus_views")
+    views = [f"SELECT count() FROM rollbus_views.`{table.strip(chr(34))}`" for table in tables.split()]
+    assert len(views) > 10
+    assert [said for ran, said in role.ask(*views) if not ran] == []
+
+
+def fill(sql: str, values: dict[str, Any]) -> str:
+    """Return the question with its values in place; its tables are those of `rollbus`."""
+    for name, value in values.items():
+        literal = str(value) if not isinstance(value, str) else "'" + value.replace("'", "''") + "'"
+        sql = re.sub(r"\{" + name + r":[^}]+\}", lambda _, shown=literal: shown, sql)
+    return sql
+
+
+REFUSED = [
+    "SELECT * FROM default.numbers",
+    "SELECT * FROM merge('default', '^numbers$')",
+    "DESCRIBE TABLE default.numbers",
+    "SELECT * FROM file('{secret}', 'LineAsString')",
+    "SELECT * FROM loop(file('{secret}', 'LineAsString')) LIMIT 1",
+    "SELECT * FROM url('http://127.0.0.1:1/', 'LineAsString')",
+    "SELECT * FROM remote('127.0.0.1:1', 'system', 'one')",
+    "SELECT * FROM s3('http://127.0.0.1:1/bucket/key', 'LineAsString')",
+    "SELECT * FROM mysql('127.0.0.1:1', 'd', 't', 'u', 'p')",
+    "SELECT * FROM executable('cat {secret}', 'TSV', 'x String')",
+    "SELECT * FROM dictionary('places')",
+    "SELECT addressToLine(1)",
+    "INSERT INTO FUNCTION file('{folder}/out.csv', 'CSV', 'x UInt8') VALUES (1)",
+    "INSERT INTO rollbus.places VALUES ('x')",
+    "ALTER TABLE rollbus.places DELETE WHERE 1",
+    "DROP TABLE rollbus.places",
+    "TRUNCATE TABLE rollbus.places",
+    "CREATE TABLE rollbus.mine (x UInt8) ENGINE = Log",
+    "CREATE TEMPORARY TABLE mine AS SELECT 1",
+    "CREATE FUNCTION mine AS x -> x",
+    "CREATE USER mine",
+    "GRANT ALL ON *.* TO default",
+    "SYSTEM SHUTDOWN",
+    "SHOW USERS",
+    "BACKUP TABLE rollbus.places TO File('{folder}/out')",
+    "SELECT * FROM rollbus.places SETTINGS readonly = 0",
+    "SELECT * FROM rollbus.places SETTINGS max_rows_to_read = 0",
+]
+
+
+def test_a_reader_is_refused_all_else(role: Role) -> None:
+    asked = [
+        each.replace("{secret}", str(role.folder / "secret")).replace("{folder}", str(role.folder)) for each in REFUSED
+    ]
+    for statement, (ran, said) in zip(asked, role.ask(*asked), strict=True):
+        assert not ran, f"{said}\n{statement}"
+        assert any(code in said for code in DENIED), f"{said}\n{statement}"
+        assert PLANTED not in said
+    assert not list(role.folder.glob("out*"))

@@ -11,7 +11,7 @@ With `keep` the three services of the local stack stay up until `rollbus … dow
 import asyncio
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -47,10 +47,10 @@ from rollbus.trainer.operate.publishing import publish_evaluation
 
 POLL_S = 8.0
 """Each look asks ClickHouse three questions, on the cores that train."""
-DRAIN_S = 150.0
-"""Longest wait for what is in flight after the traffic has ended."""
 SETTLED_S = 20.0
 """Everything is done if nothing changes for so long: more than the sink's linger and a few ticks."""
+STUCK_S = 150.0
+"""Something is wrong if nothing changes for so long and is not done: a step of a busy machine takes less."""
 MARKER = "rollbus-demo"
 """A file that marks the folder as the demo's own, which may be replaced."""
 
@@ -177,7 +177,7 @@ class Demo:
             with LiveView(self.console, self.job.words, amounts) as view:
                 look = _Look(query, lag, view, supervisor, self.job.run)
                 await self._wait_for_traffic(look, supervisor, traffic[-1].name, place.stack)
-                return await _drain(look)
+                return await drain(look)
 
     async def _wait_for_traffic(self, look: "_Look", supervisor: Supervisor, name: str, stack: StackSettings) -> None:
         """Return once the traffic has ended by itself or by the time limit, as its log must say."""
@@ -254,22 +254,26 @@ class _Look:
         return {stage: f"{NAMESPACE}{stage}{of_run}" for stage, of_run in stages.items()}
 
 
-async def _drain(look: _Look) -> DemoStatus:
-    """Wait until every batch has been trained and nothing has moved for a while."""
-    began = moved = time.monotonic()
-    status = await look("the last batches are trained")
+async def drain(
+    look: Callable[[str], Awaitable[DemoStatus]], clock: Callable[[], float] = time.monotonic
+) -> DemoStatus:
+    """Wait until every batch has been trained and nothing has moved for a while, for as long as something moves.
+
+    Raises UnavailableError if nothing moves although something is left.
+    """
+    moved, status = clock(), await look("the last batches are trained")
     while True:
         following = await look("the last batches are trained")
-        now = time.monotonic()
+        now = clock()
         if following.progress() != status.progress():
             moved = now
         status = following
         if status.is_drained and now - moved > SETTLED_S:
             return status
-        if now - began > DRAIN_S:
+        if now - moved > STUCK_S:
             raise UnavailableError(
-                f"{DRAIN_S:.0f} s after the last traffic {status.episodes - status.trajectories} episodes are not yet "
-                f"trajectories and {status.batches - status.steps} batches are not yet steps; see the logs"
+                f"for {STUCK_S:.0f} s nothing has moved, and {status.episodes - status.trajectories} episodes are not "
+                f"yet trajectories and {status.batches - status.steps} batches are not yet steps; see the logs"
             )
 
 

@@ -1,4 +1,4 @@
-"""Two demos do not share a folder."""
+"""Two demos do not share a folder, and what is in flight at the end is waited for."""
 
 import io
 from pathlib import Path
@@ -7,8 +7,9 @@ import pytest
 from rich.console import Console
 
 from rollbus.demo.game.job import Game
-from rollbus.demo.run import Demo, DemoOptions
-from rollbus.schemas.errors import ConfigurationError
+from rollbus.demo.run import STUCK_S, Demo, DemoOptions, drain
+from rollbus.demo.show.status import DemoStatus
+from rollbus.schemas.errors import ConfigurationError, UnavailableError
 
 
 def demo(data_dir: Path, seed: int = 0) -> Demo:
@@ -27,3 +28,31 @@ def test_a_demo_leaves_the_folder_of_one_that_plays_alone(tmp_path: Path) -> Non
     with demo(tmp_path).hold_folder():
         demo(tmp_path)._fresh_stack()
     assert not playing.exists()
+
+
+class Draining:
+    """Looks at a demo whose traffic has ended; each look takes eight seconds."""
+
+    def __init__(self, *statuses: DemoStatus) -> None:
+        self.statuses, self.now = list(statuses), 0.0
+
+    async def look(self, _: str) -> DemoStatus:
+        self.now += 8.0
+        return self.statuses.pop(0) if len(self.statuses) > 1 else self.statuses[0]
+
+    def clock(self) -> float:
+        return self.now
+
+
+async def test_what_is_in_flight_is_waited_for_as_long_as_it_moves() -> None:
+    trained = [DemoStatus(events=9, groups=100, batches=100, steps=step) for step in range(101)]
+    draining = Draining(*trained)
+    assert (await drain(draining.look, draining.clock)).steps == 100
+    assert draining.now > 5 * STUCK_S
+
+
+async def test_what_stands_still_ends_the_demo_with_what_is_left() -> None:
+    draining = Draining(DemoStatus(episodes=9, trajectories=7, batches=3, steps=2))
+    with pytest.raises(UnavailableError, match="2 episodes are not yet trajectories and 1 batches are not yet steps"):
+        await drain(draining.look, draining.clock)
+    assert STUCK_S < draining.now < 2 * STUCK_S

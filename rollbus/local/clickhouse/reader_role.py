@@ -21,8 +21,8 @@ READONLY_GRANT = "GRANT SELECT ON {tables}"
 """All that it may do: none on sources (files, URLs, other servers), dictionaries, settings or users."""
 ROLE = "rollbus_reader"
 NO_GRANT = (
-    "The function file() asks for no grant: it reads what lies in the server's user_files_path. Keep nothing there that "
-    "readers may not see."
+    "The function file() asks for no grant: it reads what lies in the server's user_files_path. Keep nothing there "
+    "that readers may not see."
 )
 PASSWORD_HASH = "<SHA-256 of the password, as hex>"
 

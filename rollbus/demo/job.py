@@ -1,7 +1,7 @@
 """What a demo trains: its model, its traffic, its settings, its evaluation, and the words for them."""
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -48,6 +48,17 @@ class Amounts:
     episodes_per_s: float
     evaluated: int
     """Of each evaluation."""
+    share: float | None = None
+    """Most episodes per second, as a share of those that the machine evaluates per second; None for no bound."""
+
+    def paced(self, evaluation_s: float) -> "Amounts":
+        """Return the amounts for a machine whose first evaluation took so long.
+
+        Traffic that comes faster than a machine learns is trained on late, or not at all.
+        """
+        if self.share is None:
+            return self
+        return replace(self, episodes_per_s=min(self.episodes_per_s, self.share * self.evaluated / evaluation_s))
 
     @property
     def time_limit_s(self) -> float:

@@ -111,7 +111,9 @@ class Demo:
                 before = self._evaluate(stack, version=0, label="before")
             with self._timed("learning"):
                 supervisor.wait()
-                last = asyncio.run(self._learn(supervisor, Place(stack, settings_file, _token(stack)), query))
+                amounts = self._pace()
+                place = Place(stack, settings_file, _token(stack))
+                last = asyncio.run(self._learn(supervisor, place, query, amounts))
             with self._timed("evaluation after"):
                 after = self._evaluate(stack, version=last.version, label="after")
             for evaluation in (before, after):
@@ -166,9 +168,21 @@ class Demo:
         self.console.print(f"[green]✓[/green] {label:<11} {self.job.words.success} {rate}", highlight=False)
         return evaluation
 
-    async def _learn(self, supervisor: Supervisor, place: Place, query: Query) -> DemoStatus:
+    def _pace(self) -> Amounts:
+        """Return the amounts that this machine learns from, and say so where it has less traffic for that."""
+        chosen = self.options.amounts
+        amounts = chosen.paced(self.seconds["evaluation before"])
+        if amounts != chosen:
+            minutes = amounts.episodes / amounts.episodes_per_s / 60
+            self.console.print(
+                f"[dim]the evaluation took {self.seconds['evaluation before']:.0f} s, so {amounts.episodes_per_s:.2f} "
+                f"episodes a second come instead of {chosen.episodes_per_s:g}, in about {minutes:.0f} minutes[/dim]",
+                highlight=False,
+            )
+        return amounts
+
+    async def _learn(self, supervisor: Supervisor, place: Place, query: Query, amounts: Amounts) -> DemoStatus:
         """Let the traffic come and the rest learn; return the status once nothing changes any more."""
-        amounts = self.options.amounts
         traffic = self.job.traffic(place, self.options.seed, amounts)
         for service in traffic:
             supervisor.start(service)
@@ -176,12 +190,15 @@ class Demo:
         async with open_lag(KafkaConnection(bootstrap_servers=place.stack.bootstrap_servers)) as lag:
             with LiveView(self.console, self.job.words, amounts) as view:
                 look = _Look(query, lag, view, supervisor, self.job.run)
-                await self._wait_for_traffic(look, supervisor, traffic[-1].name, place.stack)
+                limit_s = amounts.time_limit_s
+                await self._wait_for_traffic(look, supervisor, traffic[-1].name, place.stack, limit_s)
                 return await drain(look)
 
-    async def _wait_for_traffic(self, look: "_Look", supervisor: Supervisor, name: str, stack: StackSettings) -> None:
+    async def _wait_for_traffic(
+        self, look: "_Look", supervisor: Supervisor, name: str, stack: StackSettings, limit_s: float
+    ) -> None:
         """Return once the traffic has ended by itself or by the time limit, as its log must say."""
-        deadline = time.monotonic() + self.options.amounts.time_limit_s
+        deadline = time.monotonic() + limit_s
         while not supervisor.has_ended(name):
             if time.monotonic() > deadline:
                 self.console.print("[yellow]time is up; the traffic ends[/yellow]")
@@ -237,6 +254,7 @@ class _Look:
         behind = await self._read_lags()
         status = await asyncio.to_thread(read_status, self.query, namespace=NAMESPACE, run=self.run, lag=behind)
         self.view.show(status, phase=phase)
+        check_not_paused(status)
         await asyncio.sleep(POLL_S)
         return status
 
@@ -252,6 +270,12 @@ class _Look:
         """Return the consumer group of each stage."""
         stages = {"assembly": "", "scoring": "", "grouping": f".{self.run}", "curriculum": f".{self.run}", "sink": ""}
         return {stage: f"{NAMESPACE}{stage}{of_run}" for stage, of_run in stages.items()}
+
+
+def check_not_paused(status: DemoStatus) -> None:
+    """Raise UnavailableError with the reason if an alarm has paused the run: nobody is there to resume it."""
+    if status.pause:
+        raise UnavailableError(f"{status.pause}. The demo ends here: begin it again, with a lower --rate for instance")
 
 
 async def drain(

@@ -7,7 +7,8 @@ import pytest
 from rich.console import Console
 
 from rollbus.demo.game.job import Game
-from rollbus.demo.run import STUCK_S, Demo, DemoOptions, drain
+from rollbus.demo.job import Amounts
+from rollbus.demo.run import STUCK_S, Demo, DemoOptions, check_not_paused, drain
 from rollbus.demo.show.status import DemoStatus
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
 
@@ -56,3 +57,17 @@ async def test_what_stands_still_ends_the_demo_with_what_is_left() -> None:
     with pytest.raises(UnavailableError, match="2 episodes are not yet trajectories and 1 batches are not yet steps"):
         await drain(draining.look, draining.clock)
     assert STUCK_S < draining.now < 2 * STUCK_S
+
+
+def test_a_demo_whose_run_is_paused_ends_and_says_why() -> None:
+    check_not_paused(DemoStatus())
+    with pytest.raises(UnavailableError, match=r"mismatch_kl is 1\.2\. The demo ends here"):
+        check_not_paused(DemoStatus(pause="mismatch_kl is 1.2"))
+
+
+def test_traffic_comes_no_faster_than_the_machine_learns() -> None:
+    amounts = Amounts(episodes=1600, episodes_per_s=1.8, evaluated=800, share=0.2)
+    assert amounts.paced(50.0) == amounts
+    assert amounts.paced(200.0).episodes_per_s == pytest.approx(0.8)
+    assert amounts.paced(200.0).time_limit_s == pytest.approx(1.2 * 2000)
+    assert Game.amounts.paced(1e6) == Game.amounts

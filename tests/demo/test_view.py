@@ -125,11 +125,11 @@ def test_the_status_is_read_with_three_questions() -> None:
     def query(sql: str, parameters: Mapping[str, Any]) -> tuple[list[str], list[tuple[Any, ...]]]:
         assert parameters["namespace"] == "demo."
         if sql == COUNTS:
-            return ["events", "episodes", "trajectories", "version"], [(10, 2, 2, None)]
+            return ["events", "episodes", "trajectories", "version", "pause"], [(10, 2, 2, None, "too far")]
         return (["reason", "count"], [("stale", 4)]) if sql == DROPS else ([], [(0, 2, 0.5, None, 0.5)])
 
     status = read_status(query, namespace="demo.", run="tictactoe")
-    assert (status.episodes, status.version, status.drops) == (2, 0, {"stale": 4})
+    assert (status.episodes, status.version, status.pause, status.drops) == (2, 0, "too far", {"stale": 4})
     assert status.rewards == (VersionReward(0, 2, 0.5, 0.0, 0.5),)
     assert status.is_drained
 

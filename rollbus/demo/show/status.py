@@ -22,7 +22,9 @@ SELECT
         AND state = 'completed') AS trained,
     (SELECT max(policy_version) FROM steps WHERE namespace = {namespace:String} AND run_id = {run:String}
         AND state = 'completed') AS version,
-    (SELECT count() FROM dead_letters WHERE namespace = {namespace:String}) AS dead_letters
+    (SELECT count() FROM dead_letters WHERE namespace = {namespace:String}) AS dead_letters,
+    (SELECT argMax(if(command = 'pause', ifNull(comment, ''), ''), kafka_offset) FROM run_commands
+        WHERE namespace = {namespace:String} AND run_id = {run:String} AND command IN ('pause', 'resume')) AS pause
 """
 REWARDS = """
 SELECT assumeNotNull(max_policy_version) AS version, count(), avg(value), stddevSampStable(value), avg(value = 1)
@@ -81,6 +83,8 @@ class DemoStatus:
     trained: int = 0
     version: int = 0
     dead_letters: int = 0
+    pause: str = ""
+    """Why the run is paused; empty if it is not."""
     rewards: tuple[VersionReward, ...] = ()
     drops: Mapping[str, int] = field(default_factory=dict)
     """Trajectories by reason code."""
@@ -101,13 +105,15 @@ def read_status(query: Query, *, namespace: str, run: str, lag: Mapping[str, int
     """Ask ClickHouse; raises UnavailableError and RejectedError."""
     parameters = {"namespace": namespace, "run": run}
     columns, (row,) = query(COUNTS, parameters)
-    counts = {name: int(value or 0) for name, value in zip(columns, row, strict=True)}
+    found = dict(zip(columns, row, strict=True))
+    pause = str(found.pop("pause", ""))
+    counts = {name: int(value or 0) for name, value in found.items()}
     rewards = tuple(
         VersionReward(int(version), int(episodes), float(reward), float(deviation or 0.0), float(wins))
         for version, episodes, reward, deviation, wins in query(REWARDS, parameters)[1]
     )
     drops = {str(reason): int(count) for reason, count in query(DROPS, parameters)[1]}
-    return DemoStatus(**counts, rewards=rewards, drops=drops, lag=lag or {})
+    return DemoStatus(**counts, pause=pause, rewards=rewards, drops=drops, lag=lag or {})
 
 
 def read_groups(query: Query, *, namespace: str) -> tuple[GroupWins, ...]:

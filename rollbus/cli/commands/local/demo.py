@@ -1,5 +1,6 @@
 """`rollbus demo`: run the whole loop on one machine, in minutes."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import click
@@ -23,7 +24,9 @@ PLAIN_WIDTH = 110
     "--episodes", type=click.IntRange(min=8), help="Bring this many tickets (1600, orders 400), or games (4096)."
 )
 @click.option(
-    "--rate", type=click.FloatRange(min=0, min_open=True), help="Begin this many a second (1.8, orders 0.5, games 14)."
+    "--rate",
+    type=click.FloatRange(min=0, min_open=True),
+    help="Begin this many a second (1.8, or fewer on a slower machine; orders 0.5, games 14).",
 )
 @click.option(
     "--evaluated", type=click.IntRange(min=29), help="Measure this many before and after (832, orders 416, games 812)."
@@ -50,14 +53,16 @@ def demo(
     and stops everything again.
     """
     from rollbus.demo.game.job import Game
-    from rollbus.demo.job import Amounts, Job
+    from rollbus.demo.job import Job
     from rollbus.demo.routing.job import LookUp, Routing
     from rollbus.demo.run import Demo, DemoOptions
 
     jobs: dict[str, Job] = {"routing": Routing(), "orders": LookUp(), "game": Game()}
     chosen = jobs[job]
     usual = chosen.amounts
-    amounts = Amounts(episodes or usual.episodes, rate or usual.episodes_per_s, evaluated or usual.evaluated)
+    amounts = replace(usual, episodes=episodes or usual.episodes, evaluated=evaluated or usual.evaluated)
+    if rate:
+        amounts = replace(amounts, episodes_per_s=rate, share=None)
     console = Console()
     if not console.is_terminal:
         console = Console(width=PLAIN_WIDTH)

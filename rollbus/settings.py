@@ -158,6 +158,15 @@ class Settings(Section):
         return self
 
     @model_validator(mode="after")
+    def _require_episodes_that_forget_finds(self) -> "Settings":
+        if self.archive.url is not None and self.clickhouse.retention.episodes_days is not None:
+            raise ValueError(
+                "clickhouse: retention: episodes_days: `rollbus forget --label` would not find the episodes that only "
+                "the archive of `archive: url:` still has; leave it out, and shorten texts_days or tokens_days"
+            )
+        return self
+
+    @model_validator(mode="after")
     def _require_different_run_ids(self) -> "Settings":
         names = [run.run_id for run in self.runs]
         if len(names) != len(set(names)):

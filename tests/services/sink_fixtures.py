@@ -57,7 +57,12 @@ async def create_topics(settings: SinkSettings) -> None:
     await admin.start()
     try:
         names = [
-            NewTopic(topic.full_name(settings.namespace), 2 if topic.partitions == "events" else 1, 1)
+            NewTopic(
+                topic.full_name(settings.namespace),
+                2 if topic.partitions == "events" else 1,
+                1,
+                topic_configs={"retention.ms": "-1"},
+            )
             for topic in TOPICS
         ]
         await admin.create_topics(names)

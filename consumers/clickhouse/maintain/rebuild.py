@@ -7,15 +7,18 @@ The order that leaves readers undisturbed and the sink running, for all tables t
 4. It exchanges the names of the two, waits for inserts into the old one, copies what the sink wrote meanwhile, and
    drops the old one.
 
+A table that is lost is made from the migrations as `<table>_rebuild`, and takes its name once it is full, so a rebuild
+that is killed leaves no empty table that looks whole. A rebuild of all tables also notes in `sink_ranges` what it read
+and no range covers: the log before a new database, and what retention took from the sink and an archive still has.
+
 Forgotten episodes stay forgotten: rows of the episodes on the log's list of exclusions are left out of every step. The
 rebuild reads the list again at the end, for the episodes that were added meanwhile.
 """
 
 import asyncio
-import hashlib
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from rollbus.consumers.clickhouse.maintain.forget import delete_rows_by
 from rollbus.consumers.clickhouse.maintain.forgotten import (
@@ -27,11 +30,13 @@ from rollbus.consumers.clickhouse.maintain.forgotten import (
     stored_list,
     write_list,
 )
+from rollbus.consumers.clickhouse.maintain.noted import Digests, note_ranges, read_noted, split_by_ranges
 from rollbus.consumers.clickhouse.rows.rows import FILLS, tables_of, topics_of
 from rollbus.consumers.clickhouse.sink.log import Log, Partition, Span
-from rollbus.consumers.clickhouse.sink.ranges import PartitionBuffer
+from rollbus.consumers.clickhouse.sink.ranges import OffsetRange, PartitionBuffer
 from rollbus.consumers.clickhouse.store.client import ClickHouse
-from rollbus.consumers.clickhouse.store.origin import KafkaRecord
+from rollbus.consumers.clickhouse.store.migrator import RANGES, create_as, find_lost
+from rollbus.consumers.clickhouse.store.retention import alive_condition
 from rollbus.schemas.errors import ConfigurationError, DataLossError
 
 MAX_ROWS = 50_000
@@ -65,6 +70,8 @@ class Rebuilt:
     records: int = 0
     verified_ranges: int = 0
     """Ranges of the sink whose bytes are the same in the log."""
+    noted_ranges: int = 0
+    """Ranges that the sink had not noted, or that were lost."""
     tables: list[Comparison] = field(default_factory=list)
     forgotten: int = 0
     """Episodes on the list of exclusions."""
@@ -83,9 +90,13 @@ async def rebuild(
     namespace: str,
     tables: Sequence[str] = (),
     *,
+    committed: Mapping[Partition, int] | None = None,
     progress: Progress = lambda done, of: None,
 ) -> Rebuilt:
-    """Rebuild the named tables, or all; raises ConfigurationError, DataLossError, ServiceError."""
+    """Rebuild the named tables, or all, and the lost ones; raises ConfigurationError, DataLossError, ServiceError.
+
+    `committed` is how far the sink's group has come: a database that is new or restored lacks what comes before it.
+    """
     if client.cluster:
         raise ConfigurationError(
             f"a rebuild exchanges the tables of one server, and these are on the cluster {client.cluster}; let the "
@@ -97,7 +108,14 @@ async def rebuild(
         raise ConfigurationError(
             f"{', '.join(unknown)}: no such table is built from the log; there are {', '.join(all_tables())}"
         )
-    work = _Rebuild(client, log, namespace, chosen, progress)
+    lost = {name for name, is_table in find_lost(client).items() if is_table}
+    if RANGES in lost and tables:
+        raise ConfigurationError(f"{RANGES} is lost, which says what the sink has read; rebuild every table: name none")
+    if RANGES in lost:
+        create_as(client, RANGES, RANGES)
+    lost -= {RANGES}
+    chosen += tuple(sorted(lost - set(chosen)))
+    work = _Rebuild(client, log, namespace, chosen, lost, committed or {}, progress)
     try:
         return await work.run()
     except BaseException:
@@ -107,18 +125,29 @@ async def rebuild(
 
 class _Rebuild:
     def __init__(
-        self, client: ClickHouse, log: Log, namespace: str, tables: tuple[str, ...], progress: Progress
+        self,
+        client: ClickHouse,
+        log: Log,
+        namespace: str,
+        tables: tuple[str, ...],
+        lost: Collection[str],
+        committed: Mapping[Partition, int],
+        progress: Progress,
     ) -> None:
         self._client = client
         self._log = log
         self._namespace = namespace
         self._tables = tables
+        self._lost = lost
+        self._committed = committed
         self._progress = progress
         self._rebuilt = Rebuilt()
         self._exchanged: list[str] = []
         self._forgotten: frozenset[str] = frozenset()
         self._reports = AliasReports()
         self._began_ms = 0
+        self._unnoted: dict[tuple[str, int, int], OffsetRange] = {}
+        """What was read and no range covers, by topic, partition and first offset."""
 
     async def run(self) -> Rebuilt:
         spans = self._written_spans(await self._log.spans(topics_of(self._tables)))
@@ -126,6 +155,9 @@ class _Rebuild:
         await asyncio.to_thread(self._create_tables, spans)
         await self._read_log(spans)
         await asyncio.to_thread(self._exchange_tables, spans)
+        self._rebuilt.noted_ranges = await asyncio.to_thread(
+            note_ranges, self._client, self._namespace, self._unnoted.values()
+        )
         since = await read_list(self._log) - self._forgotten
         await asyncio.to_thread(delete_rows_by, self._client, since)
         self._rebuilt.forgotten = len(self._forgotten | since)
@@ -144,71 +176,80 @@ class _Rebuild:
             {"namespace": self._namespace},
         )
         written = {(str(topic), int(number)): int(offset) for topic, number, offset in rows}
+        ends = {
+            partition: max(written.get(partition, span.end), self._committed.get(partition, 0))
+            for partition, span in spans.items()
+        }
         return {
-            partition: Span(span.begin, max(span.begin, min(span.end, written.get(partition, span.end))))
+            partition: Span(span.begin, max(span.begin, min(span.end, ends[partition])))
             for partition, span in spans.items()
         }
 
     def _create_tables(self, spans: Mapping[Partition, Span]) -> None:
         self._began_ms = int(self._client.query("SELECT toUnixTimestamp64Milli(now64(3))")[1][0][0])
-        self._forgotten |= stored_list(self._client, self._namespace)
+        if "events" not in self._lost:
+            self._forgotten |= stored_list(self._client, self._namespace)
         write_list(self._client, self._forgotten)
         for table in self._tables:
             self._client.command(f"DROP TABLE IF EXISTS {table}{SUFFIX} SYNC")
+            if table in self._lost:
+                create_as(self._client, table, f"{table}{SUFFIX}")
+                continue
             self._client.command(f"CREATE TABLE {table}{SUFFIX} AS {table}")
             self._copy(table, f"{table}{SUFFIX}", f"NOT ({self._in_log(spans)})")
 
     async def _read_log(self, spans: Mapping[Partition, Span]) -> None:
         total, done = sum(span.end - span.begin for span in spans.values()), 0
-        ranges = await asyncio.to_thread(self._noted_ranges)
+        ranges = await asyncio.to_thread(read_noted, self._client, self._namespace)
         for partition, span in spans.items():
-            topic, number = partition
-            buffer = PartitionBuffer(namespace=self._namespace, topic=topic, partition=number, start=span.begin)
-            digests = _Digests(partition, span, ranges.get(partition, []))
-            async for records in self._log.read(partition, span):
-                for record in records:
-                    buffer.add(record)
-                    digests.add(record)
-                self._rebuilt.records += len(records)
-                if buffer.rows >= MAX_ROWS or buffer.bytes >= MAX_BYTES:
-                    await self._insert_range(buffer)
-                if records:
-                    self._progress(done + records[-1].offset + 1 - span.begin, total)
-            await self._insert_range(buffer)
+            noted = ranges.get(partition, [])
+            digests = Digests(partition, span, noted)
+            for part, is_noted in split_by_ranges(span, noted):
+                topic, number = partition
+                buffer = PartitionBuffer(namespace=self._namespace, topic=topic, partition=number, start=part.begin)
+                async for records in self._log.read(partition, part):
+                    for record in records:
+                        buffer.add(record)
+                        digests.add(record)
+                    self._rebuilt.records += len(records)
+                    if buffer.rows >= MAX_ROWS or buffer.bytes >= MAX_BYTES:
+                        await self._insert_range(buffer, is_noted=is_noted)
+                    if records:
+                        self._progress(done + records[-1].offset + 1 - span.begin, total)
+                buffer.advance(part.end)
+                await self._insert_range(buffer, is_noted=is_noted)
             self._rebuilt.verified_ranges += digests.finish()
             done += span.end - span.begin
         self._progress(total, total)
 
-    async def _insert_range(self, buffer: PartitionBuffer) -> None:
+    async def _insert_range(self, buffer: PartitionBuffer, *, is_noted: bool) -> None:
         cut = buffer.cut()
-        for table, rows in cut.tables.items() if cut is not None else ():
+        if cut is None:
+            return
+        for table, rows in cut.tables.items():
             if table in ("rewards", "events"):
                 self._reports.note_left_out(table, rows, self._forgotten)
             if table in self._tables:
                 kept = kept_rows(table, rows, self._forgotten)
                 self._rebuilt.left_out += len(rows) - len(kept)
                 await asyncio.to_thread(self._client.insert, f"{table}{SUFFIX}", kept)
-
-    def _noted_ranges(self) -> dict[Partition, list[tuple[int, int, str]]]:
-        _, rows = self._client.query(
-            "SELECT kafka_topic, kafka_partition, from_offset, last_offset, digest FROM sink_ranges FINAL "
-            "WHERE namespace = {namespace:String} AND rows > 0 ORDER BY from_offset",
-            {"namespace": self._namespace},
-        )
-        noted: dict[Partition, list[tuple[int, int, str]]] = {}
-        for topic, number, first, last, digest in rows:
-            noted.setdefault((topic, number), []).append((first, last, digest))
-        return noted
+        if not is_noted and set(self._tables) == set(all_tables()):
+            self._unnoted[cut.topic, cut.partition, cut.from_offset] = replace(cut, tables={})
 
     def _exchange_tables(self, spans: Mapping[Partition, Span]) -> None:
         if "rewards" in self._tables:
-            self._reports.delete(self._client, "rewards")
+            if "rewards" not in self._lost:
+                self._reports.delete(self._client, "rewards")
             self._rebuilt.left_out += self._reports.delete(self._client, f"rewards{SUFFIX}")
         for table in self._tables:
             self._rebuilt.tables.append(self._compare(table, spans))
         for table in self._tables:
             since = f"ingested_at >= fromUnixTimestamp64Milli({self._began_ms - OVERLAP_MS})"
             newer = f"NOT ({self._in_log(spans)}) AND {since}"
+            if table in self._lost:
+                self._client.command(f"RENAME TABLE {table}{SUFFIX} TO {table}")
+                self._exchanged.append(table)
+                continue
             self._copy(table, f"{table}{SUFFIX}", newer)  # a reader misses the rows of a moment at most
             self._client.command(f"EXCHANGE TABLES {table} AND {table}{SUFFIX}")
             self._exchanged.append(table)
@@ -231,7 +272,8 @@ class _Rebuild:
         self._client.command(f"INSERT INTO {target} ({names}) SELECT {names} FROM {source} WHERE {kept}")
 
     def _compare(self, table: str, spans: Mapping[Partition, Span]) -> Comparison:
-        old, new = self._fingerprints(table, spans), self._fingerprints(f"{table}{SUFFIX}", spans)
+        old = {} if table in self._lost else self._fingerprints(table, spans)
+        new = self._fingerprints(f"{table}{SUFFIX}", spans)
         for place, (rows, _) in old.items():
             given, _ = new.get(place, (0, 0))
             if rows > given:
@@ -244,12 +286,14 @@ class _Rebuild:
 
     def _fingerprints(self, table: str, spans: Mapping[Partition, Span]) -> dict[tuple[str, int, int], tuple[int, int]]:
         """Return the number and digest of rows by topic, partition and start of the sink's range that they came in."""
-        names = [name for name in self._columns(table.removesuffix(SUFFIX)) if name != "ingested_at"]
+        base = table.removesuffix(SUFFIX)
+        names = [name for name in self._columns(base + SUFFIX) if name != "ingested_at"]
         _, rows = self._client.query(
             "SELECT rows.kafka_topic, rows.kafka_partition, ranges.from_offset, count(), sum(rows.fingerprint) FROM ("
             "SELECT kafka_topic, kafka_partition, kafka_offset, "
             f"cityHash64(formatRow('RowBinary', {', '.join(names)})) AS fingerprint "
-            f"FROM {table} FINAL WHERE {self._in_log(spans)} AND {kept_condition(table.removesuffix(SUFFIX))}) AS rows "
+            f"FROM {table} FINAL WHERE {self._in_log(spans)} AND {kept_condition(base)} "
+            f"AND {alive_condition(base, self._client.retention)}) AS rows "
             "ASOF LEFT JOIN (SELECT kafka_topic, kafka_partition, from_offset FROM sink_ranges FINAL "
             "WHERE namespace = {namespace:String} AND rows > 0) AS ranges "
             "ON ranges.kafka_topic = rows.kafka_topic AND ranges.kafka_partition = rows.kafka_partition "
@@ -274,38 +318,6 @@ class _Rebuild:
             for (topic, number), span in spans.items()
         ]
         return f"namespace = '{self._namespace}' AND ({' OR '.join(places) or 'false'})"
-
-
-class _Digests:
-    """Compares the ranges of one partition, as the sink noted them, with the bytes of the log."""
-
-    def __init__(self, partition: Partition, span: Span, noted: Sequence[tuple[int, int, str]]) -> None:
-        self._partition = partition
-        self._noted = [entry for entry in noted if span.begin <= entry[0] and entry[1] < span.end]
-        self._index = 0
-        self._hash = hashlib.blake2b(digest_size=16)
-
-    def add(self, record: KafkaRecord) -> None:
-        while self._index < len(self._noted) and record.offset > self._noted[self._index][1]:
-            self._check_range()
-        if self._index < len(self._noted) and record.offset >= self._noted[self._index][0]:
-            self._hash.update(hashlib.blake2b(record.value or b"", digest_size=16).digest())
-
-    def finish(self) -> int:
-        while self._index < len(self._noted):
-            self._check_range()
-        return len(self._noted)
-
-    def _check_range(self) -> None:
-        first, last, digest = self._noted[self._index]
-        if self._hash.hexdigest() != digest:
-            topic, number = self._partition
-            raise DataLossError(
-                f"offsets {first} to {last} of {topic}:{number} do not hold what the sink read; nothing was changed. "
-                "If the topic was deleted and created again, begin with an empty database"
-            )
-        self._index += 1
-        self._hash = hashlib.blake2b(digest_size=16)
 
 
 def _range_name(place: tuple[str, int, int]) -> str:

@@ -1,6 +1,7 @@
 -- name: is_anything_lost
 -- Per topic: what the sink read, compared with the tables. A hole is a range that does not begin at the end of another:
--- there should be none. Absorbed records were stored and have no row: a merge removed repeats of known ids.
+-- there should be none. Absorbed records were stored and have no row: a merge removed repeats of known ids, the episode is
+-- forgotten, or the row is older than `clickhouse: retention:`. If none of these explains it, `rollbus sink rebuild` does.
 -- param namespace String = 'rollbus.' : prefix of the log's topics
 -- chart records
 WITH

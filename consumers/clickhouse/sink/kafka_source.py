@@ -47,6 +47,8 @@ class Fetched:
     """The next offset of each partition after these records."""
     moved: Mapping[Partition, int] = field(default_factory=dict)
     """Partitions whose next records are gone, and the offset where reading goes on."""
+    resumed: Mapping[Partition, int] = field(default_factory=dict)
+    """Of the new partitions, those of which the log still has records from before the committed offset."""
 
 
 class KafkaSource(ConsumerRebalanceListener):  # type: ignore[misc]
@@ -81,7 +83,7 @@ class KafkaSource(ConsumerRebalanceListener):  # type: ignore[misc]
         """Return the records that came within the time; raises UnavailableError."""
         generation = self.generation
         try:
-            starts, ends = await self._seek_new()
+            starts, ends, resumed = await self._seek_new()
             fetched, moved = await self._fetch(timeout_s)
             positions = {self._partition(tp): await self._consumer.position(tp) for tp in self._known}
         except (KafkaError, IllegalStateError) as error:
@@ -96,7 +98,7 @@ class KafkaSource(ConsumerRebalanceListener):  # type: ignore[misc]
             for tp, batch in fetched.items()
             for each in batch
         )
-        return Fetched(generation, starts, ends, records, positions, moved)
+        return Fetched(generation, starts, ends, records, positions, moved, resumed)
 
     async def commit(self, offsets: Mapping[Partition, int]) -> bool:
         """Commit; False if another member owns a partition by now: then everything has to be read again."""
@@ -158,16 +160,16 @@ class KafkaSource(ConsumerRebalanceListener):  # type: ignore[misc]
         else:
             logger.error("%s:%d has no offset %d, and is read again from %d", topic, number, wanted, begin)
 
-    async def _seek_new(self) -> tuple[dict[Partition, int], dict[Partition, int]]:
+    async def _seek_new(self) -> tuple[dict[Partition, int], dict[Partition, int], dict[Partition, int]]:
         new = sorted(self._consumer.assignment() - self._known)
         if not new:
-            return {}, {}
+            return {}, {}, {}
         generation = self.generation
         beginnings = await self._consumer.beginning_offsets(new)
         ends = await self._consumer.end_offsets(new)
         committed = {tp: await self._consumer.committed(tp) for tp in new}
         if generation != self.generation:
-            return {}, {}
+            return {}, {}, {}
         starts = {tp: max(committed[tp] or 0, beginnings[tp]) for tp in new}
         for tp, start in starts.items():
             if committed[tp] is not None and committed[tp] < start:
@@ -177,6 +179,7 @@ class KafkaSource(ConsumerRebalanceListener):  # type: ignore[misc]
         return (
             {self._partition(tp): start for tp, start in starts.items()},
             {self._partition(tp): ends[tp] for tp in new},
+            {self._partition(tp): start for tp, start in starts.items() if start > beginnings[tp]},
         )
 
     def _partition(self, tp: TopicPartition) -> Partition:

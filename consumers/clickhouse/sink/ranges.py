@@ -78,6 +78,22 @@ class OffsetRange:
         """
         return f"{table}:{self.topic}:{self.partition}:{self.from_offset}-{self.last_offset}:{self.digest}"
 
+    def row(self, namespace: str, *, end_offset: int) -> Row:
+        """Return its row of `sink_ranges`; `end_offset` is where the partition ended when it was cut."""
+        names = (
+            "from_offset",
+            "last_offset",
+            "next_offset",
+            "records",
+            "stored",
+            "rows",
+            "dead_letters",
+            "bytes",
+            "digest",
+        )
+        place = {"namespace": namespace, "kafka_topic": self.topic, "kafka_partition": self.partition}
+        return place | {name: getattr(self, name) for name in names} | {"end_offset": end_offset}
+
 
 class PartitionBuffer:
     """What was read of one partition and is not written yet."""

@@ -32,7 +32,7 @@ from rollbus.consumers.clickhouse.store.migrator import migrate
 from rollbus.consumers.clickhouse.store.origin import Row
 from rollbus.consumers.clickhouse.store.plain_views import make_plain_views
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings, SinkSettings
-from rollbus.schemas.errors import UnavailableError
+from rollbus.schemas.errors import DataLossError, UnavailableError
 from rollbus.schemas.health import metrics
 from rollbus.schemas.health.heart import Heart, Report, beating
 
@@ -195,6 +195,7 @@ class Sink:
             self._generation = fetched.generation
         if fetched.starts:
             planned = await self._retry(lambda: asyncio.to_thread(self._read_planned, fetched))
+            await self._retry(lambda: asyncio.to_thread(self._require_noted, fetched.resumed))
             for partition, start in fetched.starts.items():
                 self._buffers[partition] = self._new_buffer(partition, start, planned.get(partition))
         if fetched.moved:
@@ -232,6 +233,28 @@ class Sink:
         )
         return {(topic, number): last for topic, number, _, last in rows if last < fetched.ends[topic, number]}
 
+    def _require_noted(self, resumed: Mapping[Partition, int]) -> None:
+        """Refuse to go on where the group has committed more than this database has noted; raises DataLossError.
+
+        On a cluster a replica may be behind for a moment, so nothing is compared there.
+        """
+        if not resumed or self._client.cluster:
+            return
+        _, rows = self._client.query(
+            "SELECT kafka_topic, kafka_partition, max(next_offset) FROM sink_ranges "
+            "WHERE namespace = {namespace:String} GROUP BY kafka_topic, kafka_partition",
+            {"namespace": self._settings.namespace},
+        )
+        noted = {(topic, number): end for topic, number, end in rows}
+        for (topic, number), committed in sorted(resumed.items()):
+            if noted.get((topic, number), 0) < committed:
+                raise DataLossError(
+                    f"the sink's group has committed offset {committed} of {topic}:{number}, and database "
+                    f"{self._client.database} ends at {noted.get((topic, number), 0)}: it is new, or a backup; "
+                    "`rollbus sink rebuild` fills it from the log (`--from` an archive for what Kafka has deleted), "
+                    "then start the sink again"
+                )
+
     def _is_flush_due(self) -> bool:
         if self._waiting_since is None:
             return False
@@ -242,21 +265,8 @@ class Sink:
         )
 
     def _range_row(self, cut: OffsetRange) -> Row:
-        return {
-            "namespace": self._settings.namespace,
-            "kafka_topic": cut.topic,
-            "kafka_partition": cut.partition,
-            "from_offset": cut.from_offset,
-            "last_offset": cut.last_offset,
-            "next_offset": cut.next_offset,
-            "end_offset": max(cut.next_offset, self._source.end_offset((cut.topic, cut.partition))),
-            "records": cut.records,
-            "stored": cut.stored,
-            "rows": cut.rows,
-            "dead_letters": cut.dead_letters,
-            "bytes": cut.bytes,
-            "digest": cut.digest,
-        }
+        end_offset = max(cut.next_offset, self._source.end_offset((cut.topic, cut.partition)))
+        return cut.row(self._settings.namespace, end_offset=end_offset)
 
     async def _retry(self, call: Callable[[], Awaitable[Result]]) -> Result:
         return await retry(call, self._stop, self.counters)

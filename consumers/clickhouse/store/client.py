@@ -22,7 +22,7 @@ from urllib3.exceptions import HTTPError
 from rollbus.consumers.clickhouse.store import cluster
 from rollbus.consumers.clickhouse.store.columns import column_type, encode
 from rollbus.consumers.clickhouse.store.origin import Row
-from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
+from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings, TableRetention
 from rollbus.schemas.errors import RejectedError, ServiceError, UnavailableError
 
 EXPECTED = re.compile(r" Expected one of: .*(?=\(SYNTAX_ERROR\))", re.DOTALL)
@@ -94,6 +94,11 @@ class ClickHouse:
     def cluster(self) -> str | None:
         """The cluster that the tables are spread over; None for one server."""
         return self._settings.cluster
+
+    @property
+    def retention(self) -> TableRetention:
+        """How long rows are kept."""
+        return self._settings.retention
 
     def command(self, sql: str) -> None:
         """Run one statement that has no result."""
@@ -174,7 +179,7 @@ class ClickHouse:
             rows = client.query(sql, parameters={"database": self._database, "table": table}).result_rows
             if not rows:
                 raise RejectedError(
-                    f"table {self._database}.{table} does not exist; was the database migrated by an older version?"
+                    f"table {self._database}.{table} does not exist; start the sink, which says how to get it back"
                 )
             self._column_types[table] = {name: column_type(type_name) for name, type_name in rows}
         return self._column_types[table]
@@ -196,7 +201,9 @@ class ClickHouse:
         if code in PASSING_CODES:
             return UnavailableError(message)
         if code in NOT_MIGRATED_CODES:
-            message += "; the sink creates database and tables when it starts: `rollbus sink run`"
+            message += (
+                "; the sink creates database and tables when it starts, or says which is lost: `rollbus sink run`"
+            )
         return RejectedError(message)
 
 

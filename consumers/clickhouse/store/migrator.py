@@ -1,13 +1,15 @@
 """Numbered SQL files → the tables of a database, with a row in `schema_migrations` for each file applied.
 
 Every statement can run again without harm, so two runners may race. A database with migrations that this version does
-not have is refused.
+not have is refused, and so is one that has lost a table: only a rebuild from the log fills it again. A lost view holds
+nothing, and is made again.
 """
 
 import hashlib
 import logging
 import re
 import time
+from collections.abc import Collection, Mapping
 from contextlib import closing
 from dataclasses import dataclass
 from functools import cache
@@ -15,13 +17,17 @@ from pathlib import Path
 
 from rollbus.consumers.clickhouse.store.client import ClickHouse
 from rollbus.consumers.clickhouse.store.cluster import spread
+from rollbus.consumers.clickhouse.store.retention import apply_retention
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings
-from rollbus.schemas.errors import ConfigurationError
+from rollbus.schemas.errors import ConfigurationError, DataLossError
 
 logger = logging.getLogger(__name__)
 
 FOLDER = Path(__file__).parents[1] / "migrations"
 _NAME = re.compile(r"(\d{4})_([a-z0-9_]+)\.sql")
+_OBJECT = re.compile(r"(CREATE TABLE IF NOT EXISTS|CREATE OR REPLACE VIEW|ALTER TABLE) (\w+)")
+RANGES = "sink_ranges"
+"""The one table that is not built from records: what the sink has read."""
 
 ORIGIN_COLUMNS = """\
 kafka_topic LowCardinality(String),
@@ -56,10 +62,12 @@ class Migration:
     """Of the statements without comments: a comment may change later, a statement may not."""
 
 
-def migrate(settings: ClickHouseSettings, known: tuple[Migration, ...] | None = None) -> list[Migration]:
-    """Bring the database up to date and return what was applied; raises ConfigurationError, ServiceError.
+def migrate(
+    settings: ClickHouseSettings, known: tuple[Migration, ...] | None = None, *, rebuilding: bool = False
+) -> list[Migration]:
+    """Bring the database up to date; return what was applied. Raises ConfigurationError, DataLossError, ServiceError.
 
-    `known` replaces this version's migrations in tests.
+    `known` replaces this version's migrations in tests. `rebuilding` lets lost tables pass.
     """
     with closing(ClickHouse(settings, database="default")) as outside:
         where = f" ON CLUSTER {settings.cluster}" if settings.cluster else ""
@@ -67,10 +75,59 @@ def migrate(settings: ClickHouseSettings, known: tuple[Migration, ...] | None = 
     with closing(ClickHouse(settings)) as client:
         _run(client, RECORD_TABLE)
         known = load_migrations() if known is None else known
-        pending = find_pending(known, read_applied(client), settings.database)
+        applied = read_applied(client)
+        pending = find_pending(known, applied, settings.database)
+        lost = find_lost(client, tuple(each for each in known if each.id in applied))
+        if lost and not rebuilding:
+            _mend(client, known, lost)
         for migration in pending:
-            _apply(client, migration)
+            _apply(client, migration, without=lost if rebuilding else {})
+        apply_retention(client)
         return pending
+
+
+def find_lost(client: ClickHouse, applied: tuple[Migration, ...] | None = None) -> dict[str, bool]:
+    """Return the tables and views that these migrations (or all) made and the database lacks; True for a table."""
+    _, rows = client.query("SELECT name FROM system.tables WHERE database = currentDatabase()")
+    present = {str(name) for (name,) in rows}
+    made = [
+        (found[2], found[1] == "CREATE TABLE IF NOT EXISTS")
+        for migration in (load_migrations() if applied is None else applied)
+        for statement in migration.statements
+        if (found := _OBJECT.match(statement)) and found[1] != "ALTER TABLE"
+    ]
+    return {name: is_table for name, is_table in made if name not in present}
+
+
+def create_as(client: ClickHouse, table: str, name: str) -> None:
+    """Create a table under another name, as all migrations together make it."""
+    for migration in load_migrations():
+        for statement in migration.statements:
+            found = _OBJECT.match(statement)
+            if found and found[2] == table:
+                client.command(f"{found[1]} {name}{statement[found.end() :]}")
+
+
+def _mend(client: ClickHouse, known: tuple[Migration, ...], lost: Mapping[str, bool]) -> None:
+    """Make lost views again; raises DataLossError for lost tables, which only the log can fill."""
+    tables = sorted(name for name, is_table in lost.items() if is_table)
+    if tables and client.cluster:
+        raise DataLossError(
+            f"database {client.database} has lost {', '.join(tables)}, and the tables of a cluster are not rebuilt; "
+            "restore a backup, or name a new database, and reset the offsets of the sink's group to the earliest"
+        )
+    if tables:
+        names = "" if RANGES in tables else " " + " ".join(tables)
+        raise DataLossError(
+            f"database {client.database} has lost {', '.join(tables)}; `rollbus sink rebuild{names}` fills from the "
+            "log what is missing (`--from` an archive for what Kafka has deleted), then start the sink again"
+        )
+    for migration in known:
+        for statement in migration.statements:
+            found = _OBJECT.match(statement)
+            if found and found[2] in lost:
+                _run(client, statement)
+    logger.warning("views made again, as they were missing: %s", ", ".join(sorted(lost)))
 
 
 def read_applied(client: ClickHouse) -> dict[int, str]:
@@ -96,10 +153,11 @@ def find_pending(known: tuple[Migration, ...], applied: dict[int, str], database
     return [migration for migration in known if migration.id not in applied]
 
 
-def _apply(client: ClickHouse, migration: Migration) -> None:
+def _apply(client: ClickHouse, migration: Migration, without: Collection[str]) -> None:
     started = time.monotonic()
     for statement in migration.statements:
-        _run(client, statement)
+        if (found := _OBJECT.match(statement)) is None or found[2] not in without:
+            _run(client, statement)
     duration_ms = int((time.monotonic() - started) * 1000)
     row = {"id": migration.id, "name": migration.name, "checksum": migration.checksum, "duration_ms": duration_ms}
     client.insert("schema_migrations", [row])

@@ -4,13 +4,38 @@ For the embedded endpoint and for a ClickHouse server only these values differ.
 """
 
 import re
+from itertools import pairwise
 
-from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator
+from pydantic import BaseModel, ConfigDict, Field, SecretStr, field_validator, model_validator
 
 from rollbus.schemas.kafka.connection import KafkaConnection
 from rollbus.schemas.topics import DEFAULT_NAMESPACE
 
 _HOST = re.compile(r"[^\s:/]+|\[[0-9A-Fa-f:.]+\]")
+
+
+class TableRetention(BaseModel):
+    """Days after which ClickHouse deletes what episodes said; what is left out is kept as long as the one below it."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid")
+
+    tokens_days: int | None = Field(default=None, ge=1)
+    """Token ids and log-probs, most of the disk."""
+    texts_days: int | None = Field(default=None, ge=1)
+    """Messages, answers, tool calls, and the bytes of dead letters."""
+    episodes_days: int | None = Field(default=None, ge=1)
+    """Events, episodes, trajectories, rewards, scores; None keeps them for ever. Groups and steps are always kept."""
+
+    @model_validator(mode="after")
+    def _require_details_to_end_first(self) -> "TableRetention":
+        limits = [(name, days) for name in type(self).model_fields if (days := getattr(self, name)) is not None]
+        for (shorter, few), (longer, many) in pairwise(limits):
+            if few > many:
+                raise ValueError(
+                    f"{shorter} is {few} and {longer} only {many}: nobody could say what these rows belong to; "
+                    f"set {shorter} to {many} or less"
+                )
+        return self
 
 
 class ClickHouseSettings(BaseModel):
@@ -29,6 +54,8 @@ class ClickHouseSettings(BaseModel):
     """True for HTTPS."""
     timeout_s: float = Field(default=60.0, gt=0)
     """For one request; an insert that takes longer is tried again under the same token."""
+    retention: TableRetention = TableRetention()
+    """The sink gives it to the tables when it starts."""
 
     @field_validator("host")
     @classmethod

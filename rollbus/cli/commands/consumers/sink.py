@@ -1,6 +1,7 @@
 """`rollbus sink`: write every topic into ClickHouse, and rebuild the tables from the log."""
 
 import asyncio
+from collections.abc import Mapping
 
 import click
 
@@ -54,30 +55,33 @@ def rebuild(settings: Settings, tables: tuple[str, ...], url: str | None) -> Non
     """Rebuild TABLES (or all) from the log and prove that nothing was lost.
 
     It fills new tables, compares them with the old ones range by range, and puts them in their place. Meanwhile
-    questions are answered, and the sink may run.
+    questions are answered, and the sink may run. A lost table is made again, and so is a lost database.
     """
     from rollbus.consumers.clickhouse.maintain.rebuild import Rebuilt
     from rollbus.consumers.clickhouse.maintain.rebuild import rebuild as rebuild_tables
     from rollbus.consumers.clickhouse.sink.kafka_log import KafkaLog
     from rollbus.consumers.clickhouse.sink.log import Log
+    from rollbus.consumers.clickhouse.sink.status import read_sink_status
     from rollbus.consumers.clickhouse.store.client import ClickHouse
     from rollbus.consumers.clickhouse.store.migrator import migrate
 
-    async def run(log: Log) -> Rebuilt:
+    async def run(log: Log, committed: Mapping[tuple[str, int], int]) -> Rebuilt:
         with show_progress("reading the log") as progress:
-            return await rebuild_tables(client, log, settings.namespace, tables, progress=progress)
+            return await rebuild_tables(client, log, settings.namespace, tables, committed=committed, progress=progress)
 
     async def from_kafka() -> Rebuilt:
+        rows = await read_sink_status(settings.sink_settings())
+        committed = {(row.topic, row.partition): row.committed for row in rows if row.committed is not None}
         async with KafkaLog(settings.kafka, settings.namespace) as log:
-            return await run(log)
+            return await run(log, committed)
 
     async def from_archive(url: str) -> Rebuilt:
         from rollbus.archive.archive import open_archive
         from rollbus.archive.log import ArchiveLog
 
-        return await run(ArchiveLog(await asyncio.to_thread(open_archive, url)))
+        return await run(ArchiveLog(await asyncio.to_thread(open_archive, url)), {})
 
-    migrate(settings.clickhouse)
+    migrate(settings.clickhouse, rebuilding=True)
     client = ClickHouse(settings.clickhouse)
     try:
         rebuilt = asyncio.run(from_kafka() if url is None else from_archive(url))
@@ -88,5 +92,7 @@ def rebuild(settings: Settings, tables: tuple[str, ...], url: str | None) -> Non
         table.add_row(one.table, str(one.rows), str(one.equal_ranges), "\n".join(one.other_ranges) or "0")
     Console().print(table)
     echo(f"{rebuilt.records} records read, {rebuilt.verified_ranges} ranges hold the bytes that the sink wrote")
+    if rebuilt.noted_ranges:
+        echo(f"{rebuilt.noted_ranges} ranges were not known to have been read, and are noted now")
     if rebuilt.forgotten:
         echo(f"{rebuilt.left_out} rows of {rebuilt.forgotten} forgotten episodes were left out")

@@ -1,0 +1,101 @@
+"""What the sink has noted of the log in `sink_ranges`: compared with the log, and completed by a rebuild."""
+
+import hashlib
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from rollbus.consumers.clickhouse.sink.log import Partition, Span
+from rollbus.consumers.clickhouse.sink.ranges import OffsetRange
+from rollbus.consumers.clickhouse.store.client import ClickHouse
+from rollbus.consumers.clickhouse.store.migrator import RANGES
+from rollbus.consumers.clickhouse.store.origin import KafkaRecord
+from rollbus.schemas.errors import DataLossError
+
+
+@dataclass(frozen=True, slots=True)
+class NotedRange:
+    """Offsets that the sink has read, as a row of `sink_ranges` says."""
+
+    first: int
+    last: int
+    next: int
+    rows: int
+    digest: str
+
+
+def read_noted(client: ClickHouse, namespace: str) -> dict[Partition, list[NotedRange]]:
+    """Return the ranges of each partition, in order."""
+    _, rows = client.query(
+        "SELECT kafka_topic, kafka_partition, from_offset, last_offset, next_offset, rows, digest "
+        f"FROM {RANGES} FINAL WHERE namespace = {{namespace:String}} ORDER BY from_offset",
+        {"namespace": namespace},
+    )
+    noted: dict[Partition, list[NotedRange]] = {}
+    for topic, number, *of_range in rows:
+        noted.setdefault((topic, number), []).append(NotedRange(*of_range))
+    return noted
+
+
+def split_by_ranges(span: Span, noted: Sequence[NotedRange]) -> list[tuple[Span, bool]]:
+    """Return the parts of a span in turn, each with True where ranges cover it; the ranges are in order."""
+    parts, at = list[tuple[Span, bool]](), span.begin
+    for each in noted:
+        first, end = max(each.first, at), min(each.next, span.end)
+        if first >= end:
+            continue
+        if first > at:
+            parts.append((Span(at, first), False))
+        begin = parts.pop()[0].begin if parts and parts[-1][1] else first
+        parts.append((Span(begin, end), True))
+        at = end
+    return [*parts, (Span(at, span.end), False)] if at < span.end else parts
+
+
+def note_ranges(client: ClickHouse, namespace: str, cuts: Collection[OffsetRange]) -> int:
+    """Note what was read and no range covers by now, and return how many ranges that are."""
+    noted = read_noted(client, namespace) if cuts else {}
+    rows = [
+        cut.row(namespace, end_offset=cut.next_offset)
+        for cut in cuts
+        if not any(
+            each.first < cut.next_offset and cut.from_offset < each.next
+            for each in noted.get((cut.topic, cut.partition), ())
+        )
+    ]
+    client.insert(RANGES, rows)
+    return len(rows)
+
+
+class Digests:
+    """Compares the ranges of one partition, as the sink noted them, with the bytes of the log."""
+
+    def __init__(self, partition: Partition, span: Span, noted: Sequence[NotedRange]) -> None:
+        """Take the ranges of the partition; those that reach out of the span are not compared."""
+        self._partition = partition
+        self._noted = [each for each in noted if each.rows and span.begin <= each.first and each.last < span.end]
+        self._index = 0
+        self._hash = hashlib.blake2b(digest_size=16)
+
+    def add(self, record: KafkaRecord) -> None:
+        """Take the next record; raises DataLossError if it ends a range that holds other bytes."""
+        while self._index < len(self._noted) and record.offset > self._noted[self._index].last:
+            self._check_range()
+        if self._index < len(self._noted) and record.offset >= self._noted[self._index].first:
+            self._hash.update(hashlib.blake2b(record.value or b"", digest_size=16).digest())
+
+    def finish(self) -> int:
+        """Compare the rest, and return how many ranges are equal; raises DataLossError."""
+        while self._index < len(self._noted):
+            self._check_range()
+        return len(self._noted)
+
+    def _check_range(self) -> None:
+        noted = self._noted[self._index]
+        if self._hash.hexdigest() != noted.digest:
+            topic, number = self._partition
+            raise DataLossError(
+                f"offsets {noted.first} to {noted.last} of {topic}:{number} do not hold what the sink read; nothing "
+                "was changed. If the topic was deleted and created again, begin with an empty database"
+            )
+        self._index += 1
+        self._hash = hashlib.blake2b(digest_size=16)

@@ -1,0 +1,56 @@
+"""How long rows are kept, and which parts of a log no range covers."""
+
+from itertools import pairwise
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
+
+from rollbus.consumers.clickhouse.maintain.forget import TABLES as TABLES_OF_EPISODES
+from rollbus.consumers.clickhouse.maintain.noted import NotedRange, split_by_ranges
+from rollbus.consumers.clickhouse.sink.log import Span
+from rollbus.consumers.clickhouse.store.retention import TABLES, days_by_table
+from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings, TableRetention
+from rollbus.settings import Settings
+
+
+def test_whatever_holds_an_episodes_content_can_expire_and_nothing_else() -> None:
+    assert sorted(table for group in TABLES.values() for table in group) == sorted(
+        [*TABLES_OF_EPISODES, "dead_letters"]
+    )
+
+
+def test_without_a_setting_all_is_kept_and_one_setting_holds_for_what_is_below_it() -> None:
+    assert days_by_table(TableRetention()) == {}
+    assert set(days_by_table(TableRetention(episodes_days=9)).values()) == {9}
+    days = days_by_table(TableRetention(texts_days=5))
+    assert (days["turns"], days["turn_tokens"], days.get("events")) == (5, 5, None)
+
+
+def test_details_that_would_outlive_what_they_belong_to_are_refused_by_name() -> None:
+    with pytest.raises(ValidationError, match="tokens_days is 90 and episodes_days only 30"):
+        TableRetention(tokens_days=90, episodes_days=30)
+    with pytest.raises(ValidationError, match="texts_days is 31"):
+        TableRetention(texts_days=31, episodes_days=30)
+
+
+def test_episodes_that_forget_could_not_find_in_the_archive_are_refused() -> None:
+    short = ClickHouseSettings(retention=TableRetention(episodes_days=30))
+    with pytest.raises(ValidationError, match=r"episodes_days: `rollbus forget --label` would not find"):
+        Settings.model_validate({"clickhouse": short.model_dump(), "archive": {"url": "s3://bucket"}})
+
+
+@given(
+    st.lists(st.tuples(st.integers(0, 30), st.integers(1, 9)), max_size=6),
+    st.integers(0, 10),
+    st.integers(0, 25),
+)
+def test_a_log_is_split_where_ranges_begin_and_end(ranges: list[tuple[int, int]], begin: int, length: int) -> None:
+    noted = [NotedRange(first, first + size - 1, first + size, 1, "") for first, size in sorted(ranges)]
+    covered = {offset for each in noted for offset in range(each.first, each.next)}
+    span = Span(begin, begin + length)
+    parts = split_by_ranges(span, noted)
+    assert [offset for part, _ in parts for offset in range(part.begin, part.end)] == list(range(begin, begin + length))
+    assert all(is_noted == (offset in covered) for part, is_noted in parts for offset in range(part.begin, part.end))
+    assert all(left[1] != right[1] for left, right in pairwise(parts)), "as few parts as can be"

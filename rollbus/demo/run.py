@@ -18,6 +18,7 @@ from pathlib import Path
 
 from openai import AsyncOpenAI
 from rich.console import Console
+from rich.markup import escape
 
 from rollbus.cli.output import show_progress
 from rollbus.cli.stages import create_topics
@@ -119,6 +120,10 @@ class Demo:
             for evaluation in (before, after):
                 asyncio.run(publish_evaluation(settings.kafka, NAMESPACE, evaluation))
             supervisor.check()
+            if last.pause:
+                self.console.print(
+                    f"[yellow]{escape(last.pause)}. What it had learned by then:[/yellow]", highlight=False
+                )
             comparison = Comparison(before, after, success=self.job.outcomes[0][0])
             self._report(settings.clickhouse, query, comparison, last)
         return comparison
@@ -203,7 +208,8 @@ class Demo:
             if time.monotonic() > deadline:
                 self.console.print("[yellow]time is up; the traffic ends[/yellow]")
                 break
-            await look(self.job.words.traffic, may_end=name)
+            if (await look(self.job.words.traffic, may_end=name)).pause:
+                break
         await asyncio.to_thread(supervisor.stop, name)
         log = stack.log_dir / f"{name}.log"
         if TRAFFIC_ENDED not in log.read_text(encoding="utf-8", errors="replace"):
@@ -254,7 +260,6 @@ class _Look:
         behind = await self._read_lags()
         status = await asyncio.to_thread(read_status, self.query, namespace=NAMESPACE, run=self.run, lag=behind)
         self.view.show(status, phase=phase)
-        check_not_paused(status)
         await asyncio.sleep(POLL_S)
         return status
 
@@ -272,21 +277,15 @@ class _Look:
         return {stage: f"{NAMESPACE}{stage}{of_run}" for stage, of_run in stages.items()}
 
 
-def check_not_paused(status: DemoStatus) -> None:
-    """Raise UnavailableError with the reason if an alarm has paused the run: nobody is there to resume it."""
-    if status.pause:
-        raise UnavailableError(f"{status.pause}. The demo ends here: begin it again, with a lower --rate for instance")
-
-
 async def drain(
     look: Callable[[str], Awaitable[DemoStatus]], clock: Callable[[], float] = time.monotonic
 ) -> DemoStatus:
     """Wait until every batch has been trained and nothing has moved for a while, for as long as something moves.
 
-    Raises UnavailableError if nothing moves although something is left.
+    A paused run trains nothing more. Raises UnavailableError if nothing moves although something is left.
     """
     moved, status = clock(), await look("the last batches are trained")
-    while True:
+    while not status.pause:
         following = await look("the last batches are trained")
         now = clock()
         if following.progress() != status.progress():
@@ -299,6 +298,7 @@ async def drain(
                 f"for {STUCK_S:.0f} s nothing has moved, and {status.episodes - status.trajectories} episodes are not "
                 f"yet trajectories and {status.batches - status.steps} batches are not yet steps; see the logs"
             )
+    return status
 
 
 def can_read(query: Query) -> bool:

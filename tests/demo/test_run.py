@@ -8,7 +8,7 @@ from rich.console import Console
 
 from rollbus.demo.game.job import Game
 from rollbus.demo.job import Amounts
-from rollbus.demo.run import STUCK_S, Demo, DemoOptions, check_not_paused, drain
+from rollbus.demo.run import STUCK_S, Demo, DemoOptions, drain
 from rollbus.demo.show.status import DemoStatus
 from rollbus.schemas.errors import ConfigurationError, UnavailableError
 
@@ -59,10 +59,10 @@ async def test_what_stands_still_ends_the_demo_with_what_is_left() -> None:
     assert STUCK_S < draining.now < 2 * STUCK_S
 
 
-def test_a_demo_whose_run_is_paused_ends_and_says_why() -> None:
-    check_not_paused(DemoStatus())
-    with pytest.raises(UnavailableError, match=r"mismatch_kl is 1\.2\. The demo ends here"):
-        check_not_paused(DemoStatus(pause="mismatch_kl is 1.2"))
+async def test_a_paused_run_is_not_waited_for() -> None:
+    draining = Draining(DemoStatus(batches=3, steps=2), DemoStatus(batches=3, steps=2, pause="mismatch_kl is 1.2"))
+    assert (await drain(draining.look, draining.clock)).pause == "mismatch_kl is 1.2"
+    assert draining.now < STUCK_S
 
 
 def test_traffic_comes_no_faster_than_the_machine_learns() -> None:

@@ -29,6 +29,8 @@ BASE_MODEL = "smollm2"
 GROUP_SIZE = 8
 GROUPS_PER_STEP = 8
 """Of groups with signal; there are about two tickets for each."""
+MAX_OFF_POLICY_STEPS = 2
+"""At this learning rate, groups that are three versions old are far from what the policy does."""
 REWARD_GRACE_MS = 10_000
 """How long a score waits for its verdict, or for a better one: the longest takes 8 s."""
 RANK = 16
@@ -89,7 +91,7 @@ class Routing:
                         "groups_per_step": GROUPS_PER_STEP,
                         "batches_ahead": 1,
                         "max_waiting_groups": GROUPS_PER_STEP,
-                        "max_off_policy_steps": 4,
+                        "max_off_policy_steps": MAX_OFF_POLICY_STEPS,
                     },
                 }
             ],

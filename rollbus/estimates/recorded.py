@@ -15,7 +15,7 @@ from rollbus.schemas.codec import decode_if
 from rollbus.schemas.records.groups import TrainingBatch
 from rollbus.schemas.records.trajectories import Score
 from rollbus.schemas.topics import BATCHES, SCORES
-from rollbus.streams.estimates.delays import Arrived, fit_delays
+from rollbus.streams.evidence.delays import Arrived, fit_delays
 from rollbus.streams.kafka.settings import StreamSettings
 from rollbus.streams.replay.kafka.source import read_records, read_whole
 from rollbus.streams.replay.plan.range_on_broker import starts_of
@@ -158,5 +158,5 @@ def _left_out(score: Score, age_ms: int, wait_ms: int) -> str:
 
 
 def _fit(rows: Collection[Seen], end_ms: int) -> list[Arrived]:
-    came = [seen.known_ms - seen.first_ms for seen in rows if seen.known_ms is not None]
-    return fit_delays(came, [end_ms - seen.first_ms for seen in rows if seen.known_ms is None])
+    came = Counter(seen.known_ms - seen.first_ms for seen in rows if seen.known_ms is not None)
+    return fit_delays(came, Counter(end_ms - seen.first_ms for seen in rows if seen.known_ms is None))

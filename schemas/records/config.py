@@ -292,7 +292,7 @@ class DeliveryConfig(Config):
     margin: float = Field(default=0.02, gt=0)
     """How much less reward still counts as not worse, in the reward's own unit."""
     wait_ms: int = Field(default=MINUTE_MS, ge=0)
-    """Every episode is counted so long after it was assembled, with the rewards that it has then."""
+    """An episode is counted so long after it was assembled at the latest, with the rewards that it has then."""
     cool_down_ms: int = Field(default=10 * MINUTE_MS, ge=0)
     """After a version was stopped, no other becomes a canary for so long."""
     automatic: bool = True

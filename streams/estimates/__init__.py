@@ -2,6 +2,5 @@
 estimates with intervals come out, or the reason why there are none. Pure.
 
 Read `logged` first (one episode), then `expected` (the small fitted model), `overlap` (how much the log says of another
-version) and `estimators`. `divergence` measures how far a version has moved from another one, and `delays` when rewards
-come.
+version) and `estimators`. `divergence` measures how far a version has moved from another one.
 """

@@ -9,11 +9,11 @@ Verdict = Literal["better", "not_worse", "worse", "unknown"]
 Goal = Literal["more", "less"]
 
 
-def judge(effect: Effect, *, goal: Goal, margin: float, tolerance: float, alpha: float) -> Verdict:
+def judge(effect: Effect, *, goal: Goal, margin: float, tolerance: float, alpha: float, unseen: float = 0.0) -> Verdict:
     """Return what is certain: each of the two errors, in either direction, has probability alpha / 2 at most.
 
     `margin` is how much worse still counts as not worse; `tolerance` how much worse is no reason to stop yet. Both are
-    on the scale of [0, 1].
+    on the scale of [0, 1]. `unseen` is how far the effect may be from the true one for what no episode shows.
     """
     wanted = -log(alpha / 2)
 
@@ -25,8 +25,8 @@ def judge(effect: Effect, *, goal: Goal, margin: float, tolerance: float, alpha:
         found = effect.log_evidence_below(most) if goal == "more" else effect.log_evidence_above(-most)
         return found >= wanted
 
-    if gain_below(-tolerance):
+    if gain_below(-tolerance - unseen):
         return "worse"
-    if gain_above(0.0):
+    if gain_above(unseen):
         return "better"
-    return "not_worse" if gain_above(-margin) else "unknown"
+    return "not_worse" if gain_above(-margin + unseen) else "unknown"

@@ -13,6 +13,7 @@ from rollbus.schemas.records.config import DeliveryConfig, MetricConfig
 from rollbus.schemas.records.delivery import EpisodeObserved, is_drawn
 from rollbus.streams.evidence.effect import Effect, Stratum
 from rollbus.streams.evidence.verdict import Goal, Verdict, judge
+from rollbus.streams.evidence.waiting import UNSEEN
 from rollbus.streams.stages.delivery.state import DeliveryState
 
 REWARD = "reward"
@@ -63,14 +64,16 @@ def count(state: DeliveryState, config: DeliveryConfig, model: str, observed: Ep
     if head.canary is None or not share:
         return
     versions = observed.served_versions
+    drawn, is_canary = is_drawn(model, head.canary, observed.episode_id, share), versions == (head.canary,)
+    unserved = head.unserved + 1 if drawn and head.canary not in versions else 0 if is_canary else head.unserved
     if versions not in ((head.canary,), (head.serving,)):
-        state.head = replace(head, mixed=head.mixed + 1)
+        state.head = replace(head, mixed=head.mixed + 1, unserved=unserved)
         return
-    is_canary = versions == (head.canary,)
-    if is_canary != is_drawn(model, head.canary, observed.episode_id, share):
-        state.head = replace(head, strayed=head.strayed + 1)
+    if is_canary != drawn:
+        state.head = replace(head, strayed=head.strayed + 1, unserved=unserved)
         return
-    for metric, value in _values(config, observed):
+    state.head = replace(head, unserved=unserved)
+    for metric, value in known_values(config, observed):
         outcome = min(1.0, max(0.0, (value - metric.low) / metric.span))
         if not metric.low <= value <= metric.low + metric.span:
             state.head = replace(state.head, clipped=state.head.clipped + 1)
@@ -81,7 +84,7 @@ def count(state: DeliveryState, config: DeliveryConfig, model: str, observed: Ep
         state.strata.put(key, stratum.add(outcome, is_canary=is_canary))
 
 
-def _values(config: DeliveryConfig, observed: EpisodeObserved) -> Iterator[tuple[Metric, float]]:
+def known_values(config: DeliveryConfig, observed: EpisodeObserved) -> Iterator[tuple[Metric, float]]:
     """Yield what is known of an episode: a reward or a component that is outstanding is left out, and is not 0."""
     known: Mapping[str, float | None] = {
         REWARD: observed.value,
@@ -97,6 +100,16 @@ def _values(config: DeliveryConfig, observed: EpisodeObserved) -> Iterator[tuple
             yield metric, value
 
 
+def is_waited_for(metric: str) -> bool:
+    """Say whether a metric may come after its episode."""
+    return metric == REWARD or metric.startswith("component:")
+
+
+def _unseen(state: DeliveryState, metric: Metric) -> float:
+    """Return by how much an interval is wider for rewards that were outstanding when their episodes were counted."""
+    return UNSEEN if state.head.wait_ms is not None and is_waited_for(metric.name) else 0.0
+
+
 def findings(state: DeliveryState, config: DeliveryConfig) -> list[Finding]:
     """Return each metric's verdict; all of them together are wrong with probability alpha at most."""
     metrics = metrics_of(config)
@@ -110,6 +123,7 @@ def findings(state: DeliveryState, config: DeliveryConfig) -> list[Finding]:
                 margin=metric.margin,
                 tolerance=metric.tolerance,
                 alpha=alpha,
+                unseen=_unseen(state, metric),
             ),
         )
         for metric in metrics
@@ -141,13 +155,15 @@ def numbers(state: DeliveryState, config: DeliveryConfig) -> dict[str, float]:
     """Return what a decision is made on, in the metrics' own units."""
     metrics, head = metrics_of(config), state.head
     found: dict[str, float] = {name: getattr(head, name) for name in ("mixed", "strayed", "clipped", "late")}
+    found["wait_ms"] = config.wait_ms if head.wait_ms is None else head.wait_ms
     for metric in metrics:
         if effect := state.effects.get(metric.name):
             low, high = effect.interval(config.alpha / len(metrics))
+            unseen = _unseen(state, metric)
             found |= {
                 f"{metric.name}.effect": effect.mean * metric.span,
-                f"{metric.name}.low": low * metric.span,
-                f"{metric.name}.high": high * metric.span,
+                f"{metric.name}.low": max(-1.0, low - unseen) * metric.span,
+                f"{metric.name}.high": min(1.0, high + unseen) * metric.span,
                 f"{metric.name}.canary_episodes": effect.canary,
                 f"{metric.name}.serving_episodes": effect.serving,
             }

@@ -31,12 +31,13 @@ from rollbus.streams.stages.delivery.evidence import (
     rewarded_episodes,
 )
 from rollbus.streams.stages.delivery.state import DeliveryState, Version
+from rollbus.streams.stages.delivery.waiting import follow, update_wait
 from rollbus.streams.state.configured import RunStage
 from rollbus.streams.state.rows import Kept
 from rollbus.streams.state.stage import Incoming, Outgoing
 
 UNSERVED = 50
-"""Episodes that went elsewhere, without one of the canary, after which it is not served at all."""
+"""So many of the canary's episodes in a row that went elsewhere: its checkpoint is gone, or no router serves it."""
 MISSING = "missing:"
 """Begins the reason where a metric is not known of the canary."""
 STOPPED: tuple[PolicyState, ...] = ("quarantined", "rolled_back")
@@ -81,7 +82,9 @@ class DeliveryStage(RunStage[DeliveryState]):
         rows = [(row.order, key, row) for key in due if (row := state.waiting.get(key))]
         for _, key, row in sorted(rows, key=lambda each: each[:2]):
             count(state, config, state.config.value.model, row.get())
-            state.waiting.delete(key)
+            state.end_wait(key)
+        if state.followed.rows:
+            update_wait(state, config)
         if state.head.canary is None:
             yield from self._begin_with_newest(state, config)
         elif rows:
@@ -89,11 +92,15 @@ class DeliveryStage(RunStage[DeliveryState]):
 
     def _keep(self, state: DeliveryState, record: EpisodeObserved, data: bytes) -> None:
         """Let an episode of the canary's time wait for its rewards; a revision replaces one that still waits."""
-        key, head = record.trajectory_id, state.head
+        key, head, config = record.trajectory_id, state.head, state.config.value.delivery
+        if config is None:
+            return
+        if key in state.followed.rows:
+            follow(state, config, record)
         row = state.waiting.get(key)
         if row is not None:
             if record.excluded:
-                state.waiting.delete(key)
+                state.end_wait(key)
             elif record.revision > row.get().revision:
                 state.waiting.put(key, Kept(data, row.arrived_ms, row.order, record))
             return
@@ -105,8 +112,9 @@ class DeliveryStage(RunStage[DeliveryState]):
             return
         if state.is_first_time(key):
             state.order += 1
-            state.waiting.put(key, Kept(data, state.clock.now_ms, state.order, record))
-            state.due.watch(key)
+            wait_ms = config.wait_ms if head.wait_ms is None else head.wait_ms
+            state.wait(key, Kept(data, state.clock.now_ms, state.order, record), wait_ms)
+            follow(state, config, record)
 
     # What the evidence says
 
@@ -119,7 +127,7 @@ class DeliveryStage(RunStage[DeliveryState]):
             return
         yield from self._report_alarms(state, config, canary, worse)
         episodes = rewarded_episodes(state)
-        if not episodes and head.mixed + head.strayed >= UNSERVED and not _was_served(state):
+        if state.head.unserved >= UNSERVED:
             yield from self._stop(state, config, canary, "reject", "not_served")
         elif episodes >= config.max_episodes:
             yield from self._stop(state, config, canary, "reject", "undecided")
@@ -388,10 +396,6 @@ class DeliveryStage(RunStage[DeliveryState]):
         )
         yield Outgoing(POLICY_VERSIONS, record.model, record)
         yield Outgoing(RUN_LOG, self.run_id, record)
-
-
-def _was_served(state: DeliveryState) -> bool:
-    return any(effect.canary for effect in state.effects.rows.values())
 
 
 def _refusal(state: DeliveryState, record: DeliveryCommand) -> str:

@@ -1,11 +1,12 @@
 """What delivery remembers of one run: who serves, versions, the present canary's episodes, and their sums.
 
-Bounded: the sums are one row per metric and kind of task, an episode waits `wait_ms` and is then a number, and the ids
-of those counted are forgotten beyond 100,000. Only versions grow, a row each; evaluations are kept from the serving
-version on.
+Bounded: the sums are one row per metric and kind of task, an episode waits `wait_ms` at most and is then a number, a
+thousand episodes are followed for their delays, and the ids of those counted are forgotten beyond 100,000. Only
+versions grow, a row each; evaluations are kept from the serving version on.
 """
 
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import asdict, astuple, dataclass, replace
 
 from rollbus.schemas.records.config import RunConfig
@@ -13,6 +14,7 @@ from rollbus.schemas.records.delivery import EpisodeObserved
 from rollbus.schemas.records.steps import PolicyState
 from rollbus.streams.evidence.checking import Measured
 from rollbus.streams.evidence.effect import Effect, Stratum
+from rollbus.streams.evidence.waiting import Delays
 from rollbus.streams.state.recent import Recent
 from rollbus.streams.state.rows import INT, KEPT, Kept, json_codec
 from rollbus.streams.state.stage_state import StageState
@@ -53,9 +55,15 @@ class Head:
     """Episodes that more than one version answered, or another."""
     strayed: int = 0
     """Episodes that another rule than the present one sent to their version."""
+    unserved: int = 0
+    """Episodes that were the canary's by their draw and went elsewhere, since one that it answered."""
     clipped: int = 0
     late: int = 0
     """Revisions of rewards that came after their episode was counted."""
+    wait_ms: int | None = None
+    """How long an episode that comes now waits, by the delays of this canary's time; None is the longest wait."""
+    last_due_ms: int = 0
+    """When the episode that came last is counted."""
 
     @property
     def share(self) -> float:
@@ -80,8 +88,11 @@ class Head:
             noticed=(),
             mixed=0,
             strayed=0,
+            unserved=0,
             clipped=0,
             late=0,
+            wait_ms=None,
+            last_due_ms=0,
         )
 
 
@@ -93,6 +104,22 @@ class Version:
     state: PolicyState
 
 
+@dataclass(frozen=True, slots=True)
+class Followed:
+    """An episode whose rewards are followed, counted or not."""
+
+    arrived_ms: int
+    is_canary: bool
+    revision: int
+    came: Mapping[str, int]
+    """By metric: how many ms later it came."""
+
+
+def _delays(plain: tuple[dict[str, int], int]) -> Delays:
+    came, never = plain
+    return Delays({int(age): count for age, count in came.items()}, never)
+
+
 def _head(plain: dict[str, object]) -> Head:
     head = Head(**plain)  # type: ignore[arg-type]
     shares = tuple((since_ms, share) for since_ms, share in head.shares)
@@ -100,10 +127,12 @@ def _head(plain: dict[str, object]) -> Head:
     return replace(head, shares=shares, noticed=tuple(head.noticed), known_before=known_before)
 
 
-_HEADS: RowCodec[Head] = json_codec(asdict, _head, version=3)
+_HEADS: RowCodec[Head] = json_codec(asdict, _head, version=4)
 _VERSIONS: RowCodec[Version] = json_codec(astuple, lambda plain: Version(*plain))
 _EFFECTS: RowCodec[Effect] = json_codec(astuple, lambda plain: Effect(*plain))
 _MEASURED: RowCodec[Measured] = json_codec(astuple, lambda plain: Measured(*plain))
+_FOLLOWED: RowCodec[Followed] = json_codec(astuple, lambda plain: Followed(*plain))
+_DELAYS: RowCodec[Delays] = json_codec(astuple, _delays)
 _STRATA: RowCodec[Stratum] = json_codec(astuple, lambda plain: Stratum(*plain))
 
 
@@ -114,15 +143,21 @@ class DeliveryState(StageState[RunConfig]):
         self.heads: Table[Head] = Table("head", _HEADS)
         self.versions: Table[Version] = Table("version", _VERSIONS)
         self.waiting: Table[Kept[EpisodeObserved]] = Table("wait", KEPT)
+        self.dues: Table[int] = Table("due", INT)
+        """When each that waits is counted: in the order of arrival."""
         self.seen: Recent[int] = Recent("seen", INT)
+        self.followed: Table[Followed] = Table("followed", _FOLLOWED)
+        self.delays: Table[Delays] = Table("delay", _DELAYS)
         self.effects: Table[Effect] = Table("effect", _EFFECTS)
         self.strata: Table[Stratum] = Table("stratum", _STRATA)
         self.evaluations: Table[Measured] = Table("evaluation", _MEASURED)
         super().__init__(
             config,
-            *(self.heads, self.versions, self.waiting, self.seen.table, self.effects, self.strata, self.evaluations),
+            *(self.heads, self.versions, self.waiting, self.dues, self.seen.table, self.followed, self.delays),
+            *(self.effects, self.strata, self.evaluations),
         )
         self.order = 0
+        self.followed_by_arm: Counter[bool] = Counter()
 
     @property
     def head(self) -> Head:
@@ -137,6 +172,7 @@ class DeliveryState(StageState[RunConfig]):
     def rebuild(self) -> None:
         """Derive the order of arrival and of use."""
         self.order = 1 + max((row.order for row in self.waiting.rows.values()), default=0)
+        self.followed_by_arm = Counter(row.is_canary for row in self.followed.rows.values())
         self.seen.rebuild()
         super().rebuild()
 
@@ -156,7 +192,31 @@ class DeliveryState(StageState[RunConfig]):
         row, delivery = self.waiting.get(key), self.config.value.delivery
         if row is None or delivery is None:
             return None
-        return self.clock.since(row.arrived_ms) + delivery.wait_ms
+        longest = self.clock.since(row.arrived_ms) + delivery.wait_ms
+        return min(longest, self.dues.rows.get(key, longest))
+
+    def wait(self, key: str, row: Kept[EpisodeObserved], wait_ms: int) -> None:
+        """Let an episode wait so long, and at least as long as those that came before it."""
+        due_ms = max(self.head.last_due_ms, self.clock.now_ms + wait_ms)
+        self.head = replace(self.head, last_due_ms=due_ms)
+        self.waiting.put(key, row)
+        self.dues.put(key, due_ms)
+        self.due.watch(key)
+
+    def end_wait(self, key: str) -> None:
+        """Forget an episode that waited."""
+        self.waiting.delete(key)
+        self.dues.delete(key)
+
+    def follow(self, key: str, row: Followed) -> None:
+        """Remember what has come of an episode."""
+        self.followed_by_arm[row.is_canary] += key not in self.followed.rows
+        self.followed.put(key, row)
+
+    def unfollow(self, key: str) -> None:
+        """Forget an episode that was followed."""
+        self.followed_by_arm[self.followed.rows[key].is_canary] -= 1
+        self.followed.delete(key)
 
     def stratum_key(self, metric: str, task: str) -> str:
         """Return the key of a metric's stratum: the task, while there is room for more of them."""
@@ -166,7 +226,8 @@ class DeliveryState(StageState[RunConfig]):
 
     def forget_evidence(self) -> None:
         """Forget the canary's episodes and their sums."""
-        for table in (self.waiting, self.effects, self.strata):
+        self.followed_by_arm.clear()
+        for table in (self.waiting, self.dues, self.effects, self.strata, self.followed, self.delays):
             for key in list(table.rows):
                 table.delete(key)
 

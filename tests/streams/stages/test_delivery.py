@@ -198,6 +198,22 @@ def test_a_canary_that_no_router_serves_is_rejected_and_never_promoted() -> None
     assert (delivery.now.action, delivery.now.reason, delivery.now.serving) == ("reject", "not_served", 0)
 
 
+def test_a_canary_whose_checkpoint_vanishes_while_it_is_measured_is_rejected_and_never_promoted() -> None:
+    delivery = Delivery(run_of(min_episodes=10_000))
+    delivery.play(300, canary=0.5)
+    drawn = [f"g{n}" for n in range(2_000) if route(delivery.now, f"g{n}") == 1]
+    for name in drawn[:49]:
+        delivery.feed(delivery.observed(name, 1.0, served_versions=(0,)))
+    delivery.feed(delivery.observed(drawn[49], 1.0))
+    for name in drawn[50:99]:
+        delivery.feed(delivery.observed(name, 1.0, served_versions=(0,)))
+    delivery.tick(1)
+    assert delivery.now.canary == 1, "it answered in between"
+    delivery.feed(delivery.observed(drawn[99], 1.0, served_versions=(0,)))
+    delivery.tick(1)
+    assert (delivery.now.action, delivery.now.reason, delivery.now.serving) == ("reject", "not_served", 0)
+
+
 def test_a_canary_that_stays_undecided_is_rejected() -> None:
     delivery = Delivery(run_of(max_episodes=150, margin=0.01))
     delivery.play_while_canary(canary=0.5)

@@ -1,30 +1,50 @@
 """Delivery keeps its bounds: what it remembers, how soon it decides, and what wrong numbers and clocks lead to."""
 
+from dataclasses import replace
 from math import inf, nan
 
 import pytest
 
-from rollbus.schemas.records.delivery import route
+from rollbus.schemas.records.config import MetricConfig
+from rollbus.schemas.records.delivery import EpisodeObserved, route
+from rollbus.schemas.records.trajectories import Location
 from rollbus.streams.stages.delivery.evidence import findings
+from rollbus.streams.stages.delivery.stage import DeliveryStage
 from rollbus.streams.stages.delivery.state import HEARD_MS, MOST_STRATA
+from rollbus.streams.state.recent import MOST_KEYS
+from rollbus.streams.state.stage import Incoming
 from tests.builders import START_MS
 from tests.streams.stages.test_delivery import Delivery, actions, run_of
 
 HOUR_MS = 60 * 60_000
+NOWHERE = Location(topic="t", partition=0, offset=0)
+THUMBS = MetricConfig(of="component", component="thumbs", goal="more")
 
 
-def test_the_state_of_a_verdict_does_not_grow_with_its_episodes_and_tasks() -> None:
-    delivery = Delivery(run_of(min_episodes=10_000, margin=0.01, metrics=()))
-    sizes = []
-    for start in range(0, 4_000, 1_000):
+@pytest.mark.slow
+def test_the_state_of_a_verdict_does_not_grow_in_a_hundred_thousand_episodes() -> None:
+    """Each of another task, some without a reward, some with a late one; only ids are remembered, and of those some."""
+    run = run_of(min_episodes=10**6, max_episodes=10**7, margin=0.01, metrics=(THUMBS,), wait_ms=5_000)
+    delivery, stage = Delivery(run), DeliveryStage(run)
+    sizes, late = list[int](), list[EpisodeObserved]()
+    for start in range(0, 100_000, 1_000):
+        records = late
         for number in range(start, start + 1_000):
-            delivery.feed(delivery.observed(f"e{number}", float(number % 2), task=f"task {number}"))
-            if number % 100 == 99:
-                delivery.tick(1)
-        state = delivery.state
-        sizes.append(len(state.strata.rows) + len(state.effects.rows) + len(state.waiting.rows))
+            value = None if number % 5 == 0 else float(number % 2)
+            episode = delivery.observed(f"e{number}", value, task=f"task {number}", components={"thumbs": 0.5})
+            records.append(episode)
+        late = [replace(each, revision=1, value=1.0) for each in records[-1_000:-900] if each.value is None]
+        for record in records:
+            assert not list(stage.step(delivery.state, Incoming(record, "main", NOWHERE, b"")))
+        delivery.tick(1)
+        if start % 20_000 == 19_000:
+            sizes.append(sum(len(row) for key, row in delivery.changelog.items() if not key.startswith(b"seen")))
     assert delivery.now.canary == 1, "it is not decided yet"
-    assert sizes[-1] == sizes[0] <= 2 * MOST_STRATA + 2
+    assert delivery.state.effects.rows["reward"].canary > 15_000
+    assert delivery.state.head.wait_ms is not None, "the delays are known"
+    assert max(sizes) < 1.1 * sizes[0], "bytes of all rows but the ids"
+    assert len(delivery.state.strata.rows) <= 3 * MOST_STRATA + 2, "and one of each metric for all other tasks"
+    assert len(delivery.state.seen) <= MOST_KEYS
 
 
 def test_a_decision_is_made_at_the_tick_in_which_the_evidence_is_there() -> None:

@@ -115,8 +115,8 @@ async def _find_endpoint(settings: Settings, run_id: str | None) -> str:
 
 
 def _show(found: "Estimated", period: "Period", wait_ms: int) -> None:
-    from rollbus.streams.estimates.delays import ASSUMPTION, share_by
     from rollbus.streams.estimates.estimators import BEST
+    from rollbus.streams.evidence.delays import ASSUMPTION, share_by
 
     estimates, overlap = found.estimates, found.estimates.overlap
     echo(

@@ -7,8 +7,7 @@ It rests on one assumption: that an episode is still outstanding says nothing of
 rewards come sooner than bad ones, the shares hold and the mean of those that came does not.
 """
 
-from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import exp, log, sqrt
 from statistics import NormalDist
@@ -28,18 +27,17 @@ class Arrived:
     """Episodes that were observed up to this age without a reward."""
 
 
-def fit_delays(came_ms: Iterable[int], outstanding_ms: Iterable[int], *, confidence: float = 0.95) -> list[Arrived]:
-    """Return the curve: one point per age at which a reward came, oldest last."""
+def fit_delays(came: Mapping[int, int], outstanding: Mapping[int, int], *, confidence: float = 0.95) -> list[Arrived]:
+    """Return the curve: one point per age at which a reward came, oldest last. Both are numbers of episodes by age."""
     z = NormalDist().inv_cdf((1 + confidence) / 2)
-    came, censored = Counter(came_ms), Counter(outstanding_ms)
-    at_risk = came.total() + censored.total()
+    at_risk = sum(came.values()) + sum(outstanding.values())
     waiting, greenwood, curve = 1.0, 0.0, list[Arrived]()
-    for age in sorted(came.keys() | censored.keys()):
-        if events := came[age]:
+    for age in sorted(came.keys() | outstanding.keys()):
+        if events := came.get(age, 0):
             waiting *= 1 - events / at_risk
             greenwood += events / (at_risk * (at_risk - events)) if at_risk > events else 0.0
             curve.append(Arrived(age, 1 - waiting, *_bounds(waiting, greenwood, z), at_risk))
-        at_risk -= events + censored[age]
+        at_risk -= events + outstanding.get(age, 0)
     return curve
 
 

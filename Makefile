@@ -101,8 +101,10 @@ bench-streams-latency: setup ## Measure how long a group takes from its last eve
 bench-replay: setup ## Measure a replay beside reading and decoding alone, and beside the live worker (about 5 minutes)
 	@PYTHONPATH=. $(PYTHON_BIN)/python -m benchmarks.replay.run
 
-bench-delivery: setup ## Measure the choice of a version, 10,000 simulated canaries of each kind, and the intervals of estimates (about 20 minutes)
+bench-delivery: setup ## Measure the choice of a version, how soon traffic is taken back, simulated canaries, and the intervals of estimates (about 35 minutes)
 	@PYTHONPATH=. $(PYTHON_BIN)/python -m benchmarks.delivery.routing
+	@PYTHONPATH=. $(PYTHON_BIN)/python -m benchmarks.delivery.latency
+	@PYTHONPATH=. $(PYTHON_BIN)/python -m benchmarks.delivery.late 400
 	@PYTHONPATH=. $(PYTHON_BIN)/python -m benchmarks.delivery.run 10000
 	@PYTHONPATH=. $(PYTHON_BIN)/python -m benchmarks.delivery.coverage
 

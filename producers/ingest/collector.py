@@ -17,6 +17,7 @@ from rollbus.producers.foreign.trace import ForeignDocumentError, Part
 from rollbus.producers.ingest.sending import BATCH_TRACES, Sender, Sending, now_ms, send_traces
 from rollbus.producers.ingest.store import KEPT_MS, Store
 from rollbus.schemas.errors import UnavailableError
+from rollbus.schemas.health.heart import Report
 
 logger = logging.getLogger(__name__)
 LOOK_S = 0.5
@@ -68,6 +69,12 @@ class Collector:
     def counts(self) -> dict[str, int]:
         """Return what was taken in, sent and left out, over all starts."""
         return {"traces_sent": 0, **self.store.counts(), "traces_open": self.store.count_owed()}
+
+    def report(self) -> Report:
+        """Say how many traces were sent, how many wait, and whether the broker takes them."""
+        owed = self.store.count_owed()
+        trouble = f"the broker takes no events, and {owed} traces wait" if self.is_healthy is False else None
+        return Report(("OTLP",), {}, self.store.counts().get("traces_sent", 0), trouble is not None, trouble)
 
     async def send_due(self, sender: Sender) -> int:
         """Send the traces that are whole, and return how many; raises UnavailableError."""

@@ -99,6 +99,7 @@ class Look:
     steps: Sequence[Step] = ()
     """In the order of the log; old ones may be missing."""
     dead_letters: int = 0
+    """Records that have a dead letter in Kafka, whoever and however many refused them."""
     newest_dead_letter_ms: int | None = None
     unread_beats: Mapping[str, int] = field(default_factory=dict)
     """Process → when the broker took its newest beat, where this release cannot read it."""
@@ -423,7 +424,7 @@ def _of_dead_letters(look: Look, limits: AlarmLimits) -> Iterable[Problem]:
     newest_ms, limit_s = look.newest_dead_letter_ms, limits.dead_letters_s
     if limit_s is None or newest_ms is None or look.now_ms - newest_ms > limit_s * 1000:
         return
-    what = f"{look.dead_letters} dead letters, the newest {_seconds(max(0, look.now_ms - newest_ms))} ago"
+    what = f"records with dead letters: {look.dead_letters}, the newest {_seconds(max(0, look.now_ms - newest_ms))} ago"
     yield Problem("dead_letters", "dead-letters", what, f"`rollbus dead-letters list`; {RUNBOOK}#dead-letters")
 
 

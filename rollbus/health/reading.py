@@ -22,6 +22,7 @@ from rollbus.schemas.kafka.connection import KafkaConnection
 from rollbus.schemas.kafka.lag import LagReader, open_lag
 from rollbus.schemas.kafka.partitions import find_partitions
 from rollbus.schemas.kafka.reading import open_reader, read_bounds, read_on
+from rollbus.schemas.records.drops import DeadLetter
 from rollbus.schemas.records.health import Heartbeat
 from rollbus.schemas.records.steps import StepCompleted, StepFailed, StepSkipped, StepStarted
 from rollbus.schemas.topics import DEAD_LETTERS, HEARTBEATS, TRAINING_STEPS
@@ -48,7 +49,9 @@ class HealthReader:
         self._beats: dict[str, Beat] = {}
         self._unread: dict[str, int] = {}
         self._steps: deque[Step] = deque(maxlen=STEPS_KEPT)
-        self._dead_letters, self._newest_dead_letter_ms = 0, None
+        self._refused = set[tuple[str, int, int]]()
+        """Places of the records that have dead letters; several consumers may refuse one."""
+        self._newest_dead_letter_ms: int | None = None
         self._ahead_ms: int | None = None
         """How far this machine's clock is ahead of the broker's; None until it is known."""
         self._is_first = True
@@ -84,7 +87,7 @@ class HealthReader:
             beats=[replace(beat, is_frozen=is_frozen(beat.heartbeat)) for beat in self._beats.values()],
             lags=[Lag(row.group, row.topic, row.members, row.lag) for row in rows],
             steps=list(self._steps),
-            dead_letters=self._dead_letters,
+            dead_letters=len(self._refused),
             newest_dead_letter_ms=self._newest_dead_letter_ms,
             unread_beats=dict(self._unread),
         )
@@ -100,7 +103,9 @@ class HealthReader:
     def _take(self, record: Any) -> None:
         name = record.topic.removeprefix(self._namespace)
         if name == DEAD_LETTERS.name:
-            self._dead_letters, self._newest_dead_letter_ms = self._dead_letters + 1, record.timestamp
+            letter = decode_if(record.value, DeadLetter) or record
+            self._refused.add((letter.topic, letter.partition, letter.offset))
+            self._newest_dead_letter_ms = record.timestamp
         elif name == TRAINING_STEPS.name:
             step: Step | None = decode_if(record.value, *STEPS)
             if step is not None:

@@ -35,7 +35,7 @@ def _summary(picture: Picture) -> Text:
     return Text.assemble(
         f"{format_time(picture.at_ms)} UTC  ",
         state,
-        f"  releases: {versions}  dead letters: {picture.dead_letters}",
+        f"  releases: {versions}  records with dead letters: {picture.dead_letters}",
     )
 
 

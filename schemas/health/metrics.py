@@ -41,7 +41,9 @@ BEAT_AGE_SECONDS = Gauge(
 )
 STEP_AGE_SECONDS = Gauge("rollbus_step_age_seconds", "Since a run's newest closed step.", ["run"])
 RUN_REWARD = Gauge("rollbus_run_reward", "Mean reward of a run's newest completed step, from the log.", ["run"])
-DEAD_LETTERS = Gauge("rollbus_dead_letters", "Dead letters in their topic.")
+DEAD_LETTERS = Gauge(
+    "rollbus_dead_letters", "Records that have a dead letter in Kafka; what the sink could not read is not among them."
+)
 FIRING = Gauge("rollbus_alarm_firing", "1 while an alarm fires.", ["alarm", "subject"])
 
 

@@ -25,14 +25,15 @@ from rollbus.schemas.topics import (
 )
 from rollbus.streams.kafka import names
 
-Role = Literal["producer", "worker", "trainer", "sink", "resampler", "replay", "promote", "forget", "operator"]
+Role = Literal["producer", "proxy", "worker", "trainer", "sink", "resampler", "replay", "promote", "forget", "operator"]
 ROLES: tuple[Role, ...] = get_args(Role)
 OTHERS: Mapping[str, str] = {
-    "proxy": "as producer, and Write on heartbeats: programs that only record may not write them",
+    "ingest serve": "as proxy: a producer that beats",
     "status, top, doctor": "as operator",
     "alarms, log-to": "as operator, and Read on their group `logger.`",
     "policy": "as trainer",
-    "export, sql, ui": "nothing: they read ClickHouse",
+    "export, sql": "nothing: they read ClickHouse",
+    "ui": "as operator, for health, lag, feedback and data sets; nothing for all else",
     "archive run": "as replay",
     "archive restore, discard": "an administrator's Create, Read, Write and Delete of `restored-…`",
     "topics create": "an administrator's Create and DescribeConfigs",
@@ -73,7 +74,7 @@ COMMANDS: Mapping[Role, Command] = {
     ),
 }
 """`rollbus replay`; `replay promote`; `forget`; `run`, `dead-letters`, `status`, `alarms` and the page."""
-BEATING: tuple[Role, ...] = ("worker", "trainer", "sink", "resampler")
+BEATING: tuple[Role, ...] = ("proxy", "worker", "trainer", "sink", "resampler")
 """Roles of processes that write heartbeats."""
 
 
@@ -164,11 +165,13 @@ def _uses_topic(topic: Topic, role: Role) -> bool:
 def _reads(topic: Topic, role: Role) -> bool:
     if role == "sink":
         return True
+    if role == "proxy":
+        role = "producer"
     return any(_role_of(program) == role for program in topic.read_by)
 
 
 def _writes(topic: Topic, role: Role) -> bool:
-    if role == "resampler":  # its agents record as any producer does
+    if role in ("proxy", "resampler"):  # what they run records as any producer does
         role = "producer"
     if topic == DEAD_LETTERS:
         return role in ("worker", "trainer")

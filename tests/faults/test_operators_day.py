@@ -168,7 +168,7 @@ def test_every_symptom_of_the_runbook_is_reported_and_found(day: Day) -> None:
 
     day.begin()
     day.say(EPISODE_EVENTS, b"no record")
-    assert day.told("dead_letters")["what"].startswith("1 dead letters")
+    assert day.told("dead_letters")["what"].startswith("records with dead letters: 1")
     origin = f"{EPISODE_EVENTS.name}:0:{find_origin(world)}"
     printed = day.look("dead-letters", ORIGIN=origin)
     assert "UndecodableError" in printed

@@ -2,7 +2,9 @@
 
 import asyncio
 import uuid
+from collections import Counter
 from collections.abc import Mapping
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -18,13 +20,15 @@ from rollbus.consumers.clickhouse.store.client import ClickHouse
 from rollbus.consumers.clickhouse.store.migrator import migrate
 from rollbus.consumers.clickhouse.store.origin import Origin
 from rollbus.consumers.clickhouse.store.settings import ClickHouseSettings, SinkSettings
+from rollbus.consumers.dead_letters_kafka import read_dead_letters
+from rollbus.health.reading import read_health
 from rollbus.local.clickhouse.service import clickhouse_service
 from rollbus.local.process.ports import find_free_port
 from rollbus.local.process.service import ServiceProcess
 from rollbus.local.process.settings import HOST
 from rollbus.schemas.codec import encode
 from rollbus.schemas.kafka.connection import KafkaConnection
-from rollbus.schemas.records.drops import Drop, ProducerReport
+from rollbus.schemas.records.drops import DeadLetter, Drop, ProducerReport
 from tests.builders import START_MS, make_trajectory
 from tests.consumers.all_rows import rows_of
 from tests.consumers.story import story
@@ -134,6 +138,26 @@ async def test_what_cannot_be_read_is_kept_as_a_dead_letter_and_the_others_are_w
         1,
     )
     assert counts(settings)["trajectories"] == 1
+
+
+async def test_every_count_of_dead_letters_is_of_records_and_says_what_it_leaves_out(settings: SinkSettings) -> None:
+    namespace = settings.namespace
+    await create_topics(settings)
+    refused = DeadLetter(
+        topic=f"{namespace}episode-events", partition=0, offset=7, timestamp_ms=START_MS, key=b"k", value=b"v",
+        stage="assembly", error_class="UndecodableError", message="no known frame",
+    )  # fmt: skip
+    letters = [refused, replace(refused, stage="alias"), replace(refused, offset=8)]
+    await send(settings, [*encoded([("dead-letters", "k", one) for one in letters]), ("scores", "k", b"junk")])
+    await run_until_written(settings)
+    answer = run_query(settings.clickhouse, "dead_letters_by_class", {"namespace": namespace})
+    rows = [dict(zip(answer.columns, row, strict=True)) for row in answer.rows]
+    of_sink = Counter[bool]()
+    for row in rows:
+        of_sink[row["stage"] == "sink"] += row["records"]
+    assert of_sink == {True: 1, False: 2}, rows
+    assert (await read_health(settings.kafka, namespace)).dead_letters == of_sink[False]
+    assert len(await read_dead_letters(settings.kafka, namespace)) == len(letters)
 
 
 async def test_two_sinks_share_the_work_and_double_nothing(settings: SinkSettings) -> None:

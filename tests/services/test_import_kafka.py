@@ -15,6 +15,7 @@ import pytest
 import yaml
 
 from rollbus.consumers.clickhouse.questions.saved import ask
+from rollbus.health.reading import read_health
 from rollbus.local.process.ports import find_free_port
 from rollbus.local.process.tether import tethered
 from rollbus.schemas.errors import RollbusError
@@ -190,6 +191,10 @@ async def test_otlp_that_was_answered_for_survives_a_kill_of_the_server(stack: S
             while (await client.get(f"{url}/rollbus/health")).json()["counters"]["traces_sent"] < 1:
                 assert time.monotonic() < deadline, (stack.folder / "ingest.log").read_text()
                 await asyncio.sleep(0.2)
+    settings = settings_of(stack.folder / "rollbus.yaml")
+    picture = await read_health(settings.kafka, stack.namespace)
+    newest = max(picture.processes, key=lambda one: one.process.rpartition("-")[2])
+    assert (newest.kind, newest.state, newest.holds, newest.work) == ("ingest", "stopped", ("OTLP",), 1)
     events = await stack.events()
     assert [each.completion.content for each in events if isinstance(each, TurnRecorded)] == ["a1", "b1", "b2", "a2"]
     assert len([each for each in events if isinstance(each, EpisodeStarted)]) == 1

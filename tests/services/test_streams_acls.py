@@ -21,6 +21,7 @@ from rollbus.producers.delivery.sink import Outbound
 from rollbus.resample.attempts import Resampler
 from rollbus.resample.requests import resample
 from rollbus.schemas.codec import encode
+from rollbus.schemas.health.heart import Heart, Report
 from rollbus.schemas.ids import canonical_json, trajectory_id
 from rollbus.schemas.kafka.writing import Row, send_each
 from rollbus.schemas.records.control import ConfigApplied
@@ -146,6 +147,19 @@ async def work(server: Server, namespace: str) -> None:
     assert await consume_everything(server, namespace) > 20
 
 
+async def record_as_proxy(server: Server, namespace: str) -> None:
+    """Do what `rollbus proxy run` and `rollbus ingest serve` do on the broker: record, and beat."""
+    sink, kafka = KafkaSink(connection(server, "proxy")), connection(server, "proxy")
+    await sink.start()
+    records = [Outbound(EPISODE_EVENTS.full_name(namespace), b"p", encode(group_events(1)[0]), START_MS)]
+    async with Heart(kafka, namespace, "proxy", "0.1.0").beating(lambda: Report(("proxy of x",))):
+        assert await sink.send(records) == frozenset()
+        async with asyncio.timeout(30):
+            while not (await read_health(connection(server, "operator"), namespace)).processes:  # noqa: ASYNC110
+                await asyncio.sleep(0.1)
+    await sink.close()
+
+
 async def make_an_attempt(server: Server, namespace: str) -> None:
     """Do what `rollbus resample run` does: take a request, and record what the agent does."""
     request = ResampleRequested(
@@ -194,9 +208,10 @@ async def test_the_printed_permissions_are_enough_for_each_role_and_no_more(
 ) -> None:
     configs = write_configs(server, namespace, tmp_path)
     said = await asyncio.to_thread(command, configs["admin"], "topics", "create", "--acls")
-    assert "allowed each of producer, worker" in said
+    assert "allowed each of producer, proxy, worker" in said
     assert await on_broker(server) == printed(configs["worker"])
     await work(server, namespace)
+    await record_as_proxy(server, namespace)
     await make_an_attempt(server, namespace)
     await asyncio.to_thread(operate, configs)
     await forget(server, namespace)
@@ -204,11 +219,18 @@ async def test_the_printed_permissions_are_enough_for_each_role_and_no_more(
     steps, drops = TRAINING_STEPS.full_name(namespace), f"{namespace}drops"
     versions = POLICY_VERSIONS.full_name(namespace)
     picture = await read_health(connection(server, "operator"), namespace)
+    assert [(one.kind, one.state) for one in picture.processes] == [("proxy", "stopped")]
     assert {"assembly", "sink", "trainer.main"} <= {group.group for group in picture.groups}
     assert [run.step for run in picture.runs] == [1]
     beyond = {"resampler": "run-log", "replay": "run-log", "promote": "drops", "forget": "run-log", "operator": "drops"}
     wrong = [(user, namespace + topic) for user, topic in beyond.items()]
-    wrong += [("producer", trajectories), ("worker", steps), ("trainer", events), ("sink", drops)]
+    wrong += [
+        ("producer", trajectories),
+        ("producer", f"{namespace}heartbeats"),
+        ("worker", steps),
+        ("trainer", events),
+        ("sink", drops),
+    ]
     for user, topic in wrong:
         async with producer_of(server, user) as producer:
             with pytest.raises(TopicAuthorizationFailedError):

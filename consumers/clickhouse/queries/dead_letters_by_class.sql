@@ -1,6 +1,7 @@
 -- name: dead_letters_by_class
 -- Records that could not be processed, by stage, topic and error, with the place and message of the newest.
 -- A record that several consumers refused counts once, for the first stage; the sink counts only where no stage refused it.
+-- `rollbus status` counts the same records without stage `sink`, as long as Kafka keeps their letters.
 -- param namespace String = 'rollbus.' : prefix of the log's topics
 -- chart records
 SELECT

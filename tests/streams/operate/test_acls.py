@@ -94,8 +94,15 @@ def test_a_replays_namespace_begins_as_its_permission_does() -> None:
 def test_no_producer_may_say_that_a_process_lives() -> None:
     """A heartbeat that anybody writes hides the death of a process."""
     assert [role for role in ROLES if "n.heartbeats" in topics_of(role, "Write")] == [
-        *("worker", "trainer", "sink", "resampler", "operator")
+        *("proxy", "worker", "trainer", "sink", "resampler", "operator")
     ]
+
+
+def test_a_proxy_may_do_what_a_producer_may_and_say_that_it_lives() -> None:
+    assert set(acls("proxy", "n.")) - set(acls("producer", "n.")) == {
+        Acl("topic", "n.heartbeats", ("Describe", "Write"))
+    }
+    assert set(acls("producer", "n.")) <= set(acls("proxy", "n."))
 
 
 def test_an_operator_sees_the_lag_of_every_group_and_the_beats() -> None:

@@ -82,6 +82,7 @@ def serve(
     from rollbus.producers.ingest.sending import Sending
     from rollbus.producers.ingest.store import Store
     from rollbus.producers.turns.redaction import Privacy
+    from rollbus.schemas.health.heart import beating
     from rollbus.schemas.http.server import make_server
 
     require_topics(settings, "episode-events", "aliases", "producer-reports")
@@ -109,8 +110,9 @@ def serve(
                 server, its_port = make_grpc_server(collector, f"{shown}:{grpc_port}", token)
                 await server.start()
                 sink = asyncio.create_task(collector.run(lambda: KafkaSink(settings.kafka, client_id="rollbus-ingest")))
-                echo(f"OTLP: http://{shown}:{own_port} and, by gRPC, {shown}:{its_port}", err=True)
-                yield
+                async with beating(settings.heart("ingest"), collector.report):
+                    echo(f"OTLP: http://{shown}:{own_port} and, by gRPC, {shown}:{its_port}", err=True)
+                    yield
                 await server.stop(1.0)
                 sink.cancel()
                 await asyncio.gather(sink, return_exceptions=True)

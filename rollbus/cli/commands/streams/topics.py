@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rollbus.streams.operate.acls import Role
 
 HOUR_MS = 3_600_000
-ROLES = ("producer", "worker", "trainer", "sink", "resampler", "replay", "promote", "forget", "operator")
+ROLES = ("producer", "proxy", "worker", "trainer", "sink", "resampler", "replay", "promote", "forget", "operator")
 """As in `streams/operate/acls.py`; loading that for a help text would be slow."""
 
 
